@@ -1,0 +1,46 @@
+"""Time, real or virtual. Nanoseconds everywhere; only this module and tests choose which clock runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What the rest of edgert may ask of time."""
+
+    def now_ns(self) -> int:
+        """Monotonic nanoseconds since an arbitrary origin."""
+        ...
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Sleep, but wake early when ``event`` is set; returns whether it is set."""
+        ...
+
+
+class RealClock:
+    """The machine's monotonic clock."""
+
+    def now_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        return event.wait(seconds)
+
+
+class VirtualClock:
+    """A clock for tests: waiting costs nothing and moves time forward by exactly what was asked."""
+
+    def __init__(self, start_ns: int = 0) -> None:
+        self._now_ns = start_ns
+
+    def now_ns(self) -> int:
+        return self._now_ns
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        self._now_ns += round(seconds * 1e9)
+        return event.is_set()
+
+
+REAL = RealClock()

@@ -1,0 +1,97 @@
+"""Every error edgert raises on purpose.
+
+    EdgertError
+    ├── ConfigError        the pipeline file
+    ├── ModelError         the ONNX model
+    ├── CalibrationError   ranges for INT8
+    ├── PlacementError     layers to accelerators
+    ├── BuildError         compiling an engine
+    ├── ArtifactError      bundles and caches on disk
+    ├── BudgetError        power, memory, latency promises
+    ├── DeviceError        a camera, GPU or other device
+    └── StageError         a stage of a running pipeline
+
+An error says what happened, why, where, and how to fix it. A refusal that is normal is a value, not an error.
+Anything else that escapes edgert is a bug in edgert.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+EXIT_OK = 0
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_BUG = 70
+
+
+class EdgertError(Exception):
+    """Base of all errors; ``str(error)`` is the whole message, ready to print.
+
+    Args:
+        what: one line, what went wrong, naming the thing (file, node, stage).
+        why: the cause, as far as it is known.
+        where: ``file:line key.path`` or the stage or node it belongs to.
+        fix: something the reader can do next.
+        others: further errors found in the same pass, printed after this one.
+    """
+
+    def __init__(
+        self, what: str, *, why: str = "", where: str = "", fix: str = "", others: Iterable[EdgertError] = ()
+    ) -> None:
+        super().__init__(what)
+        self.what, self.why, self.where, self.fix = what, why, where, fix
+        self.others = tuple(others)
+
+    def __str__(self) -> str:
+        notes = (("why", self.why), ("where", self.where), ("fix", self.fix))
+        lines = [self.what, *(f"  {name + ':':<7}{text}" for name, text in notes if text)]
+        return "\n".join(["\n".join(lines), *map(str, self.others)])
+
+    def at(self, where: str) -> EdgertError:
+        """This error with its place filled in, unless it already knows a closer one."""
+        self.where = self.where or where
+        return self
+
+
+class ConfigError(EdgertError):
+    """The pipeline file says something that cannot be meant."""
+
+
+class ModelError(EdgertError):
+    """The ONNX model is missing, broken, or does not fit what is asked of it."""
+
+
+class CalibrationError(EdgertError):
+    """Ranges for INT8 could not be measured."""
+
+
+class PlacementError(EdgertError):
+    """Layers cannot go where they were asked to go."""
+
+
+class BuildError(EdgertError):
+    """An engine could not be compiled."""
+
+
+class ArtifactError(EdgertError):
+    """A bundle or cache entry is damaged, foreign or out of date."""
+
+
+class BudgetError(EdgertError):
+    """A budget cannot be kept."""
+
+
+class DeviceError(EdgertError):
+    """A device is absent, busy, or failed."""
+
+
+class StageError(EdgertError):
+    """A stage of a running pipeline failed."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` for the closest known word, or an empty string."""
+    match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {match[0]!r}?" if match else ""

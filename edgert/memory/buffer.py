@@ -1,0 +1,136 @@
+"""Who owns which bytes: a Pool owns Buffers and lends them by Lease.
+
+A lease is counted: every branch of a pipeline that keeps a frame retains it, and the last release gives the buffer
+back. Memory that is owned elsewhere (a decoder's frame, a mapped camera buffer) is lent the same way by
+:func:`lend`, which only has to know how to give it back.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.errors import StageError
+from edgert.memory.counter import Counter
+
+ALIGN_BYTES = 64  # one cache line, and the widest vector register of AVX-512
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """An uninitialised C-contiguous array whose first byte lies on a cache line."""
+    dtype = np.dtype(dtype)
+    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    raw = np.empty(nbytes + ALIGN_BYTES, np.uint8)
+    start = -raw.ctypes.data % ALIGN_BYTES
+    return raw[start : start + nbytes].view(dtype).reshape(shape)
+
+
+class Lease:
+    """The right to look at some bytes until it is released. Starts with one holder.
+
+    Thread-safe. After the last release, :attr:`alive` is false and the owner may use the bytes again.
+    """
+
+    __slots__ = ("_give_back", "_holders", "_lock", "counter")
+
+    def __init__(self, give_back: Callable[[], None], counter: Counter) -> None:
+        self._give_back = give_back
+        self._holders = 1
+        self._lock = threading.Lock()
+        self.counter = counter
+
+    @property
+    def alive(self) -> bool:
+        """Whether anybody still holds the lease."""
+        return self._holders > 0
+
+    def retain(self, holders: int = 1) -> Lease:
+        """Adds holders, each of which must release once. Raises StageError on a lease that has ended."""
+        with self._lock:
+            if self._holders <= 0:
+                raise StageError("use after release", why="the last holder of this lease has already given it back")
+            self._holders += holders
+        return self
+
+    def release(self) -> None:
+        """Ends one holder's use. Raises StageError when released more often than retained."""
+        with self._lock:
+            self._holders -= 1
+            left = self._holders
+        if left == 0:
+            self._give_back()
+        elif left < 0:
+            raise StageError("released twice", why="a lease was released more often than it was retained")
+
+
+def lend(owner: object, counter: Counter) -> Lease:
+    """A lease on memory that ``owner`` keeps alive by itself, such as a decoder's reference-counted frame."""
+    kept = [owner]
+    return Lease(kept.clear, counter)
+
+
+class Pool:
+    """A fixed number of equal host buffers, allocated once.
+
+    A buffer given back while somebody still holds a NumPy array onto it is not lent again: it is left to that
+    holder, replaced by a fresh one, and counted as *escaped*. So arrays that a user keeps never change under him,
+    and a pipeline that keeps nothing never allocates.
+
+    Args:
+        nbytes: size of each buffer.
+        count: how many buffers there are; :meth:`acquire` waits when all are lent.
+        counter: where allocations and escapes are counted.
+    """
+
+    def __init__(self, nbytes: int, count: int, counter: Counter) -> None:
+        self.nbytes, self.count, self.counter = nbytes, count, counter
+        self._free: queue.SimpleQueue[npt.NDArray[np.uint8]] = queue.SimpleQueue()
+        for _ in range(count):
+            self._free.put(self._allocate())
+
+    def acquire(self, timeout_s: float | None = None) -> tuple[npt.NDArray[np.uint8], Lease] | None:
+        """A buffer (1-D uint8 of ``nbytes``, contents undefined) and its lease; None when none came free in time."""
+        try:
+            root = self._free.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        # The view is what callers slice: NumPy chains every further view to `root`, so its
+        # reference count tells at the end whether any array is still around.
+        return root[: self.nbytes], Lease(lambda: self._give_back(root), self.counter)
+
+    def _give_back(self, root: npt.NDArray[np.uint8]) -> None:
+        # References here: this argument, getrefcount's own, and the closure cell of the lease.
+        if sys.getrefcount(root) > _HELD_BY_NOBODY:
+            self.counter.escaped()
+            root = self._allocate()
+        self._free.put(root)
+
+    def _allocate(self) -> npt.NDArray[np.uint8]:
+        self.counter.allocated()
+        raw = np.empty(self.nbytes + ALIGN_BYTES, np.uint8)
+        # np.frombuffer makes `root` the end of the base chain; plain slicing would point past it.
+        return np.frombuffer(memoryview(raw)[-raw.ctypes.data % ALIGN_BYTES :], np.uint8)
+
+
+def _count_references() -> int:
+    """How many references Pool._give_back sees on a buffer that nobody else holds, on this interpreter."""
+    seen: list[int] = []
+
+    def give_back(root: npt.NDArray[np.uint8]) -> None:
+        seen.append(sys.getrefcount(root))
+
+    def lend_one() -> Callable[[], None]:
+        root = np.empty(1, np.uint8)
+        return lambda: give_back(root)
+
+    lend_one()()
+    return seen[0]
+
+
+_HELD_BY_NOBODY = _count_references()

@@ -1,0 +1,165 @@
+"""What models and trackers say about a frame: plain typed records of NumPy arrays.
+
+Coordinates are pixels of the source picture, whatever was resized or cropped on the way; arrays are read-only by
+convention and owned by the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.runtime.frame import U8, Frame
+
+F32 = npt.NDArray[np.float32]
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Detections:
+    """N boxes.
+
+    Attributes:
+        boxes: (N, 4) float32 x1, y1, x2, y2 in source pixels.
+        scores: (N,) float32 in 0–1, falling.
+        classes: (N,) int32 index into ``labels``.
+        labels: class names; empty when the model has none.
+        ids: (N,) int64 track numbers, from 1; None before a tracker has seen them.
+    """
+
+    boxes: F32
+    scores: F32
+    classes: I32
+    labels: tuple[str, ...] = ()
+    ids: I64 | None = None
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def select(self, rows: npt.NDArray[Any]) -> Detections:
+        """The rows named by an index or boolean array."""
+        ids = None if self.ids is None else self.ids[rows]
+        return replace(self, boxes=self.boxes[rows], scores=self.scores[rows], classes=self.classes[rows], ids=ids)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Classification:
+    """The K best classes: ``scores`` (K,) float32 probabilities, falling, and ``classes`` (K,) int32."""
+
+    scores: F32
+    classes: I32
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segmentation:
+    """One class per pixel.
+
+    Attributes:
+        mask: (h, w) uint8 class indices at the network's resolution, padding removed.
+        region: (x1, y1, x2, y2) source pixels that the mask covers.
+    """
+
+    mask: U8
+    region: tuple[float, float, float, float]
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Keypoints:
+    """N bodies of K points.
+
+    Attributes:
+        points: (N, K, 3) float32 x, y in source pixels and a score in 0–1.
+        boxes: (N, 4) float32 x1, y1, x2, y2 in source pixels; the hull of the points where the model gives none.
+        scores: (N,) float32.
+        names: names of the K points; empty when unknown.
+    """
+
+    points: F32
+    boxes: F32
+    scores: F32
+    names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Embedding:
+    """A (D,) float32 vector of length 1 under the Euclidean norm."""
+
+    vector: F32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Crops:
+    """What a second model said about crops of another stage's detections.
+
+    Attributes:
+        parent: the stage whose detections were cropped.
+        rows: (M,) int32 rows of that stage's detections.
+        records: M records, one per row, in source pixels.
+    """
+
+    parent: str
+    rows: I32
+    records: tuple[Any, ...]
+
+
+Record = Any
+"""One of the records above, or whatever a user's own decoder or stage returns."""
+_R = TypeVar("_R")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """A frame and everything said about it so far; what flows from stage to stage.
+
+    Attributes:
+        frame: the picture; its lease covers ``planes``.
+        outputs: stage name → record, in the order the stages ran.
+        picture: (height, width, 3) uint8 BGR with drawings on it, once a draw stage made one.
+    """
+
+    frame: Frame
+    outputs: Mapping[str, Record] = field(default_factory=dict)
+    picture: U8 | None = None
+
+    @property
+    def timestamp_ns(self) -> int:
+        """Monotonic clock at capture."""
+        return self.frame.timestamp_ns
+
+    @property
+    def detections(self) -> Detections:
+        """The newest detections (with ids after a tracker); an empty record when no stage made any."""
+        found = self.latest(Detections)
+        return _NO_DETECTIONS if found is None else found
+
+    def latest(self, kind: type[_R]) -> _R | None:
+        """The newest output of one kind of record, or None."""
+        for record in reversed(list(self.outputs.values())):
+            if isinstance(record, kind):
+                return record
+        return None
+
+    def with_output(self, stage: str, record: Record) -> Result:
+        """This result with one more record."""
+        return replace(self, outputs={**self.outputs, stage: record})
+
+    def merged(self, other: Result) -> Result:
+        """This result and another of the same frame, as a join makes them."""
+        return replace(self, outputs={**self.outputs, **other.outputs}, picture=_either(self.picture, other.picture))
+
+
+def _either(first: U8 | None, second: U8 | None) -> U8 | None:
+    return first if first is not None else second
+
+
+_NO_DETECTIONS = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int32))

@@ -1,0 +1,56 @@
+"""Quantities people write with a unit, as plain numbers with the unit in the name: bytes, watts, milliseconds.
+
+A quantity without its unit is refused: ``15`` may be watts or milliwatts, and only the writer knows.
+"""
+
+from __future__ import annotations
+
+import re
+
+_BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_WATTS = {"mW": 1e-3, "W": 1.0}
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+_QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
+
+
+def _parse(value: object, units: dict[str, float] | dict[str, int], example: str) -> float:
+    match = _QUANTITY.fullmatch(str(value)) if isinstance(value, (str, int, float)) else None
+    if match is None or isinstance(value, bool):
+        raise ValueError(f"expected a number with a unit, like {example}")
+    number, unit = match.groups()
+    if unit not in units:
+        got = f"unit {unit!r}" if unit else "no unit"
+        raise ValueError(f"{got}; expected one of {', '.join(units)}, like {example}")
+    return float(number) * units[unit]
+
+
+def parse_bytes(value: object) -> int:
+    """``"1.5GiB"`` → 1610612736. Raises ValueError without a known unit."""
+    return round(_parse(value, _BYTES, "1.5GiB"))
+
+
+def parse_watts(value: object) -> float:
+    """``"15W"`` → 15.0. Raises ValueError without a known unit."""
+    return _parse(value, _WATTS, "15W")
+
+
+def parse_seconds(value: object) -> float:
+    """``"60ms"`` → 0.06. Raises ValueError without a known unit."""
+    return _parse(value, _SECONDS, "60ms")
+
+
+def parse_size(value: object) -> tuple[int, int]:
+    """``"1280x720"`` → (width, height) in pixels. Raises ValueError otherwise."""
+    match = re.fullmatch(r"\s*([1-9][0-9]{0,4})\s*[xX×]\s*([1-9][0-9]{0,4})\s*", str(value))
+    if match is None:
+        raise ValueError("expected WIDTHxHEIGHT in pixels, like 1280x720")
+    return int(match[1]), int(match[2])
+
+
+def format_bytes(count: float) -> str:
+    """1610612736 → ``"1.5 GiB"``."""
+    for unit in ("B", "KiB", "MiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
