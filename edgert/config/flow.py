@@ -1,0 +1,97 @@
+"""The graph that ``from`` draws between stages: who feeds whom, in what order, and which frames meet where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
+
+from edgert.config.stage import CropStage, InferStage, SinkStage, SourceStage, StageConfig
+from edgert.errors import ConfigError, nearest
+
+Where = Callable[[Iterable["str | int"]], str]
+
+
+def inputs_of(stage: StageConfig) -> tuple[str, ...]:
+    """Names of the stages a stage listens to; none for a source."""
+    return () if isinstance(stage, SourceStage) else stage.inputs
+
+
+def order(stages: Mapping[str, StageConfig]) -> list[str]:
+    """Stage names, every one after those it listens to."""
+    return list(TopologicalSorter({name: inputs_of(stage) for name, stage in stages.items()}).static_order())
+
+
+def sources_of(stages: Mapping[str, StageConfig]) -> dict[str, frozenset[str]]:
+    """For every stage, the sources whose frames reach it."""
+    found: dict[str, frozenset[str]] = {}
+    for name in order(stages):
+        feeding = inputs_of(stages[name])
+        found[name] = frozenset().union(*(found[other] for other in feeding)) if feeding else frozenset({name})
+    return found
+
+
+def check_flow(stages: Mapping[str, StageConfig], models: tuple[str, ...], where: Where) -> None:
+    """Raises ConfigError for dangling names, cycles, a missing source, and stages that cannot follow each other."""
+    for name, stage in stages.items():
+        _check_inputs(name, inputs_of(stage), stages, where)
+        if isinstance(stage, InferStage) and stage.infer not in models:
+            raise ConfigError(
+                f"stage {name!r} runs model {stage.infer!r}, which is not among models{nearest(stage.infer, models)}",
+                where=where(("stages", name, "infer")),
+                fix=f"models here: {', '.join(models) or 'none'}",
+            )
+    _check_cycle(stages, where)
+    if not any(isinstance(stage, SourceStage) for stage in stages.values()):
+        raise ConfigError("no stage is a source", where=where(("stages",)), fix="add one, e.g. camera: {source: ...}")
+    for name, stage in stages.items():
+        if isinstance(stage, (InferStage, CropStage)) and _crops_detections(stage):
+            _check_has_detections(name, stages, where)
+
+
+def _check_inputs(name: str, inputs: tuple[str, ...], stages: Mapping[str, StageConfig], where: Where) -> None:
+    place = where(("stages", name, "from"))
+    for other in inputs:
+        if other not in stages:
+            raise ConfigError(
+                f"stage {name!r} listens to {other!r}, which is not a stage{nearest(other, stages)}",
+                where=place,
+                fix=f"stages here: {', '.join(stages)}",
+            )
+        if isinstance(stages[other], SinkStage):
+            raise ConfigError(
+                f"stage {name!r} listens to {other!r}, which is a sink", why="sinks pass nothing on", where=place
+            )
+    if len(set(inputs)) != len(inputs):
+        raise ConfigError(f"stage {name!r} listens to one stage twice", where=place)
+
+
+def _check_cycle(stages: Mapping[str, StageConfig], where: Where) -> None:
+    try:
+        order(stages)
+    except CycleError as error:
+        ring = list(reversed(error.args[1]))
+        raise ConfigError(
+            f"stages form a cycle: {' → '.join(ring)}",
+            why="frames flow one way, from sources to sinks",
+            where=where(("stages", ring[0], "from")),
+        ) from error
+
+
+def _crops_detections(stage: InferStage | CropStage) -> bool:
+    return stage.crop is not None and not isinstance(stage.crop, tuple)
+
+
+def _check_has_detections(name: str, stages: Mapping[str, StageConfig], where: Where) -> None:
+    waiting, seen = list(inputs_of(stages[name])), set()
+    while waiting:
+        other = waiting.pop()
+        seen.add(other)
+        stage = stages[other]
+        if isinstance(stage, InferStage) or "python" in type(stage).model_fields:
+            return
+        waiting += [before for before in inputs_of(stage) if before not in seen]
+    raise ConfigError(
+        f"stage {name!r} crops detections, but no stage before it detects anything",
+        where=where(("stages", name, "crop")),
+        fix="let it listen to an infer or track stage, or crop a fixed region: crop: [x1, y1, x2, y2]",
+    )

@@ -1,0 +1,132 @@
+"""The sections under ``models:``: an ONNX file, what it is for, and what its input wants to see."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Union
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from edgert.config.fields import FilePath, Fraction, Name, PerChannel, Section, Size
+from edgert.config.verb import verb_tag
+
+
+class InputConfig(Section):
+    """How a picture becomes the model's input tensor."""
+
+    resize: Literal["letterbox", "stretch", "center_crop", "none"] = Field(
+        "letterbox", description="letterbox keeps the shape and pads; stretch does not; none wants frames of that size"
+    )
+    anchor: Literal["center", "top_left"] = Field("center", description="where letterbox puts the picture")
+    pad: int = Field(114, ge=0, le=255, description="grey level of the letterbox border")
+    crop: float = Field(1.0, gt=0, le=1, description="center_crop: part of the short side to keep, 0.875 = 224 of 256")
+    interpolation: Literal["linear", "area", "nearest", "cubic"] = "linear"
+    color: Literal["rgb", "bgr", "gray"] = "rgb"
+    mean: PerChannel = Field((0.0,), description="subtracted, in grey levels 0-255; one value or one per channel")
+    std: PerChannel = Field((1.0,), description="divided by, in grey levels; one value or one per channel")
+    layout: Literal["auto", "nchw", "nhwc"] = "auto"
+    size: Size | None = Field(None, description="network size, for models with dynamic height and width")
+
+    @model_validator(mode="after")
+    def _channels(self) -> InputConfig:
+        channels = 1 if self.color == "gray" else 3
+        for name in ("mean", "std"):
+            if len(getattr(self, name)) not in (1, channels):
+                raise ValueError(f"{name} needs 1 or {channels} values for color: {self.color}")
+        if 0 in self.std:
+            raise ValueError("std is divided by and cannot be 0")
+        return self
+
+
+class _Task(Section):
+    labels: FilePath | None = Field(None, description="text file, one class name a line")
+
+
+class DetectTask(_Task):
+    """Boxes."""
+
+    detect: Literal["yolox", "yolov5", "yolov8", "yolov10", "nanodet", "ssd", "fastestdet", "detr"]
+    score: Fraction = Field(0.25, description="lowest score that counts")
+    iou: Fraction = Field(0.45, description="overlap above which the weaker of two boxes of a class is dropped")
+    limit: int = Field(300, ge=1, description="most boxes per frame")
+    options: dict[str, Any] = Field(default_factory=dict, description="settings of this decoder alone")
+
+
+class ClassifyTask(_Task):
+    """One label for the whole picture."""
+
+    classify: Literal["auto", "softmax", "logits"] = Field(description="what the output is; auto looks at the values")
+    top: int = Field(5, ge=1)
+
+
+class SegmentTask(_Task):
+    """A class for every pixel."""
+
+    segment: Literal["argmax", "threshold"]
+    threshold: Fraction = 0.5
+
+
+class KeypointsTask(_Task):
+    """Points of bodies or things."""
+
+    keypoints: Literal["yolo-pose", "heatmap"]
+    score: Fraction = 0.25
+    iou: Fraction = 0.45
+    limit: int = Field(100, ge=1)
+
+
+class EmbedTask(_Task):
+    """A vector to compare with others."""
+
+    embed: Literal["l2", "none"] = Field(description="l2 scales the vector to length 1")
+
+
+class PythonTask(_Task):
+    """The user's own decoder."""
+
+    python: str = Field(pattern=r"^[\w.]+:[\w.]+$", description="module:function(outputs, geometry) -> record")
+    args: dict[str, Any] = Field(default_factory=dict)
+
+
+TASK_VERBS = ("detect", "classify", "segment", "keypoints", "embed", "python")
+_AnyTask = Union[
+    Annotated[DetectTask, Tag("<detect>")],
+    Annotated[ClassifyTask, Tag("<classify>")],
+    Annotated[SegmentTask, Tag("<segment>")],
+    Annotated[KeypointsTask, Tag("<keypoints>")],
+    Annotated[EmbedTask, Tag("<embed>")],
+    Annotated[PythonTask, Tag("<python>")],
+]
+TaskConfig = Annotated[_AnyTask, Discriminator(lambda data: verb_tag(data, TASK_VERBS))]
+
+
+class CalibrateConfig(Section):
+    """Pictures from which INT8 ranges are measured."""
+
+    images: FilePath
+    method: Literal["minmax", "percentile", "entropy", "mse", "auto"] = "mse"
+    limit: int = Field(256, ge=1)
+
+
+class AccuracyConfig(Section):
+    """How much accuracy the reduced precision may cost."""
+
+    dataset: FilePath
+    metric: Literal["map50", "map", "top1", "top5", "miou", "cosine"]
+    max_drop: Fraction
+
+
+class ModelConfig(Section):
+    """One model and how to use it."""
+
+    onnx: FilePath
+    task: TaskConfig
+    input: InputConfig = InputConfig()
+    profiles: dict[Name, dict[str, tuple[int, ...]]] = Field(
+        default_factory=dict, description="named shapes for a model with dynamic dimensions: {small: {x: [1,3,320,320]}}"
+    )
+    backend: Literal["auto", "ort", "null"] = "auto"
+    threads: int | None = Field(None, ge=1, description="CPU threads of the engine; by default its share of the cores")
+    precision: Literal["fp32", "fp16", "int8", "auto"] = "auto"
+    calibrate: CalibrateConfig | None = None
+    accuracy: AccuracyConfig | None = None
+    placement: Literal["auto", "gpu", "dla"] | dict[str, str] = "auto"

@@ -1,0 +1,125 @@
+"""The whole file as one frozen record, and how its mistakes are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from edgert.config.document import Document, read
+from edgert.config.fields import Bytes, Name, Seconds, Section, Watts
+from edgert.config.flow import check_flow
+from edgert.config.model import TASK_VERBS, ModelConfig
+from edgert.config.stage import STAGE_VERBS, StageConfig
+from edgert.config.verb import explain_no_verb
+from edgert.errors import ConfigError
+
+
+class BudgetConfig(Section):
+    """Promises: what the pipeline may use, and what happens when it uses more."""
+
+    power: Watts | None = None
+    memory: Bytes | None = None
+    latency: Seconds | None = Field(None, description="p99 from capture to sink")
+    when_exceeded: Literal["warn", "degrade", "stop"] = "warn"
+
+
+class PipelineConfig(Section):
+    """A pipeline file: camera to model to output."""
+
+    schema_version: Literal[1] = Field(1, alias="schema", description="version of this format")
+    name: str = Field("pipeline", min_length=1)
+    board: str = Field("auto", description="auto is this machine")
+    budgets: BudgetConfig = BudgetConfig()
+    models: dict[Name, ModelConfig] = Field(default_factory=dict)
+    stages: dict[Name, StageConfig] = Field(min_length=1)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineFile:
+    """A checked pipeline and the document it came from, so that later errors can point at a line."""
+
+    config: PipelineConfig
+    document: Document
+
+    def where(self, *loc: str | int) -> str:
+        """``file:line key.path`` of a key."""
+        return self.document.where(loc)
+
+
+def load_pipeline(
+    path: str | Path, overrides: Iterable[str] = (), env: Mapping[str, str] | None = None
+) -> PipelineFile:
+    """Reads and checks a pipeline file; opens no model, touches no hardware.
+
+    Args:
+        path: the YAML file; paths in it are relative to it.
+        overrides: ``key.path=value``, as given to ``--set``.
+        env: variables for ``${NAME}``; the process environment when None.
+
+    Raises:
+        ConfigError: with the file and line of the first mistake, and all further ones in ``others``.
+    """
+    document = read(path, overrides, env)
+    try:
+        config = PipelineConfig.model_validate(document.data, context={"directory": document.path.parent})
+    except ValidationError as error:
+        first, *others = (_told(document, detail) for detail in error.errors(include_url=False))
+        first.others = tuple(others)
+        raise first from None
+    check_flow(config.stages, tuple(config.models), document.where)
+    return PipelineFile(config, document)
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of the pipeline file, for editors."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "edgert pipeline",
+        **PipelineConfig.model_json_schema(by_alias=True),
+    }
+
+
+def _told(document: Document, detail: Any) -> ConfigError:
+    """One pydantic error as a ConfigError with the line, the value as written, and what was expected."""
+    loc = _written_loc(document, detail["loc"])
+    context, kind, message = detail.get("ctx", {}), detail["type"], str(detail["msg"])
+    if kind == "unknown_key":
+        loc = (*loc, context["key"])
+        return ConfigError(message, where=document.where(loc), fix=f"known here: {context['known']}")
+    where = document.where(loc)
+    name = ".".join(map(str, loc)) or "the file"
+    if kind == "missing":
+        return ConfigError(f"{name} is missing", where=where, fix=f"add {loc[-1]}:")
+    if kind == "union_tag_not_found":
+        verbs = STAGE_VERBS if loc[0] == "stages" else TASK_VERBS
+        return ConfigError(
+            f"{name} {explain_no_verb(detail['input'], verbs)}", where=where, fix=f"write one of: {', '.join(verbs)}"
+        )
+    message = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if isinstance(detail["input"], (dict, list)):
+        return ConfigError(f"{name}: {message}", where=where)
+    return ConfigError(f"{name}: cannot use {_value(document, loc, detail['input'])}", why=message, where=where)
+
+
+def _written_loc(document: Document, loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """pydantic's location without the tags of unions, as far as the file goes."""
+    here: Any = document.data
+    path: list[str | int] = []
+    for step in loc:
+        inside = isinstance(here, dict) and step in here or isinstance(here, list) and isinstance(step, int)
+        if inside:
+            here = here[step]  # type: ignore[index]
+            path.append(step)
+        elif isinstance(here, dict) and not str(step).startswith(("<", "[", "function-", "union")):
+            path.append(step)  # a key that is missing
+            break
+    return tuple(path)
+
+
+def _value(document: Document, loc: tuple[str | int, ...], value: object) -> str:
+    """The value as it was written, so that what came from the environment is not printed."""
+    return repr(document.written.get(loc, value))

@@ -1,0 +1,67 @@
+"""What the runner asks of a source, a stage and a sink. Each runs in one thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from edgert.runtime.frame import Frame
+from edgert.runtime.record import Result
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStats:
+    """What a source had to put up with.
+
+    Attributes:
+        skipped: corrupt pieces that gave no frame.
+        reconnects: times a live stream was opened again.
+        lost: frames known to be missing, by the camera's own numbering.
+    """
+
+    skipped: int = 0
+    reconnects: int = 0
+    lost: int = 0
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Makes frames.
+
+    Attributes:
+        live: whether frames are lost when nobody takes them; decides what a full queue does by default.
+    """
+
+    live: bool
+
+    def frames(self, stop: threading.Event) -> Iterator[Frame]:
+        """Yields frames until the stream ends or ``stop`` is set; blocks in between, never longer than 0.5 s
+        after ``stop``. Each frame's lease belongs to whoever takes it. Raises DeviceError or StageError."""
+        ...
+
+    def stats(self) -> SourceStats:
+        """Totals so far; callable from any thread."""
+        ...
+
+    def close(self) -> None:
+        """Gives the device back. Called once, in the thread that ran :meth:`frames`."""
+        ...
+
+
+@runtime_checkable
+class Stage(Protocol):
+    """Turns one result into another, several, or none (a filter or a sink)."""
+
+    def open(self) -> None:
+        """Takes what it needs, in the thread that will call :meth:`process`."""
+        ...
+
+    def process(self, result: Result) -> Result | Iterable[Result] | None:
+        """The hot path. The frame's lease holds until the call returns; retain it to keep it longer."""
+        ...
+
+    def close(self) -> None:
+        """Finishes files and gives everything back. Called once if :meth:`open` was, also after an error."""
+        ...
