@@ -21,9 +21,11 @@ LABELS: tuple[str, ...] = ("bolt", "nut", "washer", "gear", "bracket")
 MARGIN = 1.4
 """Half the side of a sprite in part radii: room for shadow and motion blur around the part."""
 
+_MOST_PX = 256
+"""No sprite is drawn larger, only scaled up: drawing time must not grow with the frame."""
 _STEEL, _DARK, _ZINC, _BRASS, _BLUE, _RED = (
     (0.80, 0.78, 0.75),
-    (0.34, 0.32, 0.31),
+    (0.40, 0.37, 0.36),
     (0.42, 0.72, 0.80),
     (0.33, 0.66, 0.86),
     (0.72, 0.40, 0.13),
@@ -38,14 +40,16 @@ class Sprite:
     Attributes:
         keep: (h, w, 3) uint8, how much of what lies beneath shows; below 255 in shadow, 0 under the part.
         add: (h, w, 3) uint8 BGR, the part's own light, already weighted by its coverage.
-        solid: (h, w) bool, pixels that are the part itself, not its shadow.
+        solid: (h, w) uint8, 1 where the part itself is, not its shadow; 0 elsewhere.
+        corner: (x, y) of the first pixel, from the point the sprite is placed at.
         box: (x1, y1, x2, y2) of ``solid`` in the sprite's own pixels.
         area_px: how many pixels are solid.
     """
 
     keep: U8
     add: U8
-    solid: npt.NDArray[np.bool_]
+    solid: U8
+    corner: tuple[int, int]
     box: tuple[int, int, int, int]
     area_px: int
 
@@ -82,7 +86,7 @@ def _hexagon(u: F32, v: F32) -> F32:
 
 
 def _bevel(inside: F32, height: float, width: float) -> F32:
-    """Height of a plate ``inside`` px-distances from its edge: a quarter-round edge, then flat."""
+    """Height of a plate whose edge is ``inside`` part radii away: a quarter-round edge, then flat."""
     t = np.clip(inside / width, 0, 1)
     return np.asarray(height * np.sqrt(t * (2 - t)), np.float32)
 
@@ -94,7 +98,7 @@ def _bolt(u: F32, v: F32) -> F32:
     shank = np.sqrt(np.clip(radius * radius - v * v, 0, None)) * ((u > -0.7) & (u < 1.0))
     dome = np.sqrt(np.clip(1 - np.square((u + 0.58) / 0.42), 0, 1))  # the turned chamfer of a hexagon head
     head = np.minimum(np.clip((0.52 - across) * 1.3, 0, 0.36), 0.42 * dome) * ((u < -0.56) & (across < 0.50))
-    return np.maximum(shank, head)
+    return np.asarray(np.maximum(shank, head), np.float32)
 
 
 def _nut(u: F32, v: F32) -> F32:
@@ -134,11 +138,11 @@ def _bracket(u: F32, v: F32) -> F32:
 
 
 KINDS: tuple[Kind, ...] = (
-    Kind(_bolt, 360, 20, (_STEEL, _ZINC, _DARK), 1.0),
+    Kind(_bolt, 360, 16, (_STEEL, _ZINC, _DARK), 1.0),
     Kind(_nut, 60, 4, (_STEEL, _BRASS, _DARK), 1.0),
     Kind(_washer, 360, 1, (_STEEL, _ZINC, _STEEL), 1.0),
     Kind(_gear, 360 / 14, 2, (_BRASS, _STEEL, _DARK), 0.9),
-    Kind(_bracket, 360, 20, (_BLUE, _RED, _ZINC), 0.45),
+    Kind(_bracket, 360, 16, (_BLUE, _RED, _ZINC), 0.45),
 )
 """In the order of LABELS."""
 
@@ -148,7 +152,7 @@ def draw(kind: Kind, turn: int, radii_px: tuple[float, ...], look: Look) -> tupl
 
     ``turn`` counts angles from 0 to ``kind.turns``; radii are half the longest extent of a part, in pixels.
     """
-    side = 4 * round(MARGIN * max(radii_px) * 1.0)  # drawn twice as large, then averaged down: smooth edges
+    side = min(2 * round(1.5 * MARGIN * max(radii_px)), _MOST_PX)  # drawn larger, then averaged down: smooth edges
     x, y = _grid(side)
     angle = np.deg2rad(kind.period_deg * (turn + 0.35) / kind.turns)
     cos, sin = np.float32(np.cos(angle)), np.float32(np.sin(angle))
@@ -167,7 +171,7 @@ def _grid(side: int) -> tuple[F32, F32]:
 
 
 def _shade(height: F32, x: F32, y: F32, look: Look, shine: float) -> tuple[F32, F32]:
-    """Light coloured by the part (diffuse and reflected) and white light (highlight), from the normals of ``height``."""
+    """Light coloured by the part (diffuse, reflected) and white light (highlight), from the normals of ``height``."""
     smooth = cv2.GaussianBlur(height, (0, 0), 1.2)
     step = 2 * MARGIN / len(height)
     nx = cv2.Sobel(smooth, cv2.CV_32F, 1, 0, scale=-1 / (8 * step))
@@ -193,13 +197,13 @@ def _sixteenth(value: F32) -> F32:
 
 
 def _shadow(height: F32, look: Look) -> F32:
-    """What the part hides from the lamp, soft, and a darker seam where it touches the belt; a quarter the size will do."""
+    """What the part hides from the lamp, soft, and a darker seam where it touches the belt. Drawn at half the size."""
     side = len(height) // 2
     cover = cv2.resize((height > 0).astype(np.float32), (side, side), interpolation=cv2.INTER_AREA)
     dx, dy = (-round(look.shadow * axis * side / (2 * MARGIN)) for axis in look.lamp[:2])
     moved = cv2.warpAffine(cover, np.array([[1, 0, dx], [0, 1, dy]], np.float32), (side, side))
     soft, contact = cv2.GaussianBlur(moved, (0, 0), side * 0.025), cv2.GaussianBlur(cover, (0, 0), side * 0.012)
-    return cv2.resize(np.maximum(0.66 * soft, 0.5 * contact), height.shape[::-1])
+    return np.asarray(cv2.resize(np.maximum(0.66 * soft, 0.5 * contact), height.shape[::-1]), np.float32)
 
 
 def _finish(layers: F32, radius_px: float, color: tuple[float, float, float], blur_px: int) -> Sprite:
@@ -210,12 +214,28 @@ def _finish(layers: F32, radius_px: float, color: tuple[float, float, float], bl
     dull, gloss, cover, shadow = (small[..., i : i + 1] for i in range(4))
     add = dull * np.array(color, np.float32) * 1.15 + gloss
     keep = np.repeat((1 - cover) * (1 - shadow), 3, axis=2)
-    return sprite(keep, np.minimum(add, 1), cover[..., 0] > 0.5)
+    return sprite(keep, np.minimum(add, 1), cover[..., 0] > 0.5, (side // 2, side // 2))
 
 
-def sprite(keep: F32, add: F32, solid: npt.NDArray[np.bool_]) -> Sprite:
-    """A Sprite from (h, w, 3) float arrays in 0 to 1 and its (h, w) mask, which must not be empty."""
-    rows, columns = np.flatnonzero(solid.any(axis=1)), np.flatnonzero(solid.any(axis=0))
-    box = (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
+def sprite(keep: F32, add: F32, solid: npt.NDArray[np.bool_], center: tuple[int, int]) -> Sprite:
+    """A Sprite, cut to what it changes, from (h, w, 3) float arrays in 0 to 1 and its (h, w) mask, not empty.
+
+    ``center`` is the (x, y) pixel that will lie at the point the sprite is placed at.
+    """
     keep8, add8 = (np.clip(layer * 255 + 0.5, 0, 255).astype(np.uint8) for layer in (keep, add))
-    return Sprite(keep8, add8, np.ascontiguousarray(solid), box, int(np.count_nonzero(solid)))
+    x1, y1, x2, y2 = _extent(solid | (keep8 < 254).any(axis=2))
+    cut = np.s_[y1:y2, x1:x2]
+    keep8, add8, solid = (np.ascontiguousarray(layer[cut]) for layer in (keep8, add8, solid))
+    return Sprite(
+        keep8,
+        add8,
+        solid.view(np.uint8),
+        (x1 - center[0], y1 - center[1]),
+        _extent(solid),
+        int(np.count_nonzero(solid)),
+    )
+
+
+def _extent(mask: npt.NDArray[np.bool_]) -> tuple[int, int, int, int]:
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
