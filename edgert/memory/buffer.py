@@ -19,6 +19,7 @@ import numpy.typing as npt
 from edgert.errors import StageError
 from edgert.memory.counter import Counter
 
+U8 = npt.NDArray[np.uint8]
 ALIGN_BYTES = 64  # one cache line, and the widest vector register of AVX-512
 
 
@@ -78,59 +79,59 @@ def lend(owner: object, counter: Counter) -> Lease:
 class Pool:
     """A fixed number of equal host buffers, allocated once.
 
-    A buffer given back while somebody still holds a NumPy array onto it is not lent again: it is left to that
-    holder, replaced by a fresh one, and counted as *escaped*. So arrays that a user keeps never change under him,
-    and a pipeline that keeps nothing never allocates.
+    A buffer that came back while somebody still holds a NumPy array onto it is not lent again until he lets go; if
+    there is no other, it is left to him for good, replaced by a fresh one and counted as *escaped*. So arrays that
+    a user keeps never change under him, and a pipeline that keeps nothing never allocates.
 
     Args:
         nbytes: size of each buffer.
-        count: how many buffers there are; :meth:`acquire` waits when all are lent.
+        count: how many may be lent at once; :meth:`acquire` waits when all are.
         counter: where allocations and escapes are counted.
     """
 
     def __init__(self, nbytes: int, count: int, counter: Counter) -> None:
         self.nbytes, self.count, self.counter = nbytes, count, counter
-        self._free: queue.SimpleQueue[npt.NDArray[np.uint8]] = queue.SimpleQueue()
+        self._free: queue.SimpleQueue[U8] = queue.SimpleQueue()
         for _ in range(count):
             self._free.put(self._allocate())
 
-    def acquire(self, timeout_s: float | None = None) -> tuple[npt.NDArray[np.uint8], Lease] | None:
+    def acquire(self, timeout_s: float | None = None) -> tuple[U8, Lease] | None:
         """A buffer (1-D uint8 of ``nbytes``, contents undefined) and its lease; None when none came free in time."""
         try:
             root = self._free.get(timeout=timeout_s)
+            for _ in range(self._free.qsize()):
+                if not _is_held(root):
+                    break
+                self._free.put(root)
+                root = self._free.get(timeout=timeout_s)
         except queue.Empty:
             return None
-        # The view is what callers slice: NumPy chains every further view to `root`, so its
-        # reference count tells at the end whether any array is still around.
-        return root[: self.nbytes], Lease(lambda: self._give_back(root), self.counter)
-
-    def _give_back(self, root: npt.NDArray[np.uint8]) -> None:
-        # References here: this argument, getrefcount's own, and the closure cell of the lease.
-        if sys.getrefcount(root) > _HELD_BY_NOBODY:
+        if _is_held(root):
             self.counter.escaped()
             root = self._allocate()
-        self._free.put(root)
+        # NumPy chains every further view to `root`, so its reference count tells whether any array is still around.
+        return root[: self.nbytes], Lease(lambda: self._free.put(root), self.counter)
 
-    def _allocate(self) -> npt.NDArray[np.uint8]:
+    def _allocate(self) -> U8:
         self.counter.allocated()
         raw = np.empty(self.nbytes + ALIGN_BYTES, np.uint8)
         # np.frombuffer makes `root` the end of the base chain; plain slicing would point past it.
         return np.frombuffer(memoryview(raw)[-raw.ctypes.data % ALIGN_BYTES :], np.uint8)
 
 
+def _references(root: U8) -> int:
+    return sys.getrefcount(root)
+
+
 def _count_references() -> int:
-    """How many references Pool._give_back sees on a buffer that nobody else holds, on this interpreter."""
-    seen: list[int] = []
-
-    def give_back(root: npt.NDArray[np.uint8]) -> None:
-        seen.append(sys.getrefcount(root))
-
-    def lend_one() -> Callable[[], None]:
-        root = np.empty(1, np.uint8)
-        return lambda: give_back(root)
-
-    lend_one()()
-    return seen[0]
+    """What :func:`_references` says, on this interpreter, of an array that only its caller's variable holds."""
+    root = np.empty(1, np.uint8)
+    return _references(root)
 
 
 _HELD_BY_NOBODY = _count_references()
+
+
+def _is_held(root: U8) -> bool:
+    """Whether anything but the caller's one variable (and this call's) refers to a buffer."""
+    return _references(root) > _HELD_BY_NOBODY + 1

@@ -107,6 +107,7 @@ class Inlet:
 
     def __init__(self) -> None:
         self._ready: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._closed = 0
         self.channels: list[Channel] = []
 
     def connect(self, capacity: int, drop: Drop) -> Channel:
@@ -115,16 +116,22 @@ class Inlet:
         self.channels.append(channel)
         return channel
 
-    def __iter__(self) -> Iterator[tuple[int, Result]]:
-        is_open = len(self.channels)
-        while is_open:
-            edge = self._ready.get()
+    def get(self, timeout_s: float | None = None) -> tuple[int, Result] | None:
+        """The next ``(edge, result)``, with one hold on its lease; None once all edges are closed and empty.
+
+        Raises:
+            queue.Empty: nothing came within ``timeout_s``.
+        """
+        while self._closed < len(self.channels):
+            edge = self._ready.get(timeout=timeout_s)
             if edge < 0:
-                is_open -= 1
-                continue
-            result = self.channels[edge].take()
-            if result is not None:
-                yield edge, result
+                self._closed += 1
+            elif (result := self.channels[edge].take()) is not None:
+                return edge, result
+        return None
+
+    def __iter__(self) -> Iterator[tuple[int, Result]]:
+        return iter(self.get, None)
 
     def abandon(self) -> None:
         """Drops what waits and lets every producer run free; iteration ends when they have closed."""

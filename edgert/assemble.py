@@ -1,0 +1,271 @@
+"""Config in, live objects out: the only place that knows everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edgert.artifact import FileStore, cache_folder
+from edgert.backend import DEFAULT_PROFILE, Engine, EngineOptions, Shapes, backend
+from edgert.board.host import core_count, share_cores
+from edgert.clock import REAL, Clock
+from edgert.config import (
+    CropStage,
+    DrawStage,
+    InferStage,
+    ModelConfig,
+    PipelineFile,
+    PythonStage,
+    PythonTask,
+    SinkStage,
+    SourceStage,
+    StageConfig,
+    TrackStage,
+)
+from edgert.config.flow import inputs_of, order, sources_of
+from edgert.errors import BuildError, ConfigError, EdgertError, ModelError
+from edgert.graph.load import load
+from edgert.graph.model import Model
+from edgert.graph.spec import TensorSpec, inputs
+from edgert.memory import Counter
+from edgert.runtime import Node, Result, Source, Stage
+from edgert.runtime.channel import Drop
+from edgert.runtime.edge import connect
+from edgert.stages.decode.labels import read_labels
+from edgert.stages.decode.select import decoder_for
+from edgert.stages.draw import Draw
+from edgert.stages.infer import Infer, InferCrops
+from edgert.stages.preprocess import Preprocessor, layout_of
+from edgert.stages.python import python_stage
+from edgert.stages.region import CropDetections, CropRegion
+from edgert.stages.sink.select import sink_for
+from edgert.stages.source.select import source_for
+from edgert.stages.track import Track
+from edgert.stages.user import load_object
+
+Callback = Callable[[Result], object]
+FILE_QUEUE, LIVE_QUEUE, STAGE_QUEUE = 4, 1, 2
+"""Results that may wait: after a file, ahead of the decoder's bursts; after a camera, only the newest; elsewhere, one
+being made while one is taken."""
+_ASSUMED_RATE_HZ = 30.0  # of a stream whose rate nobody told
+
+
+@dataclass(slots=True)
+class Assembly:
+    """A pipeline ready to run.
+
+    Attributes:
+        nodes: every node after those it listens to, connected.
+        streams: stage name → the sources whose frames reach it.
+        engines: model name → its engine.
+        counter: copies and allocations of this pipeline.
+        live: whether all sources are cameras or the like.
+    """
+
+    nodes: list[Node]
+    streams: Mapping[str, frozenset[str]]
+    engines: dict[str, Engine]
+    counter: Counter
+    live: bool
+    stats: Callable[[], Mapping[str, object]] = field(default=dict)
+
+    def node(self, name: str) -> Node:
+        """The node of a stage."""
+        return next(node for node in self.nodes if node.name == name)
+
+    def close(self) -> None:
+        """Gives the engines back, once no thread runs."""
+        for engine in self.engines.values():
+            engine.close()
+
+
+def assemble(
+    file: PipelineFile, *, callbacks: Mapping[str, Callback] | None = None, clock: Clock = REAL
+) -> Assembly:
+    """Builds every engine and stage of a pipeline and connects them; starts nothing and opens no camera.
+
+    Args:
+        callbacks: functions for the stages ``sink: callback``, by stage name.
+
+    Raises:
+        EdgertError: whatever does not fit together, with the line of the file it comes from.
+    """
+    return _Assembler(file, callbacks or {}, clock).build()
+
+
+class _Assembler:
+    """Holds what all steps of one assembly share."""
+
+    def __init__(self, file: PipelineFile, callbacks: Mapping[str, Callback], clock: Clock) -> None:
+        self.file, self.callbacks, self.clock = file, callbacks, clock
+        self.config, self.directory = file.config, file.document.path.parent
+        self.counter = Counter()
+        self.engines: dict[str, Engine] = {}
+        self.stats: list[Callable[[], Mapping[str, object]]] = []
+
+    def build(self) -> Assembly:
+        stages = self.config.stages
+        streams = sources_of(stages)
+        nodes: dict[str, Node] = {}
+        for name in order(stages):
+            nodes[name] = Node(name, self._work(name, stages[name]))
+        for name, stage in stages.items():
+            for other in inputs_of(stage):
+                capacity, drop = self._edge(nodes[other].work, stages[other], stage)
+                connect(nodes[other], nodes[name], streams[other], capacity, drop)
+        sources = [node.work for node in nodes.values() if isinstance(node.work, Source)]
+        live = all(source.live for source in sources)
+        assembly = Assembly(list(nodes.values()), streams, self.engines, self.counter, live)
+        self.stats.append(lambda: assembly.stats())
+        return assembly
+
+    def _edge(self, producer: Source | Stage, before: StageConfig, after: StageConfig) -> tuple[int, Drop]:
+        """The bound of one edge: what the listener asks for, else what the source asks for, else what suits it."""
+        live = isinstance(producer, Source) and producer.live
+        suits = LIVE_QUEUE if live else FILE_QUEUE if isinstance(producer, Source) else STAGE_QUEUE
+        asked = before if isinstance(before, SourceStage) else None
+        queue = after.queue or (asked and asked.queue) or suits
+        drop = after.drop or (asked and asked.drop) or ("oldest" if live else "never")
+        return queue, drop
+
+    def _work(self, name: str, stage: StageConfig) -> Source | Stage:
+        where = self.file.where("stages", name)
+        try:
+            return self._make(name, stage, where)
+        except EdgertError as error:
+            raise error.at(where)  # noqa: B904 - the same error, with its place
+
+    def _make(self, name: str, stage: StageConfig, where: str) -> Source | Stage:
+        if isinstance(stage, SourceStage):
+            return source_for(name, stage, self.counter, self.clock, self.directory)
+        if isinstance(stage, InferStage):
+            return self._infer(name, stage)
+        if isinstance(stage, TrackStage):
+            return Track(name, stage, self._rate_hz(name))
+        if isinstance(stage, DrawStage):
+            return Draw(name, stage)
+        if isinstance(stage, CropStage):
+            return CropRegion(stage.crop) if isinstance(stage.crop, tuple) else CropDetections(name, stage.crop)
+        if isinstance(stage, PythonStage):
+            found = load_object(stage.python, where, self.directory)
+            return python_stage(name, found, stage.args, where)
+        return self._sink(name, stage, where)
+
+    def _sink(self, name: str, stage: SinkStage, where: str) -> Stage:
+        function: Any = self.callbacks.get(name)
+        if function is None and stage.python:
+            function = load_object(stage.python, where, self.directory)
+        return sink_for(name, stage, stats=lambda: self.stats[0]() if self.stats else {}, function=function)
+
+    def _rate_hz(self, name: str) -> float:
+        """Frames per second that reach a stage, as far as the file tells."""
+        stages = self.config.stages
+        sources = [stages[source] for source in sources_of(stages)[name]]
+        rates = [source.fps for source in sources if isinstance(source, SourceStage) and source.fps]
+        return min(rates, default=_ASSUMED_RATE_HZ)
+
+    def _infer(self, name: str, stage: InferStage) -> Stage:
+        model = self.config.models[stage.infer]
+        where = self.file.where("models", stage.infer)
+        try:
+            engine = self._engine(stage.infer, model)
+            session = engine.session(stage.profile)
+            picture = picture_input(session.inputs, str(model.onnx))
+            preprocessor = Preprocessor(model.input, session.inputs[picture], where)
+        except EdgertError as error:
+            raise error.at(where)  # noqa: B904 - the same error, with its place
+        inner = Infer(name, session, preprocessor, self._decoder(model, where), stage.every)
+        if stage.crop is None:
+            return inner
+        rows = session.inputs[picture].shape[0] if engine.dynamic_batch else 1
+        return InferCrops(inner, stage.crop, rows)
+
+    def _decoder(self, model: ModelConfig, where: str) -> Any:
+        task = model.task
+        labels = read_labels(task.labels) if task.labels else ()
+        if isinstance(task, PythonTask):
+            function: Any = load_object(task.python, where, self.directory)
+            return (lambda outputs, geometry: function(outputs, geometry, **task.args)) if task.args else function
+        return decoder_for(task, labels)
+
+    def _engine(self, name: str, config: ModelConfig) -> Engine:
+        if name not in self.engines:
+            self.engines[name] = build_engine(load(config.onnx), config, self._threads(config), self._batch(name))
+        return self.engines[name]
+
+    def _threads(self, config: ModelConfig) -> int:
+        infers = [stage for stage in self.config.stages.values() if isinstance(stage, InferStage)]
+        return config.threads or share_cores(core_count(), len(infers))
+
+    def _batch(self, model: str) -> int:
+        """Rows that a model of dynamic batch size is given: as many crops as any of its stages asks for."""
+        stages = self.config.stages.values()
+        crops = [s.crop.limit for s in stages if isinstance(s, InferStage) and s.infer == model and s.crop]
+        return max(crops, default=1)
+
+
+def build_engine(model: Model, config: ModelConfig, threads: int, batch: int = 1) -> Engine:
+    """Compiles one model as its section says.
+
+    Args:
+        batch: rows, where the model's batch size is dynamic.
+
+    Raises:
+        BuildError: a precision this version cannot make, or the backend refuses the model.
+        ModelError: dynamic dimensions and neither ``input: size`` nor profiles.
+    """
+    if config.precision in ("fp16", "int8"):
+        raise BuildError(
+            f"precision: {config.precision} is not available yet",
+            why="this version of edgert runs models at the precision of their file",
+            fix="precision: auto, or an ONNX file that is already quantised",
+        )
+    profiles: Mapping[str, Shapes] = config.profiles or default_profile(model, config, batch)
+    store = FileStore(cache_folder() / "ort")
+    return backend(config.backend).compile(model, EngineOptions(threads, profiles, store=store))
+
+
+def default_profile(model: Model, config: ModelConfig, batch: int = 1) -> Mapping[str, Shapes]:
+    """Shapes for a model with dynamic dimensions and no profiles: batch as given, size from ``input: size``."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for spec in inputs(model):
+        if spec.shape and not all(isinstance(dim, int) for dim in spec.shape):
+            shapes[spec.name] = _filled(spec, config, batch, model.path)
+    return {DEFAULT_PROFILE: shapes}
+
+
+def _filled(spec: TensorSpec, config: ModelConfig, batch: int, path: Path) -> tuple[int, ...]:
+    channels = 1 if config.input.color == "gray" else 3
+    likely = tuple(dim if isinstance(dim, int) else channels if n == 1 else -1 for n, dim in enumerate(spec.shape))
+    size: dict[int, int] = {0: batch}
+    if len(likely) == 4:
+        nchw = layout_of(likely, config.input.layout, channels, str(path)) == "nchw"
+        size[1 if nchw else 3] = channels
+        if config.input.size:
+            width, height = config.input.size
+            size.update({2: height, 3: width} if nchw else {1: height, 2: width})
+    shape = tuple(dim if isinstance(dim, int) else size.get(n) for n, dim in enumerate(spec.shape))
+    if None in shape:
+        raise ModelError(
+            f"input {spec.name!r} has dynamic dimensions {list(spec.shape)}",
+            why="tensors are allocated once, so their size must be known",
+            where=str(path),
+            fix="write input: {size: WIDTHxHEIGHT}, or profiles: {default: {" + spec.name + ": [1, 3, 640, 640]}}",
+        )
+    return tuple(dim for dim in shape if dim is not None)
+
+
+def picture_input(session_inputs: Mapping[str, Any], path: str) -> str:
+    """The one input that takes the picture. Raises ModelError if there is none, or others besides it."""
+    pictures = [name for name, array in session_inputs.items() if array.ndim == 4]
+    if len(pictures) != 1 or len(session_inputs) != 1:
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in session_inputs.items())
+        raise ModelError(
+            "a pipeline feeds a model one picture and nothing else",
+            why=f"this model's inputs: {shapes}",
+            where=path,
+            fix="export the model with the picture as its only input, or use edgert.load_engine",
+        )
+    return pictures[0]

@@ -1,0 +1,40 @@
+"""Engines behind one small interface. Vendor packages are imported when a backend is first asked to compile."""
+
+from edgert.backend.base import (
+    DEFAULT_PROFILE,
+    Backend,
+    Engine,
+    EngineOptions,
+    Session,
+    Shapes,
+    Store,
+    Tensor,
+)
+from edgert.errors import ConfigError, nearest
+
+BACKENDS = ("ort", "null")
+
+
+def backend(name: str) -> Backend:
+    """The backend of a name; ``auto`` is the best one for this machine. Raises ConfigError for an unknown name."""
+    from edgert.backend.null import NullBackend
+    from edgert.backend.ort import OrtBackend
+
+    known: dict[str, type[Backend]] = {"auto": OrtBackend, "ort": OrtBackend, "null": NullBackend}
+    if name not in known:
+        raise ConfigError(f"no backend {name!r}{nearest(name, known)}", fix=f"backends: {', '.join(known)}")
+    return known[name]()
+
+
+__all__ = [
+    "BACKENDS",
+    "DEFAULT_PROFILE",
+    "Backend",
+    "Engine",
+    "EngineOptions",
+    "Session",
+    "Shapes",
+    "Store",
+    "Tensor",
+    "backend",
+]

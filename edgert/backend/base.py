@@ -1,0 +1,121 @@
+"""What a backend offers: compile a model into an engine, open sessions on it, run.
+
+    Backend.compile(model, options) → Engine ── .session(profile) → Session ── .run() → outputs
+
+A session owns its input and output tensors for its whole life. Callers write into the inputs and read the outputs in
+place, so nothing is copied on the way in or out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy.typing as npt
+
+from edgert.graph.model import Model
+
+Array = npt.NDArray[Any]
+Shapes = Mapping[str, tuple[int, ...]]
+"""Input name → static shape."""
+
+DEFAULT_PROFILE = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A bound tensor's name, static shape and NumPy dtype name."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Store(Protocol):
+    """Where compiled engines are kept between runs; see :mod:`edgert.artifact`."""
+
+    def get(self, key: str) -> Path | None:
+        """The file kept under a key, or None if there is none or it is damaged."""
+        ...
+
+    def put(self, key: str, content: Path) -> Path:
+        """Moves a finished file into the store, atomically; returns where it is now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How to compile.
+
+    Attributes:
+        threads: CPU threads the engine may use; None leaves it to the backend.
+        profiles: named input shapes; needed where the model's own are dynamic. The first is the default.
+        precision: ``fp32``; other precisions are made by the quantiser, as models of their own.
+        store: where the compiled engine is looked for and kept; None compiles afresh.
+    """
+
+    threads: int | None = None
+    profiles: Mapping[str, Shapes] = field(default_factory=dict)
+    precision: str = "fp32"
+    store: Store | None = None
+
+
+@runtime_checkable
+class Session(Protocol):
+    """One set of bound tensors. For one thread at a time.
+
+    Attributes:
+        inputs: name → the bound tensor, to be written in place.
+        outputs: the tensors that :meth:`run` fills, in the model's order.
+    """
+
+    inputs: Mapping[str, Array]
+
+    def run(self, rows: int | None = None) -> Sequence[Array]:
+        """Runs the engine on what the inputs hold now; blocks until done.
+
+        Args:
+            rows: how many entries of the batch to run, for models whose batch size is dynamic; all by default.
+
+        Returns:
+            The outputs in the model's order, valid until the next run.
+        """
+        ...
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """A compiled model. Sessions of one engine may run at the same time.
+
+    Attributes:
+        profiles: names for :meth:`session`; the first is the default.
+        inputs, outputs: tensors of the default profile.
+        dynamic_batch: whether a session may run fewer rows than it has.
+        info: plain facts for the summary: backend, threads, cache hit, seconds to compile.
+    """
+
+    profiles: tuple[str, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    dynamic_batch: bool
+    info: Mapping[str, Any]
+
+    def session(self, profile: str | None = None) -> Session:
+        """A new set of bound tensors. Raises ModelError for an unknown profile."""
+        ...
+
+    def close(self) -> None:
+        """Gives the engine's memory back; sessions must not run any more."""
+        ...
+
+
+class Backend(Protocol):
+    """A way to run models."""
+
+    name: str
+
+    def compile(self, model: Model, options: EngineOptions) -> Engine:
+        """Compiles, or fetches from the store. Raises BuildError, ModelError or DeviceError."""
+        ...

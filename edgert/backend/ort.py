@@ -1,0 +1,259 @@
+"""ONNX Runtime on the CPU: the engine that runs anywhere, and the only door to the onnxruntime package."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from edgert.backend.base import DEFAULT_PROFILE, Array, EngineOptions, Shapes, Tensor
+from edgert.errors import BuildError, DeviceError, ModelError, nearest
+from edgert.graph.clean import clean
+from edgert.graph.model import Model, to_bytes
+from edgert.graph.shape import with_shapes
+from edgert.memory import aligned_empty
+
+_RECIPE = 1
+"""Part of the cache key: raise it when edgert prepares a model in another way."""
+_DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(double)": "float64",
+    "tensor(uint8)": "uint8",
+    "tensor(int8)": "int8",
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+    "tensor(bool)": "bool",
+}
+
+
+class OrtBackend:
+    """Compiles with all of ONNX Runtime's graph optimisations and keeps the optimised model in the store."""
+
+    name = "ort"
+
+    def compile(self, model: Model, options: EngineOptions) -> OrtEngine:
+        """See :class:`~edgert.backend.base.Backend`.
+
+        Raises:
+            BuildError: ONNX Runtime cannot take the model; the node it stumbled over is named where it tells.
+            ModelError: a profile does not fit the model's inputs.
+        """
+        started = time.perf_counter()
+        profiles = options.profiles or {DEFAULT_PROFILE: {}}
+        static = next(iter(profiles.values())) if len(profiles) == 1 else {}
+        session, cached = _session(model, static, options)
+        info = {
+            "backend": self.name,
+            "version": _ort().__version__,
+            "threads": options.threads,
+            "cached": cached,
+            "compile_s": round(time.perf_counter() - started, 3),
+        }
+        return OrtEngine(session, profiles, str(model.path), info)
+
+
+class OrtEngine:
+    """See :class:`~edgert.backend.base.Engine`. ONNX Runtime sessions run from several threads at once."""
+
+    def __init__(self, session: Any, profiles: Mapping[str, Shapes], path: str, info: Mapping[str, Any]) -> None:
+        self._ort_session, self._profiles, self.path, self.info = session, profiles, path, info
+        self.profiles = tuple(profiles)
+        first = self.session()
+        self.inputs = tuple(Tensor(name, array.shape, array.dtype.name) for name, array in first.inputs.items())
+        self.outputs = tuple(
+            Tensor(name, array.shape, array.dtype.name)
+            for name, array in zip((out.name for out in session.get_outputs()), first.run(), strict=True)
+        )
+        self.dynamic_batch = all(not isinstance(arg.shape[0], int) for arg in session.get_inputs() if arg.shape)
+
+    def session(self, profile: str | None = None) -> OrtSession:
+        """A new set of bound tensors."""
+        name = profile or self.profiles[0]
+        if name not in self._profiles:
+            raise ModelError(
+                f"no profile {name!r}{nearest(name, self.profiles)}",
+                where=self.path,
+                fix=f"profiles: {', '.join(self.profiles)}",
+            )
+        return OrtSession(self._ort_session, self._profiles[name], self.path)
+
+    def close(self) -> None:
+        """Drops ONNX Runtime's session."""
+        self._ort_session = None
+
+
+class OrtSession:
+    """See :class:`~edgert.backend.base.Session`: cache-line-aligned host tensors, bound once."""
+
+    def __init__(self, session: Any, shapes: Shapes, path: str) -> None:
+        self._session, self._path = session, path
+        self.inputs: dict[str, Array] = {arg.name: _bound_input(arg, shapes, path) for arg in session.get_inputs()}
+        self._rows = min((array.shape[0] for array in self.inputs.values() if array.ndim), default=1)
+        self._runs: dict[int, Callable[[], Sequence[Array]]] = {}
+
+    def run(self, rows: int | None = None) -> Sequence[Array]:
+        """Runs; see :class:`~edgert.backend.base.Session`. Raises BuildError if ONNX Runtime fails."""
+        count = self._rows if rows is None else rows
+        run = self._runs.get(count)
+        if run is None:
+            run = self._runs[count] = self._bind(count)
+        try:
+            return run()
+        except _ort_errors() as error:
+            raise BuildError("ONNX Runtime failed while running", why=_first_line(error), where=self._path) from error
+
+    def _bind(self, rows: int) -> Callable[[], Sequence[Array]]:
+        """Binds the first ``rows`` rows of the inputs, and outputs of the shapes that a first run shows."""
+        binding = self._session.io_binding()
+        inputs = {name: array[:rows] if array.ndim else array for name, array in self.inputs.items()}
+        for name, array in inputs.items():
+            _bind_array(binding.bind_input, name, array)
+        specs = self._session.get_outputs()
+        if any(None in out.shape or _depends_on_data(out.shape, self._session) for out in specs):
+            return self._unbound(binding, [out.name for out in specs])
+        first = self._session.run(None, inputs)
+        outputs = [aligned_empty(array.shape, array.dtype) for array in first]
+        for out, array in zip(specs, outputs, strict=True):
+            _bind_array(binding.bind_output, out.name, array)
+        for array, value in zip(outputs, first, strict=True):
+            array[...] = value
+        session = self._session
+
+        def run() -> Sequence[Array]:
+            session.run_with_iobinding(binding)
+            return outputs
+
+        return run
+
+    def _unbound(self, binding: Any, names: Sequence[str]) -> Callable[[], Sequence[Array]]:
+        """For outputs whose size depends on the data, as after NonMaxSuppression: ONNX Runtime allocates them."""
+        session = self._session
+
+        def run() -> Sequence[Array]:
+            for name in names:
+                binding.bind_output(name, "cpu")
+            session.run_with_iobinding(binding)
+            return [value.numpy() for value in binding.get_outputs()]
+
+        return run
+
+
+def _depends_on_data(shape: Sequence[object], session: Any) -> bool:
+    """Whether an output has a symbolic dimension that no input has."""
+    known = {dim for arg in session.get_inputs() for dim in arg.shape if isinstance(dim, str)}
+    return any(isinstance(dim, str) and dim not in known for dim in shape)
+
+
+def _bind_array(bind: Callable[..., None], name: str, array: Array) -> None:
+    bind(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+
+
+def _bound_input(arg: Any, shapes: Shapes, path: str) -> Array:
+    if arg.type not in _DTYPES:
+        raise ModelError(f"input {arg.name!r} is a {arg.type}", why="edgert feeds plain tensors only", where=path)
+    shape = shapes.get(arg.name) or tuple(arg.shape)
+    if not all(isinstance(dim, int) for dim in shape):
+        raise ModelError(
+            f"input {arg.name!r} has dynamic dimensions {list(shape)}",
+            why="tensors are bound once, so their size must be known",
+            where=path,
+            fix=f"give the model a profile, e.g. profiles: {{default: {{{arg.name}: [1, 3, 320, 320]}}}}, or input: size",
+        )
+    tensor = aligned_empty(shape, _DTYPES[arg.type])
+    tensor.fill(0)
+    return tensor
+
+
+def _session(model: Model, static: Shapes, options: EngineOptions) -> tuple[Any, bool]:
+    """An ONNX Runtime session and whether its optimised model came from the store."""
+    ort = _ort()
+    key = _key(model, static)
+    cached = options.store.get(key) if options.store else None
+    settings = _settings(options)
+    if cached is not None:
+        settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        return _open(str(cached), settings, model), True
+    ready, _ = clean(with_shapes(model, static) if static else model)
+    if options.store is None:
+        return _open(to_bytes(ready), settings, model), False
+    with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
+        content = Path(folder) / "optimised.onnx"
+        settings.optimized_model_filepath = str(content)
+        session = _open(to_bytes(ready), settings, model)
+        options.store.put(key, content)
+    return session, False
+
+
+def _settings(options: EngineOptions) -> Any:
+    ort = _ort()
+    settings = ort.SessionOptions()
+    settings.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    settings.inter_op_num_threads = 1
+    settings.intra_op_num_threads = options.threads or 0
+    settings.log_severity_level = 3  # its warnings name nodes of the optimised graph, which help nobody
+    # Spinning threads win microseconds for one engine alone and take whole cores from decoding beside it.
+    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return settings
+
+
+def _open(source: str | bytes, settings: Any, model: Model) -> Any:
+    try:
+        return _ort().InferenceSession(source, settings, providers=["CPUExecutionProvider"])
+    except _ort_errors() as error:
+        raise BuildError(
+            "ONNX Runtime cannot run this model",
+            why=_first_line(error),
+            where=str(model.path),
+            fix="edgert inspect MODEL lists its operators; export it again with standard ONNX operators",
+        ) from error
+
+
+def _key(model: Model, static: Shapes) -> str:
+    """What an optimised model depends on: the model, our preparation, ONNX Runtime, and the CPU's instructions."""
+    facts = [_RECIPE, model.digest, sorted((k, list(v)) for k, v in static.items()), _ort().__version__, _cpu()]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+
+@lru_cache(maxsize=1)
+def _cpu() -> str:
+    """Machine and instruction-set flags; ONNX Runtime chooses tensor layouts by them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+    return f"{platform.machine()} {flags}"
+
+
+def _ort() -> ModuleType:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise DeviceError(
+            "ONNX Runtime is not installed", why=str(error), fix="pip install onnxruntime, or onnxruntime-gpu"
+        ) from error
+    return onnxruntime
+
+
+@lru_cache(maxsize=1)
+def _ort_errors() -> tuple[type[Exception], ...]:
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    found = [value for value in vars(state).values() if isinstance(value, type) and issubclass(value, Exception)]
+    return (*found, RuntimeError, ValueError)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

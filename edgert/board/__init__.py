@@ -1,0 +1,1 @@
+"""What a board is, and what this one is."""

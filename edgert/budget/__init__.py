@@ -1,0 +1,1 @@
+"""Budgets: what a pipeline may use, and what it does use."""

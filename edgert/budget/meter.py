@@ -1,0 +1,22 @@
+"""What this process uses, as the operating system counts it."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+
+
+def peak_rss_bytes() -> int:
+    """The most physical memory this process ever held (getrusage(2): ru_maxrss, KiB on Linux, bytes on macOS)."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def rss_bytes(root: Path = Path("/")) -> int:
+    """Physical memory this process holds now; its peak where the system does not tell (proc(5): statm, field 2)."""
+    try:
+        pages = int((root / "proc/self/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return peak_rss_bytes()
+    return pages * resource.getpagesize()

@@ -1,0 +1,46 @@
+"""Frames, what is said about them, and the threads they travel through. See DESIGN.md beside this file."""
+
+from edgert.runtime.channel import Channel, ChannelStats, Inlet
+from edgert.runtime.frame import Color, Frame, PixelFormat
+from edgert.runtime.metric import LatencyHistogram, Percentiles
+from edgert.runtime.record import (
+    Classification,
+    Crops,
+    Detections,
+    Embedding,
+    Keypoints,
+    Record,
+    Result,
+    Segmentation,
+)
+from edgert.runtime.runner import Runner
+from edgert.runtime.stage import Source, SourceStats, Stage
+from edgert.runtime.summary import StageSummary, Summary, summarise
+from edgert.runtime.worker import Node
+
+__all__ = [
+    "Channel",
+    "ChannelStats",
+    "Classification",
+    "Color",
+    "Crops",
+    "Detections",
+    "Embedding",
+    "Frame",
+    "Inlet",
+    "Keypoints",
+    "LatencyHistogram",
+    "Node",
+    "Percentiles",
+    "PixelFormat",
+    "Record",
+    "Result",
+    "Runner",
+    "Segmentation",
+    "Source",
+    "SourceStats",
+    "Stage",
+    "StageSummary",
+    "Summary",
+    "summarise",
+]

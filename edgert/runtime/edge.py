@@ -1,0 +1,18 @@
+"""Nodes connected by channels."""
+
+from __future__ import annotations
+
+from edgert.runtime.channel import Drop
+from edgert.runtime.worker import Node
+
+
+def connect(producer: Node, consumer: Node, streams: frozenset[str], capacity: int, drop: Drop) -> None:
+    """Lets ``consumer`` listen to ``producer``, also while the producer already runs.
+
+    Args:
+        streams: the sources whose frames come this way.
+        capacity, drop: bound of the new edge; see :class:`~edgert.runtime.channel.Channel`.
+    """
+    channel = consumer.inlet.connect(capacity, drop)
+    consumer.carried.append(streams)
+    producer.outlets = (*producer.outlets, channel)

@@ -1,0 +1,98 @@
+"""Starts a pipeline's threads, watches them, and brings them down: on the end of the sources, on request, or on the
+first error, which then stops the rest."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from edgert.clock import REAL, Clock
+from edgert.errors import EdgertError, StageError
+from edgert.runtime.worker import Node, Worker
+
+DRAIN_S = 1.2
+"""After a stop, results on their way may still arrive for so long; then they are dropped and files are closed.
+Leaves 0.8 s of the promised 2 s for finishing files."""
+_LEAVE_S = 5.0
+
+
+class Runner:
+    """The threads of one pipeline. Not restartable.
+
+    Args:
+        nodes: every node after those it listens to, channels already connected.
+    """
+
+    def __init__(self, nodes: Sequence[Node], clock: Clock = REAL) -> None:
+        self.nodes = tuple(nodes)
+        self.clock = clock
+        self._stop = threading.Event()
+        self._error: EdgertError | None = None
+        self._error_lock = threading.Lock()
+        self._workers = [Worker(node, clock, self._stop, self._fail) for node in nodes]
+        self._drain: threading.Timer | None = None
+        self.started_ns = self.ended_ns = 0
+
+    @property
+    def running(self) -> bool:
+        """Whether any thread still runs."""
+        return any(worker.is_alive() for worker in self._workers)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the sources were told to end."""
+        return self._stop.is_set()
+
+    def start(self) -> None:
+        """Starts all threads, consumers first."""
+        self.started_ns = self.clock.now_ns()
+        for worker in reversed(self._workers):
+            worker.start()
+
+    def stop(self) -> None:
+        """Tells the sources to end; returns at once. Callable from any thread, more than once."""
+        with self._error_lock:
+            if self._stop.is_set():
+                return
+            self._stop.set()
+            self._drain = threading.Timer(DRAIN_S, self._discard)
+            self._drain.daemon = True
+            self._drain.start()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Waits until every thread has ended; False if the time ran out before.
+
+        Raises:
+            EdgertError: the first error of any stage, once all threads have ended.
+        """
+        deadline = None if timeout_s is None else self.clock.now_ns() + round(timeout_s * 1e9)
+        for worker in self._workers:
+            left_s = None if deadline is None else max(0.0, (deadline - self.clock.now_ns()) / 1e9)
+            worker.join(left_s)
+            if worker.is_alive():
+                return False
+        self.ended_ns = self.ended_ns or self.clock.now_ns()
+        if self._drain is not None:
+            self._drain.cancel()
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def shut_down(self) -> None:
+        """Stops and waits. Raises the first error, or StageError naming a stage that does not end."""
+        self.stop()
+        if not self.wait(DRAIN_S + _LEAVE_S):
+            stuck = ", ".join(worker.node.name for worker in self._workers if worker.is_alive())
+            raise StageError(
+                f"stage {stuck} does not end",
+                why=f"it is still busy {DRAIN_S + _LEAVE_S:.0f} s after the stop; its thread is left behind",
+            )
+
+    def _fail(self, error: EdgertError) -> None:
+        with self._error_lock:
+            self._error = self._error or error
+        self.stop()
+
+    def _discard(self) -> None:
+        for node in self.nodes:
+            node.inlet.abandon()

@@ -1,0 +1,107 @@
+"""What a run amounted to, as one record and as plain JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from edgert.memory import Counts
+from edgert.runtime.metric import LatencyHistogram, Percentiles
+from edgert.runtime.stage import Source, SourceStats
+from edgert.runtime.worker import Node
+
+
+@dataclass(frozen=True, slots=True)
+class StageSummary:
+    """One thread's share of a run. Percentages are of the run's wall time.
+
+    Attributes:
+        dropped: results this stage never saw because its queues were full or a join lost its other half.
+        busy_percent, wait_in_percent, wait_out_percent: working, waiting for input, blocked on a full queue.
+        source: for a source, what it had to put up with.
+    """
+
+    results_in: int
+    results_out: int
+    dropped: int
+    busy_percent: float
+    wait_in_percent: float
+    wait_out_percent: float
+    busy_ms_per_result: float
+    waiting: int
+    source: SourceStats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A whole run.
+
+    Attributes:
+        frames_in: frames the sources gave.
+        frames_out: results the last stages took, per last stage the most of any.
+        dropped: frames lost on the way, for whatever reason.
+        fps: ``frames_out`` per second of ``seconds``.
+        latency_ms: from capture to the end of the last stages.
+        copies_per_frame, bytes_copied_per_frame: copies of pixels in host memory, from every ``to_x`` call.
+    """
+
+    frames_in: int
+    frames_out: int
+    dropped: int
+    seconds: float
+    fps: float
+    latency_ms: Percentiles
+    stages: Mapping[str, StageSummary]
+    copies_per_frame: float
+    bytes_copied_per_frame: float
+    allocations: int
+    peak_rss_bytes: int
+    engine: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def summarise(
+    nodes: Sequence[Node], wall_ns: int, counts: Counts, peak_rss_bytes: int, engine: Mapping[str, Any]
+) -> Summary:
+    """The state of a running or finished pipeline; callable at any time from any thread."""
+    sources = [node for node in nodes if isinstance(node.work, Source)]
+    ends = [node for node in nodes if not node.outlets]
+    frames_in = sum(node.meter.results_out for node in sources)
+    frames_out = max((node.meter.results_in for node in ends if node not in sources), default=frames_in)
+    stages = {node.name: _stage(node, wall_ns) for node in nodes}
+    seconds = wall_ns / 1e9
+    return Summary(
+        frames_in=frames_in,
+        frames_out=frames_out,
+        dropped=sum(stage.dropped for stage in stages.values()),
+        seconds=seconds,
+        fps=frames_out / seconds if seconds else 0.0,
+        latency_ms=LatencyHistogram().percentiles(*(node.meter.latency for node in ends)),
+        stages=stages,
+        copies_per_frame=counts.copies / frames_in if frames_in else 0.0,
+        bytes_copied_per_frame=counts.bytes_copied / frames_in if frames_in else 0.0,
+        allocations=counts.allocations,
+        peak_rss_bytes=peak_rss_bytes,
+        engine=engine,
+    )
+
+
+def _stage(node: Node, wall_ns: int) -> StageSummary:
+    meter = node.meter
+    channels = [channel.stats() for channel in node.inlet.channels]
+    percent = 100 / wall_ns if wall_ns else 0.0
+    return StageSummary(
+        results_in=meter.results_in,
+        results_out=meter.results_out,
+        dropped=meter.unmatched + sum(channel.dropped for channel in channels),
+        busy_percent=meter.busy_ns * percent,
+        wait_in_percent=meter.wait_in_ns * percent,
+        wait_out_percent=meter.wait_out_ns * percent,
+        busy_ms_per_result=meter.busy_ns / meter.results_in / 1e6 if meter.results_in else 0.0,
+        waiting=sum(channel.waiting for channel in channels),
+        source=node.work.stats() if isinstance(node.work, Source) else None,
+    )

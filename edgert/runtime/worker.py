@@ -1,0 +1,157 @@
+"""One thread of a pipeline: a source that makes results, or a stage that takes and passes them on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from edgert.clock import Clock
+from edgert.errors import EdgertError, StageError
+from edgert.runtime.channel import Channel, Inlet
+from edgert.runtime.join import Join
+from edgert.runtime.metric import StageMeter
+from edgert.runtime.record import Result
+from edgert.runtime.stage import Source, Stage
+
+
+@dataclass(slots=True)
+class Node:
+    """A stage in its place: what runs, what it listens to, and whom it feeds.
+
+    Attributes:
+        outlets: one channel per stage that listens to this one; replaced as a whole when a listener joins.
+        carried: per edge of ``inlet``, the streams that arrive on it.
+    """
+
+    name: str
+    work: Source | Stage
+    inlet: Inlet = field(default_factory=Inlet)
+    outlets: tuple[Channel, ...] = ()
+    carried: list[frozenset[str]] = field(default_factory=list)
+    meter: StageMeter = field(default_factory=StageMeter)
+
+
+class Worker(threading.Thread):
+    """Runs one node until its input ends.
+
+    Args:
+        stop: set to make sources end; everything downstream then ends by itself.
+        fail: called once with the error if the node fails.
+    """
+
+    def __init__(self, node: Node, clock: Clock, stop: threading.Event, fail: Callable[[EdgertError], None]) -> None:
+        super().__init__(name=f"edgert:{node.name}", daemon=True)
+        self.node, self._clock, self._stop_event, self._fail = node, clock, stop, fail
+
+    def run(self) -> None:
+        """The thread's body; never raises."""
+        node = self.node
+        body = self._run_stage if isinstance(node.work, Stage) else self._run_source
+        try:
+            body(node)
+        except EdgertError as error:
+            self._fail(error.at(f"stage {node.name!r}"))
+        except Exception as error:  # a user's function or a bug: told as this stage's failure, with its traceback
+            self._fail(_failure(node.name, error))
+        finally:
+            node.inlet.abandon()
+            for outlet in node.outlets:
+                outlet.close()
+
+    def _run_source(self, node: Node) -> None:
+        source, meter, now = node.work, node.meter, self._clock.now_ns
+        assert isinstance(source, Source)
+        try:
+            started = now()
+            for frame in source.frames(self._stop_event):
+                made = now()
+                meter.busy_ns += made - started
+                meter.results_in += 1
+                self._send(node.outlets, Result(frame))
+                frame.lease.release()
+                del frame
+                meter.results_out += 1
+                started = now()
+                meter.wait_out_ns += started - made
+        finally:
+            source.close()
+
+    def _run_stage(self, node: Node) -> None:
+        stage = node.work
+        assert isinstance(stage, Stage)
+        stage.open()
+        try:
+            self._loop(node, stage)
+        finally:
+            stage.close()
+
+    def _loop(self, node: Node, stage: Stage) -> None:
+        join = Join(node.carried) if len(node.inlet.channels) > 1 else None
+        now, meter = self._clock.now_ns, node.meter
+        waiting = now()
+        try:
+            for edge, result in node.inlet:
+                whole = result if join is None else self._joined(node, join, edge, result)
+                if whole is not None:
+                    meter.wait_in_ns += now() - waiting
+                    self._step(node, stage, whole)
+                    waiting = now()
+                # A variable left over would keep the frame's memory in use while this thread waits.
+                del result, whole
+        finally:
+            if join is not None:
+                self._give_up(node, join.drain())
+
+    def _step(self, node: Node, stage: Stage, result: Result) -> None:
+        now, meter = self._clock.now_ns, node.meter
+        started = now()
+        try:
+            out = stage.process(result)
+            done = now()
+            meter.results_in += 1
+            meter.busy_ns += done - started
+            meter.latency.add(done - result.frame.timestamp_ns)
+            if out is not None:
+                meter.results_out += self._pass_on(node.outlets, out)
+                meter.wait_out_ns += now() - done
+        finally:
+            result.frame.lease.release()
+
+    def _joined(self, node: Node, join: Join, edge: int, result: Result) -> Result | None:
+        whole, given_up = join.add(edge, result)
+        self._give_up(node, given_up)
+        return whole
+
+    @staticmethod
+    def _give_up(node: Node, results: Sequence[Result]) -> None:
+        node.meter.unmatched += len(results)
+        for result in results:
+            result.frame.lease.release()
+
+    def _pass_on(self, outlets: Sequence[Channel], out: Result | Iterable[Result]) -> int:
+        if isinstance(out, Result):
+            self._send(outlets, out)
+            return 1
+        count = 0
+        for result in out:
+            self._send(outlets, result)
+            count += 1
+        return count
+
+    @staticmethod
+    def _send(outlets: Sequence[Channel], result: Result) -> None:
+        if outlets:
+            result.frame.lease.retain(len(outlets))
+            for outlet in outlets:
+                outlet.put(result)
+
+
+def _failure(name: str, error: Exception) -> StageError:
+    failure = StageError(
+        f"stage {name!r} failed: {type(error).__name__}: {error}",
+        where=f"stage {name!r}",
+        fix="edgert run --debug shows the traceback",
+    )
+    failure.__cause__ = error
+    return failure

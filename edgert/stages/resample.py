@@ -1,0 +1,128 @@
+"""Frames to small RGB pictures: every plane is scaled to network size first, and colour is converted after.
+
+At 1080p this reads 3 MB of planes and writes nothing larger than the network's input; converting first would write
+6 MB of BGR per frame only to throw most of it away. Chroma is scaled straight to the size of the luma: scaling it to
+half of that, for OpenCV's own 4:2:0 conversion, is cheaper but loses colour detail that the camera did record.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from edgert.runtime import Color, Frame
+
+U8 = npt.NDArray[np.uint8]
+F32 = npt.NDArray[np.float32]
+INTERPOLATIONS = {
+    "linear": cv2.INTER_LINEAR,
+    "area": cv2.INTER_AREA,
+    "nearest": cv2.INTER_NEAREST,
+    "cubic": cv2.INTER_CUBIC,
+}
+_LUMA = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722)}  # Kr, Kb: ITU-R BT.601-7 §2.5.1, BT.709-6 §3.2
+
+
+@lru_cache(maxsize=8)
+def yuv_matrix(color: Color, order: str) -> F32:
+    """(3, 4) float32: rows of ``order`` ("rgb" or "bgr") from (Y, U, V, 1), all 0–255."""
+    kr, kb = _LUMA[color.matrix]
+    kg = 1 - kr - kb
+    luma, chroma, black = (1.0, 255 / 255, 0) if color.full_range else (255 / 219, 255 / 224, 16)
+    red = (luma, 0.0, 2 * (1 - kr) * chroma)
+    blue = (luma, 2 * (1 - kb) * chroma, 0.0)
+    green = (luma, -2 * (1 - kb) * kb / kg * chroma, -2 * (1 - kr) * kr / kg * chroma)
+    rows = np.array({"rgb": (red, green, blue), "bgr": (blue, green, red)}[order])
+    offset = -rows @ np.array([black, 128.0, 128.0])
+    return np.concatenate([rows, offset[:, None]], axis=1).astype(np.float32)
+
+
+class Resampler:
+    """Scratch memory for pictures up to the network's size, allocated once.
+
+    Args:
+        width, height: of the network, pixels.
+        order: "rgb", "bgr" or "gray".
+        interpolation: one of :data:`INTERPOLATIONS`.
+    """
+
+    def __init__(self, width: int, height: int, order: str, interpolation: str) -> None:
+        self.order, self._how = order, INTERPOLATIONS[interpolation]
+        pixels = width * height
+        self._yuv = np.empty(pixels * 3, np.uint8)
+        self._packed = np.empty(pixels * 3, np.uint8)
+        self._image = np.empty(pixels * 3, np.uint8)
+        self._unzipped: tuple[U8, U8, U8] | None = None
+
+    def picture(self, frame: Frame, width: int, height: int) -> U8:
+        """The frame at (height, width[, 3]) uint8 in ``order``; a view of scratch memory until the next call.
+
+        Gray pictures of limited-range YUV keep their limited range; see :meth:`gray_is_limited`.
+        """
+        if frame.format in ("i420", "nv12", "yuyv"):
+            return self._from_yuv(frame, width, height)
+        channels = 1 if frame.format == "gray" else 3
+        small = self._resize(frame.planes[0], self._view(self._packed, height, width, channels))
+        return self._reorder(small, frame.format)
+
+    def gray_is_limited(self, frame: Frame) -> bool:
+        """Whether a gray picture of this frame spans 16–235 instead of 0–255."""
+        is_yuv = frame.format in ("i420", "nv12", "yuyv")
+        return self.order == "gray" and is_yuv and not frame.color.full_range
+
+    def _reorder(self, small: U8, have: str) -> U8:
+        if have == self.order:
+            return small
+        codes = {
+            ("rgb", "bgr"): cv2.COLOR_RGB2BGR,
+            ("bgr", "rgb"): cv2.COLOR_BGR2RGB,
+            ("gray", "rgb"): cv2.COLOR_GRAY2RGB,
+            ("gray", "bgr"): cv2.COLOR_GRAY2BGR,
+            ("rgb", "gray"): cv2.COLOR_RGB2GRAY,
+            ("bgr", "gray"): cv2.COLOR_BGR2GRAY,
+        }
+        height, width = small.shape[:2]
+        out = self._view(self._image, height, width, 1 if self.order == "gray" else 3)
+        return cv2.cvtColor(small, codes[have, self.order], dst=out)  # type: ignore[return-value]
+
+    def _from_yuv(self, frame: Frame, width: int, height: int) -> U8:
+        planes = self._unzip(frame.planes[0]) if frame.format == "yuyv" else frame.planes
+        luma = self._yuv[: width * height].reshape(height, width)
+        self._resize(planes[0], luma)
+        if self.order == "gray":
+            return luma
+        pixels = width * height
+        if frame.format == "nv12":
+            pair = self._resize(planes[1], self._yuv[pixels : 3 * pixels].reshape(height, width, 2))
+            yuv = self._view(self._packed, height, width, 3)
+            cv2.mixChannels([luma, pair], [yuv], [0, 0, 1, 1, 2, 2])
+        else:
+            u = self._resize(planes[1], self._yuv[pixels : 2 * pixels].reshape(height, width))
+            v = self._resize(planes[2], self._yuv[2 * pixels : 3 * pixels].reshape(height, width))
+            yuv = cv2.merge([luma, u, v], dst=self._view(self._packed, height, width, 3))  # type: ignore[assignment]
+        image = self._view(self._image, height, width, 3)
+        return cv2.transform(yuv, yuv_matrix(frame.color, self.order), dst=image)  # type: ignore[return-value]
+
+    def _unzip(self, packed: U8) -> tuple[U8, U8, U8]:
+        """YUYV's bytes sorted into planes; OpenCV resizes planes only."""
+        height, width = packed.shape[:2]
+        if self._unzipped is None or self._unzipped[0].shape != (height, width):
+            shapes = ((height, width), (height, width // 2), (height, width // 2))
+            self._unzipped = tuple(np.empty(shape, np.uint8) for shape in shapes)  # type: ignore[assignment]
+        luma, u, v = self._unzipped
+        cv2.extractChannel(packed, 0, dst=luma)
+        quads = np.lib.stride_tricks.as_strided(packed, (height, width // 2, 4), (packed.strides[0], 4, 1))
+        cv2.mixChannels([quads], [u, v], [1, 0, 3, 1])
+        return luma, u, v
+
+    def _resize(self, plane: U8, out: U8) -> U8:
+        size = (out.shape[1], out.shape[0])
+        return cv2.resize(plane, size, dst=out, interpolation=self._how)  # type: ignore[return-value]
+
+    @staticmethod
+    def _view(memory: U8, height: int, width: int, channels: int) -> U8:
+        flat = memory[: height * width * channels]
+        return flat.reshape(height, width) if channels == 1 else flat.reshape(height, width, channels)
