@@ -1,0 +1,36 @@
+"""The only door to the onnx package: load a model, fix its shapes, clean it, count it, describe it.
+
+Importing these modules does not import onnx; the first call that needs it does. Everything passed around is a
+:class:`Model`, which is never changed in place: every step returns a new one.
+"""
+
+from edgert.graph.clean import PASSES, clean
+from edgert.graph.count import NodeCost, count
+from edgert.graph.index import Index
+from edgert.graph.inspect import ModelSummary, inspect
+from edgert.graph.load import load
+from edgert.graph.model import Model, from_proto, to_bytes
+from edgert.graph.rewrite import Change, Pass
+from edgert.graph.shape import infer, with_shapes
+from edgert.graph.spec import TensorSpec, inputs, outputs
+
+__all__ = [
+    "PASSES",
+    "Change",
+    "Index",
+    "Model",
+    "ModelSummary",
+    "NodeCost",
+    "Pass",
+    "TensorSpec",
+    "clean",
+    "count",
+    "from_proto",
+    "infer",
+    "inputs",
+    "inspect",
+    "load",
+    "outputs",
+    "to_bytes",
+    "with_shapes",
+]

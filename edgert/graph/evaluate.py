@@ -1,0 +1,297 @@
+"""Single ONNX nodes computed with NumPy: the small operators that exporters build shapes and grids from.
+
+Meanings are those of the ONNX operator specification (https://onnx.ai/onnx/operators/), for opset 7 and later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.graph.proto import Array, dtype_name, to_array
+
+MIN_OPSET = 7
+"""Older arithmetic broadcasts by attribute."""
+
+
+class TooLargeError(Exception):
+    """The result would be larger than the caller allows. Raised before anything is allocated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A node's operands; ``inputs`` holds None for an optional input that is not given."""
+
+    inputs: Sequence[Array | None]
+    attributes: Mapping[str, Any]
+    opset: int
+    limit_bytes: int
+
+    def array(self, position: int) -> Array:
+        """An input that must be given; KeyError otherwise."""
+        found = self.optional(position)
+        if found is None:
+            raise KeyError(f"input {position}")
+        return found
+
+    def optional(self, position: int) -> Array | None:
+        """An input that may be missing."""
+        return self.inputs[position] if position < len(self.inputs) else None
+
+    def integers(self, name: str, position: int) -> list[int] | None:
+        """A list that is an attribute in old opsets and an input in new ones; None when not given."""
+        found = self.optional(position)
+        values = self.attributes.get(name) if found is None else found.reshape(-1).tolist()
+        return None if values is None else [int(value) for value in values]
+
+    def allow(self, shape: Sequence[int], dtype: npt.DTypeLike) -> None:
+        """Raises TooLargeError unless a result of that shape may be made."""
+        if math.prod(shape) * np.dtype(dtype).itemsize > self.limit_bytes:
+            raise TooLargeError
+
+
+def evaluate(op: str, call: Call) -> list[Array] | None:
+    """The node's outputs; None when the operator is not known here or these operands are not.
+
+    Raises:
+        TooLargeError: an output would take more than ``call.limit_bytes``.
+    """
+    compute = _OPERATORS.get(op)
+    if compute is None or call.opset < MIN_OPSET:
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            made = compute(call)
+    except (KeyError, ValueError, IndexError, TypeError, ZeroDivisionError):
+        return None  # operands the specification does not allow: left for the backend to judge
+    return [np.asarray(item) for item in (made if isinstance(made, list) else [made])]
+
+
+def knows(op: str) -> bool:
+    """Whether :func:`evaluate` has the operator at all."""
+    return op in _OPERATORS
+
+
+def _elementwise(function: Callable[..., Array]) -> Callable[[Call], Array]:
+    def compute(call: Call) -> Array:
+        operands = [call.array(position) for position in range(len(call.inputs))]
+        shape = np.broadcast_shapes(*(item.shape for item in operands))
+        call.allow(shape, np.result_type(*operands))
+        return function(*operands)
+
+    return compute
+
+
+def _folded(function: Callable[[Array, Array], Array]) -> Callable[[Call], Array]:
+    return _elementwise(lambda *operands: reduce(function, operands))
+
+
+def _reduction(function: Callable[..., Array]) -> Callable[[Call], Array]:
+    def compute(call: Call) -> Array:
+        data, axes = call.array(0), call.integers("axes", 1)
+        if not axes and call.attributes.get("noop_with_empty_axes", 0):
+            return data
+        keep = bool(call.attributes.get("keepdims", 1))
+        reduced = function(data, axis=tuple(axes) if axes else None, keepdims=keep)
+        return np.asarray(reduced, data.dtype)  # NumPy sums small integers in wider ones; modulo 2^n it is the same
+
+    return compute
+
+
+def _divide(first: Array, second: Array) -> Array:
+    if np.issubdtype(first.dtype, np.floating):
+        return np.divide(first, second)
+    if not np.all(second):
+        raise ZeroDivisionError
+    quotient = np.floor_divide(first, second)  # ONNX cuts towards zero, NumPy rounds down
+    inexact = np.multiply(quotient, second) != first
+    below = inexact & ((first < 0) != (second < 0))
+    return np.asarray(quotient + below.astype(first.dtype), first.dtype)
+
+
+def _modulo(call: Call) -> Array:
+    if call.attributes.get("fmod", 0):
+        return _elementwise(np.fmod)(call)
+    if not np.all(call.array(1)):
+        raise ZeroDivisionError
+    return _elementwise(np.mod)(call)
+
+
+def _power(base: Array, exponent: Array) -> Array:
+    return np.asarray(np.power(base, exponent), base.dtype)
+
+
+def _cast(call: Call) -> Array:
+    name = dtype_name(call.attributes["to"])
+    dtype = np.dtype(name)  # TypeError for types NumPy lacks
+    if "O" in (dtype.kind, call.array(0).dtype.kind):
+        raise TypeError(name)
+    call.allow(call.array(0).shape, dtype)
+    cast: Array = call.array(0).astype(dtype)
+    if dtype.kind in "iu" and not np.array_equal(cast, np.trunc(call.array(0))):
+        raise ValueError(name)  # out of range: undefined in ONNX, so every backend may differ
+    return cast
+
+
+def _shape(call: Call) -> Array:
+    start, end = call.attributes.get("start", 0), call.attributes.get("end")
+    return np.array(call.array(0).shape[start:end], np.int64)
+
+
+def _gather(call: Call) -> Array:
+    data, indices, axis = call.array(0), call.array(1), call.attributes.get("axis", 0)
+    call.allow([data.size // max(1, data.shape[axis]), indices.size], data.dtype)
+    return np.take(data, indices.astype(np.int64), axis=axis)
+
+
+def _concat(call: Call) -> Array:
+    operands = [call.array(position) for position in range(len(call.inputs))]
+    call.allow([sum(item.size for item in operands)], operands[0].dtype)
+    return np.concatenate(operands, axis=call.attributes["axis"])
+
+
+def _slice(call: Call) -> Array:
+    data = call.array(0)
+    starts, ends = call.integers("starts", 1), call.integers("ends", 2)
+    if starts is None or ends is None:
+        raise KeyError("starts, ends")
+    axes = call.integers("axes", 3) or list(range(len(starts)))
+    steps = call.integers("steps", 4) or [1] * len(starts)
+    cuts = [slice(None)] * data.ndim
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        cuts[axis] = _cut(start, end, step, data.shape[axis])
+    return data[tuple(cuts)]
+
+
+def _cut(start: int, end: int, step: int, size: int) -> slice:
+    """ONNX clamps out-of-range ends; Python would take -1 as 'from the back' where ONNX means 'before the first'."""
+    start, end = (value + size if value < 0 else value for value in (start, end))
+    if step > 0:
+        return slice(min(max(start, 0), size), min(max(end, 0), size), step)
+    end = min(max(end, -1), size - 1)
+    return slice(min(max(start, 0), size - 1), None if end < 0 else end, step)
+
+
+def _split(call: Call) -> list[Array]:
+    data, axis = call.array(0), call.attributes.get("axis", 0)
+    sizes = call.integers("split", 1)
+    if sizes is None:
+        raise KeyError("split")  # even splits depend on the number of outputs, which differs between opsets
+    return np.split(data, np.cumsum(sizes)[:-1], axis=axis)
+
+
+def _unsqueeze(call: Call) -> Array:
+    axes = call.integers("axes", 1)
+    return np.expand_dims(call.array(0), tuple(axes or ()))
+
+
+def _squeeze(call: Call) -> Array:
+    axes = call.integers("axes", 1)
+    return np.squeeze(call.array(0), axis=None if axes is None else tuple(axes))
+
+
+def _reshape(call: Call) -> Array:
+    data, shape = call.array(0), call.array(1).tolist()
+    if not call.attributes.get("allowzero", 0):
+        shape = [data.shape[position] if size == 0 else size for position, size in enumerate(shape)]
+    reshaped: Array = data.reshape(shape)
+    return reshaped
+
+
+def _flatten(call: Call) -> Array:
+    data, axis = call.array(0), call.attributes.get("axis", 1)
+    axis += data.ndim if axis < 0 else 0
+    return data.reshape(math.prod(data.shape[:axis]), math.prod(data.shape[axis:]))
+
+
+def _expand(call: Call) -> Array:
+    data, wanted = call.array(0), call.array(1).tolist()
+    shape = np.broadcast_shapes(data.shape, tuple(wanted))
+    call.allow(shape, data.dtype)
+    return np.broadcast_to(data, shape)
+
+
+def _tile(call: Call) -> Array:
+    data, repeats = call.array(0), call.array(1).tolist()
+    call.allow([*data.shape, *repeats], data.dtype)
+    return np.tile(data, repeats)
+
+
+def _constant_of_shape(call: Call) -> Array:
+    value = to_array(call.attributes["value"]) if "value" in call.attributes else np.zeros(1, np.float32)
+    shape = call.array(0).tolist()
+    call.allow(shape, value.dtype)
+    return np.full(shape, value.reshape(-1)[0], value.dtype)
+
+
+def _range(call: Call) -> Array:
+    start, limit, delta = (call.array(position).reshape(()) for position in range(3))
+    count = max(0, math.ceil((limit.item() - start.item()) / delta.item()))
+    call.allow([count], start.dtype)
+    steps: Array = np.arange(count).astype(start.dtype)
+    return np.asarray(start + steps * delta, start.dtype)
+
+
+def _nonzero(call: Call) -> Array:
+    data = call.array(0)
+    call.allow([data.ndim, data.size], np.int64)
+    return np.array(np.nonzero(data), np.int64)
+
+
+_OPERATORS: dict[str, Callable[[Call], Array | list[Array]]] = {
+    "Abs": _elementwise(np.abs),
+    "Add": _elementwise(np.add),
+    "And": _elementwise(np.logical_and),
+    "Cast": _cast,
+    "Ceil": _elementwise(np.ceil),
+    "Concat": _concat,
+    "ConstantOfShape": _constant_of_shape,
+    "Cos": _elementwise(np.cos),
+    "Div": _elementwise(_divide),
+    "Equal": _elementwise(np.equal),
+    "Exp": _elementwise(np.exp),
+    "Expand": _expand,
+    "Flatten": _flatten,
+    "Floor": _elementwise(np.floor),
+    "Gather": _gather,
+    "Greater": _elementwise(np.greater),
+    "GreaterOrEqual": _elementwise(np.greater_equal),
+    "Identity": lambda call: call.array(0),
+    "Less": _elementwise(np.less),
+    "LessOrEqual": _elementwise(np.less_equal),
+    "Log": _elementwise(np.log),
+    "Max": _folded(np.maximum),
+    "Min": _folded(np.minimum),
+    "Mod": _modulo,
+    "Mul": _elementwise(np.multiply),
+    "Neg": _elementwise(np.negative),
+    "NonZero": _nonzero,
+    "Not": _elementwise(np.logical_not),
+    "Or": _elementwise(np.logical_or),
+    "Pow": _elementwise(_power),
+    "Range": _range,
+    "Reciprocal": _elementwise(np.reciprocal),
+    "ReduceMax": _reduction(np.max),
+    "ReduceMin": _reduction(np.min),
+    "ReduceProd": _reduction(np.prod),
+    "ReduceSum": _reduction(np.sum),
+    "Reshape": _reshape,
+    "Shape": _shape,
+    "Sin": _elementwise(np.sin),
+    "Size": lambda call: np.array(call.array(0).size, np.int64),
+    "Slice": _slice,
+    "Split": _split,
+    "Sqrt": _elementwise(np.sqrt),
+    "Squeeze": _squeeze,
+    "Sub": _elementwise(np.subtract),
+    "Tile": _tile,
+    "Transpose": lambda call: np.transpose(call.array(0), call.attributes.get("perm")),
+    "Unsqueeze": _unsqueeze,
+    "Where": _elementwise(np.where),
+}

@@ -1,0 +1,80 @@
+"""Types and shapes of the tensors inside a graph, as far as onnx can tell."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from edgert.errors import ModelError
+from edgert.graph.proto import default_opset, dtype_name
+from edgert.graph.spec import TensorSpec, value_spec
+from edgert.graph.standin import stand_in
+
+if TYPE_CHECKING:
+    import onnx
+
+LIGHT_ELEMENTS = 1024
+"""Stored tensors above this size never hold a shape; inference gets their type only, not their bytes."""
+
+
+def infer_values(proto: onnx.ModelProto, *, strict: bool = False) -> dict[str, onnx.ValueInfoProto]:
+    """Tensor name → its type, for graph inputs, outputs and everything between that could be inferred.
+
+    Args:
+        proto: not changed; should be topologically sorted.
+        strict: raise when two shapes contradict each other or an operator is unknown, instead of knowing less.
+
+    Raises:
+        ModelError: the graph is broken, or ``strict`` and something is wrong; ``why`` has onnx's own words.
+    """
+    from onnx import shape_inference
+
+    try:
+        light = lighten(proto)
+        for node in light.graph.node:
+            stand_in(node, default_opset(proto))
+        inferred = shape_inference.infer_shapes(light, strict_mode=strict, data_prop=True)
+    except (shape_inference.InferenceError, RuntimeError) as error:
+        fix = "export the model again, or check it with onnx.checker"
+        raise ModelError("the shapes inside the model do not fit together", why=_brief(error), fix=fix) from error
+    graph = inferred.graph
+    return {item.name: item for item in (*graph.value_info, *graph.input, *graph.output)}
+
+
+def infer_specs(proto: onnx.ModelProto) -> dict[str, TensorSpec]:
+    """Tensor name → spec, stored tensors included; what could not be inferred is missing. Raises ModelError."""
+    found = {name: value_spec(value) for name, value in infer_values(proto).items()}
+    specs = {name: spec for name, spec in found.items() if spec is not None}
+    for tensor in proto.graph.initializer:
+        specs[tensor.name] = TensorSpec(tensor.name, tuple(tensor.dims), dtype_name(tensor.data_type))
+    return specs
+
+
+def lighten(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy without the bytes of large stored tensors, which become typed graph inputs: cheap at any model size."""
+    light = type(proto)()
+    light.ir_version = max(proto.ir_version, 4)
+    light.opset_import.extend(proto.opset_import)
+    light.functions.extend(proto.functions)
+    graph, source = light.graph, proto.graph
+    graph.name = source.name
+    graph.node.extend(source.node)
+    for field in ("input", "output", "value_info", "sparse_initializer"):
+        getattr(graph, field).extend(getattr(source, field))
+    _lighten_initializers(graph, source)
+    return light
+
+
+def _lighten_initializers(graph: onnx.GraphProto, source: onnx.GraphProto) -> None:
+    from onnx import helper
+
+    listed = {item.name for item in source.input}
+    for tensor in source.initializer:
+        if math.prod(tensor.dims) <= LIGHT_ELEMENTS:
+            graph.initializer.append(tensor)
+        elif tensor.name not in listed:
+            graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+
+
+def _brief(error: Exception) -> str:
+    return " ".join(str(error).split())[:500]

@@ -1,0 +1,128 @@
+"""ONNX messages to and from plain Python: tensors, attributes, types, subgraphs, names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import onnx
+
+Array = npt.NDArray[Any]
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+_PACKED_BITS = {"int4": 4, "uint4": 4, "float4e2m1fn": 4, "int2": 2, "uint2": 2}
+
+
+def to_array(tensor: onnx.TensorProto) -> Array:
+    """The tensor's values. May be a read-only view of the message: copy before changing it."""
+    from onnx import numpy_helper
+
+    return numpy_helper.to_array(tensor)
+
+
+def from_array(array: Array, name: str) -> onnx.TensorProto:
+    """A tensor message with a copy of the values."""
+    from onnx import numpy_helper
+
+    return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+
+
+def attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    """Attribute name → value: int, float, bytes, list, message or graph."""
+    from onnx import helper
+
+    return {item.name: helper.get_attribute_value(item) for item in node.attribute if not item.ref_attr_name}
+
+
+def set_attribute(node: onnx.NodeProto, name: str, value: object) -> None:
+    """Sets or replaces one attribute."""
+    from onnx import helper
+
+    kept = [item for item in node.attribute if item.name != name]
+    del node.attribute[:]
+    node.attribute.extend([*kept, helper.make_attribute(name, value)])
+
+
+def dtype_name(element_type: int) -> str:
+    """``TensorProto`` element type → NumPy dtype name, ``"float32"``; strings are ``"object"``, unset is ``"unknown"``.
+
+    Types NumPy lacks carry the name ml_dtypes gives them: ``"bfloat16"``, ``"float8_e4m3fn"``, ``"int4"``.
+    """
+    from onnx import TensorProto, helper
+
+    if element_type == TensorProto.UNDEFINED:
+        return "unknown"
+    return str(helper.tensor_dtype_to_np_dtype(element_type).name)
+
+
+def dtype_bits(dtype: str) -> int:
+    """Bits one element takes in a tensor: 32 for ``"float32"``, 4 for the packed ``"int4"``; 0 for strings."""
+    if dtype in _PACKED_BITS:
+        return _PACKED_BITS[dtype]
+    if dtype in ("object", "unknown"):
+        return 0
+    if dtype == "bfloat16":
+        return 16
+    return 8 if dtype.startswith("float8") else np.dtype(dtype).itemsize * 8
+
+
+def tensor_bytes(dtype: str, elements: int) -> int:
+    """Bytes of a dense tensor, packed types rounded up to whole bytes."""
+    return math.ceil(dtype_bits(dtype) * elements / 8)
+
+
+def default_opset(proto: onnx.ModelProto) -> int:
+    """The version of the standard operator set; 1 where the file names none, as the ONNX specification has it."""
+    return next((item.version for item in proto.opset_import if item.domain in DEFAULT_DOMAINS), 1)
+
+
+def is_standard(node: onnx.NodeProto) -> bool:
+    """Whether the node belongs to the standard operator set."""
+    return node.domain in DEFAULT_DOMAINS
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The bodies of an If, Loop or Scan."""
+    for item in node.attribute:
+        if item.HasField("g"):
+            yield item.g
+        yield from item.graphs
+
+
+def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a graph and of its subgraphs."""
+    for node in graph.node:
+        yield node
+        for body in subgraphs(node):
+            yield from all_nodes(body)
+
+
+def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Every dense tensor stored in a graph, in node attributes and subgraphs too."""
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    yield from node_tensors(graph.node)
+
+
+def node_tensors(nodes: Any) -> Iterator[onnx.TensorProto]:
+    """Every dense tensor in the attributes of some nodes and their subgraphs."""
+    for node in nodes:
+        for item in node.attribute:
+            if item.HasField("t"):
+                yield item.t
+            yield from item.tensors
+            if item.HasField("sparse_tensor"):
+                yield from (item.sparse_tensor.values, item.sparse_tensor.indices)
+        for graph in subgraphs(node):
+            yield from tensors(graph)
+
+
+def label(node: onnx.NodeProto, position: int) -> str:
+    """The node's name, or ``Conv_12`` for one without."""
+    return node.name or f"{node.op_type}_{position}"
