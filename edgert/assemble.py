@@ -18,14 +18,13 @@ from edgert.config import (
     ModelConfig,
     PipelineFile,
     PythonStage,
-    PythonTask,
     SinkStage,
     SourceStage,
     StageConfig,
     TrackStage,
 )
 from edgert.config.flow import inputs_of, order, sources_of
-from edgert.errors import BuildError, ConfigError, EdgertError, ModelError
+from edgert.errors import BuildError, EdgertError, ModelError
 from edgert.graph.load import load
 from edgert.graph.model import Model
 from edgert.graph.spec import TensorSpec, inputs
@@ -33,10 +32,11 @@ from edgert.memory import Counter
 from edgert.runtime import Node, Result, Source, Stage
 from edgert.runtime.channel import Drop
 from edgert.runtime.edge import connect
-from edgert.stages.decode.labels import read_labels
+from edgert.stages.decode.base import Decoder
 from edgert.stages.decode.select import decoder_for
 from edgert.stages.draw import Draw
 from edgert.stages.infer import Infer, InferCrops
+from edgert.stages.label import read_labels
 from edgert.stages.preprocess import Preprocessor, layout_of
 from edgert.stages.python import python_stage
 from edgert.stages.region import CropDetections, CropRegion
@@ -82,24 +82,31 @@ class Assembly:
 
 
 def assemble(
-    file: PipelineFile, *, callbacks: Mapping[str, Callback] | None = None, clock: Clock = REAL
+    file: PipelineFile,
+    *,
+    callbacks: Mapping[str, Callback] | None = None,
+    clock: Clock = REAL,
+    backend_name: str | None = None,
 ) -> Assembly:
     """Builds every engine and stage of a pipeline and connects them; starts nothing and opens no camera.
 
     Args:
         callbacks: functions for the stages ``sink: callback``, by stage name.
+        backend_name: runs every model on this backend, whatever the file says.
 
     Raises:
         EdgertError: whatever does not fit together, with the line of the file it comes from.
     """
-    return _Assembler(file, callbacks or {}, clock).build()
+    return _Assembler(file, callbacks or {}, clock, backend_name).build()
 
 
 class _Assembler:
     """Holds what all steps of one assembly share."""
 
-    def __init__(self, file: PipelineFile, callbacks: Mapping[str, Callback], clock: Clock) -> None:
-        self.file, self.callbacks, self.clock = file, callbacks, clock
+    def __init__(
+        self, file: PipelineFile, callbacks: Mapping[str, Callback], clock: Clock, backend_name: str | None
+    ) -> None:
+        self.file, self.callbacks, self.clock, self.backend_name = file, callbacks, clock, backend_name
         self.config, self.directory = file.config, file.document.path.parent
         self.counter = Counter()
         self.engines: dict[str, Engine] = {}
@@ -176,22 +183,25 @@ class _Assembler:
             preprocessor = Preprocessor(model.input, session.inputs[picture], where)
         except EdgertError as error:
             raise error.at(where)  # noqa: B904 - the same error, with its place
-        inner = Infer(name, session, preprocessor, self._decoder(model, where), stage.every)
+        decoder = self._decoder(stage.infer, model, engine, preprocessor.network)
+        inner = Infer(name, session, preprocessor, decoder, stage.every)
         if stage.crop is None:
             return inner
         rows = session.inputs[picture].shape[0] if engine.dynamic_batch else 1
         return InferCrops(inner, stage.crop, rows)
 
-    def _decoder(self, model: ModelConfig, where: str) -> Any:
-        task = model.task
-        labels = read_labels(task.labels) if task.labels else ()
-        if isinstance(task, PythonTask):
-            function: Any = load_object(task.python, where, self.directory)
-            return (lambda outputs, geometry: function(outputs, geometry, **task.args)) if task.args else function
-        return decoder_for(task, labels)
+    def _decoder(self, name: str, model: ModelConfig, engine: Engine, network: tuple[int, int]) -> Decoder:
+        where = self.file.where("models", name, "task")
+        labels = read_labels(model.task.labels, where) if model.task.labels else ()
+        decoder = decoder_for(model.task, labels, where, self.directory)
+        if engine.outputs_known:
+            decoder.check([_without_batch(tensor.shape) for tensor in engine.outputs], network)
+        return decoder
 
     def _engine(self, name: str, config: ModelConfig) -> Engine:
         if name not in self.engines:
+            if self.backend_name:
+                config = config.model_copy(update={"backend": self.backend_name})
             self.engines[name] = build_engine(load(config.onnx), config, self._threads(config), self._batch(name))
         return self.engines[name]
 
@@ -255,6 +265,10 @@ def _filled(spec: TensorSpec, config: ModelConfig, batch: int, path: Path) -> tu
             fix="write input: {size: WIDTHxHEIGHT}, or profiles: {default: {" + spec.name + ": [1, 3, 640, 640]}}",
         )
     return tuple(dim for dim in shape if dim is not None)
+
+
+def _without_batch(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return shape[1:]
 
 
 def picture_input(session_inputs: Mapping[str, Any], path: str) -> str:

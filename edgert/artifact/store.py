@@ -87,12 +87,4 @@ class FileStore:
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _chunks(file)
-
-
-def _chunks(file: object) -> str:  # Python 3.10 has no hashlib.file_digest
-    digest = hashlib.sha256()
-    for chunk in iter(lambda: file.read(1 << 20), b""):  # type: ignore[attr-defined]
-        digest.update(chunk)
-    return digest.hexdigest()
+    return hashlib.sha256(path.read_bytes()).hexdigest()

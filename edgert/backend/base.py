@@ -92,6 +92,7 @@ class Engine(Protocol):
     Attributes:
         profiles: names for :meth:`session`; the first is the default.
         inputs, outputs: tensors of the default profile.
+        outputs_known: whether ``outputs`` tells true shapes; not where they depend on the data.
         dynamic_batch: whether a session may run fewer rows than it has.
         info: plain facts for the summary: backend, threads, cache hit, seconds to compile.
     """
@@ -99,6 +100,7 @@ class Engine(Protocol):
     profiles: tuple[str, ...]
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    outputs_known: bool
     dynamic_batch: bool
     info: Mapping[str, Any]
 

@@ -8,6 +8,7 @@ from typing import Any
 from edgert.backend.base import DEFAULT_PROFILE, Array, EngineOptions, Tensor
 from edgert.errors import ModelError
 from edgert.graph.model import Model
+from edgert.graph.shape import with_shapes
 from edgert.graph.spec import inputs, outputs
 from edgert.memory import aligned_empty
 
@@ -20,9 +21,13 @@ class NullBackend:
     def compile(self, model: Model, options: EngineOptions) -> NullEngine:
         """See :class:`~edgert.backend.base.Backend`; dynamic dimensions without a profile become 1."""
         shapes = next(iter(options.profiles.values()), {})
+        if shapes:
+            model = with_shapes(model, shapes)
+        gives = outputs(model)
         return NullEngine(
-            tuple(Tensor(t.name, shapes.get(t.name, _static(t.shape)), t.dtype) for t in inputs(model)),
-            tuple(Tensor(t.name, _static(t.shape), t.dtype) for t in outputs(model)),
+            tuple(Tensor(t.name, _static(t.shape), t.dtype) for t in inputs(model)),
+            tuple(Tensor(t.name, _static(t.shape), t.dtype) for t in gives),
+            all(t.is_static for t in gives),
         )
 
 
@@ -32,8 +37,8 @@ class NullEngine:
     profiles: tuple[str, ...] = (DEFAULT_PROFILE,)
     dynamic_batch = False
 
-    def __init__(self, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> None:
-        self.inputs, self.outputs = inputs, outputs
+    def __init__(self, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], outputs_known: bool) -> None:
+        self.inputs, self.outputs, self.outputs_known = inputs, outputs, outputs_known
         self.info: Mapping[str, Any] = {"backend": "null"}
 
     def session(self, profile: str | None = None) -> NullSession:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import logging
 import platform
 import tempfile
 import time
@@ -16,12 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from edgert.backend.base import DEFAULT_PROFILE, Array, EngineOptions, Shapes, Tensor
-from edgert.errors import BuildError, DeviceError, ModelError, nearest
+from edgert.backend.base import DEFAULT_PROFILE, Array, EngineOptions, Shapes, Store, Tensor
+from edgert.errors import ArtifactError, BuildError, DeviceError, ModelError, nearest
 from edgert.graph.clean import clean
 from edgert.graph.model import Model, to_bytes
 from edgert.graph.shape import with_shapes
 from edgert.memory import aligned_empty
+
+log = logging.getLogger("edgert.backend")
 
 _RECIPE = 1
 """Part of the cache key: raise it when edgert prepares a model in another way."""
@@ -75,6 +77,7 @@ class OrtEngine:
             Tensor(name, array.shape, array.dtype.name)
             for name, array in zip((out.name for out in session.get_outputs()), first.run(), strict=True)
         )
+        self.outputs_known = not _has_open_outputs(session)
         self.dynamic_batch = all(not isinstance(arg.shape[0], int) for arg in session.get_inputs() if arg.shape)
 
     def session(self, profile: str | None = None) -> OrtSession:
@@ -120,7 +123,7 @@ class OrtSession:
         for name, array in inputs.items():
             _bind_array(binding.bind_input, name, array)
         specs = self._session.get_outputs()
-        if any(None in out.shape or _depends_on_data(out.shape, self._session) for out in specs):
+        if _has_open_outputs(self._session):
             return self._unbound(binding, [out.name for out in specs])
         first = self._session.run(None, inputs)
         outputs = [aligned_empty(array.shape, array.dtype) for array in first]
@@ -149,10 +152,11 @@ class OrtSession:
         return run
 
 
-def _depends_on_data(shape: Sequence[object], session: Any) -> bool:
-    """Whether an output has a symbolic dimension that no input has."""
+def _has_open_outputs(session: Any) -> bool:
+    """Whether the size of an output depends on the data: it has a dimension that no input has."""
     known = {dim for arg in session.get_inputs() for dim in arg.shape if isinstance(dim, str)}
-    return any(isinstance(dim, str) and dim not in known for dim in shape)
+    dims = [dim for out in session.get_outputs() for dim in out.shape]
+    return any(dim is None or (isinstance(dim, str) and dim not in known) for dim in dims)
 
 
 def _bind_array(bind: Callable[..., None], name: str, array: Array) -> None:
@@ -191,8 +195,16 @@ def _session(model: Model, static: Shapes, options: EngineOptions) -> tuple[Any,
         content = Path(folder) / "optimised.onnx"
         settings.optimized_model_filepath = str(content)
         session = _open(to_bytes(ready), settings, model)
-        options.store.put(key, content)
+        _keep(options.store, key, content)
     return session, False
+
+
+def _keep(store: Store, key: str, content: Path) -> None:
+    """A cache that cannot be written costs time at the next start, nothing else."""
+    try:
+        store.put(key, content)
+    except ArtifactError as error:
+        log.warning("%s", error)
 
 
 def _settings(options: EngineOptions) -> Any:

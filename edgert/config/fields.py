@@ -40,7 +40,15 @@ def _resolve(value: object, info: ValidationInfo) -> object:
     return Path(base) / Path(value).expanduser()
 
 
+def _output(value: object) -> object:
+    """Outputs belong to whoever runs the pipeline: they are relative to the current folder."""
+    if not isinstance(value, (str, Path)) or not str(value):
+        raise ValueError("expected a path")
+    return Path(value).expanduser()
+
+
 _STRING = {"type": "string"}
+OutputPath = Annotated[Path, BeforeValidator(_output), WithJsonSchema({**_STRING, "format": "path"})]
 FilePath = Annotated[Path, BeforeValidator(_resolve), WithJsonSchema({**_STRING, "format": "path"})]
 Size = Annotated[
     tuple[int, int], BeforeValidator(units.parse_size), WithJsonSchema({**_STRING, "examples": ["1280x720"]})

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from edgert.config.fields import FilePath, Fraction, Inputs, Names, Seconds, Section, Size
+from edgert.config.fields import Fraction, Inputs, Names, OutputPath, Seconds, Section, Size
 from edgert.config.verb import verb_tag
 
 Drop = Literal["oldest", "newest", "never"]
@@ -102,7 +102,7 @@ class SinkStage(_Fed):
     """Where results go."""
 
     sink: Literal["video", "jsonl", "images", "http", "callback", "null"]
-    path: FilePath | None = None
+    path: OutputPath | None = Field(None, description="relative to the folder edgert is run in")
     fps: float | None = Field(None, gt=0, description="video: frames per second; the source's by default")
     quality: int = Field(23, ge=0, le=51, description="video: H.264 CRF, lower is better and larger")
     host: str = Field("127.0.0.1", description="http: address to listen on; others than loopback open it to the network")

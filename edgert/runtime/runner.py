@@ -43,6 +43,15 @@ class Runner:
         """Whether the sources were told to end."""
         return self._stop.is_set()
 
+    def is_working(self, node: Node) -> bool:
+        """Whether a node's thread still runs."""
+        return any(worker.node is node and worker.is_alive() for worker in self._workers)
+
+    def raise_error(self) -> None:
+        """Raises the first error of any stage, if there was one."""
+        if self._error is not None:
+            raise self._error
+
     def start(self) -> None:
         """Starts all threads, consumers first."""
         self.started_ns = self.clock.now_ns()
@@ -74,8 +83,7 @@ class Runner:
         self.ended_ns = self.ended_ns or self.clock.now_ns()
         if self._drain is not None:
             self._drain.cancel()
-        if self._error is not None:
-            raise self._error
+        self.raise_error()
         return True
 
     def shut_down(self) -> None:

@@ -1,0 +1,23 @@
+# Short names for the scripts; each makes its own virtual environment in .venv the first time.
+.PHONY: demo test check nightly bench wheel clean
+
+demo:
+	scripts/demo
+
+test:
+	scripts/test
+
+check:
+	scripts/check
+
+nightly:
+	scripts/nightly
+
+bench:
+	scripts/bench
+
+wheel:
+	scripts/wheel
+
+clean:
+	rm -rf .venv dist build out .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,85 @@
+"""The command line: one file per verb. Each parses, calls one library function, and renders what it returned.
+
+Nothing heavy is imported here: a verb imports what it needs when it runs, so ``edgert --help`` is quick.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Annotated
+
+import click
+import typer
+
+from edgert.cli.bench import bench
+from edgert.cli.check import check
+from edgert.cli.doctor import doctor
+from edgert.cli.inspect import inspect
+from edgert.cli.new import new
+from edgert.cli.run import run
+from edgert.cli.schema import schema
+from edgert.cli.validate import validate
+from edgert.errors import EXIT_BUG, EXIT_ERROR, EXIT_OK, EXIT_USAGE, EdgertError
+
+app = typer.Typer(
+    name="edgert",
+    help="Camera, ONNX model, output: one YAML file, on a Jetson or any other machine.",
+    epilog="Start with: edgert run hello",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for verb in (run, validate, schema, new, check, doctor, inspect, bench):
+    app.command()(verb)
+
+
+@app.callback(invoke_without_command=True)
+def _edgert(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+) -> None:
+    if version:
+        from edgert import __version__
+
+        typer.echo(f"edgert {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main() -> None:
+    """The ``edgert`` command. Exit codes: 0 fine, 1 an EdgertError, 2 usage, 70 a bug of ours, 130 interrupted."""
+    sys.exit(_run(sys.argv[1:]))
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        code = app(arguments, standalone_mode=False)
+    except EdgertError as error:
+        return _tell(error, debug="--debug" in arguments)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return EXIT_USAGE
+    except click.ClickException as error:
+        error.show()
+        return EXIT_USAGE
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:  # `edgert schema | head`
+        sys.stderr.close()
+        return EXIT_OK
+    except Exception:  # noqa: BLE001 - the last line of defence: a bug is told as one, with its traceback
+        traceback.print_exc()
+        typer.echo("\nThis is a bug in edgert, not in your input. Please report the lines above.", err=True)
+        return EXIT_BUG
+    return code if isinstance(code, int) else EXIT_OK
+
+
+def _tell(error: EdgertError, debug: bool) -> int:
+    if debug:
+        traceback.print_exception(type(error), error, error.__traceback__)
+    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    typer.echo(str(error), err=True)
+    return EXIT_ERROR

@@ -1,0 +1,54 @@
+"""What a running pipeline looks like: a live table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import typer
+
+from edgert.cli.summary import stage_table
+
+if TYPE_CHECKING:
+    from edgert.pipeline import Pipeline
+    from edgert.runtime import Summary
+
+_REFRESH_S = 0.25
+_LINE_EVERY_S = 5.0
+
+
+def show(pipeline: Pipeline, *, duration_s: float | None, plain: bool, quiet: bool) -> None:
+    """Runs the pipeline to its end, or for ``duration_s``, showing how it goes. Raises its first error."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    pipeline.start()
+    if quiet:
+        _watch(pipeline, duration_s, lambda summary: None, _LINE_EVERY_S)
+    elif plain or not console.is_terminal:
+        _watch(pipeline, duration_s, lambda summary: typer.echo(_line(summary), err=True), _LINE_EVERY_S)
+    else:
+        from rich.live import Live
+
+        with Live(console=console, refresh_per_second=4, transient=True) as live:
+            _watch(pipeline, duration_s, lambda summary: live.update(stage_table(summary, _line(summary))), _REFRESH_S)
+
+
+def _watch(pipeline: Pipeline, duration_s: float | None, tell: object, every_s: float) -> None:
+    started = last = time.monotonic()
+    while not pipeline.wait(0.1):
+        now = time.monotonic()
+        if duration_s is not None and now - started >= duration_s:
+            pipeline.stop()
+            duration_s = None
+        if now - last >= every_s:
+            last = now
+            tell(pipeline.summary())  # type: ignore[operator]
+
+
+def _line(summary: Summary) -> str:
+    latency = summary.latency_ms
+    return (
+        f"{summary.seconds:7.1f} s  {summary.frames_out} frames  {summary.fps:.1f} fps  "
+        f"latency p50 {latency.p50:.1f} p99 {latency.p99:.1f} ms  dropped {summary.dropped}"
+    )

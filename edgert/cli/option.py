@@ -1,0 +1,43 @@
+"""Arguments that several verbs share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+PipelineArgument = Annotated[
+    str, typer.Argument(metavar="PIPELINE", help="A pipeline file, or the name of a shipped one, like hello.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. stages.camera.fps=15. Repeatable."),
+]
+JsonOption = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON; - is standard output.")
+]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+
+
+def pipeline_path(name: str) -> Path:
+    """The file a PIPELINE argument means: a path that exists, else a shipped pipeline of that name."""
+    from edgert.shipped import pipeline_named
+
+    path = Path(name)
+    return path if path.exists() else pipeline_named(name) or path
+
+
+def write_json(data: object, path: Path) -> None:
+    """Writes plain data as JSON to a file, whole or not at all, or to standard output for ``-``."""
+    import json
+    import os
+
+    text = json.dumps(data, indent=2, default=str) + "\n"
+    if str(path) == "-":
+        typer.echo(text, nl=False)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)

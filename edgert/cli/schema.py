@@ -1,0 +1,18 @@
+"""``edgert schema``."""
+
+from __future__ import annotations
+
+import typer
+
+
+def schema() -> None:
+    """Print the JSON Schema of the pipeline file, for editors that complete and check YAML.
+
+    Example: edgert schema > edgert.schema.json, then put this line at the top of a pipeline:
+    # yaml-language-server: $schema=edgert.schema.json
+    """
+    import json
+
+    from edgert.config import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=2))

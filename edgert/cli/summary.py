@@ -1,0 +1,88 @@
+"""The end of a run as tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgert.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from edgert.config import PipelineFile
+    from edgert.runtime import Summary
+
+
+def stage_table(summary: Summary, title: str = "") -> Table:
+    """Per stage: what came in, what was lost, and what its thread did with its time."""
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", title_style="bold")
+    for heading in ("stage", "in", "out", "dropped", "busy", "ms each", "starved", "blocked"):
+        table.add_column(heading, justify="left" if heading == "stage" else "right")
+    for name, stage in summary.stages.items():
+        table.add_row(
+            name,
+            str(stage.results_in),
+            str(stage.results_out),
+            str(stage.dropped) if stage.dropped else "",
+            f"{stage.busy_percent:.0f} %",
+            f"{stage.busy_ms_per_result:.2f}",
+            f"{stage.wait_in_percent:.0f} %",
+            f"{stage.wait_out_percent:.0f} %",
+        )
+    return table
+
+
+def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False) -> None:
+    """Prints the whole summary, and where the files are."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(stderr=to_stderr, highlight=False)
+    latency = summary.latency_ms
+    console.print(stage_table(summary))
+    console.print(
+        f"[bold]{summary.frames_out}[/] of {summary.frames_in} frames in {summary.seconds:.1f} s: "
+        f"[bold]{summary.fps:.1f} fps[/], latency p50 {latency.p50:.1f}, p95 {latency.p95:.1f}, p99 {latency.p99:.1f} ms"
+    )
+    console.print(
+        f"{summary.copies_per_frame:.2f} copies ({format_bytes(summary.bytes_copied_per_frame)}) per frame, "
+        f"peak memory {format_bytes(summary.peak_rss_bytes)}"
+    )
+    for name, engine in summary.engine.items():
+        cached = "from the cache" if engine.get("cached") else "compiled now"
+        facts = ", ".join(f"{engine[key]} {key}" for key in ("threads",) if engine.get(key))
+        console.print(f"model {escape(name)}: {engine['backend']} {engine.get('version', '')}, {facts}, {cached}")
+    for line in _troubles(summary) + _broken_promises(file, summary):
+        console.print(line, style="yellow")
+    for path in _files(file):
+        console.print(f"[green]→[/] {escape(path)}")
+
+
+def _troubles(summary: Summary) -> list[str]:
+    lines = []
+    for name, stage in summary.stages.items():
+        if stage.source and stage.source.skipped:
+            lines.append(f"{name}: {stage.source.skipped} corrupt pieces skipped")
+        if stage.source and stage.source.reconnects:
+            lines.append(f"{name}: reconnected {stage.source.reconnects} times")
+    return lines
+
+
+def _broken_promises(file: PipelineFile, summary: Summary) -> list[str]:
+    """Budgets against what was measured; power cannot be measured here yet, and that is said."""
+    budgets, lines = file.config.budgets, []
+    if budgets.latency is not None and summary.latency_ms.p99 > budgets.latency * 1e3:
+        lines.append(f"over budget: latency p99 {summary.latency_ms.p99:.1f} ms, promised {budgets.latency * 1e3:.0f} ms")
+    if budgets.memory is not None and summary.peak_rss_bytes > budgets.memory:
+        lines.append(
+            f"over budget: memory {format_bytes(summary.peak_rss_bytes)}, promised {format_bytes(budgets.memory)}"
+        )
+    if budgets.power is not None:
+        lines.append("budgets.power is not enforced by this version: it reads no power sensor yet")
+    return lines
+
+
+def _files(file: PipelineFile) -> list[str]:
+    return [str(path) for stage in file.config.stages.values() if (path := getattr(stage, "path", None)) is not None]

@@ -1,0 +1,252 @@
+"""The Python API for robots: a pipeline file as an object.
+
+    with edgert.Pipeline("dock.yaml") as pipeline:
+        for result in pipeline.results("find", timeout=1.0):
+            steer(result.detections.boxes, result.timestamp_ns)
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from edgert.assemble import Assembly, Callback, assemble
+from edgert.budget.meter import peak_rss_bytes
+from edgert.clock import REAL, Clock
+from edgert.config import PipelineFile, load_pipeline
+from edgert.errors import StageError, nearest
+from edgert.runtime import Inlet, Node, Result, Runner, Summary, summarise
+from edgert.runtime.edge import connect
+from edgert.stages.sink.callback import CallbackSink
+from edgert.stages.source.api import ApiSource
+
+_TAP_QUEUE = 4
+
+
+class ResultTimeout(StageError, TimeoutError):
+    """No result came in the time that was given."""
+
+
+class Pipeline:
+    """A pipeline, from its file to the end of its last thread.
+
+    Threads start with the first call of :meth:`start`, :meth:`run`, :meth:`results` or :meth:`submit`. Every method
+    may be called from any thread. Leaving the ``with`` block stops the threads, closes files and devices, and frees
+    the engines.
+
+    Args:
+        path: the YAML file, or a pipeline already loaded.
+        overrides: ``key.path=value`` strings, as given to ``--set``.
+        callbacks: stage name → function called with each of that stage's results, in a thread of its own; also the
+            functions of ``sink: callback`` stages.
+
+    Raises:
+        EdgertError: the file, a model or a stage is wrong; nothing has been started then.
+    """
+
+    def __init__(
+        self,
+        path: str | Path | PipelineFile,
+        overrides: Iterable[str] = (),
+        callbacks: Mapping[str, Callback] | None = None,
+        clock: Clock = REAL,
+    ) -> None:
+        self.file = path if isinstance(path, PipelineFile) else load_pipeline(path, overrides)
+        callbacks = dict(callbacks or {})
+        self._assembly: Assembly = assemble(self.file, callbacks=callbacks, clock=clock)
+        self._assembly.stats = lambda: self.summary().to_json()
+        self._clock = clock
+        for stage, function in callbacks.items():
+            if getattr(self.file.config.stages.get(stage), "sink", None) != "callback":
+                self._listen(stage, function)
+        self._runner = Runner(self._assembly.nodes, clock)
+        self._started = False
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self.close()
+            else:
+                self._close_after(error)
+        finally:
+            self._assembly.close()
+
+    @property
+    def running(self) -> bool:
+        """Whether any stage still works."""
+        return self._started and self._runner.running
+
+    def start(self) -> None:
+        """Starts all threads, once; further calls do nothing."""
+        if not self._started:
+            self._started = True
+            self._runner.start()
+
+    def run(self) -> Summary:
+        """Runs until the sources end; returns what it amounted to. Raises the first error of any stage."""
+        self.start()
+        self._runner.wait()
+        return self.summary()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits ``timeout`` seconds for the end; whether it came. Raises the first error of any stage."""
+        return self._runner.wait(timeout)
+
+    def stop(self) -> None:
+        """Tells the sources to end and returns at once; files are closed within 2 s."""
+        self._runner.stop()
+
+    def close(self) -> None:
+        """Stops and waits for all threads. Raises the first error of any stage."""
+        if self._started:
+            self._runner.shut_down()
+
+    def results(self, stage: str, timeout: float | None = None) -> Results:
+        """An iterator over a stage's results, from now on.
+
+        On live sources it yields the newest result and skips what it is too slow for; on files it yields every one,
+        and the pipeline waits for it. A result's frame is lent until the next one is asked for; arrays that are kept
+        longer stay as they are.
+
+        Args:
+            stage: name of a stage that passes something on.
+            timeout: seconds to wait for each result.
+
+        Raises:
+            StageError: no such stage. While iterating: :class:`ResultTimeout`, or the first error of any stage.
+        """
+        node, tap = self._node(stage), Node(f"results of {stage}", _NO_WORK)
+        live = self._assembly.live
+        connect(node, tap, self._assembly.streams[stage], 1 if live else _TAP_QUEUE, "oldest" if live else "never")
+        self.start()
+        if not self._runner.is_working(node):
+            tap.inlet.channels[0].close()
+        return Results(tap.inlet, stage, timeout, self._runner)
+
+    def submit(self, array: Any, stage: str | None = None, **options: Any) -> None:
+        """Pushes a picture into a ``source: api`` stage, without copying it.
+
+        Args:
+            array: (height, width, 3) uint8, or anything with ``__array_interface__`` or DLPack. It belongs to the
+                pipeline until its results are out: do not change it before.
+            stage: which source, where there are several.
+            options: see :meth:`edgert.stages.source.api.ApiSource.submit`.
+
+        Raises:
+            StageError: no such source, not a picture, or the pipeline has ended.
+        """
+        source = self._api_source(stage)
+        self.start()
+        source.submit(array, **options)
+
+    def finish(self, stage: str | None = None) -> None:
+        """Ends a ``source: api`` stream: what was submitted is still worked on, then the pipeline ends."""
+        self._api_source(stage).finish()
+
+    def summary(self) -> Summary:
+        """The state of the run so far, or of the whole run once it ended."""
+        runner, assembly = self._runner, self._assembly
+        end_ns = runner.ended_ns or self._clock.now_ns()
+        engines = {name: dict(engine.info) for name, engine in assembly.engines.items()}
+        wall_ns = end_ns - runner.started_ns if self._started else 0
+        return summarise(assembly.nodes, wall_ns, assembly.counter.read(), peak_rss_bytes(), engines)
+
+    def _listen(self, stage: str, function: Callable[[Result], object]) -> None:
+        node, listener = self._node(stage), Node(f"callback of {stage}", CallbackSink(stage, function))
+        connect(node, listener, self._assembly.streams[stage], _TAP_QUEUE, "oldest" if self._assembly.live else "never")
+        self._assembly.nodes.append(listener)
+
+    def _node(self, stage: str) -> Node:
+        names = [node.name for node in self._assembly.nodes]
+        if stage not in names:
+            raise StageError(f"no stage {stage!r}{nearest(stage, names)}", fix=f"stages: {', '.join(names)}")
+        return self._assembly.node(stage)
+
+    def _api_source(self, stage: str | None) -> ApiSource:
+        found = {node.name: node.work for node in self._assembly.nodes if isinstance(node.work, ApiSource)}
+        if stage is None and len(found) == 1:
+            return next(iter(found.values()))
+        if stage not in found:
+            raise StageError(
+                f"no api source {stage!r}" if stage else "which source?",
+                why=f"this pipeline's api sources: {', '.join(found) or 'none'}",
+                fix="add a stage like camera: {source: api}" if not found else "name one of them",
+            )
+        return found[stage]
+
+    def _close_after(self, error: BaseException | None) -> None:
+        """Closes without hiding the error that is already on its way out."""
+        try:
+            self.close()
+        except StageError as late:
+            if error is not None and late is not error and late.__context__ is not error:
+                _note(error, f"while stopping: {late}")
+
+
+class Results(Iterator[Result]):
+    """See :meth:`Pipeline.results`. Close it, or use it as a context manager, to stop listening early."""
+
+    def __init__(self, inlet: Inlet, stage: str, timeout_s: float | None, runner: Runner) -> None:
+        self._inlet, self._stage, self._timeout_s, self._runner = inlet, stage, timeout_s, runner
+        self._held: Result | None = None
+
+    def __enter__(self) -> Results:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __next__(self) -> Result:
+        self._release()
+        try:
+            item = self._inlet.get(self._timeout_s)
+        except queue.Empty:
+            self._runner.raise_error()
+            raise ResultTimeout(
+                f"no result from {self._stage!r} within {self._timeout_s} s",
+                fix="ask with a longer timeout, or look at pipeline.summary() for the stage that lags",
+            ) from None
+        if item is None:
+            self._runner.raise_error()
+            raise StopIteration
+        self._held = item[1]
+        return self._held
+
+    def close(self) -> None:
+        """Stops listening: the pipeline no longer waits for this reader."""
+        self._release()
+        self._inlet.abandon()
+
+    def _release(self) -> None:
+        if self._held is not None:
+            self._held.frame.lease.release()
+            self._held = None
+
+
+class _NoWork:
+    """Stands for the reader outside the pipeline, where a node needs work."""
+
+    def open(self) -> None:
+        """Nothing."""
+
+    def process(self, result: Result) -> None:
+        """Nothing: the reader takes results itself."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+_NO_WORK = _NoWork()
+
+
+def _note(error: BaseException, text: str) -> None:
+    if hasattr(error, "add_note"):  # Python 3.11
+        error.add_note(text)
