@@ -1,12 +1,14 @@
 """Pairing two sets so that the weights of the pairs add up to the most: the linear assignment problem.
 
-Exact, and quick where one partner stands out for most rows, as overlaps of tracks and detections do: rows that want
-different columns are paired at once as arrays; only rows that compete are settled one by one, each by one shortest
-augmenting path (H. W. Kuhn, 1955; R. Jonker and A. Volgenant, 1987), whose steps are operations on whole matrix rows.
+Exact, and quick where most weights are zero and one partner stands out for most rows, as overlaps of tracks and
+detections are: rows that want different columns are paired at once as arrays; only a row that lost its favourite column
+to another is settled alone, by one shortest augmenting path (H. W. Kuhn, 1955; R. Jonker and A. Volgenant, 1987)
+through the few weights above zero. Those are too few for array operations to pay, hence lists and a heap.
 """
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,26 +23,31 @@ _FREE = -1
 def assign(weights: F64) -> tuple[Index, Index]:
     """Pairs of rows and columns, none used twice, with the largest total weight.
 
-    A weight of zero or less is no pair: rows and columns may stay alone, and do where nothing is gained. Among equally
-    good answers the choice is deterministic.
+    A weight of zero is no pair: rows and columns may stay alone, and do where nothing is gained. Among equally good
+    answers the choice is deterministic.
 
     Args:
-        weights: (R, C) float64, finite. Not modified.
+        weights: (R, C) float64, finite, not negative. Not modified.
 
     Returns:
         ``rows`` and ``columns``, each (K,), with rows rising.
     """
     if 0 in weights.shape:
         return np.zeros(0, np.intp), np.zeros(0, np.intp)
-    problem = _seed(weights)
-    for row in np.flatnonzero((problem.column_of == _FREE) & (problem.row_price > 0)).tolist():
-        _settle(problem, row)
-    rows = np.flatnonzero(problem.column_of != _FREE)
-    return rows, problem.column_of[rows]
+    price, column_of, row_of = _seed(weights)
+    losers = ((column_of == _FREE) & (price > 0)).nonzero()[0]
+    if len(losers):
+        free = [0.0] * weights.shape[1]
+        matching = _Matching(weights, price.tolist(), free, column_of.tolist(), row_of.tolist())
+        for row in losers.tolist():
+            _settle(matching, row)
+        column_of = np.array(matching.column_of, np.intp)
+    rows = (column_of != _FREE).nonzero()[0]
+    return rows, column_of.take(rows)
 
 
 @dataclass(slots=True)
-class _Problem:
+class _Matching:
     """A matching that grows, and the prices that prove it best.
 
     For every pair ``row_price + column_price >= weight``, with equality where they are matched; prices are never
@@ -49,81 +56,89 @@ class _Problem:
     """
 
     weights: F64
-    row_price: F64
-    column_price: F64
-    column_of: Index
-    row_of: Index
+    row_price: list[float]
+    column_price: list[float]
+    column_of: list[int]
+    row_of: list[int]
 
 
-def _seed(weights: F64) -> _Problem:
-    """Every row priced at its best weight, and matched there unless a later row wants the same column."""
+def _seed(weights: F64) -> tuple[F64, Index, Index]:
+    """Each row's best weight as its price; each row's column, if no row gains more there; each column's row."""
     count, width = weights.shape
-    rows = np.arange(count)
     wanted = weights.argmax(axis=1)
-    price = np.maximum(weights[rows, wanted], 0.0)
-    row_of, column_of = np.full(width, _FREE, np.intp), np.full(count, _FREE, np.intp)
-    wanting = rows[price > 0]
-    row_of[wanted[wanting]] = wanting
-    won = wanting[row_of[wanted[wanting]] == wanting]
-    column_of[won] = wanted[won]
-    return _Problem(weights, price, np.zeros(width), column_of, row_of)
+    price = weights[np.arange(count), wanted]
+    column_of, row_of = np.full(count, _FREE, np.intp), np.full(width, _FREE, np.intp)
+    eager = price.argsort(kind="stable")
+    row_of[wanted.take(eager)] = eager  # of several, the last stays: the one with most to gain
+    if price[row_of[0]] == 0:  # a row of zeros wants column 0
+        row_of[0] = _FREE
+    columns = (row_of != _FREE).nonzero()[0]
+    column_of[row_of.take(columns)] = columns
+    return price, column_of, row_of
 
 
-def _settle(problem: _Problem, start: int) -> None:
+def _settle(matching: _Matching, start: int) -> None:
     """Bring one more row into the matching, or find whom to leave out, along the path that costs least (Dijkstra).
 
-    The path runs start, column, its row, another column... It ends at a column without a partner, or at a row that is
+    The path runs start, column, its row, another column... It ends at a column without a partner, or at the row that is
     cheapest left alone.
     """
-    weights, row_price, row_of = problem.weights, problem.row_price, problem.row_of
-    open_price = problem.column_price.copy()  # infinite once a column lies on the tree: it is never reached again
-    reach = np.full(len(open_price), np.inf)  # what it costs to come to each column that is not on the tree
-    came_from = np.empty(len(open_price), np.intp)
-    tree_rows, tree_columns, costs = [start], [], [0.0]
+    tree = {start: 0.0}  # row: what it costs to come there
+    came_from: dict[int, int] = {}  # column on the tree: the row before it
+    reach: dict[int, float] = {}
+    queue: list[tuple[float, int, int]] = []  # cost, column, the row before it
+    give_up, loser = matching.row_price[start], start
     row, cost = start, 0.0
-    give_up, loser = float("inf"), start
     while True:
-        price = float(row_price[row])
-        if cost + price < give_up:
-            give_up, loser = cost + price, row
-        step = open_price - weights[row]
-        step += cost + price
-        nearer = step < reach
-        np.copyto(reach, step, where=nearer)
-        came_from[nearer] = row
-        column = int(reach.argmin())
-        cost = float(reach[column])
-        if cost >= give_up:
-            total, column = give_up, _FREE
+        _look(matching, row, cost, give_up, reach, queue)
+        while queue and queue[0][1] in came_from:
+            heapq.heappop(queue)
+        if not queue or queue[0][0] >= give_up:
+            cost, column = give_up, _FREE
             break
-        row = int(row_of[column])
+        cost, column, came_from[column] = heapq.heappop(queue)
+        row = matching.row_of[column]
         if row == _FREE:
-            total = cost
             break
-        open_price[column] = reach[column] = np.inf
-        tree_rows.append(row)
-        tree_columns.append(column)
-        costs.append(cost)
-    _reprice(problem, tree_rows, tree_columns, total - np.array(costs))
-    _flip(problem, start, column, loser, came_from)
+        tree[row] = cost
+        if cost + matching.row_price[row] < give_up:
+            give_up, loser = cost + matching.row_price[row], row
+    _reprice(matching, tree, cost)
+    _flip(matching, start, column, loser, came_from)
 
 
-def _reprice(problem: _Problem, rows: list[int], columns: list[int], saved: F64) -> None:
-    """Make the path tight without breaking a price elsewhere; ``saved`` is the path's cost beyond each row."""
-    problem.row_price[rows] = np.maximum(problem.row_price[rows] - saved, 0.0)
-    if columns:
-        problem.column_price[columns] += saved[1:]
+def _look(
+    matching: _Matching,
+    row: int,
+    cost: float,
+    give_up: float,
+    reach: dict[int, float],
+    queue: list[tuple[float, int, int]],
+) -> None:
+    """Queue the columns that this row brings nearer than they were, and nearer than giving up."""
+    weights, prices = matching.weights[row], matching.column_price
+    liked = weights.nonzero()[0]
+    cost += matching.row_price[row]
+    for column, weight in zip(liked.tolist(), weights.take(liked).tolist(), strict=True):
+        step = cost + prices[column] - weight
+        if step < reach.get(column, give_up):
+            reach[column] = step
+            heapq.heappush(queue, (step, column, row))
 
 
-def _flip(problem: _Problem, start: int, column: int, loser: int, came_from: Index) -> None:
-    """Hand each column on the path to the row it was reached from."""
+def _reprice(matching: _Matching, tree: dict[int, float], total: float) -> None:
+    """Make the path tight without breaking a price elsewhere; ``total`` is what the whole path costs."""
+    for row, cost in tree.items():
+        matching.row_price[row] = max(matching.row_price[row] - (total - cost), 0.0)
+        if matching.column_of[row] != _FREE:
+            matching.column_price[matching.column_of[row]] += total - cost
+
+
+def _flip(matching: _Matching, start: int, column: int, loser: int, came_from: dict[int, int]) -> None:
+    """Hand each column on the path to the row before it; with no free column at its end, the loser's is passed on."""
     if column == _FREE:
-        column = int(problem.column_of[loser])
-        problem.column_of[loser] = _FREE
-        if loser == start:
-            return
-    row = _FREE
-    while row != start:
-        row = int(came_from[column])
-        problem.row_of[column] = row
-        problem.column_of[row], column = column, int(problem.column_of[row])
+        column, matching.column_of[loser] = matching.column_of[loser], _FREE
+    while column != _FREE:
+        row = came_from[column]
+        matching.row_of[column] = row
+        column, matching.column_of[row] = matching.column_of[row], column

@@ -1,0 +1,261 @@
+"""ByteTrack: who keeps which number, what is refused, and what does not grow."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from edgert.errors import StageError
+from edgert.stages.bytetrack import UNTRACKED, ByteTrack
+
+Detected = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.int32]]
+NOTHING: Detected = (np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int32))
+
+
+def _detected(centres: Any, scores: Any = 0.9, classes: Any = 0, size_px: float = 40.0) -> Detected:
+    """Square boxes around centres, as a detector gives them."""
+    middle = np.asarray(centres, np.float32).reshape(-1, 2)
+    half = np.float32(size_px / 2)
+    boxes = np.concatenate((middle - half, middle + half), axis=1)
+    count = len(middle)
+    return boxes, np.full(count, scores, np.float32), np.full(count, classes, np.int32)
+
+
+def _churn(frames: int, seed: int, objects: int = 20) -> Iterator[Detected]:
+    """Objects that come, wander, flicker and go."""
+    rng = np.random.default_rng(seed)
+    places = rng.uniform(0, 1000, (objects, 2))
+    for _ in range(frames):
+        places += rng.normal(0, 3, places.shape)
+        gone = rng.random(len(places)) < 0.02
+        places[gone] = rng.uniform(0, 1000, (int(gone.sum()), 2))
+        seen = rng.random(len(places)) < 0.9
+        yield _detected(places[seen], scores=rng.uniform(0.3, 1.0, int(seen.sum())))
+
+
+def test_number_comes_with_the_second_detection_and_stays() -> None:
+    tracker = ByteTrack()
+    assert tracker.update(*_detected([100, 100])).tolist() == [UNTRACKED]
+    ids = [tracker.update(*_detected([100 + 5 * step, 100])).tolist() for step in range(1, 20)]
+    assert ids == [[1]] * 19
+
+
+def test_one_frame_is_enough_if_asked() -> None:
+    tracker = ByteTrack(minimum_consecutive_frames=1)
+    assert tracker.update(*_detected([[100, 100], [300, 300]])).tolist() == [1, 2]
+    assert tracker.update(*_detected([[300, 300], [100, 100]])).tolist() == [2, 1]
+
+
+def test_ids_are_int64_in_the_order_of_the_detections() -> None:
+    tracker = ByteTrack()
+    centres = np.array([[100, 100], [300, 100], [500, 100]])
+    tracker.update(*_detected(centres))
+    first = tracker.update(*_detected(centres))
+    assert first.dtype == np.int64
+    assert tracker.update(*_detected(centres[::-1])).tolist() == first[::-1].tolist()
+
+
+def test_doubtful_detections_continue_tracks_but_start_none() -> None:
+    tracker = ByteTrack()
+    for _ in range(2):
+        tracker.update(*_detected([100, 100]))
+    for _ in range(5):
+        assert tracker.update(*_detected([[100, 100], [500, 500]], scores=0.3)).tolist() == [1, UNTRACKED]
+    assert len(tracker) == 1
+
+
+def test_confident_detections_choose_before_doubtful_ones() -> None:
+    tracker = ByteTrack()
+    for _ in range(3):
+        tracker.update(*_detected([100, 100]))
+    ids = tracker.update(*_detected([[100, 100], [110, 100]], scores=[0.5, 0.9]))
+    assert ids.tolist() == [UNTRACKED, 1]
+
+
+def test_poor_overlap_is_no_pair() -> None:
+    tracker = ByteTrack(minimum_iou_threshold=0.5)
+    for _ in range(3):
+        tracker.update(*_detected([100, 100]))
+    assert tracker.update(*_detected([120, 100])).tolist() == [UNTRACKED]  # intersection over union 1/3
+
+
+def test_occluded_object_keeps_its_number_and_its_course() -> None:
+    tracker = ByteTrack()
+    for step in range(20):
+        tracker.update(*_detected([100 + 6 * step, 100]))
+    for _ in range(20):
+        assert tracker.update(*NOTHING).tolist() == []
+    assert tracker.tracks().missed.tolist() == [20]
+    assert tracker.update(*_detected([100 + 6 * 40, 100])).tolist() == [1]
+
+
+@pytest.mark.parametrize(("frame_rate", "buffer"), [(30.0, 30), (15.0, 15), (10.0, 10), (31.0, 31)])
+def test_lost_tracks_end_after_the_buffer(frame_rate: float, buffer: int) -> None:
+    tracker = ByteTrack(lost_track_buffer=30, frame_rate=frame_rate)
+    for _ in range(2):
+        tracker.update(*_detected([100, 100]))
+    for _ in range(buffer):
+        tracker.update(*NOTHING)
+    assert len(tracker) == 1
+    tracker.update(*NOTHING)
+    assert len(tracker) == 0
+
+
+def test_unconfirmed_track_ends_with_its_first_miss() -> None:
+    tracker = ByteTrack()
+    tracker.update(*_detected([100, 100]))
+    tracker.update(*NOTHING)
+    assert len(tracker) == 0
+    assert tracker.update(*_detected([100, 100])).tolist() == [UNTRACKED]
+
+
+def test_ids_are_never_reused() -> None:
+    tracker = ByteTrack(lost_track_buffer=0)
+    seen: list[int] = []
+    for _ in range(10):
+        for _ in range(2):
+            ids = tracker.update(*_detected([[100, 100], [300, 300]]))
+        seen += ids.tolist()
+        tracker.update(*NOTHING)
+        if len(seen) == 10:
+            tracker.reset()
+    assert seen == list(range(1, 21))
+
+
+def test_class_aware_pairs_within_a_class_only() -> None:
+    flickering = [_detected([100, 100], classes=step % 2) for step in range(8)]
+    agnostic, aware = ByteTrack(), ByteTrack(class_aware=True)
+    assert [agnostic.update(*seen).item() for seen in flickering][1:] == [1] * 7
+    assert {aware.update(*seen).item() for seen in flickering} == {UNTRACKED}
+
+
+def test_class_aware_tells_overlapping_objects_apart() -> None:
+    tracker = ByteTrack(class_aware=True)
+    here, there = [100, 100], [104, 100]
+    for _ in range(2):
+        tracker.update(*_detected([here, there], classes=[0, 1]))
+    assert tracker.update(*_detected([here, there], classes=[1, 0])).tolist() == [2, 1]
+
+
+def test_predict_moves_boxes_and_misses_nothing() -> None:
+    tracker = ByteTrack()
+    for step in range(30):
+        tracker.update(*_detected([100 + 8 * step, 50]))
+    before = tracker.tracks()
+    for _ in range(3):
+        tracker.predict()
+    after = tracker.tracks()
+    np.testing.assert_allclose(after.centres - before.centres, [[24, 0]], atol=0.5)
+    assert after.missed.tolist() == [0]
+    assert tracker.update(*_detected([100 + 8 * 33, 50])).tolist() == [1]
+
+
+def test_tracks_are_copies_with_the_promised_shapes() -> None:
+    tracker = ByteTrack()
+    for _ in range(3):
+        tracker.update(*_detected([[100, 100], [300, 200]], classes=[4, 7]))
+    tracks = tracker.tracks()
+    assert [array.dtype.name for array in (tracks.ids, tracks.boxes, tracks.classes)] == ["int64", "float32", "int32"]
+    assert tracks.boxes.shape == (2, 4)
+    assert tracks.classes.tolist() == [4, 7]
+    np.testing.assert_allclose(tracks.centres, [[100, 100], [300, 200]], atol=1e-3)
+    tracks.boxes[:] = 0
+    assert (tracker.tracks().boxes > 0).all()
+
+
+def test_empty_frames_before_anything() -> None:
+    tracker = ByteTrack()
+    for _ in range(3):
+        ids = tracker.update(*NOTHING)
+    assert ids.shape == (0,)
+    assert ids.dtype == np.int64
+    assert len(tracker.tracks().ids) == 0
+
+
+def test_boxes_without_area_disturb_nobody() -> None:
+    tracker = ByteTrack()
+    flat = np.array([[50, 50, 50, 90], [50, 50, 50, 90], [10, 10, 5, 5]], np.float32)
+    boxes, _, _ = _detected([100, 100])
+    for _ in range(4):
+        ids = tracker.update(np.concatenate((flat, boxes)), np.full(4, 0.9, np.float32), np.zeros(4, np.int32))
+    assert ids.tolist() == [UNTRACKED] * 3 + [1]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("where", ["box", "score"])
+def test_numbers_that_are_none_are_refused_before_anything_changes(value: float, where: str) -> None:
+    tracker, same = ByteTrack(), ByteTrack()
+    for step in range(3):
+        tracker.update(*_detected([100 + step, 100]))
+        same.update(*_detected([100 + step, 100]))
+    boxes, scores, classes = _detected([[100, 100], [300, 300]])
+    (boxes[1] if where == "box" else scores[1:])[0] = value
+    with pytest.raises(StageError, match="1 of 2 detections") as caught:
+        tracker.update(boxes, scores, classes)
+    assert "row 1" in caught.value.why
+    assert np.array_equal(tracker.tracks().boxes, same.tracks().boxes)
+
+
+@pytest.mark.parametrize("wrong", [(3, 2, 2), (2, 3, 2), (2, 2, 3)])
+def test_shapes_that_disagree_are_refused(wrong: tuple[int, int, int]) -> None:
+    boxes, scores, classes = (np.zeros((wrong[0], 4), np.float32), np.zeros(wrong[1], np.float32), np.zeros(wrong[2]))
+    with pytest.raises(StageError, match="shapes disagree"):
+        ByteTrack().update(boxes, scores, classes.astype(np.int32))
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"track_activation_threshold": 1.5},
+        {"high_conf_det_threshold": -0.1},
+        {"minimum_iou_threshold": float("nan")},
+        {"minimum_consecutive_frames": 0},
+        {"lost_track_buffer": -1},
+        {"frame_rate": 0.0},
+        {"frame_rate": float("inf")},
+    ],
+)
+def test_options_out_of_range_are_refused_by_name(option: dict[str, Any]) -> None:
+    with pytest.raises(StageError, match=next(iter(option))):
+        ByteTrack(**option)
+
+
+def test_same_input_gives_same_ids() -> None:
+    first, second = ByteTrack(), ByteTrack()
+    for seen in _churn(200, seed=5):
+        assert np.array_equal(first.update(*seen), second.update(*seen))
+
+
+def test_input_is_left_alone() -> None:
+    tracker = ByteTrack()
+    for seen in _churn(20, seed=6):
+        before = [array.copy() for array in seen]
+        tracker.update(*seen)
+        assert all(np.array_equal(old, new) for old, new in zip(before, seen, strict=True))
+
+
+def test_many_tracks_outgrow_the_first_room() -> None:
+    tracker = ByteTrack()
+    grid = np.stack(np.meshgrid(np.arange(20), np.arange(15)), axis=-1).reshape(-1, 2) * 100.0
+    tracker.update(*_detected(grid[:5]))
+    tracker.update(*_detected(grid))
+    ids = tracker.update(*_detected(grid))
+    assert ids.tolist() == list(range(1, 301))
+
+
+def test_memory_stays_bounded_over_ten_thousand_frames_of_churn() -> None:
+    tracker, last = ByteTrack(), 0
+    frames = list(_churn(500, seed=7, objects=5))
+    held_bytes = []
+    for _ in range(20):
+        for seen in frames:
+            last = max(last, *tracker.update(*seen).tolist())
+        held_bytes.append(len(pickle.dumps(tracker)))
+    assert last > 500  # so many tracks have come and gone
+    assert len(tracker) < 64
+    assert max(held_bytes[1:]) <= 2 * held_bytes[0] < 64 * 1024
