@@ -1,0 +1,186 @@
+"""USB and other V4L2 cameras: through FFmpeg where it was built with v4l2, otherwise through OpenCV."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import cv2
+import numpy as np
+
+from edgert.clock import Clock
+from edgert.config.stage import SourceStage
+from edgert.errors import DeviceError
+from edgert.memory import Counter, Lease, lend
+from edgert.runtime.frame import U8, PixelFormat
+from edgert.stages.source import decode
+from edgert.stages.source.live import Device, LiveSource
+from edgert.stages.source.pace import MediaClock
+from edgert.stages.source.picture import Canvas, Picture
+from edgert.stages.source.timeline import Timeline
+
+DEVICES = Path("/dev")
+# FFmpeg's names of formats, as `format:` takes them, and the four letters V4L2 knows them by.
+_FOURCC = {"mjpeg": "MJPG", "yuyv422": "YUYV", "yuyv": "YUYV", "h264": "H264", "gray": "GREY", "nv12": "NV12"}
+
+
+class Capture(Protocol):
+    """The part of ``cv2.VideoCapture`` that is used."""
+
+    def isOpened(self) -> bool: ...  # noqa: N802 - OpenCV's name
+    def set(self, property_id: int, value: float, /) -> bool: ...
+    def grab(self) -> bool: ...
+    def retrieve(self, image: Any, /) -> tuple[bool, Any]: ...
+    def release(self) -> None: ...
+
+
+Opener = Callable[[str], Capture]
+
+
+def open_v4l2(path: str) -> Capture:
+    """OpenCV's capture of a V4L2 device."""
+    return cv2.VideoCapture(path, cv2.CAP_V4L2)
+
+
+def camera_source(
+    name: str, path: str, config: SourceStage, counter: Counter, clock: Clock, opener: Opener | None = None
+) -> LiveSource:
+    """A source for the V4L2 device ``path``, asked for ``size``, ``fps`` and ``format``; what the camera gives counts.
+
+    Unplugged cameras are waited for. Without the ``opener`` (how tests bring their own camera), FFmpeg reads
+    the device if it can, so that YUV stays YUV; else OpenCV turns it into BGR.
+
+    Raises:
+        DeviceError: on the first frame, when there is no such camera or it may not be read.
+    """
+    live = True if config.realtime is None else config.realtime
+    timeline = Timeline(name, config, clock, MediaClock(live=True), fps=None, paced=False)
+    where = f"stages.{name}"
+    connect: Callable[[], Device]
+    if opener is None and decode.has_input("v4l2"):
+        connect = partial(_through_ffmpeg, path, config, counter, clock, where)
+    else:
+        connect = partial(Camera, path, config, counter, clock, where, opener or open_v4l2)
+    return LiveSource(name, path, connect, timeline, clock, live=live, reconnect=config.reconnect)
+
+
+def _through_ffmpeg(path: str, config: SourceStage, counter: Counter, clock: Clock, where: str) -> Device:
+    require(path, where)
+    asked = {
+        "video_size": "x".join(map(str, config.size)) if config.size else None,
+        "framerate": f"{config.fps:g}" if config.fps else None,
+        "input_format": config.format,
+    }
+    options = {key: value for key, value in asked.items() if value is not None}
+    return decode.Video(
+        path, counter, clock, where=where, format="v4l2", options=options, timeout_s=config.timeout, live=True
+    )
+
+
+class Camera:
+    """A V4L2 device opened by OpenCV. Pictures are BGR in buffers that are used again; with ``format: yuyv422`` they
+    stay YUYV, which leaves out a conversion."""
+
+    skipped = 0
+
+    def __init__(
+        self, path: str, config: SourceStage, counter: Counter, clock: Clock, where: str, opener: Opener
+    ) -> None:
+        self._path, self._where, self._counter, self._clock = path, where, counter, clock
+        self._canvas: Canvas | None = None
+        if opener is open_v4l2:
+            require(path, where)
+        self._capture = opener(path)
+        if not self._capture.isOpened():
+            self._capture.release()
+            raise DeviceError(
+                f"cannot open camera {path}",
+                why="it is no video capture device, or another program has it",
+                where=where,
+                fix=f"see who has it: fuser {path}; {_others(path)}",
+            )
+        self._ask(config)
+
+    def pictures(self) -> Iterator[Picture]:
+        """Blocks for each picture. Raises DeviceError when the camera gives no more."""
+        while self._capture.grab():
+            now_ns = self._clock.now_ns()
+            picture, lease = self._retrieve()
+            if picture is None:
+                break
+            yield self._picture(picture, lease, now_ns)
+        raise DeviceError(
+            f"lost camera {self._path}",
+            why="it gives no more frames",
+            where=self._where,
+            fix="check cable, power and USB bandwidth",
+        )
+
+    def close(self) -> None:
+        """Gives the device back."""
+        self._capture.release()
+
+    def _ask(self, config: SourceStage) -> None:
+        fourcc = _FOURCC.get((config.format or "").lower(), config.format or "")
+        if len(fourcc) == 4:
+            self._capture.set(cv2.CAP_PROP_FOURCC, cv2.VideoWriter.fourcc(*fourcc))
+        if fourcc == "YUYV":
+            self._capture.set(cv2.CAP_PROP_CONVERT_RGB, 0)
+        if config.size:
+            self._capture.set(cv2.CAP_PROP_FRAME_WIDTH, config.size[0])
+            self._capture.set(cv2.CAP_PROP_FRAME_HEIGHT, config.size[1])
+        if config.fps:
+            self._capture.set(cv2.CAP_PROP_FPS, config.fps)
+
+    def _retrieve(self) -> tuple[U8 | None, Lease]:
+        """The grabbed picture, in a buffer of ours once its size is known."""
+        if self._canvas is None:
+            is_good, picture = self._capture.retrieve(None)
+            if is_good and picture.ndim == 3 and picture.shape[2] == 3:
+                self._canvas = Canvas(picture.shape[1], picture.shape[0], self._counter)
+            return (picture if is_good else None), lend(picture, self._counter)
+        buffer, lease = self._canvas.acquire()
+        is_good, picture = self._capture.retrieve(buffer)
+        if is_good and not np.shares_memory(picture, buffer):
+            # The camera changed its size: OpenCV made an array of its own.
+            lease.release()
+            self._canvas = None
+            lease = lend(picture, self._counter)
+        return (picture if is_good else None), lease
+
+    def _picture(self, picture: U8, lease: Lease, now_ns: int) -> Picture:
+        formats: dict[int, PixelFormat] = {3: "bgr", 2: "yuyv", 1: "gray"}
+        channels = 1 if picture.ndim == 2 else picture.shape[2]
+        height, width = picture.shape[:2]
+        return Picture(formats[channels], width, height, (picture,), lease, now_ns)
+
+
+def device_path(source: str) -> str:
+    """``v4l2:///dev/video0``, ``usb:0`` and ``/dev/video0`` → ``/dev/video0``. Raises ValueError otherwise."""
+    if source.startswith("usb:"):
+        return f"/dev/video{int(source[4:])}"
+    path = source.removeprefix("v4l2://")
+    if not path.startswith("/dev/"):
+        raise ValueError("expected a device, like v4l2:///dev/video0 or usb:0")
+    return path
+
+
+def require(path: str, where: str) -> None:
+    """Raises DeviceError when the device is missing or may not be read by this user."""
+    if not Path(path).exists():
+        raise DeviceError(f"there is no camera {path}", why="no such device", where=where, fix=_others(path))
+    if not os.access(path, os.R_OK | os.W_OK):
+        raise DeviceError(
+            f"camera {path} may not be opened",
+            why="this user has no right to read and write it",
+            where=where,
+            fix="sudo usermod -aG video $USER, then log in again",
+        )
+
+
+def _others(path: str) -> str:
+    there = sorted(str(device) for device in DEVICES.glob("video*") if str(device) != path)
+    return f"devices here: {', '.join(there)}" if there else "no /dev/video* here: plug the camera in, or check dmesg"

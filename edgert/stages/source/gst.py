@@ -1,0 +1,269 @@
+"""GStreamer pipelines, through PyGObject: the one door to ``gi``. Buffers are mapped, not copied.
+
+This is how a Jetson's camera and decoder come in:
+``gst:nvarguscamerasrc ! nvvidconv ! video/x-raw,format=NV12``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import re
+from collections.abc import Iterator
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+
+from edgert.clock import Clock
+from edgert.config.stage import SourceStage
+from edgert.errors import DeviceError
+from edgert.memory import Counter, lend
+from edgert.runtime.frame import U8, Color, PixelFormat
+from edgert.stages.source.live import LiveSource
+from edgert.stages.source.pace import MediaClock
+from edgert.stages.source.picture import Picture
+from edgert.stages.source.redact import redact
+from edgert.stages.source.timeline import Timeline
+
+APPSINK = "edgert"
+POLL_NS = 100_000_000
+_FORMATS: dict[str, PixelFormat] = {
+    "NV12": "nv12",
+    "I420": "i420",
+    "YUY2": "yuyv",
+    "BGR": "bgr",
+    "RGB": "rgb",
+    "GRAY8": "gray",
+}
+_CHANNELS: dict[PixelFormat, tuple[int, ...]] = {
+    "nv12": (1, 2),
+    "i420": (1, 1, 1),
+    "yuyv": (2,),
+    "bgr": (3,),
+    "rgb": (3,),
+    "gray": (1,),
+}
+CAPS = f"video/x-raw,format=(string){{{','.join(_FORMATS)}}}"
+_LIVE = re.compile(
+    r"\b(?:nvarguscamera|nvv4l2camera|v4l2|libcamera|rtsp|rtp|udp|srt|rist|webrtc|pipewire|ximage|decklink\w*|ndi|aravis|"
+    r"pylon|tcpclient|tcpserver|shm)src\b|\bis-live\s*=\s*(?:true|1|yes)\b|\brtsps?://"
+)
+_FIX_CAPS = (
+    "end the pipeline with raw video in system memory: … ! nvvidconv ! video/x-raw,format=NV12 (Jetson), "
+    "or … ! videoconvert"
+)
+
+
+def gst_source(name: str, pipeline: str, config: SourceStage, counter: Counter, clock: Clock) -> LiveSource:
+    """A source for a pipeline as ``gst-launch-1.0`` takes it. An ``appsink name=edgert`` is added when it has none.
+
+    Live when it holds an element that is (a camera, a network source, ``is-live=true``); ``realtime:`` overrides it.
+    Live pipelines drop old frames and are started again when they fail; others lose nothing, and ``realtime: true``
+    lets them run at their own speed.
+
+    A frame's buffer belongs to the element that made it, and goes back when the frame's lease ends: cameras own
+    few, so whoever keeps frames longer should copy them.
+
+    Raises:
+        DeviceError: PyGObject or GStreamer is missing; on the first frame: the pipeline cannot be made or fails.
+    """
+    where = f"stages.{name}"
+    gstreamer(where)
+    is_live = bool(_LIVE.search(pipeline))
+    live = is_live if config.realtime is None else config.realtime
+    timeline = Timeline(name, config, clock, MediaClock(live=is_live), fps=config.fps, paced=False)
+    text = with_appsink(pipeline, drop=live and is_live, sync=bool(config.realtime) and not is_live)
+    connect = partial(Pipeline, text, config.timeout, counter, clock, where)
+    reconnect = config.reconnect and is_live
+    return LiveSource(name, "GStreamer pipeline", connect, timeline, clock, live=live, reconnect=reconnect)
+
+
+def with_appsink(pipeline: str, *, drop: bool, sync: bool) -> str:
+    """The pipeline, ending in an ``appsink`` called edgert that takes the formats a frame may have."""
+    if re.search(rf"\bappsink\b[^!]*\bname\s*=\s*\"?{APPSINK}\b", pipeline):
+        return pipeline
+    bare = pipeline.strip().rstrip("!").rstrip()
+    flags = f"max-buffers={2 if drop else 4} drop={str(drop).lower()} sync={str(sync).lower()}"
+    return f'{bare} ! appsink name={APPSINK} {flags} caps="{CAPS}"'
+
+
+@lru_cache(maxsize=1)
+def _modules() -> tuple[Any, Any]:
+    gi = importlib.import_module("gi")
+    for library in ("Gst", "GstApp", "GstVideo"):
+        gi.require_version(library, "1.0")
+    gst = importlib.import_module("gi.repository.Gst")
+    importlib.import_module("gi.repository.GstApp")  # without it an appsink has no methods
+    gst.init(None)
+    return gst, importlib.import_module("gi.repository.GstVideo")
+
+
+def gstreamer(where: str = "") -> tuple[Any, Any]:
+    """The ``Gst`` and ``GstVideo`` modules, initialised. Raises DeviceError when they are not installed."""
+    try:
+        return _modules()
+    except (ImportError, ValueError) as error:
+        raise DeviceError(
+            "gst: needs GStreamer and PyGObject",
+            why=str(error),
+            where=where,
+            fix="sudo apt install python3-gi gir1.2-gst-plugins-base-1.0 gstreamer1.0-plugins-good, and make the "
+            "virtual environment with --system-site-packages",
+        ) from error
+
+
+class Pipeline:
+    """One running pipeline. Raises DeviceError when it cannot be made or started."""
+
+    skipped = 0
+
+    def __init__(self, text: str, timeout_s: float, counter: Counter, clock: Clock, where: str) -> None:
+        self._gst, self._video = gstreamer(where)
+        self._where, self._timeout_s, self._counter, self._clock = where, timeout_s, counter, clock
+        self._pipeline = self._parse(text)
+        self._bus = self._pipeline.get_bus()
+        self._sink = self._pipeline.get_by_name(APPSINK)
+        if self._pipeline.set_state(self._gst.State.PLAYING) == self._gst.StateChangeReturn.FAILURE:
+            error = self._failure() or self._error("it did not start", "run it with gst-launch-1.0 to see more")
+            self.close()
+            raise error
+        self._offset: int | None = None
+
+    def pictures(self) -> Iterator[Picture]:
+        """Blocks for each picture; ends at the end of the stream. Raises DeviceError when an element fails, or after
+        ``timeout`` without a frame."""
+        silent_since_ns = self._clock.now_ns()
+        while True:
+            sample = self._sink.try_pull_sample(POLL_NS)
+            if sample is not None:
+                yield self._picture(sample)
+                del sample
+                silent_since_ns = self._clock.now_ns()
+                continue
+            if (failure := self._failure()) is not None:
+                raise failure
+            if self._sink.is_eos():
+                return
+            if self._clock.now_ns() - silent_since_ns > self._timeout_s * 1e9:
+                raise self._error(f"no frame for {self._timeout_s:g} s", "check the camera, or raise timeout:")
+
+    def close(self) -> None:
+        """Stops every element."""
+        self._pipeline.set_state(self._gst.State.NULL)
+
+    def _parse(self, text: str) -> Any:
+        glib = importlib.import_module("gi.repository.GLib")
+        why = None
+        try:
+            return self._gst.parse_launch(text)
+        except glib.Error as error:
+            why = redact(error.message)
+        raise self._error(why, "check it with gst-launch-1.0; gst-inspect-1.0 lists the elements there are")
+
+    def _failure(self) -> DeviceError | None:
+        """What an element complained about, if any did."""
+        message = self._bus.pop_filtered(self._gst.MessageType.ERROR)
+        if message is None:
+            return None
+        error, debug = message.parse_error()
+        debug_text = redact(debug or "")
+        why = f"{message.src.get_name()}: {redact(error.message)} {debug_text}".strip()
+        is_format = "not-negotiated" in debug_text or "not-linked" in debug_text
+        return self._error(why, _FIX_CAPS if is_format else "run it with gst-launch-1.0 to see more")
+
+    def _error(self, why: str, fix: str) -> DeviceError:
+        return DeviceError("the GStreamer pipeline failed", why=why, where=self._where, fix=fix)
+
+    def _picture(self, sample: Any) -> Picture:
+        now_ns = self._clock.now_ns()
+        buffer = sample.get_buffer()
+        info = self._video.VideoInfo.new_from_caps(sample.get_caps())
+        pixel_format = _FORMATS[info.finfo.name]
+        meta = self._video.buffer_get_video_meta(buffer)
+        layout = meta or info
+        mapping = Mapping(buffer)
+        planes = mapping.planes(pixel_format, info.width, info.height, layout.offset, layout.stride)
+        return Picture(
+            format=pixel_format,
+            width=info.width,
+            height=info.height,
+            planes=planes,
+            lease=lend(mapping, self._counter),
+            timestamp_ns=now_ns,
+            media_ns=None if buffer.pts == self._gst.CLOCK_TIME_NONE else buffer.pts,
+            color=_color(str(info.colorimetry.matrix.value_nick), str(info.colorimetry.range.value_nick)),
+            lost=self._lost(buffer.offset),
+        )
+
+    def _lost(self, offset: int) -> int:
+        """Frames missing by the camera's own numbering; 0 for elements that do not number."""
+        last, self._offset = self._offset, None if offset == self._gst.BUFFER_OFFSET_NONE else offset
+        if last is None or self._offset is None:
+            return 0
+        return max(self._offset - last - 1, 0)
+
+
+@lru_cache(maxsize=32)
+def _color(matrix: str, range_name: str) -> Color:
+    # GstVideoColorRange: 0-255 or 16-235.
+    return Color("bt709" if matrix in ("bt709", "bt2020", "smpte240m") else "bt601", range_name == "0-255")
+
+
+class _MapInfo(ctypes.Structure):
+    """GstMapInfo of gst/gstmemory.h."""
+
+    _fields_ = (
+        ("memory", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("data", ctypes.c_void_p),
+        ("size", ctypes.c_size_t),
+        ("maxsize", ctypes.c_size_t),
+        ("user_data", ctypes.c_void_p * 4),
+        ("reserved", ctypes.c_void_p * 4),
+    )
+
+
+@lru_cache(maxsize=1)
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL("libgstreamer-1.0.so.0")
+    library.gst_buffer_map.argtypes = (ctypes.c_void_p, ctypes.POINTER(_MapInfo), ctypes.c_int)
+    library.gst_buffer_unmap.argtypes = (ctypes.c_void_p, ctypes.POINTER(_MapInfo))
+    return library
+
+
+class Mapping:
+    """A GstBuffer mapped for reading, until the last array on it is gone.
+
+    PyGObject's own ``Gst.Buffer.map`` hands out ``bytes``, a copy; so the C function is called. The address of the
+    GstBuffer is its boxed object's hash, which is how NVIDIA's DeepStream bindings find it, too.
+    """
+
+    def __init__(self, buffer: Any) -> None:
+        self._buffer, self._info = buffer, _MapInfo()
+        self._is_mapped = bool(_library().gst_buffer_map(hash(buffer), self._info, 1))  # 1 = GST_MAP_READ
+        if not self._is_mapped:
+            raise DeviceError(
+                "a GStreamer buffer cannot be read",
+                why="its memory is not mapped to the processor, such as NVMM or a GPU's",
+                fix=_FIX_CAPS,
+            )
+
+    def __del__(self) -> None:
+        if self._is_mapped:
+            self._is_mapped = False
+            _library().gst_buffer_unmap(hash(self._buffer), self._info)
+
+    def planes(self, format: PixelFormat, width: int, height: int, offsets: Any, strides: Any) -> tuple[U8, ...]:
+        """Read-only arrays on the mapped bytes, each keeping the mapping alive."""
+        memory = (ctypes.c_uint8 * self._info.size).from_address(self._info.data)
+        memory.owner = self
+        planes = []
+        for number, depth in enumerate(_CHANNELS[format]):
+            rows, columns = (height, width) if number == 0 else ((height + 1) // 2, (width + 1) // 2)
+            shape: tuple[int, ...] = (rows, columns, depth) if depth > 1 else (rows, columns)
+            steps = (int(strides[number]), depth, 1) if depth > 1 else (int(strides[number]), 1)
+            plane: U8 = np.ndarray(shape, np.uint8, memory, int(offsets[number]), steps)
+            plane.flags.writeable = False
+            planes.append(plane)
+        return tuple(planes)

@@ -1,0 +1,189 @@
+"""Streams that can break and come back: a reader thread, reconnection, and a clock that survives it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from typing import Literal, Protocol
+
+from edgert.clock import Clock
+from edgert.errors import DeviceError, EdgertError, StageError
+from edgert.runtime.frame import Frame
+from edgert.runtime.stage import SourceStats
+from edgert.stages.source.picture import Picture
+from edgert.stages.source.slot import Slot
+from edgert.stages.source.timeline import Timeline
+
+log = logging.getLogger("edgert.source")
+
+FIRST_WAIT_S = 0.5
+LONGEST_WAIT_S = 10.0
+POLL_S = 0.1
+"""How often a waiting source looks at ``stop``."""
+JOIN_S = 0.3
+"""How long closing waits for the reader; one that hangs in a dead connection ends by its own time-out."""
+
+
+class Device(Protocol):
+    """One opened connection to a camera. Used by the reader thread only."""
+
+    @property
+    def skipped(self) -> int:
+        """Damaged pictures so far."""
+        ...
+
+    def pictures(self) -> Iterator[Picture]:
+        """Blocks for each picture. Ends with the stream; raises DeviceError when it is lost."""
+        ...
+
+    def close(self) -> None:
+        """Gives the device back."""
+        ...
+
+
+Message = Picture | EdgertError | Literal["connected", "ended"]
+
+
+class LiveSource:
+    """Frames of a camera that may go away.
+
+    Opening and reading block for as long as the network likes, and no library lets another thread interrupt them. So
+    a thread of its own reads; this one waits for it, at most 0.1 s at a time, and leaves when ``stop`` is set. The
+    reader then ends with its next packet or its time-out, whichever is first, and closes the connection itself.
+
+    The first connection must succeed. Later losses are logged once and answered by trying again after 0.5 s, then
+    twice as long each time, at most 10 s; index and media time go on. ``reconnect=False`` makes the first loss final.
+
+    Args:
+        name: of the stage. title: how messages call the device, without secrets.
+        connect: opens the device; raises DeviceError.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        title: str,
+        connect: Callable[[], Device],
+        timeline: Timeline,
+        clock: Clock,
+        *,
+        live: bool,
+        reconnect: bool,
+    ) -> None:
+        self.live = live
+        self._name, self._title, self._timeline, self._clock = name, title, timeline, clock
+        self._connect, self._reconnect = connect, reconnect
+        self._reader: Reader | None = None
+        self._lost = 0
+
+    def frames(self, stop: threading.Event) -> Iterator[Frame]:
+        """Frames until the stream ends or ``stop`` is set. Raises DeviceError."""
+        reader = self._reader = Reader(self._name, self._title, self._connect, self._reconnect, self._clock)
+        reader.start()
+        try:
+            with closing(self._pictures(reader, stop)) as pictures:
+                yield from self._timeline.frames(pictures, stop)
+        finally:
+            reader.end()
+
+    def stats(self) -> SourceStats:
+        """Totals so far."""
+        reader = self._reader
+        return SourceStats(reader.skipped, reader.reconnects, self._lost) if reader else SourceStats()
+
+    def close(self) -> None:
+        """Lets the device go; may be called twice."""
+        if self._reader is not None:
+            self._reader.end()
+
+    def _pictures(self, reader: Reader, stop: threading.Event) -> Generator[Picture, None, None]:
+        while not stop.is_set():
+            message = reader.slot.take(POLL_S)
+            if isinstance(message, Picture):
+                self._lost += message.lost
+                yield message
+            elif isinstance(message, EdgertError):
+                raise message
+            elif message == "connected":
+                self._timeline.media.restart()
+            elif message == "ended":
+                return
+            elif not reader.is_alive():
+                raise StageError(f"the reader of {self._title} died", where=f"stages.{self._name}")
+
+
+class Reader(threading.Thread):
+    """Keeps one device open and puts what it gives into :attr:`slot`, one picture at a time."""
+
+    def __init__(self, name: str, title: str, connect: Callable[[], Device], reconnect: bool, clock: Clock) -> None:
+        # A daemon, since a dead connection must not keep the program from ending.
+        super().__init__(name=f"edgert-{name}-reader", daemon=True)
+        self.slot: Slot[Message] = Slot()
+        self.skipped = self.reconnects = 0
+        self._stage, self._title, self._connect, self._reconnect = name, title, connect, reconnect
+        self._clock, self._ended = clock, threading.Event()
+        self._wait_s = FIRST_WAIT_S
+        self._lost_ns: int | None = None
+
+    def end(self) -> None:
+        """Asks the reader to stop, drops what waits, and gives it a moment."""
+        self._ended.set()
+        left = self.slot.close()
+        if isinstance(left, Picture):
+            left.lease.release()
+        if self.is_alive():
+            self.join(JOIN_S)
+
+    def run(self) -> None:
+        has_connected = False
+        while not self._ended.is_set():
+            try:
+                device = self._connect()
+            except DeviceError as error:
+                loss: DeviceError | None = error
+            else:
+                has_connected = True
+                loss = self._read(device)
+            if loss is None:
+                self.slot.put("ended")
+                return
+            if not (has_connected and self._reconnect):
+                self.slot.put(loss)
+                return
+            self._back_off(loss)
+
+    def _read(self, device: Device) -> DeviceError | None:
+        """Reads until the stream ends (None) or is lost."""
+        skipped = self.skipped
+        self.slot.put("connected")
+        try:
+            for picture in device.pictures():
+                self.skipped = skipped + device.skipped
+                if self._lost_ns is not None:
+                    self._back()
+                if not self.slot.put(picture):
+                    picture.lease.release()
+                    return None
+        except DeviceError as error:
+            return error
+        finally:
+            self.skipped = skipped + device.skipped
+            device.close()
+        return None
+
+    def _back_off(self, loss: DeviceError) -> None:
+        if self._lost_ns is None:
+            self._lost_ns = self._clock.now_ns()
+            log.warning("%s: lost %s: %s; trying again in %.1f s", self._stage, self._title, loss.why, self._wait_s)
+        else:
+            log.debug("%s: no %s yet: %s; trying again in %.1f s", self._stage, self._title, loss.why, self._wait_s)
+        self._clock.wait(self._ended, self._wait_s)
+        self._wait_s = min(self._wait_s * 2, LONGEST_WAIT_S)
+
+    def _back(self) -> None:
+        gone_s = (self._clock.now_ns() - (self._lost_ns or 0)) / 1e9
+        log.warning("%s: %s is back after %.1f s", self._stage, self._title, gone_s)
+        self.reconnects += 1
+        self._lost_ns, self._wait_s = None, FIRST_WAIT_S

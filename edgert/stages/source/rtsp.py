@@ -1,0 +1,94 @@
+"""Network cameras and streams: RTSP, HTTP, HLS, RTMP, through FFmpeg."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from urllib.parse import urlsplit
+
+from edgert.clock import Clock
+from edgert.config.stage import SourceStage
+from edgert.errors import DeviceError
+from edgert.memory import Counter
+from edgert.stages.source.decode import Video
+from edgert.stages.source.live import LiveSource
+from edgert.stages.source.pace import MediaClock
+from edgert.stages.source.picture import Picture
+from edgert.stages.source.redact import redact
+from edgert.stages.source.timeline import Timeline
+
+SCHEMES = ("rtsp", "rtsps", "http", "https", "rtmp", "udp")
+_RECORDINGS = frozenset({".mp4", ".mkv", ".mov", ".avi", ".webm", ".m4v"})
+
+
+def network_source(name: str, config: SourceStage, counter: Counter, clock: Clock) -> LiveSource:
+    """A source for the URL in ``config``: over TCP unless told otherwise, at a key frame first, opened again when
+    nothing came for ``timeout``.
+
+    Live, so that a slow pipeline sees the newest frame; ``realtime: false``, or the URL of a recording such as
+    ``https://…/clip.mp4``, keeps every frame.
+    """
+    live = not _is_recording(config.source) if config.realtime is None else config.realtime
+    timeline = Timeline(name, config, clock, MediaClock(live=True), fps=config.fps, paced=False)
+
+    def connect() -> Stream:
+        return Stream(name, config, counter, clock)
+
+    return LiveSource(name, redact(config.source), connect, timeline, clock, live=live, reconnect=config.reconnect)
+
+
+def options_for(config: SourceStage) -> dict[str, str]:
+    """FFmpeg's options for the URL of ``config``. Sources: ffmpeg-protocols(1) and ffmpeg-formats(1)."""
+    timeout_us = str(round(config.timeout * 1e6))
+    scheme = urlsplit(config.source).scheme
+    if scheme not in ("rtsp", "rtsps"):
+        return {"rw_timeout": timeout_us}
+    return {
+        "rtsp_transport": config.transport,
+        "allowed_media_types": "video",  # sound would only hide that the picture stands still
+        "timeout": timeout_us,
+        "max_delay": "0" if config.transport == "tcp" else "100000",  # µs to wait for late packets to sort them in
+        "fpsprobesize": "0",  # do not hold frames back to guess their rate
+        "analyzeduration": "2000000",  # µs; needed only when the server's SDP leaves the picture size out
+    }
+
+
+class Stream:
+    """One connection. Raises DeviceError when it cannot be made."""
+
+    def __init__(self, name: str, config: SourceStage, counter: Counter, clock: Clock) -> None:
+        self._where = f"stages.{name}"
+        self._video = Video(
+            config.source,
+            counter,
+            clock,
+            where=self._where,
+            options=options_for(config),
+            timeout_s=config.timeout,
+            live=True,
+        )
+
+    @property
+    def skipped(self) -> int:
+        """Damaged packets and frames so far."""
+        return self._video.skipped
+
+    def pictures(self) -> Iterator[Picture]:
+        """Ends only where the stream had announced its length; an end without that is a loss."""
+        yield from self._video.pictures()
+        if not self._video.outline.duration_ns:
+            raise DeviceError(
+                f"lost {self._video.target}",
+                why="the other side closed the connection",
+                where=self._where,
+                fix="check the camera and the network",
+            )
+
+    def close(self) -> None:
+        """Hangs up."""
+        self._video.close()
+
+
+def _is_recording(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme in ("http", "https") and PurePosixPath(parts.path).suffix.lower() in _RECORDINGS
