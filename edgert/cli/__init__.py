@@ -9,18 +9,12 @@ import sys
 import traceback
 from typing import Annotated
 
-import click
 import typer
 
-from edgert.cli.bench import bench
-from edgert.cli.check import check
-from edgert.cli.doctor import doctor
-from edgert.cli.inspect import inspect
-from edgert.cli.new import new
 from edgert.cli.run import run
 from edgert.cli.schema import schema
 from edgert.cli.validate import validate
-from edgert.errors import EXIT_BUG, EXIT_ERROR, EXIT_OK, EXIT_USAGE, EdgertError
+from edgert.errors import EXIT_BUG, EXIT_ERROR, EdgertError
 
 app = typer.Typer(
     name="edgert",
@@ -31,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (run, validate, schema, new, check, doctor, inspect, bench):
+for verb in (run, validate, schema):
     app.command()(verb)
 
 
@@ -51,30 +45,14 @@ def _edgert(
 
 def main() -> None:
     """The ``edgert`` command. Exit codes: 0 fine, 1 an EdgertError, 2 usage, 70 a bug of ours, 130 interrupted."""
-    sys.exit(_run(sys.argv[1:]))
-
-
-def _run(arguments: list[str]) -> int:
     try:
-        code = app(arguments, standalone_mode=False)
+        app()  # tells usage errors itself, and always leaves by SystemExit
     except EdgertError as error:
-        return _tell(error, debug="--debug" in arguments)
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        return EXIT_USAGE
-    except click.ClickException as error:
-        error.show()
-        return EXIT_USAGE
-    except (click.Abort, KeyboardInterrupt):
-        return 130
-    except BrokenPipeError:  # `edgert schema | head`
-        sys.stderr.close()
-        return EXIT_OK
+        sys.exit(_tell(error, debug="--debug" in sys.argv))
     except Exception:  # noqa: BLE001 - the last line of defence: a bug is told as one, with its traceback
         traceback.print_exc()
         typer.echo("\nThis is a bug in edgert, not in your input. Please report the lines above.", err=True)
-        return EXIT_BUG
-    return code if isinstance(code, int) else EXIT_OK
+        sys.exit(EXIT_BUG)
 
 
 def _tell(error: EdgertError, debug: bool) -> int:
