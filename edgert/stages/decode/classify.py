@@ -1,0 +1,62 @@
+"""One label for the whole picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.runtime.record import Classification
+from edgert.stages.decode.base import Array, as_f32
+from edgert.stages.decode.mismatch import check_labels, wrong_shapes
+from edgert.stages.decode.nms import strongest
+from edgert.stages.decode.shape import Shapes, Size, shapes_of
+from edgert.stages.geometry import Geometry
+
+F32 = npt.NDArray[np.float32]
+
+_SUM_TOLERANCE = 0.02
+"""How far from 1 the sum of probabilities may be: a thousand of them rounded to fp16 or INT8."""
+
+
+@dataclass(frozen=True, slots=True)
+class Classify:
+    """The first output, [C] or with dimensions of 1 around it, as probabilities.
+
+    Attributes:
+        output: whether the network ends in its softmax; ``auto`` looks whether the numbers are a distribution.
+        top: how many classes to report.
+    """
+
+    output: Literal["auto", "softmax", "logits"] = "auto"
+    top: int = 5
+    labels: tuple[str, ...] = ()
+
+    def check(self, shapes: Shapes, network: Size) -> None:
+        """Raises ModelError unless the first output is one row of numbers, ConfigError for too few labels."""
+        sizes = [size for size in shapes[0] if size != 1] if shapes else [0, 0]
+        if len(sizes) > 1:
+            raise wrong_shapes(f"classify: {self.output}", "one output [classes]", shapes, network)
+        check_labels(sizes[0] if sizes else 1, self.labels)
+
+    def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Classification:
+        """The ``top`` best classes, or all when there are fewer."""
+        self.check(shapes_of(outputs), geometry.network)
+        values = as_f32(outputs[0]).reshape(-1)
+        scores = values if self._is_final(values) else _softmax(values)
+        best = strongest(scores, self.top)
+        return Classification(scores[best], best.astype(np.int32), self.labels)
+
+    def _is_final(self, values: F32) -> bool:
+        if self.output != "auto":
+            return self.output == "softmax"
+        return float(np.min(values)) >= 0 and abs(float(values.sum()) - 1) <= _SUM_TOLERANCE
+
+
+def _softmax(logits: F32) -> F32:
+    power: F32 = np.exp(logits - np.max(logits))
+    power /= power.sum()
+    return power

@@ -1,0 +1,75 @@
+"""Networks that finish the job in the graph: boxes, scores and classes come out final."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from edgert.stages.decode.base import Array, as_f32
+from edgert.stages.decode.detection import F32, I32, Candidates
+from edgert.stages.decode.mismatch import wrong_shapes
+from edgert.stages.decode.shape import Roles, Shapes, Size, is_rows_of_six, roles_of, shapes_of
+
+READS = "one output [boxes, 6] or three [boxes, 4], [boxes], [boxes] and perhaps a count"
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """One output [N, 6] of x1, y1, x2, y2, score, class; or boxes [N, 4], scores [N], classes [N] and perhaps a count.
+
+    The first is what YOLOv10, YOLO26 and every Ultralytics export with ``nms=True`` write
+    (https://docs.ultralytics.com/models/yolov10, /modes/export); the second what TensorRT's EfficientNMS plugin
+    (github.com/NVIDIA/TensorRT, plugin/efficientNMSPlugin: num_detections, boxes, scores, classes), torchvision,
+    RT-DETR and TensorFlow write. Outputs are told apart by shape and type: classes are integers; where both rows of
+    numbers are floats, classes come first, as in TensorFlow's.
+
+    Attributes:
+        boxes: in network pixels, or relative to the network's width and height.
+        order: of the four numbers of a box; TensorFlow writes yxyx.
+        background: ``first`` when class 0 means nothing and labels start at class 1, as in torchvision.
+    """
+
+    overlapping: ClassVar[bool] = False
+    boxes: Literal["pixels", "relative"] = "pixels"
+    order: Literal["xyxy", "yxyx"] = "xyxy"
+    background: Literal["none", "first"] = "none"
+
+    def class_count(self, shapes: Shapes, network: Size) -> None:
+        """Shapes do not tell. Raises ModelError for others than the two layouts."""
+        if not is_rows_of_six(shapes) and roles_of(shapes) is None:
+            raise wrong_shapes("detect: yolov10", READS, shapes, network)
+
+    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
+        """Rows beyond a count are padding and left out."""
+        shapes = shapes_of(outputs)
+        self.class_count(shapes, network)
+        roles = roles_of(shapes)
+        boxes, scores, classes = _table(outputs[0]) if roles is None else _columns(outputs, roles)
+        keep = scores >= score
+        if self.background == "first":
+            classes = classes - np.int32(1)
+            keep &= classes >= 0
+        return Candidates(self._pixels(boxes[keep], network), scores[keep], classes[keep])
+
+    def _pixels(self, boxes: F32, network: Size) -> F32:
+        if self.order == "yxyx":
+            boxes = boxes[:, [1, 0, 3, 2]]
+        return boxes * np.array(network * 2, np.float32) if self.boxes == "relative" else boxes
+
+
+def _table(output: Array) -> tuple[F32, F32, I32]:
+    table = as_f32(output)
+    return table[:, :4], table[:, 4], table[:, 5].astype(np.int32)
+
+
+def _columns(outputs: Sequence[Array], roles: Roles) -> tuple[F32, F32, I32]:
+    first, second = (outputs[index] for index in roles.rows)
+    # classes first unless only the second holds integers
+    integers = (first.dtype.kind in "iu", second.dtype.kind in "iu")
+    scores, classes = (first, second) if integers == (False, True) else (second, first)
+    boxes = outputs[roles.boxes]
+    count = len(boxes) if roles.count is None else int(outputs[roles.count].reshape(-1)[0])
+    return as_f32(boxes)[:count], as_f32(scores).reshape(-1)[:count], classes.reshape(-1)[:count].astype(np.int32)

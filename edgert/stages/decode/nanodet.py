@@ -1,0 +1,131 @@
+"""NanoDet (github.com/RangiLyu/nanodet): a distribution over distances to each side (Li et al., "Generalized Focal
+Loss", 2020), classes without objectness.
+
+Formulas: ``nanodet/model/head/gfl_head.py`` (get_single_level_center_point, Integral, distance2bbox) and, for NanoDet
+Plus, ``nanodet_plus_head.py`` (get_single_level_center_priors) of that repository.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+
+from edgert.stages.decode.base import Array, as_f32
+from edgert.stages.decode.detection import F32, Candidates, best_class
+from edgert.stages.decode.mismatch import wrong_shapes
+from edgert.stages.decode.shape import Shapes, Size, all_cells, cells, grid_of, shapes_of
+
+_USUAL_SIDES = (32, 64, 68)
+"""4 * (reg_max + 1) of published models: reg_max 7, 15, 16."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Indices of the outputs, level by level; one output holds all levels and both parts in NanoDet Plus."""
+
+    scores: tuple[int, ...]
+    sides: tuple[int, ...]
+    classes: int
+    bins: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NanoDet:
+    """Per level scores [S, C], past their sigmoid, and sides [S, 4 * bins]; or, NanoDet Plus, all levels in one output
+    [S, C + 4 * bins].
+
+    A side's distance = softmax over its bins * (0, 1, 2, ...) * stride, measured from the cell's centre. Outputs come
+    in any order and are matched by their shapes.
+
+    Attributes:
+        strides: of the levels; by default 8, 16, 32, and 64 too for NanoDet Plus.
+        reg_max: bins - 1; by default from the channels of the sides, and 7 for NanoDet Plus.
+    """
+
+    overlapping: ClassVar[bool] = True
+    strides: tuple[int, ...] = ()
+    reg_max: int | None = None
+
+    def class_count(self, shapes: Shapes, network: Size) -> int:
+        """Raises ModelError unless there are scores and sides for every level."""
+        return self._layout(shapes, network).classes
+
+    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
+        """Distances are only worked out for cells that score enough."""
+        layout = self._layout(shapes_of(outputs), network)
+        if not layout.sides:
+            raw = as_f32(outputs[0])
+            rows, scores, classes = best_class(raw[:, : layout.classes], score)
+            return Candidates(_boxes(raw[rows, layout.classes :], rows, layout, network, 0.0), scores, classes)
+        levels = [best_class(as_f32(outputs[index]), score) for index in layout.scores]
+        sides = np.concatenate([as_f32(outputs[i])[level[0]] for i, level in zip(layout.sides, levels, strict=True)])
+        starts = np.cumsum([0, *(cells(network, stride) for stride in layout.strides[:-1])])
+        rows = np.concatenate([level[0] + start for level, start in zip(levels, starts, strict=True)])
+        boxes = _boxes(sides, rows, layout, network, 0.5)
+        return Candidates(boxes, *(np.concatenate([level[part] for level in levels]) for part in (1, 2)))
+
+    def _layout(self, shapes: Shapes, network: Size) -> _Layout:
+        found = _match(tuple(shapes), network, self.strides, self.reg_max)
+        if found is None:
+            sizes = ", ".join(str(cells(network, stride)) for stride in self.strides or (8, 16, 32))
+            reads = f"outputs [S, classes] and [S, 4 * bins] for S in {sizes}, or one [S, classes + 4 * bins]"
+            raise wrong_shapes("detect: nanodet", reads, shapes, network)
+        return found
+
+
+def _boxes(sides: F32, rows: Array, layout: _Layout, network: Size, centre: float) -> F32:
+    """``centre``: 0.5 puts a cell's centre at (index + 0.5) * stride - 0.5, the middle of its pixels."""
+    grid = grid_of(network, layout.strides)
+    stride = grid.stride[rows, None]
+    middle = np.stack([grid.x[rows], grid.y[rows]], axis=1) * stride + np.float32(centre) * (stride - 1)
+    power = sides.reshape(-1, 4, layout.bins)
+    power = np.exp(power - power.max(axis=2, keepdims=True))
+    mean = (power @ np.arange(layout.bins, dtype=np.float32)) / power.sum(axis=2) * stride
+    return np.concatenate([middle - mean[:, :2], middle + mean[:, 2:]], axis=1)
+
+
+@lru_cache(maxsize=32)
+def _match(
+    shapes: tuple[tuple[int, ...], ...], network: Size, strides: tuple[int, ...], reg_max: int | None
+) -> _Layout | None:
+    if any(len(shape) != 2 for shape in shapes):
+        return None
+    if len(shapes) == 1:
+        return _match_plus(shapes[0], network, strides or (8, 16, 32, 64), 7 if reg_max is None else reg_max)
+    strides = strides or (8, 16, 32)
+    pairs = [[i for i, shape in enumerate(shapes) if shape[0] == cells(network, stride)] for stride in strides]
+    if len(shapes) != 2 * len(strides) or any(len(pair) != 2 for pair in pairs):
+        return None
+    widths = {tuple(shapes[index][1] for index in pair) for pair in pairs}
+    kinds = {tuple(sorted(width)) for width in widths}
+    if len(kinds) != 1:
+        return None
+    wide = _sides_width(tuple(shapes[index][1] for index in pairs[0]), reg_max)
+    if wide is None:
+        return None
+    ordered = [sorted(pair, key=lambda index: shapes[index][1] == wide) for pair in pairs]
+    scores, sides = zip(*ordered, strict=True)
+    return _Layout(scores, sides, shapes[scores[0]][1], wide // 4, strides)
+
+
+def _match_plus(shape: tuple[int, ...], network: Size, strides: tuple[int, ...], reg_max: int) -> _Layout | None:
+    classes = shape[1] - 4 * (reg_max + 1)
+    if shape[0] != all_cells(network, strides) or classes < 1:
+        return None
+    return _Layout((), (), classes, reg_max + 1, strides)
+
+
+def _sides_width(widths: tuple[int, ...], reg_max: int | None) -> int | None:
+    """Which of two channel counts is that of the sides; the second where both or neither are likely, as exported."""
+    if reg_max is not None:
+        return 4 * (reg_max + 1) if 4 * (reg_max + 1) in widths else None
+    possible = [width for width in widths if width % 4 == 0 and width >= 8]
+    usual = [width for width in possible if width in _USUAL_SIDES]
+    if len(usual) == 1:
+        return usual[0]
+    return possible[-1] if possible else None

@@ -1,0 +1,71 @@
+"""The decoder guessed for outputs of known models; shapes are without the batch dimension."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgert.stages.decode.guess import guess, network_size
+
+NANODET = [(1600, 80), (400, 80), (100, 80), (1600, 32), (400, 32), (100, 32)]
+MODELS = [
+    # expected, output shapes, output names, input
+    ("detect: yolox", [(3549, 85)], ["output"], (3, 416, 416)),
+    ("detect: yolov5", [(25200, 85)], ["output0"], (3, 640, 640)),
+    ("detect: yolov8", [(84, 8400)], ["output0"], (3, 640, 640)),
+    ("detect: yolov8", [(5, 8400)], ["output0"], (3, 640, 640)),
+    ("detect: yolov8", [(84, None)], ["output0"], (3, None, None)),
+    ("detect: yolov10", [(300, 6)], ["output0"], (3, 640, 640)),
+    ("detect: yolov10", [(1,), (100, 4), (100,), (100,)], ["n", "b", "s", "c"], (3, 640, 640)),
+    ("detect: nanodet", NANODET, [], (3, 320, 320)),
+    ("detect: nanodet", [(2125, 112)], ["output"], (3, 320, 320)),
+    ("detect: ssd", [(4420, 2), (4420, 4)], ["scores", "boxes"], (3, 240, 320)),
+    ("detect: detr", [(300, 80), (300, 4)], ["logits", "pred_boxes"], (3, 640, 640)),
+    ("detect: detr", [(300, 84)], ["output0"], (3, 640, 640)),
+    ("detect: fastestdet", [(85, 22, 22)], ["758"], (3, 352, 352)),
+    ("classify: auto", [(1000, 1, 1)], ["softmaxout_1"], (3, 224, 224)),
+    ("classify: auto", [(1000,)], ["output"], (3, 224, 224)),
+    ("segment: argmax", [(257, 257, 21)], ["ResizeBilinear_3"], (257, 257, 3)),
+    ("segment: argmax", [(19, 128, 256)], ["out"], (3, 1024, 2048)),
+    ("segment: threshold", [(1, None, None)], ["sigmoid_0.tmp_0"], (3, None, None)),
+    ("keypoints: yolo-pose", [(56, 8400)], ["output0"], (3, 640, 640)),
+    ("keypoints: heatmap", [(17, 64, 48)], ["output"], (3, 256, 192)),
+    ("embed: l2", [(256,)], ["Identity:0"], (256, 128, 3)),
+]
+
+
+@pytest.mark.parametrize(("expected", "shapes", "names", "picture"), MODELS)
+def test_the_first_guess_is_right(
+    expected: str, shapes: list[tuple[int | None, ...]], names: list[str], picture: tuple[int | None, ...]
+) -> None:
+    found = guess(shapes, names, picture, None)
+    assert str(found[0]) == expected
+    assert found[0].reason
+
+
+def test_guesses_fall_in_weight() -> None:
+    weights = [one.weight for one in guess([(3549, 85)], [], (3, 416, 416), None)]
+    assert len(weights) > 1 and weights == sorted(weights, reverse=True)
+
+
+def test_labels_decide_between_two_readings() -> None:
+    """56 rows are a body's 17 points, or 52 classes."""
+    assert str(guess([(56, 8400)], [], (3, 640, 640), None)[0]) == "keypoints: yolo-pose"
+    by_labels = guess([(29, 8400)], [], (3, 640, 640), 25)
+    assert str(by_labels[0]) == "detect: yolov8" and by_labels[0].classes == 25
+
+
+def test_labels_make_a_vector_a_classifier() -> None:
+    assert str(guess([(256,)], [], (3, 224, 224), None)[0]) == "embed: l2"
+    assert str(guess([(256,)], ["prob"], (3, 224, 224), 256)[0]) == "classify: auto"
+
+
+def test_outputs_that_nothing_reads_give_no_guess() -> None:
+    assert guess([(2, 3, 4, 5)], ["x"], (3, 64, 64), None) == []
+    assert guess([], [], (3, 64, 64), None) == []
+
+
+def test_the_network_s_size_is_read_from_either_layout() -> None:
+    assert network_size((3, 240, 320)) == (320, 240)
+    assert network_size((240, 320, 3)) == (320, 240)
+    assert network_size((3, None, None)) is None
+    assert network_size((10,)) is None

@@ -1,0 +1,103 @@
+"""Points of bodies, from columns and from heat maps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgert.errors import ConfigError, ModelError
+from edgert.stages.decode.heatmap import Heatmap, peaks
+from edgert.stages.decode.shape import all_cells
+from edgert.stages.decode.yolo_pose import YoloPose
+from tests.helpers.known_boxes import KnownBoxes, identity, known_boxes, letterbox
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def known_points(known: KnownBoxes, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """(N, count, 3) points inside the boxes, in network and in source pixels."""
+    place = np.random.default_rng(4).uniform(0, 1, (len(known.scores), count, 3)).astype(np.float32)
+    inside, source = place.copy(), place.copy()
+    inside[..., :2] = known.corners[:, None, :2] + place[..., :2] * known.sizes[:, None]
+    source[..., :2] = known.source[:, None, :2] + place[..., :2] * (known.source[:, 2:] - known.source[:, :2])[:, None]
+    return inside, source
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=SEEDS, count=st.sampled_from([1, 5, 17]), final=st.booleans())
+def test_yolo_pose(seed: int, count: int, final: bool) -> None:
+    known = known_boxes(seed, (640, 384), 1)
+    inside, source = known_points(known, count)
+    points = inside.reshape(len(inside), -1)
+    scores = known.scores[:, None]
+    if final:
+        output = np.zeros((300, 6 + 3 * count), np.float32)
+        output[: len(points)] = np.hstack([known.corners, scores, 0 * scores, points])
+    else:
+        output = np.zeros((5 + 3 * count, all_cells((640, 384), (8, 16, 32))), np.float32)
+        columns = np.random.default_rng(1).choice(output.shape[1], len(points), replace=False)
+        output[:, columns] = np.hstack([known.centres, known.sizes, scores, points]).T
+    record = YoloPose(names=tuple("abcdefghijklmnopq"))([output], known.geometry)
+    np.testing.assert_allclose(record.boxes, known.source, atol=0.05)
+    np.testing.assert_allclose(record.points, source, atol=0.05)
+    np.testing.assert_allclose(record.scores, known.scores, atol=1e-6)
+    assert record.points.dtype == record.boxes.dtype == record.scores.dtype == np.float32
+
+
+def test_two_boxes_on_one_body_become_one() -> None:
+    output = np.zeros((8, 84), np.float32)
+    output[:, 3] = [30, 30, 20, 20, 0.9, 30, 31, 1]
+    output[:, 4] = [31, 30, 20, 20, 0.8, 31, 31, 1]
+    record = YoloPose()([output], identity((64, 64)))
+    assert len(record) == 1
+    np.testing.assert_array_equal(record.points, [[[30, 31, 1]]])
+
+
+def gaussians(centres: np.ndarray, height: int, width: int, sigma: float = 2.0) -> np.ndarray:
+    y, x = np.indices((height, width))
+    distance = (x - centres[:, 0, None, None]) ** 2 + (y - centres[:, 1, None, None]) ** 2
+    return (0.9 * np.exp(-distance / (2 * sigma**2))).astype(np.float32)
+
+
+@settings(deadline=None)
+@given(seed=SEEDS)
+def test_the_peak_of_a_gaussian_is_found_to_a_hundredth_of_a_cell(seed: int) -> None:
+    centres = np.random.default_rng(seed).uniform([1, 1], [46, 62], (17, 2))
+    found = peaks(gaussians(centres, 64, 48))
+    np.testing.assert_allclose(found[:, :2], centres, atol=0.01)
+    assert (found[:, 2] > 0.8).all()
+
+
+def test_at_the_border_the_peak_is_a_whole_cell() -> None:
+    found = peaks(gaussians(np.array([[0.3, 10.2], [20.4, 63.0]]), 64, 48))
+    np.testing.assert_array_equal(found[:, :2], [[0, 10], [20, 63]])
+
+
+def test_a_flat_map_has_no_step() -> None:
+    assert peaks(np.zeros((2, 8, 8), np.float32)).tolist() == [[0, 0, 0], [0, 0, 0]]
+
+
+def test_heat_maps_become_one_body_in_source_pixels() -> None:
+    geometry = letterbox((192, 256))
+    centres = np.array([[10, 25], [30.25, 40.5], [20.5, 31]])
+    record = Heatmap(names=("a", "b", "c"))([gaussians(centres, 64, 48)], geometry)
+    source = centres * 4 * geometry.scale_x + [geometry.offset_x, geometry.offset_y]
+    np.testing.assert_allclose(record.points[0, :, :2], source, atol=0.2)
+    np.testing.assert_allclose(record.boxes, [[*source.min(axis=0), *source.max(axis=0)]], atol=0.2)
+    assert record.points.shape == (1, 3, 3) and 0.8 < record.scores[0] <= 0.9
+
+
+def test_weak_maps_are_no_body() -> None:
+    record = Heatmap(score=0.5)([0.1 * gaussians(np.array([[9, 9.0]]), 64, 48)], identity((192, 256)))
+    assert record.points.shape == (0, 1, 3) and record.boxes.shape == (0, 4) and len(record) == 0
+
+
+def test_wrong_shapes_and_too_few_names() -> None:
+    with pytest.raises(ModelError, match="keypoints: yolo-pose"):
+        YoloPose().check(((84, 8400), (32, 160, 160)), (640, 640))
+    with pytest.raises(ModelError, match="keypoints: heatmap"):
+        Heatmap().check(((56, 8400),), (640, 640))
+    with pytest.raises(ConfigError, match="1 labels for 17 classes"):
+        YoloPose(names=("nose",)).check(((56, 8400),), (640, 640))

@@ -1,0 +1,103 @@
+"""From a task to its decoder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+
+from edgert.config.model import DetectTask, TaskConfig
+from edgert.errors import ConfigError
+from edgert.stages.decode.classify import Classify
+from edgert.stages.decode.detection import Detector
+from edgert.stages.decode.detr import Detr
+from edgert.stages.decode.embed import Embed
+from edgert.stages.decode.heatmap import Heatmap
+from edgert.stages.decode.segment import SegmentArgmax, SegmentThreshold
+from edgert.stages.decode.select import decoder_for
+from edgert.stages.decode.ssd import Ssd
+from edgert.stages.decode.yolo_pose import YoloPose
+from edgert.stages.decode.yolox import YoloX
+from tests.helpers.known_boxes import identity
+
+TASK = TypeAdapter(TaskConfig)
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ({"detect": "yolox", "score": 0.3, "iou": 0.6, "limit": 9}, Detector(YoloX(), 0.3, 0.6, 9, ("a",))),
+        ({"detect": "yolox", "options": {"strides": [8, 16]}}, Detector(YoloX((8, 16)), labels=("a",))),
+        ({"detect": "ssd", "options": {"background": "none"}}, Detector(Ssd("none"), labels=("a",))),
+        ({"detect": "detr"}, Detector(Detr(label_count=1), labels=("a",))),
+        ({"classify": "logits", "top": 3}, Classify("logits", 3, ("a",))),
+        ({"segment": "argmax"}, SegmentArgmax(("a",))),
+        ({"segment": "threshold", "threshold": 0.3}, SegmentThreshold(0.3, ("a",))),
+        ({"keypoints": "heatmap", "score": 0.1}, Heatmap(0.1, ("a",))),
+        ({"keypoints": "yolo-pose", "limit": 2}, YoloPose(0.25, 0.45, 2, ("a",))),
+        ({"embed": "l2"}, Embed(True)),
+        ({"embed": "none"}, Embed(False)),
+    ],
+)
+def test_a_task_s_settings_reach_the_decoder(task: dict[str, Any], expected: object) -> None:
+    assert decoder_for(TASK.validate_python(task), ("a",)) == expected
+
+
+def test_every_detector_of_the_file_exists() -> None:
+    for name in get_args(DetectTask.model_fields["detect"].annotation):
+        assert isinstance(decoder_for(DetectTask(detect=name), ()), Detector)
+
+
+@pytest.mark.parametrize(
+    ("options", "what", "why"),
+    [
+        ({"backgrund": "none"}, "no option 'backgrund'; did you mean 'background'?", "background, boxes, order"),
+        ({"background": "last"}, "option 'background' of decoder 'ssd' cannot be 'last'", "'first' or 'none'"),
+    ],
+)
+def test_a_wrong_option_is_refused(options: dict[str, Any], what: str, why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        decoder_for(DetectTask(detect="ssd", options=options), (), "p.yaml:4 models.faces.task")
+    assert what in caught.value.what and why in caught.value.why
+    assert caught.value.where == "p.yaml:4 models.faces.task"
+
+
+def test_what_edgert_sets_is_not_an_option() -> None:
+    with pytest.raises(ConfigError, match="no option 'label_count'"):
+        decoder_for(DetectTask(detect="detr", options={"label_count": 3}), ())
+
+
+USERS = """
+def count(outputs, geometry, unit="px"):
+    return len(outputs), geometry.network, unit
+
+class Scaled:
+    def __init__(self, by):
+        self.by = by
+    def __call__(self, outputs, geometry):
+        return float(outputs[0].sum()) * self.by
+
+class Mute:
+    pass
+"""
+
+
+def test_a_user_s_function_gets_its_args_with_every_call(tmp_path: Path) -> None:
+    (tmp_path / "edgert_test_decoder_a.py").write_text(USERS)
+    task = TASK.validate_python({"python": "edgert_test_decoder_a:count", "args": {"unit": "mm"}})
+    decoder = decoder_for(task, (), search=tmp_path)
+    decoder.check(((3,),), (8, 4))
+    assert decoder([np.ones(3)], identity((8, 4))) == (1, (8, 4), "mm")
+
+
+def test_a_user_s_class_is_made_once_with_its_args(tmp_path: Path) -> None:
+    (tmp_path / "edgert_test_decoder_b.py").write_text(USERS)
+    task = TASK.validate_python({"python": "edgert_test_decoder_b:Scaled", "args": {"by": 2}})
+    assert decoder_for(task, (), search=tmp_path)([np.ones(3)], identity((8, 4))) == 6
+    with pytest.raises(ConfigError, match="cannot be made from its args"):
+        decoder_for(TASK.validate_python({"python": "edgert_test_decoder_b:Scaled"}), (), search=tmp_path)
+    with pytest.raises(ConfigError, match="cannot be called"):
+        decoder_for(TASK.validate_python({"python": "edgert_test_decoder_b:Mute"}), (), search=tmp_path)
