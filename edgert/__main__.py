@@ -1,0 +1,5 @@
+"""``python -m edgert`` is ``edgert``."""
+
+from edgert.cli import main
+
+main()

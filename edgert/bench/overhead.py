@@ -1,0 +1,95 @@
+"""What a pipeline adds to its engine: null source → infer → null sink against the bare engine in a loop."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from time import perf_counter_ns
+
+from edgert.artifact import FileStore, cache_folder
+from edgert.assemble import build_engine, picture_input
+from edgert.backend import Engine, EngineOptions, backend
+from edgert.bench.measure import Figure, in_turn, median_ratio, wall_ms
+from edgert.bench.runtime import run_ns
+from edgert.board.host import core_count
+from edgert.clock import REAL
+from edgert.config import ModelConfig
+from edgert.config.stage import SourceStage
+from edgert.graph.load import load
+from edgert.memory import Counter
+from edgert.runtime import Node, Result, Runner, Stage
+from edgert.runtime.edge import connect
+from edgert.stages.decode.select import decoder_for
+from edgert.stages.infer import Infer
+from edgert.stages.preprocess import Preprocessor
+from edgert.stages.sink.null import NullSink
+from edgert.stages.source.select import source_for
+
+
+def overhead(config: ModelConfig, rounds: int = 7, frames: int = 60) -> Figure:
+    """Frames per second of the pipeline over those of the bare engine, same session options, taken in turn.
+
+    The source gives frames of the network's own size; the pipeline still converts, normalises and decodes each.
+    """
+    engine = build_engine(load(config.onnx), config, core_count())
+    session = engine.session()
+    session.run()
+
+    def bare() -> float:
+        return wall_ms(lambda: [session.run() for _ in range(frames)]) / frames
+
+    def piped() -> float:
+        sink = _Stopwatch()
+        run_ns(_pipeline(config, engine, frames + 1, sink))
+        return sink.ms_per_result
+
+    bare_ms, piped_ms = in_turn(rounds, bare, piped)
+    detail = {"bare_ms": statistics.median(bare_ms), "pipeline_ms": statistics.median(piped_ms), "frames": frames}
+    ratio = median_ratio(bare_ms, piped_ms)
+    return Figure(f"pipeline / bare engine, {config.onnx.stem}", ratio, "of its fps", 0.97, "higher", rounds, detail)
+
+
+class _Stopwatch(NullSink):
+    """A null sink that times results from the first to the last, so that starting threads is not counted."""
+
+    def __init__(self) -> None:
+        self._first_ns = self._last_ns = self._count = 0
+
+    def process(self, result: Result) -> None:
+        """Notes the time."""
+        self._last_ns = perf_counter_ns()
+        self._first_ns = self._first_ns or self._last_ns
+        self._count += 1
+
+    @property
+    def ms_per_result(self) -> float:
+        """Milliseconds between results."""
+        return (self._last_ns - self._first_ns) / 1e6 / (self._count - 1)
+
+
+def engine_speed(path: Path, threads: int | None = None, runs: int = 50, null: bool = False) -> Figure:
+    """Milliseconds per run of one model by itself."""
+    options = EngineOptions(threads or core_count(), store=FileStore(cache_folder() / "ort"))
+    session = backend("null" if null else "auto").compile(load(path), options).session()
+    for _ in range(3):
+        session.run()
+    samples = [wall_ms(session.run) for _ in range(runs)]
+    low, *_, high = statistics.quantiles(samples, n=20)
+    detail = {"threads": options.threads, "p5_ms": low, "p95_ms": high}
+    return Figure(f"engine alone, {path.stem}", statistics.median(samples), "ms", n=runs, detail=detail)
+
+
+def _pipeline(config: ModelConfig, engine: Engine, frames: int, sink: Stage) -> Runner:
+    session = engine.session()
+    picture = picture_input(session.inputs, str(config.onnx))
+    preprocessor = Preprocessor(config.input, session.inputs[picture])
+    width, height = preprocessor.network
+    source = SourceStage(source="synthetic:blank", size=f"{width}x{height}", limit=frames)  # type: ignore[arg-type]
+    nodes = [
+        Node("null", source_for("null", source, Counter(), REAL, Path())),
+        Node("infer", Infer("infer", session, preprocessor, decoder_for(config.task, ()))),
+        Node("end", sink),
+    ]
+    connect(nodes[0], nodes[1], frozenset({"null"}), 4, "never")
+    connect(nodes[1], nodes[2], frozenset({"null"}), 2, "never")
+    return Runner(nodes)
