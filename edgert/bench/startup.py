@@ -14,8 +14,8 @@ from time import perf_counter
 
 from edgert.bench.measure import Figure, wall_ms
 
-_RSS = "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
-_EVERYTHING = "import edgert, edgert.pipeline, edgert.stages.draw, edgert.stages.sink.video, edgert.backend.ort"
+_EVERYTHING = "import edgert.pipeline, av, onnx, onnxruntime"
+_RSS = "from edgert.budget.meter import peak_rss_bytes; print(peak_rss_bytes() / 2**20)"
 
 
 def startup(pipeline: Path, rounds: int = 5) -> list[Figure]:

@@ -7,10 +7,17 @@ import sys
 from pathlib import Path
 
 
-def peak_rss_bytes() -> int:
-    """The most physical memory this process ever held (getrusage(2): ru_maxrss, KiB on Linux, bytes on macOS)."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+def peak_rss_bytes(root: Path = Path("/")) -> int:
+    """The most physical memory this process ever held (proc(5): status, VmHWM).
+
+    Where the system does not tell, getrusage(2): that one also remembers the parent's size from before the exec.
+    """
+    try:
+        lines = (root / "proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration, ValueError):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
 
 
 def rss_bytes(root: Path = Path("/")) -> int:
