@@ -127,10 +127,10 @@ def _array(value: np.ndarray, depth: int) -> Any:
 @_simple.register
 def _detections(record: Detections, depth: int) -> dict[str, Any]:
     objects = _classes(record)
-    for entry, box in zip(objects, _rounded(record.boxes, _BOX_DECIMALS)):
+    for entry, box in zip(objects, _rounded(record.boxes, _BOX_DECIMALS), strict=True):
         entry["box"] = box
     if record.ids is not None:
-        for entry, number in zip(objects, record.ids.tolist()):
+        for entry, number in zip(objects, record.ids.tolist(), strict=True):
             entry["id"] = number
     return {"type": "detections", "objects": objects}
 
@@ -149,7 +149,7 @@ def _segmentation(record: Segmentation, depth: int) -> dict[str, Any]:
     shares = _rounded(counts[present] / max(flat.size, 1), _SCORE_DECIMALS)
     areas = [
         {**_label(record.labels, number), "class": number, "share": share}
-        for number, share in zip(present.tolist(), shares)
+        for number, share in zip(present.tolist(), shares, strict=True)
     ]
     return {
         "type": "segmentation",
@@ -167,6 +167,7 @@ def _keypoints(record: Keypoints, depth: int) -> dict[str, Any]:
         _rounded(record.scores, _SCORE_DECIMALS),
         _rounded(record.boxes, _BOX_DECIMALS),
         _rounded(np.dstack([record.points[..., :2].round(_BOX_DECIMALS), record.points[..., 2:]]), _SCORE_DECIMALS),
+        strict=True,
     )
     objects = [{"score": score, "box": box, "points": points} for score, box, points in rows]
     return {"type": "keypoints", "names": list(record.names), "objects": objects}
@@ -179,13 +180,13 @@ def _embedding(record: Embedding, depth: int) -> dict[str, Any]:
 
 @_simple.register
 def _crops(record: Crops, depth: int) -> dict[str, Any]:
-    pairs = zip(record.rows.tolist(), record.records)
+    pairs = zip(record.rows.tolist(), record.records, strict=True)
     items = [{"row": row, "record": _plain(inner, depth + 1)} for row, inner in pairs]
     return {"type": "crops", "parent": record.parent, "items": items}
 
 
 def _classes(record: Detections | Classification) -> list[dict[str, Any]]:
-    rows = zip(record.classes.tolist(), _rounded(record.scores, _SCORE_DECIMALS))
+    rows = zip(record.classes.tolist(), _rounded(record.scores, _SCORE_DECIMALS), strict=True)
     return [{**_label(record.labels, number), "class": number, "score": score} for number, score in rows]
 
 

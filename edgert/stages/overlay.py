@@ -1,0 +1,184 @@
+"""Painting a whole result: which records, in which order."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from functools import lru_cache
+
+import numpy as np
+
+from edgert.clock import REAL, Clock
+from edgert.runtime.frame import U8
+from edgert.runtime.record import Classification, Crops, Detections, Keypoints, Record, Result, Segmentation
+from edgert.stages import paint
+from edgert.stages.paint import Canvas
+from edgert.stages.palette import INK, Bgr, color_of
+from edgert.stages.text import Pen
+from edgert.stages.trail import Trails
+
+# Sizes by the picture's shorter side, chosen by eye from 320x240 to 1920x1080: 1 to 3 px of line, 10 to 26 px of text.
+_LINE_PER_ROOT_PX = 0.1
+_TEXT_SHARE = 1 / 42
+_TEXT_PX = (10, 30)
+_RATE_MEMORY = 0.9  # weight of the past in the frame rate shown
+
+
+class Overlay:
+    """Paints results onto pictures. Remembers trails and frame rates, so one of its own per place that draws.
+
+    Args:
+        elements: of ``boxes labels masks keypoints trails stats``.
+    """
+
+    def __init__(self, elements: Collection[str], clock: Clock = REAL) -> None:
+        self._elements, self._clock = frozenset(elements), clock
+        self._trails: defaultdict[str, Trails] = defaultdict(Trails)
+        self._rates: defaultdict[str, _Rate] = defaultdict(_Rate)
+
+    def paint(self, picture: U8, result: Result) -> None:
+        """Paints what ``result`` says onto ``picture`` (h, w, 3), which shows its frame at any size."""
+        canvas = _canvas(picture, result)
+        shown = list(current_outputs(result).values())
+        nested = [(crops, _parent(result, crops)) for crops in shown if isinstance(crops, Crops)]
+        every = shown + [record for crops, _ in nested for record in crops.records]
+        self._areas(canvas, every)
+        self._tracks(canvas, result.frame.stream, shown)
+        self._outlines(canvas, shown, nested)
+        self._words(canvas, every, nested)
+        self._headings(canvas, result, shown)
+
+    def _areas(self, canvas: Canvas, records: list[Record]) -> None:
+        if "masks" in self._elements:
+            for record in records:
+                if isinstance(record, Segmentation):
+                    paint.paint_mask(canvas, record)
+
+    def _tracks(self, canvas: Canvas, stream: str, records: list[Record]) -> None:
+        tracked = [record for record in records if isinstance(record, Detections) and record.ids is not None]
+        if "trails" in self._elements:
+            for record in tracked:
+                trails = self._trails[stream]
+                trails.add(record)
+                for number, places in trails.of(record):
+                    paint.paint_trail(canvas, places, color_of(number))
+
+    def _outlines(self, canvas: Canvas, records: list[Record], nested: list[tuple[Crops, Detections | None]]) -> None:
+        if "boxes" in self._elements:
+            for record in records:
+                _box(canvas, record, canvas.line_px)
+            for crops, _ in nested:
+                for record in crops.records:
+                    _box(canvas, record, max(1, canvas.line_px - 1))
+        if "keypoints" in self._elements:
+            for record in records + [inner for crops, _ in nested for inner in crops.records]:
+                if isinstance(record, Keypoints):
+                    paint.paint_keypoints(canvas, record)
+
+    def _words(self, canvas: Canvas, records: list[Record], nested: list[tuple[Crops, Detections | None]]) -> None:
+        if "labels" not in self._elements:
+            return
+        for record in records:
+            if isinstance(record, Detections):
+                paint.paint_labels(canvas, record)
+        for crops, parent in nested:
+            if parent is not None:
+                _notes(canvas, crops, parent)
+
+    def _headings(self, canvas: Canvas, result: Result, records: list[Record]) -> None:
+        lines: list[tuple[str, Bgr]] = []
+        if "stats" in self._elements:
+            lines.append((self._stats_line(result, records), INK))
+        if "labels" in self._elements:
+            whole = (record for record in records if isinstance(record, Classification))
+            lines += [
+                (text, color_of(number))
+                for record in whole
+                for text, number in zip(paint.class_texts(record), record.classes.tolist(), strict=False)
+            ]
+        margin = canvas.pen.height_px // 2
+        for row, (text, shade) in enumerate(lines):
+            canvas.pen.boxed(canvas.picture, text, margin, margin + row * canvas.pen.line_px, shade)
+
+    def _stats_line(self, result: Result, records: list[Record]) -> str:
+        frame = result.frame
+        rate_hz = self._rates[frame.stream].add(frame.timestamp_ns)
+        age_ms = (self._clock.now_ns() - frame.timestamp_ns) / 1e6
+        count = sum(len(record) for record in records if isinstance(record, (Detections, Keypoints)))
+        objects = f"{count} object{'' if count == 1 else 's'}"
+        return f"{frame.stream} {frame.index}   {rate_hz:.1f} fps   {age_ms:.0f} ms   {objects}"
+
+
+class _Rate:
+    """Frames per second, smoothed."""
+
+    def __init__(self) -> None:
+        self._last_ns: int | None = None
+        self._interval_ns = 0.0
+
+    def add(self, timestamp_ns: int) -> float:
+        if self._last_ns is not None:
+            interval_ns = timestamp_ns - self._last_ns
+            past = _RATE_MEMORY if self._interval_ns else 0.0
+            self._interval_ns = past * self._interval_ns + (1 - past) * interval_ns
+        self._last_ns = timestamp_ns
+        return 1e9 / self._interval_ns if self._interval_ns > 0 else 0.0
+
+
+@lru_cache(maxsize=16)
+def _pen(height_px: int) -> Pen:
+    return Pen(height_px)
+
+
+def _canvas(picture: U8, result: Result) -> Canvas:
+    height, width = picture.shape[:2]
+    frame, short = result.frame, min(height, width)
+    low, high = _TEXT_PX
+    return Canvas(
+        picture=picture,
+        origin=frame.origin,
+        scale=(width / frame.width, height / frame.height),
+        line_px=max(1, round(math.sqrt(short) * _LINE_PER_ROOT_PX)),
+        pen=_pen(min(max(round(short * _TEXT_SHARE), low), high)),
+    )
+
+
+def current_outputs(result: Result) -> dict[str, Record]:
+    """The outputs to show: detections that a tracker has taken up and numbered are not shown a second time."""
+    outputs = list(result.outputs.items())
+    later = [record for _, record in outputs]
+    return {stage: record for at, (stage, record) in enumerate(outputs) if not _taken_up(record, later[at + 1 :])}
+
+
+def _taken_up(record: Record, later: list[Record]) -> bool:
+    return isinstance(record, Detections) and any(
+        isinstance(other, Detections) and other.ids is not None and other.labels == record.labels for other in later
+    )
+
+
+def _parent(result: Result, crops: Crops) -> Detections | None:
+    parent = result.outputs.get(crops.parent)
+    return parent if isinstance(parent, Detections) else None
+
+
+def _box(canvas: Canvas, record: Record, line_px: int) -> None:
+    if isinstance(record, Detections):
+        paint.paint_boxes(canvas, record.boxes, paint.colors(record), line_px)
+    elif isinstance(record, Keypoints):
+        paint.paint_boxes(canvas, record.boxes, [color_of(0)] * len(record), line_px)
+
+
+def _notes(canvas: Canvas, crops: Crops, parent: Detections) -> None:
+    shades = paint.colors(parent)
+    for row, texts in zip(crops.rows.tolist(), _texts(crops), strict=True):
+        if texts and 0 <= row < len(parent):
+            paint.paint_notes(canvas, np.asarray(parent.boxes[row]), texts, shades[row])
+
+
+def _texts(crops: Crops) -> Iterator[list[str]]:
+    for record in crops.records:
+        if isinstance(record, Classification):
+            yield paint.class_texts(record)[:1]
+        else:
+            yield [record] if isinstance(record, str) and record else []

@@ -1,0 +1,177 @@
+"""What each record looks like on a picture."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import cast
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from edgert.runtime.frame import U8
+from edgert.runtime.record import Classification, Detections, Keypoints, Segmentation
+from edgert.stages.palette import INK, LEFT, MIDDLE, RIGHT, Bgr, color_of, color_table
+from edgert.stages.text import Pen
+
+F32 = npt.NDArray[np.float32]
+_MASK_OPACITY = 0.5
+_BACKGROUNDS = ("background", "__background__", "unlabeled", "unlabelled", "void", "other")
+_VOID = 255  # "no class" in the usual data sets
+_POINT_SCORE = 0.3
+_SUBPIXEL_BITS = 4
+_BEST_CLASSES = 3
+
+# The 17 points of COCO (nose, eyes, ears, shoulders, elbows, wrists, hips, knees, ankles; left before right).
+_COCO_POINTS = 17
+_BONES = (
+    *((a, b, LEFT) for a, b in ((5, 7), (7, 9), (11, 13), (13, 15), (5, 11), (1, 3), (0, 1))),
+    *((a, b, RIGHT) for a, b in ((6, 8), (8, 10), (12, 14), (14, 16), (6, 12), (2, 4), (0, 2))),
+    *((a, b, MIDDLE) for a, b in ((5, 6), (11, 12))),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Canvas:
+    """A picture to paint on, and where source pixels lie on it.
+
+    Attributes:
+        picture: (h, w, 3) uint8 BGR.
+        origin: source position of the picture's first pixel.
+        scale: picture pixels per source pixel, horizontally and vertically.
+        line_px: thickness of a box.
+        pen: writes the text.
+    """
+
+    picture: U8
+    origin: tuple[float, float]
+    scale: tuple[float, float]
+    line_px: int
+    pen: Pen
+
+    def corners(self, boxes: F32) -> list[list[int]]:
+        """(N, 4) source boxes as lists of x1, y1, x2, y2 in whole picture pixels."""
+        origin, scale = np.array(self.origin * 2), np.array(self.scale * 2)
+        limit = 4 * max(self.picture.shape)  # far outside is as good as any distance, and fits OpenCV's integers
+        moved = np.nan_to_num((boxes - origin) * scale)
+        return cast("list[list[int]]", np.rint(np.clip(moved, -limit, limit)).astype(int).tolist())
+
+    def fine(self, points: npt.NDArray[np.floating]) -> npt.NDArray[np.int32]:
+        """(..., 2) source points in sixteenths of a picture pixel, as OpenCV's ``shift`` takes them."""
+        limit = 4 * max(self.picture.shape)
+        moved = np.nan_to_num((points - np.array(self.origin)) * np.array(self.scale))
+        fine: npt.NDArray[np.int32] = np.rint(np.clip(moved, -limit, limit) * (1 << _SUBPIXEL_BITS)).astype(np.int32)
+        return fine
+
+
+def colors(record: Detections) -> list[Bgr]:
+    """One per row: an object that has a number keeps its colour, others have their class's."""
+    numbers = record.classes if record.ids is None else record.ids
+    return [color_of(number) for number in numbers.tolist()]
+
+
+def paint_boxes(canvas: Canvas, boxes: F32, shades: Iterable[Bgr], line_px: int) -> None:
+    """Rectangles with a thin dark edge, which shows on any background."""
+    edge = line_px + 2
+    for (x1, y1, x2, y2), shade in zip(canvas.corners(boxes), shades, strict=True):
+        cv2.rectangle(canvas.picture, (x1, y1), (x2, y2), INK, edge)
+        cv2.rectangle(canvas.picture, (x1, y1), (x2, y2), shade, line_px)
+
+
+def paint_labels(canvas: Canvas, record: Detections) -> None:
+    """Class, number and score above each box, or inside where there is no room above."""
+    half = canvas.line_px // 2 + 1
+    rows = zip(canvas.corners(record.boxes), _texts(record), colors(record), strict=True)
+    for (x1, y1, _, _), text, shade in reversed(list(rows)):  # the best on top
+        above = y1 - half - canvas.pen.line_px
+        canvas.pen.boxed(canvas.picture, text, x1 - half, above if above >= 0 else y1 - half, shade)
+
+
+def paint_notes(canvas: Canvas, box: F32, texts: Iterable[str], shade: Bgr) -> None:
+    """Lines of text under a box: what a second model says about what is in it."""
+    ((x1, _, _, y2),) = canvas.corners(box[None])
+    half = canvas.line_px // 2 + 1
+    for row, text in enumerate(texts):
+        canvas.pen.boxed(canvas.picture, text, x1 - half, y2 + half + 1 + row * canvas.pen.line_px, shade)
+
+
+def class_texts(record: Classification) -> list[str]:
+    """``name score`` of the best classes."""
+    rows = zip(record.classes[:_BEST_CLASSES].tolist(), record.scores[:_BEST_CLASSES].tolist(), strict=True)
+    return [f"{_name(record.labels, number)} {score:.2f}" for number, score in rows]
+
+
+def paint_mask(canvas: Canvas, record: Segmentation) -> None:
+    """Every class in its colour, half transparent, with smooth edges; background stays as it is."""
+    ((left, top, right, bottom),) = canvas.corners(np.array([record.region], np.float32))
+    width, height = right - left, bottom - top
+    inside = slice(max(top, 0), max(bottom, 0)), slice(max(left, 0), max(right, 0))
+    target = canvas.picture[inside]
+    if width <= 0 or height <= 0 or not target.size:
+        return
+    opacity = np.full((256, 1, 1), _MASK_OPACITY)
+    opacity[_VOID] = 0
+    if not record.labels or record.labels[0].lower() in _BACKGROUNDS:
+        opacity[0] = 0
+    # Colour and transparency are both scaled, not the classes, so that edges between classes come out smooth.
+    paint = np.rint(color_table() * opacity).astype(np.uint8)
+    keep = np.rint(np.repeat(255 * (1 - opacity), 3, axis=2)).astype(np.uint8)
+    cut = (
+        slice(inside[0].start - top, inside[0].start - top + target.shape[0]),
+        slice(inside[1].start - left, inside[1].start - left + target.shape[1]),
+    )
+    covered = cv2.multiply(target, _spread(record.mask, keep, (width, height))[cut], scale=1 / 255)
+    cv2.add(covered, _spread(record.mask, paint, (width, height))[cut], dst=target)
+
+
+def paint_keypoints(canvas: Canvas, record: Keypoints) -> None:
+    """Dots, and bones between them for the 17 points of COCO; points below a score of 0.3 are left out."""
+    radius = (canvas.line_px + 1) << _SUBPIXEL_BITS
+    for points in record.points:
+        seen = (points[:, 2] >= _POINT_SCORE).tolist()
+        places = canvas.fine(points[:, :2]).tolist()
+        if len(places) == _COCO_POINTS:
+            for a, b, side in _BONES:
+                if seen[a] and seen[b]:
+                    _stroke(canvas, places[a], places[b], color_of(side))
+        for place, visible in zip(places, seen, strict=True):
+            if visible:
+                _dot(canvas, place, radius)
+
+
+def paint_trail(canvas: Canvas, places: npt.NDArray[np.floating], shade: Bgr) -> None:
+    """(N, 2) source points, oldest first, as a line that grows thicker towards the newest."""
+    points = canvas.fine(places)
+    thirds = np.linspace(0, len(points) - 1, 4).astype(int).tolist()
+    for thickness, (first, last) in enumerate(itertools.pairwise(thirds), start=canvas.line_px - 1):
+        if last > first:
+            piece = [points[first : last + 1]]
+            cv2.polylines(canvas.picture, piece, False, shade, max(1, thickness), cv2.LINE_AA, _SUBPIXEL_BITS)
+
+
+def _spread(mask: U8, table: U8, size: tuple[int, int]) -> U8:
+    """(h, w) class numbers through a (256, 1, 3) table, scaled to (width, height) ``size``."""
+    return cast("U8", cv2.resize(cv2.applyColorMap(mask, table), size, interpolation=cv2.INTER_LINEAR))
+
+
+def _texts(record: Detections) -> list[str]:
+    ids = [""] * len(record) if record.ids is None else [f" #{number}" for number in record.ids.tolist()]
+    rows = zip(record.classes.tolist(), ids, record.scores.tolist(), strict=True)
+    return [f"{_name(record.labels, number)}{track} {score:.2f}" for number, track, score in rows]
+
+
+def _name(labels: tuple[str, ...], number: int) -> str:
+    return labels[number] if 0 <= number < len(labels) else f"class {number}"
+
+
+def _stroke(canvas: Canvas, start: list[int], end: list[int], shade: Bgr) -> None:
+    cv2.line(canvas.picture, start, end, INK, canvas.line_px + 2, cv2.LINE_AA, _SUBPIXEL_BITS)
+    cv2.line(canvas.picture, start, end, shade, canvas.line_px, cv2.LINE_AA, _SUBPIXEL_BITS)
+
+
+def _dot(canvas: Canvas, place: list[int], radius: int) -> None:
+    edge = 1 << _SUBPIXEL_BITS
+    cv2.circle(canvas.picture, place, radius + edge, INK, cv2.FILLED, cv2.LINE_AA, _SUBPIXEL_BITS)
+    cv2.circle(canvas.picture, place, radius, (255, 255, 255), cv2.FILLED, cv2.LINE_AA, _SUBPIXEL_BITS)

@@ -1,0 +1,1 @@
+"""Where results go. Every sink is a stage that passes nothing on."""

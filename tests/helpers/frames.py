@@ -1,0 +1,69 @@
+"""Frames made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from edgert.memory import Counter, lend
+from edgert.runtime.frame import U8, Color, Frame, PixelFormat
+from edgert.runtime.record import Detections, Result
+
+LABELS = ("bolt", "nut", "gear")
+
+
+def planes(form: PixelFormat, width: int, height: int, seed: int = 0, padding: int = 0) -> tuple[U8, ...]:
+    """Noise with luma from 16 up, rows ``padding`` bytes longer than they have to be."""
+    half = (height + 1) // 2, (width + 1) // 2
+    shapes: dict[str, tuple[tuple[int, ...], ...]] = {
+        "i420": ((height, width), half, half),
+        "nv12": ((height, width), (*half, 2)),
+        "yuyv": ((height, width, 2),),
+        "bgr": ((height, width, 3),),
+        "rgb": ((height, width, 3),),
+        "gray": ((height, width),),
+    }
+    random = np.random.default_rng(seed)
+    return tuple(
+        random.integers(16, 256, (shape[0], shape[1] + padding, *shape[2:]), np.uint8)[:, : shape[1]]
+        for shape in shapes[form]
+    )
+
+
+def frame_of(
+    width: int = 64,
+    height: int = 48,
+    form: PixelFormat = "bgr",
+    *,
+    pixels: tuple[U8, ...] | None = None,
+    counter: Counter | None = None,
+    color: Color = Color(),
+    stream: str = "camera",
+    index: int = 0,
+    media_ns: int = 0,
+    timestamp_ns: int = 0,
+    padding: int = 0,
+) -> Frame:
+    """A frame of noise, or of the given ``pixels``."""
+    pixels = planes(form, width, height, index, padding) if pixels is None else pixels
+    lease = lend(pixels, counter or Counter())
+    return Frame(stream, index, timestamp_ns, media_ns, width, height, form, pixels, lease, color)
+
+
+def result_of(frame: Frame | None = None, outputs: Mapping[str, Any] | None = None) -> Result:
+    """A result with these outputs."""
+    return Result(frame or frame_of(), outputs or {})
+
+
+def detections(*boxes: tuple[float, float, float, float], ids: tuple[int, ...] | None = None) -> Detections:
+    """One row per box, classes 0, 1, 2, 0, ..., scores falling from 0.9."""
+    count = len(boxes)
+    return Detections(
+        np.array(boxes, np.float32).reshape(-1, 4),
+        np.linspace(0.9, 0.5, count).astype(np.float32),
+        np.arange(count, dtype=np.int32) % len(LABELS),
+        LABELS,
+        None if ids is None else np.array(ids, np.int64),
+    )
