@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from edgert.errors import ModelError
 from edgert.graph.batchnorm import FOLD_BATCHNORM
+from edgert.graph.bias import FOLD_BIAS
 from edgert.graph.constant import DROP_INITIALIZER_INPUTS, FORGET_GONE, REMOVE_UNUSED, STORE_CONSTANTS
 from edgert.graph.fold import FOLD_CONSTANTS
 from edgert.graph.model import Model
@@ -20,6 +21,7 @@ PASSES: tuple[Pass, ...] = (
     STORE_CONSTANTS,
     REMOVE_NOOPS,
     FOLD_CONSTANTS,
+    FOLD_BIAS,
     FOLD_BATCHNORM,
     REMOVE_DEAD,
     REMOVE_UNUSED,

@@ -79,6 +79,11 @@ def stored_bytes(graph: onnx.GraphProto) -> int:
     return sum(map(_spec_bytes, _stored(graph).values()))
 
 
+def parameters(graph: onnx.GraphProto) -> int:
+    """Number of weights a graph stores, each counted once; needs no shapes."""
+    return sum(_elements(spec) for spec in _stored(graph).values() if _is_weight(spec))
+
+
 class _Counter:
     """One walk over a model in order; ``seen`` are the weights already counted."""
 
@@ -114,7 +119,7 @@ class _Counter:
     def _params(self, reads: tuple[str, ...]) -> int:
         fresh = {name for name in reads if name in self.stored and name not in self.seen}
         self.seen |= fresh
-        return sum(_elements(self.stored[name]) for name in fresh if self.stored[name].dtype != "int64")
+        return sum(_elements(self.stored[name]) for name in fresh if _is_weight(self.stored[name]))
 
     def _activation_bytes(self, node: onnx.NodeProto, name: str, tensors: tuple[str, ...]) -> int:
         if node.op_type in _VIEWS:
@@ -223,6 +228,10 @@ def _stored(graph: onnx.GraphProto) -> dict[str, TensorSpec]:
 
 def _names(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(filter(None, names))
+
+
+def _is_weight(spec: TensorSpec) -> bool:
+    return spec.dtype != "int64"  # those are shapes, axes and indices
 
 
 def _elements(spec: TensorSpec) -> int:

@@ -68,7 +68,7 @@ def evaluate(op: str, call: Call) -> list[Array] | None:
     try:
         with np.errstate(all="ignore"):
             made = compute(call)
-    except (KeyError, ValueError, IndexError, TypeError, ZeroDivisionError):
+    except (KeyError, ValueError, IndexError, TypeError, ArithmeticError):
         return None  # operands the specification does not allow: left for the backend to judge
     return [np.asarray(item) for item in (made if isinstance(made, list) else [made])]
 

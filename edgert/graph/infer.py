@@ -34,7 +34,7 @@ def infer_values(proto: onnx.ModelProto, *, strict: bool = False) -> dict[str, o
         for node in light.graph.node:
             stand_in(node, default_opset(proto))
         inferred = shape_inference.infer_shapes(light, strict_mode=strict, data_prop=True)
-    except (shape_inference.InferenceError, RuntimeError) as error:
+    except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
         fix = "export the model again, or check it with onnx.checker"
         raise ModelError("the shapes inside the model do not fit together", why=_brief(error), fix=fix) from error
     graph = inferred.graph

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgert.errors import ModelError
-from edgert.graph.count import NodeCost, count, op_name, stored_bytes
+from edgert.graph.count import NodeCost, count, op_name, parameters, stored_bytes
 from edgert.graph.load import load
 from edgert.graph.model import Model
-from edgert.graph.proto import DEFAULT_DOMAINS, all_nodes, default_opset, is_standard, subgraphs
+from edgert.graph.proto import DEFAULT_DOMAINS, all_nodes, default_opset, has_schema, is_standard, subgraphs
 from edgert.graph.shape import Shapes, with_shapes
 from edgert.graph.spec import TensorSpec, initializer_names, inputs, outputs
 
@@ -41,11 +41,11 @@ class ModelSummary:
         nodes: number of nodes.
         ops: operator → how often, most frequent first; operators outside the standard set carry their domain.
         macs: multiply-adds per inference; None while shapes are open.
-        params: weights, each counted once; None while shapes are open.
+        params: weights, each counted once.
         weight_bytes: bytes of the stored tensors as they are.
         activation_bytes: bytes read and written between nodes per inference; None while shapes are open.
         costs: the same numbers node by node; empty while shapes are open.
-        uncounted: why there are no MACs, in the words of the error; empty when there are.
+        uncounted: why there are no MACs; empty when there are.
         quantised: ``""``, ``"qoperator"`` (QLinearConv and its like), ``"qdq"`` or ``"qoperator+qdq"``.
         warnings: things worth knowing before running it.
         metadata: key → value, as the exporter stored them.
@@ -64,7 +64,7 @@ class ModelSummary:
     nodes: int
     ops: Mapping[str, int]
     macs: int | None
-    params: int | None
+    params: int
     weight_bytes: int
     activation_bytes: int | None
     costs: tuple[NodeCost, ...]
@@ -92,7 +92,7 @@ def inspect(source: str | PathLike[str] | Model, shapes: Shapes | None = None) -
     model = with_shapes(loaded, shapes) if shapes else loaded
     costs, uncounted = _costs(model)
     proto, given = model.proto, inputs(model)
-    counted = bool(costs)
+    counted = not uncounted
     return ModelSummary(
         path=str(Path(model.path)),
         size_bytes=loaded.proto.ByteSize(),
@@ -107,7 +107,7 @@ def inspect(source: str | PathLike[str] | Model, shapes: Shapes | None = None) -
         nodes=len(proto.graph.node),
         ops=dict(Counter(map(op_name, proto.graph.node)).most_common()),
         macs=sum(cost.macs for cost in costs) if counted else None,
-        params=sum(cost.params for cost in costs) if counted else None,
+        params=parameters(proto.graph),
         weight_bytes=stored_bytes(proto.graph),
         activation_bytes=sum(cost.activation_bytes for cost in costs) if counted else None,
         costs=costs,
@@ -123,7 +123,7 @@ def _costs(model: Model) -> tuple[tuple[NodeCost, ...], str]:
     try:
         return count(model), ""
     except ModelError as error:
-        return (), f"{error.what}: {error.why}"
+        return (), error.why
 
 
 def _dynamic_dims(specs: Iterable[TensorSpec]) -> Iterator[str]:
@@ -183,25 +183,15 @@ def _warn_domains(model: Model) -> str:
 
 
 def _warn_unknown(model: Model) -> str:
-    from onnx import defs
-
     opset = default_opset(model.proto)
     unknown = {
         node.op_type
         for node in all_nodes(model.proto.graph)
-        if is_standard(node) and not _has_schema(defs.get_schema, node.op_type, opset, defs.SchemaError)
+        if is_standard(node) and not has_schema(node.op_type, opset)
     }
     if not unknown:
         return ""
     return f"operators that opset {opset} does not have: {_listing(unknown)}; most backends refuse them"
-
-
-def _has_schema(lookup: Callable[..., Any], op: str, opset: int, missing: type[Exception]) -> bool:
-    try:
-        lookup(op, opset, "")
-    except missing:
-        return False
-    return True
 
 
 def _warn_control_flow(model: Model) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgert.errors import ModelError, nearest
-from edgert.graph import proto as messages
+from edgert.graph.check import check_graph, check_tensors, check_versions
 from edgert.graph.external import embed_external_data
 from edgert.graph.model import Model
 from edgert.graph.sniff import DEFAULT_FIX, fix_for, looks_like
@@ -20,19 +20,20 @@ if TYPE_CHECKING:
 def load(path: str | PathLike[str]) -> Model:
     """Reads an ONNX file, with its external data, into memory. Blocks on the disk.
 
-    The graph is not checked operator by operator: a backend knows better what it can run.
+    Operators that onnx does not know are let through: a backend knows better what it can run.
 
     Raises:
-        ModelError: the file is missing, unreadable, empty, cut short or not ONNX; it has no graph or outputs; its
-            external data is missing, cut short or outside the model's folder; it is newer than the installed onnx.
+        ModelError: the file is missing, unreadable, empty, cut short, damaged or not ONNX; it has no graph or outputs;
+            its external data is missing, cut short or outside the model's folder; it is newer than the installed onnx.
     """
     file = Path(path)
     data = read_file(file)
     proto = _parse(data, file)
-    _check_versions(proto, file)
-    _check_graph(proto, file)
+    check_versions(proto, file)
+    check_graph(proto, file)
     digest = hashlib.sha256(data)
     embed_external_data(proto, file, digest)
+    check_tensors(proto, file)
     return Model(proto, file, digest.hexdigest())
 
 
@@ -87,48 +88,3 @@ def _not_onnx(data: bytes, file: Path, detail: str) -> ModelError:
         why = f"it starts like an ONNX file but does not end like one after {len(data)} bytes"
         return ModelError(what, why=why, fix="download or export it again")
     return ModelError(f"{str(file)!r} is not an ONNX model", why=f"{detail} ({len(data)} bytes)", fix=DEFAULT_FIX)
-
-
-def _check_versions(proto: onnx.ModelProto, file: Path) -> None:
-    import onnx
-
-    known = onnx.defs.onnx_opset_version()
-    opset = messages.default_opset(proto)
-    installed = f"the installed onnx {onnx.__version__}"
-    if proto.ir_version > onnx.IR_VERSION:
-        why = f"it has IR version {proto.ir_version}; {installed} knows up to {onnx.IR_VERSION}"
-    elif opset > known:
-        why = f"it uses opset {opset}; {installed} knows up to {known}"
-    else:
-        return
-    fix = f"pip install --upgrade onnx, or export with opset {min(opset, known)} or lower"
-    raise ModelError(f"model {str(file)!r} is newer than the installed onnx", why=why, fix=fix)
-
-
-def _check_graph(proto: onnx.ModelProto, file: Path) -> None:
-    graph = proto.graph
-    missing = _missing(proto)
-    if missing:
-        fix = "download or export it again"
-        raise ModelError(f"model {str(file)!r} is incomplete: {missing}", why="cut short, or a bad export", fix=fix)
-    made = {name for node in graph.node for name in node.output}
-    made |= {item.name for item in graph.input} | {item.name for item in graph.initializer}
-    made |= {item.values.name for item in graph.sparse_initializer}
-    for output in graph.output:
-        if output.name not in made:
-            raise ModelError(
-                f"model {str(file)!r} never computes its output {output.name!r}",
-                why=f"no node makes it{nearest(output.name, made)}",
-                fix="export the model again",
-            )
-
-
-def _missing(proto: onnx.ModelProto) -> str:
-    if not proto.HasField("graph"):
-        return "no graph"
-    if not proto.graph.output:
-        return "no outputs"
-    needs_opset = proto.ir_version >= 3 and any(map(messages.is_standard, proto.graph.node))
-    if needs_opset and not any(item.domain in messages.DEFAULT_DOMAINS for item in proto.opset_import):
-        return "no operator-set version"
-    return ""

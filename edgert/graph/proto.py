@@ -49,13 +49,13 @@ def set_attribute(node: onnx.NodeProto, name: str, value: object) -> None:
 
 
 def dtype_name(element_type: int) -> str:
-    """``TensorProto`` element type → NumPy dtype name, ``"float32"``; strings are ``"object"``, unset is ``"unknown"``.
+    """``TensorProto`` element type → NumPy dtype name, ``"float32"``; strings are ``"object"``; else ``"unknown"``.
 
     Types NumPy lacks carry the name ml_dtypes gives them: ``"bfloat16"``, ``"float8_e4m3fn"``, ``"int4"``.
     """
-    from onnx import TensorProto, helper
+    from onnx import helper
 
-    if element_type == TensorProto.UNDEFINED:
+    if element_type not in helper.get_all_tensor_dtypes():
         return "unknown"
     return str(helper.tensor_dtype_to_np_dtype(element_type).name)
 
@@ -84,6 +84,17 @@ def default_opset(proto: onnx.ModelProto) -> int:
 def is_standard(node: onnx.NodeProto) -> bool:
     """Whether the node belongs to the standard operator set."""
     return node.domain in DEFAULT_DOMAINS
+
+
+def has_schema(op: str, opset: int) -> bool:
+    """Whether the standard operator set of that version has the operator."""
+    from onnx import defs
+
+    try:
+        defs.get_schema(op, opset, "")
+    except defs.SchemaError:
+        return False
+    return True
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
