@@ -39,7 +39,7 @@ def frame_of(
     *,
     pixels: tuple[U8, ...] | None = None,
     counter: Counter | None = None,
-    color: Color = Color(),
+    color: Color | None = None,
     stream: str = "camera",
     index: int = 0,
     media_ns: int = 0,
@@ -49,7 +49,7 @@ def frame_of(
     """A frame of noise, or of the given ``pixels``."""
     pixels = planes(form, width, height, index, padding) if pixels is None else pixels
     lease = lend(pixels, counter or Counter())
-    return Frame(stream, index, timestamp_ns, media_ns, width, height, form, pixels, lease, color)
+    return Frame(stream, index, timestamp_ns, media_ns, width, height, form, pixels, lease, color or Color())
 
 
 def result_of(frame: Frame | None = None, outputs: Mapping[str, Any] | None = None) -> Result:

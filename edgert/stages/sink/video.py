@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
@@ -128,19 +129,24 @@ class _VideoFile:
     def close(self) -> StageError | None:
         """Finishes the file; returns what went wrong, except for a file that was reported as failed already."""
         told = self._failed
+        steps: list[Callable[[], None]] = [self._flush, self._container.close, self._check]
+        failures = [failure for step in steps if (failure := self._attempt(step)) is not None]
+        if self._file.error is not None and self._format != "matroska":
+            self._file.cut_to_whole_fragments()
+        self._file.close()
+        return failures[0] if failures and not told else None
+
+    def _flush(self) -> None:
+        if self._started and not self._failed:
+            self._encode(None)
+
+    def _attempt(self, step: Callable[[], None]) -> StageError | None:
         try:
-            if self._started and not told:
-                self._encode(None)
-            self._container.close()
-            self._check()
+            step()
         except StageError as error:
             return error
         except self._av.FFmpegError as error:
-            return None if told else self._failure(error)
-        finally:
-            if self._file.error is not None and self._format != "matroska":
-                self._file.cut_to_whole_fragments()
-            self._file.close()
+            return self._failure(error)
         return None
 
     def _configure(self) -> None:

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import pytest
+
+from edgert.errors import DeviceError
+from edgert.runtime.record import Result
+from edgert.stages.sink import server as server_module
+from edgert.stages.sink.http import HttpSink
+from tests.helpers.frames import detections, frame_of, result_of
+
+STATS = {"fps": 24.5, "frames_out": 7, "dropped": 2, "latency_ms": {"p50": float("nan")}, "stages": {}}
+
+
+@pytest.fixture
+def sink() -> Iterator[HttpSink]:
+    sink = HttpSink("page", "127.0.0.1", 0, lambda: STATS)
+    sink.open()
+    yield sink
+    sink.close()
+
+
+def port_of(sink: HttpSink) -> int:
+    return int(sink.url.rstrip("/").rpartition(":")[2])
+
+
+def ask(
+    sink: HttpSink, path: str, method: str = "GET", host: str | None = None
+) -> tuple[int, http.client.HTTPMessage, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port_of(sink), timeout=5)
+    connection.request(method, path, headers={"Host": host} if host is not None else {})
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer.status, answer.headers, body
+
+
+def shown(index: int = 0) -> Result:
+    picture = np.full((48, 64, 3), 20 + 40 * index, np.uint8)
+    return replace(result_of(frame_of(index=index), {"find": detections((1, 1, 9, 9))}), picture=picture)
+
+
+class Viewer:
+    """Reads the multipart stream."""
+
+    def __init__(self, sink: HttpSink) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port_of(sink)), timeout=5)
+        self.socket.sendall(b"GET /stream.mjpg HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        self.file = self.socket.makefile("rb")
+        self.status = int(self.file.readline().split()[1])
+        self.headers = http.client.parse_headers(self.file)
+
+    def picture(self) -> np.ndarray:
+        while not self.file.readline().startswith(b"Content-Type: image/jpeg"):
+            pass
+        length = int(self.file.readline().split(b":")[1])
+        assert self.file.readline() == b"\r\n"
+        return cv2.imdecode(np.frombuffer(self.file.read(length), np.uint8), cv2.IMREAD_COLOR)
+
+    def close(self) -> None:
+        self.file.close()
+        self.socket.close()
+
+
+def test_the_page_holds_everything_it_needs(sink: HttpSink) -> None:
+    status, headers, body = ask(sink, "/")
+    text = body.decode()
+    assert status == 200 and headers["Content-Type"].startswith("text/html")
+    assert not re.search(r'(src|href)="(?!data:)', text) and "//cdn" not in text
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy and "script-src 'sha256-" in policy and "unsafe" not in policy
+    assert headers["X-Content-Type-Options"] == "nosniff" and headers["X-Frame-Options"] == "DENY"
+    assert "Access-Control-Allow-Origin" not in headers and "Python" not in headers["Server"]
+
+
+def test_stats_are_strict_json(sink: HttpSink) -> None:
+    sink.process(shown(3))
+    status, headers, body = ask(sink, "/stats.json")
+    data = json.loads(body, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert status == 200 and headers["Content-Type"] == "application/json"
+    assert data["stats"]["fps"] == 24.5 and data["stats"]["latency_ms"]["p50"] is None
+    assert data["latest"]["frame"] == 3 and data["latest"]["objects"][0]["label"] == "bolt"
+
+
+def test_a_snapshot_is_the_newest_picture(sink: HttpSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_NEXT_PICTURE_S", 0.05)
+    assert ask(sink, "/snapshot.jpg")[0] == 503
+    for index in range(3):
+        sink.process(shown(index))
+    status, headers, body = ask(sink, "/snapshot.jpg")
+    assert status == 200 and headers["Content-Type"] == "image/jpeg"
+    assert abs(float(cv2.imdecode(np.frombuffer(body, np.uint8), 1).mean()) - 100) < 3
+
+
+def test_viewers_see_new_pictures(sink: HttpSink) -> None:
+    viewer = Viewer(sink)
+    assert viewer.status == 200 and viewer.headers["Content-Type"].startswith("multipart/x-mixed-replace; boundary=")
+    for index in range(3):
+        sink.process(shown(index))
+        assert abs(float(viewer.picture().mean()) - (20 + 40 * index)) < 3
+    viewer.close()
+
+
+def test_a_viewer_who_does_not_read_stalls_nobody(sink: HttpSink) -> None:
+    idle = socket.create_connection(("127.0.0.1", port_of(sink)))
+    idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    idle.sendall(b"GET /stream.mjpg HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    noise = np.random.default_rng(0).integers(0, 256, (480, 640, 3), np.uint8)
+    viewer, slowest = Viewer(sink), 0.0
+    for index in range(20):
+        started = time.monotonic()
+        sink.process(replace(result_of(frame_of(index=index)), picture=noise))
+        slowest = max(slowest, time.monotonic() - started)
+        assert viewer.picture().shape == (480, 640, 3)
+    assert slowest < 0.2
+    idle.close()
+    viewer.close()
+
+
+def test_only_so_many_viewers(sink: HttpSink) -> None:
+    sink.process(shown())
+    viewers = [Viewer(sink) for _ in range(9)]
+    assert [viewer.status for viewer in viewers] == [200] * 8 + [503]
+    for viewer in viewers:
+        viewer.close()
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "[::1", "", "192.168.0.1", "localhost.evil"]
+)
+def test_a_strangers_name_for_this_machine_gets_nothing(sink: HttpSink, host: str) -> None:
+    sink.process(shown())
+    for path in ("/", "/stats.json", "/snapshot.jpg", "/stream.mjpg"):
+        status, _, body = ask(sink, path, host=host)
+        assert status == 403 and len(body) < 100
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:9999", "127.0.0.1:1", "[::1]:8080"])
+def test_tunnels_and_loopback_names_are_welcome(sink: HttpSink, host: str) -> None:
+    assert ask(sink, "/healthz", host=host)[::2] == (200, b"ok\n")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/etc/passwd", "/../../etc/passwd", "/%2e%2e/page.html", "/page.html", "/stream.mjpg/..", "/.git/config"],
+)
+def test_nothing_is_read_from_the_disk(sink: HttpSink, path: str) -> None:
+    assert ask(sink, path)[0] == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+def test_nothing_can_be_changed(sink: HttpSink, method: str) -> None:
+    assert ask(sink, "/", method)[0] == 501
+
+
+def test_head_has_no_body(sink: HttpSink) -> None:
+    status, headers, body = ask(sink, "/", "HEAD")
+    assert status == 200 and int(headers["Content-Length"]) > 1000 and body == b""
+    assert ask(sink, "/stream.mjpg", "HEAD")[0] == 200
+
+
+def test_a_failing_state_is_an_answer_not_a_crash() -> None:
+    sink = HttpSink("page", "127.0.0.1", 0, lambda: {"bad": object()})
+    sink.open()
+    assert ask(sink, "/stats.json")[0] == 500 and ask(sink, "/healthz")[0] == 200
+    sink.close()
+
+
+def test_close_ends_every_thread_at_once() -> None:
+    before = set(threading.enumerate())
+    sink = HttpSink("page", "127.0.0.1", 0, lambda: STATS)
+    sink.open()
+    result = shown()
+    sink.process(result)
+    viewers = [Viewer(sink) for _ in range(4)]
+    halfway = socket.create_connection(("127.0.0.1", port_of(sink)))  # says nothing at all
+    for viewer in viewers:
+        viewer.picture()
+    result.frame.lease.release()
+    started = time.monotonic()
+    sink.close()
+    assert time.monotonic() - started < 0.5
+    assert sink.url == "" and not result.frame.lease.alive
+    deadline = started + 0.5
+    while set(threading.enumerate()) - before and time.monotonic() < deadline:
+        threading.Event().wait(0.01)
+    assert set(threading.enumerate()) - before == set()
+    halfway.close()
+    for viewer in viewers:
+        viewer.close()
+
+
+def test_a_port_in_use(sink: HttpSink) -> None:
+    other = HttpSink("second", "127.0.0.1", port_of(sink), dict)
+    with pytest.raises(DeviceError, match=f"cannot listen on 127.0.0.1:{port_of(sink)}") as caught:
+        other.open()
+    other.close()
+    assert "port: 0" in caught.value.fix and caught.value.where == "stages.second"
+
+
+def test_an_address_of_another_machine() -> None:
+    with pytest.raises(DeviceError) as caught:
+        HttpSink("page", "192.0.2.1", 0, dict).open()  # TEST-NET-1, RFC 5737
+    assert "127.0.0.1" in caught.value.fix
+
+
+def test_ipv6_loopback() -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 on this machine")
+    sink = HttpSink("page", "::1", 0, dict)
+    try:
+        sink.open()
+    except DeviceError as error:
+        pytest.skip(f"no IPv6 loopback on this machine: {error.why}")
+    connection = http.client.HTTPConnection("::1", port_of(sink), timeout=5)
+    connection.request("GET", "/healthz")
+    assert connection.getresponse().status == 200
+    connection.close()
+    sink.close()
+    assert sink.url == ""

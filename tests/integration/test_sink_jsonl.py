@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgert.errors import StageError
+from edgert.stages.sink.jsonl import JsonlSink
+from tests.helpers.frames import result_of
+
+WRITER = """
+import itertools, sys
+from pathlib import Path
+from edgert.stages.sink.jsonl import JsonlSink
+from tests.helpers.frames import detections, frame_of, result_of
+sink = JsonlSink("events", Path(sys.argv[1]))
+sink.open()
+outputs = {"find": detections(*[(0, 0, n, n) for n in range(20)])}
+for index in itertools.count():
+    sink.process(result_of(frame_of(2, 2, index=index), outputs))
+    if index == 200:
+        print("go", flush=True)
+"""
+
+
+def test_a_full_device() -> None:
+    sink = JsonlSink("events", Path("/dev/full"))
+    sink.open()
+    with pytest.raises(StageError, match="cannot write /dev/full") as caught:
+        sink.process(result_of())
+    sink.close()
+    assert "No space left" in caught.value.why
+
+
+def test_a_reader_that_went_away(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    sink = JsonlSink("events", pipe)
+    sink.open()
+    sink.process(result_of())
+    assert json.loads(os.read(reader, 1 << 16))["stream"] == "camera"
+    os.close(reader)
+    with pytest.raises(StageError, match="cannot write"):
+        sink.process(result_of())
+    sink.close()
+
+
+def test_lines_are_whole_after_a_kill(tmp_path: Path) -> None:
+    path, root = tmp_path / "out.jsonl", Path(__file__).parents[2]
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"go\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    data = path.read_bytes()
+    rows = [json.loads(line) for line in data.splitlines()]
+    assert data.endswith(b"\n") and [row["frame"] for row in rows] == list(range(len(rows))) and len(rows) > 200
