@@ -1,0 +1,234 @@
+"""How long decoding takes per frame: ours and the NumPy code people write, on the same outputs, in one process.
+
+    python tests/bench/bench_decode.py [--rounds 15] [--calls 40] [--json FILE]
+
+Outputs are made up: noise that scores too little, and 60 boxes around nine objects that score enough, about what a
+detector says about a busy street. The other side decodes every row, multiplies every score, takes the best class of
+all and suppresses with a loop over the kept boxes (or, where a case says so, in OpenCV); both answers must be the same. Rounds alternate, so that other work
+on the machine meets both; reported is each side's best round's median. Exits 1 if an answer differs, or if decoding
+yolox_nano's output is not at least five times as quick as the code people write.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from edgert.stages.decode.decoded import Decoded
+from edgert.stages.decode.detection import Detector, Head
+from edgert.stages.decode.nms import suppress
+from edgert.stages.decode.segment import SegmentArgmax
+from edgert.stages.decode.yolov8 import YoloV8
+from edgert.stages.decode.yolox import YoloX
+from edgert.stages.geometry import Geometry
+
+F32 = npt.NDArray[np.float32]
+Call = Callable[[], Any]
+BAR = 5.0
+SCORE, IOU = 0.4, 0.45
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case; times in microseconds per frame."""
+
+    case: str
+    ours_us: float
+    plain_us: float | None
+    same: bool | None
+
+
+def letterbox(side: int) -> Geometry:
+    """A 1920x1080 picture in a square network, top-left."""
+    return Geometry(1920 / side, 1920 / side, 0, 0, (side, side), (0, 0, 1920, 1080))
+
+
+def crowd(rng: np.random.Generator, side: int) -> tuple[F32, F32, npt.NDArray[np.int64]]:
+    """60 boxes x, y, w, h around nine objects, their scores, and classes."""
+    objects = rng.integers(0, 9, 60)
+    centre = np.stack([objects % 3, objects // 3], axis=1) * side * 0.28 + side * 0.2
+    boxes = np.hstack([centre + rng.normal(0, 2, (60, 2)), side * 0.2 + rng.normal(0, 2, (60, 2))])
+    return boxes.astype(np.float32), rng.uniform(0.45, 0.95, 60).astype(np.float32), objects * 7
+
+
+def grid(side: int) -> tuple[F32, F32]:
+    """(S, 2) cells and (S, 1) strides of 8, 16, 32, as most code makes them."""
+    cells, strides = [], []
+    for stride in (8, 16, 32):
+        count = side // stride
+        x, y = np.meshgrid(np.arange(count), np.arange(count))
+        cells.append(np.stack([x, y], 2).reshape(-1, 2))
+        strides.append(np.full((count * count, 1), stride))
+    return np.concatenate(cells).astype(np.float32), np.concatenate(strides).astype(np.float32)
+
+
+def yolox_output(side: int) -> F32:
+    """[S, 85], as the model writes it."""
+    rng = np.random.default_rng(1)
+    cells, strides = grid(side)
+    output = rng.uniform(0, 1, (len(cells), 85)).astype(np.float32)
+    output[:, 4] = rng.uniform(0, 0.05, len(cells))
+    output[rng.choice(len(cells), 60), 4] = 0.45
+    output[:, 5:] *= 0.8  # so these are objects of no clear class
+    rows = rng.choice(len(cells), 60, replace=False)
+    boxes, scores, classes = crowd(rng, side)
+    output[rows, :2] = boxes[:, :2] / strides[rows] - cells[rows]
+    output[rows, 2:4] = np.log(boxes[:, 2:] / strides[rows])
+    output[rows, 4], output[rows, 5:] = 1, 0.01
+    output[rows, 5 + classes] = scores
+    return output
+
+
+def yolov8_output(side: int) -> F32:
+    """[84, S]."""
+    rng = np.random.default_rng(2)
+    count = len(grid(side)[0])
+    output = rng.uniform(0, 0.05, (84, count)).astype(np.float32)
+    columns = rng.choice(count, 60, replace=False)
+    boxes, scores, classes = crowd(rng, side)
+    output[:4, columns] = boxes.T
+    output[4 + classes, columns] = scores
+    return output
+
+
+def plain_yolox(output: F32, side: int, scale: float) -> tuple[F32, F32, F32]:
+    """All rows decoded, all scores multiplied."""
+    cells, strides = grid(side)
+    xy, wh = (output[:, :2] + cells) * strides, np.exp(output[:, 2:4]) * strides
+    return plain_finish(xy, wh, output[:, 4:5] * output[:, 5:], scale)
+
+
+def plain_yolov8(output: F32, scale: float) -> tuple[F32, F32, F32]:
+    """Turned round first."""
+    rows = output.T
+    return plain_finish(rows[:, :2], rows[:, 2:4], rows[:, 4:], scale)
+
+
+def plain_finish(xy: F32, wh: F32, table: F32, scale: float) -> tuple[F32, F32, F32]:
+    """Best class of every row, threshold, suppression per class."""
+    classes = table.argmax(1)
+    scores = table.max(1)
+    boxes = np.concatenate([xy - wh / 2, xy + wh / 2], axis=1)
+    keep = scores > SCORE
+    boxes, scores, classes = boxes[keep], scores[keep], classes[keep]
+    rows = plain_nms(boxes + classes[:, None] * 4096, scores)
+    out = np.clip(boxes[rows] * scale, 0, [1920, 1080, 1920, 1080])
+    return out, scores[rows], classes[rows]
+
+
+def plain_nms(boxes: F32, scores: F32) -> list[int]:
+    """The loop everybody copies."""
+    x1, y1, x2, y2 = boxes.T
+    areas, order, kept = (x2 - x1) * (y2 - y1), scores.argsort()[::-1], []
+    while order.size:
+        best = order[0]
+        kept.append(int(best))
+        rest = order[1:]
+        width = np.maximum(0, np.minimum(x2[best], x2[rest]) - np.maximum(x1[best], x1[rest]))
+        height = np.maximum(0, np.minimum(y2[best], y2[rest]) - np.maximum(y1[best], y1[rest]))
+        shared = width * height
+        order = rest[shared / (areas[best] + areas[rest] - shared) <= IOU]
+    return kept
+
+
+def case(name: str, ours: Call, plain: Call | None, rounds: int, calls: int) -> Row:
+    """Measures one pair."""
+    same = None if plain is None else agree(ours(), plain())
+    best = [min(medians) for medians in zip(*[_round((ours, plain), calls) for _ in range(rounds)], strict=True)]
+    return Row(name, round(best[0], 1), None if plain is None else round(best[1], 1), same)
+
+
+def _round(sides: tuple[Call, Call | None], calls: int) -> list[float]:
+    return [0.0 if side is None else _median_us(side, calls) for side in sides]
+
+
+def _median_us(call: Call, calls: int) -> float:
+    times = []
+    for _ in range(calls):
+        start = time.perf_counter_ns()
+        call()
+        times.append((time.perf_counter_ns() - start) / 1e3)
+    return statistics.median(times)
+
+
+def agree(ours: Any, plain: Any) -> bool:
+    """Same boxes within a hundredth of a pixel, or the same indices."""
+    if not isinstance(plain, tuple):
+        return np.array_equal(getattr(ours, "mask", ours), plain)
+    found = (ours.boxes, ours.scores, ours.classes)
+    return len(ours) == len(plain[1]) and all(np.allclose(a, b, atol=0.01) for a, b in zip(found, plain, strict=True))
+
+
+def cases(rounds: int, calls: int) -> list[Row]:
+    """All of them."""
+
+    def detect(head: Head, output: F32, side: int) -> Call:
+        decoder, geometry = Detector(head, SCORE, IOU), letterbox(side)
+        return lambda: decoder([output], geometry)
+
+    rng = np.random.default_rng(3)
+    yolox, yolov8 = yolox_output(416), yolov8_output(640)
+    final = np.zeros((300, 6), np.float32)
+    final[:9] = [10, 10, 50, 50, 0.9, 1]
+    maps = rng.standard_normal((21, 257, 257)).astype(np.float32)
+    last = np.ascontiguousarray(maps.transpose(1, 2, 0))
+    whole = Geometry(1, 1, 0, 0, (257, 257), (0, 0, 257, 257))
+    segment = SegmentArgmax()
+    corner, size = rng.uniform(0, 600, (3000, 2)), rng.uniform(5, 60, (3000, 2))
+    boxes, scores = np.hstack([corner, corner + size]).astype(np.float32), rng.random(3000).astype(np.float32)
+    classes = np.zeros(3000, np.int32)
+    rectangles = np.hstack([corner, size]).astype(np.float64)
+
+    def suppressing(count: int) -> Call:
+        return lambda: suppress(boxes[:count], scores[:count], classes[:count], IOU, count)
+
+    def in_opencv(count: int) -> Call:
+        return lambda: np.array(cv2.dnn.NMSBoxesBatched(rectangles[:count], scores[:count], classes[:count], 0.0, IOU))
+
+    scale8 = 1920 / 640
+    return [
+        case(
+            "yolox [3549, 85]", detect(YoloX(), yolox, 416), lambda: plain_yolox(yolox, 416, 1920 / 416), rounds, calls
+        ),
+        case("yolov8 [84, 8400]", detect(YoloV8(), yolov8, 640), lambda: plain_yolov8(yolov8, scale8), rounds, calls),
+        case("end to end [300, 6]", detect(Decoded(), final, 640), None, rounds, calls),
+        case("argmax [21, 257, 257]", lambda: segment([maps], whole), lambda: maps.argmax(0), rounds, calls // 8),
+        case("argmax [257, 257, 21]", lambda: segment([last], whole), lambda: last.argmax(2), rounds, calls // 8),
+        case("suppress 60", suppressing(60), lambda: np.array(plain_nms(boxes[:60], scores[:60])), rounds, calls),
+        case("suppress 60, OpenCV", suppressing(60), in_opencv(60), rounds, calls),
+        case("suppress 3000", suppressing(3000), lambda: np.array(plain_nms(boxes, scores)), rounds, 2),
+        case("suppress 3000, OpenCV", suppressing(3000), in_opencv(3000), rounds, 2),
+    ]
+
+
+def main() -> int:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--calls", type=int, default=40)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    cv2.setNumThreads(1)
+    rows = cases(options.rounds, options.calls)
+    for row in rows:
+        plain = "" if row.plain_us is None else f"{row.plain_us:9.1f} us plain  {row.plain_us / row.ours_us:5.1f}x"
+        print(f"{row.case:24}{row.ours_us:9.1f} us{plain}{'' if row.same is not False else '  DIFFERENT'}")
+    if options.json:
+        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    quick = (rows[0].plain_us or 0) >= BAR * rows[0].ours_us
+    return 0 if quick and all(row.same is not False for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+"""Bar 1: null source → infer → null sink reaches ≥ 0.97 of the bare engine. Three models, from small to large.
+
+    python tests/bench/bench_overhead.py [--json FILE]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from report import DATA, main
+
+from edgert.bench.measure import Figure
+from edgert.bench.overhead import overhead
+from edgert.config import ModelConfig, load_pipeline
+
+COCO = {"task": {"detect": "yolox"}, "input": {"anchor": "top_left", "color": "bgr"}}
+HELLO = Path(__file__).parents[2] / "pipelines" / "hello.yaml"
+
+
+def measure() -> Iterator[Figure]:
+    yield overhead(load_pipeline(HELLO).config.models["parts"], rounds=9, frames=120)
+    path = DATA / "models" / "yolox_nano_416.onnx"
+    if path.exists():
+        yield overhead(ModelConfig.model_validate({"onnx": str(path), **COCO}), rounds=9, frames=60)
+
+
+if __name__ == "__main__":
+    main(__doc__.splitlines()[0], measure)

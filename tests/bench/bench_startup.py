@@ -1,0 +1,24 @@
+"""Bar 4: first result ≤ 2 s, import ≤ 0.3 s, ≤ 150 MB before a model, ≤ 25 packages and ≤ 460 MB installed.
+
+    python tests/bench/bench_startup.py [--json FILE]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from report import main
+
+from edgert.bench.measure import Figure
+from edgert.bench.startup import startup
+
+HELLO = Path(__file__).parents[2] / "pipelines" / "hello.yaml"
+
+
+def measure() -> Iterator[Figure]:
+    yield from startup(HELLO, rounds=9)
+
+
+if __name__ == "__main__":
+    main(__doc__.splitlines()[0], measure)

@@ -1,0 +1,105 @@
+"""Bar 2: 1080p H.264 → tensor in ≤ 0.6 of the OpenCV loop's CPU time; the whole pipeline ≥ 1.25 of its frames/s.
+
+The clip is made of the evaluation photographs, each shown for a few frames while the view drifts over it, so that the
+video has the content of photographs and the motion of a camera. The OpenCV loop is the one people write:
+VideoCapture.read, resize, letterbox, float NCHW, session.run, and the same decoder.
+
+    python tests/bench/bench_video.py [--json FILE]
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import onnxruntime
+from report import DATA, main, needs
+
+from edgert.bench.measure import Figure
+from edgert.bench.video import Letterbox, preprocess_cost, preprocess_error, read_bgr, whole_pipeline
+from edgert.board.host import core_count
+from edgert.config import DetectTask
+from edgert.memory import Counter, lend
+from edgert.pipeline import Pipeline
+from edgert.runtime import Detections, Frame, Result
+from edgert.runtime.plain import plain
+from edgert.stages.decode.select import decoder_for
+from edgert.stages.sink.video import VideoSink
+
+FRAMES, PER_PHOTO = 240, 10
+WIDTH, HEIGHT = 1920, 1080
+PIPELINE = """
+models:
+  coco: {{onnx: {onnx}, task: {{detect: yolox, score: 0.3}}, input: {{anchor: top_left, color: bgr}}}}
+stages:
+  clip: {{source: {clip}}}
+  find: {{infer: coco, from: clip}}
+  keep: {{sink: callback, from: find}}
+  events: {{sink: jsonl, from: find, path: {out}}}
+"""
+
+
+def write_photographs(path: Path) -> Path:
+    """A clip of drifting photographs, H.264 CRF 23."""
+    photos = sorted((DATA / "images" / "coco_val").glob("*.jpg"))
+    sink = VideoSink("clip", path)
+    sink.open()
+    counter = Counter()
+    for n in range(FRAMES):
+        photo = cv2.imread(str(photos[n // PER_PHOTO % len(photos)]))
+        scale = 1.1 * max(WIDTH / photo.shape[1], HEIGHT / photo.shape[0])
+        large = cv2.resize(photo, None, fx=scale, fy=scale, interpolation=cv2.INTER_CUBIC)
+        x, y = 4 * (n % PER_PHOTO), 2 * (n % PER_PHOTO)
+        picture = np.ascontiguousarray(large[y : y + HEIGHT, x : x + WIDTH])
+        frame = Frame("x", n, n, n * 33_333_333, WIDTH, HEIGHT, "bgr", (picture,), lend(picture, counter))
+        sink.process(Result(frame))
+    sink.close()
+    return path
+
+
+def sequential(clip: Path, onnx: Path, out: Path) -> list[Detections]:
+    """The loop people write."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = core_count()
+    session = onnxruntime.InferenceSession(str(onnx), options, providers=["CPUExecutionProvider"])
+    decode = decoder_for(DetectTask(detect="yolox", score=0.3), ())
+    recipe = Letterbox(416, 416, True, False, 1.0)
+    found = []
+    with out.open("w") as lines:
+        for bgr in read_bgr(clip):
+            tensor, geometry = recipe.apply(bgr)
+            outputs = session.run(None, {"images": tensor})
+            found.append(decode([outputs[0][0]], geometry))
+            lines.write(json.dumps(plain(found[-1])) + "\n")
+    return found
+
+
+def piped(clip: Path, onnx: Path, folder: Path) -> list[Detections]:
+    """The same by a pipeline file."""
+    file = folder / "bench.yaml"
+    file.write_text(PIPELINE.format(onnx=onnx, clip=clip, out=folder / "ours.jsonl"))
+    found: list[Detections] = []
+    with Pipeline(file, callbacks={"keep": lambda result: found.append(result.detections)}) as pipeline:
+        pipeline.run()
+    return found
+
+
+def measure() -> Iterator[Figure]:
+    onnx = DATA / "models" / "yolox_nano_416.onnx"
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        clip = write_photographs(folder / "photographs.mp4")
+        yield from preprocess_cost(clip, FRAMES)
+        yield preprocess_error(clip)
+        yield from whole_pipeline(
+            lambda: piped(clip, onnx, folder), lambda: sequential(clip, onnx, folder / "theirs.jsonl")
+        )
+
+
+if __name__ == "__main__":
+    needs("models/yolox_nano_416.onnx", "images/coco_val")
+    main(__doc__.splitlines()[0], measure)
