@@ -100,13 +100,13 @@ class Pool:
         try:
             root = self._free.get(timeout=timeout_s)
             for _ in range(self._free.qsize()):
-                if not _is_held(root):
+                if _references(root) <= _HELD_BY_NOBODY:
                     break
                 self._free.put(root)
                 root = self._free.get(timeout=timeout_s)
         except queue.Empty:
             return None
-        if _is_held(root):
+        if _references(root) > _HELD_BY_NOBODY:
             self.counter.escaped()
             root = self._allocate()
         # NumPy chains every further view to `root`, so its reference count tells whether any array is still around.
@@ -124,14 +124,12 @@ def _references(root: U8) -> int:
 
 
 def _count_references() -> int:
-    """What :func:`_references` says, on this interpreter, of an array that only its caller's variable holds."""
+    """What :func:`_references` says, on this interpreter, to a caller like :meth:`Pool.acquire` that alone holds an
+    array, in a variable that a closure shares."""
     root = np.empty(1, np.uint8)
-    return _references(root)
+    count = _references(root)
+    (lambda: root)()
+    return count
 
 
 _HELD_BY_NOBODY = _count_references()
-
-
-def _is_held(root: U8) -> bool:
-    """Whether anything but the caller's one variable (and this call's) refers to a buffer."""
-    return _references(root) > _HELD_BY_NOBODY + 1
