@@ -106,10 +106,11 @@ def best_class(scores: F32, floor: float) -> tuple[Index, F32, I32]:
         (M,) rows rising, (M,) float32 scores, (M,) int32 classes.
     """
     rows = np.flatnonzero(scores >= floor) // scores.shape[1]
-    rows = rows[np.diff(rows, prepend=-1) > 0]
-    picked = scores[rows]
-    classes = picked.argmax(axis=1)
-    return rows, np.take_along_axis(picked, classes[:, None], axis=1)[:, 0], classes.astype(np.int32)
+    first = np.ones(len(rows), np.bool_)
+    np.not_equal(rows[1:], rows[:-1], out=first[1:])
+    rows = rows[first]
+    classes = scores[rows].argmax(axis=1)
+    return rows, scores[rows, classes], classes.astype(np.int32)
 
 
 def every_class(scores: F32, floor: float) -> tuple[Index, F32, I32]:

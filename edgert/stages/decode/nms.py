@@ -1,4 +1,9 @@
-"""Non-maximum suppression: of the boxes that overlap, the best one stays."""
+"""Non-maximum suppression: of the boxes that overlap, the best one stays.
+
+Not ``cv2.dnn.NMSBoxesBatched``: it keeps classes apart by shifting their boxes by the greatest coordinate, which mixes
+them up where boxes reach below zero, as they do at the edge of a picture. It is quicker for a few dozen boxes, slower
+for many; tests/bench/bench_decode.py has both.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,7 @@ Bool = npt.NDArray[np.bool_]
 CANDIDATES = 3000
 """Boxes looked at per frame, best first; weaker ones could only matter to a frame with more objects than any limit."""
 _BLOCK = 256
+_STRONGER: Bool = np.triu(np.ones((_BLOCK, _BLOCK), np.bool_), 1)  # [i, j]: i comes before j
 
 
 def suppress(boxes: F32, scores: F32, classes: I32, iou: float, limit: int) -> Index:
@@ -36,14 +42,14 @@ def suppress(boxes: F32, scores: F32, classes: I32, iou: float, limit: int) -> I
         (K,) rows, K <= limit; at most the :data:`CANDIDATES` best rows are considered.
     """
     order = strongest(scores, CANDIDATES)
-    kept = order[:0]
-    for start in range(0, len(order), _BLOCK):
-        block = order[start : start + _BLOCK]
-        if len(kept):
-            block = block[~_overlap(boxes, classes, kept, block, iou).any(axis=0)]
-        kept = np.concatenate([kept, block[_survivors(_overlap(boxes, classes, block, block, iou))]])
+    block = order[:_BLOCK]
+    kept = block[_survivors(_overlap(boxes, classes, block, block, iou))]
+    for start in range(_BLOCK, len(order), _BLOCK):
         if len(kept) >= limit:
             break
+        block = order[start : start + _BLOCK]
+        block = block[~_overlap(boxes, classes, kept, block, iou).any(axis=0)]
+        kept = np.concatenate([kept, block[_survivors(_overlap(boxes, classes, block, block, iou))]])
     return kept[:limit]
 
 
@@ -57,8 +63,8 @@ def strongest(scores: F32, limit: int) -> Index:
 
 
 def _survivors(over: Bool) -> Bool:
-    """Rows left by greedy suppression; ``over[i, j]`` says that i would suppress j, rows are by falling score."""
-    over = np.triu(over, 1)
+    """Rows of a block left by greedy suppression; ``over[i, j]`` says that they overlap, rows are by falling score."""
+    over = over & _STRONGER[: len(over), : len(over)]
     alive = ~over.any(axis=0)
     if alive.all():
         return alive
@@ -70,13 +76,21 @@ def _survivors(over: Bool) -> Bool:
 
 
 def _overlap(boxes: F32, classes: I32, first: Index, second: Index, iou: float) -> Bool:
-    """(F, S) whether two boxes of one class overlap by more than ``iou``; the division is multiplied out."""
-    x1, y1, x2, y2 = boxes[first].T[:, :, None]
-    u1, v1, u2, v2 = boxes[second].T[:, None, :]
-    width = np.minimum(x2, u2) - np.maximum(x1, u1)
-    height = np.minimum(y2, v2) - np.maximum(y1, v1)
-    shared = np.maximum(width, 0, out=width) * np.maximum(height, 0, out=height)
-    union = (x2 - x1) * (y2 - y1) + (u2 - u1) * (v2 - v1) - shared
-    over: Bool = shared > iou * union
+    """(F, S) whether two boxes of one class overlap by more than ``iou``.
+
+    shared / (a + b - shared) > iou, without the division: shared * (1 + iou) > iou * a + iou * b.
+    """
+    x1, y1, x2, y2 = np.ascontiguousarray(boxes[first].T)[:, :, None]
+    u1, v1, u2, v2 = np.ascontiguousarray(boxes[second].T)
+    shared, height = np.minimum(x2, u2), np.minimum(y2, v2)
+    spare = np.maximum(x1, u1)
+    shared -= spare
+    height -= np.maximum(y1, v1, out=spare)
+    np.maximum(shared, 0, out=shared)
+    shared *= np.maximum(height, 0, out=height)
+    shared *= np.float32(1 + iou)
+    weighted = np.float32(iou)
+    np.add((x2 - x1) * (y2 - y1) * weighted, (u2 - u1) * (v2 - v1) * weighted, out=spare)
+    over: Bool = shared > spare
     over &= classes[first][:, None] == classes[second]
     return over

@@ -49,10 +49,11 @@ class YoloV8:
 
 def _read_columns(raw: F32, score: float) -> Candidates:
     """The maximum runs along memory; which class it was is asked of the few columns that pass."""
-    columns = np.flatnonzero(raw[4:].max(axis=0) >= score)
+    best = raw[4:].max(axis=0)
+    columns = np.flatnonzero(best >= score)
     found = raw[:, columns].T
-    _, scores, classes = best_class(found[:, 4:], score)
-    return Candidates(corners(found[:, :2], found[:, 2:4]), scores, classes)
+    classes = found[:, 4:].argmax(axis=1).astype(np.int32)
+    return Candidates(corners(found[:, :2], found[:, 2:4]), best[columns], classes)
 
 
 def _read_rows(raw: F32, score: float) -> Candidates:

@@ -85,6 +85,11 @@ def test_classes_do_not_suppress_each_other() -> None:
     assert rows.tolist() == [1, 2]
 
 
+def test_classes_stay_apart_also_below_zero() -> None:
+    boxes = np.array([[0, 0, 10, 10], [-11, -11, -1, -1]], np.float32)
+    assert len(suppress(boxes, np.array([0.9, 0.8], np.float32), np.array([0, 1], np.int32), 0.1, 9)) == 2
+
+
 def test_only_the_best_candidates_are_looked_at() -> None:
     count = CANDIDATES + 500
     start = np.arange(count, dtype=np.float32) * 3

@@ -1,0 +1,101 @@
+"""The evaluation data: real models and photographs that do not come with the project.
+
+Looked for in the folder ``$EDGERT_DATA``, by default ``../shared/data`` beside the repository; a test that needs a part
+that is not there is skipped and says which.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+import pytest
+
+from edgert.config import InputConfig
+from edgert.memory import Counter, lend
+from edgert.runtime import Frame
+from edgert.runtime.frame import U8
+from edgert.stages.decode.base import Array
+from edgert.stages.geometry import Geometry
+from edgert.stages.preprocess import Preprocessor
+
+FOLDER = Path(os.environ.get("EDGERT_DATA") or Path(__file__).resolve().parents[2] / ".." / "shared" / "data")
+
+
+def data(*parts: str) -> Path:
+    """A file or folder of the evaluation data; skips the test without it."""
+    path = FOLDER.joinpath(*parts)
+    if not path.exists():
+        pytest.skip(f"evaluation data {'/'.join(parts)} is not in {FOLDER}; set EDGERT_DATA to the folder that has it")
+    return path
+
+
+def frame(picture: U8) -> Frame:
+    """A BGR picture as a frame."""
+    height, width = picture.shape[:2]
+    return Frame("photo", 0, 0, 0, width, height, "bgr", (picture,), lend(picture, Counter()))
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A photograph and its true boxes: (N, 4) x1, y1, x2, y2 in pixels, and (N,) categories."""
+
+    key: int
+    path: Path
+    boxes: npt.NDArray[np.float64]
+    categories: npt.NDArray[np.int64]
+
+    @property
+    def picture(self) -> U8:
+        """(height, width, 3) BGR."""
+        return read(self.path)
+
+
+def read(path: Path) -> U8:
+    """A picture file as (height, width, 3) BGR."""
+    picture = cv2.imread(str(path))
+    assert picture is not None, path
+    return picture.astype(np.uint8, copy=False)
+
+
+def photos(name: str, limit: int | None = None) -> list[Photo]:
+    """The first ``limit`` photographs of ``coco_val`` or ``coco_calib``."""
+    table = json.loads(data("images", f"{name}.json").read_text())
+    found = []
+    for image in table["images"][:limit]:
+        rows = [one for one in table["annotations"] if one["image_id"] == image["id"]]
+        boxes = np.array([one["bbox"] for one in rows], np.float64).reshape(-1, 4)
+        boxes[:, 2:] += boxes[:, :2]
+        categories = np.array([one["category_id"] for one in rows], np.int64)
+        found.append(Photo(image["id"], data("images", name, image["file_name"]), boxes, categories))
+    return found
+
+
+class Network:
+    """A model of the evaluation data on ONNX Runtime, one thread, its input filled as edgert fills it."""
+
+    def __init__(self, name: str, config: InputConfig, shape: tuple[int, ...] | None = None) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 3  # errors only
+        self._session: Any = onnxruntime.InferenceSession(str(data("models", f"{name}.onnx")), options)
+        picture = self._session.get_inputs()[0]
+        self._name = picture.name
+        self._tensor = np.zeros(shape or picture.shape, np.float32)
+        self._preprocessor = Preprocessor(config, self._tensor)
+
+    def run(self, picture: U8) -> tuple[list[Array], Geometry]:
+        """What it says about a picture, ready for a decoder."""
+        return self.run_frame(frame(picture))
+
+    def run_frame(self, one: Frame) -> tuple[list[Array], Geometry]:
+        """What it says about a frame or crop."""
+        geometry = self._preprocessor.into(0, one)
+        return [output[0] for output in self._session.run(None, {self._name: self._tensor})], geometry
