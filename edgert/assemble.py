@@ -142,7 +142,7 @@ class _Assembler:
         try:
             return self._make(name, stage, where)
         except EdgertError as error:
-            raise error.at(where)  # noqa: B904 - the same error, with its place
+            raise self.file.located(error, where)  # noqa: B904 - the same error, with its place
 
     def _make(self, name: str, stage: StageConfig, where: str) -> Source | Stage:
         if isinstance(stage, SourceStage):
@@ -182,7 +182,7 @@ class _Assembler:
             picture = picture_input(session.inputs, str(model.onnx))
             preprocessor = Preprocessor(model.input, session.inputs[picture], where)
         except EdgertError as error:
-            raise error.at(where)  # noqa: B904 - the same error, with its place
+            raise self.file.located(error, where)  # noqa: B904 - the same error, with its place
         decoder = self._decoder(stage.infer, model, engine, preprocessor.network)
         inner = Infer(name, session, preprocessor, decoder, stage.every)
         if stage.crop is None:

@@ -62,7 +62,7 @@ class Pipeline:
         for stage, function in callbacks.items():
             if getattr(self.file.config.stages.get(stage), "sink", None) != "callback":
                 self._listen(stage, function)
-        self._runner = Runner(self._assembly.nodes, clock)
+        self._runner = Runner(self._assembly.nodes, clock, self.file.located)
         self._started = False
 
     def __enter__(self) -> Pipeline:

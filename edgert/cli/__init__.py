@@ -11,6 +11,9 @@ from typing import Annotated
 
 import typer
 
+from edgert.cli.bench import bench
+from edgert.cli.doctor import doctor
+from edgert.cli.inspect import inspect
 from edgert.cli.run import run
 from edgert.cli.schema import schema
 from edgert.cli.validate import validate
@@ -25,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (run, validate, schema):
+for verb in (run, validate, schema, doctor, inspect, bench):
     app.command()(verb)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import typer
@@ -10,6 +12,8 @@ import typer
 from edgert.cli.summary import stage_table
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from edgert.pipeline import Pipeline
     from edgert.runtime import Summary
 
@@ -21,7 +25,8 @@ def show(pipeline: Pipeline, *, duration_s: float | None, plain: bool, quiet: bo
     """Runs the pipeline to its end, or for ``duration_s``, showing how it goes. Raises its first error."""
     from rich.console import Console
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, highlight=False)
+    _log_to(console, quiet)
     pipeline.start()
     if quiet:
         _watch(pipeline, duration_s, lambda summary: None, _LINE_EVERY_S)
@@ -34,7 +39,18 @@ def show(pipeline: Pipeline, *, duration_s: float | None, plain: bool, quiet: bo
             _watch(pipeline, duration_s, lambda summary: live.update(stage_table(summary, _line(summary))), _REFRESH_S)
 
 
-def _watch(pipeline: Pipeline, duration_s: float | None, tell: object, every_s: float) -> None:
+def _log_to(console: Console, quiet: bool) -> None:
+    """edgert's own messages (a camera lost, a live page opened) on the console that the live view shares."""
+    from rich.logging import RichHandler
+
+    handler = RichHandler(console=console, show_path=False, show_level=False, log_time_format="%H:%M:%S", markup=False)
+    logger = logging.getLogger("edgert")
+    logger.handlers = [handler]
+    logger.propagate = False
+    logger.setLevel(logging.WARNING if quiet else logging.INFO)
+
+
+def _watch(pipeline: Pipeline, duration_s: float | None, tell: Callable[[Summary], None], every_s: float) -> None:
     started = last = time.monotonic()
     while not pipeline.wait(0.1):
         now = time.monotonic()
@@ -43,7 +59,7 @@ def _watch(pipeline: Pipeline, duration_s: float | None, tell: object, every_s: 
             duration_s = None
         if now - last >= every_s:
             last = now
-            tell(pipeline.summary())  # type: ignore[operator]
+            tell(pipeline.summary())
 
 
 def _line(summary: Summary) -> str:

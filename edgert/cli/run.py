@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from edgert.cli.option import DebugOption, JsonOption, PipelineArgument, SetOption, pipeline_path, write_json
-from edgert.errors import EXIT_OK
 
 
 def run(
@@ -32,16 +31,13 @@ def run(
         edgert run pipeline.yaml --set stages.camera.source=clip.mp4 --json summary.json
     """
     from edgert.cli.live import show
+    from edgert.cli.signals import stop_on_signal
     from edgert.cli.summary import print_summary
     from edgert.pipeline import Pipeline
 
-    from edgert.cli.signals import stop_on_signal
-
-    with Pipeline(pipeline_path(pipeline), overrides or ()) as running, stop_on_signal(running.stop) as signalled:
+    with Pipeline(pipeline_path(pipeline), overrides or ()) as running, stop_on_signal(running.stop):
         show(running, duration_s=duration, plain=plain, quiet=quiet)
         summary = running.summary()
     print_summary(running.file, summary, to_stderr=str(json) == "-")
     if json is not None:
         write_json(summary.to_json(), json)
-    if signalled.count > 1:
-        raise typer.Exit(EXIT_OK)

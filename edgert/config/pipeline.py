@@ -14,8 +14,9 @@ from edgert.config.fields import Bytes, Name, Seconds, Section, Watts
 from edgert.config.flow import check_flow
 from edgert.config.model import TASK_VERBS, ModelConfig
 from edgert.config.stage import STAGE_VERBS, StageConfig
+from edgert.config.variable import hide_in
 from edgert.config.verb import explain_no_verb
-from edgert.errors import ConfigError
+from edgert.errors import ConfigError, EdgertError
 
 
 class BudgetConfig(Section):
@@ -23,16 +24,16 @@ class BudgetConfig(Section):
 
     power: Watts | None = None
     memory: Bytes | None = None
-    latency: Seconds | None = Field(None, description="p99 from capture to sink")
+    latency: Seconds | None = Field(default=None, description="p99 from capture to sink")
     when_exceeded: Literal["warn", "degrade", "stop"] = "warn"
 
 
 class PipelineConfig(Section):
     """A pipeline file: camera to model to output."""
 
-    schema_version: Literal[1] = Field(1, alias="schema", description="version of this format")
-    name: str = Field("pipeline", min_length=1)
-    board: str = Field("auto", description="auto is this machine")
+    schema_version: Literal[1] = Field(default=1, alias="schema", description="version of this format")
+    name: str = Field(default="pipeline", min_length=1)
+    board: str = Field(default="auto", description="auto is this machine")
     budgets: BudgetConfig = BudgetConfig()
     models: dict[Name, ModelConfig] = Field(default_factory=dict)
     stages: dict[Name, StageConfig] = Field(min_length=1)
@@ -48,6 +49,16 @@ class PipelineFile:
     def where(self, *loc: str | int) -> str:
         """``file:line key.path`` of a key."""
         return self.document.where(loc)
+
+    def located(self, error: EdgertError, default: str = "") -> EdgertError:
+        """The error, its bare key path (``stages.camera.source``) completed with file and line.
+
+        Args:
+            default: its place if it names none.
+        """
+        bare = error.where.startswith(("stages.", "models.")) and " " not in error.where
+        error.where = self.where(*error.where.split(".")) if bare else error.where or default
+        return error
 
 
 def load_pipeline(
@@ -65,13 +76,20 @@ def load_pipeline(
     """
     document = read(path, overrides, env)
     try:
-        config = PipelineConfig.model_validate(document.data, context={"directory": document.path.parent})
+        config = _validated(document)
+        check_flow(config.stages, tuple(config.models), document.where)
+    except ConfigError as error:
+        raise hide_in(error, document.variables) from None
+    return PipelineFile(config, document)
+
+
+def _validated(document: Document) -> PipelineConfig:
+    try:
+        return PipelineConfig.model_validate(document.data, context={"directory": document.path.parent})
     except ValidationError as error:
         first, *others = (_told(document, detail) for detail in error.errors(include_url=False))
         first.others = tuple(others)
         raise first from None
-    check_flow(config.stages, tuple(config.models), document.where)
-    return PipelineFile(config, document)
 
 
 def json_schema() -> dict[str, Any]:
@@ -110,9 +128,8 @@ def _written_loc(document: Document, loc: tuple[str | int, ...]) -> tuple[str | 
     here: Any = document.data
     path: list[str | int] = []
     for step in loc:
-        inside = isinstance(here, dict) and step in here or isinstance(here, list) and isinstance(step, int)
-        if inside:
-            here = here[step]  # type: ignore[index]
+        if (isinstance(here, dict) and step in here) or (isinstance(here, list) and step in range(len(here))):
+            here = here[step]
             path.append(step)
         elif isinstance(here, dict) and not str(step).startswith(("<", "[", "function-", "union")):
             path.append(step)  # a key that is missing

@@ -4,7 +4,7 @@ first error, which then stops the rest."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from edgert.clock import REAL, Clock
 from edgert.errors import EdgertError, StageError
@@ -21,11 +21,18 @@ class Runner:
 
     Args:
         nodes: every node after those it listens to, channels already connected.
+        located: completes where an error happened, before it is kept.
     """
 
-    def __init__(self, nodes: Sequence[Node], clock: Clock = REAL) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        clock: Clock = REAL,
+        located: Callable[[EdgertError], EdgertError] = lambda error: error,
+    ) -> None:
         self.nodes = tuple(nodes)
         self.clock = clock
+        self._located = located
         self._stop = threading.Event()
         self._error: EdgertError | None = None
         self._error_lock = threading.Lock()
@@ -98,7 +105,7 @@ class Runner:
 
     def _fail(self, error: EdgertError) -> None:
         with self._error_lock:
-            self._error = self._error or error
+            self._error = self._error or self._located(error)
         self.stop()
 
     def _discard(self) -> None:

@@ -1,0 +1,62 @@
+"""``edgert doctor``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import typer
+
+from edgert.cli.option import DebugOption, JsonOption, write_json
+from edgert.errors import EXIT_ERROR
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from edgert.doctor import Finding
+
+_MARKS = {"yes": "[green]✓[/]", "optional": "[yellow]–[/]", "no": "[red]✗[/]"}
+
+
+def doctor(json: JsonOption = None, debug: DebugOption = False) -> None:
+    """Say what is on this machine, what is missing, and how to get it.
+
+    Looks at Python, board, CPU, memory, GPU, TensorRT, DLA, codecs, GStreamer and cameras. Needs no network and
+    changes nothing. Exit code 1 only when something that edgert cannot run without is broken.
+
+    Example: edgert doctor --json - | jq '.findings[] | select(.state != "yes")'
+    """
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from edgert.doctor import examine
+
+    findings = examine()
+    broken = [finding.name for finding in findings if finding.state == "no"]
+    console = Console(stderr=str(json) == "-", highlight=False)
+    console.print(_table(findings))
+    console.print(_verdict(broken))
+    if json is not None:
+        write_json({"ok": not broken, "findings": [asdict(finding) for finding in findings]}, json)
+    if broken:
+        raise typer.Exit(EXIT_ERROR)
+
+
+def _table(findings: Iterable[Finding]) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 1))
+    for column in ("mark", "name", "detail"):
+        table.add_column(column, no_wrap=column != "detail", overflow="fold")
+    for finding in findings:
+        fix = f"\n[cyan]→ {escape(finding.fix)}[/]" if finding.fix else ""
+        table.add_row(_MARKS[finding.state], f"[bold]{escape(finding.name)}[/]", f"{escape(finding.detail)}{fix}")
+    return table
+
+
+def _verdict(broken: list[str]) -> str:
+    if broken:
+        return f"\n[red]edgert cannot run here:[/] {', '.join(broken)}"
+    return "\n[green]edgert can run here.[/] – is not here and not required; → says how to get it."

@@ -1,0 +1,171 @@
+"""Writes docs/cli.md and docs/pipeline-file.md from the code, so that they cannot disagree with it.
+
+    python scripts/write_docs.py [--check]     # --check only says whether they are up to date
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from edgert.cli import app
+from edgert.config import model, pipeline, stage
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+TASKS = (model.DetectTask, model.ClassifyTask, model.SegmentTask, model.KeypointsTask, model.EmbedTask, model.PythonTask)
+STAGES = (
+    stage.SourceStage,
+    stage.InferStage,
+    stage.TrackStage,
+    stage.DrawStage,
+    stage.CropStage,
+    stage.PythonStage,
+    stage.SinkStage,
+)
+
+
+def cli_page() -> str:
+    """Every verb with its options."""
+    group: Any = typer.main.get_command(app)
+    parts = ["# The command line", "", "Written by `scripts/write_docs.py`; change the docstrings instead.", ""]
+    for name, command in group.commands.items():
+        parts += [f"## edgert {name}", "", inspect.cleandoc(command.help or ""), ""]
+        rows = [row for parameter in command.params if (row := option_row(parameter))]
+        parts += ["| argument | meaning |", "|---|---|", *rows, ""] if rows else []
+    parts += [
+        "## Exit codes",
+        "",
+        "0 fine · 1 an error edgert explains · 2 wrong usage · 70 a bug in edgert · 130 interrupted",
+        "",
+    ]
+    return "\n".join(parts)
+
+
+def option_row(parameter: Any) -> str:
+    """One argument as a table row; nothing for ``--help``."""
+    if "--help" in parameter.opts:
+        return ""
+    metavar = parameter.metavar or ""
+    names = ", ".join(parameter.opts) if parameter.opts[0].startswith("-") else metavar or parameter.name
+    shown = f"{names} {metavar}".strip() if names.startswith("-") else names
+    return f"| `{shown}` | {escaped(parameter.help or '')} |"
+
+
+def pipeline_page() -> str:
+    """Every key of the pipeline file."""
+    parts = [
+        "# The pipeline file",
+        "",
+        "Written by `scripts/write_docs.py`; change the descriptions in `edgert/config` instead.",
+        "",
+        "Models, labels and pictures are looked for relative to the file; outputs are written relative to the folder",
+        "edgert is run in. `${VAR}` and `${VAR:-default}` come from the environment. Every mistake is reported with its",
+        "line. `edgert schema` prints the JSON Schema, for editors.",
+        "",
+        "## Top level",
+        "",
+        *keys(pipeline.PipelineConfig),
+        "## budgets",
+        "",
+        *keys(pipeline.BudgetConfig),
+        "## models.NAME",
+        "",
+        *keys(model.ModelConfig),
+        "### input",
+        "",
+        inspect.cleandoc(model.InputConfig.__doc__ or ""),
+        "",
+        *keys(model.InputConfig),
+        "### task",
+        "",
+        "One of:",
+        "",
+    ]
+    for task in TASKS:
+        parts += [f"**{verb(task, model.TASK_VERBS)}**: {inspect.cleandoc(task.__doc__ or '')}", "", *keys(task)]
+    parts += ["### calibrate", "", *keys(model.CalibrateConfig), "### accuracy", "", *keys(model.AccuracyConfig)]
+    parts += ["## stages.NAME", "", "A stage does one thing, said by its verb.", ""]
+    for kind in STAGES:
+        parts += [f"### {verb(kind, stage.STAGE_VERBS)}", "", inspect.cleandoc(kind.__doc__ or ""), "", *keys(kind)]
+    parts += ["### crop of an infer stage", "", inspect.cleandoc(stage.CropConfig.__doc__ or ""), ""]
+    return "\n".join([*parts, *keys(stage.CropConfig)])
+
+
+def verb(section: type[BaseModel], verbs: tuple[str, ...]) -> str:
+    """The key that makes a mapping this section."""
+    own = [name for name in section.model_fields if name in verbs]
+    return next(name for name in own if section.model_fields[name].is_required())
+
+
+def keys(section: type[BaseModel]) -> list[str]:
+    """A table of a section's keys."""
+    properties = section.model_json_schema(by_alias=True)["properties"]
+    rows = ["| key | values | default | meaning |", "|---|---|---|---|"]
+    for name, field in section.model_fields.items():
+        key = field.alias or name
+        default = "" if field.is_required() else plain(field.default)
+        rows.append(f"| `{key}` | {values(properties[key])} | {default} | {escaped(field.description or '')} |")
+    return [*rows, ""]
+
+
+def values(schema: dict[str, Any]) -> str:
+    """What a key takes, in few words."""
+    if "enum" in schema:
+        return escaped(" \\| ".join(map(str, schema["enum"])))
+    if "const" in schema:
+        return str(schema["const"])
+    options = [option for option in schema.get("anyOf", ()) if option.get("type") != "null"]
+    if options:
+        return " or ".join(dict.fromkeys(filter(None, map(values, options))))
+    if "$ref" in schema or "allOf" in schema or "oneOf" in schema:
+        return "see below"
+    if schema.get("type") == "array":
+        return "list"
+    if schema.get("type") == "object":
+        return "mapping"
+    example = schema.get("examples", [""])[0]
+    kind = {"integer": "whole number", "boolean": "true \\| false", "string": schema.get("format", "text")}
+    return f"like `{example}`" if example else kind.get(schema.get("type", ""), schema.get("type", ""))
+
+
+def plain(value: object) -> str:
+    """A default as one would write it in YAML."""
+    if value is None or value is PydanticUndefined or isinstance(value, BaseModel) or value in ({}, ()):
+        return ""
+    if isinstance(value, tuple):
+        return f"`{value[0]:g}`" if len(value) == 1 else f"`{list(value)}`"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def escaped(text: str) -> str:
+    """Text for a table cell."""
+    return " ".join(text.split()).replace("|", "\\|").replace("\\\\|", "\\|")
+
+
+PAGES = {"cli.md": cli_page, "pipeline-file.md": pipeline_page}
+
+
+def main() -> None:
+    """Writes the pages, or with --check names those that are out of date and exits 1."""
+    stale = []
+    for name, page in PAGES.items():
+        path = DOCS / name
+        text = page().rstrip() + "\n"
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            stale.append(name)
+            if "--check" not in sys.argv:
+                DOCS.mkdir(exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+    if stale:
+        print(f"{'out of date' if '--check' in sys.argv else 'written'}: {', '.join(stale)}")
+    sys.exit(bool(stale) and "--check" in sys.argv)
+
+
+if __name__ == "__main__":
+    main()
