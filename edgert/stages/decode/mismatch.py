@@ -6,6 +6,8 @@ from edgert.errors import ConfigError, ModelError
 from edgert.stages.decode.guess import guess
 from edgert.stages.decode.shape import Shapes, Size
 
+_OWN = "no decoder of edgert reads these; write one, task: {python: module:function}, or export the model differently"
+
 
 def wrong_shapes(decoder: str, reads: str, shapes: Shapes, network: Size) -> ModelError:
     """The error of a decoder that cannot read these outputs, with the decoder that probably can.
@@ -20,7 +22,7 @@ def wrong_shapes(decoder: str, reads: str, shapes: Shapes, network: Size) -> Mod
     return ModelError(
         f"decoder '{decoder}' cannot read the model's outputs",
         why=f"it reads {reads}; got {got} from a {width}x{height} input (batch dimension left out)",
-        fix=f"these look like '{likely[0]}': {likely[0].reason}" if likely else "task: {python: module:function}",
+        fix=f"these look like '{likely[0]}': {likely[0].reason}" if likely else _OWN,
     )
 
 
