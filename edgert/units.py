@@ -5,12 +5,13 @@ A quantity without its unit is refused: ``15`` may be watts or milliwatts, and o
 
 from __future__ import annotations
 
+import math
 import re
 
 _BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _WATTS = {"mW": 1e-3, "W": 1.0}
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
-_QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
 
 
 def _parse(value: object, units: dict[str, float] | dict[str, int], example: str) -> float:
@@ -19,9 +20,13 @@ def _parse(value: object, units: dict[str, float] | dict[str, int], example: str
         raise ValueError(f"expected a number with a unit, like {example}")
     number, unit = match.groups()
     if unit not in units:
-        got = f"unit {unit!r}" if unit else "no unit"
+        # What was written may be a secret put in the wrong place: the message does not repeat it.
+        got = "unknown unit" if unit else "no unit"
         raise ValueError(f"{got}; expected one of {', '.join(units)}, like {example}")
-    return float(number) * units[unit]
+    amount = float(number) * units[unit]
+    if not math.isfinite(amount):
+        raise ValueError(f"too large; expected something like {example}")
+    return amount
 
 
 def parse_bytes(value: object) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +10,20 @@ from typing import Any
 
 import yaml
 
+from edgert.config.override import Loc, override
+from edgert.config.variable import Variables
 from edgert.errors import ConfigError
 
-Loc = tuple["str | int", ...]
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DEPTH = 32
+_VALUES = 100_000
+"""Far more than a pipeline needs; a small file whose aliases multiply, or point at themselves, is stopped here."""
+_TAG = "tag:yaml.org,2002:"
+_SCALARS = frozenset(f"{_TAG}{name}" for name in ("null", "bool", "int", "float", "str"))
+_TIMESTAMP = f"{_TAG}timestamp"
+_MERGE = f"{_TAG}merge"
+_NO_KEYS = "it holds no keys at its top level"
+_STARTER = "edgert new MODEL.onnx writes a starter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +32,23 @@ class Document:
 
     Attributes:
         path: the file.
-        data: nested dicts, lists and scalars, environment variables filled in.
+        data: nested dicts, lists and scalars, environment variables filled in; not for printing.
         places: key path → ``file:line`` or ``--set key=value``.
         written: key path → the text before ``${VAR}`` was filled in; what errors may print.
+        variables: knows what came from the environment.
     """
 
     path: Path
-    data: dict[str, Any]
-    places: Mapping[Loc, str]
-    written: Mapping[Loc, str] = field(default_factory=dict)
+    data: dict[str, Any] = field(repr=False)
+    places: Mapping[Loc, str] = field(repr=False)
+    written: Mapping[Loc, str] = field(repr=False)
+    variables: Variables = field(repr=False)
 
     def where(self, loc: Iterable[str | int]) -> str:
         """``file:line a.b.c`` of a key path, or of the nearest enclosing key that was written."""
         loc = tuple(loc)
         known = next((loc[:n] for n in range(len(loc), -1, -1) if loc[:n] in self.places), ())
-        return f"{self.places.get(known, self.path)} {'.'.join(map(str, loc))}".rstrip()
+        return f"{self.places.get(known, self.path)} {_dotted(loc)}".rstrip()
 
 
 def read(path: str | Path, overrides: Iterable[str] = (), env: Mapping[str, str] | None = None) -> Document:
@@ -53,140 +63,163 @@ def read(path: str | Path, overrides: Iterable[str] = (), env: Mapping[str, str]
         ConfigError: no such file, not YAML, a key twice, an unset variable, a malformed override.
     """
     path = Path(path)
-    builder = _Builder(path, os.environ if env is None else env)
-    data = builder.build(_compose(path, _read_text(path)))
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path} is not a pipeline file", why="it holds no keys at its top level", where=f"{path}:1")
-    for override in overrides:
-        _override(data, override, builder)
-    return Document(path, data, builder.places, builder.written)
+    node = _compose(_read_text(path), str(path))
+    if node is None:
+        raise ConfigError(f"{path} is empty", fix=_STARTER)
+    if not isinstance(node, yaml.MappingNode):
+        raise ConfigError(f"{path} is not a pipeline file", why=_NO_KEYS, where=f"{path}:1", fix=_STARTER)
+    builder = _Builder(str(path), Variables(os.environ if env is None else env))
+    data = builder.build(node, ())
+    for text in overrides:
+        override(data, text, builder.parse, builder.note)
+    return Document(path, data, builder.places, builder.written, builder.variables)
 
 
 def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise ConfigError(f"no such file: {path}", fix="edgert new MODEL.onnx writes a starter") from error
+        raise ConfigError(f"no such file: {path}", fix=_STARTER) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}", why=str(error)) from error
 
 
-def _compose(path: Path, text: str) -> yaml.Node:
+def _compose(text: str, name: str) -> yaml.Node | None:
     try:
-        node = yaml.compose(text, Loader=_Loader)
+        _check_depth(text, name)
+        return yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
-        raise ConfigError(f"{path} is not valid YAML", why=str(error.problem), where=f"{path}{line}") from error
+        raise ConfigError(f"{name} is not valid YAML", why=str(error.problem), where=f"{name}{line}") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML", why=str(error)) from error
-    if node is None:
-        raise ConfigError(f"{path} is empty", fix="edgert new MODEL.onnx writes a starter")
-    return node
+        raise ConfigError(f"{name} is not valid YAML", why=str(error), where=name) from error
+
+
+def _check_depth(text: str, name: str) -> None:
+    """LibYAML builds nodes recursively and would overflow the C stack; it makes events one by one."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEPTH:
+            raise _too_deep(f"{name}:{event.start_mark.line + 1}")
 
 
 class _Builder:
-    """Turns YAML nodes into data, noting lines and filling in variables."""
+    """Turns YAML nodes into data, noting places and filling in variables."""
 
-    def __init__(self, path: Path, env: Mapping[str, str]) -> None:
-        self.path, self.env = path, env
+    def __init__(self, name: str, variables: Variables) -> None:
+        self.name, self.variables = name, variables
         self.places: dict[Loc, str] = {}
         self.written: dict[Loc, str] = {}
         self._constructor = yaml.constructor.SafeConstructor()
+        self._override: str | None = None
+        self._values = 0
 
-    def build(self, node: yaml.Node, loc: Loc = ()) -> Any:
-        self.places[loc] = f"{self.path}:{node.start_mark.line + 1}"
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, loc)
-        if isinstance(node, yaml.SequenceNode):
+    def parse(self, text: str, loc: Loc, place: str) -> Any:
+        """The data of an override's value. Forgets what was known of the key it replaces."""
+        for known in (self.places, self.written):
+            for old in [old for old in known if old[: len(loc)] == loc]:
+                del known[old]
+        self._override = place
+        node = _compose(text, place)
+        self.note(loc, place)
+        return None if node is None else self.build(node, loc)
+
+    def note(self, loc: Loc, place: str) -> None:
+        """Remembers where a key was written."""
+        self.places[loc] = place
+
+    def build(self, node: yaml.Node, loc: Loc) -> Any:
+        """The data of a node, aliases followed."""
+        place = self._place(node)
+        self._values += 1
+        if len(loc) > _DEPTH:
+            raise _too_deep(place)
+        if self._values > _VALUES:
+            raise ConfigError(f"{self.name} expands to too many values", why="aliases repeat aliases", where=place)
+        self.places.setdefault(loc, place)
+        if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
+            return {key: self.build(child, (*loc, key)) for key, child in self._noted_pairs(node, loc)}
+        if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":
             return [self.build(child, (*loc, n)) for n, child in enumerate(node.value)]
-        return self._scalar(node, loc)
+        return self._scalar(node, loc, place)
 
-    def fill(self, text: str, loc: Loc) -> str:
-        """``text`` with its ``${VAR}`` replaced; remembers the original for error messages."""
+    def _place(self, node: yaml.Node) -> str:
+        return self._override or f"{self.name}:{node.start_mark.line + 1}"
 
-        def value(match: re.Match[str]) -> str:
-            name, default = match.groups()
-            found = self.env.get(name, default)
-            if found is None:
+    def _noted_pairs(self, node: yaml.MappingNode, loc: Loc) -> Iterable[tuple[str, yaml.Node]]:
+        for key, (key_node, child) in self._pairs(node, loc).items():
+            self.note((*loc, key), self._place(key_node))
+            yield key, child
+
+    def _pairs(self, node: yaml.MappingNode, loc: Loc, depth: int = 0) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+        """Key → its node and its value's; keys merged in by ``<<`` come first and give way to the mapping's own."""
+        if depth > _DEPTH:
+            raise _too_deep(self._place(node))
+        own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        for key_node, child in node.value:
+            if key_node.tag == _MERGE:
+                merged = {**self._merged(child, loc, depth), **merged}
+                continue
+            key = self._key(key_node)
+            if key in own:
+                first = own[key][0].start_mark.line + 1
                 raise ConfigError(
-                    f"environment variable {name} is not set",
-                    where=f"{self.places[loc]} {'.'.join(map(str, loc))}",
-                    fix=f"export {name}=..., or write ${{{name}:-default}}",
+                    f"{key!r} stands twice",
+                    why=f"first on line {first}; the second would silently replace it",
+                    where=f"{self._place(key_node)} {_dotted((*loc, key))}",
+                    fix="rename or remove one of them",
                 )
-            return found
+            own[key] = (key_node, child)
+        return {**merged, **own}
 
-        filled = _VARIABLE.sub(value, text)
+    def _merged(self, node: yaml.Node, loc: Loc, depth: int) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+        """What ``<<`` brings in: a mapping, or several, of which the earlier wins (https://yaml.org/type/merge.html)."""
+        found: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        for part in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+            self._values += 1
+            if not isinstance(part, yaml.MappingNode) or self._values > _VALUES:
+                raise ConfigError("<< takes a mapping, or a list of mappings", where=self._place(node))
+            found = {**self._pairs(part, loc, depth + 1), **found}
+        return found
+
+    def _key(self, node: yaml.Node) -> str:
+        if not isinstance(node, yaml.ScalarNode):
+            raise ConfigError("a key must be a word, not a list or mapping", where=self._place(node))
+        return str(node.value)
+
+    def _scalar(self, node: yaml.Node, loc: Loc, place: str) -> Any:
+        if node.tag == _TIMESTAMP:  # 2024-05-01 is a name here, not a date
+            return str(node.value)
+        if node.tag not in _SCALARS:
+            tag = node.tag.replace(_TAG, "!!")
+            raise ConfigError(
+                f"a pipeline file cannot hold {tag}", where=f"{place} {_dotted(loc)}", fix="remove the tag"
+            )
+        try:
+            value = self._constructor.construct_object(node)
+        except (yaml.YAMLError, ValueError, KeyError, OverflowError) as error:
+            raise ConfigError(
+                f"{node.tag.replace(_TAG, '')} expected", why=str(error), where=f"{place} {_dotted(loc)}"
+            ) from error
+        return self._filled(value, loc, place) if isinstance(value, str) else value
+
+    def _filled(self, text: str, loc: Loc, place: str) -> str:
+        filled = self.variables.fill(text, f"{place} {_dotted(loc)}")
         if filled != text:
             self.written[loc] = text
         return filled
 
-    def _mapping(self, node: yaml.MappingNode, loc: Loc) -> dict[str, Any]:
-        seen: dict[str, int] = {}
-        for key_node, _ in node.value:
-            key, line = str(key_node.value), key_node.start_mark.line + 1
-            if key in seen and key != "<<":
-                raise ConfigError(
-                    f"{key!r} stands twice",
-                    why=f"first on line {seen[key]}; the second would silently replace it",
-                    where=f"{self.path}:{line} {'.'.join(map(str, (*loc, key)))}",
-                    fix="rename or remove one of them",
-                )
-            seen[key] = line
-        self._constructor.flatten_mapping(node)  # YAML's own `<<: *anchor`
-        data = {}
-        for key_node, child in node.value:
-            key = str(key_node.value)
-            data[key] = self.build(child, (*loc, key))
-            self.places[(*loc, key)] = f"{self.path}:{key_node.start_mark.line + 1}"
-        return data
 
-    def _scalar(self, node: yaml.Node, loc: Loc) -> Any:
-        value = _plain(self._constructor, node, self.places[loc])
-        return self.fill(value, loc) if isinstance(value, str) else value
-
-
-def _plain(constructor: yaml.constructor.SafeConstructor, node: yaml.Node, place: str) -> Any:
-    try:
-        return constructor.construct_object(node, deep=True)
-    except yaml.YAMLError as error:
-        why = getattr(error, "problem", None) or str(error)
-        raise ConfigError("a value that plain YAML does not know", why=why, where=place) from error
-
-
-def _override(data: dict[str, Any], override: str, builder: _Builder) -> None:
-    path, equals, text = override.partition("=")
-    keys = path.strip().split(".")
-    if not equals or not all(keys):
-        raise ConfigError(
-            f"cannot understand --set {override!r}", fix="write --set key.path=value, e.g. stages.camera.fps=15"
-        )
-    target: Any = data
-    for depth, key in enumerate(keys[:-1]):
-        target = _step(target, key, override) if _has(target, key) else _grow(target, key, keys[:depth], override)
-    try:
-        value = yaml.load(text, Loader=_Loader)  # a SafeLoader; see _Loader
-    except yaml.YAMLError as error:
-        raise ConfigError(f"cannot understand --set {override!r}", why=str(error)) from error
-    loc: Loc = tuple(int(key) if key.isdigit() else key for key in keys)
-    builder.places[loc] = f"--set {path}"
-    target[int(keys[-1]) if isinstance(target, list) else keys[-1]] = (
-        builder.fill(value, loc) if isinstance(value, str) else value
+def _too_deep(place: str) -> ConfigError:
+    return ConfigError(
+        "nested too deeply",
+        why=f"a pipeline file needs fewer than {_DEPTH} levels; an alias may hold itself",
+        where=place,
     )
 
 
-def _has(target: Any, key: str) -> bool:
-    return key in target if isinstance(target, dict) else isinstance(target, list)
-
-
-def _step(target: Any, key: str, override: str) -> Any:
-    try:
-        return target[int(key)] if isinstance(target, list) else target[key]
-    except (ValueError, IndexError) as error:
-        raise ConfigError(f"--set {override!r} goes nowhere", why=f"{key!r} is not an entry of that list") from error
-
-
-def _grow(target: Any, key: str, above: list[str], override: str) -> Any:
-    if not isinstance(target, dict):
-        raise ConfigError(f"--set {override!r} goes nowhere", why=f"{'.'.join(above)} holds a plain value, not keys")
-    return target.setdefault(key, {})
+def _dotted(loc: Iterable[str | int]) -> str:
+    return ".".join(map(str, loc))

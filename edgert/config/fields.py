@@ -15,15 +15,16 @@ from edgert.errors import nearest
 class Section(BaseModel):
     """A mapping of the file: frozen, and a key it does not know is an error that names the nearest one."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
-    def _known_keys(cls, data: Any) -> Any:
+    def _known_keys(cls, data: Any, info: ValidationInfo) -> Any:
         if isinstance(data, dict):
             known = [field.alias or name for name, field in cls.model_fields.items()]
+            in_code = () if info.context else cls.model_fields  # code cannot write `from=`; files must not write more
             for key in data:
-                if key not in known and key not in cls.model_fields:
+                if key not in known and key not in in_code:
                     raise PydanticCustomError(
                         "unknown_key",
                         "unknown key '{key}'{hint}",
@@ -64,6 +65,38 @@ def _one_or_many(value: object) -> object:
     return (value,) if isinstance(value, (str, int, float)) else value
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
-PerChannel = Annotated[tuple[float, ...], BeforeValidator(_one_or_many)]
-Inputs = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(min_length=1)]
+def _names(value: object) -> object:
+    """Classes without a name are known by their number."""
+    many = _one_or_many(value)
+    if not isinstance(many, (list, tuple)):
+        return many
+    return tuple(str(name) if isinstance(name, int) and not isinstance(name, bool) else name for name in many)
+
+
+def _region(value: object) -> object:
+    if (
+        not isinstance(value, (list, tuple))
+        or len(value) != 4
+        or any(isinstance(part, bool) or not isinstance(part, (int, float)) for part in value)
+        or not (0 <= value[0] < value[2] <= 1 and 0 <= value[1] < value[3] <= 1)
+    ):
+        raise ValueError("expected [x1, y1, x2, y2] as parts 0-1 of the frame, x1 < x2 and y1 < y2")
+    return tuple(value)
+
+
+def _one_or_list(item: dict[str, Any], least: int = 0) -> WithJsonSchema:
+    many = {"type": "array", "items": item, **({"minItems": least} if least else {})}
+    return WithJsonSchema({"anyOf": [item, many]})
+
+
+_NUMBER = {"type": "number"}
+Names = Annotated[
+    tuple[str, ...], BeforeValidator(_names), _one_or_list({"anyOf": [_STRING, {"type": "integer", "minimum": 0}]})
+]
+PerChannel = Annotated[tuple[float, ...], BeforeValidator(_one_or_many), _one_or_list(_NUMBER, 1)]
+Inputs = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(min_length=1), _one_or_list(_STRING, 1)]
+Region = Annotated[
+    tuple[float, float, float, float],
+    BeforeValidator(_region),
+    WithJsonSchema({"type": "array", "items": {**_NUMBER, "minimum": 0, "maximum": 1}, "minItems": 4, "maxItems": 4}),
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -14,17 +14,22 @@ class InputConfig(Section):
     """How a picture becomes the model's input tensor."""
 
     resize: Literal["letterbox", "stretch", "center_crop", "none"] = Field(
-        "letterbox", description="letterbox keeps the shape and pads; stretch does not; none wants frames of that size"
+        default="letterbox",
+        description="letterbox keeps the shape and pads; stretch does not; none wants frames of that size",
     )
-    anchor: Literal["center", "top_left"] = Field("center", description="where letterbox puts the picture")
-    pad: int = Field(114, ge=0, le=255, description="grey level of the letterbox border")
-    crop: float = Field(1.0, gt=0, le=1, description="center_crop: part of the short side to keep, 0.875 = 224 of 256")
+    anchor: Literal["center", "top_left"] = Field(default="center", description="where letterbox puts the picture")
+    pad: int = Field(default=114, ge=0, le=255, description="grey level of the letterbox border")
+    crop: float = Field(
+        default=1.0, gt=0, le=1, description="center_crop: part of the short side to keep, 0.875 = 224 of 256"
+    )
     interpolation: Literal["linear", "area", "nearest", "cubic"] = "linear"
     color: Literal["rgb", "bgr", "gray"] = "rgb"
-    mean: PerChannel = Field((0.0,), description="subtracted, in grey levels 0-255; one value or one per channel")
-    std: PerChannel = Field((1.0,), description="divided by, in grey levels; one value or one per channel")
+    mean: PerChannel = Field(
+        default=(0.0,), description="subtracted, in grey levels 0-255; one value or one per channel"
+    )
+    std: PerChannel = Field(default=(1.0,), description="divided by, in grey levels; one value or one per channel")
     layout: Literal["auto", "nchw", "nhwc"] = "auto"
-    size: Size | None = Field(None, description="network size, for models with dynamic height and width")
+    size: Size | None = Field(default=None, description="network size, for models with dynamic height and width")
 
     @model_validator(mode="after")
     def _channels(self) -> InputConfig:
@@ -38,16 +43,16 @@ class InputConfig(Section):
 
 
 class _Task(Section):
-    labels: FilePath | None = Field(None, description="text file, one class name a line")
+    labels: FilePath | None = Field(default=None, description="text file, one class name a line")
 
 
 class DetectTask(_Task):
     """Boxes."""
 
     detect: Literal["yolox", "yolov5", "yolov8", "yolov10", "nanodet", "ssd", "fastestdet", "detr"]
-    score: Fraction = Field(0.25, description="lowest score that counts")
-    iou: Fraction = Field(0.45, description="overlap above which the weaker of two boxes of a class is dropped")
-    limit: int = Field(300, ge=1, description="most boxes per frame")
+    score: Fraction = Field(default=0.25, description="lowest score that counts")
+    iou: Fraction = Field(default=0.45, description="overlap above which the weaker of two boxes of a class is dropped")
+    limit: int = Field(default=300, ge=1, description="most boxes per frame")
     options: dict[str, Any] = Field(default_factory=dict, description="settings of this decoder alone")
 
 
@@ -55,7 +60,7 @@ class ClassifyTask(_Task):
     """One label for the whole picture."""
 
     classify: Literal["auto", "softmax", "logits"] = Field(description="what the output is; auto looks at the values")
-    top: int = Field(5, ge=1)
+    top: int = Field(default=5, ge=1)
 
 
 class SegmentTask(_Task):
@@ -71,7 +76,7 @@ class KeypointsTask(_Task):
     keypoints: Literal["yolo-pose", "heatmap"]
     score: Fraction = 0.25
     iou: Fraction = 0.45
-    limit: int = Field(100, ge=1)
+    limit: int = Field(default=100, ge=1)
 
 
 class EmbedTask(_Task):
@@ -88,14 +93,14 @@ class PythonTask(_Task):
 
 
 TASK_VERBS = ("detect", "classify", "segment", "keypoints", "embed", "python")
-_AnyTask = Union[
-    Annotated[DetectTask, Tag("<detect>")],
-    Annotated[ClassifyTask, Tag("<classify>")],
-    Annotated[SegmentTask, Tag("<segment>")],
-    Annotated[KeypointsTask, Tag("<keypoints>")],
-    Annotated[EmbedTask, Tag("<embed>")],
-    Annotated[PythonTask, Tag("<python>")],
-]
+_AnyTask = (
+    Annotated[DetectTask, Tag("<detect>")]
+    | Annotated[ClassifyTask, Tag("<classify>")]
+    | Annotated[SegmentTask, Tag("<segment>")]
+    | Annotated[KeypointsTask, Tag("<keypoints>")]
+    | Annotated[EmbedTask, Tag("<embed>")]
+    | Annotated[PythonTask, Tag("<python>")]
+)
 TaskConfig = Annotated[_AnyTask, Discriminator(lambda data: verb_tag(data, TASK_VERBS))]
 
 
@@ -104,7 +109,7 @@ class CalibrateConfig(Section):
 
     images: FilePath
     method: Literal["minmax", "percentile", "entropy", "mse", "auto"] = "mse"
-    limit: int = Field(256, ge=1)
+    limit: int = Field(default=256, ge=1)
 
 
 class AccuracyConfig(Section):
@@ -122,11 +127,17 @@ class ModelConfig(Section):
     task: TaskConfig
     input: InputConfig = InputConfig()
     profiles: dict[Name, dict[str, tuple[int, ...]]] = Field(
-        default_factory=dict, description="named shapes for a model with dynamic dimensions: {small: {x: [1,3,320,320]}}"
+        default_factory=dict,
+        description="named shapes for a model with dynamic dimensions: {small: {x: [1,3,320,320]}}",
     )
     backend: Literal["auto", "ort", "null"] = "auto"
-    threads: int | None = Field(None, ge=1, description="CPU threads of the engine; by default its share of the cores")
+    threads: int | None = Field(
+        default=None, ge=1, description="CPU threads of the engine; by default its share of the cores"
+    )
     precision: Literal["fp32", "fp16", "int8", "auto"] = "auto"
     calibrate: CalibrateConfig | None = None
     accuracy: AccuracyConfig | None = None
-    placement: Literal["auto", "gpu", "dla"] | dict[str, str] = "auto"
+    placement: Annotated[
+        Annotated[Literal["auto", "gpu", "dla"], Tag("<all>")] | Annotated[dict[str, str], Tag("<nodes>")],
+        Discriminator(lambda data: "<nodes>" if isinstance(data, dict) else "<all>"),
+    ] = "auto"
