@@ -1,1 +1,5 @@
-"""What a board is, and what this one is."""
+"""What a board is, and what this one is. Board records stand in :mod:`edgert.board.record`, which reads YAML."""
+
+from edgert.board.detect import HOST, UNKNOWN, Machine, detect
+
+__all__ = ["HOST", "UNKNOWN", "Machine", "detect"]

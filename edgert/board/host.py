@@ -10,23 +10,26 @@ from pathlib import Path
 def core_count(root: Path = Path("/")) -> int:
     """Cores this process may keep busy: its affinity, cut by a container's CPU quota (cgroup v2 and v1), at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _quota(root / "sys/fs/cgroup")
+    quota = core_quota(root)
     return max(1, min(cores, math.ceil(quota))) if quota else cores
 
 
-def _quota(cgroup: Path) -> float | None:
+def core_quota(root: Path = Path("/")) -> float | None:
+    """Cores' worth of time that the container grants (``docker run --cpus``); None without a limit."""
+    cgroup = root / "sys/fs/cgroup"
     try:
         quota, period = (cgroup / "cpu.max").read_text().split()
     except (OSError, ValueError):
-        quota, period = _read(cgroup / "cpu/cpu.cfs_quota_us"), _read(cgroup / "cpu/cpu.cfs_period_us")
+        quota, period = read_text(cgroup / "cpu/cpu.cfs_quota_us"), read_text(cgroup / "cpu/cpu.cfs_period_us")
     if not quota.lstrip("-").isdigit() or not period.isdigit() or int(quota) <= 0:
         return None  # "max" or -1: no limit
     return int(quota) / int(period)
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """What a small system file says, stripped of the NUL that device trees end with; empty when it cannot be read."""
     try:
-        return path.read_text().strip()
+        return path.read_text(errors="replace").strip("\0 \n\t")
     except OSError:
         return ""
 

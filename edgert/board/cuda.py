@@ -1,0 +1,79 @@
+"""NVIDIA GPUs, asked of the CUDA driver itself through its C interface, so that no CUDA package need be installed.
+
+Functions and attribute numbers are those of cuda.h: https://docs.nvidia.com/cuda/cuda-driver-api/.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+_CAPABILITY_MAJOR = 75  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+_CAPABILITY_MINOR = 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
+_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+
+
+@dataclass(frozen=True, slots=True)
+class GpuDevice:
+    """A GPU: its name, CUDA compute capability like ``8.7``, and memory in bytes (on a Jetson, all of the board's)."""
+
+    name: str
+    compute: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CudaDriver:
+    """The CUDA driver of this machine.
+
+    Attributes:
+        version: newest CUDA that it can run, ``13.0``.
+        gpus: the GPUs it drives.
+        trouble: why it drives none; empty when it works.
+    """
+
+    version: str
+    gpus: tuple[GpuDevice, ...]
+    trouble: str = ""
+
+
+def cuda_driver(library: str = "libcuda.so.1") -> CudaDriver | None:
+    """What the CUDA driver says; None where there is no driver. Loads it into this process, makes no context."""
+    try:
+        driver = ctypes.CDLL(library)
+    except OSError:
+        return None
+    return query(driver)
+
+
+def query(driver: Any) -> CudaDriver:
+    """Asks a loaded driver library."""
+    number = ctypes.c_int()
+    failed = driver.cuDriverGetVersion(ctypes.byref(number))
+    version = "" if failed else f"{number.value // 1000}.{number.value % 1000 // 10}"
+    code = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(number))
+    if code:
+        return CudaDriver(version, (), "" if code == _NO_DEVICE else _error_name(driver, code))
+    return CudaDriver(version, tuple(_gpu(driver, index) for index in range(number.value)))
+
+
+def _gpu(driver: Any, index: int) -> GpuDevice:
+    device, size_bytes, name = ctypes.c_int(), ctypes.c_size_t(), ctypes.create_string_buffer(256)
+    driver.cuDeviceGet(ctypes.byref(device), index)
+    driver.cuDeviceGetName(name, len(name), device)
+    driver.cuDeviceTotalMem_v2(ctypes.byref(size_bytes), device)
+    major, minor = (_attribute(driver, which, device) for which in (_CAPABILITY_MAJOR, _CAPABILITY_MINOR))
+    return GpuDevice(name.value.decode(errors="replace"), f"{major}.{minor}", size_bytes.value)
+
+
+def _attribute(driver: Any, which: int, device: ctypes.c_int) -> int:
+    number = ctypes.c_int()
+    driver.cuDeviceGetAttribute(ctypes.byref(number), which, device)
+    return number.value
+
+
+def _error_name(driver: Any, code: int) -> str:
+    text = ctypes.c_char_p()
+    known = not driver.cuGetErrorName(code, ctypes.byref(text)) and text.value
+    return text.value.decode() if known and text.value else f"CUDA error {code}"

@@ -1,0 +1,101 @@
+"""Which board this machine is.
+
+The device tree's ``compatible`` names module and carrier, ``nvidia,p3768-0000+p3767-0000-super``; its ``model`` names
+the kit and is changed by makers of carriers, so it is only shown. Modules that share a device tree are told apart by
+their memory. See https://docs.kernel.org/devicetree/usage-model.html.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgert.board.cpu import cpu_name, online_cores, present_cores
+from edgert.board.host import read_text
+from edgert.board.memory import system_memory
+from edgert.board.release import jetpack_of, l4t_version
+
+if TYPE_CHECKING:
+    from edgert.board.record import Board
+
+HOST = "host"
+"""Name of a machine that is no Jetson."""
+UNKNOWN = "jetson"
+"""Name of a Jetson that no board file describes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The machine edgert runs on.
+
+    Attributes:
+        name: of its board, or ``host``, or ``jetson`` for an unknown one.
+        board: its record; None for ``host`` and ``jetson``.
+        model: what the device tree calls it; may be empty.
+        compatible: the device tree's words for it, the most exact first.
+        l4t: release of Jetson Linux; empty if none.
+        jetpack: the JetPack of that release; empty if none.
+        cpu: the cores' kind.
+        cores: cores that are switched on.
+        cores_present: cores that there are.
+        memory_bytes: what the kernel manages.
+    """
+
+    name: str
+    board: Board | None
+    model: str
+    compatible: tuple[str, ...]
+    l4t: str
+    jetpack: str
+    cpu: str
+    cores: int
+    cores_present: int
+    memory_bytes: int
+
+    @property
+    def is_jetson(self) -> bool:
+        """Whether this is a Jetson, known or not."""
+        return self.name != HOST
+
+
+def detect(root: Path = Path("/")) -> Machine:
+    """Looks at the machine under ``root``, whose files are those of a running Linux. Needs no rights, opens no device.
+
+    Raises:
+        ConfigError: one of edgert's own board files is damaged.
+    """
+    tree = root / "proc/device-tree"
+    compatible = tuple(filter(None, read_text(tree / "compatible").split("\0")))
+    memory_bytes = system_memory(root).total_bytes
+    l4t = l4t_version(root)
+    is_jetson = bool(l4t) or any(word.startswith("nvidia,tegra") for word in compatible)
+    board = _recognise(compatible, memory_bytes) if is_jetson else None
+    return Machine(
+        name=board.name if board else UNKNOWN if is_jetson else HOST,
+        board=board,
+        model=read_text(tree / "model"),
+        compatible=compatible,
+        l4t=l4t,
+        jetpack=jetpack_of(l4t),
+        cpu=cpu_name(root),
+        cores=online_cores(root),
+        cores_present=present_cores(root),
+        memory_bytes=memory_bytes,
+    )
+
+
+def _recognise(compatible: tuple[str, ...], memory_bytes: int) -> Board | None:
+    """The board that a system calls itself; of several, the smallest that has so much memory."""
+    from edgert.board.record import boards
+
+    words = {word for entry in compatible for word in re.split(r"[,+]", entry)}
+    plain = {word.removesuffix("-super") for word in words}
+    found = [board for board in boards() if plain.intersection(board.match.tells)]
+    fast = any(word.endswith("-super") for word in words)
+    found = [board for board in found if board.match.super == fast] or found
+    large = [board for board in found if board.memory.bytes >= memory_bytes]
+    if large:
+        return min(large, key=lambda board: board.memory.bytes)
+    return max(found, key=lambda board: board.memory.bytes, default=None)

@@ -1,0 +1,121 @@
+"""Probes of what brings pictures in and out: PyAV, OpenCV, GStreamer, cameras."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.metadata import distributions
+
+from edgert.board.camera import CameraDevice, cameras
+from edgert.doctor.finding import Evidence, Finding
+
+OPENCV_WHEELS = (
+    "opencv-python",
+    "opencv-python-headless",
+    "opencv-contrib-python",
+    "opencv-contrib-python-headless",
+)
+"""Wheels that all own the one folder ``cv2``: https://github.com/opencv/opencv-python#frequently-asked-questions."""
+
+_H264_ENCODERS = ("libx264", "libopenh264")
+_GSTREAMER_APT = (
+    "sudo apt install python3-gi gir1.2-gstreamer-1.0 gir1.2-gst-plugins-base-1.0 gstreamer1.0-plugins-good"
+)
+_VENV = "and a virtual environment made with --system-site-packages"
+
+
+def pyav(evidence: Evidence) -> Finding:
+    """PyAV and the FFmpeg inside."""
+    answer = evidence.answers["av"]
+    if not answer.works:
+        return Finding("PyAV", "no", answer.error or "not installed", "pip install av")
+    facts = answer.facts
+    ffmpeg = f"FFmpeg {facts['ffmpeg']}" if facts["ffmpeg"] else "FFmpeg"
+    return Finding("PyAV", "yes", f"{facts['version']}, {ffmpeg} (libavcodec {facts['libavcodec']})")
+
+
+def codecs(evidence: Evidence) -> Finding:
+    """What PyAV's FFmpeg decodes and encodes, and whether it reads cameras itself."""
+    answer = evidence.answers["av"]
+    if not answer.works:
+        return Finding("codecs", "optional", "unknown without PyAV", "see PyAV")
+    decoders, encoders = answer.facts["decoders"], answer.facts["encoders"]
+    camera = "V4L2 cameras" if answer.facts["v4l2"] else "V4L2 cameras through OpenCV"
+    detail = f"reads {', '.join(decoders) or 'no video'}, {camera}; writes {', '.join(encoders) or 'no video'}"
+    missing = [name for name in ("h264", "hevc") if name not in decoders]
+    if not any(name in encoders for name in _H264_ENCODERS):
+        missing.append("an H.264 encoder")
+    if missing:
+        fix = "PyAV's own wheels have them: pip install --force-reinstall --only-binary av av"
+        return Finding("codecs", "optional", f"{detail}; without {', '.join(missing)}", fix)
+    return Finding("codecs", "yes", detail)
+
+
+def opencv(evidence: Evidence) -> Finding:
+    """The cv2 that is imported. GStreamer inside is not needed: edgert brings its own."""
+    answer = evidence.answers["cv2"]
+    if not answer.works:
+        return Finding("OpenCV", "no", answer.error or "not installed", "pip install opencv-python-headless")
+    facts = answer.facts
+    gstreamer = "with" if facts["gstreamer"] else "without"
+    hidden = _hidden_opencv(evidence, str(facts["file"]))
+    return Finding("OpenCV", "yes", f"{facts['version']}, {gstreamer} GStreamer inside{hidden}")
+
+
+def opencv_wheels(evidence: Evidence) -> Finding:
+    """Whether several wheels write into the same folder, where the last one installed wins file by file."""
+    names = sorted(name for name in _installed() if name in OPENCV_WHEELS)
+    if len(names) > 1:
+        detail = f"{' and '.join(names)} own the same folder cv2; whichever came last is in use"
+        fix = f"pip uninstall -y {' '.join(names)} && pip install opencv-python-headless"
+        return Finding("OpenCV wheels", "optional", detail, fix)
+    return Finding("OpenCV wheels", "yes", names[0] if names else "none: cv2 comes from the system")
+
+
+def gstreamer(evidence: Evidence) -> Finding:
+    """GStreamer through PyGObject: on a Jetson the way to CSI cameras and the hardware decoder."""
+    answer, on_jetson = evidence.answers["gi"], evidence.machine.is_jetson
+    if not answer.works:
+        bound = any(evidence.root.glob("usr/lib/python3*/dist-packages/gi"))
+        if answer.is_absent and bound:
+            detail = "PyGObject is here for the system's Python, but this one does not see it"
+            return Finding("GStreamer", "optional", detail, "/usr/bin/python3 -m venv --system-site-packages .venv")
+        return Finding("GStreamer", "optional", answer.error or "not installed", f"{_GSTREAMER_APT}, {_VENV}")
+    elements = answer.facts["elements"]
+    detail = f"{answer.facts['version']}, elements: {', '.join(elements) or 'none of those looked for'}"
+    if on_jetson and not {"nvarguscamerasrc", "nvv4l2decoder"}.issubset(elements):
+        fix = "sudo apt install nvidia-l4t-gstreamer nvidia-l4t-camera; in a container: --runtime nvidia"
+        return Finding("GStreamer", "optional", f"{detail}; without Jetson's camera and decoder", fix)
+    if "appsink" not in elements:
+        fix = "sudo apt install gstreamer1.0-plugins-base"
+        return Finding("GStreamer", "optional", f"{detail}; without appsink", fix)
+    return Finding("GStreamer", "yes", detail)
+
+
+def camera_devices(evidence: Evidence) -> Finding:
+    """V4L2 devices by name and driver."""
+    found = cameras(evidence.root)
+    if not found:
+        fix = "plug one in, or in a container: docker run --device /dev/video0 ..."
+        return Finding("cameras", "optional", "none: there is no /dev/video*", fix)
+    locked = [camera.path for camera in found if not camera.is_readable]
+    if locked:
+        detail = f"{_listing(found)}; this user may not open {', '.join(locked)}"
+        return Finding("cameras", "optional", detail, "sudo usermod -aG video $USER, then log in again")
+    return Finding("cameras", "yes", _listing(found))
+
+
+def _listing(found: Iterable[CameraDevice]) -> str:
+    return "; ".join(
+        f"{camera.path} {camera.title}".rstrip() + (f" ({camera.driver})" if camera.driver else "") for camera in found
+    )
+
+
+def _installed() -> set[str]:
+    names = (package.metadata["Name"] for package in distributions())
+    return {name.lower().replace("_", "-") for name in names if name}
+
+
+def _hidden_opencv(evidence: Evidence, file: str) -> str:
+    """A system OpenCV, as JetPack installs it, that a wheel stands in front of."""
+    system = any(evidence.root.glob("usr/lib/python3*/dist-packages/cv2*"))
+    return "; it hides the system's own cv2" if system and "dist-packages" not in file else ""

@@ -1,0 +1,47 @@
+"""The files that come with edgert: boards, budgets, pipelines and their assets.
+
+In a checkout they stand beside the package, in ``configs/`` and ``pipelines/``; a wheel carries them as package data
+under ``edgert/data/``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgert.errors import ArtifactError
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def checkout() -> Path | None:
+    """The checkout that this edgert runs from; None when it is installed."""
+    root = _PACKAGE.parent
+    return root if (root / "pyproject.toml").is_file() and (root / "configs").is_dir() else None
+
+
+def data_folder(name: str) -> Path:
+    """The folder ``configs`` or ``pipelines``, wherever this edgert keeps it."""
+    return (checkout() or _PACKAGE / "data") / name
+
+
+def shipped(path: str) -> Path:
+    """A file that comes with edgert, such as ``pipelines/hello.yaml``.
+
+    Raises:
+        ArtifactError: it is not there, so the installation is damaged.
+    """
+    folder, _, rest = path.partition("/")
+    file = data_folder(folder) / rest
+    if not file.is_file():
+        raise ArtifactError(
+            f"{path} is missing from this edgert",
+            why=f"there is no file {file}",
+            fix="install edgert again: pip install --force-reinstall edgert",
+        )
+    return file
+
+
+def pipeline_named(name: str) -> Path | None:
+    """The pipeline that is shipped under ``name``, such as ``hello``; None when there is none."""
+    file = data_folder("pipelines") / f"{name.removesuffix('.yaml')}.yaml"
+    return file if Path(name).name == name and file.is_file() else None

@@ -1,0 +1,113 @@
+"""``edgert doctor`` and ``edgert inspect`` as a user types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.evaluation_data import data
+
+onnx = pytest.importorskip("onnx")
+helper = onnx.helper
+
+
+def edgert(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs the command in a process of its own, on a terminal of 80 columns."""
+    command = [sys.executable, "-c", "from edgert.cli import main; main()", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1", **environment}
+    )
+
+
+@pytest.fixture(scope="module")
+def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose picture input is dynamic and whose output looks like YOLOX at 32x32."""
+    picture = helper.make_tensor_value_info("images", 1, [1, 3, "height", "width"])
+    boxes = helper.make_tensor_value_info("output", 1, [1, 7, "cells"])
+    weight = helper.make_tensor("weight", 1, [7, 3, 8, 8], [0.0] * (7 * 3 * 64))
+    shape = helper.make_tensor("shape", 7, [3], [1, 7, -1])
+    nodes = [
+        helper.make_node("Conv", ["images", "weight"], ["maps"], strides=[8, 8], name="stem"),
+        helper.make_node("Reshape", ["maps", "shape"], ["output"], name="flatten"),
+    ]
+    graph = helper.make_graph(nodes, "detector", [picture], [boxes], [weight, shape])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    path = tmp_path_factory.mktemp("model") / "detector.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def test_doctor_fits_eighty_columns_and_says_what_is_missing(tmp_path: Path) -> None:
+    done = edgert("doctor", EDGERT_CACHE=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    for name in ("Python", "board", "ONNX Runtime", "codecs", "GStreamer", "cameras"):
+        assert name in done.stdout
+    assert "edgert can run here" in done.stdout
+
+
+def test_doctor_as_json(tmp_path: Path) -> None:
+    done = edgert("doctor", "--json", "-", EDGERT_CACHE=str(tmp_path))
+    told = json.loads(done.stdout)
+    assert told["ok"] is True and "edgert can run here" in done.stderr
+    assert {"name", "state", "detail", "fix"} == set(told["findings"][0])
+    assert {finding["state"] for finding in told["findings"]} <= {"yes", "optional"}
+
+
+def test_doctor_fails_when_something_required_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = edgert("doctor", "--json", str(tmp_path / "out.json"), EDGERT_CACHE=str(tmp_path / "file/cache"))
+    assert done.returncode == 1 and "edgert cannot run here: cache" in done.stdout
+    assert json.loads((tmp_path / "out.json").read_text())["ok"] is False
+
+
+def test_inspect_a_dynamic_model(detector: Path) -> None:
+    done = edgert("inspect", str(detector))
+    assert done.returncode == 0, done.stderr
+    assert "images float32[1, 3, height, width]" in done.stdout
+    assert "not counted" in done.stdout and "looks like" in done.stdout
+
+
+def test_inspect_counts_every_profile(detector: Path) -> None:
+    done = edgert(
+        "inspect", str(detector), "--shape", "images=1x3x32x32", "--shape", "images=1x3x64x64", "--ops", "--json", "-"
+    )
+    assert done.returncode == 0, done.stderr
+    profiles = json.loads(done.stdout)["profiles"]
+    macs = 7 * 3 * 64  # per cell: 7 outputs of a kernel of 3x8x8
+    assert [profile["macs"] for profile in profiles] == [16 * macs, 64 * macs]
+    assert profiles[0]["shapes"] == {"images": [1, 3, 32, 32]}
+    assert profiles[0]["outputs"] == ["output float32[1, 7, 16]"]
+    assert "at images 1x3x64x64: 86.02 k MACs" in done.stderr and "100.0 %" in done.stderr
+
+
+def test_inspect_says_what_the_output_looks_like(detector: Path) -> None:
+    done = edgert("inspect", str(detector), "--shape", "images=1x3x64x64", "--json", "-")
+    first = json.loads(done.stdout)["looks_like"][0]
+    assert (first["task"], first["decoder"], first["classes"]) == ("detect", "yolov8", 3)
+
+
+@pytest.mark.parametrize("shape", ["images", "images=", "=1x3", "images=1x3xa", "images=1x-3"])
+def test_inspect_refuses_a_shape_that_is_none(detector: Path, shape: str) -> None:
+    done = edgert("inspect", str(detector), "--shape", shape)
+    assert done.returncode == 2 and "INPUT=1x3x320x320" in done.stderr
+
+
+def test_inspect_tells_errors_without_a_traceback(detector: Path, tmp_path: Path) -> None:
+    done = edgert("inspect", str(detector), "--shape", "image=1x3x64x64")
+    assert done.returncode == 1 and "did you mean 'images'?" in done.stderr
+    done = edgert("inspect", str(tmp_path / "none.onnx"))
+    assert done.returncode == 1 and "does not exist" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_inspect_a_real_detector() -> None:
+    model = data("models", "yolox_nano_416.onnx")
+    done = edgert("inspect", str(model), "--json", "-")
+    told = json.loads(done.stdout)
+    assert (told["looks_like"][0]["task"], told["looks_like"][0]["decoder"]) == ("detect", "yolox")
+    assert told["macs"] == sum(cost["macs"] for cost in told["costs"]) > 0

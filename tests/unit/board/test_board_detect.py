@@ -1,0 +1,82 @@
+"""Which board a device tree is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgert.board import HOST, detect
+from tests.unit.board.tree import jetson, write
+
+AGX_XAVIER = ("nvidia,p2972-0000", "nvidia,jetson-xavier", "nvidia,tegra194")
+XAVIER_NX = ("nvidia,p3509-0000+p3668-0001", "nvidia,tegra194")
+THOR = ("nvidia,p3971-0089+p3834-0008", "nvidia,p3971-0089", "nvidia,tegra264")
+
+
+@pytest.mark.parametrize(
+    ("compatible", "memory_mib", "name"),
+    [
+        (("nvidia,p3768-0000+p3767-0000-super", "nvidia,tegra234"), 15388, "orin-nx-16gb-super"),
+        (("nvidia,p3768-0000+p3767-0000", "nvidia,tegra234"), 15388, "orin-nx-16gb"),
+        (("nvidia,p3509-0000+p3767-0001", "nvidia,tegra234"), 7607, "orin-nx-8gb"),
+        (("nvidia,p3768-0000+p3767-0005-super", "nvidia,tegra234"), 7607, "orin-nano-8gb-super"),
+        (("nvidia,p3768-0000+p3767-0004", "nvidia,tegra234"), 3900, "orin-nano-4gb"),
+        (("nvidia,p3737-0000+p3701-0005", "nvidia,tegra234"), 62817, "agx-orin-64gb"),
+        (("nvidia,p3737-0000+p3701-0000", "nvidia,tegra234"), 30697, "agx-orin-64gb"),  # the 32 GB kit has its chip
+        (("nvidia,p3737-0000+p3701-0004", "nvidia,tegra234"), 30697, "agx-orin-32gb"),
+        (("acme,carrier", "nvidia,p3701-0004", "nvidia,tegra234"), 30697, "agx-orin-32gb"),
+        (AGX_XAVIER, 31927, "agx-xavier-32gb"),
+        (AGX_XAVIER, 63500, "agx-xavier-64gb"),
+        (AGX_XAVIER, 15700, "agx-xavier-32gb"),  # the early 16 GB module
+        (XAVIER_NX, 7765, "xavier-nx-8gb"),
+        (XAVIER_NX, 15820, "xavier-nx-16gb"),
+        (("nvidia,p2771-0000", "nvidia,jetson-tx2", "nvidia,tegra186"), 7852, "jetson-tx2-8gb"),
+        (("nvidia,p3450-0000", "nvidia,jetson-nano", "nvidia,tegra210"), 3964, "jetson-nano-4gb"),
+        (THOR, 125772, "thor-t5000"),
+        (("nvidia,p4071-0000+p3834-0000", "nvidia,tegra264"), 62000, "thor-t4000"),
+    ],
+)
+def test_board(tmp_path: Path, compatible: tuple[str, ...], memory_mib: int, name: str) -> None:
+    machine = detect(jetson(tmp_path, compatible, memory_mib))
+    assert machine.name == name
+    assert machine.board is not None and machine.board.name == name
+
+
+def test_everything_about_a_jetson(tmp_path: Path) -> None:
+    machine = detect(jetson(tmp_path, cores="0-3", present="0-7"))
+    assert machine.is_jetson
+    assert machine.model == "NVIDIA Jetson Orin NX Engineering Reference Developer Kit"
+    assert machine.compatible[0] == "nvidia,p3768-0000+p3767-0000-super"
+    assert (machine.l4t, machine.jetpack) == ("36.4.3", "6.2")
+    assert (machine.cpu, machine.cores, machine.cores_present) == ("Cortex-A78AE", 4, 8)
+    assert machine.memory_bytes == 15388 * 2**20
+
+
+def test_super_firmware_without_a_file_of_its_own_is_still_the_module(tmp_path: Path) -> None:
+    machine = detect(jetson(tmp_path, ("nvidia,p3737-0000+p3701-0005-super", "nvidia,tegra234"), 62817))
+    assert machine.name == "agx-orin-64gb"
+
+
+def test_a_jetson_without_a_board_file(tmp_path: Path) -> None:
+    machine = detect(jetson(tmp_path, ("nvidia,p9999-0000", "nvidia,tegra999")))
+    assert (machine.name, machine.board, machine.is_jetson) == ("jetson", None, True)
+
+
+def test_a_container_on_a_jetson_may_hide_the_device_tree(tmp_path: Path) -> None:
+    write(tmp_path, "etc/nv_tegra_release", "# R36 (release), REVISION: 4.7, GCID: 1, BOARD: generic")
+    machine = detect(tmp_path)
+    assert (machine.name, machine.board, machine.jetpack) == ("jetson", None, "6.2.1")
+
+
+def test_another_arm_board_is_a_host(tmp_path: Path) -> None:
+    write(tmp_path, "proc/device-tree/compatible", "raspberrypi,5-model-b\0brcm,bcm2712\0")
+    write(tmp_path, "proc/device-tree/model", "Raspberry Pi 5 Model B Rev 1.0\0")
+    machine = detect(tmp_path)
+    assert (machine.name, machine.is_jetson, machine.model) == (HOST, False, "Raspberry Pi 5 Model B Rev 1.0")
+
+
+def test_an_empty_tree_is_a_host_of_which_nothing_is_known(tmp_path: Path) -> None:
+    machine = detect(tmp_path)
+    assert (machine.name, machine.l4t, machine.jetpack, machine.memory_bytes) == (HOST, "", "", 0)
+    assert machine.cores >= 1 and machine.cpu

@@ -1,0 +1,109 @@
+"""Cores, quotas, memory and cameras from small trees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgert.board.camera import cameras
+from edgert.board.cpu import cpu_name, online_cores, present_cores
+from edgert.board.host import core_count, core_quota, read_text, share_cores
+from edgert.board.memory import system_memory
+from tests.unit.board.tree import ARM_CORE, write
+
+
+def test_quota_of_both_cgroup_versions(tmp_path: Path) -> None:
+    write(tmp_path, "v2/sys/fs/cgroup/cpu.max", "150000 100000\n")
+    write(tmp_path, "v1/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "50000\n")
+    write(tmp_path, "v1/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n")
+    assert core_quota(tmp_path / "v2") == 1.5
+    assert core_quota(tmp_path / "v1") == 0.5
+    assert core_count(tmp_path / "v1") == 1
+
+
+@pytest.mark.parametrize("text", ["max 100000\n", "-1 100000\n", "0 100000\n", "nonsense\n", ""])
+def test_no_quota(tmp_path: Path, text: str) -> None:
+    write(tmp_path, "sys/fs/cgroup/cpu.max", text)
+    assert core_quota(tmp_path) is None
+    assert core_count(tmp_path) >= 1
+
+
+def test_cores_are_shared_but_never_none() -> None:
+    assert (share_cores(8, 3), share_cores(2, 4), share_cores(4, 0)) == (2, 1, 4)
+
+
+def test_read_text_takes_off_the_nul_and_forgives_absence(tmp_path: Path) -> None:
+    write(tmp_path, "model", "A Kit\0")
+    assert read_text(tmp_path / "model") == "A Kit"
+    assert read_text(tmp_path / "none") == ""
+
+
+@pytest.mark.parametrize(("text", "count"), [("0-7", 8), ("0-3,6,8-9", 7), ("0", 1)])
+def test_lists_of_cores(tmp_path: Path, text: str, count: int) -> None:
+    write(tmp_path, "sys/devices/system/cpu/online", text + "\n")
+    assert online_cores(tmp_path) == count
+    assert present_cores(tmp_path) == count
+
+
+@pytest.mark.parametrize(
+    ("parts", "name"),
+    [
+        ([("0x41", "0xd42")], "Cortex-A78AE"),
+        ([("0x4e", "0x004")], "Carmel"),
+        ([("0x41", "0xd07"), ("0x4e", "0x003"), ("0x4e", "0x003")], "Cortex-A57 + Denver 2"),
+        ([("0x41", "0xd83")], "Neoverse-V3AE"),
+    ],
+)
+def test_arm_cores_are_named(tmp_path: Path, parts: list[tuple[str, str]], name: str) -> None:
+    text = "".join(ARM_CORE.format(n=n, maker=maker, part=part) for n, (maker, part) in enumerate(parts))
+    write(tmp_path, "proc/cpuinfo", text)
+    assert cpu_name(tmp_path) == name
+
+
+def test_x86_names_itself(tmp_path: Path) -> None:
+    write(tmp_path, "proc/cpuinfo", "processor\t: 0\nmodel name\t: AMD EPYC 7B13\nflags\t\t: fpu\n\nprocessor\t: 1\n")
+    assert cpu_name(tmp_path) == "AMD EPYC 7B13"
+
+
+def test_memory_and_its_limit(tmp_path: Path) -> None:
+    write(tmp_path, "proc/meminfo", "MemTotal:  2048 kB\nMemFree: 12 kB\nMemAvailable:  1024 kB\nHugePages_Total: 0\n")
+    assert system_memory(tmp_path).limit_bytes is None
+    write(tmp_path, "sys/fs/cgroup/memory.max", "1048576\n")
+    found = system_memory(tmp_path)
+    assert (found.total_bytes, found.available_bytes, found.limit_bytes) == (2 * 2**20, 2**20, 2**20)
+
+
+@pytest.mark.parametrize("text", ["max\n", "9223372036854771712\n"])
+def test_no_memory_limit(tmp_path: Path, text: str) -> None:
+    write(tmp_path, "proc/meminfo", "MemTotal:  2048 kB\n")
+    write(tmp_path, "sys/fs/cgroup/memory/memory.limit_in_bytes", text)
+    assert system_memory(tmp_path).limit_bytes is None
+
+
+def _camera(root: Path, number: int, title: str, index: int) -> None:
+    write(root, f"dev/video{number}", "")
+    write(root, f"sys/class/video4linux/video{number}/name", f"{title}\n")
+    write(root, f"sys/class/video4linux/video{number}/index", f"{index}\n")
+
+
+def test_cameras_without_their_metadata_nodes(tmp_path: Path) -> None:
+    for number, title, index in ((0, "HD Webcam", 0), (1, "HD Webcam", 1), (10, "vi-output, imx219", 0), (2, "B", 0)):
+        _camera(tmp_path, number, title, index)
+    driver = tmp_path / "sys/bus/usb/drivers/uvcvideo"
+    driver.mkdir(parents=True)
+    (tmp_path / "sys/class/video4linux/video0/device").mkdir()
+    (tmp_path / "sys/class/video4linux/video0/device/driver").symlink_to(driver)
+    found = cameras(tmp_path)
+    assert [camera.path for camera in found] == ["/dev/video0", "/dev/video2", "/dev/video10"]
+    assert (found[0].title, found[0].driver, found[0].is_readable) == ("HD Webcam", "uvcvideo", True)
+    assert found[2].driver == ""
+
+
+def test_a_camera_without_sysfs_counts(tmp_path: Path) -> None:
+    write(tmp_path, "dev/video0", "")
+    assert [(camera.path, camera.title) for camera in cameras(tmp_path)] == [("/dev/video0", "")]
+
+
+def test_no_cameras(tmp_path: Path) -> None:
+    assert cameras(tmp_path) == ()
