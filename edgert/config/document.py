@@ -102,7 +102,8 @@ def _check_depth(text: str, name: str) -> None:
     for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEPTH:
-            raise _too_deep(f"{name}:{event.start_mark.line + 1}")
+            mark = event.start_mark
+            raise _too_deep(f"{name}:{mark.line + 1}" if mark else name)
 
 
 class _Builder:

@@ -128,7 +128,8 @@ def _written_loc(document: Document, loc: tuple[str | int, ...]) -> tuple[str | 
     here: Any = document.data
     path: list[str | int] = []
     for step in loc:
-        if (isinstance(here, dict) and step in here) or (isinstance(here, list) and step in range(len(here))):
+        known: Any = here if isinstance(here, dict) else range(len(here)) if isinstance(here, list) else ()
+        if step in known:
             here = here[step]
             path.append(step)
         elif isinstance(here, dict) and not str(step).startswith(("<", "[", "function-", "union")):

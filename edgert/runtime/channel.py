@@ -62,8 +62,7 @@ class Channel:
             self._slots.put(None)
             self._lose(result)
             return
-        self._items.append(result)
-        self._ready.put(self._edge)
+        self._append(result)
 
     def close(self) -> None:
         """The producer is done. Results already in the channel are still delivered."""
@@ -73,21 +72,24 @@ class Channel:
         """The consumer is done: what waits is dropped, and the producer never blocks again."""
         self._abandoned = True
         self._slots.put(None)  # wakes a blocked producer; each put hands the slot on to the next
-        while self._items:
-            self._lose(self._items.popleft())
+        self._drain()
 
     def take(self) -> Result | None:
         """The oldest result, after the inlet saw this edge become ready; None if the channel was abandoned."""
-        try:
-            result = self._items.popleft()
-        except IndexError:
-            return None
-        self._slots.put(None)
+        result = self._pop()
+        if result is not None:
+            self._slots.put(None)
         return result
 
     def stats(self) -> ChannelStats:
         """Totals so far; callable from any thread."""
         return ChannelStats(self._put, self._dropped, len(self._items), self.capacity)
+
+    def _append(self, result: Result) -> None:
+        self._items.append(result)
+        self._ready.put(self._edge)
+        if self._abandoned:  # meanwhile: what was just put may have been too late to be dropped with the rest
+            self._drain()
 
     def _displace(self, result: Result) -> None:
         if self.drop == "newest" or self._abandoned:
@@ -95,7 +97,20 @@ class Channel:
             return
         # Append before taking the oldest away, so that a consumer that was told of an item always finds one.
         self._items.append(result)
-        self._lose(self._items.popleft())
+        oldest = self._pop()
+        if oldest is not None:
+            self._lose(oldest)
+
+    def _drain(self) -> None:
+        while (result := self._pop()) is not None:
+            self._lose(result)
+
+    def _pop(self) -> Result | None:
+        """The oldest item. Consumer, producer and whoever abandons may all be here at once: only the pop decides."""
+        try:
+            return self._items.popleft()
+        except IndexError:
+            return None
 
     def _lose(self, result: Result) -> None:
         self._dropped += 1

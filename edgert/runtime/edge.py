@@ -15,4 +15,5 @@ def connect(producer: Node, consumer: Node, streams: frozenset[str], capacity: i
     """
     channel = consumer.inlet.connect(capacity, drop)
     consumer.carried.append(streams)
+    consumer.producers.append(producer)
     producer.outlets = (*producer.outlets, channel)

@@ -11,13 +11,16 @@ class Join:
     """Passes a frame on when every edge that carries its stream has delivered it.
 
     Where the edges of a stage carry different streams this is a plain merge. Each edge keeps the order of a stream,
-    so once it delivers frame n, frames before n that still wait for it were dropped on the way and are given up.
+    so once it delivers frame n, frames before n that still wait for it were dropped on the way and are given up. An
+    edge may also fall silent, when a filter lets nothing pass: then the oldest frame is given up beyond ``limit``.
 
     Args:
         carried: for every edge, the streams it carries.
+        limit: frames of one stream that may wait; at least as many as can be under way to the slowest edge.
     """
 
-    def __init__(self, carried: Sequence[frozenset[str]]) -> None:
+    def __init__(self, carried: Sequence[frozenset[str]], limit: int) -> None:
+        self._limit = limit
         self._edges_of: Mapping[str, frozenset[int]] = {
             stream: frozenset(edge for edge, streams in enumerate(carried) if stream in streams)
             for stream in frozenset().union(*carried)
@@ -39,6 +42,8 @@ class Join:
         given_up = [pending.pop(n)[0] for n in sorted(pending) if n < index and edge not in pending[n][1]]
         if index not in pending:
             pending[index] = (result, {edge})
+            if len(pending) > self._limit:
+                given_up.append(pending.pop(min(pending))[0])
             return None, given_up
         first, seen = pending[index]
         joined = first.merged(result)

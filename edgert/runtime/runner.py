@@ -84,7 +84,8 @@ class Runner:
         deadline = None if timeout_s is None else self.clock.now_ns() + round(timeout_s * 1e9)
         for worker in self._workers:
             left_s = None if deadline is None else max(0.0, (deadline - self.clock.now_ns()) / 1e9)
-            worker.join(left_s)
+            if worker.ident is not None:  # else it never started
+                worker.join(left_s)
             if worker.is_alive():
                 return False
         self.ended_ns = self.ended_ns or self.clock.now_ns()

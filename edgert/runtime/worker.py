@@ -14,14 +14,18 @@ from edgert.runtime.metric import StageMeter
 from edgert.runtime.record import Result
 from edgert.runtime.stage import Source, Stage
 
+_KEPT = 16
+"""Results that a user's stage may hold back, to pass several on at once, without a join giving their frames up."""
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class Node:
     """A stage in its place: what runs, what it listens to, and whom it feeds.
 
     Attributes:
         outlets: one channel per stage that listens to this one; replaced as a whole when a listener joins.
         carried: per edge of ``inlet``, the streams that arrive on it.
+        producers: per edge of ``inlet``, the node at its other end.
     """
 
     name: str
@@ -29,7 +33,14 @@ class Node:
     inlet: Inlet = field(default_factory=Inlet)
     outlets: tuple[Channel, ...] = ()
     carried: list[frozenset[str]] = field(default_factory=list)
+    producers: list[Node] = field(default_factory=list)
     meter: StageMeter = field(default_factory=StageMeter)
+
+    def under_way(self) -> int:
+        """The most results of one stream that can be between its source and this node, by the slowest way."""
+        ways = zip(self.producers, self.inlet.channels, strict=True)
+        most = max((producer.under_way() + 1 + channel.capacity for producer, channel in ways), default=0)
+        return 2 * most if len(self.producers) > 1 else most  # a join holds as many again
 
 
 class Worker(threading.Thread):
@@ -47,48 +58,47 @@ class Worker(threading.Thread):
     def run(self) -> None:
         """The thread's body; never raises."""
         node = self.node
-        body = self._run_stage if isinstance(node.work, Stage) else self._run_source
+        if not isinstance(node.work, Stage):
+            self._succeeds(self._give_frames)
+            self._succeeds(node.work.close)
+        elif self._succeeds(node.work.open):
+            self._succeeds(self._loop)
+            self._succeeds(node.work.close)
+        node.inlet.abandon()
+        for outlet in node.outlets:
+            outlet.close()
+
+    def _succeeds(self, step: Callable[[], None]) -> bool:
+        """Runs a step and reports its failure, so that a second one while closing does not hide the first."""
         try:
-            body(node)
+            step()
         except EdgertError as error:
-            self._fail(error.at(f"stage {node.name!r}"))
-        except Exception as error:  # a user's function or a bug: told as this stage's failure, with its traceback
-            self._fail(_failure(node.name, error))
-        finally:
-            node.inlet.abandon()
-            for outlet in node.outlets:
-                outlet.close()
+            self._fail(error.at(f"stage {self.node.name!r}"))
+        except (Exception, SystemExit) as error:  # a user's code or a bug: this stage's failure, with its traceback
+            self._fail(_failure(self.node.name, error))
+        else:
+            return True
+        return False
 
-    def _run_source(self, node: Node) -> None:
-        source, meter, now = node.work, node.meter, self._clock.now_ns
+    def _give_frames(self) -> None:
+        node, source, meter, now = self.node, self.node.work, self.node.meter, self._clock.now_ns
         assert isinstance(source, Source)
-        try:
+        started = now()
+        for frame in source.frames(self._stop_event):
+            made = now()
+            meter.busy_ns += made - started
+            meter.results_in += 1
+            self._send(node.outlets, Result(frame))
+            frame.lease.release()
+            del frame
+            meter.results_out += 1
             started = now()
-            for frame in source.frames(self._stop_event):
-                made = now()
-                meter.busy_ns += made - started
-                meter.results_in += 1
-                self._send(node.outlets, Result(frame))
-                frame.lease.release()
-                del frame
-                meter.results_out += 1
-                started = now()
-                meter.wait_out_ns += started - made
-        finally:
-            source.close()
+            meter.wait_out_ns += started - made
 
-    def _run_stage(self, node: Node) -> None:
-        stage = node.work
+    def _loop(self) -> None:
+        node, stage, meter, now = self.node, self.node.work, self.node.meter, self._clock.now_ns
         assert isinstance(stage, Stage)
-        stage.open()
-        try:
-            self._loop(node, stage)
-        finally:
-            stage.close()
-
-    def _loop(self, node: Node, stage: Stage) -> None:
-        join = Join(node.carried) if len(node.inlet.channels) > 1 else None
-        now, meter = self._clock.now_ns, node.meter
+        join = Join(node.carried, node.under_way() + _KEPT) if len(node.inlet.channels) > 1 else None
         waiting = now()
         try:
             for edge, result in node.inlet:
@@ -147,7 +157,7 @@ class Worker(threading.Thread):
                 outlet.put(result)
 
 
-def _failure(name: str, error: Exception) -> StageError:
+def _failure(name: str, error: BaseException) -> StageError:
     failure = StageError(
         f"stage {name!r} failed: {type(error).__name__}: {error}",
         where=f"stage {name!r}",
