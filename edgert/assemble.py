@@ -181,10 +181,10 @@ class _Assembler:
             session = engine.session(stage.profile)
             picture = picture_input(session.inputs, str(model.onnx))
             preprocessor = Preprocessor(model.input, session.inputs[picture], where)
+            decoder = self._decoder(stage.infer, model, engine, preprocessor.network)
         except EdgertError as error:
             raise self.file.located(error, where)  # noqa: B904 - the same error, with its place
-        decoder = self._decoder(stage.infer, model, engine, preprocessor.network)
-        inner = Infer(name, session, preprocessor, decoder, stage.every)
+        inner = Infer(name, session, preprocessor, decoder, engine.batched, stage.every)
         if stage.crop is None:
             return inner
         rows = session.inputs[picture].shape[0] if engine.dynamic_batch else 1
@@ -195,7 +195,10 @@ class _Assembler:
         labels = read_labels(model.task.labels, where) if model.task.labels else ()
         decoder = decoder_for(model.task, labels, where, self.directory)
         if engine.outputs_known:
-            decoder.check([_without_batch(tensor.shape) for tensor in engine.outputs], network)
+            try:
+                decoder.check(one_picture(engine), network)
+            except EdgertError as error:
+                raise error.at(where)  # noqa: B904 - the same error, with its place
         return decoder
 
     def _engine(self, name: str, config: ModelConfig) -> Engine:
@@ -267,8 +270,9 @@ def _filled(spec: TensorSpec, config: ModelConfig, batch: int, path: Path) -> tu
     return tuple(dim for dim in shape if dim is not None)
 
 
-def _without_batch(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return shape[1:]
+def one_picture(engine: Engine) -> list[tuple[int, ...]]:
+    """The shapes of the outputs for one picture of the batch, as decoders see them."""
+    return [t.shape[1:] if batched else t.shape for t, batched in zip(engine.outputs, engine.batched, strict=True)]
 
 
 def picture_input(session_inputs: Mapping[str, Any], path: str) -> str:

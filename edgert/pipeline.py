@@ -1,8 +1,8 @@
 """The Python API for robots: a pipeline file as an object.
 
-    with edgert.Pipeline("dock.yaml") as pipeline:
-        for result in pipeline.results("find", timeout=1.0):
-            steer(result.detections.boxes, result.timestamp_ns)
+with edgert.Pipeline("dock.yaml") as pipeline:
+    for result in pipeline.results("find", timeout=1.0):
+        steer(result.detections.boxes, result.timestamp_ns)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from edgert.stages.source.api import ApiSource
 _TAP_QUEUE = 4
 
 
-class ResultTimeout(StageError, TimeoutError):
+class ResultTimeout(StageError, TimeoutError):  # noqa: N818 - reads as what it is
     """No result came in the time that was given."""
 
 

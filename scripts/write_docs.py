@@ -1,6 +1,6 @@
 """Writes docs/cli.md and docs/pipeline-file.md from the code, so that they cannot disagree with it.
 
-    python scripts/write_docs.py [--check]     # --check only says whether they are up to date
+python scripts/write_docs.py [--check]     # --check only says whether they are up to date
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from edgert.cli import app
 from edgert.config import model, pipeline, stage
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-TASKS = (model.DetectTask, model.ClassifyTask, model.SegmentTask, model.KeypointsTask, model.EmbedTask, model.PythonTask)
+TASKS = (
+    model.DetectTask,
+    model.ClassifyTask,
+    model.SegmentTask,
+    model.KeypointsTask,
+    model.EmbedTask,
+    model.PythonTask,
+)
 STAGES = (
     stage.SourceStage,
     stage.InferStage,
@@ -64,9 +71,9 @@ def pipeline_page() -> str:
         "",
         "Written by `scripts/write_docs.py`; change the descriptions in `edgert/config` instead.",
         "",
-        "Models, labels and pictures are looked for relative to the file; outputs are written relative to the folder",
-        "edgert is run in. `${VAR}` and `${VAR:-default}` come from the environment. Every mistake is reported with its",
-        "line. `edgert schema` prints the JSON Schema, for editors.",
+        "Models, labels and pictures are looked for relative to the file; outputs are written relative to the",
+        "folder edgert is run in. `${VAR}` and `${VAR:-default}` come from the environment. Every mistake is",
+        "reported with its line. `edgert schema` prints the JSON Schema, for editors.",
         "",
         "## Top level",
         "",

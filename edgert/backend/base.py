@@ -93,6 +93,7 @@ class Engine(Protocol):
         profiles: names for :meth:`session`; the first is the default.
         inputs, outputs: tensors of the default profile.
         outputs_known: whether ``outputs`` tells true shapes; not where they depend on the data.
+        batched: for every output, whether its first dimension is the batch.
         dynamic_batch: whether a session may run fewer rows than it has.
         info: plain facts for the summary: backend, threads, cache hit, seconds to compile.
     """
@@ -101,6 +102,7 @@ class Engine(Protocol):
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     outputs_known: bool
+    batched: tuple[bool, ...]
     dynamic_batch: bool
     info: Mapping[str, Any]
 
@@ -111,6 +113,15 @@ class Engine(Protocol):
     def close(self) -> None:
         """Gives the engine's memory back; sessions must not run any more."""
         ...
+
+
+def share_first_dimension(inputs: Sequence[Sequence[object]], outputs: Sequence[Sequence[object]]) -> tuple[bool, ...]:
+    """For every output shape, whether its first dimension is that of the first input, by number or by name.
+
+    A dimension of unknown size, as after NonMaxSuppression, is never taken for the batch.
+    """
+    batch = inputs[0][0] if inputs and inputs[0] else None
+    return tuple(bool(shape) and batch is not None and shape[0] == batch for shape in outputs)
 
 
 class Backend(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgert.backend.base import DEFAULT_PROFILE, Array, EngineOptions, Tensor
+from edgert.backend.base import DEFAULT_PROFILE, Array, EngineOptions, Tensor, share_first_dimension
 from edgert.errors import ModelError
 from edgert.graph.model import Model
 from edgert.graph.shape import with_shapes
@@ -28,6 +28,7 @@ class NullBackend:
             tuple(Tensor(t.name, _static(t.shape), t.dtype) for t in inputs(model)),
             tuple(Tensor(t.name, _static(t.shape), t.dtype) for t in gives),
             all(t.is_static for t in gives),
+            share_first_dimension([t.shape for t in inputs(model)], [t.shape for t in gives]),
         )
 
 
@@ -37,8 +38,10 @@ class NullEngine:
     profiles: tuple[str, ...] = (DEFAULT_PROFILE,)
     dynamic_batch = False
 
-    def __init__(self, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], outputs_known: bool) -> None:
-        self.inputs, self.outputs, self.outputs_known = inputs, outputs, outputs_known
+    def __init__(
+        self, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], outputs_known: bool, batched: tuple[bool, ...]
+    ) -> None:
+        self.inputs, self.outputs, self.outputs_known, self.batched = inputs, outputs, outputs_known, batched
         self.info: Mapping[str, Any] = {"backend": "null"}
 
     def session(self, profile: str | None = None) -> NullSession:
@@ -55,7 +58,7 @@ class NullSession:
     """See :class:`~edgert.backend.base.Session`."""
 
     def __init__(self, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> None:
-        self.inputs: dict[str, Array] = {t.name: _zeros(t) for t in inputs}
+        self.inputs: Mapping[str, Array] = {t.name: _zeros(t) for t in inputs}
         self._outputs: list[Array] = [_zeros(t) for t in outputs]
 
     def run(self, rows: int | None = None) -> Sequence[Array]:

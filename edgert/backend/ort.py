@@ -14,9 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
-from edgert.backend.base import DEFAULT_PROFILE, Array, EngineOptions, Shapes, Store, Tensor
+from edgert.backend.base import DEFAULT_PROFILE, Array, EngineOptions, Shapes, Store, Tensor, share_first_dimension
 from edgert.errors import ArtifactError, BuildError, DeviceError, ModelError, nearest
 from edgert.graph.clean import clean
 from edgert.graph.model import Model, to_bytes
@@ -69,7 +67,8 @@ class OrtEngine:
     """See :class:`~edgert.backend.base.Engine`. ONNX Runtime sessions run from several threads at once."""
 
     def __init__(self, session: Any, profiles: Mapping[str, Shapes], path: str, info: Mapping[str, Any]) -> None:
-        self._ort_session, self._profiles, self.path, self.info = session, profiles, path, info
+        self._ort_session, self._profiles, self.path = session, profiles, path
+        self.info: Mapping[str, Any] = info
         self.profiles = tuple(profiles)
         first = self.session()
         self.inputs = tuple(Tensor(name, array.shape, array.dtype.name) for name, array in first.inputs.items())
@@ -78,6 +77,9 @@ class OrtEngine:
             for name, array in zip((out.name for out in session.get_outputs()), first.run(), strict=True)
         )
         self.outputs_known = not _has_open_outputs(session)
+        self.batched = share_first_dimension(
+            [arg.shape for arg in session.get_inputs()], [out.shape for out in session.get_outputs()]
+        )
         self.dynamic_batch = all(not isinstance(arg.shape[0], int) for arg in session.get_inputs() if arg.shape)
 
     def session(self, profile: str | None = None) -> OrtSession:
@@ -101,7 +103,7 @@ class OrtSession:
 
     def __init__(self, session: Any, shapes: Shapes, path: str) -> None:
         self._session, self._path = session, path
-        self.inputs: dict[str, Array] = {arg.name: _bound_input(arg, shapes, path) for arg in session.get_inputs()}
+        self.inputs: Mapping[str, Array] = {arg.name: _bound_input(arg, shapes, path) for arg in session.get_inputs()}
         self._rows = min((array.shape[0] for array in self.inputs.values() if array.ndim), default=1)
         self._runs: dict[int, Callable[[], Sequence[Array]]] = {}
 
@@ -172,7 +174,7 @@ def _bound_input(arg: Any, shapes: Shapes, path: str) -> Array:
             f"input {arg.name!r} has dynamic dimensions {list(shape)}",
             why="tensors are bound once, so their size must be known",
             where=path,
-            fix=f"give the model a profile, e.g. profiles: {{default: {{{arg.name}: [1, 3, 320, 320]}}}}, or input: size",
+            fix=f"write input: size, or a profile: profiles: {{default: {{{arg.name}: [1, 3, 320, 320]}}}}",
         )
     tensor = aligned_empty(shape, _DTYPES[arg.type])
     tensor.fill(0)
@@ -256,7 +258,8 @@ def _ort() -> ModuleType:
         raise DeviceError(
             "ONNX Runtime is not installed", why=str(error), fix="pip install onnxruntime, or onnxruntime-gpu"
         ) from error
-    return onnxruntime
+    module: ModuleType = onnxruntime
+    return module
 
 
 @lru_cache(maxsize=1)

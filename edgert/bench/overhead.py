@@ -87,7 +87,7 @@ def _pipeline(config: ModelConfig, engine: Engine, frames: int, sink: Stage) -> 
     source = SourceStage(source="synthetic:blank", size=f"{width}x{height}", limit=frames)  # type: ignore[arg-type]
     nodes = [
         Node("null", source_for("null", source, Counter(), REAL, Path())),
-        Node("infer", Infer("infer", session, preprocessor, decoder_for(config.task, ()))),
+        Node("infer", Infer("infer", session, preprocessor, decoder_for(config.task, ()), engine.batched)),
         Node("end", sink),
     ]
     connect(nodes[0], nodes[1], frozenset({"null"}), 4, "never")

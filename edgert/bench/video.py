@@ -91,7 +91,7 @@ def preprocess_cost(clip: Path, frames: int, size: int = 640, rounds: int = 7) -
     mine, loop = in_turn(rounds, ours, theirs)
     detail = {"edgert_cpu_ms": statistics.median(mine), "opencv_cpu_ms": statistics.median(loop), "frames": frames}
     return [
-        Figure("1080p H.264 → tensor, CPU time", median_ratio(mine, loop), "of the OpenCV loop", 0.6, n=rounds, detail=detail),
+        Figure("H.264 → tensor, CPU time", median_ratio(mine, loop), "of the loop's", 0.6, n=rounds, detail=detail),
         Figure("host copies, decoded planes → bound input", counter.read().copies, "copies", 0.0, n=rounds * frames),
     ]
 
@@ -110,7 +110,8 @@ def preprocess_error(clip: Path, size: int = 640) -> Figure:
         rows = round(size * min(1.0, bgr.shape[0] / bgr.shape[1]))
         errors.append(float(np.abs(tensor - theirs).sum()) * 255 / (3 * rows * size))
     detail = {"worst_frame": max(errors)}
-    return Figure("difference to the OpenCV loop", statistics.mean(errors), "grey levels", 1.5, n=len(errors), detail=detail)
+    mean = statistics.mean(errors)
+    return Figure("difference to the OpenCV loop", mean, "grey levels", 1.5, n=len(errors), detail=detail)
 
 
 def whole_pipeline(
@@ -126,7 +127,7 @@ def whole_pipeline(
     }
     agreement, pairs = agreement_of(*found)
     return [
-        Figure("pipeline / sequential OpenCV loop", median_ratio(theirs, mine), "of its fps", 1.25, "higher", rounds, detail),
+        Figure("pipeline / sequential loop", median_ratio(theirs, mine), "of its fps", 1.25, "higher", rounds, detail),
         Figure("detections ≥ 0.4 that both find at IoU ≥ 0.9", agreement * 100, "%", 99.0, "higher", pairs),
     ]
 

@@ -12,7 +12,7 @@ from edgert.errors import EXIT_ERROR
 
 def bench(
     target: Annotated[
-        str, typer.Argument(metavar="MODEL.onnx|PIPELINE", help="A model by itself, or a pipeline and edgert around it.")
+        str, typer.Argument(metavar="MODEL.onnx|PIPELINE", help="A model alone, or a pipeline and edgert around it.")
     ] = "hello",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds.")] = False,
     json: JsonOption = None,

@@ -31,7 +31,6 @@ def pipeline_path(name: str) -> Path:
 def write_json(data: object, path: Path) -> None:
     """Writes plain data as JSON to a file, whole or not at all, or to standard output for ``-``."""
     import json
-    import os
 
     text = json.dumps(data, indent=2, default=str) + "\n"
     if str(path) == "-":
@@ -40,4 +39,4 @@ def write_json(data: object, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    part.replace(path)

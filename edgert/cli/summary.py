@@ -44,7 +44,7 @@ def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False)
     console.print(stage_table(summary))
     console.print(
         f"[bold]{summary.frames_out}[/] of {summary.frames_in} frames in {summary.seconds:.1f} s: "
-        f"[bold]{summary.fps:.1f} fps[/], latency p50 {latency.p50:.1f}, p95 {latency.p95:.1f}, p99 {latency.p99:.1f} ms"
+        f"[bold]{summary.fps:.1f} fps[/], latency p50 {latency.p50:.1f} p95 {latency.p95:.1f} p99 {latency.p99:.1f} ms"
     )
     console.print(
         f"{summary.copies_per_frame:.2f} copies ({format_bytes(summary.bytes_copied_per_frame)}) per frame, "
@@ -74,7 +74,8 @@ def _broken_promises(file: PipelineFile, summary: Summary) -> list[str]:
     """Budgets against what was measured; power cannot be measured here yet, and that is said."""
     budgets, lines = file.config.budgets, []
     if budgets.latency is not None and summary.latency_ms.p99 > budgets.latency * 1e3:
-        lines.append(f"over budget: latency p99 {summary.latency_ms.p99:.1f} ms, promised {budgets.latency * 1e3:.0f} ms")
+        p99 = summary.latency_ms.p99
+        lines.append(f"over budget: latency p99 {p99:.1f} ms, promised {budgets.latency * 1e3:.0f} ms")
     if budgets.memory is not None and summary.peak_rss_bytes > budgets.memory:
         lines.append(
             f"over budget: memory {format_bytes(summary.peak_rss_bytes)}, promised {format_bytes(budgets.memory)}"

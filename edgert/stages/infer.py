@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from edgert.backend import Session
 from edgert.config import CropConfig
 from edgert.runtime import Crops, Detections, Frame, Record, Result
@@ -25,12 +23,21 @@ class Infer:
         session: the bound tensors to run on; owned by this stage.
         preprocessor: fills the session's picture input.
         decoder: reads its outputs.
+        batched: for every output, whether its first dimension is the batch.
         every: frames between two runs; the others pass without a record.
     """
 
-    def __init__(self, name: str, session: Session, preprocessor: Preprocessor, decoder: Decoder, every: int = 1) -> None:
+    def __init__(
+        self,
+        name: str,
+        session: Session,
+        preprocessor: Preprocessor,
+        decoder: Decoder,
+        batched: tuple[bool, ...],
+        every: int = 1,
+    ) -> None:
         self.name, self._session, self._preprocessor, self._decoder = name, session, preprocessor, decoder
-        self._every = every
+        self._batched, self._every = batched, every
 
     def open(self) -> None:
         """Runs the engine once, so that the first frame does not pay for binding and lazy set-up."""
@@ -45,16 +52,20 @@ class Infer:
     def infer(self, frame: Frame) -> Record:
         """The record of one frame or crop."""
         geometry = self._preprocessor.into(0, frame)
-        return self._decoder(_row(self._session.run(1), 0, 1), geometry)
+        return self._decoder(self._row(self._session.run(1), 0), geometry)
 
     def infer_batch(self, frames: Sequence[Frame]) -> list[Record]:
         """The records of up to a batch of frames in one run, for a session whose batch size is dynamic."""
         geometries: list[Geometry] = [self._preprocessor.into(row, frame) for row, frame in enumerate(frames)]
         outputs = self._session.run(len(frames))
-        return [self._decoder(_row(outputs, n, len(frames)), geometry) for n, geometry in enumerate(geometries)]
+        return [self._decoder(self._row(outputs, n), geometry) for n, geometry in enumerate(geometries)]
 
     def close(self) -> None:
         """The engine belongs to the pipeline."""
+
+    def _row(self, outputs: Sequence[Array], row: int) -> list[Array]:
+        """One picture's part of every output; outputs without a batch dimension are whole."""
+        return [array[row] if batched else array for array, batched in zip(outputs, self._batched, strict=True)]
 
 
 class InferCrops:
@@ -96,8 +107,3 @@ def _newest_detections(result: Result) -> tuple[str, Detections]:
         if isinstance(record, Detections):
             return stage, record
     return "", result.detections
-
-
-def _row(outputs: Sequence[Array], row: int, rows: int) -> list[Array]:
-    """One picture's part of every output; outputs without a batch dimension are whole."""
-    return [array[row] if array.ndim and array.shape[0] == rows else np.asarray(array) for array in outputs]

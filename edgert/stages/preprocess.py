@@ -47,8 +47,9 @@ class Preprocessor:
         height, width = tensor.shape[2:] if self.layout == "nchw" else tensor.shape[1:3]
         self.network = (int(width), int(height))
         self._resampler = Resampler(width, height, config.color, config.interpolation)
-        self._values = _values(config, channels, tensor.dtype, limited=False)
-        self._tables = {limited: self._table(_values(config, channels, tensor.dtype, limited)) for limited in (False, True)}
+        values = {limited: _values(config, channels, tensor.dtype, limited) for limited in (False, True)}
+        self._values = values[False]
+        self._tables = {limited: self._table(table) for limited, table in values.items()}
         self._planes = np.empty((channels, height * width), np.uint8)
         self._bordered: dict[int, tuple[int, int, int, int]] = {}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from edgert.errors import ConfigError, StageError
@@ -28,11 +28,11 @@ class PythonStage:
     def process(self, result: Result) -> Result | Iterable[Result] | None:
         """See :class:`~edgert.runtime.Stage`."""
         out = self._function(result)
-        if out is None or isinstance(out, Result) or (isinstance(out, Iterable) and not isinstance(out, (str, bytes))):
+        if out is None or isinstance(out, (Result, list, tuple, Iterator)):
             return out
         raise StageError(
             f"stage {self.name!r} returned a {type(out).__name__}",
-            why="a python stage returns a Result, several, or None",
+            why="a python stage returns a Result, a list or generator of them, or None",
             where=f"stage {self.name!r}",
             fix=f"return result.with_output({self.name!r}, value)",
         )
@@ -48,15 +48,15 @@ def python_stage(name: str, found: object, args: Mapping[str, Any], where: str) 
         ConfigError: the class does not take these arguments.
     """
     if isinstance(found, type):
-        try:
-            found = found(**args)
-        except TypeError as error:
-            raise ConfigError(
-                f"cannot make {found.__name__} for stage {name!r}", why=str(error), where=where
-            ) from error
-        if isinstance(found, Stage):
-            return found
-    elif args:
-        function = found
-        return PythonStage(name, lambda result: function(result, **args))  # type: ignore[operator]
-    return PythonStage(name, found)  # type: ignore[arg-type]
+        return _instance(name, found, args, where)
+    if not args:
+        return PythonStage(name, found)  # type: ignore[arg-type]
+    return PythonStage(name, lambda result: found(result, **args))  # type: ignore[operator]
+
+
+def _instance(name: str, kind: type[Any], args: Mapping[str, Any], where: str) -> Stage:
+    try:
+        made = kind(**args)
+    except TypeError as error:
+        raise ConfigError(f"cannot make {kind.__name__} for stage {name!r}", why=str(error), where=where) from error
+    return made if isinstance(made, Stage) else PythonStage(name, made)

@@ -110,8 +110,8 @@ class Resampler:
         """YUYV's bytes sorted into planes; OpenCV resizes planes only."""
         height, width = packed.shape[:2]
         if self._unzipped is None or self._unzipped[0].shape != (height, width):
-            shapes = ((height, width), (height, width // 2), (height, width // 2))
-            self._unzipped = tuple(np.empty(shape, np.uint8) for shape in shapes)  # type: ignore[assignment]
+            half = (height, width // 2)
+            self._unzipped = np.empty((height, width), np.uint8), np.empty(half, np.uint8), np.empty(half, np.uint8)
         luma, u, v = self._unzipped
         cv2.extractChannel(packed, 0, dst=luma)
         quads = np.lib.stride_tricks.as_strided(packed, (height, width // 2, 4), (packed.strides[0], 4, 1))

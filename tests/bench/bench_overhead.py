@@ -1,6 +1,6 @@
 """Bar 1: null source → infer → null sink reaches ≥ 0.97 of the bare engine. Three models, from small to large.
 
-    python tests/bench/bench_overhead.py [--json FILE]
+python tests/bench/bench_overhead.py [--json FILE]
 """
 
 from __future__ import annotations

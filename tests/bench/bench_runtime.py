@@ -1,6 +1,6 @@
 """Bar 3: ≤ 20 µs per hop; no copies, no objects and ≤ 1 MB kept over 2,000 frames.
 
-    python tests/bench/bench_runtime.py [--json FILE]
+python tests/bench/bench_runtime.py [--json FILE]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bar 4: first result ≤ 2 s, import ≤ 0.3 s, ≤ 150 MB before a model, ≤ 25 packages and ≤ 460 MB installed.
 
-    python tests/bench/bench_startup.py [--json FILE]
+python tests/bench/bench_startup.py [--json FILE]
 """
 
 from __future__ import annotations

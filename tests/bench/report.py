@@ -33,9 +33,11 @@ def main(title: str, measure: Callable[[], Iterable[Figure]]) -> None:
         figures.append(figure)
         bar = "" if figure.bar is None else f"(bar {'≤' if figure.better == 'lower' else '≥'} {figure.bar:g})"
         told = {key: value for key, value in figure.detail.items() if isinstance(value, (int, float))}
-        print(f"  {'ok  ' if figure.holds else 'MISS'} {figure.name}: {figure.value:.3f} {figure.unit} {bar} n={figure.n}")
+        mark = "ok  " if figure.holds else "MISS"
+        print(f"  {mark} {figure.name}: {figure.value:.3f} {figure.unit} {bar} n={figure.n}")
         if told:
             print("       " + ", ".join(f"{key} {value:.4g}" for key, value in told.items()))
     if arguments.json:
-        arguments.json.write_text(json.dumps({"machine": machine(), "figures": [f.to_json() for f in figures]}, indent=2))
+        data = {"machine": machine(), "figures": [figure.to_json() for figure in figures]}
+        arguments.json.write_text(json.dumps(data, indent=2))
     sys.exit(not all(figure.holds for figure in figures))

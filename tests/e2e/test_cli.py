@@ -1,0 +1,135 @@
+"""What a user types, and what comes back when it is wrong."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import av
+import pytest
+
+from tests.helpers.command import ROOT, edgert, environment, start
+
+PIPELINE = """
+models:
+  parts: {{onnx: {assets}/parts.onnx, task: {{detect: yolox}}, input: {{std: 255}}}}
+stages:
+  belt: {{source: "synthetic:conveyor", size: 320x240, realtime: true, fps: 30}}
+  find: {{infer: parts, from: belt}}
+  paint: {{draw: [boxes], from: find}}
+  video: {{sink: video, from: paint, path: v.mp4}}
+  events: {{sink: jsonl, from: find, path: e.jsonl}}
+"""
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Path:
+    path = tmp_path / "endless.yaml"
+    path.write_text(PIPELINE.format(assets=ROOT / "pipelines" / "assets"))
+    return path
+
+
+def test_help_names_every_verb(tmp_path: Path) -> None:
+    done = edgert("--help", cwd=tmp_path)
+    assert done.returncode == 0
+    for verb in ("run", "validate", "schema", "new", "check", "doctor", "inspect", "bench"):
+        assert f" {verb} " in done.stdout
+        assert "xample" in edgert(verb, "--help", cwd=tmp_path).stdout or verb == "schema"
+
+
+def test_usage_errors_exit_2(tmp_path: Path) -> None:
+    assert edgert("rnu", cwd=tmp_path).returncode == 2
+    assert edgert("run", cwd=tmp_path).returncode == 2
+    assert edgert("run", "hello", "--no-such-option", cwd=tmp_path).returncode == 2
+
+
+def test_version(tmp_path: Path) -> None:
+    assert edgert("--version", cwd=tmp_path).stdout.startswith("edgert 0.")
+
+
+def test_schema_is_json(tmp_path: Path) -> None:
+    schema = json.loads(edgert("schema", cwd=tmp_path).stdout)
+    assert set(schema["properties"]) >= {"models", "stages", "budgets"}
+
+
+def test_output_cut_short_by_a_reader_is_no_bug(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m edgert schema | head -1"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert done.stdout == "{\n"
+    assert "bug" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_whole_files(endless: Path, number: signal.Signals) -> None:
+    folder = endless.parent
+    process = start("run", str(endless), "--quiet", "--json", "s.json", cwd=folder)
+    _wait_for(folder / "e.jsonl", lines=10, process=process)
+    process.send_signal(number)
+    told = time.monotonic()
+    process.communicate(timeout=30)
+    took_s = time.monotonic() - told
+
+    assert process.returncode == 0
+    assert took_s <= 2.0 + 1.0  # 2 s for the pipeline; the rest is this machine ending a Python process under load
+    lines = [json.loads(line) for line in (folder / "e.jsonl").read_text().splitlines()]
+    frames = json.loads((folder / "s.json").read_text())["frames_in"]
+    assert 10 <= len(lines) <= frames
+    with av.open(str(folder / "v.mp4")) as container:
+        assert sum(1 for _ in container.decode(video=0)) >= 10
+
+
+def test_duration_ends_it_too(endless: Path) -> None:
+    done = edgert("run", str(endless), "--duration", "1", "--json", "-", cwd=endless.parent)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["seconds"] < 10
+
+
+def test_a_full_disk_stops_it_and_what_was_written_stays(endless: Path) -> None:
+    done = edgert("run", str(endless), "--set=stages.events.path=/dev/full", cwd=endless.parent)
+    assert done.returncode == 1
+    assert "No space left" in done.stderr
+    assert "endless.yaml:" in done.stderr
+    with av.open(str(endless.parent / "v.mp4")) as container:
+        assert sum(1 for _ in container.decode(video=0)) >= 1
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("models.parts.onnx=nope.onnx", "does not exist"),
+        ("models.parts.onnx=endless.yaml", "not an ONNX model"),
+        ("models.parts.task.detct=yolox", "did you mean 'detect'"),
+        ("models.parts.task.labels=short.txt", "label"),
+        ("models.parts.input.color=gray", "does not fit"),
+        ("stages.belt.size=12", "WIDTHxHEIGHT"),
+        ("stages.find.from=blet", "did you mean 'belt'"),
+        ("stages.find.from=paint", "cycle"),
+        ("stages.find.infer=part", "did you mean 'parts'"),
+        ("budgets.power=15", "no unit"),
+        ("stages.belt.source=nope.mp4", "no such file"),
+        ("stages.belt.source=synthetic:conveyer", "did you mean"),
+        ("stages.belt.source=${NOT_SET_ANYWHERE}", "NOT_SET_ANYWHERE"),
+    ],
+)
+def test_mistakes_are_explained(endless: Path, change: str, says: str) -> None:
+    (endless.parent / "short.txt").write_text("bolt\n")
+    done = edgert("validate", str(endless), "--set", change, cwd=endless.parent)
+    assert done.returncode == 1, done.stdout
+    assert done.stderr.startswith("error: ")
+    assert says in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def _wait_for(path: Path, lines: int, process: subprocess.Popen[str]) -> None:
+    """Until the running pipeline has written so many lines."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        if path.exists() and path.read_text().count("\n") >= lines:
+            return
+        process.poll()
+        time.sleep(0.05)
+    raise AssertionError(f"no {lines} lines in {path}: {process.communicate(timeout=5)}")

@@ -1,0 +1,44 @@
+"""A wheel built from the tree, installed elsewhere, is whole."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.command import ROOT
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    run = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
+    subprocess.run(run, check=True)
+    return next(folder.glob("edgert-*.whl"))
+
+
+def test_it_is_pure_python_and_carries_its_data(wheel: Path) -> None:
+    assert wheel.name.endswith("-py3-none-any.whl")  # nothing to compile
+    names = zipfile.ZipFile(wheel).namelist()
+    for path in ("edgert/data/pipelines/hello.yaml", "edgert/data/pipelines/assets/parts.onnx", "dla/__init__.py"):
+        assert path in names
+    assert any(name.startswith("edgert/data/configs/boards/") for name in names)
+    assert "edgert/py.typed" in names
+
+
+def test_it_runs_away_from_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", str(site)]
+    subprocess.run([*install, str(wheel)], check=True)
+    env = {**os.environ, "PYTHONPATH": str(site)}
+    run = [sys.executable, "-m", "edgert", "run", "hello", "--set=stages.belt.limit=5", "--quiet"]
+    done = subprocess.run(run, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "hello.mp4").exists()
+    where = "import dla, edgert.board.record as b, edgert; print(edgert.__file__, dla.__file__)"
+    told = subprocess.run([sys.executable, "-c", where], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert told.stdout.count(str(site)) == 2, told.stderr

@@ -1,0 +1,63 @@
+"""Every file in pipelines/ is one a user can run, or at least validate where it needs hardware."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import av
+import pytest
+
+from tests.helpers.command import ROOT, edgert
+
+PIPELINES = sorted(path.stem for path in (ROOT / "pipelines").glob("*.yaml"))
+NEEDS_HARDWARE = {"usb-camera": "a camera", "rtsp": "a network camera"}
+SOURCES = {"hello": ["belt"], "cascade": ["belt"], "multi-camera": ["north", "south"], "my-model": ["camera"]}
+CAMERA = {"CAMERA_PASSWORD": "s3cret-word", "CAMERA_HOST": "camera.invalid"}
+FRAMES = 20
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_validates(name: str, tmp_path: Path) -> None:
+    done = edgert("validate", name, cwd=tmp_path, env=CAMERA)
+    assert done.returncode == 0, done.stderr
+    assert "fine" in done.stdout
+    assert CAMERA["CAMERA_PASSWORD"] not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", [name for name in PIPELINES if name not in NEEDS_HARDWARE])
+def test_runs_and_leaves_whole_files(name: str, tmp_path: Path) -> None:
+    limits = [f"--set=stages.{source}.limit={FRAMES}" for source in SOURCES[name]]
+    done = edgert("run", name, *limits, "--json", "summary.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["frames_in"] == FRAMES * len(SOURCES[name])
+    assert summary["dropped"] == 0
+    assert summary["fps"] > 0
+    lines = (tmp_path / "out" / f"{name}.jsonl").read_text().splitlines()
+    assert lines
+    assert all(json.loads(line)["outputs"] for line in lines)
+    for video in tmp_path.glob("out/*.mp4"):
+        with av.open(str(video)) as container:
+            assert sum(1 for _ in container.decode(video=0)) == FRAMES
+
+
+def test_the_demo_finds_parts_and_follows_them(tmp_path: Path) -> None:
+    done = edgert("run", "hello", "--set=stages.belt.limit=60", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "out" / "hello.jsonl").read_text().splitlines()]
+    assert len(lines) == 60
+    tracked = [line["outputs"]["track"]["objects"] for line in lines]
+    assert max(len(objects) for objects in tracked) >= 2
+    ids = [{one["id"] for one in objects} for objects in tracked]
+    followed = [len(now & before) / len(before) for before, now in pairwise(ids[10:]) if before]
+    assert sum(followed) / len(followed) > 0.8  # parts stay the same parts from frame to frame
+
+
+def test_a_camera_that_is_not_there(tmp_path: Path) -> None:
+    done = edgert("run", "usb-camera", "--set=stages.camera.source=v4l2:///dev/video99", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "/dev/video99" in done.stderr
+    assert "usb-camera.yaml:" in done.stderr
