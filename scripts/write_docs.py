@@ -16,6 +16,7 @@ from pydantic_core import PydanticUndefined
 
 from edgert.cli import app
 from edgert.config import model, pipeline, stage
+from edgert.runtime import plain as plain_data
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 TASKS = (
@@ -155,7 +156,15 @@ def escaped(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("\\\\|", "\\|")
 
 
-PAGES = {"cli.md": cli_page, "pipeline-file.md": pipeline_page}
+def results_page() -> str:
+    """What a line of ``sink: jsonl`` holds."""
+    text = inspect.cleandoc(plain_data.__doc__ or "")
+    title, _, rest = text.partition("\n")
+    body = rest.replace("::\n", ":\n").replace("``", "`")
+    return "\n".join(["# Results", "", "Written by `scripts/write_docs.py`.", "", title.replace("``", "`"), body])
+
+
+PAGES = {"cli.md": cli_page, "pipeline-file.md": pipeline_page, "results.md": results_page}
 
 
 def main() -> None:
