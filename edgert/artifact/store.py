@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -23,7 +24,10 @@ def cache_folder() -> Path:
 
 
 class FileStore:
-    """A folder of checksummed files, the least recently used going first when it grows too large.
+    """A folder of files named ``key.SHA-256.bin``, the least recently used going first when it grows too large.
+
+    The checksum is part of the name, so that a file and what it must be appear in the same instant: several
+    processes may read and write one folder.
 
     Args:
         folder: made when first written to.
@@ -35,32 +39,29 @@ class FileStore:
 
     def get(self, key: str) -> Path | None:
         """The file kept under ``key``; None if there is none. A damaged one is removed, and said so."""
-        path = self.folder / f"{key}.bin"
-        try:
-            expected = path.with_suffix(".sha256").read_text().strip()
-            if _digest(path) == expected:
-                os.utime(path)
-                return path
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            log.warning("cannot read the cache (%s); compiling afresh", error)
-            return None
-        log.warning("cache entry %s is damaged; compiling afresh", path)
-        self._remove(path)
+        for path in self._entries(key):
+            try:
+                if path.name == _name(key, path):
+                    with contextlib.suppress(PermissionError):  # a folder that others own is good enough to read
+                        os.utime(path)
+                    return path
+            except OSError as error:
+                log.warning("cannot read the cache (%s); compiling afresh", error)
+                continue
+            log.warning("cache entry %s is damaged; compiling afresh", path)
+            _remove(path)
         return None
 
     def put(self, key: str, content: Path) -> Path:
-        """Moves ``content`` into the store. A reader sees all of it or nothing. Raises ArtifactError if it cannot."""
-        path = self.folder / f"{key}.bin"
+        """Copies ``content`` into the store. A reader sees all of it or nothing. Raises ArtifactError if it cannot."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-") as folder:
-                body, digest = Path(folder) / "body", Path(folder) / "digest"
-                shutil.copyfile(content, body)
-                digest.write_text(_digest(body))
-                os.replace(digest, path.with_suffix(".sha256"))
-                os.replace(body, path)
+                body = Path(shutil.copyfile(content, Path(folder) / "body"))
+                path = body.replace(self.folder / _name(key, body))
+            for old in self._entries(key):
+                if old != path:
+                    _remove(old)
             self._prune(keep=path)
         except OSError as error:
             raise ArtifactError(
@@ -70,21 +71,34 @@ class FileStore:
             ) from error
         return path
 
+    def _entries(self, key: str) -> list[Path]:
+        return sorted(self.folder.glob(f"{key}.*.bin"))
+
     def _prune(self, keep: Path) -> None:
-        files = sorted(self.folder.glob("*.bin"), key=lambda path: path.stat().st_mtime)
-        total = sum(path.stat().st_size for path in files)
-        for path in files:
+        sizes = {path: (stat.st_mtime_ns, stat.st_size) for path in self.folder.glob("*.bin") if (stat := _stat(path))}
+        total = sum(size for _, size in sizes.values())
+        for path, (_, size) in sorted(sizes.items(), key=lambda item: item[1]):
             if total <= self.limit_bytes:
                 return
             if path != keep:
-                total -= path.stat().st_size
-                self._remove(path)
+                total -= size
+                _remove(path)
 
-    @staticmethod
-    def _remove(path: Path) -> None:
+
+def _stat(path: Path) -> os.stat_result | None:
+    """None when another process has removed the file."""
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _remove(path: Path) -> None:
+    try:
         path.unlink(missing_ok=True)
-        path.with_suffix(".sha256").unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("cannot remove %s from the cache (%s)", path, error)
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _name(key: str, content: Path) -> str:
+    return f"{key}.{hashlib.sha256(content.read_bytes()).hexdigest()}.bin"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from edgert.errors import ConfigError, StageError
 from edgert.runtime import Result, Stage
 
-Function = Callable[[Result], "Result | Iterable[Result] | None"]
+Function = Callable[..., Any]
+"""Called with a Result; returns a Result, several, or None."""
 
 
 class PythonStage:
@@ -17,46 +19,100 @@ class PythonStage:
     The function gets a :class:`~edgert.runtime.Result` and returns it, a changed one (``result.with_output(name,
     record)``), several, or None to let the frame end here. It is the hot path: the frame's arrays are views that are
     valid until it returns, nothing is copied for it, and its time is this stage's busy time.
+
+    Args:
+        args: further arguments of the function, by name.
+
+    Attributes:
+        opened, closed: called in the stage's thread before the first result and after the last.
     """
 
-    def __init__(self, name: str, function: Function) -> None:
-        self.name, self._function = name, function
+    def __init__(self, name: str, function: Function, args: Mapping[str, Any] | None = None) -> None:
+        self.name, self._function, self._args = name, function, dict(args or {})
+        self.opened: Callable[[], object] = _nothing
+        self.closed: Callable[[], object] = _nothing
 
     def open(self) -> None:
-        """Nothing to take."""
+        """What the user's object does first."""
+        self.opened()
 
     def process(self, result: Result) -> Result | Iterable[Result] | None:
-        """See :class:`~edgert.runtime.Stage`."""
-        out = self._function(result)
-        if out is None or isinstance(out, (Result, list, tuple, Iterator)):
+        """See :class:`~edgert.runtime.Stage`. Raises StageError when something else than results comes back."""
+        out = self._function(result, **self._args)
+        if out is None or isinstance(out, Result):
             return out
-        raise StageError(
+        if isinstance(out, Iterable) and not isinstance(out, (str, bytes, Mapping)):
+            return self._each(out)
+        raise self._no_result(out)
+
+    def close(self) -> None:
+        """What the user's object does last."""
+        self.closed()
+
+    def _each(self, several: Iterable[Any]) -> Iterator[Result]:
+        for one in several:
+            if not isinstance(one, Result):
+                raise self._no_result(one)
+            yield one
+
+    def _no_result(self, out: object) -> StageError:
+        return StageError(
             f"stage {self.name!r} returned a {type(out).__name__}",
-            why="a python stage returns a Result, a list or generator of them, or None",
+            why="a python stage returns a Result, several, or None",
             where=f"stage {self.name!r}",
             fix=f"return result.with_output({self.name!r}, value)",
         )
 
-    def close(self) -> None:
-        """Nothing to give back."""
-
 
 def python_stage(name: str, found: object, args: Mapping[str, Any], where: str) -> Stage:
-    """A stage from what ``module:name`` named: a class is made with ``args``; a function is called with them bound.
+    """A stage from what ``module:name`` named.
+
+    A class is made with ``args``; what it makes is called, or has ``process``, and ``open`` and ``close`` if it
+    likes. A function is called with ``args`` besides the result.
 
     Raises:
-        ConfigError: the class does not take these arguments.
+        ConfigError: it does not take these arguments, or cannot be called with a result.
     """
-    if isinstance(found, type):
-        return _instance(name, found, args, where)
-    if not args:
-        return PythonStage(name, found)  # type: ignore[arg-type]
-    return PythonStage(name, lambda result: found(result, **args))  # type: ignore[operator]
-
-
-def _instance(name: str, kind: type[Any], args: Mapping[str, Any], where: str) -> Stage:
+    if not isinstance(found, type):
+        return _function_stage(name, found, args, where)
     try:
-        made = kind(**args)
+        made: object = found(**args)
     except TypeError as error:
-        raise ConfigError(f"cannot make {kind.__name__} for stage {name!r}", why=str(error), where=where) from error
-    return made if isinstance(made, Stage) else PythonStage(name, made)
+        raise ConfigError(f"cannot make {found.__name__} for stage {name!r}", why=str(error), where=where) from error
+    if isinstance(made, Stage):
+        return made
+    stage = _function_stage(name, getattr(made, "process", made), {}, where)
+    stage.opened, stage.closed = getattr(made, "open", _nothing), getattr(made, "close", _nothing)
+    return stage
+
+
+def _nothing() -> None:
+    """For objects that need no beginning or end."""
+
+
+def _function_stage(name: str, function: object, args: Mapping[str, Any], where: str) -> PythonStage:
+    if not callable(function):
+        raise ConfigError(
+            f"stage {name!r} got a {type(function).__name__} that cannot be called",
+            where=where,
+            fix="give the class __call__(self, result) or process(self, result)",
+        )
+    _check_signature(name, function, args, where)
+    return PythonStage(name, function, args)
+
+
+def _check_signature(name: str, function: Function, args: Mapping[str, Any], where: str) -> None:
+    """A wrong argument should not wait for the first frame to be noticed."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # functions written in C need not tell
+        return
+    try:
+        signature.bind(None, **args)
+    except TypeError as error:
+        raise ConfigError(
+            f"stage {name!r} cannot call {getattr(function, '__name__', 'its object')}{signature}",
+            why=str(error),
+            where=where,
+            fix="it takes a Result first, and what stands under args by name",
+        ) from error

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from edgert import errors
+from edgert.errors import ConfigError, EdgertError, nearest
+
+
+def test_the_message_has_all_that_is_known_in_the_promised_order() -> None:
+    error = EdgertError("it broke", why="too hot", where="p.yaml:3 a.b", fix="cool it")
+    assert str(error) == "it broke\n  why:   too hot\n  where: p.yaml:3 a.b\n  fix:   cool it"
+
+
+def test_what_is_not_known_leaves_no_line() -> None:
+    assert str(EdgertError("it broke", fix="cool it")) == "it broke\n  fix:   cool it"
+    assert str(EdgertError("it broke")) == "it broke"
+
+
+def test_further_errors_follow_the_first() -> None:
+    error = ConfigError("one", others=[ConfigError("two", why="b"), ConfigError("three")])
+    assert str(error).splitlines() == ["one", "two", "  why:   b", "three"]
+
+
+def test_a_place_is_filled_in_once_and_the_closest_stays() -> None:
+    error = EdgertError("it broke").at("models.a")
+    assert error.at("stage 'b'") is error
+    assert error.where == "models.a"
+
+
+@pytest.mark.parametrize("twin", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
+def test_an_error_survives_copying(twin: object) -> None:
+    error = ConfigError("one", why="because", others=[ConfigError("two")])
+    assert str(twin(error)) == str(error)  # type: ignore[operator]
+
+
+def test_every_error_of_the_tree_is_one_of_ours_and_stands_in_the_drawing() -> None:
+    found = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, EdgertError)]
+    assert len(found) == 10
+    for each in found:
+        assert f"─ {each.__name__} " in (errors.__doc__ or "") or each is EdgertError
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [("lable", "; did you mean 'labels'?"), ("zzz", ""), ("", ""), ("labels", "; did you mean 'labels'?")],
+)
+def test_the_nearest_word(word: str, hint: str) -> None:
+    assert nearest(word, ["labels", "score", "iou"]) == hint
+
+
+def test_nothing_is_near_when_nothing_is_known() -> None:
+    assert nearest("word", []) == ""
