@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgert.config.document import read
+from tests.helpers.pipeline_text import MINIMAL, pipeline, refused
+
+
+def changed(folder: Path, *overrides: str, text: str = "a: {b: [1, {c: 2}], d: x}\ne:\n") -> dict[str, object]:
+    (folder / "p.yaml").write_text(text)
+    return read(folder / "p.yaml", overrides, {}).data
+
+
+def test_a_value_is_replaced(tmp_path: Path) -> None:
+    assert changed(tmp_path, "a.d=5") == {"a": {"b": [1, {"c": 2}], "d": 5}, "e": None}
+
+
+def test_entries_of_lists(tmp_path: Path) -> None:
+    assert changed(tmp_path, "a.b.0=9", "a.b.1.c=[7, 8]")["a"] == {"b": [9, {"c": [7, 8]}], "d": "x"}
+
+
+def test_new_keys_and_sections(tmp_path: Path) -> None:
+    found = changed(tmp_path, "n.e.w=1", "e.f=2", "a.g={h: i}")
+    assert found["n"] == {"e": {"w": 1}}
+    assert found["e"] == {"f": 2}
+    assert found["a"]["g"] == {"h": "i"}  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("a=", None), ("a=''", ""), ("a=b=c", "b=c"), ("a= 5 ", 5), ("a=[1, 2]", [1, 2]), ("a=true", True)]
+)
+def test_the_value_is_yaml(tmp_path: Path, text: str, value: object) -> None:
+    assert changed(tmp_path, text)["a"] == value
+
+
+def test_the_last_one_wins(tmp_path: Path) -> None:
+    assert changed(tmp_path, "a=1", "a=2")["a"] == 2
+
+
+@pytest.mark.parametrize("text", ["", "a", "=1", "a.=1", ".a=1", "a..b=1", " =1"])
+def test_what_is_no_override(tmp_path: Path, text: str) -> None:
+    assert "cannot understand --set" in refused(tmp_path, MINIMAL, text).what
+
+
+@pytest.mark.parametrize("text", ["a.d.x=1", "a.d.x.y=1", "a.b.0.x=1", "a.b.2=1", "a.b.x=1", "a.b.-1=1", "a.b.5.c=1"])
+def test_a_path_that_goes_nowhere(tmp_path: Path, text: str) -> None:
+    error = refused(tmp_path, "a: {b: [1, {c: 2}], d: x}\n", text)
+    assert "goes nowhere" in error.what
+    assert error.why
+
+
+@pytest.mark.parametrize("value", ["[1", "'x", "*x", "!!python/name:os.system x", "!!int y", "[" * 100_000])
+def test_a_value_that_is_no_yaml(tmp_path: Path, value: str) -> None:
+    assert "--set name" in str(refused(tmp_path, MINIMAL, f"name={value}"))
+
+
+def test_an_error_points_at_the_override(tmp_path: Path) -> None:
+    error = refused(tmp_path, MINIMAL, "stages.cam.fps=fast")
+    assert error.what == "stages.cam.fps: cannot use 'fast'"
+    assert error.where == "--set stages.cam.fps stages.cam.fps"
+
+
+def test_a_misspelt_stage_points_at_the_override(tmp_path: Path) -> None:
+    error = refused(tmp_path, MINIMAL, "stages.cma.fps=15")
+    assert error.where.startswith("--set stages.cma.fps")
+    assert "no verb" in error.what
+
+
+def test_variables_are_filled_in_inside_an_override(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, MINIMAL, "stages.cam={source: 'rtsp://${HOST}/x'}", env={"HOST": "h"})
+    assert file.config.stages["cam"].source == "rtsp://h/x"  # type: ignore[union-attr]
+
+
+def test_places_of_replaced_sections_are_forgotten(tmp_path: Path) -> None:
+    error = refused(tmp_path, MINIMAL, "stages.out={sink: jsonl, path: o}")
+    assert error.what == "stages.out.from is missing"
+    assert error.where == "--set stages.out stages.out.from"
