@@ -69,7 +69,7 @@ def _check_cycle(stages: Mapping[str, StageConfig], where: Where) -> None:
     try:
         order(stages)
     except CycleError as error:
-        ring = list(reversed(error.args[1]))
+        ring = error.args[1]  # every stage feeds the next
         raise ConfigError(
             f"stages form a cycle: {' → '.join(ring)}",
             why="frames flow one way, from sources to sinks",

@@ -94,11 +94,12 @@ def _validated(document: Document) -> PipelineConfig:
 
 def json_schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of the pipeline file, for editors."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "edgert pipeline",
-        **PipelineConfig.model_json_schema(by_alias=True),
-    }
+    schema = PipelineConfig.model_json_schema(by_alias=True)
+    for section in (schema, *schema["$defs"].values()):
+        for part in section.get("properties", {}).values():
+            if "patternProperties" in part:  # pydantic forgets that names of any other form are refused
+                part["additionalProperties"] = False
+    return {**schema, "$schema": "https://json-schema.org/draft/2020-12/schema", "title": "edgert pipeline"}
 
 
 def _told(document: Document, detail: Any) -> ConfigError:
@@ -118,7 +119,7 @@ def _told(document: Document, detail: Any) -> ConfigError:
             f"{name} {explain_no_verb(detail['input'], verbs)}", where=where, fix=f"write one of: {', '.join(verbs)}"
         )
     message = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    if isinstance(detail["input"], (dict, list)):
+    if isinstance(detail["input"], (dict, list, tuple)):
         return ConfigError(f"{name}: {message}", where=where)
     return ConfigError(f"{name}: cannot use {_value(document, loc, detail['input'])}", why=message, where=where)
 

@@ -29,7 +29,8 @@ def test_new_keys_and_sections(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("a=", None), ("a=''", ""), ("a=b=c", "b=c"), ("a= 5 ", 5), ("a=[1, 2]", [1, 2]), ("a=true", True)]
+    ("text", "value"),
+    [("a=", None), ("a=''", ""), ("a=b=c", "b=c"), ("a= 5 ", 5), ("a=[1, 2]", [1, 2]), ("a=true", True)],
 )
 def test_the_value_is_yaml(tmp_path: Path, text: str, value: object) -> None:
     assert changed(tmp_path, text)["a"] == value
