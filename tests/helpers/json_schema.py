@@ -47,7 +47,6 @@ _KNOWN = frozenset(
         "pattern",
     }
 )
-)
 
 
 def problems(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any] | None = None, at: str = "$") -> list[str]:

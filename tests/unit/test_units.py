@@ -37,7 +37,8 @@ def test_a_bare_number_is_refused_with_an_example(parse: Callable[[object], floa
 
 @pytest.mark.parametrize("parse", [parse_bytes, parse_watts, parse_seconds])
 @pytest.mark.parametrize(
-    "value", ["", "W", "-1W", "1,5W", "nanW", "infW", "1 2W", "15W or so", "0x10W", "١W", True, None, [1], {"a": 1}, b"1W"]
+    "value",
+    ["", "W", "-1W", "1,5W", "nanW", "infW", "1 2W", "15W or so", "0x10W", "١W", True, None, [1], {"a": 1}, b"1W"],
 )
 def test_what_is_no_quantity_is_refused(parse: Callable[[object], float], value: object) -> None:
     with pytest.raises(ValueError, match="expected"):
@@ -73,7 +74,9 @@ def test_a_size(text: str) -> None:
     assert parse_size(text) == (1280, 720)
 
 
-@pytest.mark.parametrize("value", ["1280", "0x10", "1280x", "-1x5", "1280x720x3", "100000x1", "1.5x2", 1280, None, (1, 2)])
+@pytest.mark.parametrize(
+    "value", ["1280", "0x10", "1280x", "-1x5", "1280x720x3", "100000x1", "1.5x2", 1280, None, (1, 2)]
+)
 def test_what_is_no_size(value: object) -> None:
     with pytest.raises(ValueError, match="WIDTHxHEIGHT"):
         parse_size(value)
@@ -86,7 +89,14 @@ def test_sizes_come_back(width: int, height: int) -> None:
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1610612736, "1.5 GiB"), (-2048, "-2.0 KiB"), (2**43, "8192.0 GiB")],
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1610612736, "1.5 GiB"),
+        (-2048, "-2.0 KiB"),
+        (2**43, "8192.0 GiB"),
+    ],
 )
 def test_bytes_for_people(count: int, text: str) -> None:
     assert format_bytes(count) == text
