@@ -35,7 +35,7 @@ from edgert.runtime.edge import connect
 from edgert.stages.decode.base import Decoder
 from edgert.stages.decode.select import decoder_for
 from edgert.stages.draw import Draw
-from edgert.stages.infer import Infer, InferCrops
+from edgert.stages.infer import LANES, Fill, Infer, InferCrops, Lane, Run
 from edgert.stages.label import read_labels
 from edgert.stages.preprocess import Preprocessor, layout_of
 from edgert.stages.python import python_stage
@@ -116,39 +116,48 @@ class _Assembler:
         stages = self.config.stages
         streams = sources_of(stages)
         nodes: dict[str, Node] = {}
+        heads: dict[str, Node] = {}  # where a stage takes its input, if not in the node of its name
         for name in order(stages):
-            nodes[name] = Node(name, self._work(name, stages[name]))
+            live = any(self._is_live(nodes[source]) for source in streams[name] if source in nodes)
+            made = self._work(name, stages[name], live)
+            nodes[name] = Node(name, made.pop())
+            if made:
+                heads[name] = Node(f"{name}:fill", made.pop())
+                connect(heads[name], nodes[name], streams[name], 1, "never")
         for name, stage in stages.items():
             for other in inputs_of(stage):
-                capacity, drop = self._edge(nodes[other].work, stages[other], stage)
-                connect(nodes[other], nodes[name], streams[other], capacity, drop)
-        sources = [node.work for node in nodes.values() if isinstance(node.work, Source)]
-        live = all(source.live for source in sources)
-        assembly = Assembly(list(nodes.values()), streams, self.engines, self.counter, live)
+                capacity, drop = self._edge(nodes[other], stages[other], stage)
+                connect(nodes[other], heads.get(name, nodes[name]), streams[other], capacity, drop)
+        everything = [node for name in nodes for node in (heads.get(name), nodes[name]) if node is not None]
+        live = all(self._is_live(node) for node in nodes.values() if isinstance(node.work, Source))
+        assembly = Assembly(everything, streams, self.engines, self.counter, live)
         self.stats.append(lambda: assembly.stats())
         return assembly
 
-    def _edge(self, producer: Source | Stage, before: StageConfig, after: StageConfig) -> tuple[int, Drop]:
+    @staticmethod
+    def _is_live(node: Node) -> bool:
+        return isinstance(node.work, Source) and node.work.live
+
+    def _edge(self, producer: Node, before: StageConfig, after: StageConfig) -> tuple[int, Drop]:
         """The bound of one edge: what the listener asks for, else what the source asks for, else what suits it."""
-        live = isinstance(producer, Source) and producer.live
-        suits = LIVE_QUEUE if live else FILE_QUEUE if isinstance(producer, Source) else STAGE_QUEUE
+        live = self._is_live(producer)
+        suits = LIVE_QUEUE if live else FILE_QUEUE if isinstance(producer.work, Source) else STAGE_QUEUE
         asked = before if isinstance(before, SourceStage) else None
         queue = after.queue or (asked and asked.queue) or suits
         drop = after.drop or (asked and asked.drop) or ("oldest" if live else "never")
         return queue, drop
 
-    def _work(self, name: str, stage: StageConfig) -> Source | Stage:
+    def _work(self, name: str, stage: StageConfig, live: bool) -> list[Source | Stage]:
+        """What runs a stage: one thing, or two in a row."""
         where = self.file.where("stages", name)
         try:
-            return self._make(name, stage, where)
+            return self._infer(name, stage, live) if isinstance(stage, InferStage) else [self._make(name, stage, where)]
         except EdgertError as error:
             raise self.file.located(error, where)  # noqa: B904 - the same error, with its place
 
     def _make(self, name: str, stage: StageConfig, where: str) -> Source | Stage:
         if isinstance(stage, SourceStage):
             return source_for(name, stage, self.counter, self.clock, self.directory)
-        if isinstance(stage, InferStage):
-            return self._infer(name, stage)
         if isinstance(stage, TrackStage):
             return Track(name, stage, self._rate_hz(name))
         if isinstance(stage, DrawStage):
@@ -158,6 +167,7 @@ class _Assembler:
         if isinstance(stage, PythonStage):
             found = load_object(stage.python, where, self.directory)
             return python_stage(name, found, stage.args, where)
+        assert isinstance(stage, SinkStage)
         return self._sink(name, stage, where)
 
     def _sink(self, name: str, stage: SinkStage, where: str) -> Stage:
@@ -173,22 +183,26 @@ class _Assembler:
         rates = [source.fps for source in sources if isinstance(source, SourceStage) and source.fps]
         return min(rates, default=_ASSUMED_RATE_HZ)
 
-    def _infer(self, name: str, stage: InferStage) -> Stage:
+    def _infer(self, name: str, stage: InferStage, live: bool) -> list[Source | Stage]:
         model = self.config.models[stage.infer]
-        where = self.file.where("models", stage.infer)
         try:
             engine = self._engine(stage.infer, model)
-            session = engine.session(stage.profile)
-            picture = picture_input(session.inputs, str(model.onnx))
-            preprocessor = Preprocessor(model.input, session.inputs[picture], where)
-            decoder = self._decoder(stage.infer, model, engine, preprocessor.network)
+            if stage.crop is not None:
+                lane = self._lane(stage, engine, model)
+                return [InferCrops(name, lane, stage.crop, lane.rows if engine.dynamic_batch else 1)]
+            if live:
+                return [Infer(name, self._lane(stage, engine, model), stage.every)]
+            lanes = [self._lane(stage, engine, model) for _ in range(LANES)]
+            return [Fill(lanes, stage.every), Run(name, lanes)]
         except EdgertError as error:
-            raise self.file.located(error, where)  # noqa: B904 - the same error, with its place
-        inner = Infer(name, session, preprocessor, decoder, engine.batched, stage.every)
-        if stage.crop is None:
-            return inner
-        rows = session.inputs[picture].shape[0] if engine.dynamic_batch else 1
-        return InferCrops(inner, stage.crop, rows)
+            raise self.file.located(error, self.file.where("models", stage.infer))  # noqa: B904 - with its place
+
+    def _lane(self, stage: InferStage, engine: Engine, model: ModelConfig) -> Lane:
+        session = engine.session(stage.profile)
+        tensor = session.inputs[picture_input(session.inputs, str(model.onnx))]
+        preprocessor = Preprocessor(model.input, tensor, str(model.onnx))
+        decoder = self._decoder(stage.infer, model, engine, preprocessor.network)
+        return Lane(session, preprocessor, decoder, engine.batched)
 
     def _decoder(self, name: str, model: ModelConfig, engine: Engine, network: tuple[int, int]) -> Decoder:
         where = self.file.where("models", name, "task")

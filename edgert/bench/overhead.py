@@ -20,7 +20,7 @@ from edgert.memory import Counter
 from edgert.runtime import Node, Result, Runner, Stage
 from edgert.runtime.edge import connect
 from edgert.stages.decode.select import decoder_for
-from edgert.stages.infer import Infer
+from edgert.stages.infer import LANES, Fill, Lane, Run
 from edgert.stages.preprocess import Preprocessor
 from edgert.stages.sink.null import NullSink
 from edgert.stages.source.select import source_for
@@ -80,16 +80,21 @@ def engine_speed(path: Path, threads: int | None = None, runs: int = 50, null: b
 
 
 def _pipeline(config: ModelConfig, engine: Engine, frames: int, sink: Stage) -> Runner:
-    session = engine.session()
-    picture = picture_input(session.inputs, str(config.onnx))
-    preprocessor = Preprocessor(config.input, session.inputs[picture])
-    width, height = preprocessor.network
+    lanes = [_lane(config, engine) for _ in range(LANES)]
+    width, height = lanes[0].network
     source = SourceStage(source="synthetic:blank", size=f"{width}x{height}", limit=frames)  # type: ignore[arg-type]
     nodes = [
         Node("null", source_for("null", source, Counter(), REAL, Path())),
-        Node("infer", Infer("infer", session, preprocessor, decoder_for(config.task, ()), engine.batched)),
+        Node("infer:fill", Fill(lanes)),
+        Node("infer", Run("infer", lanes)),
         Node("end", sink),
     ]
-    connect(nodes[0], nodes[1], frozenset({"null"}), 4, "never")
-    connect(nodes[1], nodes[2], frozenset({"null"}), 2, "never")
+    for before, after, capacity in zip(nodes, nodes[1:], (4, 1, 2), strict=False):
+        connect(before, after, frozenset({"null"}), capacity, "never")
     return Runner(nodes)
+
+
+def _lane(config: ModelConfig, engine: Engine) -> Lane:
+    session = engine.session()
+    tensor = session.inputs[picture_input(session.inputs, str(config.onnx))]
+    return Lane(session, Preprocessor(config.input, tensor), decoder_for(config.task, ()), engine.batched)

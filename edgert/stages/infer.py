@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import cycle
 
 from edgert.backend import Session
 from edgert.config import CropConfig
@@ -12,94 +14,165 @@ from edgert.stages.geometry import Geometry
 from edgert.stages.preprocess import Preprocessor
 from edgert.stages.region import crop_boxes
 
+LANES = 3
+"""Lanes that :class:`Fill` and :class:`Run` take turns on: one being filled, one waiting, one running. With at most one
+result waiting between the two, a lane comes round again only after its run has ended, so nobody has to wait for it."""
 
-class Infer:
-    """A stage that adds one model's record to every ``every``-th result.
 
-    The frame is written straight into the session's bound input, so nothing is copied on the way.
+class Lane:
+    """One set of bound tensors, and what writes and reads it. For one thread at a time.
+
+    Frames are written straight into the session's bound input, so nothing is copied on the way.
 
     Args:
-        name: of the stage; the key of its record.
-        session: the bound tensors to run on; owned by this stage.
+        session: the tensors; owned by this lane.
         preprocessor: fills the session's picture input.
         decoder: reads its outputs.
         batched: for every output, whether its first dimension is the batch.
-        every: frames between two runs; the others pass without a record.
     """
 
     def __init__(
-        self,
-        name: str,
-        session: Session,
-        preprocessor: Preprocessor,
-        decoder: Decoder,
-        batched: tuple[bool, ...],
-        every: int = 1,
+        self, session: Session, preprocessor: Preprocessor, decoder: Decoder, batched: tuple[bool, ...]
     ) -> None:
-        self.name, self._session, self._preprocessor, self._decoder = name, session, preprocessor, decoder
-        self._batched, self._every = batched, every
+        self._session, self._preprocessor, self._decoder, self._batched = session, preprocessor, decoder, batched
 
-    def open(self) -> None:
-        """Runs the engine once, so that the first frame does not pay for binding and lazy set-up."""
+    @property
+    def rows(self) -> int:
+        """Rows of the input: the most frames that fit in one run."""
+        return self._preprocessor.rows
+
+    @property
+    def network(self) -> tuple[int, int]:
+        """(width, height) of the input, pixels."""
+        return self._preprocessor.network
+
+    def warm_up(self) -> None:
+        """Runs once, so that the first frame does not pay for binding and lazy set-up."""
         self._session.run(1)
 
-    def process(self, result: Result) -> Result:
-        """See :class:`~edgert.runtime.Stage`."""
-        if result.frame.index % self._every:
-            return result
-        return result.with_output(self.name, self.infer(result.frame))
+    def fill(self, frame: Frame, row: int = 0) -> Geometry:
+        """Writes a frame into a row of the input; returns the way back to source pixels."""
+        return self._preprocessor.into(row, frame)
 
-    def infer(self, frame: Frame) -> Record:
-        """The record of one frame or crop."""
-        geometry = self._preprocessor.into(0, frame)
-        return self._decoder(self._row(self._session.run(1), 0), geometry)
-
-    def infer_batch(self, frames: Sequence[Frame]) -> list[Record]:
-        """The records of up to a batch of frames in one run, for a session whose batch size is dynamic."""
-        geometries: list[Geometry] = [self._preprocessor.into(row, frame) for row, frame in enumerate(frames)]
-        outputs = self._session.run(len(frames))
-        return [self._decoder(self._row(outputs, n), geometry) for n, geometry in enumerate(geometries)]
-
-    def close(self) -> None:
-        """The engine belongs to the pipeline."""
+    def run(self, *geometries: Geometry) -> list[Record]:
+        """Runs the rows that were filled, and reads a record for each."""
+        outputs = self._session.run(len(geometries))
+        return [self._decoder(self._row(outputs, row), geometry) for row, geometry in enumerate(geometries)]
 
     def _row(self, outputs: Sequence[Array], row: int) -> list[Array]:
         """One picture's part of every output; outputs without a batch dimension are whole."""
         return [array[row] if batched else array for array, batched in zip(outputs, self._batched, strict=True)]
 
 
+class Infer:
+    """A stage that adds one model's record to every ``every``-th result; the others pass without.
+
+    Fills and runs in one thread: the shortest way for a frame, right for live sources.
+    """
+
+    def __init__(self, name: str, lane: Lane, every: int = 1) -> None:
+        self.name, self._lane, self._every = name, lane, every
+
+    def open(self) -> None:
+        """Warms the engine up."""
+        self._lane.warm_up()
+
+    def process(self, result: Result) -> Result:
+        """See :class:`~edgert.runtime.Stage`."""
+        if result.frame.index % self._every:
+            return result
+        (record,) = self._lane.run(self._lane.fill(result.frame))
+        return result.with_output(self.name, record)
+
+    def close(self) -> None:
+        """The engine belongs to the pipeline."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Filled(Result):
+    """A result whose frame stands in a lane's input, on its way from :class:`Fill` to :class:`Run`."""
+
+    lane: Lane | None = None
+    geometry: Geometry | None = None
+
+
+class Fill:
+    """The first half of inference in a thread of its own: it fills one lane while :class:`Run` runs another.
+
+    More frames per second for files, where every frame counts; a little more latency, as one more may wait.
+
+    Args:
+        lanes: :data:`LANES` of them, shared with a :class:`Run` that follows over a channel of capacity 1.
+    """
+
+    def __init__(self, lanes: Sequence[Lane], every: int = 1) -> None:
+        self._lanes, self._every = cycle(lanes), every
+
+    def open(self) -> None:
+        """Needs nothing: :class:`Run` warms the engine up."""
+
+    def process(self, result: Result) -> Result:
+        """See :class:`~edgert.runtime.Stage`."""
+        if result.frame.index % self._every:
+            return result
+        lane = next(self._lanes)
+        return Filled(result.frame, result.outputs, result.picture, lane, lane.fill(result.frame))
+
+    def close(self) -> None:
+        """Has nothing to give back."""
+
+
+class Run:
+    """The second half: runs the lane that :class:`Fill` filled, and adds its record."""
+
+    def __init__(self, name: str, lanes: Sequence[Lane]) -> None:
+        self.name, self._lanes = name, lanes
+
+    def open(self) -> None:
+        """Warms every lane up."""
+        for lane in self._lanes:
+            lane.warm_up()
+
+    def process(self, result: Result) -> Result:
+        """See :class:`~edgert.runtime.Stage`."""
+        if not isinstance(result, Filled) or result.lane is None or result.geometry is None:
+            return result  # passed by, because of `every`
+        (record,) = result.lane.run(result.geometry)
+        return Result(result.frame, {**result.outputs, self.name: record}, result.picture)
+
+    def close(self) -> None:
+        """The engine belongs to the pipeline."""
+
+
 class InferCrops:
     """A stage that runs a model on crops of the newest detections and adds a :class:`~edgert.runtime.Crops` record.
 
     Args:
-        inner: how the model is run.
-        parent: name of the stage whose detections are cropped, for the record.
         crop: which detections.
         batch: crops per run; 1 for a model of static batch.
     """
 
-    def __init__(self, inner: Infer, crop: CropConfig, batch: int) -> None:
-        self.name, self._inner, self._crop, self._batch = inner.name, inner, crop, batch
+    def __init__(self, name: str, lane: Lane, crop: CropConfig, batch: int) -> None:
+        self.name, self._lane, self._crop, self._batch = name, lane, crop, batch
 
     def open(self) -> None:
         """Warms the engine up."""
-        self._inner.open()
+        self._lane.warm_up()
 
     def process(self, result: Result) -> Result:
         """See :class:`~edgert.runtime.Stage`."""
         parent, detections = _newest_detections(result)
         rows, boxes = crop_boxes(detections, result.frame, self._crop)
         crops = [result.frame.crop(*box) for box in boxes.tolist()]
-        return result.with_output(self.name, Crops(parent, rows, tuple(self._records(crops))))
-
-    def _records(self, crops: Sequence[Frame]) -> list[Record]:
-        if self._batch == 1:
-            return [self._inner.infer(crop) for crop in crops]
         batches = (crops[n : n + self._batch] for n in range(0, len(crops), self._batch))
-        return [record for batch in batches for record in self._inner.infer_batch(batch)]
+        records = [record for batch in batches for record in self._run(batch)]
+        return result.with_output(self.name, Crops(parent, rows, tuple(records)))
+
+    def _run(self, frames: Sequence[Frame]) -> list[Record]:
+        return self._lane.run(*(self._lane.fill(frame, row) for row, frame in enumerate(frames)))
 
     def close(self) -> None:
-        """Nothing of its own."""
+        """The engine belongs to the pipeline."""
 
 
 def _newest_detections(result: Result) -> tuple[str, Detections]:

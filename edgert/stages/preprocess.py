@@ -44,11 +44,14 @@ class Preprocessor:
             )
         stand_in = _STAND_IN[tensor.dtype.name]
         self._tensor = tensor.view(stand_in) if stand_in else tensor
+        self.rows = int(tensor.shape[0])
         height, width = tensor.shape[2:] if self.layout == "nchw" else tensor.shape[1:3]
         self.network = (int(width), int(height))
         self._resampler = Resampler(width, height, config.color, config.interpolation)
         values = {limited: _values(config, channels, tensor.dtype, limited) for limited in (False, True)}
         self._values = values[False]
+        # 0–255 as they are, as YOLOX wants them: converting is cheaper than looking up.
+        self._plain = stand_in is None and bool((self._values == np.arange(256)).all())
         self._tables = {limited: self._table(table) for limited, table in values.items()}
         self._planes = np.empty((channels, height * width), np.uint8)
         self._bordered: dict[int, tuple[int, int, int, int]] = {}
@@ -82,7 +85,10 @@ class Preprocessor:
         planes = [plane[: height * width].reshape(height, width) for plane in self._planes]
         cv2.split(image, planes)
         for channel, plane in enumerate(planes):
-            cv2.LUT(plane, tables[channel], dst=out[channel])
+            if self._plain:
+                np.copyto(out[channel], plane)
+            else:
+                cv2.LUT(plane, tables[channel], dst=out[channel])
 
     def _fill_border(self, row: int) -> None:
         values = self._values[:, self.config.pad]

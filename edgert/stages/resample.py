@@ -58,7 +58,8 @@ class Resampler:
         self._unzipped: tuple[U8, U8, U8] | None = None
 
     def picture(self, frame: Frame, width: int, height: int) -> U8:
-        """The frame at (height, width[, 3]) uint8 in ``order``; a view of scratch memory until the next call.
+        """The frame at (height, width[, 3]) uint8 in ``order``; until the next call, a view of scratch memory or, where
+        nothing had to be done, of the frame itself.
 
         Gray pictures of limited-range YUV keep their limited range; see :meth:`gray_is_limited`.
         """
@@ -90,8 +91,7 @@ class Resampler:
 
     def _from_yuv(self, frame: Frame, width: int, height: int) -> U8:
         planes = self._unzip(frame.planes[0]) if frame.format == "yuyv" else frame.planes
-        luma = self._yuv[: width * height].reshape(height, width)
-        self._resize(planes[0], luma)
+        luma = self._resize(planes[0], self._yuv[: width * height].reshape(height, width))
         if self.order == "gray":
             return luma
         pixels = width * height
@@ -119,6 +119,9 @@ class Resampler:
         return luma, u, v
 
     def _resize(self, plane: U8, out: U8) -> U8:
+        """The plane at the size of ``out``: in ``out``, or the plane itself where nothing is to be done."""
+        if plane.shape == out.shape:
+            return plane
         size = (out.shape[1], out.shape[0])
         return cv2.resize(plane, size, dst=out, interpolation=self._how)  # type: ignore[return-value]
 
