@@ -28,7 +28,7 @@ from edgert.graph.layer import (
     weights_of,
 )
 from edgert.graph.proto import attributes, default_opset, is_standard, label
-from edgert.graph.rewrite import Pass, drop_nodes
+from edgert.graph.rewrite import Pass, Workspace, drop_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -43,23 +43,25 @@ class _Affine:
 
 
 def _fold_batchnorm(proto: onnx.ModelProto) -> Iterator[tuple[str, str]]:
-    graph = proto.graph
-    index = Index.of(graph)
-    producers, gone = dict(index.producers), set()
+    graph, opset = proto.graph, default_opset(proto)
+    if not any(node.op_type == "BatchNormalization" for node in graph.node):
+        return
+    work = Workspace.of(proto)
+    producers, gone = dict(work.index.producers), set()
     for position, node in enumerate(graph.node):
-        affine = _affine(node, index, default_opset(proto))
+        affine = _affine(node, work.index, opset)
         if affine is None:
             continue
         name = label(node, position)
         before = producers.get(node.input[0])
-        if before is not None and _fold_back(proto, index, graph.node[before], node, affine):
+        if before is not None and _fold_back(work, graph.node[before], node, affine):
             graph.node[before].output[0] = node.output[0]
             producers[node.output[0]] = before
             gone.add(position)
             yield name, f"folded into {label(graph.node[before], before)!r} before it"
             continue
-        after = next(iter(index.consumers.get(node.output[0], ())), None)
-        if after is not None and _fold_forward(proto, index, graph.node[after], node, affine):
+        after = next(iter(work.index.consumers.get(node.output[0], ())), None)
+        if after is not None and _fold_forward(work, graph.node[after], node, affine):
             graph.node[after].input[0] = node.input[0]
             gone.add(position)
             yield name, f"folded into {label(graph.node[after], after)!r} behind it"
@@ -79,35 +81,36 @@ def _affine(node: onnx.NodeProto, index: Index, opset: int) -> _Affine | None:
     gamma, beta, mean, variance = (None if item is None else to_f64(item) for item in stored)
     if gamma is None or beta is None or mean is None or variance is None:
         return None
-    with np.errstate(all="ignore"):  # a broken variance gives infinities, which nothing takes in
+    if not gamma.shape == beta.shape == mean.shape == variance.shape == (gamma.size,):
+        return None
+    with np.errstate(all="ignore"):
         scale = gamma / np.sqrt(variance + given.get("epsilon", 1e-5))
-        return _Affine(scale, beta - mean * scale)
+        shift = beta - mean * scale
+    if not (np.isfinite(scale).all() and np.isfinite(shift).all()):  # a broken variance: left to the backend
+        return None
+    return _Affine(scale, shift)
 
 
-def _fold_back(
-    proto: onnx.ModelProto, index: Index, layer: onnx.NodeProto, norm: onnx.NodeProto, affine: _Affine
-) -> bool:
-    if not index.is_private(norm.input[0]):
+def _fold_back(work: Workspace, layer: onnx.NodeProto, norm: onnx.NodeProto, affine: _Affine) -> bool:
+    if not work.index.is_private(norm.input[0]):
         return False
-    weights = weights_of(layer, index)
+    weights = weights_of(layer, work.index)
     if weights is None or len(weights.bias) != len(affine.scale):
         return False
     kernel = weights.kernel * per_output(layer, weights.kernel, affine.scale)
-    return store_weights(proto, index, layer, Weights(kernel, weights.bias * affine.scale + affine.shift))
+    return store_weights(work, layer, Weights(kernel, weights.bias * affine.scale + affine.shift))
 
 
-def _fold_forward(
-    proto: onnx.ModelProto, index: Index, layer: onnx.NodeProto, norm: onnx.NodeProto, affine: _Affine
-) -> bool:
-    if not index.is_private(norm.output[0]) or layer.input[0] != norm.output[0] or not _takes_shift(layer, affine):
+def _fold_forward(work: Workspace, layer: onnx.NodeProto, norm: onnx.NodeProto, affine: _Affine) -> bool:
+    if not work.index.is_private(norm.output[0]) or layer.input[0] != norm.output[0] or not _takes_shift(layer, affine):
         return False
-    weights = weights_of(layer, index)
+    weights = weights_of(layer, work.index)
     if weights is None or input_channels(layer, weights.kernel) != len(affine.scale):
         return False
     scale, shift = (per_input(layer, weights.kernel, values) for values in (affine.scale, affine.shift))
     axes = reduced_axes(layer, weights.kernel)
     bias = weights.bias + alpha(layer) * np.sum(weights.kernel * shift, axis=axes)
-    return store_weights(proto, index, layer, Weights(weights.kernel * scale, bias))
+    return store_weights(work, layer, Weights(weights.kernel * scale, bias))
 
 
 def _takes_shift(layer: onnx.NodeProto, affine: _Affine) -> bool:

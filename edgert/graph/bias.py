@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from edgert.graph.evaluate import MIN_OPSET
-from edgert.graph.index import Index
 from edgert.graph.layer import F64, store_bias, to_f64, weights_of
 from edgert.graph.proto import default_opset, is_standard, label
-from edgert.graph.rewrite import Pass, drop_nodes
+from edgert.graph.rewrite import Pass, Workspace, drop_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -19,14 +18,16 @@ def _fold_bias(proto: onnx.ModelProto) -> Iterator[tuple[str, str]]:
     graph = proto.graph
     if default_opset(proto) < MIN_OPSET:
         return
-    index = Index.of(graph)
-    producers, gone = dict(index.producers), set()
+    if not any(node.op_type == "Add" for node in graph.node):
+        return
+    work = Workspace.of(proto)
+    producers, gone = dict(work.index.producers), set()
     for position, node in enumerate(graph.node):
         if node.op_type != "Add" or not is_standard(node):
             continue
         for computed, stored in (tuple(node.input), tuple(reversed(node.input))):
             before = producers.get(computed)
-            if before is not None and _fold(proto, index, graph.node[before], computed, stored):
+            if before is not None and _fold(work, graph.node[before], computed, stored):
                 graph.node[before].output[0] = node.output[0]
                 producers[node.output[0]] = before
                 gone.add(position)
@@ -35,16 +36,16 @@ def _fold_bias(proto: onnx.ModelProto) -> Iterator[tuple[str, str]]:
     drop_nodes(graph, gone)
 
 
-def _fold(proto: onnx.ModelProto, index: Index, layer: onnx.NodeProto, computed: str, stored: str) -> bool:
-    constant = index.constant(stored)
-    if constant is None or not index.is_private(computed):
+def _fold(work: Workspace, layer: onnx.NodeProto, computed: str, stored: str) -> bool:
+    constant = work.index.constant(stored)
+    if constant is None or not work.index.is_private(computed):
         return False
-    weights = weights_of(layer, index)
+    weights = weights_of(layer, work.index)
     if weights is None:
         return False
     rank = 2 if layer.op_type == "Gemm" else weights.kernel.ndim
     added = _per_channel(to_f64(constant), rank, len(weights.bias))
-    return added is not None and store_bias(proto, index, layer, weights.bias + added)
+    return added is not None and store_bias(work, layer, weights.bias + added)
 
 
 def _per_channel(values: F64, rank: int, channels: int) -> F64 | None:

@@ -126,13 +126,13 @@ def _problem(node: onnx.NodeProto, schema: Any) -> str:
 
 
 def _is_full(tensor: onnx.TensorProto, dtype: str) -> bool:
-    elements = math.prod(tensor.dims)
+    elements: int = math.prod(tensor.dims)
     if tensor.HasField("raw_data"):
         return messages.tensor_bytes(dtype, elements) == len(tensor.raw_data)
     fields = {"float32": "float_data", "float64": "double_data", "int64": "int64_data", "object": "string_data"}
     fields |= {"uint32": "uint64_data", "uint64": "uint64_data", "complex64": "float_data", "complex128": "double_data"}
-    stored = len(getattr(tensor, fields.get(dtype, "int32_data")))
+    stored: int = len(getattr(tensor, fields.get(dtype, "int32_data")))
     if dtype.startswith("complex"):
         return stored == 2 * elements
-    bits = messages.dtype_bits(dtype)  # types below a byte share one int32 per byte
-    return stored == (math.ceil(elements * bits / 8) if 0 < bits < 8 else elements)
+    shared = messages.dtype_bits(dtype) in (2, 4)  # these share one int32 per byte
+    return stored == (messages.tensor_bytes(dtype, elements) if shared else elements)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from edgert.graph.index import Index
 from edgert.graph.proto import Array, attributes, dtype_name, from_array, is_standard, set_attribute, to_array
-from edgert.graph.rewrite import allow_plain_initializers, fresh_name
+from edgert.graph.rewrite import Workspace
 
 if TYPE_CHECKING:
     import onnx
@@ -37,6 +37,9 @@ def weights_of(layer: onnx.NodeProto, index: Index) -> Weights | None:
     if stored is None or (bias_name and bias is None) or "float" not in dtype_name(stored.data_type):
         return None
     kernel = to_f64(stored)
+    groups = attributes(layer).get("group", 1)
+    if kernel.ndim < 2 or groups < 1 or kernel.shape[0] % groups:
+        return None
     channels = _output_channels(layer, kernel)
     flat = _flat_bias(np.zeros(channels) if bias is None else to_f64(bias), channels)
     return None if flat is None else Weights(kernel, flat * attributes(layer).get("beta", 1.0))
@@ -51,49 +54,44 @@ def _flat_bias(bias: F64, channels: int) -> F64 | None:
     return np.broadcast_to(bias.reshape(-1), (channels,))
 
 
-def store_weights(proto: onnx.ModelProto, index: Index, layer: onnx.NodeProto, weights: Weights) -> bool:
+def store_weights(work: Workspace, layer: onnx.NodeProto, weights: Weights) -> bool:
     """Puts new weights in place in the old ones' type; False, with nothing changed, when they overflow it."""
-    old = index.initializers[layer.input[1]]
-    dtype = to_array(old).dtype
+    dtype = to_array(work.index.initializers[layer.input[1]]).dtype
     with np.errstate(all="ignore"):
         kernel, bias = weights.kernel.astype(dtype), weights.bias.astype(dtype)
     if not (np.isfinite(kernel).all() and np.isfinite(bias).all()):
         return False
-    _place(proto, index, layer, 1, kernel)
-    _place_bias(proto, index, layer, bias)
+    _place(work, layer, 1, kernel)
+    _place_bias(work, layer, bias)
     return True
 
 
-def store_bias(proto: onnx.ModelProto, index: Index, layer: onnx.NodeProto, bias: F64) -> bool:
+def store_bias(work: Workspace, layer: onnx.NodeProto, bias: F64) -> bool:
     """As :func:`store_weights`, for the bias alone."""
-    dtype = to_array(index.initializers[layer.input[1]]).dtype
+    dtype = to_array(work.index.initializers[layer.input[1]]).dtype
     with np.errstate(all="ignore"):
         cast = bias.astype(dtype)
     if not np.isfinite(cast).all():
         return False
-    _place_bias(proto, index, layer, cast)
+    _place_bias(work, layer, cast)
     return True
 
 
-def _place_bias(proto: onnx.ModelProto, index: Index, layer: onnx.NodeProto, bias: Array) -> None:
-    _place(proto, index, layer, 2, bias)
+def _place_bias(work: Workspace, layer: onnx.NodeProto, bias: Array) -> None:
+    _place(work, layer, 2, bias)
     if layer.op_type == "Gemm" and "beta" in attributes(layer):
         set_attribute(layer, "beta", 1.0)  # the new bias has it in
 
 
-def _place(proto: onnx.ModelProto, index: Index, layer: onnx.NodeProto, slot: int, array: Array) -> None:
+def _place(work: Workspace, layer: onnx.NodeProto, slot: int, array: Array) -> None:
     """Overwrites a stored tensor that only this layer reads; otherwise stores one beside it."""
     name = layer.input[slot] if len(layer.input) > slot else ""
-    if name and index.is_private(name):
-        index.initializers[name].CopyFrom(from_array(array, name))
+    if name and work.index.is_private(name):
+        work.index.initializers[name].CopyFrom(from_array(array, name))
         return
-    base = name or layer.input[1]
-    fresh = fresh_name(proto.graph, f"{base}_{'folded' if name else 'bias'}")
-    proto.graph.initializer.append(from_array(array, fresh))
-    allow_plain_initializers(proto)
     while len(layer.input) <= slot:
         layer.input.append("")
-    layer.input[slot] = fresh
+    layer.input[slot] = work.store(array, f"{name}_folded" if name else f"{layer.input[1]}_bias")
 
 
 def _output_channels(layer: onnx.NodeProto, kernel: F64) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from edgert.graph.index import Index
@@ -24,9 +25,14 @@ class _Walk:
         self.graph = proto.graph
         self.index = Index.of(proto.graph)
         self.opset = default_opset(proto)
-        self.specs: Mapping[str, TensorSpec] = infer_specs(proto)
+        self.proto = proto
         self.producers = dict(self.index.producers)
         self.alias: dict[str, str] = {}
+
+    @cached_property
+    def specs(self) -> Mapping[str, TensorSpec]:
+        """Types of tensors; inferred when first asked for, since most graphs hold nothing that asks."""
+        return infer_specs(self.proto)
 
     def follow(self, name: str) -> str:
         while name in self.alias:
@@ -101,7 +107,7 @@ class _Walk:
         """For a Transpose of a Transpose: the first one, and the order the two together put axes in."""
         first = self._transpose_before(node)
         inner, outer = (None, None) if first is None else (self.perm(first), self.perm(node))
-        if first is None or inner is None or outer is None:
+        if first is None or inner is None or outer is None or sorted(inner) != sorted(outer):
             return None
         return first, [inner[axis] for axis in outer]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,37 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
-_PACKED_BITS = {"int4": 4, "uint4": 4, "float4e2m1fn": 4, "int2": 2, "uint2": 2}
+_TYPES = {  # ONNX's name → NumPy's or ml_dtypes' name, bits per element in a tensor
+    "FLOAT": ("float32", 32),
+    "UINT8": ("uint8", 8),
+    "INT8": ("int8", 8),
+    "UINT16": ("uint16", 16),
+    "INT16": ("int16", 16),
+    "INT32": ("int32", 32),
+    "INT64": ("int64", 64),
+    "STRING": ("object", 0),
+    "BOOL": ("bool", 8),
+    "FLOAT16": ("float16", 16),
+    "DOUBLE": ("float64", 64),
+    "UINT32": ("uint32", 32),
+    "UINT64": ("uint64", 64),
+    "COMPLEX64": ("complex64", 64),
+    "COMPLEX128": ("complex128", 128),
+    "BFLOAT16": ("bfloat16", 16),
+    "FLOAT8E4M3FN": ("float8_e4m3fn", 8),
+    "FLOAT8E4M3FNUZ": ("float8_e4m3fnuz", 8),
+    "FLOAT8E5M2": ("float8_e5m2", 8),
+    "FLOAT8E5M2FNUZ": ("float8_e5m2fnuz", 8),
+    "FLOAT8E8M0": ("float8_e8m0fnu", 8),
+    "FLOAT6E2M3": ("float6_e2m3fn", 6),
+    "FLOAT6E3M2": ("float6_e3m2fn", 6),
+    "FLOAT4E2M1": ("float4_e2m1fn", 4),
+    "UINT4": ("uint4", 4),
+    "INT4": ("int4", 4),
+    "UINT2": ("uint2", 2),
+    "INT2": ("int2", 2),
+}
+_BITS = dict(_TYPES.values())
 
 
 def to_array(tensor: onnx.TensorProto) -> Array:
@@ -48,27 +79,22 @@ def set_attribute(node: onnx.NodeProto, name: str, value: object) -> None:
     node.attribute.extend([*kept, helper.make_attribute(name, value)])
 
 
+@lru_cache(maxsize=64)
 def dtype_name(element_type: int) -> str:
     """``TensorProto`` element type → NumPy dtype name, ``"float32"``; strings are ``"object"``; else ``"unknown"``.
 
     Types NumPy lacks carry the name ml_dtypes gives them: ``"bfloat16"``, ``"float8_e4m3fn"``, ``"int4"``.
     """
-    from onnx import helper
+    from onnx import TensorProto
 
-    if element_type not in helper.get_all_tensor_dtypes():
+    if element_type not in TensorProto.DataType.values():
         return "unknown"
-    return str(helper.tensor_dtype_to_np_dtype(element_type).name)
+    return _TYPES.get(TensorProto.DataType.Name(element_type), ("unknown", 0))[0]
 
 
 def dtype_bits(dtype: str) -> int:
-    """Bits one element takes in a tensor: 32 for ``"float32"``, 4 for the packed ``"int4"``; 0 for strings."""
-    if dtype in _PACKED_BITS:
-        return _PACKED_BITS[dtype]
-    if dtype in ("object", "unknown"):
-        return 0
-    if dtype == "bfloat16":
-        return 16
-    return 8 if dtype.startswith("float8") else np.dtype(dtype).itemsize * 8
+    """Bits one element takes in a tensor: 32 for ``"float32"``, 4 for the packed ``"int4"``; 0 for what has no size."""
+    return _BITS.get(dtype, 0)
 
 
 def tensor_bytes(dtype: str, elements: int) -> int:
@@ -100,9 +126,10 @@ def has_schema(op: str, opset: int) -> bool:
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """The bodies of an If, Loop or Scan."""
     for item in node.attribute:
-        if item.HasField("g"):
+        if item.type == item.GRAPH:
             yield item.g
-        yield from item.graphs
+        elif item.type == item.GRAPHS:
+            yield from item.graphs
 
 
 def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

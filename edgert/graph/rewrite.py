@@ -7,11 +7,11 @@ it to the one promise every pass makes: what the model takes and gives stays as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgert.graph.index import all_names
+from edgert.graph.index import Index, all_names
 from edgert.graph.model import Model
 from edgert.graph.proto import Array, from_array
 from edgert.graph.spec import initializer_names
@@ -62,6 +62,33 @@ class Pass:
         return changes
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Workspace:
+    """A message being edited.
+
+    Attributes:
+        proto: the message.
+        index: of its graph, as it was before the edit.
+        names: of all its tensors, those stored meanwhile too.
+    """
+
+    proto: onnx.ModelProto
+    index: Index
+    names: set[str]
+
+    @classmethod
+    def of(cls, proto: onnx.ModelProto) -> Workspace:
+        """A workspace on a message. Raises ModelError when two nodes compute one tensor."""
+        return cls(proto, Index.of(proto.graph), all_names(proto.graph))
+
+    def store(self, array: Array, wanted: str) -> str:
+        """Stores a copy of an array under a name like the wanted one; returns the name."""
+        name = free_name(wanted, self.names)
+        self.names.add(name)
+        add_initializer(self.proto, array, name)
+        return name
+
+
 def add_initializer(proto: onnx.ModelProto, array: Array, name: str) -> None:
     """Stores a copy of an array as a tensor of the graph."""
     proto.graph.initializer.append(from_array(array, name))
@@ -79,9 +106,8 @@ def drop_nodes(graph: onnx.GraphProto, positions: Collection[int]) -> None:
         del graph.node[position]
 
 
-def fresh_name(graph: onnx.GraphProto, wanted: str) -> str:
+def free_name(wanted: str, taken: Container[str]) -> str:
     """``wanted``, or with the first free number behind it: the same graph always gives the same name."""
-    taken = all_names(graph)
     name, number = wanted, 1
     while name in taken:
         name, number = f"{wanted}_{number}", number + 1

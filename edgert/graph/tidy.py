@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from edgert.errors import ModelError, nearest
 from edgert.graph.index import Index, captured_names
 from edgert.graph.proto import label
-from edgert.graph.rewrite import Pass, drop_nodes
+from edgert.graph.rewrite import Pass, drop_nodes, free_name
 from edgert.graph.spec import initializer_names
 
 if TYPE_CHECKING:
@@ -97,17 +97,10 @@ def _name_nodes(proto: onnx.ModelProto) -> Iterator[tuple[str, str]]:
         if node.name and node.name not in seen:
             seen.add(node.name)
             continue
-        old, node.name = node.name, _free(node.name or f"{node.op_type}_{position}", taken)
+        old, node.name = node.name, free_name(node.name or f"{node.op_type}_{position}", taken)
         taken.add(node.name)
         seen.add(node.name)
         yield node.name, f"named; was {old!r}, which others are called too" if old else "named"
-
-
-def _free(wanted: str, taken: set[str]) -> str:
-    name, number = wanted, 1
-    while name in taken:
-        name, number = f"{wanted}_{number}", number + 1
-    return name
 
 
 def _remove_dead(proto: onnx.ModelProto) -> Iterator[tuple[str, str]]:

@@ -81,7 +81,9 @@ def photo_feed(name: str, model: Model) -> Mapping[str, Any]:
     (spec,) = inputs(model)
     channels_last = spec.shape[3] == 3
     size = spec.shape[1:3] if channels_last else spec.shape[2:]
-    image = cv2.resize(cv2.imread(str(photos[0])), (int(size[1] or 0), int(size[0] or 0)))
+    photo = cv2.imread(str(photos[0]))
+    assert photo is not None
+    image = cv2.resize(photo, (int(size[1] or 0), int(size[0] or 0)))
     subtract, divide = SCALE.get(name, (127.5, 127.5))
     cv2.rectangle(image, (30, 40), (190, 90), (255, 255, 255), -1)
     cv2.putText(image, "EXIT 42", (40, 75), cv2.FONT_HERSHEY_SIMPLEX, 1.0, (0, 0, 0), 2)  # for the text detector

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import onnx
@@ -112,7 +113,7 @@ def test_stored_tensors_leave_the_inputs() -> None:
         ({"value_floats": [1.0, 2.0]}, np.array([1, 2], np.float32)),
     ],
 )
-def test_constants_are_stored(given: dict[str, object], expected: np.ndarray) -> None:
+def test_constants_are_stored(given: dict[str, Any], expected: np.ndarray) -> None:
     nodes = [node("Constant", [], ["k"], **given), node("Add", ["x", "k"], ["y"])]
     info = value("x", [2], str(expected.dtype))
     model = make(nodes, {"x": info}, {"y": value("y", [2], str(expected.dtype))})

@@ -116,7 +116,7 @@ def test_names_that_bodies_capture_stay() -> None:
 
 
 def transposed(first: list[int] | None, second: list[int] | None, results: tuple[str, ...] = ("y",)) -> Model:
-    given = [{} if perm is None else {"perm": perm} for perm in (first, second)]
+    given: list[dict[str, Any]] = [{} if perm is None else {"perm": perm} for perm in (first, second)]
     nodes = [
         node("Relu", ["x"], ["a"]),
         node("Transpose", ["a"], ["b"], **given[0]),
