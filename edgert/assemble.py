@@ -189,7 +189,7 @@ class _Assembler:
             engine = self._engine(stage.infer, model)
             if stage.crop is not None:
                 lane = self._lane(stage, engine, model)
-                return [InferCrops(name, lane, stage.crop, lane.rows if engine.dynamic_batch else 1)]
+                return [InferCrops(name, lane, stage.crop, stage.every)]
             if live:
                 return [Infer(name, self._lane(stage, engine, model), stage.every)]
             lanes = [self._lane(stage, engine, model) for _ in range(LANES)]

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgert.backend.base import DEFAULT_PROFILE, Array, EngineOptions, Tensor, share_first_dimension
-from edgert.errors import ModelError
+from edgert.errors import ModelError, nearest
 from edgert.graph.model import Model
 from edgert.graph.shape import with_shapes
-from edgert.graph.spec import inputs, outputs
+from edgert.graph.spec import TensorSpec, inputs, outputs
 from edgert.memory import aligned_empty
 
 
@@ -19,51 +19,70 @@ class NullBackend:
     name = "null"
 
     def compile(self, model: Model, options: EngineOptions) -> NullEngine:
-        """See :class:`~edgert.backend.base.Backend`; dynamic dimensions without a profile become 1."""
-        shapes = next(iter(options.profiles.values()), {})
-        if shapes:
-            model = with_shapes(model, shapes)
-        gives = outputs(model)
+        """See :class:`~edgert.backend.base.Backend`; dynamic dimensions without a profile become 1.
+
+        Raises:
+            ModelError: a profile does not fit the model's inputs.
+        """
+        profiles = options.profiles or {DEFAULT_PROFILE: {}}
+        free = all(not isinstance(spec.shape[0], int) for spec in inputs(model) if spec.shape)
         return NullEngine(
-            tuple(Tensor(t.name, _static(t.shape), t.dtype) for t in inputs(model)),
-            tuple(Tensor(t.name, _static(t.shape), t.dtype) for t in gives),
-            all(t.is_static for t in gives),
-            share_first_dimension([t.shape for t in inputs(model)], [t.shape for t in gives]),
+            {name: with_shapes(model, shapes) if shapes else model for name, shapes in profiles.items()}, free
         )
 
 
 class NullEngine:
     """See :class:`~edgert.backend.base.Engine`."""
 
-    profiles: tuple[str, ...] = (DEFAULT_PROFILE,)
-    dynamic_batch = False
-
-    def __init__(
-        self, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], outputs_known: bool, batched: tuple[bool, ...]
-    ) -> None:
-        self.inputs, self.outputs, self.outputs_known, self.batched = inputs, outputs, outputs_known, batched
+    def __init__(self, models: Mapping[str, Model], dynamic_batch: bool) -> None:
+        self.profiles = tuple(models)
+        self.dynamic_batch = dynamic_batch
+        self._tensors = {name: (_tensors(inputs(each)), _tensors(outputs(each))) for name, each in models.items()}
+        self.inputs, self.outputs = self._tensors[self.profiles[0]]
+        first = models[self.profiles[0]]
+        self.outputs_known = all(spec.is_static for spec in outputs(first))
+        self.batched = share_first_dimension([t.shape for t in inputs(first)], [t.shape for t in outputs(first)])
         self.info: Mapping[str, Any] = {"backend": "null"}
 
     def session(self, profile: str | None = None) -> NullSession:
-        """A new set of tensors. Raises ModelError for any profile but ``default``."""
-        if profile not in (None, DEFAULT_PROFILE):
-            raise ModelError(f"no profile {profile!r}", why="the null backend has only one", fix="leave profile out")
-        return NullSession(self.inputs, self.outputs)
+        """A new set of tensors. Raises ModelError for an unknown profile."""
+        name = profile or self.profiles[0]
+        if name not in self._tensors:
+            raise ModelError(
+                f"no profile {name!r}{nearest(name, self.profiles)}", fix=f"profiles: {', '.join(self.profiles)}"
+            )
+        return NullSession(*self._tensors[name], self.batched if self.dynamic_batch else ())
 
     def close(self) -> None:
         """Nothing to give back."""
 
 
 class NullSession:
-    """See :class:`~edgert.backend.base.Session`."""
+    """See :class:`~edgert.backend.base.Session`.
 
-    def __init__(self, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> None:
+    Args:
+        batched: for every output, whether it has a row per row that is run; empty where the batch is static.
+    """
+
+    def __init__(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], batched: Sequence[bool]) -> None:
         self.inputs: Mapping[str, Array] = {t.name: _zeros(t) for t in inputs}
         self._outputs: list[Array] = [_zeros(t) for t in outputs]
+        self._batched = batched
+        self._rows = min((t.shape[0] for t in inputs if t.shape), default=1)
 
     def run(self, rows: int | None = None) -> Sequence[Array]:
-        """Returns the zeros."""
-        return self._outputs
+        """Returns the zeros. Raises ModelError for more rows than there are, or none."""
+        if rows is None or not self._batched:
+            return self._outputs
+        if not 1 <= rows <= self._rows:
+            raise ModelError(f"cannot run {rows} rows", why=f"this session has {self._rows}")
+        if rows == self._rows:
+            return self._outputs
+        return [array[:rows] if has else array for array, has in zip(self._outputs, self._batched, strict=True)]
+
+
+def _tensors(specs: Sequence[TensorSpec]) -> tuple[Tensor, ...]:
+    return tuple(Tensor(spec.name, _static(spec.shape), spec.dtype) for spec in specs)
 
 
 def _zeros(tensor: Tensor) -> Array:

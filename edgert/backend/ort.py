@@ -19,6 +19,7 @@ from edgert.errors import ArtifactError, BuildError, DeviceError, ModelError, ne
 from edgert.graph.clean import clean
 from edgert.graph.model import Model, to_bytes
 from edgert.graph.shape import with_shapes
+from edgert.graph.spec import inputs
 from edgert.memory import aligned_empty
 
 log = logging.getLogger("edgert.backend")
@@ -52,6 +53,9 @@ class OrtBackend:
         started = time.perf_counter()
         profiles = options.profiles or {DEFAULT_PROFILE: {}}
         static = next(iter(profiles.values())) if len(profiles) == 1 else {}
+        if not static:
+            for shapes in profiles.values():
+                with_shapes(model, shapes)  # raises where they do not fit; one engine then serves all of them
         session, cached = _session(model, static, options)
         info = {
             "backend": self.name,
@@ -72,19 +76,22 @@ class OrtEngine:
         self.profiles = tuple(profiles)
         first = self.session()
         self.inputs = tuple(Tensor(name, array.shape, array.dtype.name) for name, array in first.inputs.items())
+        specs, arrays = session.get_outputs(), first.run()
         self.outputs = tuple(
-            Tensor(name, array.shape, array.dtype.name)
-            for name, array in zip((out.name for out in session.get_outputs()), first.run(), strict=True)
+            Tensor(out.name, array.shape, array.dtype.name) for out, array in zip(specs, arrays, strict=True)
         )
         self.outputs_known = not _has_open_outputs(session)
         self.batched = share_first_dimension(
-            [arg.shape for arg in session.get_inputs()], [out.shape for out in session.get_outputs()]
+            [arg.shape for arg in session.get_inputs()],
+            [_seen(out.shape, array.shape, first) for out, array in zip(specs, arrays, strict=True)],
         )
-        self.dynamic_batch = all(not isinstance(arg.shape[0], int) for arg in session.get_inputs() if arg.shape)
+        self.dynamic_batch = first.dynamic
 
     def session(self, profile: str | None = None) -> OrtSession:
         """A new set of bound tensors."""
         name = profile or self.profiles[0]
+        if self._ort_session is None:
+            raise ModelError("the engine is closed", why="its memory was given back", where=self.path)
         if name not in self._profiles:
             raise ModelError(
                 f"no profile {name!r}{nearest(name, self.profiles)}",
@@ -104,12 +111,21 @@ class OrtSession:
     def __init__(self, session: Any, shapes: Shapes, path: str) -> None:
         self._session, self._path = session, path
         self.inputs: Mapping[str, Array] = {arg.name: _bound_input(arg, shapes, path) for arg in session.get_inputs()}
-        self._rows = min((array.shape[0] for array in self.inputs.values() if array.ndim), default=1)
+        self.rows = min((array.shape[0] for array in self.inputs.values() if array.ndim), default=1)
+        self.batch = next((arg.shape[0] for arg in session.get_inputs() if arg.shape), None)
+        self.dynamic = all(not isinstance(arg.shape[0], int) for arg in session.get_inputs() if arg.shape)
         self._runs: dict[int, Callable[[], Sequence[Array]]] = {}
 
     def run(self, rows: int | None = None) -> Sequence[Array]:
-        """Runs; see :class:`~edgert.backend.base.Session`. Raises BuildError if ONNX Runtime fails."""
-        count = self._rows if rows is None else rows
+        """Runs; see :class:`~edgert.backend.base.Session`.
+
+        Raises:
+            BuildError: ONNX Runtime fails.
+            ModelError: more rows than there are, or none.
+        """
+        count = self.rows if rows is None or not self.dynamic else rows
+        if not 1 <= count <= self.rows:
+            raise ModelError(f"cannot run {count} rows", why=f"this session has {self.rows}", where=self._path)
         run = self._runs.get(count)
         if run is None:
             run = self._runs[count] = self._bind(count)
@@ -161,6 +177,12 @@ def _has_open_outputs(session: Any) -> bool:
     return any(dim is None or (isinstance(dim, str) and dim not in known) for dim in dims)
 
 
+def _seen(declared: Sequence[object], seen: Sequence[int], session: OrtSession) -> Sequence[object]:
+    """An output's declared shape, with the batch where the exporter gave it another name but a run shows that it is."""
+    has_batch = session.rows > 1 and len(seen) > 0 and seen[0] == session.rows and not isinstance(declared[0], int)
+    return [session.batch, *declared[1:]] if has_batch else declared
+
+
 def _bind_array(bind: Callable[..., None], name: str, array: Array) -> None:
     bind(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
@@ -190,7 +212,7 @@ def _session(model: Model, static: Shapes, options: EngineOptions) -> tuple[Any,
     if cached is not None:
         settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         return _open(str(cached), settings, model), True
-    ready, _ = clean(with_shapes(model, static) if static else model)
+    ready = _prepared(model, static, settings)
     if options.store is None:
         return _open(to_bytes(ready), settings, model), False
     with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
@@ -199,6 +221,23 @@ def _session(model: Model, static: Shapes, options: EngineOptions) -> tuple[Any,
         session = _open(to_bytes(ready), settings, model)
         _keep(options.store, key, content)
     return session, False
+
+
+def _prepared(model: Model, static: Shapes, settings: Any) -> Model:
+    """The model with a profile's shapes fixed and cleaned; a batch of several rows stays open, for runs of fewer."""
+    open_batch = {
+        spec.shape[0]
+        for spec in inputs(model)
+        if spec.shape and not isinstance(spec.shape[0], int) and static.get(spec.name, (1,))[0] > 1
+    }
+    if not open_batch:
+        return clean(with_shapes(model, static) if static else model)[0]
+    with_shapes(model, static)  # raises where they do not fit
+    for spec in inputs(model):
+        for dim, size in zip(spec.shape, static.get(spec.name, ()), strict=False):
+            if isinstance(dim, str) and dim not in open_batch:
+                settings.add_free_dimension_override_by_name(dim, size)
+    return clean(model)[0]
 
 
 def _keep(store: Store, key: str, content: Path) -> None:

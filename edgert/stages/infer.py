@@ -148,12 +148,13 @@ class InferCrops:
     """A stage that runs a model on crops of the newest detections and adds a :class:`~edgert.runtime.Crops` record.
 
     Args:
+        lane: as many crops are run at once as it has rows.
         crop: which detections.
-        batch: crops per run; 1 for a model of static batch.
+        every: frames between two runs; the others pass without a record.
     """
 
-    def __init__(self, name: str, lane: Lane, crop: CropConfig, batch: int) -> None:
-        self.name, self._lane, self._crop, self._batch = name, lane, crop, batch
+    def __init__(self, name: str, lane: Lane, crop: CropConfig, every: int = 1) -> None:
+        self.name, self._lane, self._crop, self._every = name, lane, crop, every
 
     def open(self) -> None:
         """Warms the engine up."""
@@ -161,10 +162,13 @@ class InferCrops:
 
     def process(self, result: Result) -> Result:
         """See :class:`~edgert.runtime.Stage`."""
+        if result.frame.index % self._every:
+            return result
         parent, detections = _newest_detections(result)
         rows, boxes = crop_boxes(detections, result.frame, self._crop)
         crops = [result.frame.crop(*box) for box in boxes.tolist()]
-        batches = (crops[n : n + self._batch] for n in range(0, len(crops), self._batch))
+        most = self._lane.rows
+        batches = (crops[n : n + most] for n in range(0, len(crops), most))
         records = [record for batch in batches for record in self._run(batch)]
         return result.with_output(self.name, Crops(parent, rows, tuple(records)))
 
