@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import statistics
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter_ns
+
+import numpy as np
 
 from edgert.artifact import FileStore, cache_folder
 from edgert.assemble import build_engine, picture_input
@@ -14,22 +18,22 @@ from edgert.bench.runtime import run_ns
 from edgert.board.host import core_count
 from edgert.clock import REAL
 from edgert.config import ModelConfig
-from edgert.config.stage import SourceStage
 from edgert.graph.load import load
-from edgert.memory import Counter
-from edgert.runtime import Node, Result, Runner, Stage
+from edgert.memory import Counter, lend
+from edgert.runtime import Frame, Node, Result, Runner, SourceStats, Stage
 from edgert.runtime.edge import connect
 from edgert.stages.decode.select import decoder_for
 from edgert.stages.infer import LANES, Fill, Lane, Run
 from edgert.stages.preprocess import Preprocessor
 from edgert.stages.sink.null import NullSink
-from edgert.stages.source.select import source_for
+from edgert.stages.source.conveyor import Conveyor
 
 
 def overhead(config: ModelConfig, rounds: int = 7, frames: int = 60) -> Figure:
     """Frames per second of the pipeline over those of the bare engine, same session options, taken in turn.
 
-    The source gives frames of the network's own size; the pipeline still converts, normalises and decodes each.
+    The source gives one picture of the network's own size again and again; the pipeline converts, normalises and
+    decodes it each time.
     """
     engine = build_engine(load(config.onnx), config, core_count())
     session = engine.session()
@@ -81,17 +85,42 @@ def engine_speed(path: Path, threads: int | None = None, runs: int = 50, null: b
 
 def _pipeline(config: ModelConfig, engine: Engine, frames: int, sink: Stage) -> Runner:
     lanes = [_lane(config, engine) for _ in range(LANES)]
-    width, height = lanes[0].network
-    source = SourceStage(source="synthetic:blank", size=f"{width}x{height}", limit=frames)  # type: ignore[arg-type]
     nodes = [
-        Node("null", source_for("null", source, Counter(), REAL, Path())),
+        Node("still", Still(*lanes[0].network, frames)),
         Node("infer:fill", Fill(lanes)),
         Node("infer", Run("infer", lanes)),
         Node("end", sink),
     ]
     for before, after, capacity in zip(nodes, nodes[1:], (4, 1, 2), strict=False):
-        connect(before, after, frozenset({"null"}), capacity, "never")
+        connect(before, after, frozenset({"still"}), capacity, "never")
     return Runner(nodes)
+
+
+class Still:
+    """A source without work of its own: one picture of the conveyor, ``limit`` times."""
+
+    live = False
+
+    def __init__(self, width: int, height: int, limit: int) -> None:
+        self._picture, self._limit = np.empty((height, width, 3), np.uint8), limit
+        Conveyor(width, height, fps=30.0, seed=0).render(0, self._picture)
+
+    def frames(self, stop: threading.Event) -> Iterator[Frame]:
+        """See :class:`~edgert.runtime.Source`."""
+        height, width = self._picture.shape[:2]
+        counter = Counter()
+        for n in range(self._limit):
+            if stop.is_set():
+                return
+            lease = lend(self._picture, counter)
+            yield Frame("still", n, REAL.now_ns(), n, width, height, "bgr", (self._picture,), lease)
+
+    def stats(self) -> SourceStats:
+        """Nothing ever happens."""
+        return SourceStats()
+
+    def close(self) -> None:
+        """Nothing to give back."""
 
 
 def _lane(config: ModelConfig, engine: Engine) -> Lane:
