@@ -22,13 +22,13 @@ class InputConfig(Section):
     crop: float = Field(
         default=1.0, gt=0, le=1, description="center_crop: part of the short side to keep, 0.875 = 224 of 256"
     )
-    interpolation: Literal["linear", "area", "nearest", "cubic"] = "linear"
-    color: Literal["rgb", "bgr", "gray"] = "rgb"
+    interpolation: Literal["linear", "area", "nearest", "cubic"] = Field(default="linear", description="how planes are scaled")
+    color: Literal["rgb", "bgr", "gray"] = Field(default="rgb", description="order of the channels")
     mean: PerChannel = Field(
         default=(0.0,), description="subtracted, in grey levels 0-255; one value or one per channel"
     )
     std: PerChannel = Field(default=(1.0,), description="divided by, in grey levels; one value or one per channel")
-    layout: Literal["auto", "nchw", "nhwc"] = "auto"
+    layout: Literal["auto", "nchw", "nhwc"] = Field(default="auto", description="auto reads it off the input's shape")
     size: Size | None = Field(default=None, description="network size, for models with dynamic height and width")
 
     @model_validator(mode="after")
@@ -49,7 +49,7 @@ class _Task(Section):
 class DetectTask(_Task):
     """Boxes."""
 
-    detect: Literal["yolox", "yolov5", "yolov8", "yolov10", "nanodet", "ssd", "fastestdet", "detr"]
+    detect: Literal["yolox", "yolov5", "yolov8", "yolov10", "nanodet", "ssd", "fastestdet", "detr"] = Field(description="layout of the output; yolov8 serves v8, v9, v11 and v12, yolov10 every head that did its own NMS")
     score: Fraction = Field(default=0.25, description="lowest score that counts")
     iou: Fraction = Field(default=0.45, description="overlap above which the weaker of two boxes of a class is dropped")
     limit: int = Field(default=300, ge=1, description="most boxes per frame")
@@ -60,23 +60,23 @@ class ClassifyTask(_Task):
     """One label for the whole picture."""
 
     classify: Literal["auto", "softmax", "logits"] = Field(description="what the output is; auto looks at the values")
-    top: int = Field(default=5, ge=1)
+    top: int = Field(default=5, ge=1, description="classes that are told")
 
 
 class SegmentTask(_Task):
     """A class for every pixel."""
 
-    segment: Literal["argmax", "threshold"]
-    threshold: Fraction = 0.5
+    segment: Literal["argmax", "threshold"] = Field(description="best of many classes, or one map above a threshold")
+    threshold: Fraction = Field(default=0.5, description="for segment: threshold")
 
 
 class KeypointsTask(_Task):
     """Points of bodies or things."""
 
-    keypoints: Literal["yolo-pose", "heatmap"]
-    score: Fraction = 0.25
-    iou: Fraction = 0.45
-    limit: int = Field(default=100, ge=1)
+    keypoints: Literal["yolo-pose", "heatmap"] = Field(description="layout of the output")
+    score: Fraction = Field(default=0.25, description="lowest score that counts")
+    iou: Fraction = Field(default=0.45, description="overlap above which the weaker of two bodies is dropped")
+    limit: int = Field(default=100, ge=1, description="most bodies per frame")
 
 
 class EmbedTask(_Task):
@@ -89,7 +89,7 @@ class PythonTask(_Task):
     """The user's own decoder."""
 
     python: str = Field(pattern=r"^[\w.]+:[\w.]+$", description="module:function(outputs, geometry) -> record")
-    args: dict[str, Any] = Field(default_factory=dict)
+    args: dict[str, Any] = Field(default_factory=dict, description="further arguments of the function")
 
 
 TASK_VERBS = ("detect", "classify", "segment", "keypoints", "embed", "python")
@@ -107,37 +107,37 @@ TaskConfig = Annotated[_AnyTask, Discriminator(lambda data: verb_tag(data, TASK_
 class CalibrateConfig(Section):
     """Pictures from which INT8 ranges are measured."""
 
-    images: FilePath
-    method: Literal["minmax", "percentile", "entropy", "mse", "auto"] = "mse"
-    limit: int = Field(default=256, ge=1)
+    images: FilePath = Field(description="folder of typical pictures")
+    method: Literal["minmax", "percentile", "entropy", "mse", "auto"] = Field(default="mse", description="how ranges are cut")
+    limit: int = Field(default=256, ge=1, description="most pictures")
 
 
 class AccuracyConfig(Section):
     """How much accuracy the reduced precision may cost."""
 
-    dataset: FilePath
-    metric: Literal["map50", "map", "top1", "top5", "miou", "cosine"]
-    max_drop: Fraction
+    dataset: FilePath = Field(description="labelled pictures")
+    metric: Literal["map50", "map", "top1", "top5", "miou", "cosine"] = Field(description="what is compared")
+    max_drop: Fraction = Field(description="largest loss against fp32 that is accepted")
 
 
 class ModelConfig(Section):
     """One model and how to use it."""
 
-    onnx: FilePath
-    task: TaskConfig
-    input: InputConfig = InputConfig()
+    onnx: FilePath = Field(description="the model file")
+    task: TaskConfig = Field(description="what its output is")
+    input: InputConfig = Field(default=InputConfig(), description="what its input wants to see")
     profiles: dict[Name, dict[str, tuple[int, ...]]] = Field(
         default_factory=dict,
         description="named shapes for a model with dynamic dimensions: {small: {x: [1,3,320,320]}}",
     )
-    backend: Literal["auto", "ort", "null"] = "auto"
+    backend: Literal["auto", "ort", "null"] = Field(default="auto", description="what runs it; null runs nothing")
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads of the engine; by default its share of the cores"
     )
-    precision: Literal["fp32", "fp16", "int8", "auto"] = "auto"
-    calibrate: CalibrateConfig | None = None
-    accuracy: AccuracyConfig | None = None
-    placement: Annotated[
+    precision: Literal["fp32", "fp16", "int8", "auto"] = Field(default="auto", description="auto is that of the file")
+    calibrate: CalibrateConfig | None = Field(default=None, description="where INT8 ranges come from")
+    accuracy: AccuracyConfig | None = Field(default=None, description="what reduced precision may cost")
+    placement: Annotated[ = Field(description="which nodes run where")
         Annotated[Literal["auto", "gpu", "dla"], Tag("<all>")] | Annotated[dict[str, str], Tag("<nodes>")],
         Discriminator(lambda data: "<nodes>" if isinstance(data, dict) else "<all>"),
     ] = "auto"

@@ -22,21 +22,21 @@ from edgert.errors import ConfigError, EdgertError
 class BudgetConfig(Section):
     """Promises: what the pipeline may use, and what happens when it uses more."""
 
-    power: Watts | None = None
-    memory: Bytes | None = None
+    power: Watts | None = Field(default=None, description="drawn by the module")
+    memory: Bytes | None = Field(default=None, description="resident in this process")
     latency: Seconds | None = Field(default=None, description="p99 from capture to sink")
-    when_exceeded: Literal["warn", "degrade", "stop"] = "warn"
+    when_exceeded: Literal["warn", "degrade", "stop"] = Field(default="warn", description="what happens then")
 
 
 class PipelineConfig(Section):
     """A pipeline file: camera to model to output."""
 
     schema_version: Literal[1] = Field(default=1, alias="schema", description="version of this format")
-    name: str = Field(default="pipeline", min_length=1)
+    name: str = Field(default="pipeline", min_length=1, description="for people")
     board: str = Field(default="auto", description="auto is this machine")
-    budgets: BudgetConfig = BudgetConfig()
-    models: dict[Name, ModelConfig] = Field(default_factory=dict)
-    stages: dict[Name, StageConfig] = Field(min_length=1)
+    budgets: BudgetConfig = Field(default=BudgetConfig(), description="what the pipeline may use")
+    models: dict[Name, ModelConfig] = Field(default_factory=dict, description="by name, for infer")
+    stages: dict[Name, StageConfig] = Field(min_length=1, description="by name, for from; in any order")
 
 
 @dataclass(frozen=True, slots=True)
