@@ -22,7 +22,9 @@ class InputConfig(Section):
     crop: float = Field(
         default=1.0, gt=0, le=1, description="center_crop: part of the short side to keep, 0.875 = 224 of 256"
     )
-    interpolation: Literal["linear", "area", "nearest", "cubic"] = Field(default="linear", description="how planes are scaled")
+    interpolation: Literal["linear", "area", "nearest", "cubic"] = Field(
+        default="linear", description="how planes are scaled"
+    )
     color: Literal["rgb", "bgr", "gray"] = Field(default="rgb", description="order of the channels")
     mean: PerChannel = Field(
         default=(0.0,), description="subtracted, in grey levels 0-255; one value or one per channel"
@@ -49,7 +51,9 @@ class _Task(Section):
 class DetectTask(_Task):
     """Boxes."""
 
-    detect: Literal["yolox", "yolov5", "yolov8", "yolov10", "nanodet", "ssd", "fastestdet", "detr"] = Field(description="layout of the output; yolov8 serves v8, v9, v11 and v12, yolov10 every head that did its own NMS")
+    detect: Literal["yolox", "yolov5", "yolov8", "yolov10", "nanodet", "ssd", "fastestdet", "detr"] = Field(
+        description="layout of the output; yolov8 serves v8, v9, v11 and v12, yolov10 every head that did its own NMS"
+    )
     score: Fraction = Field(default=0.25, description="lowest score that counts")
     iou: Fraction = Field(default=0.45, description="overlap above which the weaker of two boxes of a class is dropped")
     limit: int = Field(default=300, ge=1, description="most boxes per frame")
@@ -108,7 +112,9 @@ class CalibrateConfig(Section):
     """Pictures from which INT8 ranges are measured."""
 
     images: FilePath = Field(description="folder of typical pictures")
-    method: Literal["minmax", "percentile", "entropy", "mse", "auto"] = Field(default="mse", description="how ranges are cut")
+    method: Literal["minmax", "percentile", "entropy", "mse", "auto"] = Field(
+        default="mse", description="how ranges are cut"
+    )
     limit: int = Field(default=256, ge=1, description="most pictures")
 
 
@@ -137,7 +143,7 @@ class ModelConfig(Section):
     precision: Literal["fp32", "fp16", "int8", "auto"] = Field(default="auto", description="auto is that of the file")
     calibrate: CalibrateConfig | None = Field(default=None, description="where INT8 ranges come from")
     accuracy: AccuracyConfig | None = Field(default=None, description="what reduced precision may cost")
-    placement: Annotated[ = Field(description="which nodes run where")
+    placement: Annotated[
         Annotated[Literal["auto", "gpu", "dla"], Tag("<all>")] | Annotated[dict[str, str], Tag("<nodes>")],
         Discriminator(lambda data: "<nodes>" if isinstance(data, dict) else "<all>"),
-    ] = "auto"
+    ] = Field(default="auto", description="which nodes run where")

@@ -21,23 +21,24 @@ class SourceStage(_Stage):
     """Where frames come from. A file path, ``rtsp://``, ``v4l2:///dev/video0``, ``images:GLOB``,
     ``gst:PIPELINE``, ``synthetic:conveyor`` or ``api``."""
 
-    source: str = Field(min_length=1, repr=False)  # may hold a password
+    # Not in the repr: it may hold a password.
+    source: str = Field(min_length=1, repr=False, description="a path, address or kind; see above")
     size: Size | None = Field(default=None, description="asked of a camera, made by a synthetic scene")
-    fps: float | None = Field(default=None, gt=0, le=1000)
+    fps: float | None = Field(default=None, gt=0, le=1000, description="asked of a camera; files are thinned out to it")
     loop: bool = Field(default=False, description="start a file again at its end")
     realtime: bool | None = Field(default=None, description="give files out at their own speed; cameras always are")
     limit: int | None = Field(default=None, ge=1, description="stop after so many frames")
     seed: int = Field(default=0, ge=0, description="of a synthetic scene")
     timeout: Seconds = Field(default=5.0, description="without a frame, a live source is opened again")
     reconnect: bool = Field(default=True, description="live sources: keep trying; otherwise the first loss is an error")
-    transport: Literal["tcp", "udp"] = "tcp"
+    transport: Literal["tcp", "udp"] = Field(default="tcp", description="of RTSP")
     format: str | None = Field(default=None, description="camera pixel format to ask for, like mjpeg or yuyv422")
 
 
 class CropConfig(Section):
     """Which detections to cut out for the next model."""
 
-    classes: Names = ()
+    classes: Names = Field(default=(), description="only these, by label or number; all by default")
     limit: int = Field(default=8, ge=1, le=256, description="best-scored detections per frame")
     margin: float = Field(default=0.0, ge=0, le=2, description="added on each side, as a part of the box")
     min_size: int = Field(default=8, ge=1, description="pixels; smaller boxes are left out")
@@ -50,16 +51,18 @@ class _Fed(_Stage):
 class InferStage(_Fed):
     """Runs a model on whole frames, or on crops of another stage's detections."""
 
-    infer: str
-    crop: CropConfig | None = None
-    profile: str | None = None
+    infer: str = Field(description="which of the models")
+    crop: CropConfig | None = Field(
+        default=None, description="run on crops of the newest detections instead of the frame"
+    )
+    profile: str | None = Field(default=None, description="which of the model's profiles; the first by default")
     every: int = Field(default=1, ge=1, description="run on every n-th frame; the others pass through")
 
 
 class TrackStage(_Fed):
     """Gives detections a number that stays with the object (ByteTrack, Zhang et al. 2022)."""
 
-    track: Literal["bytetrack"]
+    track: Literal["bytetrack"] = Field(description="the method")
     high: Fraction = Field(default=0.6, description="detections above this start and continue tracks first")
     low: Fraction = Field(default=0.1, description="detections between low and high may continue tracks")
     activate: Fraction = Field(default=0.7, description="lowest score that starts a track")
@@ -98,8 +101,12 @@ class CropStage(_Fed):
 class PythonStage(_Fed):
     """The user's function or class: ``module:name``, called with a Result, returning a Result or None."""
 
-    python: str = Field(pattern=r"^[\w.]+:[\w.]+$")
-    args: dict[str, Any] = Field(default_factory=dict)
+    python: str = Field(
+        pattern=r"^[\w.]+:[\w.]+$", description="module:name, looked for beside the file, then among the packages"
+    )
+    args: dict[str, Any] = Field(
+        default_factory=dict, description="arguments of the class, or further ones of the function"
+    )
 
 
 SINKS = ("video", "jsonl", "images", "http", "callback", "null")
@@ -112,7 +119,7 @@ class SinkStage(_Fed):
         Literal["video", "jsonl", "images", "http", "callback", "null"],
         BeforeValidator(lambda value: "null" if value is None else value),  # `sink: null`, as YAML reads it
         WithJsonSchema({"enum": [*SINKS, None]}),
-    ]
+    ] = Field(description="the kind")
     path: OutputPath | None = Field(default=None, description="relative to the folder edgert is run in")
     fps: float | None = Field(default=None, gt=0, description="video: frames per second; the source's by default")
     quality: int = Field(default=23, ge=0, le=51, description="video: H.264 CRF, lower is better and larger")
