@@ -21,9 +21,11 @@ def core_quota(root: Path = Path("/")) -> float | None:
         quota, period = (cgroup / "cpu.max").read_text().split()
     except (OSError, ValueError):
         quota, period = read_text(cgroup / "cpu/cpu.cfs_quota_us"), read_text(cgroup / "cpu/cpu.cfs_period_us")
-    if not quota.lstrip("-").isdigit() or not period.isdigit() or int(quota) <= 0:
-        return None  # "max" or -1: no limit
-    return int(quota) / int(period)
+    try:
+        granted, of = int(quota), int(period)
+    except ValueError:  # "max"
+        return None
+    return granted / of if granted > 0 and of > 0 else None  # -1: no limit
 
 
 def read_text(path: Path) -> str:

@@ -65,9 +65,15 @@ class Lease:
             self._holders -= 1
             left = self._holders
         if left == 0:
-            self._give_back()
+            # Forgotten at once: a lease that somebody keeps must not keep the buffer from being lent again.
+            give_back, self._give_back = self._give_back, _nothing
+            give_back()
         elif left < 0:
             raise StageError("released twice", why="a lease was released more often than it was retained")
+
+
+def _nothing() -> None:
+    """What a lease that has ended has to give back."""
 
 
 def lend(owner: object, counter: Counter) -> Lease:

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgert.errors import StageError
+from edgert.memory import ALIGN_BYTES, Counter, Lease, Pool, aligned_empty, lend
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "int64", "bool"])
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5, 7), (1, 3, 33, 17)])
+def test_aligned_arrays(shape: tuple[int, ...], dtype: str) -> None:
+    array = aligned_empty(shape, dtype)
+    assert (array.shape, array.dtype, array.ctypes.data % ALIGN_BYTES) == (shape, np.dtype(dtype), 0)
+    assert array.flags.c_contiguous and array.flags.writeable
+
+
+def test_an_empty_array_is_fine() -> None:
+    assert aligned_empty((0, 4), "float32").shape == (0, 4)
+
+
+class TestLease:
+    def test_gives_back_with_the_last_release(self) -> None:
+        given_back: list[int] = []
+        lease = Lease(lambda: given_back.append(1), Counter()).retain(2)
+        lease.release()
+        lease.release()
+        assert lease.alive and not given_back
+        lease.release()
+        assert not lease.alive and given_back == [1]
+
+    def test_a_release_too_many_is_an_error_and_gives_nothing_back_again(self) -> None:
+        given_back: list[int] = []
+        lease = Lease(lambda: given_back.append(1), Counter())
+        lease.release()
+        with pytest.raises(StageError, match="released twice"):
+            lease.release()
+        with pytest.raises(StageError, match="use after release"):
+            lease.retain()
+        assert given_back == [1] and not lease.alive
+
+    def test_many_threads_give_back_once(self) -> None:
+        given_back: list[int] = []
+        lease = Lease(lambda: given_back.append(1), Counter())
+
+        def hold() -> None:
+            for _ in range(500):
+                lease.retain()
+                lease.release()
+
+        threads = [threading.Thread(target=hold) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not given_back
+        lease.release()
+        assert given_back == [1]
+
+    def test_lent_memory_is_let_go_with_the_last_release(self) -> None:
+        class Owner:
+            gone = False
+
+            def __del__(self) -> None:
+                Owner.gone = True
+
+        lease = lend(Owner(), Counter())
+        gc.collect()
+        assert not Owner.gone
+        lease.release()
+        gc.collect()
+        assert Owner.gone
+
+
+class TestPool:
+    def test_buffers_are_of_the_size_aligned_and_different(self) -> None:
+        pool = Pool(1000, 3, Counter())
+        lent = [pool.acquire(0) for _ in range(3)]
+        buffers = [item[0] for item in lent if item]
+        assert all(b.shape == (1000,) and b.dtype == np.uint8 and b.ctypes.data % ALIGN_BYTES == 0 for b in buffers)
+        assert all(b.flags.writeable for b in buffers)
+        assert not any(np.shares_memory(a, b) for a in buffers for b in buffers if a is not b)
+        assert pool.acquire(0) is None
+
+    def test_a_buffer_comes_back(self) -> None:
+        pool = Pool(64, 1, Counter())
+        address = None
+        for _ in range(5):
+            lent = pool.acquire(0)
+            assert lent is not None
+            buffer, lease = lent
+            assert address in (None, buffer.ctypes.data)
+            address = buffer.ctypes.data
+            del buffer, lent
+            lease.release()
+
+    def test_at_steady_state_nothing_is_allocated(self) -> None:
+        counter = Counter()
+        pool = Pool(64, 2, counter)
+        for _ in range(1000):
+            lent = pool.acquire(0)
+            assert lent is not None
+            lent[0].reshape(8, 8)[2:4] = 7
+            lent[1].release()
+            del lent
+        assert (counter.read().allocations, counter.read().escaped) == (2, 0)
+
+    @pytest.mark.parametrize(
+        "view",
+        [
+            lambda buffer: buffer,
+            lambda buffer: buffer[10:20],
+            lambda buffer: buffer.reshape(8, 8)[:, ::2].T,
+            lambda buffer: buffer.view(np.float32)[None],
+            lambda buffer: np.lib.stride_tricks.as_strided(buffer, (4, 4), (8, 1)),
+            lambda buffer: np.asarray(memoryview(buffer)),
+            lambda buffer: np.from_dlpack(buffer),
+            lambda buffer: [buffer[1:]],
+        ],
+    )
+    def test_what_somebody_still_looks_at_is_not_lent_again(self, view: object) -> None:
+        counter = Counter()
+        pool = Pool(64, 1, counter)
+        lent = pool.acquire(0)
+        assert lent is not None
+        buffer, lease = lent
+        buffer[:] = 7
+        kept = view(buffer)  # type: ignore[operator]
+        before = np.array(kept)
+        del buffer, lent
+        lease.release()
+        del lease
+        for _ in range(3):
+            again = pool.acquire(0)
+            assert again is not None
+            again[0][:] = 99
+            again[1].release()
+            del again
+        assert (np.array(kept) == before).all()
+        assert counter.read().escaped == 1
+
+    def test_a_free_buffer_is_preferred_to_a_new_one(self) -> None:
+        counter = Counter()
+        pool = Pool(64, 2, counter)
+        first = pool.acquire(0)
+        assert first is not None
+        kept = first[0][5:]
+        first[1].release()
+        del first
+        for _ in range(4):
+            other = pool.acquire(0)
+            assert other is not None and not np.shares_memory(other[0], kept)
+            other[1].release()
+            del other
+        assert counter.read().escaped == 0
+
+    def test_waiting_ends_when_a_buffer_comes_back(self) -> None:
+        pool = Pool(64, 1, Counter())
+        lent = pool.acquire(0)
+        assert lent is not None
+        found: list[object] = []
+        taker = threading.Thread(target=lambda: found.append(pool.acquire(30)))
+        taker.start()
+        lent[1].release()
+        taker.join(30)
+        assert len(found) == 1 and found[0] is not None
+
+    def test_waiting_ends_in_vain(self) -> None:
+        pool = Pool(64, 0, Counter())
+        assert pool.acquire(0) is None
+        assert pool.acquire(0.001) is None
+
+    @settings(max_examples=30, deadline=None)
+    @given(st.lists(st.integers(0, 2), max_size=60))
+    def test_whatever_order_no_two_holders_share_a_buffer(self, steps: list[int]) -> None:
+        pool = Pool(64, 3, Counter())
+        leases: list[tuple[np.ndarray, Lease]] = []
+        kept: list[np.ndarray] = []
+        for number, step in enumerate(steps):
+            if step == 0 and (lent := pool.acquire(0)) is not None:
+                lent[0][:] = number
+                leases.append(lent)
+                del lent
+            elif step == 1 and leases:
+                leases.pop(0)[1].release()
+            elif step == 2 and leases:
+                buffer, lease = leases.pop()
+                kept.append(buffer[::2])
+                lease.release()
+                del buffer, lease
+        live = [buffer for buffer, _ in leases] + kept
+        assert all(len(set(buffer.tolist())) == 1 for buffer in live)
+        addresses = [buffer.ctypes.data for buffer in live]
+        assert len(set(addresses)) == len(addresses)
+
+
+def test_the_counter_adds_up_over_threads() -> None:
+    counter = Counter()
+
+    def count() -> None:
+        for _ in range(300):
+            counter.copied(10)
+            counter.allocated()
+            counter.escaped()
+
+    threads = [threading.Thread(target=count) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    read = counter.read()
+    assert (read.copies, read.bytes_copied, read.allocations, read.escaped) == (900, 9000, 900, 900)
