@@ -86,7 +86,10 @@ class Worker(threading.Thread):
         started = now()
         for frame in source.frames(self._stop_event):
             made = now()
-            meter.busy_ns += made - started
+            if source.live:  # waiting for the camera, mostly; its own work cannot be told apart
+                meter.wait_in_ns += made - started
+            else:
+                meter.busy_ns += made - started
             meter.results_in += 1
             self._send(node.outlets, Result(frame))
             frame.lease.release()
