@@ -1,13 +1,14 @@
 """Train the demo's detector on the conveyor scene and write it as ONNX.
 
-From the project's root: ``python -m scripts.train_demo --out FILE``. Needs PyTorch (CPU) beside edgert itself.
+From the project's root: ``python -m scripts.train_demo --out FILE``. Needs PyTorch beside edgert itself; a CPU will do,
+``--device cuda --workers 7`` is how the shipped file was made. The same options draw the same pictures.
 The recipe, all of it seeded:
 
 * Data: frames of conveyor scenes with seeds from 1,000,000 up (evaluation and demo use small seeds), drawn as training
   goes. Each is zoomed 0.85 to 1.2 times at a random place of the network's picture; its channels and brightness change
   a little; half of them pass through the halved chroma of video.
 * Network: 256x320 RGB divided by 255, letterboxed in the middle of grey 114. Conv, ReLU, MaxPool, Add, Concat and
-  nearest upsampling only, channels in multiples of 16, about 0.3 million parameters; levels of strides 8, 16 and 32.
+  nearest upsampling only, channels in multiples of 16, about 0.35 million parameters; levels of strides 8, 16 and 32.
 * Output: YOLOX's raw rows [1, 1680, 5 + classes]: centre offsets and log sizes in strides, sigmoid objectness, sigmoid
   classes. (Ge et al., YOLOX: Exceeding YOLO Series in 2021.)
 * Labels: each part takes the nine cells that predict it best, by score and overlap (task alignment, Feng et al., TOOD,
@@ -24,6 +25,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -35,6 +37,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from edgert.stages.source.conveyor import LABELS, Conveyor
 from tests.helpers.average_precision import average_precision
@@ -45,10 +48,11 @@ RECIPE = "1"
 WIDTH, HEIGHT, STRIDES = 320, 256, (8, 16, 32)
 FIRST_SEED, SCENES = 1_000_000, 40
 FRAME_SIZES = ((640, 480), (640, 360), (512, 384), (800, 600), (960, 540))
-MOST_PARTS = 32
+MOST_PARTS, BATCH = 32, 8
 PEAK = 6e-3
 """Highest learning rate."""
 LEAST = 0.90
+Batch = tuple[Tensor, Tensor, Tensor]
 U8 = npt.NDArray[np.uint8]
 F32 = npt.NDArray[np.float32]
 
@@ -72,6 +76,26 @@ class Residual(nn.Module):
         return x + self.body(x)
 
 
+class Head(nn.Module):
+    """One level (B, F, h, w) → (B, 5 + C, cells). Each level has its own: their BatchNorm statistics differ."""
+
+    def __init__(self, inputs: int, width: int, classes: int, cells: int) -> None:
+        super().__init__()
+        self.cells = cells
+        self.place, self.name = ConvRelu(inputs, width), ConvRelu(inputs, width)
+        self.boxes, self.object, self.kinds = (nn.Conv2d(width, n, 1) for n in (4, 1, classes))
+        for conv in (self.object, self.kinds):
+            nn.init.constant_(conv.bias, -math.log(99))  # everything starts at a score of 0.01
+
+    def forward(self, level: Tensor) -> Tensor:
+        place, name = self.place(level), self.name(level)
+        parts = (self.boxes(place), self._score(self.object(place)), self._score(self.kinds(name)))
+        return torch.cat(parts, 1).reshape(-1, 5 + self.kinds.out_channels, self.cells)  # plain numbers: no Shape nodes
+
+    def _score(self, logits: Tensor) -> Tensor:
+        return torch.sigmoid(logits) if torch.onnx.is_in_onnx_export() else logits
+
+
 class Detector(nn.Module):
     """Pictures (B, 3, H, W) in 0 to 1 → rows (B, N, 5 + C): offsets, log sizes, objectness and class logits."""
 
@@ -84,10 +108,7 @@ class Detector(nn.Module):
         self.narrow = nn.ModuleList(ConvRelu(channels, 48, 1) for channels in (64, 96, 96))
         self.up = nn.Upsample(scale_factor=2, mode="nearest")
         self.merge = ConvRelu(48, 48)
-        self.place, self.name = ConvRelu(48, 32), ConvRelu(48, 32)
-        self.boxes, self.object, self.kinds = (nn.Conv2d(32, n, 1) for n in (4, 1, classes))
-        for conv in (self.object, self.kinds):
-            nn.init.constant_(conv.bias, -math.log(99))  # everything starts at a score of 0.01
+        self.heads = nn.ModuleList(Head(48, 32, classes, (WIDTH // s) * (HEIGHT // s)) for s in STRIDES)
 
     def forward(self, x: Tensor) -> Tensor:
         eighth = self.eighth(self.stem(x))
@@ -97,16 +118,8 @@ class Detector(nn.Module):
         )
         middle = middle + self.up(coarse)
         fine = self.merge(fine + self.up(middle))
-        levels = zip((fine, middle, coarse), STRIDES, strict=True)
-        return torch.cat([self._head(x, (WIDTH // s) * (HEIGHT // s)) for x, s in levels], 2).transpose(1, 2)
-
-    def _head(self, level: Tensor, cells: int) -> Tensor:
-        place, name = self.place(level), self.name(level)
-        parts = (self.boxes(place), self._score(self.object(place)), self._score(self.kinds(name)))
-        return torch.cat(parts, 1).reshape(-1, 5 + self.kinds.out_channels, cells)  # plain numbers: no Shape nodes
-
-    def _score(self, logits: Tensor) -> Tensor:
-        return torch.sigmoid(logits) if torch.onnx.is_in_onnx_export() else logits
+        levels = zip(self.heads, (fine, middle, coarse), strict=True)
+        return torch.cat([head(level) for head, level in levels], 2).transpose(1, 2)
 
 
 def cells() -> tuple[Tensor, Tensor]:
@@ -126,7 +139,7 @@ class Camera:
         self._rng = np.random.default_rng(seed)
         self._scenes: dict[int, Conveyor] = {}
 
-    def batch(self, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    def batch(self, size: int) -> Batch:
         """Pictures (B, 3, H, W) float32 in 0 to 1, boxes (B, M, 4) x1 y1 x2 y2 px, classes (B, M) int64 or -1."""
         pictures = np.empty((size, HEIGHT, WIDTH, 3), np.uint8)
         boxes, kinds = torch.zeros(size, MOST_PARTS, 4), torch.full((size, MOST_PARTS), -1)
@@ -173,6 +186,20 @@ class Camera:
         out[y1:y2, x1:x2] = small[y1 - top : y2 - top, x1 - left : x2 - left, ::-1]
         placed = boxes * scale + np.array((left, top, left, top), np.float32)
         return np.asarray(placed, np.float32)
+
+
+class Cameras(IterableDataset[Batch]):
+    """Batches without end, from a camera of its own in every process that draws."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def __iter__(self) -> Iterator[Batch]:
+        worker = get_worker_info()
+        cv2.setNumThreads(1)
+        camera = Camera(self.seed if worker is None else self.seed + 1000 + worker.id)
+        while True:
+            yield camera.batch(BATCH)
 
 
 def overlaps(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -223,23 +250,24 @@ def loss(rows: Tensor, wanted: Tensor, kinds: Tensor, grid: Tensor, step: Tensor
     return (object_loss + name_loss + 2.5 * box_loss) / trust.sum().clamp(min=1)
 
 
-def train(seed: int, steps: int, minutes: float, batch: int = 8) -> Detector:
+def train(options: argparse.Namespace) -> Detector:
     """The averaged weights after ``steps``, or fewer when ``minutes`` run out: then the cycle is run through faster."""
-    torch.manual_seed(seed)
-    model = Detector(len(LABELS)).train()
+    torch.manual_seed(options.seed)
+    model = Detector(len(LABELS)).to(options.device).train()
     average = torch.optim.swa_utils.AveragedModel(
         model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.98), use_buffers=True
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK, weight_decay=0.02)
-    camera, (grid, step_px) = Camera(seed), cells()
+    batches = DataLoader(Cameras(options.seed), batch_size=None, num_workers=options.workers)
+    grid, step_px = (tensor.to(options.device) for tensor in cells())
     started, shown = time.monotonic(), 0.0
-    for step in range(steps):
-        done = max(step / steps, (time.monotonic() - started) / (60 * minutes))
+    for step, batch in zip(range(options.steps), batches, strict=False):
+        done = max(step / options.steps, (time.monotonic() - started) / (60 * options.minutes))
         if done >= 1:
             break
         for group in optimizer.param_groups:
             group["lr"] = rate(step, done)
-        images, wanted, kinds = camera.batch(batch)
+        images, wanted, kinds = (tensor.to(options.device) for tensor in batch)
         cost = loss(model(images), wanted, kinds, grid, step_px)
         optimizer.zero_grad()
         cost.backward()
@@ -248,7 +276,10 @@ def train(seed: int, steps: int, minutes: float, batch: int = 8) -> Detector:
         average.update_parameters(model)
         shown = float(cost.detach()) if step == 0 else 0.95 * shown + 0.05 * float(cost.detach())
         if step % 25 == 0:
-            print(f"step {step:5d}/{steps}  loss {shown:.3f}  {(time.monotonic() - started) / 60:.1f} min", flush=True)
+            print(
+                f"step {step:5d}/{options.steps}  loss {shown:.3f}  {(time.monotonic() - started) / 60:.1f} min",
+                flush=True,
+            )
     return cast(Detector, average.module).eval()
 
 
@@ -293,11 +324,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train the demo's detector and write it as ONNX.")
     parser.add_argument("--out", type=Path, default=ROOT / "pipelines/assets/parts.onnx")
     parser.add_argument("--minutes", type=float, default=12.0, help="stop training after this long")
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=2500)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda where there is one")
+    parser.add_argument("--workers", type=int, default=0, help="processes that draw pictures; 0: this one does")
     options = parser.parse_args()
     torch.set_num_threads(min(os.cpu_count() or 1, 2))
-    model = train(options.seed, options.steps, options.minutes)
+    model = train(options).cpu()
     print(f"trained with {time.process_time() / 60:.1f} CPU minutes")
     draft = options.out.with_suffix(".draft.onnx")
     export(model, draft, options.seed)

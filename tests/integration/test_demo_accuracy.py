@@ -1,0 +1,65 @@
+"""The detector that ships with the demo, judged from its file on scenes it was never trained or selected on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from edgert.stages.source.conveyor import LABELS
+from tests.helpers.average_precision import Found, Wanted, average_precision
+from tests.helpers.demo_detector import DemoDetector, compare
+
+ASSETS = Path(__file__).resolve().parents[2] / "pipelines" / "assets"
+MODEL = ASSETS / "parts.onnx"
+SEEDS = range(500, 520)
+DLA_OPS = {"Conv", "Relu", "MaxPool", "Resize", "Add", "Concat", "Sigmoid"}
+TAIL_OPS = {"Reshape", "Transpose"}
+
+
+@pytest.fixture(scope="module")
+def graph() -> onnx.GraphProto:
+    return onnx.load(MODEL).graph
+
+
+@pytest.fixture(scope="module")
+def seen() -> tuple[list[Found], list[Wanted]]:
+    return compare(DemoDetector(MODEL), SEEDS, frames_each=10)
+
+
+def test_it_finds_the_parts_of_scenes_it_never_saw(seen: tuple[list[Found], list[Wanted]]) -> None:
+    assert len(seen[0]) == 200
+    assert average_precision(*seen) >= 0.90
+
+
+def test_its_scores_are_worth_a_threshold_of_one_half(seen: tuple[list[Found], list[Wanted]]) -> None:
+    """What a viewer sees at score 0.5: nearly every part boxed, nearly no box without a part."""
+    found, wanted = seen
+    sure = [(boxes[scores >= 0.5], scores[scores >= 0.5], kinds[scores >= 0.5]) for boxes, scores, kinds in found]
+    shown, there = sum(len(scores) for _, scores, _ in sure), sum(len(kinds) for _, kinds in wanted)
+    assert 0.85 * there <= shown <= 1.1 * there
+    assert average_precision(sure, wanted) >= 0.85
+
+
+def test_labels_and_output_belong_together(graph: onnx.GraphProto) -> None:
+    labels = (ASSETS / "parts.txt").read_text().split()
+    assert tuple(labels) == LABELS
+    assert [d.dim_value for d in graph.input[0].type.tensor_type.shape.dim] == [1, 3, 256, 320]
+    assert [d.dim_value for d in graph.output[0].type.tensor_type.shape.dim] == [1, 1680, 5 + len(LABELS)]
+
+
+def test_its_body_holds_only_what_a_dla_can_run(graph: onnx.GraphProto) -> None:
+    assert {node.op_type for node in graph.node} <= DLA_OPS | TAIL_OPS
+    after = {name for node in graph.node if node.op_type in TAIL_OPS for name in node.output}
+    readers = {node.op_type for node in graph.node if after.intersection(node.input)}
+    assert readers <= TAIL_OPS | {"Concat"}
+
+
+def test_the_file_is_small_and_says_what_it_is() -> None:
+    assert MODEL.stat().st_size <= 1_500_000
+    model = onnx.load(MODEL)
+    facts = {entry.key: entry.value for entry in model.metadata_props}
+    assert facts["labels"].split(",") == list(LABELS)
+    assert {"seed", "recipe", "input"} <= facts.keys()
+    assert not any(node.doc_string or node.metadata_props for node in model.graph.node)
