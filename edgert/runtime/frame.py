@@ -76,15 +76,14 @@ class Frame:
         Edges are clipped to the frame and moved out to even pixels where chroma is subsampled. The crop lives
         under this frame's lease. Raises StageError when nothing is left.
         """
-        even = self.format in ("i420", "nv12", "yuyv")
         x1, y1, x2, y2 = max(x1, 0), max(y1, 0), min(x2, self.width), min(y2, self.height)
-        if even:
-            x1, y1 = x1 & ~1, y1 & ~1
-            x2, y2 = min(x2 + (x2 & 1), self.width), min(y2 + (y2 & 1), self.height)
         if x1 >= x2 or y1 >= y2:
             raise StageError(
                 f"crop {x1},{y1}-{x2},{y2} is empty", why=f"the frame is {self.width}x{self.height}", where=self.stream
             )
+        if self.format in ("i420", "nv12", "yuyv"):
+            x1, y1 = x1 & ~1, y1 & ~1
+            x2, y2 = min(x2 + (x2 & 1), self.width), min(y2 + (y2 & 1), self.height)
         planes = [self.planes[0][y1:y2, x1:x2]]
         planes += [plane[y1 // 2 : (y2 + 1) // 2, x1 // 2 : (x2 + 1) // 2] for plane in self.planes[1:]]
         return replace(

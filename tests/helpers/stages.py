@@ -1,0 +1,121 @@
+"""Sources and stages made of functions, and pipelines of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from edgert.memory import Counter, Pool, lend
+from edgert.runtime import Frame, Node, Result, SourceStats
+from edgert.runtime.channel import Drop
+from edgert.runtime.edge import connect
+
+
+def frame(index: int, stream: str = "cam", timestamp_ns: int = 0) -> Frame:
+    """A tiny frame that tells by its lease whether it was let go."""
+    pixels = np.zeros((2, 2, 3), np.uint8)
+    return Frame(stream, index, timestamp_ns, 0, 2, 2, "bgr", (pixels,), lend(pixels, Counter()))
+
+
+def result(index: int, stream: str = "cam", **outputs: Any) -> Result:
+    return Result(frame(index, stream), outputs)
+
+
+@dataclass
+class Numbers:
+    """A source of ``count`` frames (endless for None) out of a pool of its own.
+
+    Attributes:
+        fails_at: the frame instead of which it raises.
+        given: how many it made.
+    """
+
+    name: str = "cam"
+    count: int | None = 10
+    size: int = 64
+    fails_at: int | None = None
+    live: bool = False
+    given: int = 0
+    closed: int = 0
+    pool: Pool = field(init=False)
+    counter: Counter = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.pool = Pool(12, self.size, self.counter)
+
+    def frames(self, stop: threading.Event) -> Iterator[Frame]:
+        while not stop.is_set() and self.given != self.count:
+            if self.given == self.fails_at:
+                raise ValueError("lens cap on")
+            lent = self.pool.acquire(0.05)
+            if lent is None:
+                continue
+            pixels, lease = lent[0].reshape(2, 2, 3), lent[1]
+            index, self.given = self.given, self.given + 1
+            del lent
+            yield Frame(self.name, index, 0, 0, 2, 2, "bgr", (pixels,), lease)
+            del pixels, lease
+
+    def stats(self) -> SourceStats:
+        return SourceStats()
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def is_full(self) -> bool:
+        """Whether every buffer has come back."""
+        lent = [self.pool.acquire(0) for _ in range(self.size)]
+        for item in lent:
+            if item is not None:
+                item[1].release()
+        return all(item is not None for item in lent)
+
+
+@dataclass
+class Does:
+    """A stage that calls a function; remembers the (stream, index) it saw, and how often it was opened and closed."""
+
+    function: Callable[[Result], Result | Iterable[Result] | None] = lambda result: result
+    opening: Callable[[], object] = lambda: None
+    closing: Callable[[], object] = lambda: None
+    seen: list[tuple[str, int]] = field(default_factory=list)
+    opened: int = 0
+    closed: int = 0
+
+    def open(self) -> None:
+        self.opened += 1
+        self.opening()
+
+    def process(self, result: Result) -> Result | Iterable[Result] | None:
+        self.seen.append((result.frame.stream, result.frame.index))
+        return self.function(result)
+
+    def close(self) -> None:
+        self.closed += 1
+        self.closing()
+
+    @property
+    def indices(self) -> list[int]:
+        return [index for _, index in self.seen]
+
+
+def tag(name: str) -> Does:
+    """A stage that adds the frame's index under its name."""
+    return Does(lambda result: result.with_output(name, result.frame.index))
+
+
+def link(producer: Node, consumer: Node, *streams: str, capacity: int = 2, drop: Drop = "never") -> None:
+    connect(producer, consumer, frozenset(streams or {"cam"}), capacity, drop)
+
+
+def chain(*works: Any, capacity: int = 2, drop: Drop = "never") -> list[Node]:
+    """Nodes one after another, named by their place."""
+    nodes = [Node(str(n), work) for n, work in enumerate(works)]
+    for before, after in pairwise(nodes):
+        link(before, after, works[0].name, capacity=capacity, drop=drop)
+    return nodes
