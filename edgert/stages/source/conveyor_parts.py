@@ -82,7 +82,7 @@ def _ramp(low: float, high: float, value: F32) -> F32:
 def _hexagon(u: F32, v: F32) -> F32:
     """Distance from the centre in apothems' units: equal on all six sides."""
     a, b = np.abs(u), np.abs(v)
-    return np.maximum(b, a * np.float32(0.8660254) + b * np.float32(0.5))
+    return np.asarray(np.maximum(b, a * np.float32(0.8660254) + b * np.float32(0.5)), np.float32)
 
 
 def _bevel(inside: F32, height: float, width: float) -> F32:
