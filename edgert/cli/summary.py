@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from edgert.units import format_bytes
 
@@ -51,13 +52,18 @@ def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False)
         f"peak memory {format_bytes(summary.peak_rss_bytes)}"
     )
     for name, engine in summary.engine.items():
-        cached = "from the cache" if engine.get("cached") else "compiled now"
-        facts = ", ".join(f"{engine[key]} {key}" for key in ("threads",) if engine.get(key))
-        console.print(f"model {escape(name)}: {engine['backend']} {engine.get('version', '')}, {facts}, {cached}")
+        console.print(f"model {escape(name)}: {_engine_line(engine)}")
     for line in _troubles(summary) + _broken_promises(file, summary):
         console.print(line, style="yellow")
     for path in _files(file):
         console.print(f"[green]→[/] {escape(path)}")
+
+
+def _engine_line(engine: Mapping[str, Any]) -> str:
+    threads = engine.get("threads")
+    facts = [f"{engine['backend']} {engine.get('version', '')}".strip()]
+    facts += [f"{threads} thread{'s' if threads > 1 else ''}"] if threads else []
+    return ", ".join([*facts, "from the cache" if engine.get("cached") else "compiled now"])
 
 
 def _troubles(summary: Summary) -> list[str]:
