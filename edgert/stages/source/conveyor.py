@@ -108,9 +108,8 @@ class Conveyor:
         Raises ValueError when ``out`` has another shape or type, or ``index`` is negative.
         """
         if out.shape != (self.height, self.width, 3) or out.dtype != np.uint8 or index < 0:
-            raise ValueError(
-                f"conveyor draws {(self.height, self.width, 3)} uint8 from frame 0; got {out.shape} {out.dtype}, {index}"
-            )
+            wanted = (self.height, self.width, 3)
+            raise ValueError(f"conveyor draws {wanted} uint8 from frame 0; got {out.shape} {out.dtype}, frame {index}")
         time_s = index / self.fps
         parts = self._parts(time_s)
         self._draw_floor(time_s, out)
