@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.runtime import Color, Frame
+from edgert.runtime.color import bgr_matrix
 
 U8 = npt.NDArray[np.uint8]
 F32 = npt.NDArray[np.float32]
@@ -23,21 +24,13 @@ INTERPOLATIONS = {
     "nearest": cv2.INTER_NEAREST,
     "cubic": cv2.INTER_CUBIC,
 }
-_LUMA = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722)}  # Kr, Kb: ITU-R BT.601-7 §2.5.1, BT.709-6 §3.2
 
 
 @lru_cache(maxsize=8)
 def yuv_matrix(color: Color, order: str) -> F32:
     """(3, 4) float32: rows of ``order`` ("rgb" or "bgr") from (Y, U, V, 1), all 0–255."""
-    kr, kb = _LUMA[color.matrix]
-    kg = 1 - kr - kb
-    luma, chroma, black = (1.0, 255 / 255, 0) if color.full_range else (255 / 219, 255 / 224, 16)
-    red = (luma, 0.0, 2 * (1 - kr) * chroma)
-    blue = (luma, 2 * (1 - kb) * chroma, 0.0)
-    green = (luma, -2 * (1 - kb) * kb / kg * chroma, -2 * (1 - kr) * kr / kg * chroma)
-    rows = np.array({"rgb": (red, green, blue), "bgr": (blue, green, red)}[order])
-    offset = -rows @ np.array([black, 128.0, 128.0])
-    return np.concatenate([rows, offset[:, None]], axis=1).astype(np.float32)
+    rows = bgr_matrix(color).astype(np.float32)
+    return rows if order == "bgr" else np.ascontiguousarray(rows[::-1])
 
 
 class Resampler:
