@@ -31,7 +31,9 @@ def inspect(
     json: JsonOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Say what an ONNX model takes, gives and costs, and which task its outputs look like.
+    """Say what an ONNX model takes, gives and costs.
+
+    And which task its outputs look like.
 
     Examples:
 

@@ -28,7 +28,7 @@ def run(
 
         edgert run hello
 
-        edgert run pipeline.yaml --set stages.camera.source=clip.mp4 --json summary.json
+        edgert run pipeline.yaml --set stages.camera.source=clip.mp4
     """
     from edgert.cli.live import show
     from edgert.cli.signals import stop_on_signal

@@ -6,7 +6,9 @@ import typer
 
 
 def schema() -> None:
-    """Print the JSON Schema of the pipeline file, for editors that complete and check YAML.
+    """Print the JSON Schema of the pipeline file, for editors.
+
+    They complete and check YAML with it.
 
     Example: edgert schema > edgert.schema.json, then put this line at the top of a pipeline:
     # yaml-language-server: $schema=edgert.schema.json
