@@ -62,6 +62,7 @@ class Assembly:
         engines: model name → its engine.
         counter: copies and allocations of this pipeline.
         live: whether all sources are cameras or the like.
+        stats: the state of the run as plain data, for live pages; set by whoever runs it.
     """
 
     nodes: list[Node]
@@ -110,7 +111,7 @@ class _Assembler:
         self.config, self.directory = file.config, file.document.path.parent
         self.counter = Counter()
         self.engines: dict[str, Engine] = {}
-        self.stats: list[Callable[[], Mapping[str, object]]] = []
+        self.assembly: Assembly | None = None
 
     def build(self) -> Assembly:
         stages = self.config.stages
@@ -130,9 +131,8 @@ class _Assembler:
                 connect(nodes[other], heads.get(name, nodes[name]), streams[other], capacity, drop)
         everything = [node for name in nodes for node in (heads.get(name), nodes[name]) if node is not None]
         live = all(self._is_live(node) for node in nodes.values() if isinstance(node.work, Source))
-        assembly = Assembly(everything, streams, self.engines, self.counter, live)
-        self.stats.append(lambda: assembly.stats())
-        return assembly
+        self.assembly = Assembly(everything, streams, self.engines, self.counter, live)
+        return self.assembly
 
     @staticmethod
     def _is_live(node: Node) -> bool:
@@ -174,7 +174,11 @@ class _Assembler:
         function: Any = self.callbacks.get(name)
         if function is None and stage.python:
             function = load_object(stage.python, where, self.directory)
-        return sink_for(name, stage, stats=lambda: self.stats[0]() if self.stats else {}, function=function)
+        return sink_for(name, stage, stats=self._stats, function=function)
+
+    def _stats(self) -> Mapping[str, object]:
+        """The state of the run, once there is one; for live pages."""
+        return self.assembly.stats() if self.assembly else {}
 
     def _rate_hz(self, name: str) -> float:
         """Frames per second that reach a stage, as far as the file tells."""
