@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import tracemalloc
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgert.config import InputConfig
+from edgert.errors import ModelError, StageError
+from edgert.memory import aligned_empty
+from edgert.runtime import Color, Frame, PixelFormat
+from edgert.stages.placement import place
+from edgert.stages.preprocess import Preprocessor, layout_of
+from tests.helpers.picture_reference import as_people_write_it, picture, smooth_frame
+
+FORMATS: list[PixelFormat] = ["i420", "nv12", "yuyv", "bgr", "rgb", "gray"]
+COLORS = [Color(matrix, full) for matrix, full in product(("bt601", "bt709"), (False, True))]  # type: ignore[arg-type]
+PACKED, FROM_YUV = 1.5, 3.3
+"""Grey levels from exact arithmetic, at most. Resizing rounds every plane to whole levels, off by up to 0.75; that of a
+colour difference counts up to 2.1 times in blue (BT.709, limited range), and the converted picture is rounded again."""
+ON_AVERAGE = 0.6
+
+
+def tensor_of(layout: str, width: int, height: int, channels: int, dtype: str, rows: int = 1) -> npt.NDArray[Any]:
+    shape = (rows, channels, height, width) if layout == "nchw" else (rows, height, width, channels)
+    tensor = aligned_empty(shape, dtype)
+    tensor.fill(77)
+    return tensor
+
+
+def seen(tensor: npt.NDArray[Any], layout: str, config: InputConfig, row: int = 0) -> npt.NDArray[np.float64]:
+    """A row as (h, w, c) grey levels again."""
+    values = tensor[row].astype(np.float64)
+    values = values.transpose(1, 2, 0) if layout == "nchw" else values
+    return values * np.array(config.std) + np.array(config.mean)
+
+
+def assert_close(found: npt.NDArray[np.float64], exact: npt.NDArray[np.float64], form: PixelFormat) -> None:
+    limit = FROM_YUV if form in ("i420", "nv12", "yuyv") else PACKED
+    difference = np.abs(found - exact)
+    assert difference.max() <= limit
+    assert difference.size < 5000 or difference.mean() <= ON_AVERAGE
+
+
+def expected(frame: Frame, config: InputConfig, width: int, height: int) -> npt.NDArray[np.float64]:
+    """(h, w, c) grey levels, by the slow way."""
+    channels = 1 if config.color == "gray" else 3
+    put = place(frame, (width, height), config)
+    out = np.full((height, width, channels), float(config.pad))
+    small = picture(put.frame, put.width, put.height, config.color)
+    out[put.top : put.top + put.height, put.left : put.left + put.width] = small.reshape(
+        put.height, put.width, channels
+    )
+    return out
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("order", ["rgb", "bgr", "gray"])
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_order_layout_and_type(form: PixelFormat, order: Any, layout: Any, dtype: str) -> None:
+    scale = {"float32": 58.0, "float16": 255.0, "uint8": 1.0}[dtype]
+    mean = 0.0 if dtype == "uint8" else 104.0
+    config = InputConfig(color=order, layout=layout, mean=(mean,), std=(scale,))
+    for color in COLORS if form in ("i420", "nv12", "yuyv") else COLORS[:1]:
+        tensor = tensor_of(layout, 40, 30, 1 if order == "gray" else 3, dtype)
+        frame = smooth_frame(form, 64, 46, color, pad=7)
+        Preprocessor(config, tensor).into(0, frame)
+        assert_close(seen(tensor, layout, config), expected(frame, config, 40, 30), form)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    form=st.sampled_from(FORMATS),
+    order=st.sampled_from(["rgb", "bgr", "gray"]),
+    resize=st.sampled_from(["letterbox", "stretch", "center_crop"]),
+    anchor=st.sampled_from(["center", "top_left"]),
+    layout=st.sampled_from(["nchw", "nhwc"]),
+    size=st.tuples(st.integers(2, 70), st.integers(2, 70)),
+    network=st.tuples(st.integers(4, 50), st.integers(4, 50)),
+    pad=st.integers(0, 9),
+    grey=st.integers(0, 255),
+    seed=st.integers(0, 5),
+)
+def test_any_size_and_any_row_length(
+    form: PixelFormat,
+    order: Any,
+    resize: Any,
+    anchor: Any,
+    layout: Any,
+    size: tuple[int, int],
+    network: tuple[int, int],
+    pad: int,
+    grey: int,
+    seed: int,
+) -> None:
+    width, height = (size[0] & ~1, size[1]) if form == "yuyv" else size  # pixels of YUYV come in pairs
+    config = InputConfig(resize=resize, anchor=anchor, color=order, layout=layout, pad=grey)
+    frame = smooth_frame(form, width, height, COLORS[seed % 4], seed, pad)
+    tensor = tensor_of(layout, *network, 1 if order == "gray" else 3, "float32", rows=3)
+    Preprocessor(config, tensor).into(1, frame)
+    assert_close(seen(tensor, layout, config, 1), expected(frame, config, *network), form)
+    assert (tensor[[0, 2]] == 77).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(FORMATS), st.tuples(*[st.integers(0, 50)] * 4), st.sampled_from(["letterbox", "stretch"]))
+def test_crops_at_any_place(form: PixelFormat, corners: tuple[int, int, int, int], resize: Any) -> None:
+    frame = smooth_frame(form, 50, 44, COLORS[1], pad=3)
+    x1, x2 = sorted(corners[:2])
+    y1, y2 = sorted(corners[2:])
+    crop = frame.crop(min(x1, 48), min(y1, 42), max(x2, x1 + 2), max(y2, y1 + 2))
+    config = InputConfig(resize=resize)
+    tensor = tensor_of("nchw", 24, 32, 3, "float32")
+    geometry = Preprocessor(config, tensor).into(0, crop)
+    assert_close(seen(tensor, "nchw", config), expected(crop, config, 24, 32), form)
+    left, top = crop.origin
+    assert geometry.bounds == (left, top, left + crop.width, top + crop.height)
+
+
+@pytest.mark.parametrize("form", ["i420", "nv12"])
+@pytest.mark.parametrize("color", COLORS)
+def test_scaling_the_planes_first_looks_the_same_as_converting_first(form: PixelFormat, color: Color) -> None:
+    frame = smooth_frame(form, 320, 180, color)
+    config = InputConfig(resize="stretch")
+    tensor = tensor_of("nchw", 128, 96, 3, "float32")
+    Preprocessor(config, tensor).into(0, frame)
+    assert_close(seen(tensor, "nchw", config), as_people_write_it(frame, 128, 96), form)
+
+
+@pytest.mark.parametrize("interpolation", ["linear", "area", "nearest", "cubic"])
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_frame_of_network_size_passes_unchanged_by_any_interpolation(form: PixelFormat, interpolation: Any) -> None:
+    frame = smooth_frame(form, 32, 24, COLORS[1])
+    config = InputConfig(resize="none", interpolation=interpolation)
+    tensor = tensor_of("nchw", 32, 24, 3, "float32")
+    geometry = Preprocessor(config, tensor).into(0, frame)
+    if form in ("bgr", "rgb", "gray"):
+        assert (seen(tensor, "nchw", config) == np.rint(expected(frame, config, 32, 24))).all()
+    assert (geometry.scale_x, geometry.scale_y, geometry.offset_x, geometry.offset_y) == (1, 1, 0, 0)
+
+
+def test_per_channel_mean_and_std_follow_the_order_of_the_channels() -> None:
+    frame = smooth_frame("bgr", 8, 8)
+    for order in ("rgb", "bgr"):
+        config = InputConfig(resize="none", color=order, mean=(10, 20, 30), std=(2, 4, 8))  # type: ignore[arg-type]
+        tensor = tensor_of("nchw", 8, 8, 3, "float32")
+        Preprocessor(config, tensor).into(0, frame)
+        levels = frame.planes[0][..., :: 1 if order == "bgr" else -1].astype(np.float32)
+        exact = (levels - [10, 20, 30]) / [2, 4, 8]
+        assert np.allclose(tensor[0].transpose(1, 2, 0), exact, atol=1e-6)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_int8_is_rounded_and_clipped(layout: Any) -> None:
+    frame = smooth_frame("rgb", 16, 16)
+    config = InputConfig(resize="none", mean=(128,), std=(0.5,), layout=layout)
+    tensor = tensor_of(layout, 16, 16, 3, "int8")
+    Preprocessor(config, tensor).into(0, frame)
+    exact = np.clip((frame.planes[0].astype(int) - 128) * 2, -128, 127)
+    assert (tensor[0] == (exact.transpose(2, 0, 1) if layout == "nchw" else exact)).all()
+
+
+class TestBorder:
+    @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+    @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "int8"])
+    def test_is_the_pad_level_normalised_like_a_pixel(self, layout: Any, dtype: str) -> None:
+        mean, std = ((0.0,), (1.0,)) if dtype == "uint8" else ((100.0,), (2.0,))
+        config = InputConfig(pad=114, mean=mean, std=std, layout=layout)
+        tensor = tensor_of(layout, 20, 20, 3, dtype)
+        Preprocessor(config, tensor).into(0, smooth_frame("bgr", 20, 10))
+        border = tensor[0, :, :5] if layout == "nchw" else tensor[0, :5]
+        assert np.unique(border).tolist() == [(114 - mean[0]) / std[0]]
+
+    def test_is_the_pad_level_also_where_gray_comes_from_limited_luma(self) -> None:
+        config = InputConfig(pad=50, color="gray")
+        tensor = tensor_of("nchw", 20, 20, 1, "float32")
+        Preprocessor(config, tensor).into(0, smooth_frame("i420", 20, 10, Color(full_range=False)))
+        assert np.unique(tensor[0, 0, :5]).tolist() == [50]
+
+    def test_is_cleaned_when_the_picture_moves_and_for_each_row_apart(self) -> None:
+        config = InputConfig(pad=3)
+        tensor = tensor_of("nchw", 20, 20, 3, "float32", rows=2)
+        fill = Preprocessor(config, tensor)
+        wide, tall = smooth_frame("bgr", 40, 20), smooth_frame("bgr", 20, 40)
+        for row, frame in ((0, wide), (1, tall), (0, tall), (1, wide), (1, wide)):
+            fill.into(row, frame)
+        for row, frame in ((0, tall), (1, wide)):
+            assert_close(seen(tensor, "nchw", config, row), expected(frame, config, 20, 20), "bgr")
+
+    def test_stands_at_two_sides_or_at_one(self) -> None:
+        for anchor, first in (("center", 5), ("top_left", 0)):
+            config = InputConfig(pad=0, anchor=anchor)  # type: ignore[arg-type]
+            tensor = tensor_of("nchw", 20, 20, 3, "float32")
+            white = smooth_frame("gray", 20, 10)
+            white.planes[0][:] = 255
+            Preprocessor(config, tensor).into(0, white)
+            rows = np.flatnonzero(tensor[0, 0, :, 0])
+            assert (rows[0], rows[-1]) == (first, first + 9)
+
+
+@pytest.mark.parametrize("form", ["i420", "nv12", "yuyv", "bgr"])
+def test_at_steady_state_nothing_grows(form: PixelFormat) -> None:
+    tensor = tensor_of("nchw", 128, 128, 3, "float32")
+    fill, frame = Preprocessor(InputConfig(mean=(1,), std=(2,)), tensor), smooth_frame(form, 256, 192)
+    for _ in range(5):
+        fill.into(0, frame)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    for _ in range(50):
+        fill.into(0, frame)
+    after, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after - before < 4096
+    assert peak - before < 128 * 96  # not even one plane of the picture
+
+
+def test_the_source_is_left_alone() -> None:
+    for form in FORMATS:
+        frame = smooth_frame(form, 24, 24, pad=2)
+        before = [plane.copy() for plane in frame.planes]
+        for resize in ("none", "letterbox"):
+            config = InputConfig(resize=resize, mean=(5,), std=(3,))  # type: ignore[arg-type]
+            Preprocessor(config, tensor_of("nchw", 24, 24, 3, "float32")).into(0, frame)
+        assert all((a == b).all() for a, b in zip(before, frame.planes, strict=True))
+
+
+def test_read_only_memory_can_be_read() -> None:
+    for form in FORMATS:
+        frame = smooth_frame(form, 24, 24)
+        for plane in frame.planes:
+            plane.flags.writeable = False
+        for size in (24, 16):
+            config = InputConfig(resize="stretch")
+            tensor = tensor_of("nchw", size, size, 3, "float32")
+            Preprocessor(config, tensor).into(0, frame)
+            assert_close(seen(tensor, "nchw", config), expected(frame, config, size, size), form)
+
+
+def test_a_frame_that_does_not_fit() -> None:
+    fill = Preprocessor(InputConfig(resize="none"), tensor_of("nchw", 16, 16, 3, "float32"))
+    with pytest.raises(StageError, match="16x15 does not fit a model input of 16x16") as caught:
+        fill.into(0, smooth_frame("bgr", 16, 15))
+    assert "letterbox" in caught.value.fix
+
+
+Layout = Literal["nchw", "nhwc"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted", "channels", "layout"),
+    [
+        ((1, 3, 8, 8), "auto", 3, "nchw"),
+        ((1, 8, 8, 3), "auto", 3, "nhwc"),
+        ((1, 1, 8, 8), "auto", 1, "nchw"),
+        ((4, 8, 8, 1), "auto", 1, "nhwc"),
+        ((1, 3, 8, 3), "auto", 3, "nchw"),
+        ((1, 3, 8, 3), "nhwc", 3, "nhwc"),
+    ],
+)
+def test_the_layout_is_read_from_the_shape(shape: tuple[int, ...], wanted: str, channels: int, layout: Layout) -> None:
+    assert layout_of(shape, wanted, channels) == layout
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted", "channels"),
+    [
+        ((1, 3, 8, 8), "nhwc", 3),
+        ((1, 3, 8, 8), "auto", 1),
+        ((3, 8, 8), "auto", 3),
+        ((1, 4, 8, 8), "auto", 3),
+        ((), "auto", 3),
+    ],
+)
+def test_a_shape_that_is_no_picture(shape: tuple[int, ...], wanted: str, channels: int) -> None:
+    with pytest.raises(ModelError, match="does not fit a picture") as caught:
+        layout_of(shape, wanted, channels, "m.onnx")
+    assert caught.value.where == "m.onnx"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "bool"])
+def test_a_type_that_is_no_pixel(dtype: str) -> None:
+    with pytest.raises(ModelError, match=f"the model wants {dtype} pixels"):
+        Preprocessor(InputConfig(), np.zeros((1, 3, 4, 4), dtype))

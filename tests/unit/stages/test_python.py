@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgert.errors import ConfigError, StageError
+from edgert.runtime import Result, Stage
+from edgert.stages.python import PythonStage, python_stage
+from tests.helpers.frames import result_of
+
+
+def same(result: Result) -> Result:
+    return result
+
+
+def tagged(result: Result, name: str, value: int = 1) -> Result:
+    return result.with_output(name, value)
+
+
+class Counts:
+    """Called, with arguments of its own."""
+
+    def __init__(self, start: int = 0) -> None:
+        self.count = start
+
+    def __call__(self, result: Result) -> Result:
+        self.count += 1
+        return result.with_output("count", self.count)
+
+
+class Processes:
+    """Only ``process``."""
+
+    def process(self, result: Result) -> None:
+        self.seen = result
+
+
+class Closes(Processes):
+    """``process`` and ``close``."""
+
+    closed = False
+
+    def close(self) -> None:
+        type(self).closed = True
+
+
+class Whole(Closes):
+    """A stage by itself."""
+
+    opened = False
+
+    def open(self) -> None:
+        self.opened = True
+
+
+class Nothing:
+    """Neither called nor with ``process``."""
+
+
+@pytest.mark.parametrize("out", [None, (), []])
+def test_a_frame_may_end_here(out: Any) -> None:
+    given = PythonStage("x", lambda result: out).process(result_of())
+    assert given is None or (not isinstance(given, Result) and list(given) == [])
+
+
+def test_one_result_or_several() -> None:
+    result = result_of()
+    assert PythonStage("x", same).process(result) is result
+    several = PythonStage("x", lambda each: (each.with_output("n", n) for n in range(3))).process(result)
+    assert isinstance(several, Iterable)
+    assert [each.outputs["n"] for each in several] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("out", [5, "text", b"bytes", {"count": 3}, True, object()])
+def test_anything_else_is_an_error_with_advice(out: object) -> None:
+    with pytest.raises(StageError, match=f"returned a {type(out).__name__}") as caught:
+        PythonStage("mine", lambda result: out).process(result_of())
+    assert caught.value.fix == "return result.with_output('mine', value)"
+
+
+@pytest.mark.parametrize("out", [[1], np.zeros(3), ["a"], {1}])
+def test_several_other_things_are_an_error_too(out: Any) -> None:
+    several = PythonStage("mine", lambda result: out).process(result_of())
+    assert several is not None and not isinstance(several, Result)
+    with pytest.raises(StageError, match="stage 'mine' returned a "):
+        list(several)
+
+
+def process(stage: Stage) -> Any:
+    stage.open()
+    out = stage.process(result_of())
+    stage.close()
+    return out
+
+
+def test_a_function_with_arguments() -> None:
+    assert process(python_stage("x", tagged, {"name": "a", "value": 7}, "here")).outputs == {"a": 7}
+
+
+def test_a_class_made_with_arguments() -> None:
+    assert process(python_stage("x", Counts, {"start": 4}, "here")).outputs == {"count": 5}
+
+
+def test_a_class_with_process_alone() -> None:
+    assert process(python_stage("x", Processes, {}, "here")) is None
+
+
+def test_a_class_with_process_and_close() -> None:
+    Closes.closed = False
+    process(python_stage("x", Closes, {}, "here"))
+    assert Closes.closed
+
+
+def test_a_whole_stage_is_taken_as_it_is() -> None:
+    stage = python_stage("x", Whole, {}, "here")
+    assert isinstance(stage, Whole)
+    process(stage)
+    assert stage.opened
+
+
+def test_an_object_that_is_there_already() -> None:
+    counts = Counts()
+    process(python_stage("x", counts, {}, "here"))
+    assert counts.count == 1
+
+
+@pytest.mark.parametrize(
+    ("found", "args"),
+    [
+        (same, {"extra": 1}),
+        (tagged, {}),
+        (tagged, {"nmae": "a"}),
+        (lambda: None, {}),
+        (Counts, {"strat": 1}),
+        (Counts, {"start": 1, "more": 2}),
+        (Nothing, {}),
+        (Nothing(), {}),
+        (5, {}),
+    ],
+)
+def test_what_cannot_be_called_is_refused_before_the_first_frame(found: object, args: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        python_stage("mine", found, args, "p.yaml:4 stages.mine")
+    assert caught.value.where == "p.yaml:4 stages.mine"
+    assert "mine" in caught.value.what
+
+
+def test_a_function_that_tells_nothing_about_itself_is_let_through() -> None:
+    assert isinstance(python_stage("x", min, {}, "here"), PythonStage)
