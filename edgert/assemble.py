@@ -23,7 +23,7 @@ from edgert.config import (
     StageConfig,
     TrackStage,
 )
-from edgert.config.flow import inputs_of, order, sources_of
+from edgert.config.flow import inputs_of, order, sources_of, upstream
 from edgert.errors import BuildError, EdgertError, ModelError
 from edgert.graph.load import load
 from edgert.graph.model import Model
@@ -181,11 +181,11 @@ class _Assembler:
         return self.assembly.stats() if self.assembly else {}
 
     def _rate_hz(self, name: str) -> float:
-        """Frames per second that reach a stage, as far as the file tells."""
-        stages = self.config.stages
-        sources = [stages[source] for source in sources_of(stages)[name]]
-        rates = [source.fps for source in sources if isinstance(source, SourceStage) and source.fps]
-        return min(rates, default=_ASSUMED_RATE_HZ)
+        """How often detections reach a stage, as far as the file tells."""
+        before = [self.config.stages[other] for other in upstream(self.config.stages, name)]
+        rates = [stage.fps for stage in before if isinstance(stage, SourceStage) and stage.fps]
+        every = max((stage.every for stage in before if isinstance(stage, InferStage)), default=1)
+        return min(rates, default=_ASSUMED_RATE_HZ) / every
 
     def _infer(self, name: str, stage: InferStage, live: bool) -> list[Source | Stage]:
         model = self.config.models[stage.infer]

@@ -30,6 +30,12 @@ def sources_of(stages: Mapping[str, StageConfig]) -> dict[str, frozenset[str]]:
     return found
 
 
+def upstream(stages: Mapping[str, StageConfig], name: str) -> frozenset[str]:
+    """All stages that a stage's frames come through, without itself."""
+    direct = inputs_of(stages[name])
+    return frozenset(direct).union(*(upstream(stages, other) for other in direct))
+
+
 def check_flow(stages: Mapping[str, StageConfig], models: tuple[str, ...], where: Where) -> None:
     """Raises ConfigError for dangling names, cycles, a missing source, and stages that cannot follow each other."""
     for name, stage in stages.items():
@@ -82,14 +88,9 @@ def _crops_detections(stage: InferStage | CropStage) -> bool:
 
 
 def _check_has_detections(name: str, stages: Mapping[str, StageConfig], where: Where) -> None:
-    waiting, seen = list(inputs_of(stages[name])), set()
-    while waiting:
-        other = waiting.pop()
-        seen.add(other)
-        stage = stages[other]
-        if isinstance(stage, InferStage) or "python" in type(stage).model_fields:
+    for other in upstream(stages, name):
+        if isinstance(stages[other], InferStage) or "python" in type(stages[other]).model_fields:
             return
-        waiting += [before for before in inputs_of(stage) if before not in seen]
     raise ConfigError(
         f"stage {name!r} crops detections, but no stage before it detects anything",
         where=where(("stages", name, "crop")),

@@ -17,7 +17,7 @@ class Track:
     Args:
         name: of the stage; the key of its record.
         config: thresholds; see :class:`~edgert.config.TrackStage`.
-        rate_hz: frames per second that reach this stage.
+        rate_hz: how often per second detections reach this stage.
     """
 
     def __init__(self, name: str, config: TrackStage, rate_hz: float) -> None:
