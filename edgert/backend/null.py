@@ -25,7 +25,8 @@ class NullBackend:
             ModelError: a profile does not fit the model's inputs.
         """
         profiles = options.profiles or {DEFAULT_PROFILE: {}}
-        free = all(not isinstance(spec.shape[0], int) for spec in inputs(model) if spec.shape)
+        batches = {spec.shape[0] if spec.shape else 1 for spec in inputs(model)}
+        free = len(batches) == 1 and not isinstance(batches.pop(), int)
         return NullEngine(
             {name: with_shapes(model, shapes) if shapes else model for name, shapes in profiles.items()}, free
         )

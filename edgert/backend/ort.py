@@ -81,9 +81,10 @@ class OrtEngine:
             Tensor(out.name, array.shape, array.dtype.name) for out, array in zip(specs, arrays, strict=True)
         )
         self.outputs_known = not _has_open_outputs(session)
-        self.batched = share_first_dimension(
-            [arg.shape for arg in session.get_inputs()],
-            [_seen(out.shape, array.shape, first) for out, array in zip(specs, arrays, strict=True)],
+        declared = share_first_dimension([arg.shape for arg in session.get_inputs()], [out.shape for out in specs])
+        self.batched = tuple(
+            known or _looks_batched(out.shape, array.shape, first.rows)
+            for known, out, array in zip(declared, specs, arrays, strict=True)
         )
         self.dynamic_batch = first.dynamic
 
@@ -112,8 +113,8 @@ class OrtSession:
         self._session, self._path = session, path
         self.inputs: Mapping[str, Array] = {arg.name: _bound_input(arg, shapes, path) for arg in session.get_inputs()}
         self.rows = min((array.shape[0] for array in self.inputs.values() if array.ndim), default=1)
-        self.batch = next((arg.shape[0] for arg in session.get_inputs() if arg.shape), None)
-        self.dynamic = all(not isinstance(arg.shape[0], int) for arg in session.get_inputs() if arg.shape)
+        batches = {arg.shape[0] if arg.shape else 1 for arg in session.get_inputs()}
+        self.dynamic = len(batches) == 1 and not isinstance(batches.pop(), int)
         self._runs: dict[int, Callable[[], Sequence[Array]]] = {}
 
     def run(self, rows: int | None = None) -> Sequence[Array]:
@@ -127,9 +128,9 @@ class OrtSession:
         if not 1 <= count <= self.rows:
             raise ModelError(f"cannot run {count} rows", why=f"this session has {self.rows}", where=self._path)
         run = self._runs.get(count)
-        if run is None:
-            run = self._runs[count] = self._bind(count)
         try:
+            if run is None:
+                run = self._runs[count] = self._bind(count)
             return run()
         except _ort_errors() as error:
             raise BuildError("ONNX Runtime failed while running", why=_first_line(error), where=self._path) from error
@@ -137,7 +138,7 @@ class OrtSession:
     def _bind(self, rows: int) -> Callable[[], Sequence[Array]]:
         """Binds the first ``rows`` rows of the inputs, and outputs of the shapes that a first run shows."""
         binding = self._session.io_binding()
-        inputs = {name: array[:rows] if array.ndim else array for name, array in self.inputs.items()}
+        inputs = {name: array[:rows] if rows < self.rows else array for name, array in self.inputs.items()}
         for name, array in inputs.items():
             _bind_array(binding.bind_input, name, array)
         specs = self._session.get_outputs()
@@ -177,10 +178,9 @@ def _has_open_outputs(session: Any) -> bool:
     return any(dim is None or (isinstance(dim, str) and dim not in known) for dim in dims)
 
 
-def _seen(declared: Sequence[object], seen: Sequence[int], session: OrtSession) -> Sequence[object]:
-    """An output's declared shape, with the batch where the exporter gave it another name but a run shows that it is."""
-    has_batch = session.rows > 1 and len(seen) > 0 and seen[0] == session.rows and not isinstance(declared[0], int)
-    return [session.batch, *declared[1:]] if has_batch else declared
+def _looks_batched(declared: Sequence[object], seen: Sequence[int], rows: int) -> bool:
+    """Whether an output whose first dimension the exporter left open turned out to be as long as the batch."""
+    return rows > 1 and len(seen) > 0 and seen[0] == rows and not isinstance(declared[0], int)
 
 
 def _bind_array(bind: Callable[..., None], name: str, array: Array) -> None:

@@ -1,0 +1,116 @@
+"""Small ONNX models for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from edgert.graph import Model, from_proto
+
+Dims = Sequence[int | str | None]
+PICTURE: Dims = (1, 3, 8, 8)
+
+
+def make(
+    nodes: Sequence[Any],
+    inputs: Mapping[str, tuple[Dims, int]],
+    outputs: Mapping[str, tuple[Dims | None, int]],
+    weights: Mapping[str, Any] | None = None,
+) -> Model:
+    """A model of opset 17 from nodes and (shape, type) by name."""
+    graph = helper.make_graph(
+        list(nodes),
+        "test",
+        [helper.make_tensor_value_info(name, kind, shape) for name, (shape, kind) in inputs.items()],
+        [helper.make_tensor_value_info(name, kind, shape) for name, (shape, kind) in outputs.items()],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in (weights or {}).items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    proto.ir_version = 8
+    return from_proto(proto, Path("test.onnx"))
+
+
+def conv(shape: Dims = PICTURE, seed: int = 0) -> Model:
+    """``y`` = ReLU(3×3 convolution of ``x`` to 4 channels), ``mean`` = its average per channel."""
+    random = np.random.default_rng(seed)
+    weights = {"w": random.standard_normal((4, 3, 3, 3)).astype("f4"), "b": random.standard_normal(4).astype("f4")}
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["y"]),
+        helper.make_node("GlobalAveragePool", ["y"], ["mean"]),
+    ]
+    outputs = {"y": ((shape[0], 4, *shape[2:]), TensorProto.FLOAT), "mean": ((shape[0], 4, 1, 1), TensorProto.FLOAT)}
+    return make(nodes, {"x": (shape, TensorProto.FLOAT)}, outputs, weights)
+
+
+def two_inputs() -> Model:
+    """``y`` = ``a`` + ``b``, float32 [2, 3] and [3]; ``n`` = int64 count of the entries."""
+    nodes = [helper.make_node("Add", ["a", "b"], ["y"]), helper.make_node("Size", ["y"], ["n"])]
+    inputs = {"a": ((2, 3), TensorProto.FLOAT), "b": ((3,), TensorProto.FLOAT)}
+    return make(nodes, inputs, {"y": ((2, 3), TensorProto.FLOAT), "n": ((), TensorProto.INT64)})
+
+
+def stacked() -> Model:
+    """``y`` = the rows of ``a`` [n, 3] and then those of ``b`` [m, 3]."""
+    node = helper.make_node("Concat", ["a", "b"], ["y"], axis=0)
+    inputs = {"a": (("n", 3), TensorProto.FLOAT), "b": (("m", 3), TensorProto.FLOAT)}
+    return make([node], inputs, {"y": (("both", 3), TensorProto.FLOAT)})
+
+
+def keep_above(threshold: float = 0.5, columns: int = 6) -> Model:
+    """An end-to-end detector's tail: the rows of ``x`` [1, 10, columns] whose first value is above a threshold, so that
+    ``rows`` has as many rows as there are."""
+    nodes = [
+        helper.make_node("Squeeze", ["x", "axis"], ["flat"]),
+        helper.make_node("Gather", ["flat", "zero"], ["scores"], axis=1),
+        helper.make_node("Greater", ["scores", "limit"], ["mask"]),
+        helper.make_node("Compress", ["flat", "mask"], ["rows"], axis=0),
+    ]
+    weights = {
+        "axis": np.array([0], np.int64),
+        "zero": np.array(0, np.int64),
+        "limit": np.array(threshold, np.float32),
+    }
+    outputs = {"rows": (("kept", columns), TensorProto.FLOAT)}
+    return make(nodes, {"x": ((1, 10, columns), TensorProto.FLOAT)}, outputs, weights)
+
+
+def suppress(count: int = 10) -> Model:
+    """ONNX NonMaxSuppression: ``boxes`` [1, count, 4] and ``scores`` [1, 2, count] to ``kept`` [?, 3] int64."""
+    node = helper.make_node("NonMaxSuppression", ["boxes", "scores", "most", "iou", "least"], ["kept"])
+    weights = {
+        "most": np.array([count], np.int64),
+        "iou": np.array([0.5], np.float32),
+        "least": np.array([0.5], np.float32),
+    }
+    inputs = {"boxes": ((1, count, 4), TensorProto.FLOAT), "scores": ((1, 2, count), TensorProto.FLOAT)}
+    return make([node], inputs, {"kept": ((None, 3), TensorProto.INT64)}, weights)
+
+
+def unknown_operator() -> Model:
+    """A node that no runtime knows."""
+    node = helper.make_node("Frobnicate", ["x"], ["y"], name="the_odd_one")
+    return make([node], {"x": (PICTURE, TensorProto.FLOAT)}, {"y": (PICTURE, TensorProto.FLOAT)})
+
+
+def bad_shapes() -> Model:
+    """A convolution whose weights do not fit its input."""
+    node = helper.make_node("Conv", ["x", "w"], ["y"])
+    weights = {"w": np.zeros((4, 5, 3, 3), np.float32)}
+    return make([node], {"x": (PICTURE, TensorProto.FLOAT)}, {"y": (None, TensorProto.FLOAT)}, weights)
+
+
+def texts() -> Model:
+    """An input that is no tensor of numbers."""
+    node = helper.make_node("Identity", ["x"], ["y"])
+    return make([node], {"x": ((1,), TensorProto.STRING)}, {"y": ((1,), TensorProto.STRING)})
+
+
+def of_type(kind: int) -> Model:
+    """``y`` = ``x`` of one element type."""
+    node = helper.make_node("Identity", ["x"], ["y"])
+    return make([node], {"x": ((2, 3), kind)}, {"y": ((2, 3), kind)})
