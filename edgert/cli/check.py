@@ -1,0 +1,141 @@
+"""``edgert check``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgert.cli.option import DebugOption, JsonOption, PipelineArgument, SetOption, pipeline_path, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from edgert.wiring.report import CheckReport, Row
+
+_SHOWN = 8
+ImageOption = Annotated[
+    list[Path],
+    typer.Option("--image", metavar="PATH", help="A photo or a folder of them. Repeatable; several tell more."),
+]
+
+
+def check(
+    pipeline: PipelineArgument,
+    image: ImageOption,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME", help="Which model; needed where there are several.")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", metavar="FILE", help="Write the first photo with the best answer on it.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="List every setting that was tried.")] = False,
+    json: JsonOption = None,
+    overrides: SetOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Is my model wired right? Try the plausible settings on photos and say which line looks wrong.
+
+    Colour order, scale, resize, decoder: each is tried, and ranked by how well the answers hang together: confirmed by
+    the mirrored photo, absent from noise of the same colours, and matching what the model remembers of its training.
+    No labels are needed. Exit code 0 also when a line looks wrong; the verdict is in the JSON.
+
+    Examples:
+
+        edgert check pipeline.yaml --image photo.jpg
+
+        edgert check pipeline.yaml --image photos/ --model parts --picture best.png --json check.json
+    """
+    from rich.console import Console
+
+    from edgert.config import load_pipeline
+    from edgert.wiring.check import check as check_wiring
+    from edgert.wiring.show import save_picture
+
+    console = Console(stderr=str(json) == "-", highlight=False)
+    file = load_pipeline(pipeline_path(pipeline), overrides or ())
+    with progress_bar(console) as progress:
+        report = check_wiring(file, image, model, progress)
+    print_report(console, report, None if every else _SHOWN)
+    if picture is not None:
+        save_picture(report, picture)
+        console.print(f"[green]→[/] {picture}")
+    if json is not None:
+        write_json(report.to_json(), json)
+
+
+class progress_bar:  # noqa: N801 - used like a function
+    """A bar that counts runs of the engine, on a terminal; a context manager that gives the function to call."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("trying settings"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task("runs", total=None)
+
+    def __enter__(self) -> progress_bar:
+        self._bar.start()
+        return self
+
+    def __call__(self, done: int, planned: int) -> None:
+        """Moves the bar."""
+        self._bar.update(self._task, completed=done, total=planned)
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+
+def print_report(console: Console, report: CheckReport, limit: int | None) -> None:
+    """The ranking as a table, then the verdict, the lines to change, and what could not be told."""
+    from rich.markup import escape
+
+    console.print(_table(report, limit))
+    style = {"fine": "green", "wrong": "red", "unclear": "yellow"}[report.verdict]
+    console.print(f"[bold {style}]{escape(report.summary)}[/]")
+    for finding in report.findings:
+        console.print(f"  [bold]{escape(finding.where)}[/]")
+        said = "not written, which means" if finding.missing else "written"
+        console.print(f"    {said:<8} [red]{escape(finding.written)}[/]")
+        console.print(f"    {'better' if finding.sure else 'probably':<8} [green]{escape(finding.better)}[/]")
+    for tie in report.ties:
+        console.print(f"[dim]• {escape(tie)}[/]")
+    photos = f"{len(report.photos)} photo{'' if len(report.photos) == 1 else 's'}"
+    console.print(f"[dim]{photos}, {report.runs} runs of the engine[/]")
+
+
+def _table(report: CheckReport, limit: int | None) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    shown = [row for n, row in enumerate(report.rows) if limit is None or n < limit or row.written]
+    groups = _shown_groups(shown)
+    measures = ("score", "answers", *(["memory"] if shown[0].memory else []), "behind")
+    table = Table(box=SIMPLE_HEAD, title=f"model {escape(report.model)}", title_justify="left", title_style="bold")
+    table.add_column(no_wrap=True, min_width=5)
+    for heading in groups:
+        table.add_column(heading, no_wrap=True, max_width=22, overflow="ellipsis")
+    for heading in measures:
+        table.add_column(heading, justify="right", no_wrap=True, min_width=5)
+    for row in shown:
+        names = [escape(row.names[group]) for group in groups]
+        table.add_row("yours" if row.written else "", *names, *_numbers(row), style="bold" if row.written else None)
+    if hidden := len(report.rows) - len(shown):
+        table.caption = f"{hidden} more that were tried: --all"
+    return table
+
+
+def _shown_groups(rows: Sequence[Row]) -> list[str]:
+    """Columns worth a place: the task only where several were tried."""
+    varied = len({row.names["task"] for row in rows}) > 1
+    return ["color", "scale", "placement", *(["task"] if varied else [])]
+
+
+def _numbers(row: Row) -> list[str]:
+    memory = [f"{sum(row.memory.values()) / len(row.memory):.2f}"] if row.memory else []
+    return [f"{row.score:.2f}", f"{row.answers:.2f}", *memory, f"{row.behind:.1f} σ" if row.behind else ""]

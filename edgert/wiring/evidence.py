@@ -1,0 +1,262 @@
+"""How well answers hang together: what separates a model that is wired right from one that is not, without labels.
+
+A model that sees what it was trained on gives confident answers, gives them again when the picture is mirrored or
+shifted, and gives none for a picture with nothing in it. Every measure below is the part of that which does not need
+to know the truth; all lie in about 0 to 1 per photograph, after :func:`relative` where they count things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.runtime import Classification, Detections, Embedding, Keypoints, Record, Segmentation
+from edgert.stages.decode.base import Array
+from edgert.stages.geometry import Geometry
+from edgert.wiring.photo import Photo, View
+from edgert.wiring.trial import Answer
+
+F32 = npt.NDArray[np.float32]
+_MATCH_IOU = 0.5
+_GRID, _INSET = 64, 0.06  # points across and down at which segmentations are compared, and the border left out
+_SURENESS = 3
+"""Power of the score with which an object counts. Wrong colours and scales cost a detector its sure objects first, and
+objects near the threshold come and go by chance."""
+_COUNTED = {"detect": 0.3, "keypoints": 0.3, "segment": 0.1}
+"""Measures that count: how much of them, at least, is a whole photograph's evidence. An object of score 0.67; a tenth
+of a bit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What one setting said about one photograph.
+
+    Attributes:
+        records: one per view, the photograph itself first.
+        control: the record of the control picture.
+        raw: the answers they were read from, in the same order.
+    """
+
+    records: tuple[Record, ...]
+    control: Record
+    raw: tuple[Answer, ...]
+    raw_control: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One photograph's evidence for one setting.
+
+    Attributes:
+        found: what the model says: objects, each counting as the cube of its score; probability of the best class;
+            part of the picture that is not background.
+        confirmed: how much of it another view of the same photograph confirms.
+        chance: how much of it the control picture shows as well.
+        value: what is ranked by; a combination of the three.
+    """
+
+    found: float
+    confirmed: float
+    chance: float
+    value: float
+
+
+NOTHING = Evidence(0.0, 0.0, 0.0, 0.0)
+
+
+def weigh(answers: Answers, photo: Photo) -> Evidence:
+    """The evidence in one photograph's answers; nothing for records that only the user's own code knows."""
+    first = answers.records[0]
+    if isinstance(first, (Detections, Keypoints)):
+        return _weigh_boxes(answers, photo)
+    if isinstance(first, Classification):
+        return _weigh_classes([_distribution(record) for record in (*answers.records, answers.control)])
+    if isinstance(first, Embedding):
+        return _weigh_vectors([record.vector for record in (*answers.records, answers.control)])
+    if isinstance(first, Segmentation):
+        return _weigh_masks(answers, photo)
+    return NOTHING
+
+
+def relative(values: Sequence[float], verb: str) -> list[float]:
+    """One photograph's values of all settings, as parts of the best; of a whole unit where the best is less."""
+    if verb not in _COUNTED:
+        return list(values)
+    best = max([_COUNTED[verb], *values])
+    return [value / best for value in values]
+
+
+def sameness(first: Record, second: Record) -> float:
+    """How far two records of one photograph say the same, 0 to 1; 1 means the difference does not show."""
+    if isinstance(first, (Detections, Keypoints)) and isinstance(second, (Detections, Keypoints)):
+        pair = _boxes(first), _boxes(second)
+        total = float(pair[0][1].sum() + pair[1][1].sum())
+        return 1.0 if total == 0 else 2 * _agreement(*pair) / total
+    if isinstance(first, Classification) and isinstance(second, Classification):
+        return float(np.sqrt(_distribution(first) * _distribution(second)).sum())
+    if isinstance(first, Embedding) and isinstance(second, Embedding):
+        return float(first.vector @ second.vector)
+    if isinstance(first, Segmentation) and isinstance(second, Segmentation):
+        return _same_mask(first, second)
+    return 0.0
+
+
+_Boxes = tuple[F32, F32, npt.NDArray[np.int32]]
+
+
+def _boxes(record: Detections | Keypoints, view: View | None = None) -> _Boxes:
+    """Boxes in pixels of the photograph, what each counts, classes."""
+    boxes = record.boxes if view is None else view.boxes(record.boxes)
+    scores = np.clip(np.nan_to_num(record.scores), 0, 1)
+    classes = record.classes if isinstance(record, Detections) else np.zeros(len(record), np.int32)
+    return boxes, scores**_SURENESS, classes
+
+
+def _weigh_boxes(answers: Answers, photo: Photo) -> Evidence:
+    """Objects that all views show and the control does not, times the part of all objects that they are."""
+    views = [_boxes(record, view) for record, view in zip(answers.records, photo.views, strict=True)]
+    frame = photo.control.frame
+    height, width = photo.picture.shape[:2]
+    boxes, weights, classes = _boxes(answers.control)
+    control = boxes * np.array([width / frame.width, height / frame.height] * 2, np.float32), weights, classes
+    found = float(np.mean([view[1].sum() for view in views]))
+    confirmed = float(np.mean([_agreement(first, second) for first, second in combinations(views, 2)]))
+    chance = float(weights.sum())
+    real = max(confirmed - _agreement(views[0], control), 0.0)
+    return Evidence(found, confirmed, chance, real * real / (found + chance) if real else 0.0)
+
+
+def _agreement(first: _Boxes, second: _Boxes) -> float:
+    """Sum over pairs of one class, matched from the best score down, of IoU times the mean of what they count."""
+    if not len(first[1]) or not len(second[1]):
+        return 0.0
+    overlap = _iou(first[0], second[0]) * (first[2][:, None] == second[2])
+    total = 0.0
+    for row in np.argsort(-first[1], kind="stable").tolist():
+        column = int(overlap[row].argmax())
+        if (shared := float(overlap[row, column])) >= _MATCH_IOU:
+            total += shared * float(np.sqrt(first[1][row] * second[1][column]))
+            overlap[:, column] = 0
+    return total
+
+
+def _iou(first: F32, second: F32) -> F32:
+    low = np.maximum(first[:, None, :2], second[None, :, :2])
+    high = np.minimum(first[:, None, 2:], second[None, :, 2:])
+    shared = np.clip(high - low, 0, None).prod(axis=2)
+    areas = [np.clip(boxes[:, 2:] - boxes[:, :2], 0, None).prod(axis=1) for boxes in (first, second)]
+    union = areas[0][:, None] + areas[1] - shared
+    overlap: F32 = (shared / np.maximum(union, 1e-6)).astype(np.float32)
+    return overlap
+
+
+def _distribution(record: Classification) -> F32:
+    """(C,) the probabilities by class, negative and missing ones 0, summing to 1 at most."""
+    scores = np.clip(np.nan_to_num(record.scores), 0, None)
+    whole = np.zeros(int(np.max(record.classes, initial=0)) + 1, np.float32)
+    whole[record.classes] = scores / max(float(scores.sum()), 1.0)
+    return whole
+
+
+def _weigh_classes(distributions: Sequence[F32]) -> Evidence:
+    """Overlap of the views' distributions less their overlap with the control's.
+
+    Overlap is the Bhattacharyya coefficient, sum of sqrt(p q): 1 for equal distributions, 0 for disjoint ones.
+    """
+    *views, control = distributions
+    pairs = [float(np.sqrt(first * second).sum()) for first, second in combinations(views, 2)]
+    confirmed = float(np.mean(pairs))
+    chance = float(np.sqrt(np.mean(views, axis=0) * control).sum())
+    return Evidence(float(np.max(views[0])), confirmed, chance, confirmed - chance)
+
+
+def _weigh_vectors(vectors: Sequence[F32]) -> Evidence:
+    """Mean cosine between views less the mean cosine with the control."""
+    *views, control = [vector / max(float(np.linalg.norm(vector)), 1e-12) for vector in vectors]
+    confirmed = float(np.mean([first @ second for first, second in combinations(views, 2)]))
+    chance = float(np.mean([view @ control for view in views]))
+    return Evidence(float(np.linalg.norm(vectors[0])), confirmed, chance, confirmed - chance)
+
+
+def _weigh_masks(answers: Answers, photo: Photo) -> Evidence:
+    """Mutual information, in bits, between the classes of a pixel in the photograph and in its other views.
+
+    A mask that is the same everywhere holds none, and neither does one that changes with the view (Ji et al.,
+    "Invariant Information Clustering for Unsupervised Image Classification and Segmentation", ICCV 2019).
+    """
+    height, width = photo.picture.shape[:2]
+    x, y = (_INSET + (1 - 2 * _INSET) * (np.arange(_GRID) + 0.5) / _GRID for _ in range(2))
+    views = zip(answers.raw, photo.views, strict=True)
+    maps = [_soft_classes(answer, view.columns(x * width), y * height - view.top) for answer, view in views]
+    frame = photo.control.frame
+    maps.append(_soft_classes(answers.raw_control, x * frame.width, y * frame.height))
+    known = [one for one in maps if one is not None]
+    if len(known) < len(maps):
+        return NOTHING
+    first, *others, control = known
+    confirmed = float(np.mean([_information(first, other) for other in others]))
+    chance = _information(control, control)
+    covered = float((first.argmax(axis=1) != 0).mean())
+    return Evidence(covered, confirmed, chance, max(confirmed - chance, 0.0))
+
+
+def _soft_classes(answer: Answer, x: Array, y: Array) -> F32 | None:
+    """(points, C) class probabilities at a grid of view pixels; None when the output is no map."""
+    (output, *_), geometry = answer
+    maps = np.squeeze(output).astype(np.float32)
+    if maps.ndim not in (2, 3):
+        return None
+    if maps.ndim == 3 and not _is_channels_last(maps.shape, geometry):
+        maps = maps.transpose(1, 2, 0)
+    rows = _cells(y, geometry.scale_y, geometry.offset_y, maps.shape[0] / geometry.network[1], maps.shape[0])
+    columns = _cells(x, geometry.scale_x, geometry.offset_x, maps.shape[1] / geometry.network[0], maps.shape[1])
+    picked = np.nan_to_num(maps[rows[:, None], columns])
+    if maps.ndim == 2:
+        score: F32 = np.clip(picked.reshape(-1, 1), 0, 1)
+        return np.concatenate([np.float32(1) - score, score], axis=1)
+    flat: F32 = picked.reshape(-1, maps.shape[2])
+    power = np.exp(flat - flat.max(axis=1, keepdims=True))
+    shares: F32 = np.divide(power, power.sum(axis=1, keepdims=True), dtype=np.float32)
+    return shares
+
+
+def _is_channels_last(shape: tuple[int, ...], geometry: Geometry) -> bool:
+    width, height = geometry.network
+    return abs(shape[1] * height - shape[0] * width) < abs(shape[2] * height - shape[1] * width) or (
+        shape[0] == shape[1] == shape[2]
+    )
+
+
+def _cells(places: Array, scale: float, offset: float, per_pixel: float, count: int) -> Array:
+    cells: Array = np.floor((places - offset) / scale * per_pixel).astype(int)
+    return cells.clip(0, count - 1)
+
+
+def _information(first: F32, second: F32) -> float:
+    joint = first.T.astype(np.float64) @ second / len(first)
+    joint = (joint + joint.T) / 2
+    single = joint.sum(axis=0)
+    independent = single[:, None] * single
+    held = joint > 0
+    return float((joint[held] * np.log2(joint[held] / independent[held])).sum())
+
+
+def _same_mask(first: Segmentation, second: Segmentation) -> float:
+    """Of the grid points in the shared region where either record has a class other than 0, the part that agrees."""
+    low = np.maximum(first.region[:2], second.region[:2])
+    high = np.minimum(first.region[2:], second.region[2:])
+    steps = (np.arange(_GRID) + 0.5) / _GRID
+    x, y = low[0] + steps * (high[0] - low[0]), low[1] + steps * (high[1] - low[1])
+    picked = []
+    for record in (first, second):
+        left, top, right, bottom = record.region
+        height, width = record.mask.shape
+        rows = np.clip(((y - top) / max(bottom - top, 1e-6) * height).astype(int), 0, height - 1)
+        columns = np.clip(((x - left) / max(right - left, 1e-6) * width).astype(int), 0, width - 1)
+        picked.append(record.mask[rows[:, None], columns])
+    something = (picked[0] != 0) | (picked[1] != 0)
+    return float((picked[0] == picked[1])[something].mean()) if something.any() else 1.0

@@ -1,0 +1,235 @@
+"""``starter``: a commented pipeline file for an ONNX model that nobody has described yet."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgert.config import InputConfig, ModelConfig, TaskConfig
+from edgert.errors import ModelError
+from edgert.graph.load import load
+from edgert.graph.spec import TensorSpec, inputs
+from edgert.wiring.candidate import SCALES, Setting, value_of, verb_of
+from edgert.wiring.check import advised_of, rows_of, ties_of
+from edgert.wiring.photo import read_photos
+from edgert.wiring.reading import guesses, readings, task_of
+from edgert.wiring.report import Row, described, yaml_value
+from edgert.wiring.search import Progress, Search, Subject, subject
+
+_USUAL_SIZE = 640
+_SHOWN_OUTPUTS = 3
+_DEFAULT_INPUTS: dict[str, dict[str, object]] = {
+    "detect": {"resize": "letterbox", "std": (255.0,)},
+    "keypoints": {"resize": "letterbox", "std": (255.0,)},
+    "classify": {"resize": "center_crop", "crop": 0.875},
+    "segment": {"resize": "stretch"},
+    "embed": {"resize": "stretch"},
+}
+"""What models of a task usually want; where colour and scale are not named, ImageNet's mean and std."""
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """A starter pipeline.
+
+    Attributes:
+        text: the YAML; loads without error.
+        notes: what was guessed and why, a sentence each; also in the text, as comments.
+        report: the settings that were tried on photographs, the best first; empty without photographs.
+    """
+
+    text: str
+    notes: tuple[str, ...]
+    report: tuple[Row, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Guessed:
+    """The parts of the model's section, each with the reason for it."""
+
+    setting: Setting
+    size: tuple[int, int] | None
+    task_notes: tuple[str, ...]
+    input_notes: tuple[str, ...]
+    report: tuple[Row, ...] = ()
+
+
+def starter(
+    model_path: str | Path,
+    images: Sequence[str | Path] = (),
+    source: str = "v4l2:///dev/video0",
+    *,
+    directory: Path | None = None,
+    progress: Progress | None = None,
+) -> Starter:
+    """Writes a pipeline for a model: guessed from its shapes and names, or, with photographs, tried out.
+
+    Args:
+        images: photographs or folders; with them every plausible setting is tried (see :func:`~edgert.wiring.check`).
+        source: where frames come from, as in ``source:``.
+        directory: where the file will stand; the model's path is written relative to it. The current one by default.
+        progress: called with runs made and most runs to come.
+
+    Raises:
+        ModelError: not an ONNX model, not one picture as its input, or outputs that nothing can read.
+        ConfigError: a photograph that cannot be read.
+    """
+    path = Path(model_path)
+    spec = _picture_spec(path)
+    size = _size(spec)
+    gray = 1 in (spec.shape[1], spec.shape[3]) and 3 not in (spec.shape[1], spec.shape[3])
+    blank = InputConfig(color="gray" if gray else "rgb").model_copy(update={"size": size})
+    found = subject(_config(path, blank), (), str(path))
+    guessed = _guess(found, blank, size)
+    if images:
+        guessed = _tried(found, guessed, images, progress)
+    folder = (directory or Path()).absolute()
+    text = _text(os.path.relpath(path.absolute(), folder), path.stem, guessed, spec, found, source)
+    return Starter(text, (*guessed.task_notes, *guessed.input_notes), guessed.report)
+
+
+def _picture_spec(path: Path) -> TensorSpec:
+    specs = inputs(load(path))
+    if len(specs) != 1 or len(specs[0].shape) != 4:
+        raise ModelError(
+            "a pipeline feeds a model one picture and nothing else",
+            why=f"this model takes {', '.join(map(str, specs)) or 'nothing'}",
+            where=str(path),
+            fix="export the model with the picture as its only input, or use edgert.load_engine",
+        )
+    return specs[0]
+
+
+def _size(spec: TensorSpec) -> tuple[int, int] | None:
+    """The size to write down: None where the model has one of its own."""
+    last = spec.shape[3] in (1, 3)
+    height, width = spec.shape[1:3] if last else spec.shape[2:]
+    if isinstance(height, int) and isinstance(width, int):
+        return None
+    return (width if isinstance(width, int) else _USUAL_SIZE, height if isinstance(height, int) else _USUAL_SIZE)
+
+
+def _config(path: Path, config: InputConfig) -> ModelConfig:
+    data = {"onnx": path.absolute(), "task": {"embed": "none"}, "input": config}
+    return ModelConfig.model_validate(data)
+
+
+def _guess(found: Subject, blank: InputConfig, size: tuple[int, int] | None) -> _Guessed:
+    looks = guesses(found.engine)
+    tasks = readings(None, found.engine, (), found.network)
+    task = tasks[0]
+    reason = next(look.reason for look in looks if task_of(look) == task)
+    others = [str(look) for look in looks if task_of(look) != task]
+    notes: tuple[str, ...] = (f"{verb_of(task)}: {value_of(task)}, because {reason}",)
+    if others:
+        notes += (f"it could also be {', '.join(others)}",)
+    usual = ("colour and scale are what such models usually want", "no photo was given to try them on")
+    return _Guessed(Setting(_usual(blank, task, found.dtype), task), size, notes, usual)
+
+
+def _usual(blank: InputConfig, task: TaskConfig, dtype: str) -> InputConfig:
+    usual = dict(_DEFAULT_INPUTS[verb_of(task)])
+    if dtype in ("uint8", "int8"):
+        usual |= {"mean": (0.0,) if dtype == "uint8" else (128.0,), "std": (1.0,)}
+    elif value_of(task) == "yolox":
+        usual |= {"anchor": "top_left", "color": "bgr", "std": (1.0,)}
+    elif "std" not in usual and blank.color != "gray":
+        mean, std = SCALES["ImageNet"]
+        usual |= {"mean": mean, "std": std}
+    elif "std" not in usual:
+        usual |= {"std": (255.0,)}
+    return blank.model_copy(update=usual)
+
+
+def _tried(found: Subject, guessed: _Guessed, images: Sequence[str | Path], progress: Progress | None) -> _Guessed:
+    photos = read_photos(images)
+    base = guessed.setting
+    tasks = readings(None, found.engine, (), found.network)
+    search = Search(found, photos, verb_of(base.task), progress)
+    search.explore(base, tasks)
+    chosen = advised_of(search.ranking, base)
+    rows, task = rows_of(search.ranking, None), chosen.setting.task
+    photo_count = f"{len(photos)} photo{'' if len(photos) == 1 else 's'}"
+    notes = (f"the best of {len(rows)} settings on {photo_count}", *ties_of(search.ranking, chosen, len(photos)))
+    reasons = guessed.task_notes
+    if "task" in base.differing(chosen.setting):
+        reasons = (f"{verb_of(task)}: {value_of(task)}, because it reads the outputs best on the photos",)
+    return _Guessed(chosen.setting, guessed.size, reasons, notes, rows)
+
+
+def _text(onnx: str, stem: str, guessed: _Guessed, spec: TensorSpec, found: Subject, source: str) -> str:
+    width, height = found.network
+    outputs = [f"{tensor.name} {list(tensor.shape)}" for tensor in found.engine.outputs]
+    more = f", and {len(outputs) - _SHOWN_OUTPUTS} more" if len(outputs) > _SHOWN_OUTPUTS else ""
+    verb = verb_of(guessed.setting.task)
+    lines = [
+        "# A starter, to be edited: what stands after 'guessed' is worth a look.",
+        "# edgert check THIS_FILE --image photo.jpg   tells whether the model is wired right",
+        "# edgert run THIS_FILE                       runs it",
+        "schema: 1",
+        f"name: {_quoted(stem)}",
+        "models:",
+        "  net:",
+        f"    onnx: {_quoted(onnx)}   # relative to this file",
+        f"    # input {spec}; outputs {', '.join(outputs[:_SHOWN_OUTPUTS])}{more}",
+        *_commented("guessed", guessed.task_notes),
+        f"    task: {_task_yaml(guessed.setting.task)}",
+        *_commented("tried" if guessed.report else "guessed", guessed.input_notes),
+        "    input:",
+        *(f"      {key}: {yaml_value(value)}{_COMMENTS.get(key, '')}" for key, value in _input_items(guessed)),
+        "stages:",
+        f"  camera: {{source: {_quoted(source)}}}",
+        f"  see: {{infer: net, from: camera}}   # {width}x{height}",
+        *_sinks(verb),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+_COMMENTS = {
+    "resize": "   # letterbox | stretch | center_crop | none",
+    "anchor": "   # center | top_left",
+    "color": "   # rgb | bgr | gray",
+    "mean": "   # subtracted, in grey levels 0-255, in the order of color",
+    "std": "   # divided by, in grey levels 0-255",
+}
+
+
+def _input_items(guessed: _Guessed) -> list[tuple[str, object]]:
+    items = list(described(guessed.setting)["input"].items())
+    if guessed.size is not None:
+        width, height = guessed.size
+        items.insert(0, ("size", f"{width}x{height}   # the model takes any size; smaller is quicker"))
+    return items
+
+
+def _task_yaml(task: TaskConfig) -> str:
+    verb = verb_of(task)
+    said: dict[str, object] = {verb: value_of(task)}
+    said |= {key: getattr(task, key) for key in ("score", "iou", "threshold", "top") if hasattr(task, key)}
+    if options := getattr(task, "options", None):
+        said["options"] = options
+    return f"{yaml_value(said)}   # add labels: names.txt, one class a line"
+
+
+def _sinks(verb: str) -> list[str]:
+    if verb == "embed":
+        return ["  out: {sink: jsonl, from: see, path: out/vectors.jsonl}"]
+    elements = {"segment": "masks", "keypoints": "[boxes, keypoints]", "detect": "[boxes, labels]"}.get(verb, "labels")
+    return [
+        f"  paint: {{draw: {elements}, from: see}}",
+        "  page: {sink: http, from: paint}   # http://127.0.0.1:8080",
+        "  out: {sink: jsonl, from: see, path: out/results.jsonl}",
+    ]
+
+
+def _commented(word: str, notes: Sequence[str]) -> list[str]:
+    first, *rest = notes
+    return [f"    # {word}: {first}", *(f"    #   {note}" for note in rest)]
+
+
+def _quoted(text: str) -> str:
+    """A YAML scalar in double quotes: the same escapes as JSON's."""
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,209 @@
+"""``check`` and ``starter`` on real models: the documented wiring is called fine, a wrong one is told by its line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edgert.cli.check import check as cli_check
+from edgert.cli.new import new
+from edgert.config import load_pipeline
+from edgert.errors import ConfigError, ModelError
+from edgert.wiring.check import check
+from edgert.wiring.report import CheckReport, Finding
+from edgert.wiring.show import save_picture
+from edgert.wiring.starter import starter
+from edgert.wiring.write import write_pipeline
+from tests.bench.bench_check import DATA, RECIPES, pictures, pipeline_text
+
+ESSENTIAL = ("yolox_nano_416", "nanodet_m_320", "fastestdet", "squeezenet_fp32", "mobilenet_v1_025_224")
+THE_REST = tuple(name for name in RECIPES if name not in ESSENTIAL)
+
+
+def photos(model: str, count: int) -> list[Path]:
+    """Every n-th of the photographs that suit a model."""
+    if not (DATA / "models" / f"{model}.onnx").is_file():
+        pytest.skip(f"needs {model}.onnx and photographs under {DATA} (set EDGERT_DATA)")
+    found = pictures(RECIPES[model][2])
+    return found[:: len(found) // count][:count]
+
+
+def checked(folder: Path, model: str, count: int, task: str = "", recipe: str | None = None) -> CheckReport:
+    documented_task, documented, _ = RECIPES[model]
+    path = folder / "p.yaml"
+    path.write_text(pipeline_text(model, task or documented_task, documented if recipe is None else recipe))
+    return check(load_pipeline(path), photos(model, count))
+
+
+def finding(report: CheckReport, key: str) -> Finding:
+    return next(item for item in report.findings if item.key == key)
+
+
+@pytest.mark.parametrize("model", ESSENTIAL)
+def test_the_documented_wiring_is_fine(tmp_path: Path, model: str) -> None:
+    report = checked(tmp_path, model, 2)
+    written = next(row for row in report.rows if row.written)
+    assert report.verdict != "wrong", report.findings
+    assert not any(item.sure for item in report.findings)
+    assert written.behind < 2
+    assert written.names["task"] == report.rows[0].names["task"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [*ESSENTIAL, *THE_REST])
+def test_the_documented_colour_and_scale_win_or_tie_on_eight_photographs(tmp_path: Path, model: str) -> None:
+    report = checked(tmp_path, model, 8)
+    written = next(row for row in report.rows if row.written)
+    assert report.verdict != "wrong", report.findings
+    assert written.photos == 8
+    wrong = [row for row in report.rows if row.behind >= 2]
+    assert len(wrong) > len(report.rows) / 3  # a tie of everything would prove nothing
+
+
+@pytest.mark.parametrize(
+    ("model", "count", "recipe"),
+    [
+        ("fastestdet", 8, "resize: stretch, color: rgb, std: 255"),
+        pytest.param("yolox_nano_416", 8, "resize: letterbox, color: rgb", marks=pytest.mark.slow),
+    ],
+)
+def test_rgb_for_bgr_is_told_by_line_and_value(tmp_path: Path, model: str, count: int, recipe: str) -> None:
+    report = checked(tmp_path, model, count, recipe=recipe)
+    assert report.verdict == "wrong"
+    found = finding(report, "input.color")
+    assert (found.written, found.better, found.missing) == ("color: rgb", "color: bgr", False)
+    assert found.where.startswith(f"{tmp_path / 'p.yaml'}:5 models.net.input.color")
+    assert [item.key for item in report.findings] == ["input.color"]
+
+
+def test_a_missing_std_is_told_with_the_section_it_belongs_to(tmp_path: Path) -> None:
+    report = checked(tmp_path, "fastestdet", 2, recipe="resize: stretch, color: bgr")
+    found = finding(report, "input.std")
+    assert (found.written, found.better, found.missing) == ("std: 1", "std: 255", True)
+    assert found.where == f"{tmp_path / 'p.yaml'}:5 models.net.input.std"
+    assert "write std: 255" in str(found)
+
+
+def test_a_wrong_decoder_is_told_and_the_right_one_named(tmp_path: Path) -> None:
+    report = checked(tmp_path, "nanodet_m_320", 1, task="detect: yolox")
+    found = finding(report, "task.detect")
+    assert (found.written, found.better) == ("detect: yolox", "detect: nanodet")
+    assert ":4 " in found.where
+    data = report.to_json()
+    assert data["verdict"] == "wrong" and data["findings"][0]["better"] == "detect: nanodet"
+
+
+def test_a_starter_with_photographs_is_wired_as_documented(tmp_path: Path) -> None:
+    model = "fastestdet"
+    shown = photos(model, 2)
+    made = starter(DATA / "models" / f"{model}.onnx", shown, "clip.mp4", directory=tmp_path)
+    write_pipeline(made.text, tmp_path / "p.yaml", force=False)
+    file = load_pipeline(tmp_path / "p.yaml")
+    config = file.config.models["net"]
+    assert config.onnx.is_file()
+    assert getattr(config.task, "detect", "") == "fastestdet"
+    assert (config.input.color, config.input.mean, config.input.std) == ("bgr", (0.0,), (255.0,))
+    assert getattr(file.config.stages["camera"], "source", "") == "clip.mp4"
+    assert made.report[0].answers > 0.5
+
+
+def tiny_model(path: Path, channels: int = 3, outputs: tuple[int, ...] = (1, 10)) -> Path:
+    """A classifier: mean colour times a fixed matrix. ``outputs`` other than (1, n) are reshaped zeros."""
+    size = int(np.prod(outputs))
+    weights = np.random.default_rng(0).standard_normal((channels, size)).astype(np.float32) / 50
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["x"], ["pooled"]),
+        helper.make_node("Flatten", ["pooled"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "weights"], ["product"]),
+        helper.make_node("Reshape", ["product", "shape"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "tiny",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, channels, 32, 32])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, outputs)],
+        [
+            numpy_helper.from_array(weights, "weights"),
+            numpy_helper.from_array(np.array(outputs, np.int64), "shape"),
+        ],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    return path
+
+
+def scene(path: Path) -> Path:
+    import cv2
+
+    picture = np.random.default_rng(1).integers(0, 256, (48, 64, 3), dtype=np.uint8)
+    cv2.imwrite(str(path), picture)
+    return path
+
+
+def pipeline(folder: Path, models: str) -> Path:
+    path = folder / "p.yaml"
+    path.write_text(f"models:\n{models}stages:\n  camera: {{source: api}}\n  out: {{sink: 'null', from: camera}}\n")
+    return path
+
+
+def test_a_starter_of_any_classifier_loads_and_can_be_checked_and_painted(tmp_path: Path) -> None:
+    made = starter(tiny_model(tmp_path / "tiny.onnx"), directory=tmp_path)
+    write_pipeline(made.text, tmp_path / "p.yaml", force=False)
+    assert "classify: auto" in made.text and any("10 numbers" in note for note in made.notes)
+    steps: list[tuple[int, int]] = []
+    report = check(load_pipeline(tmp_path / "p.yaml"), [scene(tmp_path / "a.png")], progress=lambda *s: steps.append(s))
+    assert report.runs == len(steps) and all(done <= planned for done, planned in steps)
+    assert sum(row.written for row in report.rows) == 1
+    save_picture(report, tmp_path / "out" / "best.png")
+    assert (tmp_path / "out" / "best.png").stat().st_size > 100
+    with pytest.raises(ConfigError, match="cannot write a picture"):
+        save_picture(report, tmp_path / "best.txt")
+
+
+def test_a_gray_model_gets_a_gray_starter(tmp_path: Path) -> None:
+    made = starter(tiny_model(tmp_path / "gray.onnx", channels=1), [scene(tmp_path / "a.png")], directory=tmp_path)
+    write_pipeline(made.text, tmp_path / "p.yaml", force=False)
+    assert load_pipeline(tmp_path / "p.yaml").config.models["net"].input.color == "gray"
+
+
+def test_the_commands_write_check_and_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, photo, written = tiny_model(tmp_path / "tiny.onnx"), scene(tmp_path / "a.png"), tmp_path / "p.yaml"
+    new(model, output=written, source="clip.mp4")
+    assert "classify: auto" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="exists already"):
+        new(model, output=written, source="clip.mp4")
+    cli_check(str(written), [photo], picture=tmp_path / "best.png", json=tmp_path / "check.json")
+    told = capsys.readouterr().out
+    assert "yours" in told and "1 photo," in told
+    data = json.loads((tmp_path / "check.json").read_text())
+    assert sum(row["written"] for row in data["rows"]) == 1
+    assert data["runs"] > 0 and data["photos"] == [str(photo)]
+    assert (tmp_path / "best.png").exists()
+
+
+def test_which_model_must_be_said_when_there_are_several(tmp_path: Path) -> None:
+    onnx_path = tiny_model(tmp_path / "tiny.onnx")
+    section = f"{{onnx: {onnx_path}, task: {{classify: auto}}}}"
+    file = load_pipeline(pipeline(tmp_path, f"  parts: {section}\n  plates: {section}\n"))
+    photo = scene(tmp_path / "a.png")
+    with pytest.raises(ConfigError, match="which model") as caught:
+        check(file, [photo])
+    assert "parts" in caught.value.fix
+    with pytest.raises(ConfigError, match="did you mean 'plates'"):
+        check(file, [photo], model="plate")
+    assert check(file, [photo], model="plates").model == "plates"
+
+
+def test_outputs_that_nothing_can_read_say_what_was_tried(tmp_path: Path) -> None:
+    onnx_path = tiny_model(tmp_path / "odd.onnx", outputs=(1, 2, 3, 5, 7))
+    file = load_pipeline(pipeline(tmp_path, f"  odd: {{onnx: {onnx_path}, task: {{detect: yolox}}}}\n"))
+    with pytest.raises(ModelError, match="no decoder can read") as caught:
+        check(file, [scene(tmp_path / "a.png")])
+    assert "detect: yolox" in caught.value.why and "python: module:function" in caught.value.fix
+    assert caught.value.where.startswith(f"{tmp_path / 'p.yaml'}:2")
+    with pytest.raises(ModelError, match="no decoder can read"):
+        starter(onnx_path, directory=tmp_path)

@@ -1,0 +1,83 @@
+"""When evidence is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from edgert.config import ClassifyTask, InputConfig
+from edgert.wiring.candidate import Setting
+from edgert.wiring.evidence import Evidence
+from edgert.wiring.rank import Ranking, Tally
+
+TASK = ClassifyTask(classify="auto")
+
+
+@dataclass
+class Average:
+    """A memory whose fit is the mean of what it saw."""
+
+    source: str = "average"
+
+    def look(self, config: InputConfig, view: object) -> np.ndarray:
+        return np.zeros(1)
+
+    def fit(self, looks: Sequence[np.ndarray]) -> float:
+        return float(np.mean(looks))
+
+
+def tally(ranking: Ranking, pad: int, values: Sequence[float], looks: Sequence[float] = ()) -> Tally:
+    made = ranking.add(Setting(InputConfig(pad=pad), TASK))
+    made.evidence = {n: Evidence(1, 1, 0, value) for n, value in enumerate(values)}
+    made.looks = {n: tuple(np.array([look]) for look in looks[n : n + 1]) for n in range(len(values))}
+    return made
+
+
+def test_one_photograph_tells_only_large_differences_apart() -> None:
+    ranking = Ranking(())
+    best, near, far = (tally(ranking, pad, [value]) for pad, value in enumerate((0.9, 0.6, 0.1)))
+    assert ranking.best() is best
+    assert not ranking.gap(best, near).clear
+    assert ranking.gap(best, far).clear
+
+
+def test_many_photographs_that_agree_tell_small_ones() -> None:
+    ranking = Ranking(())
+    steady = np.linspace(0.5, 0.9, 8)
+    best, other = tally(ranking, 0, steady), tally(ranking, 1, steady - 0.2)
+    assert ranking.gap(best, other).mean == pytest.approx(0.2)
+    assert ranking.gap(best, other).clear
+    assert ranking.gap(other, best).errors == pytest.approx(-ranking.gap(best, other).errors)
+
+
+def test_photographs_that_disagree_are_a_tie() -> None:
+    ranking = Ranking(())
+    best = tally(ranking, 0, [0.9, 0.1, 0.9, 0.1, 0.9, 0.9, 0.1, 0.9])
+    other = tally(ranking, 1, [0.1, 0.9, 0.1, 0.9, 0.1, 0.9, 0.9, 0.1])
+    assert 0 < ranking.gap(best, other).errors < 2
+
+
+def test_settings_are_compared_on_the_photographs_they_share() -> None:
+    ranking = Ranking(())
+    best, dropped = tally(ranking, 0, [0.5, 0.0, 0.0]), tally(ranking, 1, [0.5])
+    assert ranking.gap(best, dropped).mean == 0
+    assert ranking.best() is best
+
+
+def test_a_memory_adds_its_fit_and_its_spread() -> None:
+    ranking = Ranking((Average(),))
+    first = tally(ranking, 0, [0.5, 0.5, 0.5], [0.2, 0.4, 0.9])
+    assert ranking.values(first, [0, 1, 2]) == pytest.approx([0.7, 0.9, 1.4])
+    assert ranking.mean(first) == pytest.approx(1.0)
+    assert ranking.fits(first) == pytest.approx((0.5,))
+    assert ranking.answers(first) == pytest.approx(0.5)
+
+
+def test_an_equal_setting_has_one_tally() -> None:
+    ranking = Ranking(())
+    first = ranking.add(Setting(InputConfig(), TASK))
+    assert ranking.add(Setting(InputConfig(), TASK)) is first
+    assert ranking.find(Setting(InputConfig(pad=1), TASK)) is None
