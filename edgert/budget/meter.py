@@ -15,7 +15,7 @@ def peak_rss_bytes(root: Path = Path("/")) -> int:
     try:
         lines = (root / "proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
-    except (OSError, StopIteration, ValueError):
+    except (OSError, StopIteration, IndexError, ValueError):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
 
@@ -25,5 +25,5 @@ def rss_bytes(root: Path = Path("/")) -> int:
     try:
         pages = int((root / "proc/self/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):
-        return peak_rss_bytes()
+        return peak_rss_bytes(root)
     return pages * resource.getpagesize()

@@ -1,0 +1,91 @@
+"""Imports point down the layers, never sideways, and each vendor package has one door."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LAYERS = (  # from the ground up; a part may import itself and whatever stands lower
+    {"errors"},
+    {"units", "clock", "shipped"},
+    {"board", "config"},
+    {"graph", "memory", "budget"},
+    {"backend", "artifact"},
+    {"runtime", "place", "quantize"},
+    {"stages", "compiler", "simulate"},
+    {"assemble"},
+    {"engine", "pipeline", "validate", "doctor", "wiring"},
+    {"bench"},
+    {"cli"},
+    {"__main__"},
+    {"__init__"},  # the facade: only its version is ever asked for from inside
+)
+LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+DOORS = {
+    "onnx": ("edgert/graph/",),
+    "google": ("edgert/graph/",),
+    "onnxruntime": ("edgert/backend/ort.py",),
+    "av": ("edgert/stages/source/", "edgert/stages/sink/video.py"),
+    "gi": ("edgert/stages/source/gst.py",),
+    "yaml": ("edgert/config/document.py", "edgert/board/record.py", "edgert/wiring/"),
+    "pydantic": ("edgert/",),
+    "pydantic_core": ("edgert/config/",),
+    "typer": ("edgert/cli/",),
+    "rich": ("edgert/cli/",),
+    "cv2": ("edgert/runtime/", "edgert/stages/", "edgert/wiring/", "edgert/bench/", "edgert/doctor/"),
+    "numpy": ("edgert/",),
+    "tensorrt": ("edgert/backend/trt/",),
+    "pycuda": ("edgert/memory/cuda.py",),
+}
+LAZY = {"onnx", "onnxruntime", "av", "gi", "tensorrt", "pycuda"}
+FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("edgert/**/*.py"))
+
+
+def imports(file: str, *, at_once: bool = False) -> Iterator[str]:
+    """Dotted names that a file imports (``at_once``: when it is itself imported); type-checking blocks do not count."""
+    waiting: list[ast.AST] = [ast.parse((ROOT / file).read_text(encoding="utf-8"))]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        is_typing = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        is_later = at_once and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        if not is_later:
+            waiting += node.orelse if is_typing else list(ast.iter_child_nodes(node))  # type: ignore[attr-defined]
+
+
+def test_imports_point_down() -> None:
+    wrong = []
+    for file in FILES:
+        here = Path(file).parts[1].removesuffix(".py")
+        inside = [f"{module}.facade" for module in imports(file) if module.split(".")[0] == "edgert"]
+        parts = {module.split(".")[1] for module in inside} - {here, "__version__"}
+        wrong += [f"{file} imports {part}" for part in parts if LEVEL.get(part, len(LAYERS)) >= LEVEL[here]]
+    assert wrong == []
+
+
+def test_vendor_packages_are_imported_at_their_doors() -> None:
+    own = {*sys.stdlib_module_names, "edgert", "dla"}
+    names = {(file, module.split(".")[0]) for file in FILES for module in imports(file)}
+    vendors = sorted((file, name) for file, name in names if name not in own)
+    assert [(file, name) for file, name in vendors if not file.startswith(DOORS.get(name, ()))] == []
+
+
+def test_heavy_packages_are_imported_when_they_are_needed() -> None:
+    names = {(file, module.split(".")[0]) for file in FILES for module in imports(file, at_once=True)}
+    assert [pair for pair in sorted(names) if pair[1] in LAZY] == []
+
+
+def test_dla_stands_alone() -> None:
+    files = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("dla/**/*.py")]
+    names = {module.split(".")[0] for file in files for module in imports(file)}
+    assert files and names <= {*sys.stdlib_module_names, "dla"}
+
+
+def test_every_part_has_its_layer() -> None:
+    assert {Path(file).parts[1].removesuffix(".py") for file in FILES} <= set(LEVEL)
