@@ -12,8 +12,10 @@ from typing import Annotated
 import typer
 
 from edgert.cli.bench import bench
+from edgert.cli.check import check
 from edgert.cli.doctor import doctor
 from edgert.cli.inspect import inspect
+from edgert.cli.new import new
 from edgert.cli.run import run
 from edgert.cli.schema import schema
 from edgert.cli.validate import validate
@@ -29,7 +31,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # its help pages cost a third of a second of imports
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (run, validate, schema, doctor, inspect, bench):
+for verb in (run, validate, schema, new, check, doctor, inspect, bench):
     app.command()(verb)
 
 
