@@ -74,7 +74,7 @@ def gst_source(name: str, pipeline: str, config: SourceStage, counter: Counter, 
     live = is_live if config.realtime is None else config.realtime
     timeline = Timeline(name, config, clock, MediaClock(live=is_live), fps=config.fps, paced=False)
     text = with_appsink(pipeline, drop=live and is_live, sync=bool(config.realtime) and not is_live)
-    connect = partial(Pipeline, text, config.timeout, counter, clock, where)
+    connect = partial(Pipeline, text, is_live, config.timeout, counter, clock, where)
     reconnect = config.reconnect and is_live
     return LiveSource(name, "GStreamer pipeline", connect, timeline, clock, live=live, reconnect=reconnect)
 
@@ -118,7 +118,7 @@ class Pipeline:
 
     skipped = 0
 
-    def __init__(self, text: str, timeout_s: float, counter: Counter, clock: Clock, where: str) -> None:
+    def __init__(self, text: str, is_live: bool, timeout_s: float, counter: Counter, clock: Clock, where: str) -> None:
         self._gst, self._video = gstreamer(where)
         self._where, self._timeout_s, self._counter, self._clock = where, timeout_s, counter, clock
         self._pipeline = self._parse(text)
@@ -128,6 +128,8 @@ class Pipeline:
             error = self._failure() or self._error("it did not start", "run it with gst-launch-1.0 to see more")
             self.close()
             raise error
+        # Cameras number their buffers; files may keep other things there, such as positions in bytes.
+        self._is_live = is_live
         self._offset: int | None = None
 
     def pictures(self) -> Iterator[Picture]:
@@ -154,12 +156,12 @@ class Pipeline:
 
     def _parse(self, text: str) -> Any:
         glib = importlib.import_module("gi.repository.GLib")
-        why = None
         try:
             return self._gst.parse_launch(text)
         except glib.Error as error:
-            why = redact(error.message)
-        raise self._error(why, "check it with gst-launch-1.0; gst-inspect-1.0 lists the elements there are")
+            why = str(redact(error.message))
+        is_format = f"to {APPSINK}" in why  # "could not link capsfilter0 to edgert"
+        raise self._error(why, _FIX_CAPS if is_format else "gst-inspect-1.0 lists the elements there are")
 
     def _failure(self) -> DeviceError | None:
         """What an element complained about, if any did."""
@@ -199,7 +201,7 @@ class Pipeline:
     def _lost(self, offset: int) -> int:
         """Frames missing by the camera's own numbering; 0 for elements that do not number."""
         last, self._offset = self._offset, None if offset == self._gst.BUFFER_OFFSET_NONE else offset
-        if last is None or self._offset is None:
+        if last is None or self._offset is None or not self._is_live:
             return 0
         return max(self._offset - last - 1, 0)
 

@@ -22,7 +22,7 @@ FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 10.0
 POLL_S = 0.1
 """How often a waiting source looks at ``stop``."""
-JOIN_S = 0.3
+JOIN_S = 0.2
 """How long closing waits for the reader; one that hangs in a dead connection ends by its own time-out."""
 
 
@@ -104,6 +104,7 @@ class LiveSource:
             if isinstance(message, Picture):
                 self._lost += message.lost
                 yield message
+                del message  # a camera's buffer goes back when its frame is released, not one frame later
             elif isinstance(message, EdgertError):
                 raise message
             elif message == "connected":
@@ -128,7 +129,9 @@ class Reader(threading.Thread):
         self._lost_ns: int | None = None
 
     def end(self) -> None:
-        """Asks the reader to stop, drops what waits, and gives it a moment."""
+        """Asks the reader to stop, drops what waits, and gives it a moment, the first time."""
+        if self._ended.is_set():
+            return
         self._ended.set()
         left = self.slot.close()
         if isinstance(left, Picture):
@@ -166,6 +169,7 @@ class Reader(threading.Thread):
                 if not self.slot.put(picture):
                     picture.lease.release()
                     return None
+                del picture
         except DeviceError as error:
             return error
         finally:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from edgert.clock import Clock
 from edgert.config.stage import SourceStage
-from edgert.errors import DeviceError
+from edgert.errors import ConfigError, DeviceError
 from edgert.memory import Counter
 from edgert.stages.source.decode import Video
 from edgert.stages.source.live import LiveSource
@@ -26,15 +26,21 @@ def network_source(name: str, config: SourceStage, counter: Counter, clock: Cloc
     nothing came for ``timeout``.
 
     Live, so that a slow pipeline sees the newest frame; ``realtime: false``, or the URL of a recording such as
-    ``https://…/clip.mp4``, keeps every frame.
+    ``https://…/clip.mp4``, keeps every frame and is never begun anew.
+
+    Raises:
+        ConfigError: not a URL.
     """
-    live = not _is_recording(config.source) if config.realtime is None else config.realtime
+    _check_address(config.source, f"stages.{name}.source")
+    is_recording = _is_recording(config.source)
+    live = not is_recording if config.realtime is None else config.realtime
+    reconnect = config.reconnect and not is_recording  # it would begin anew, and give frames twice
     timeline = Timeline(name, config, clock, MediaClock(live=True), fps=config.fps, paced=False)
 
     def connect() -> Stream:
         return Stream(name, config, counter, clock)
 
-    return LiveSource(name, redact(config.source), connect, timeline, clock, live=live, reconnect=config.reconnect)
+    return LiveSource(name, redact(config.source), connect, timeline, clock, live=live, reconnect=reconnect)
 
 
 def options_for(config: SourceStage) -> dict[str, str]:
@@ -58,8 +64,9 @@ class Stream:
 
     def __init__(self, name: str, config: SourceStage, counter: Counter, clock: Clock) -> None:
         self._where = f"stages.{name}"
+        scheme, colon, rest = config.source.partition(":")
         self._video = Video(
-            config.source,
+            scheme.lower() + colon + rest,
             counter,
             clock,
             where=self._where,
@@ -87,6 +94,19 @@ class Stream:
     def close(self) -> None:
         """Hangs up."""
         self._video.close()
+
+
+def _check_address(url: str, where: str) -> None:
+    try:
+        host, port = urlsplit(url).hostname, urlsplit(url).port
+    except ValueError:
+        # The message would quote the address with its password.
+        host = port = None
+    if not host and port is None:
+        fix = "write rtsp://host:port/path; special characters of a password as %40 for @, %2F for /"
+        raise ConfigError(
+            f"{redact(url)!r} is no network address", why="host or port is malformed", where=where, fix=fix
+        )
 
 
 def _is_recording(url: str) -> bool:

@@ -38,13 +38,15 @@ class Timeline:
         for picture in pictures:
             media_ns = self.media.at(picture.media_ns, picture.timestamp_ns)
             index += picture.lost
-            if not self._thinner.keeps(media_ns):
-                picture.lease.release()
-                continue
-            if stop.is_set() or (self._pacer and not self._pacer.wait(media_ns, stop)):
+            is_kept = self._thinner.keeps(media_ns)
+            if stop.is_set() or (is_kept and self._pacer and not self._pacer.wait(media_ns, stop)):
                 picture.lease.release()
                 return
+            if not is_kept:
+                picture.lease.release()
+                continue
             yield self._frame(picture, index, media_ns)
+            del picture  # nothing here holds on to a camera's buffer while the next frame is awaited
             index, count = index + 1, count + 1
             if count == self._limit:
                 return

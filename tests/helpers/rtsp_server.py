@@ -1,0 +1,225 @@
+"""A small real RTSP server on loopback that misbehaves on demand.
+
+H.264 over RTP (RFC 6184: single NAL units and FU-A), interleaved in the RTSP connection (RFC 2326 §10.12), with Basic
+and Digest authentication (RFC 2617).
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import re
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+
+MTU_BYTES = 1200
+CLOCK_HZ = 90_000
+START_TICKS = 1_234_567  # RFC 3550 wants a random one
+REALM, NONCE = "cameras", "0123456789abcdef"
+
+
+class RtspServer:
+    """Sends ``units`` (Annex B access units) round and round at ``fps``, to any number of clients.
+
+    Args:
+        user, password: asked for when given. auth: ``basic`` or ``digest``.
+        first: index of the first unit sent on each connection.
+        once: send the units once and announce that length, as a server of recordings does.
+
+    Attributes:
+        connections: accepted so far. plays: PLAY requests so far.
+        is_stalled: while true, nothing more is sent though connections stay open.
+        is_silent: while true, requests get no answer.
+    """
+
+    def __init__(
+        self,
+        units: list[bytes],
+        *,
+        fps: float = 30,
+        user: str = "",
+        password: str = "",
+        auth: str = "digest",
+        first: int = 0,
+        once: bool = False,
+    ) -> None:
+        self.units, self.fps, self.first, self.once = units, fps, first, once
+        self.user, self.password, self.auth = user, password, auth
+        self.connections = self.plays = 0
+        self.is_stalled = self.is_silent = False
+        self.status = 200  # of DESCRIBE
+        self.port = 0
+        self._clients: set[socket.socket] = set()
+        self._listener: socket.socket | None = None
+        self._closing = threading.Event()
+
+    @property
+    def url(self) -> str:
+        """Address, with user and password when there are some."""
+        login = f"{self.user}:{self.password}@" if self.user else ""
+        return f"rtsp://{login}127.0.0.1:{self.port}/live"
+
+    def __enter__(self) -> RtspServer:
+        self.listen()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.set()
+        self.refuse()
+
+    def listen(self) -> None:
+        """Accepts connections, on the same port as before if it did already."""
+        listener = socket.create_server(("127.0.0.1", self.port), reuse_port=False)
+        self.port = listener.getsockname()[1]
+        self._listener = listener
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+
+    def drop(self) -> None:
+        """Cuts every connection; new ones are accepted."""
+        for client in list(self._clients):
+            _shut(client)
+
+    def refuse(self) -> None:
+        """Cuts every connection and accepts no more, until :meth:`listen`."""
+        if self._listener is not None:
+            _shut(self._listener)
+            self._listener = None
+        self.drop()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            self._clients.add(client)
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            with client, client.makefile("rb") as lines:
+                self._talk(client, lines)
+        except (OSError, ValueError):
+            pass  # the other side, or drop(), ended the connection
+        finally:
+            self._clients.discard(client)
+
+    def _talk(self, client: socket.socket, lines) -> None:  # type: ignore[no-untyped-def]
+        while (first := lines.readline()) not in (b"", b"\r\n"):
+            if first[:1] == b"$":  # RTCP from the client
+                continue
+            method = first.split()[0].decode("ascii", "replace")
+            headers = {}
+            while (line := lines.readline()) not in (b"", b"\r\n"):
+                name, _, value = line.decode().partition(":")
+                headers[name.strip().lower()] = value.strip()
+            while self.is_silent and not self._closing.is_set():
+                time.sleep(0.01)
+            reply, body = self._reply(method, headers)
+            length = f"Content-Length: {len(body)}\r\n" if body else ""
+            client.sendall(f"{reply}CSeq: {headers['cseq']}\r\n{length}\r\n{body}".encode())
+            if method == "PLAY" and reply.startswith("RTSP/1.0 200"):
+                self.plays += 1
+                threading.Thread(target=self._send, args=(client,), daemon=True).start()
+            if method == "TEARDOWN":
+                return
+
+    def _reply(self, method: str, headers: dict[str, str]) -> tuple[str, str]:
+        if method == "OPTIONS":
+            return "RTSP/1.0 200 OK\r\nPublic: OPTIONS, DESCRIBE, SETUP, PLAY, TEARDOWN, GET_PARAMETER\r\n", ""
+        if self.user and not self._is_allowed(method, headers.get("authorization", "")):
+            challenge = (
+                f'Digest realm="{REALM}", nonce="{NONCE}"' if self.auth == "digest" else f'Basic realm="{REALM}"'
+            )
+            return f"RTSP/1.0 401 Unauthorized\r\nWWW-Authenticate: {challenge}\r\n", ""
+        if method == "DESCRIBE":
+            if self.status != 200:
+                return f"RTSP/1.0 {self.status} Not Found\r\n", ""
+            base = f"rtsp://127.0.0.1:{self.port}/live/"
+            return f"RTSP/1.0 200 OK\r\nContent-Base: {base}\r\nContent-Type: application/sdp\r\n", self._sdp()
+        if method == "SETUP" and "TCP" not in headers.get("transport", ""):
+            return "RTSP/1.0 461 Unsupported Transport\r\n", ""
+        transport = "Transport: RTP/AVP/TCP;unicast;interleaved=0-1\r\n" if method == "SETUP" else ""
+        return f"RTSP/1.0 200 OK\r\n{transport}Session: 12345678\r\n", ""
+
+    def _is_allowed(self, method: str, authorization: str) -> bool:
+        if self.auth == "basic":
+            return authorization == "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+        given = dict(re.findall(r'(\w+)="([^"]*)"', authorization))
+        first = _md5(f"{self.user}:{REALM}:{self.password}")
+        second = _md5(f"{method}:{given.get('uri', '')}")
+        return given.get("response") == _md5(f"{first}:{NONCE}:{second}")
+
+    def _sdp(self) -> str:
+        sets = ",".join(base64.b64encode(nal).decode() for nal in nals(self.units[0]) if nal[0] & 31 in (7, 8))
+        end = f"{len(self.units) / self.fps:.3f}" if self.once else ""
+        lines = (
+            "v=0",
+            "o=- 1 1 IN IP4 127.0.0.1",
+            "s=test",
+            "c=IN IP4 0.0.0.0",
+            "t=0 0",
+            f"a=range:npt={'0' if self.once else 'now'}-{end}",
+            "m=video 0 RTP/AVP 96",
+            f"a=rtpmap:96 H264/{CLOCK_HZ}",
+            f"a=fmtp:96 packetization-mode=1;sprop-parameter-sets={sets}",
+            "a=control:track0",
+        )
+        return "\r\n".join(lines) + "\r\n"
+
+    def _send(self, client: socket.socket) -> None:
+        number, start_s, index = 0, time.monotonic(), self.first
+        try:
+            while not self._closing.is_set() and not (self.once and index >= len(self.units)):
+                while self.is_stalled and not self._closing.is_set():
+                    time.sleep(0.01)
+                unit = self.units[index % len(self.units)]
+                ticks = START_TICKS + round((index - self.first) * CLOCK_HZ / self.fps)
+                for payload, is_last in _payloads(unit):
+                    header = struct.pack(">BBHII", 0x80, 96 | is_last << 7, number & 0xFFFF, ticks & 0xFFFFFFFF, 1)
+                    client.sendall(struct.pack(">cBH", b"$", 0, len(header + payload)) + header + payload)
+                    number += 1
+                index += 1
+                time.sleep(max(0.0, start_s + (index - self.first) / self.fps - time.monotonic()))
+            if self.once:
+                _shut(client)
+        except OSError:
+            pass  # the client hung up
+
+
+def nals(unit: bytes) -> list[bytes]:
+    """NAL units of Annex B bytes, without their start codes."""
+    return [nal for nal in re.split(rb"\x00{2,3}\x01", unit) if nal]
+
+
+def _payloads(unit: bytes) -> Iterator[tuple[bytes, bool]]:
+    """RTP payloads of one access unit, and whether each is its last."""
+    parts = nals(unit)
+    for nal in parts:
+        ends = nal is parts[-1]
+        if len(nal) <= MTU_BYTES:
+            yield nal, ends
+            continue
+        head, kind, body = nal[0] & 0xE0 | 28, nal[0] & 31, nal[1:]
+        for start in range(0, len(body), MTU_BYTES):
+            is_end = start + MTU_BYTES >= len(body)
+            mark = (start == 0) << 7 | is_end << 6 | kind
+            yield bytes((head, mark)) + body[start : start + MTU_BYTES], ends and is_end
+
+
+def _md5(text: str) -> str:
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def _shut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it may be gone already
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()

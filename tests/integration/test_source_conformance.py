@@ -1,0 +1,204 @@
+"""What every source promises, asked of every source."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from edgert.clock import REAL
+from edgert.config.stage import SourceStage
+from edgert.memory import Counter
+from edgert.runtime.stage import Source, SourceStats
+from edgert.stages.source import source_for
+from edgert.stages.source.api import ApiSource
+from edgert.stages.source.camera import camera_source
+from tests.helpers.clips import SIZE, h264_units, numbered, write_clip
+from tests.helpers.rtsp_server import RtspServer
+
+CHANNELS = {"bgr": (3,), "rgb": (3,), "gray": (1,), "yuyv": (2,), "nv12": (1, 2), "i420": (1, 1, 1)}
+COUNT = 12
+
+
+@dataclass(frozen=True)
+class Made:
+    """A source that gives many frames, its counter, and whether it is a live one."""
+
+    source: Source
+    counter: Counter
+    live: bool
+
+
+class Loopback:
+    """A camera behind OpenCV's interface that never ends."""
+
+    def isOpened(self) -> bool:
+        return True
+
+    def set(self, property_id: int, value: float, /) -> bool:
+        return True
+
+    def grab(self) -> bool:
+        time.sleep(0.005)
+        return True
+
+    def retrieve(self, image: Any, /) -> tuple[bool, Any]:
+        return True, np.zeros((SIZE[1], SIZE[0], 3), np.uint8) if image is None else image
+
+    def release(self) -> None:
+        pass
+
+
+def _by_line(line: str, live: bool, directory: Path, **options: object) -> Made:
+    counter = Counter()
+    config = SourceStage.model_validate({"source": line, **options})
+    return Made(source_for("cam", config, counter, REAL, directory), counter, live)
+
+
+@contextmanager
+def _file(directory: Path) -> Iterator[Made]:
+    write_clip(directory / "clip.mp4", 30)
+    yield _by_line("clip.mp4", False, directory, loop=True)
+
+
+@contextmanager
+def _images(directory: Path) -> Iterator[Made]:
+    for number, picture in enumerate(numbered(5)):
+        cv2.imwrite(str(directory / f"{number}.png"), picture)
+    yield _by_line("images:*.png", False, directory, loop=True)
+
+
+@contextmanager
+def _scene(directory: Path) -> Iterator[Made]:
+    yield _by_line("synthetic:conveyor", False, directory, size="320x240")
+
+
+@contextmanager
+def _live_scene(directory: Path) -> Iterator[Made]:
+    yield _by_line("synthetic:noise", True, directory, size="320x240", realtime=True)
+
+
+@contextmanager
+def _rtsp(directory: Path) -> Iterator[Made]:
+    with RtspServer(h264_units(20)) as server:
+        yield _by_line(server.url, True, directory)
+
+
+@contextmanager
+def _camera(directory: Path) -> Iterator[Made]:
+    counter = Counter()
+    config = SourceStage.model_validate({"source": "usb:0"})
+    yield Made(camera_source("cam", "/dev/video0", config, counter, REAL, lambda path: Loopback()), counter, True)
+
+
+@contextmanager
+def _gst(directory: Path) -> Iterator[Made]:
+    pytest.importorskip("gi", reason="PyGObject (gi) is not installed: sudo apt install python3-gi")
+    yield _by_line("gst:videotestsrc ! video/x-raw,format=NV12,width=320,height=240", False, directory)
+
+
+@contextmanager
+def _api(directory: Path) -> Iterator[Made]:
+    made = _by_line("api", False, directory, queue=COUNT)
+    api = made.source
+    assert isinstance(api, ApiSource)
+    for _ in range(COUNT):
+        api.submit(np.zeros((SIZE[1], SIZE[0], 3), np.uint8))
+    yield made
+
+
+KINDS: dict[str, Callable[[Path], Any]] = {
+    "file": _file,
+    "images": _images,
+    "scene": _scene,
+    "live scene": _live_scene,
+    "rtsp": _rtsp,
+    "camera": _camera,
+    "gst": _gst,
+    "api": _api,
+}
+
+
+@pytest.fixture(params=sorted(KINDS))
+def made(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Made]:
+    with KINDS[request.param](tmp_path) as one:
+        yield one
+        one.source.close()
+
+
+def test_frames_are_numbered_timed_lent_and_uncopied(made: Made) -> None:
+    stop = threading.Event()
+    assert isinstance(made.source, Source)
+    assert made.source.live is made.live
+    index, media_ns, timestamp_ns = -1, -1, 0
+    stream = made.source.frames(stop)
+    for _ in range(COUNT):
+        frame = next(stream)
+        assert frame.stream == "cam"
+        assert frame.index > index
+        assert frame.media_ns >= media_ns
+        assert timestamp_ns <= frame.timestamp_ns <= REAL.now_ns()
+        assert frame.lease.alive
+        assert (frame.width, frame.height) == SIZE
+        for number, (plane, depth) in enumerate(zip(frame.planes, CHANNELS[frame.format], strict=True)):
+            rows, columns = (SIZE[1], SIZE[0]) if number == 0 else (SIZE[1] // 2, SIZE[0] // 2)
+            assert plane.shape == ((rows, columns) if depth == 1 else (rows, columns, depth))
+            assert plane.dtype == np.uint8
+            assert plane.strides[1:] == ((1,) if depth == 1 else (depth, 1)), "pixels of a row lie side by side"
+        index, media_ns, timestamp_ns = frame.index, frame.media_ns, frame.timestamp_ns
+        frame.lease.release()
+        assert not frame.lease.alive
+    assert made.counter.read().copies == 0
+    assert made.source.stats() == SourceStats()
+    stop.set()
+    for frame in stream:
+        frame.lease.release()
+
+
+def test_stop_ends_it_within_half_a_second(made: Made) -> None:
+    stop = threading.Event()
+    taken = threading.Event()
+
+    def take() -> None:
+        for frame in made.source.frames(stop):
+            frame.lease.release()
+            taken.set()
+        made.source.close()
+
+    taker = threading.Thread(target=take)
+    taker.start()
+    assert taken.wait(10), "a frame came"
+    time.sleep(0.1)
+    began_s = time.monotonic()
+    stop.set()
+    taker.join(5)
+    assert time.monotonic() - began_s <= 0.5
+    assert not taker.is_alive()
+
+
+def test_a_frame_that_is_held_keeps_its_pixels(made: Made) -> None:
+    stop = threading.Event()
+    stream = made.source.frames(stop)
+    held = next(stream)
+    before = [plane.copy() for plane in held.planes]
+    for _ in range(COUNT - 1):
+        next(stream).lease.release()
+    assert all((now == then).all() for now, then in zip(held.planes, before, strict=True))
+    held.lease.release()
+    stop.set()
+    for frame in stream:
+        frame.lease.release()
+
+
+def test_closing_twice_and_closing_unused_do_no_harm(made: Made) -> None:
+    made.source.close()
+    made.source.close()
+    assert made.source.stats() == SourceStats()

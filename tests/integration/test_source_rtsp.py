@@ -1,0 +1,245 @@
+"""Network cameras that drop, stall, refuse and ask for passwords; the server is real, on loopback."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgert.clock import REAL
+from edgert.config.stage import SourceStage
+from edgert.errors import DeviceError
+from edgert.memory import Counter
+from edgert.runtime.frame import Frame
+from edgert.runtime.stage import Source
+from edgert.stages.source import live, source_for
+from edgert.stages.source.synthetic import read_counter
+from tests.helpers.clips import h264_units, write_clip
+from tests.helpers.rtsp_server import RtspServer
+
+SECRET = "s3cret"  # a constant, since tracebacks show the lines of this file
+
+
+@pytest.fixture(scope="module")
+def units() -> list[bytes]:
+    return h264_units(60)
+
+
+@pytest.fixture(autouse=True)
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "FIRST_WAIT_S", 0.05)
+
+
+def source(url: str, counter: Counter | None = None, **options: object) -> Source:
+    config = SourceStage.model_validate({"source": url, "timeout": "2s", **options})
+    return source_for("cam", config, counter or Counter(), REAL, Path())
+
+
+def take(frames: Iterator[Frame], count: int) -> list[Frame]:
+    """``count`` frames, each released but still known by number, time and content."""
+    taken = []
+    for _ in range(count):
+        frame = next(frames)
+        assert frame.lease.alive
+        taken.append(frame)
+    return taken
+
+
+def text_of(error: BaseException) -> str:
+    """Everything a log or a screen could show of an error, with its causes and contexts."""
+    return "".join(traceback.format_exception(error)) + repr(error) + repr(error.__cause__) + repr(error.__context__)
+
+
+def test_frames_arrive_whole_and_uncopied(units: list[bytes]) -> None:
+    counter = Counter()
+    with RtspServer(units) as server:
+        camera = source(server.url, counter)
+        assert camera.live
+        frames = take(camera.frames(threading.Event()), 30)
+        camera.close()
+    numbers = [read_counter(frame.planes[0]) for frame in frames]
+    assert numbers == list(range(numbers[0], numbers[0] + 30))
+    assert [frame.index for frame in frames] == list(range(30))
+    # FFmpeg gives the first frame of a connection no time of its own.
+    assert np.diff([frame.media_ns for frame in frames])[1:] == pytest.approx(1e9 / 30, rel=0.01)
+    assert counter.read().copies == 0
+
+
+def test_it_begins_at_a_key_frame(units: list[bytes]) -> None:
+    with RtspServer(units, first=4) as server:
+        camera = source(server.url)
+        first = read_counter(take(camera.frames(threading.Event()), 1)[0].planes[0])
+        camera.close()
+    assert first % 10 == 0, "every tenth picture is a key frame"
+
+
+def test_a_lost_connection_is_opened_again_and_the_clock_goes_on(
+    units: list[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    with RtspServer(units, user="bob", password=SECRET) as server, caplog.at_level(logging.DEBUG):
+        camera = source(server.url)
+        frames = camera.frames(threading.Event())
+        before = take(frames, 10)
+        server.drop()
+        after = take(frames, 40)
+        assert camera.stats().reconnects == 1
+        camera.close()
+    both = before + after
+    assert [frame.index for frame in both] == list(range(50))
+    media = [frame.media_ns for frame in both]
+    assert media == sorted(media)
+    passed_ns = both[-1].timestamp_ns - both[0].timestamp_ns
+    assert media[-1] == pytest.approx(passed_ns, abs=1.5e9), "the gap is as long as it really was"
+    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert ["lost" in line for line in told] == [True, False]
+    assert all("rtsp://***@127.0.0.1" in line and SECRET not in line for line in told)
+    assert SECRET not in caplog.text
+
+
+def test_a_server_that_is_away_for_a_while_is_tried_again(units: list[bytes]) -> None:
+    with RtspServer(units) as server:
+        camera = source(server.url)
+        frames = camera.frames(threading.Event())
+        take(frames, 5)
+        server.refuse()
+        threading.Timer(0.6, server.listen).start()
+        after = take(frames, 20)
+        camera.close()
+    assert after[-1].index == 24
+    assert camera.stats().reconnects == 1
+
+
+def test_a_stalled_stream_times_out_and_is_opened_again(units: list[bytes]) -> None:
+    with RtspServer(units) as server:
+        camera = source(server.url, timeout="300ms")
+        frames = camera.frames(threading.Event())
+        take(frames, 5)
+        server.is_stalled = True
+        threading.Timer(0.8, lambda: setattr(server, "is_stalled", False)).start()
+        take(frames, 60)
+        camera.close()
+        assert server.plays >= 2
+    assert camera.stats().reconnects >= 1
+
+
+def test_without_reconnect_a_stall_is_an_error(units: list[bytes]) -> None:
+    with RtspServer(units) as server:
+        camera = source(server.url, timeout="300ms", reconnect=False)
+        frames = camera.frames(threading.Event())
+        take(frames, 3)
+        server.is_stalled = True
+        with pytest.raises(DeviceError) as caught:
+            take(frames, 60)
+        camera.close()
+    assert "0.3 s" in caught.value.why
+
+
+def test_without_reconnect_the_first_loss_is_an_error(units: list[bytes]) -> None:
+    with RtspServer(units, user="bob", password=SECRET) as server:
+        frames = source(server.url, reconnect=False).frames(threading.Event())
+        take(frames, 3)
+        server.drop()
+        with pytest.raises(DeviceError, match=r"lost|cannot go on") as caught:
+            take(frames, 60)
+    assert SECRET not in text_of(caught.value)
+
+
+@pytest.mark.parametrize("auth", ["basic", "digest"])
+def test_passwords_are_sent_and_never_shown(units: list[bytes], auth: str) -> None:
+    with RtspServer(units, user="bob", password=SECRET, auth=auth) as server:
+        camera = source(server.url)
+        assert len(take(camera.frames(threading.Event()), 3)) == 3
+        camera.close()
+        wrong = server.url.replace(SECRET, "wr0ng")
+        with pytest.raises(DeviceError) as caught:
+            next(iter(source(wrong).frames(threading.Event())))
+    assert "user or password" in caught.value.why
+    assert "wr0ng" not in text_of(caught.value)
+    assert "rtsp://***@" in caught.value.what
+
+
+def test_a_wrong_path_and_a_closed_port_say_so(units: list[bytes]) -> None:
+    with RtspServer(units) as server:
+        server.status = 404
+        with pytest.raises(DeviceError) as caught:
+            next(iter(source(server.url).frames(threading.Event())))
+        assert "no stream of that path" in caught.value.why
+        url = server.url.replace("rtsp://", f"rtsp://bob:{SECRET}@")
+        server.refuse()
+        with pytest.raises(DeviceError) as caught:
+            next(iter(source(url).frames(threading.Event())))
+    assert "nothing listens" in caught.value.why
+    assert SECRET not in text_of(caught.value)
+
+
+@pytest.mark.parametrize("moment", ["reading", "opening", "waiting"])
+def test_stop_takes_effect_within_half_a_second(
+    units: list[bytes], moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "FIRST_WAIT_S", 30)
+    with RtspServer(units) as server:
+        camera = source(server.url, timeout="3s")
+        stop = threading.Event()
+        frames = camera.frames(stop)
+        if moment == "opening":
+            server.is_silent = True
+        else:
+            take(frames, 3)
+            if moment == "reading":
+                server.is_stalled = True
+            else:
+                server.refuse()
+        threading.Timer(0.4, stop.set).start()
+        began_s = time.monotonic()
+        for _ in frames:
+            pass
+        assert stop.is_set()
+        camera.close()
+        assert time.monotonic() - began_s < 0.4 + 0.5
+
+
+def test_the_reader_ends_soon_after_its_source(units: list[bytes]) -> None:
+    with RtspServer(units) as server:
+        camera = source(server.url)
+        take(camera.frames(threading.Event()), 3)
+        camera.close()
+        camera.close()
+        assert not [thread for thread in threading.enumerate() if thread.name == "edgert-cam-reader"]
+
+
+def test_a_stream_of_known_length_ends(units: list[bytes]) -> None:
+    with RtspServer(units, once=True, fps=120) as server:
+        frames = list(source(server.url, realtime=False).frames(threading.Event()))
+        assert server.plays == 1
+    assert len(frames) >= 55
+    assert frames[-1].index == len(frames) - 1
+
+
+def test_a_recording_over_http_keeps_every_frame_and_ends(tmp_path: Path) -> None:
+    write_clip(tmp_path / "clip.mp4", 30, container={"movflags": "faststart"})  # this server cannot seek
+    handler = partial(_Quiet, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_address[1]}"
+        recording = source(f"{address}/clip.mp4")
+        frames = list(recording.frames(threading.Event()))
+        missing = f"{address}/other.mp4?token={SECRET}"
+        with pytest.raises(DeviceError) as caught:
+            next(iter(source(missing).frames(threading.Event())))
+        server.shutdown()
+    assert not recording.live
+    assert [read_counter(frame.planes[0]) for frame in frames] == list(range(30))
+    assert SECRET not in text_of(caught.value)
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""

@@ -1,0 +1,194 @@
+"""Cameras, with one of our own behind OpenCV's interface."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from edgert.clock import RealClock
+from edgert.config.stage import SourceStage
+from edgert.errors import DeviceError
+from edgert.memory import Counter
+from edgert.runtime.frame import Frame
+from edgert.stages.source import camera, decode
+from edgert.stages.source.camera import camera_source, device_path
+from edgert.stages.source.live import LiveSource
+
+
+class HastyClock(RealClock):
+    """Never waits long, and remembers how long it was asked to."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        self.waits.append(seconds)
+        return event.wait(0.001)
+
+
+class FakeCapture:
+    """Gives ``frames`` pictures, each filled with its number, then fails like an unplugged camera."""
+
+    def __init__(self, frames: int, shape: tuple[int, ...] = (6, 8, 3), is_there: bool = True) -> None:
+        self.frames, self.shape, self.is_there = frames, shape, is_there
+        self.asked: dict[int, float] = {}
+        self.number = 0
+        self.is_released = False
+
+    def isOpened(self) -> bool:
+        return self.is_there
+
+    def set(self, property_id: int, value: float, /) -> bool:
+        self.asked[property_id] = value
+        return True
+
+    def grab(self) -> bool:
+        self.number += 1
+        return self.number <= self.frames
+
+    def retrieve(self, image: Any, /) -> tuple[bool, Any]:
+        if image is None or image.shape != self.shape:
+            image = np.empty(self.shape, np.uint8)
+        image[:] = self.number
+        return True, image
+
+    def release(self) -> None:
+        self.is_released = True
+
+
+def source(captures: list[FakeCapture], clock: RealClock | None = None, **options: object) -> LiveSource:
+    config = SourceStage.model_validate({"source": "usb:0", **options})
+    opener: Callable[[str], FakeCapture] = lambda path: captures.pop(0)  # noqa: E731
+    return camera_source("cam", "/dev/video0", config, Counter(), clock or HastyClock(), opener)
+
+
+def take(live: LiveSource, count: int) -> list[Frame]:
+    frames = live.frames(threading.Event())
+    taken = [next(frames) for _ in range(count)]
+    frames.close()  # type: ignore[attr-defined]
+    return taken
+
+
+def test_frames_are_bgr_in_buffers_that_are_used_again() -> None:
+    capture = FakeCapture(1000)
+    live = source([capture])
+    addresses = set()
+    stop = threading.Event()
+    for frame in live.frames(stop):
+        assert (frame.format, frame.width, frame.height) == ("bgr", 8, 6)
+        assert (frame.planes[0] == (frame.index + 1) % 256).all()
+        addresses.add(frame.planes[0].ctypes.data)
+        frame.lease.release()
+        if frame.index == 99:
+            stop.set()
+    live.close()
+    assert len(addresses) < 12
+    assert capture.is_released
+
+
+def test_size_rate_and_format_are_asked_for() -> None:
+    capture = FakeCapture(5)
+    take(source([capture], size="1280x720", fps=15, format="mjpeg"), 1)
+    assert capture.asked == {
+        cv2.CAP_PROP_FOURCC: cv2.VideoWriter.fourcc(*"MJPG"),
+        cv2.CAP_PROP_FRAME_WIDTH: 1280,
+        cv2.CAP_PROP_FRAME_HEIGHT: 720,
+        cv2.CAP_PROP_FPS: 15,
+    }
+
+
+@pytest.mark.parametrize(("shape", "format"), [((6, 8, 2), "yuyv"), ((6, 8), "gray")])
+def test_raw_formats_stay_what_they_are(shape: tuple[int, ...], format: str) -> None:
+    capture = FakeCapture(5, shape)
+    frames = take(source([capture], format="yuyv422"), 2)
+    assert [frame.format for frame in frames] == [format, format]
+    assert capture.asked[cv2.CAP_PROP_CONVERT_RGB] == 0
+
+
+def test_an_unplugged_camera_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    clock = HastyClock()
+    captures = [FakeCapture(3), FakeCapture(0, is_there=False), FakeCapture(0, is_there=False), FakeCapture(9)]
+    live = source(list(captures), clock)
+    with caplog.at_level(logging.INFO, "edgert.source"):
+        frames = take(live, 6)
+    assert [frame.index for frame in frames] == [0, 1, 2, 3, 4, 5]
+    media = [frame.media_ns for frame in frames]
+    assert media == sorted(media)
+    assert live.stats().reconnects == 1
+    assert clock.waits == [0.5, 1.0, 2.0], "each failed try waits twice as long"
+    assert [("lost" in record.message, "back" in record.message) for record in caplog.records] == [
+        (True, False),
+        (False, True),
+    ], "one line for the loss, one for the return"
+    assert all(capture.is_released for capture in captures)
+
+
+def test_waits_are_capped_and_start_over_after_a_success() -> None:
+    clock = HastyClock()
+    gone = [FakeCapture(0, is_there=False) for _ in range(7)]
+    live = source([FakeCapture(1), *gone, FakeCapture(1), FakeCapture(5)], clock)
+    take(live, 3)
+    assert clock.waits == [0.5, 1, 2, 4, 8, 10, 10, 10, 0.5]
+
+
+def test_without_reconnect_the_first_loss_is_an_error() -> None:
+    frames = source([FakeCapture(2)], reconnect=False).frames(threading.Event())
+    assert [next(frames).index for _ in range(2)] == [0, 1]
+    with pytest.raises(DeviceError, match="lost camera /dev/video0"):
+        next(frames)
+
+
+def test_a_camera_that_is_not_there_at_the_start_is_an_error_even_with_reconnect() -> None:
+    with pytest.raises(DeviceError, match="cannot open camera"):
+        next(source([FakeCapture(0, is_there=False)]).frames(threading.Event()))
+
+
+def test_an_absent_device_lists_those_that_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "video7").touch()
+    monkeypatch.setattr(camera, "DEVICES", tmp_path)
+    with pytest.raises(DeviceError) as caught:
+        camera.require(str(tmp_path / "video0"), "stages.cam")
+    assert "video7" in caught.value.fix
+
+
+def test_a_device_that_may_not_be_read_hints_at_the_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    device = tmp_path / "video0"
+    device.touch()
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(DeviceError) as caught:
+        camera.require(str(device), "stages.cam")
+    assert "usermod -aG video" in caught.value.fix
+
+
+def test_ffmpeg_reads_the_camera_where_it_can(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: dict[str, Any] = {}
+
+    class FakeVideo:
+        def __init__(self, target: str, *args: object, **options: Any) -> None:
+            seen.update(options, target=target)
+            raise DeviceError("seen enough")
+
+    device = tmp_path / "video0"
+    device.touch()
+    monkeypatch.setattr(decode, "has_input", lambda name: name == "v4l2")
+    monkeypatch.setattr(decode, "Video", FakeVideo)
+    config = SourceStage.model_validate({"source": "usb:0", "size": "640x480", "fps": 30, "format": "yuyv422"})
+    live = camera_source("cam", str(device), config, Counter(), HastyClock())
+    with pytest.raises(DeviceError, match="seen enough"):
+        next(live.frames(threading.Event()))
+    assert (seen["target"], seen["format"], seen["live"]) == (str(device), "v4l2", True)
+    assert seen["options"] == {"video_size": "640x480", "framerate": "30", "input_format": "yuyv422"}
+
+
+def test_names_of_devices() -> None:
+    assert device_path("usb:2") == device_path("v4l2:///dev/video2") == device_path("/dev/video2") == "/dev/video2"
+    for wrong in ("usb:x", "v4l2://video0"):
+        with pytest.raises(ValueError, match=r"usb|literal|device"):
+            device_path(wrong)

@@ -1,0 +1,64 @@
+"""What is done to a GStreamer pipeline's text; running one is an integration test."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+from edgert.clock import VirtualClock
+from edgert.config.stage import SourceStage
+from edgert.errors import DeviceError
+from edgert.memory import Counter
+from edgert.stages.source import gst
+
+
+def test_an_appsink_is_added_once() -> None:
+    text = gst.with_appsink("videotestsrc ! videoconvert ! ", drop=True, sync=False)
+    assert text.startswith("videotestsrc ! videoconvert ! appsink name=edgert max-buffers=2 drop=true sync=false caps=")
+    assert "NV12,I420,YUY2,BGR,RGB,GRAY8" in text
+    own = "videotestsrc ! appsink name=edgert max-buffers=1"
+    assert gst.with_appsink(own, drop=False, sync=False) == own
+    other = "videotestsrc ! tee name=t ! appsink name=other t. ! queue"
+    assert gst.with_appsink(other, drop=False, sync=True).endswith('}"')
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "live"),
+    [
+        ("nvarguscamerasrc ! nvvidconv", True),
+        ("v4l2src device=/dev/video0", True),
+        ("rtspsrc location=x ! rtph264depay", True),
+        ("uridecodebin uri=rtsp://cam/live", True),
+        ("videotestsrc is-live=true", True),
+        ("videotestsrc is-live = 1", True),
+        ("videotestsrc", False),
+        ("videotestsrc is-live=false", False),
+        ("filesrc location=v4l2src.mp4 ! decodebin", True),
+        ("filesrc location=a.mp4 ! decodebin", False),
+    ],
+)
+def test_live_by_its_elements_unless_the_user_says(pipeline: str, live: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gst, "gstreamer", lambda where: (None, None))
+
+    def make(**options: object) -> bool:
+        config = SourceStage.model_validate({"source": f"gst:{pipeline}", **options})
+        return gst.gst_source("cam", pipeline, config, Counter(), VirtualClock()).live
+
+    assert make() is live
+    assert make(realtime=True) is True
+    assert make(realtime=False) is False
+
+
+def test_a_missing_binding_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise ModuleNotFoundError(f"No module named '{name}'")
+
+    gst._modules.cache_clear()
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(DeviceError) as caught:
+        gst.gstreamer("stages.cam")
+    assert "No module named 'gi'" in caught.value.why
+    assert "apt install python3-gi" in caught.value.fix
+    gst._modules.cache_clear()

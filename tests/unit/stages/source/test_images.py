@@ -1,0 +1,121 @@
+"""Pictures from folders and globs."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from edgert.clock import VirtualClock
+from edgert.config.stage import SourceStage
+from edgert.errors import StageError
+from edgert.memory import Counter
+from edgert.stages.source.images import Images
+
+
+def write(path: Path, value: int, size: tuple[int, int] = (8, 6)) -> None:
+    assert cv2.imwrite(str(path), np.full((size[1], size[0], 3), value, np.uint8))
+
+
+def images(pattern: Path, clock: VirtualClock | None = None, **options: object) -> Images:
+    config = SourceStage.model_validate({"source": "images:x", **options})
+    return Images("cam", pattern, config, Counter(), clock or VirtualClock())
+
+
+def values(source: Images) -> list[int]:
+    return [int(frame.planes[0][0, 0, 0]) for frame in source.frames(threading.Event())]
+
+
+def test_numbers_in_names_count_by_value(tmp_path: Path) -> None:
+    for number in (10, 9, 1, 100):
+        write(tmp_path / f"part{number}.png", number)
+    assert values(images(tmp_path)) == [1, 9, 10, 100]
+
+
+def test_a_folder_leaves_other_files_out_and_a_glob_picks(tmp_path: Path) -> None:
+    write(tmp_path / "a.png", 1)
+    write(tmp_path / "b.bmp", 2)
+    (tmp_path / "labels.txt").write_text("bolt")
+    assert values(images(tmp_path)) == [1, 2]
+    assert values(images(tmp_path / "*.bmp")) == [2]
+    assert values(images(tmp_path / "a.png")) == [1]
+
+
+def test_a_recursive_glob_finds_deeper_pictures(tmp_path: Path) -> None:
+    (tmp_path / "day1").mkdir()
+    write(tmp_path / "day1" / "a.png", 3)
+    assert values(images(tmp_path / "**" / "*.png")) == [3]
+
+
+def test_sizes_may_differ(tmp_path: Path) -> None:
+    write(tmp_path / "a.png", 1, (8, 6))
+    write(tmp_path / "b.png", 2, (5, 9))
+    frames = list(images(tmp_path).frames(threading.Event()))
+    assert [(frame.width, frame.height, frame.planes[0].shape) for frame in frames] == [
+        (8, 6, (6, 8, 3)),
+        (5, 9, (9, 5, 3)),
+    ]
+
+
+def test_unreadable_pictures_are_skipped_and_counted(tmp_path: Path) -> None:
+    write(tmp_path / "a.png", 1)
+    (tmp_path / "b.png").write_bytes(b"not a picture")
+    source = images(tmp_path)
+    assert values(source) == [1]
+    assert source.stats().skipped == 1
+
+
+def test_when_none_is_readable_they_are_named(tmp_path: Path) -> None:
+    for number in range(7):
+        (tmp_path / f"bad{number}.jpg").write_bytes(b"\xff\xd8 no")
+    with pytest.raises(StageError) as caught:
+        values(images(tmp_path))
+    assert "none of the 7 pictures" in caught.value.what
+    assert "bad0.jpg, bad1.jpg" in caught.value.why
+    assert "and 2 more" in caught.value.why
+
+
+def test_nothing_found_names_the_nearest(tmp_path: Path) -> None:
+    write(tmp_path / "front.png", 1)
+    with pytest.raises(StageError) as caught:
+        images(tmp_path / "fromt.png")
+    assert "did you mean 'front.png'?" in caught.value.why
+    with pytest.raises(StageError, match="no picture"):
+        images(tmp_path / "nowhere" / "*.png")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(StageError) as caught:
+        images(tmp_path / "empty")
+    assert "holds none" in caught.value.why
+
+
+def test_pictures_stand_upright_as_exif_says(tmp_path: Path) -> None:
+    path = tmp_path / "phone.jpg"
+    picture = np.zeros((16, 32, 3), np.uint8)
+    picture[:, :16] = 255
+    encoded = cv2.imencode(".jpg", picture)[1].tobytes()
+    # TIFF header, one entry: orientation (0x0112) = 6, "turn 90 degrees clockwise" (Exif 2.3, 4.6.4).
+    exif = (
+        b"Exif\x00\x00II*\x00\x08\x00\x00\x00\x01\x00\x12\x01\x03\x00\x01\x00\x00\x00\x06\x00\x00\x00\x00\x00\x00\x00"
+    )
+    path.write_bytes(encoded[:2] + b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif + encoded[2:])
+    (frame,) = images(path).frames(threading.Event())
+    assert (frame.width, frame.height) == (16, 32)
+    assert frame.planes[0][4].mean() > 200 > 50 > frame.planes[0][28].mean()
+
+
+def test_fps_spreads_media_time_and_loop_goes_on(tmp_path: Path) -> None:
+    write(tmp_path / "a.png", 1)
+    write(tmp_path / "b.png", 2)
+    frames = list(images(tmp_path, fps=10, loop=True, limit=5).frames(threading.Event()))
+    assert [frame.media_ns for frame in frames] == [n * 100_000_000 for n in range(5)]
+    assert [frame.index for frame in frames] == list(range(5))
+
+
+def test_realtime_paces_by_the_clock(tmp_path: Path) -> None:
+    write(tmp_path / "a.png", 1)
+    clock = VirtualClock()
+    list(images(tmp_path, clock, fps=2, loop=True, limit=5, realtime=True).frames(threading.Event()))
+    assert clock.now_ns() == 2_000_000_000

@@ -1,0 +1,118 @@
+"""What a ``source:`` line means, and which options it may have."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from edgert.clock import VirtualClock
+from edgert.config.stage import SourceStage
+from edgert.errors import ConfigError, EdgertError, StageError
+from edgert.memory import Counter
+from edgert.runtime.stage import Source
+from edgert.stages.source import kind_of, source_for
+
+
+def make(source: str, directory: Path = Path(), **options: object) -> Source:
+    config = SourceStage.model_validate({"source": source, **options})
+    return source_for("cam", config, Counter(), VirtualClock(), directory)
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ("dock.mp4", "file"),
+        ("file:///tmp/dock.mp4", "file"),
+        ("C:\\dock.mp4", "file"),
+        ("rtsp://cam/live", "network"),
+        ("RTSP://cam/live", "network"),
+        ("https://host/live.m3u8", "network"),
+        ("v4l2:///dev/video0", "camera"),
+        ("/dev/video0", "camera"),
+        ("usb:0", "camera"),
+        ("images:calib/*.jpg", "images"),
+        ("photos/*.jpg", "images"),
+        ("photo.JPG", "images"),
+        ("gst:videotestsrc", "gst"),
+        ("synthetic:conveyor", "synthetic"),
+        ("api", "api"),
+        ("rtps://cam/live", ""),
+        ("ftp://host/clip.mp4", ""),
+    ],
+)
+def test_kinds(source: str, kind: str) -> None:
+    assert kind_of(source) == kind
+
+
+def test_a_folder_is_pictures_and_an_existing_file_with_a_colon_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "cam:1.mp4").write_bytes(b"")
+    assert kind_of("photos", tmp_path) == "images"
+    assert kind_of("cam:1.mp4", tmp_path) == "file"
+
+
+def test_relative_paths_start_at_the_pipeline_file(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    cv2.imwrite(str(tmp_path / "photos" / "a.png"), np.zeros((4, 4, 3), np.uint8))
+    assert make("photos", tmp_path).live is False
+    assert make("images:photos/*.png", tmp_path).live is False
+    with pytest.raises(StageError) as caught:
+        make("clips/a.mp4", tmp_path)
+    assert str(tmp_path / "clips" / "a.mp4") in caught.value.what
+
+
+def test_live_by_kind_and_by_wish() -> None:
+    assert make("rtsp://cam/live").live
+    assert not make("rtsp://cam/live", realtime=False).live
+    assert not make("https://host/clip.mp4?x=1").live
+    assert make("https://host/live.m3u8").live
+    assert make("usb:0").live
+    assert not make("api").live
+    assert not make("synthetic:blank").live
+    assert make("synthetic:blank", realtime=True).live
+
+
+def test_an_unknown_scheme_names_the_known_and_the_nearest() -> None:
+    with pytest.raises(ConfigError) as caught:
+        make("rtps://bob:s3cret@cam/live")
+    assert "did you mean 'rtsp" in caught.value.what
+    assert "synthetic:" in caught.value.fix
+    assert "s3cret" not in str(caught.value)
+    assert caught.value.where == "stages.cam.source"
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "key"),
+    [
+        ("clip.mp4", {"size": "640x480"}, "size"),
+        ("rtsp://bob:s3cret@cam/live", {"loop": True}, "loop"),
+        ("rtsp://cam/live", {"size": "640x480"}, "size"),
+        ("usb:0", {"loop": True}, "loop"),
+        ("images:*.jpg", {"format": "mjpeg"}, "format"),
+        ("gst:videotestsrc", {"size": "640x480"}, "size"),
+        ("synthetic:blank", {"loop": True}, "loop"),
+        ("api", {"realtime": True}, "realtime"),
+    ],
+)
+def test_options_without_meaning_are_refused_with_a_reason(source: str, options: dict[str, object], key: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key}: has no meaning") as caught:
+        make(source, **options)
+    assert caught.value.why
+    assert caught.value.where == f"stages.cam.{key}"
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("source", ["usb:x", "v4l2://video0", "rtsp://[bad"])
+def test_malformed_addresses_are_edgerts_errors(source: str) -> None:
+    with pytest.raises(EdgertError):
+        next(iter(make(source).frames(threading.Event())))
+
+
+def test_no_source_shows_its_password() -> None:
+    source = make("rtsp://bob:s3cret@cam/live")
+    assert "s3cret" not in repr(source)
+    assert "s3cret" not in str(vars(source).get("_title"))
