@@ -10,8 +10,13 @@ def schema() -> None:
 
     They complete and check YAML with it.
 
-    Example: edgert schema > edgert.schema.json, then put this line at the top of a pipeline:
-    # yaml-language-server: $schema=edgert.schema.json
+    Example:
+
+        edgert schema > edgert.schema.json
+
+    and as the first line of a pipeline:
+
+        # yaml-language-server: $schema=edgert.schema.json
     """
     import json
 

@@ -12,7 +12,7 @@ import pytest
 
 from edgert.stages.bytetrack import UNTRACKED, ByteTrack
 
-trackers = pytest.importorskip("trackers", reason="trackers, the reference ByteTrack (extra 'oracle'), is not installed")
+trackers = pytest.importorskip("trackers", reason="trackers (extra 'oracle') is not installed")
 supervision = pytest.importorskip("supervision", reason="supervision, which trackers needs, is not installed")
 
 F64 = npt.NDArray[np.float64]
