@@ -34,4 +34,25 @@ def test_closing_lets_a_waiting_producer_go_and_returns_what_is_left() -> None:
     assert slot.close() == 1
     producer.join(5)
     assert answers == [False]
-    assert slot.take(5) is None, "a closed slot does not wait"
+    assert not slot.put(3)
+    assert slot.take(0) is None
+
+
+def test_every_item_ends_up_on_exactly_one_side_when_closed_at_any_moment() -> None:
+    for _ in range(200):
+        slot: Slot[int] = Slot()
+        refused: list[int] = []
+
+        def produce(slot: Slot[int] = slot, refused: list[int] = refused) -> None:
+            number = 0
+            while slot.put(number):
+                number += 1
+            refused.append(number)
+
+        producer = threading.Thread(target=produce)
+        producer.start()
+        taken = [slot.take(5), slot.take(5)]
+        left = slot.close()
+        producer.join(5)
+        seen = [*taken, *([] if left is None else [left]), *refused]
+        assert seen == list(range(len(seen)))
