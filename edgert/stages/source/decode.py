@@ -6,6 +6,7 @@ product with that wheel inside should know, and can build PyAV against an LGPL F
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,19 +102,17 @@ class Video:
 
         Planes lie in the decoder's own frame, which the lease keeps. Raises StageError, or DeviceError when live.
         """
-        from av.error import ArgumentError, FFmpegError, InvalidDataError, PatchWelcomeError, UnknownError
+        from av.error import FFmpegError
 
         for packet in self._packets():
             failure = None
             try:
                 decoded = self._stream.codec_context.decode(packet)
-            except (InvalidDataError, ArgumentError, PatchWelcomeError, UnknownError):
-                self.skipped += 1
-                continue
             except FFmpegError as error:
-                failure = error
-            if failure is not None:
+                failure, decoded = error, []
+            if failure is not None and not _is_damage(failure):
                 self._fail("cannot go on decoding", failure)
+            self.skipped += failure is not None
             for frame in decoded:
                 if frame.is_corrupt:
                     self.skipped += 1
@@ -188,7 +187,7 @@ class Video:
 
 
 def _outline(container: InputContainer, stream: VideoStream) -> Outline:
-    entries: Sequence[Any] = getattr(stream, "index_entries", ())  # PyAV before 16 does not show it
+    entries: Sequence[Any] = getattr(stream, "index_entries", ())  # older versions of PyAV do not show it
     rate = stream.average_rate
     return Outline(
         period_ns=round(1e9 / rate) if rate else 0,
@@ -197,6 +196,14 @@ def _outline(container: InputContainer, stream: VideoStream) -> Outline:
         end_bytes=entries[-1].pos + entries[-1].size if len(entries) else 0,
         is_silent=len(container.streams) == 1,
     )
+
+
+def _is_damage(error: av.FFmpegError) -> bool:
+    """Whether a decoder complains about its input, rather than about the machine."""
+    from av.error import InvalidDataError, PatchWelcomeError, UnknownError
+
+    # EINVAL by number, since its class was renamed in PyAV.
+    return isinstance(error, (InvalidDataError, PatchWelcomeError, UnknownError)) or error.errno == errno.EINVAL
 
 
 def _explain(error: av.FFmpegError, timeout_s: float | None) -> tuple[str, str]:
