@@ -20,6 +20,7 @@ from edgert.wiring.search import Progress, Search, subject
 
 _SOMETHING = 0.05
 """Mean evidence of answers below which a model found nothing that its views agree on."""
+_NAMED = 4  # settings of a tie that are named
 _FITTING = 0.5
 """Fit with what a model remembers from which on that alone is enough for a verdict."""
 
@@ -30,7 +31,7 @@ def check(
     """Runs a model over the plausible settings on photographs and ranks them by evidence.
 
     The written setting is right as long as no other is clearly better: by two standard errors of the difference over
-    the photographs. Blocks for some ten runs of the engine per setting and photograph.
+    the photographs. Blocks for four to six runs of the engine per way to feed the model and photograph.
 
     Args:
         images: photographs or folders of them, showing what the model knows; at most 16 are used.
@@ -220,7 +221,7 @@ def ties_of(ranking: Ranking, chosen: Tally, photos: int) -> tuple[str, ...]:
         if tally is not chosen and len(groups) == 1 and (tally is best or not ranking.gap(best, tally).clear):
             ways.setdefault(groups[0], []).append(tally)
     for group, tallies in ways.items():
-        names = " and ".join(dict.fromkeys(named(tally.setting)[group] for tally in (chosen, *tallies)))
+        names = _listed(list(dict.fromkeys(named(tally.setting)[group] for tally in (chosen, *tallies))))
         equal = all(same_answers(chosen, tally) >= SAME for tally in tallies)
         these = "this photo" if photos == 1 else f"these {photos} photos"
         said.append(
@@ -229,6 +230,12 @@ def ties_of(ranking: Ranking, chosen: Tally, photos: int) -> tuple[str, ...]:
             else f"{group}: {names} cannot be told apart on {these}; try others"
         )
     return tuple(said)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    shown = [*names[:_NAMED], f"{more} others"] if more > 1 else list(names)
+    return f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def _summary(verdict: Verdict, name: str, findings: Sequence[Finding], ties: Sequence[str], photos: int) -> str:

@@ -26,8 +26,11 @@ _GRID, _INSET = 64, 0.06  # points across and down at which segmentations are co
 _SURENESS = 3
 """Power of the score with which an object counts. Wrong colours and scales cost a detector its sure objects first, and
 objects near the threshold come and go by chance."""
-_COUNTED = {"detect": 0.3, "keypoints": 0.3, "segment": 0.1}
-"""Measures that count: how much of them, at least, is a whole photograph's evidence. An object of score 0.67; a tenth
+_ACCIDENT, _DISTRUST = 1.0, 2.0
+"""One sure object in the control is an accident; what goes beyond it counts twice against the photograph's. A reading
+that takes background for objects finds a hundred in either, and a few more in one of them mean nothing."""
+_COUNTED = {"detect": 0.5, "keypoints": 0.5, "segment": 0.1}
+"""Measures that count: how much of them, at least, is a whole photograph's evidence. An object of score 0.8; a tenth
 of a bit."""
 
 
@@ -117,17 +120,14 @@ def _boxes(record: Detections | Keypoints, view: View | None = None) -> _Boxes:
 
 
 def _weigh_boxes(answers: Answers, photo: Photo) -> Evidence:
-    """Objects that all views show and the control does not, times the part of all objects that they are."""
+    """Objects that all views show, times the part of all objects that they are, times the part that is not chance."""
     views = [_boxes(record, view) for record, view in zip(answers.records, photo.views, strict=True)]
-    frame = photo.control.frame
-    height, width = photo.picture.shape[:2]
-    boxes, weights, classes = _boxes(answers.control)
-    control = boxes * np.array([width / frame.width, height / frame.height] * 2, np.float32), weights, classes
-    found = float(np.mean([view[1].sum() for view in views]))
+    found = float(np.mean([weights.sum() for _, weights, _ in views]))
     confirmed = float(np.mean([_agreement(first, second) for first, second in combinations(views, 2)]))
-    chance = float(weights.sum())
-    real = max(confirmed - _agreement(views[0], control), 0.0)
-    return Evidence(found, confirmed, chance, real * real / (found + chance) if real else 0.0)
+    chance = float(_boxes(answers.control)[1].sum())
+    doubt = _DISTRUST * max(chance - _ACCIDENT, 0.0)
+    value = confirmed * (confirmed / found) * max(1 - doubt / found, 0.0) if found else 0.0
+    return Evidence(found, confirmed, chance, value)
 
 
 def _agreement(first: _Boxes, second: _Boxes) -> float:

@@ -97,7 +97,8 @@ class Ranking:
         photos = sorted(first.evidence.keys() & second.evidence.keys())
         differences = self.values(first, photos) - self.values(second, photos)
         count, mean = len(photos), float(differences.mean())
-        prior = PRIOR_SPREAD**2 * (1 + len(self.memories))  # each adds what a single photograph can get wrong
+        kinds = 1 if first.setting.input == second.setting.input else 1 + len(self.memories)
+        prior = PRIOR_SPREAD**2 * kinds  # each adds what a single photograph can get wrong
         squares = PRIOR_PHOTOS * prior + float(((differences - mean) ** 2).sum())
         error = math.sqrt(squares / (PRIOR_PHOTOS + count - 1) / count)
         return Gap(mean, mean / error)

@@ -45,7 +45,7 @@ def readings(
     fitting = [task for task in tasks if _why_not(task, shapes, network) is None]
     if not fitting:
         raise _nothing_fits(tasks, looks, shapes, network)
-    return [variant for task in fitting for variant in variants(task)]
+    return _distinct([variant for task in fitting for variant in variants(task)])
 
 
 def decoder_of(task: TaskConfig, labels: tuple[str, ...], engine: Engine, network: Size) -> CheckedDecoder:
@@ -62,6 +62,16 @@ def task_of(found: Guess) -> TaskConfig:
     """The section ``task:`` that a guess means."""
     task: TaskConfig = TypeAdapter(TaskConfig).validate_python({found.task: found.decoder})
     return task
+
+
+def _distinct(tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
+    """Those that make different decoders, the first of equals."""
+    kept: list[tuple[TaskConfig, object]] = []
+    for task in tasks:
+        decoder = decoder_for(task, ())
+        if all(decoder != other for _, other in kept):
+            kept.append((task, decoder))
+    return [task for task, _ in kept]
 
 
 def _is_same(found: Guess, written: TaskConfig | None) -> bool:

@@ -1,11 +1,12 @@
 """How often ``edgert check`` is right: every model of the evaluation data whose preprocessing is documented.
 
-    python tests/bench/bench_check.py [--json FILE] [--photos 8] [--trials 8] [--models yolox_nano_416,...]
+    python -m tests.bench.bench_check [--json FILE] [--photos 8] [--trials 8] [--models yolox_nano_416,...]
 
 Each trial draws photographs at random and asks twice: of a pipeline file wired as documented, and of one wired with
 the defaults (letterbox, RGB, 0-255). Counted per model, with 1 photograph and with several:
 
-* first: of all colours, scales and decoders, placed as documented, the documented ones have the most evidence
+* first: of all colours, scales and decoders, placed as documented, the documented ones have the most evidence (a
+  scale within 1 % of the documented one counts as it)
 * placed: of all settings, the documented one has the most evidence, its placement included
 * kept: the documented file is called fine (first, or tied with the first)
 * blamed: the documented file is called wrong, which it is not
@@ -108,6 +109,18 @@ def _first_as_placed(report: CheckReport) -> Row:
     return next(row for row in report.rows if all(row.setting["input"].get(key) == own.get(key) for key in keys))
 
 
+def _is_documented(row: Row, report: CheckReport) -> bool:
+    """Whether a setting is the documented one, or makes values within 1 % of its range of it (127/128 for 127.5)."""
+    own = next(row for row in report.rows if row.written)
+    if (row.names["color"], row.names["task"]) != (own.names["color"], own.names["task"]):
+        return False
+    ends = []
+    for setting in (row.setting["input"], own.setting["input"]):
+        mean, std = (np.broadcast_to(np.asarray(setting[key], float), 3) for key in ("mean", "std"))
+        ends.append(np.stack([(0 - mean) / std, (255 - mean) / std]))
+    return bool(np.abs(ends[0] - ends[1]).max() <= 0.01 * np.ptp(ends[1], axis=0).max())
+
+
 def _short(value: tuple[float, ...]) -> Any:
     return value[0] if len(value) == 1 else [round(item, 6) for item in value]
 
@@ -123,7 +136,7 @@ def measure(model: str, count: int, trials: int, folder: Path) -> dict[str, Any]
         right = run_check(pipeline_text(model, task, recipe), photos, folder)
         size = next((part for part in recipe.split(", ") if part.startswith("size")), "")
         wrong = run_check(pipeline_text(model, task, size), photos, folder)
-        shares["first"] += _first_as_placed(right).written / trials
+        shares["first"] += _is_documented(_first_as_placed(right), right) / trials
         shares["placed"] += right.rows[0].written / trials
         shares["kept"] += (right.verdict != "wrong") / trials
         shares["unclear"] += (right.verdict == "unclear") / trials

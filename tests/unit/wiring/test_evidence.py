@@ -46,11 +46,16 @@ def test_another_class_confirms_nothing() -> None:
     assert seen(boxes([[10, 10, 30, 30]]), boxes([[34, 10, 54, 30]], classes=4), boxes(NOWHERE)).value == 0
 
 
-def test_what_the_control_shows_in_the_same_place_does_not_count() -> None:
-    everywhere = [[0.0, 0.0, 64.0, 64.0]]
+def test_a_model_that_finds_as_much_in_the_control_finds_nothing() -> None:
+    everywhere = [[0.0, 0.0, 64.0, 64.0]] * 20
     found = seen(boxes(everywhere), boxes(everywhere), boxes(everywhere))
-    assert found.confirmed == pytest.approx(0.8**3)
+    assert found.confirmed == pytest.approx(20 * 0.8**3)
     assert found.value == 0
+
+
+def test_one_object_in_the_control_is_an_accident() -> None:
+    first, second = boxes([[10, 10, 30, 30]]), boxes([[34, 10, 54, 30]])
+    assert seen(first, second, boxes([[40, 0, 60, 20]])).value == seen(first, second, boxes(NOWHERE)).value
 
 
 def test_unconfirmed_objects_lower_the_value_and_scores_beyond_1_count_as_1() -> None:
@@ -117,7 +122,7 @@ def test_records_that_only_the_user_knows_weigh_nothing() -> None:
 
 def test_counts_are_parts_of_the_best_setting_and_never_of_less_than_one_object() -> None:
     assert relative([4.0, 2.0], "detect") == [1.0, 0.5]
-    assert relative([0.15, 0.03], "detect") == pytest.approx([0.5, 0.1])
+    assert relative([0.15, 0.03], "detect") == pytest.approx([0.3, 0.06])
     assert relative([0.7, 0.9], "classify") == [0.7, 0.9]
 
 
