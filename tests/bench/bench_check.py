@@ -49,7 +49,7 @@ RECIPES = {
     ),
     "fastestdet": ("detect: fastestdet", "resize: stretch, interpolation: area, color: bgr, std: 255", "coco"),
     "ultraface_rfb_320": ("detect: ssd", "resize: stretch, color: rgb, mean: 127, std: 128", "people"),
-    "deeplab_v3_mnv2_05": ("segment: argmax", "resize: stretch, color: rgb, mean: 127.5, std: 127.5", "coco"),
+    "deeplab_v3_mnv2_05": ("segment: argmax", "resize: stretch, color: rgb, mean: 127.5, std: 127.5", "people"),
     "ppocr_mobile_v2_det_ch": (
         "segment: threshold",
         "size: 320x320, resize: stretch, color: rgb, mean: [123.675, 116.28, 103.53], std: [58.395, 57.12, 57.375]",

@@ -69,7 +69,7 @@ def test_the_documented_colour_and_scale_win_or_tie_on_eight_photographs(tmp_pat
     ("model", "count", "recipe"),
     [
         ("fastestdet", 8, "resize: stretch, color: rgb, std: 255"),
-        pytest.param("yolox_nano_416", 8, "resize: letterbox, color: rgb", marks=pytest.mark.slow),
+        pytest.param("yolox_nano_416", 16, "resize: letterbox, color: rgb", marks=pytest.mark.slow),
     ],
 )
 def test_rgb_for_bgr_is_told_by_line_and_value(tmp_path: Path, model: str, count: int, recipe: str) -> None:
