@@ -18,8 +18,8 @@ from edgert.budget.meter import peak_rss_bytes
 from edgert.clock import REAL, Clock
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import StageError, nearest
-from edgert.runtime import Inlet, Node, Result, Runner, Summary, summarise
-from edgert.runtime.edge import connect
+from edgert.runtime import Node, Result, Runner, Summary, summarise
+from edgert.runtime.edge import connect, disconnect
 from edgert.stages.sink.callback import CallbackSink
 from edgert.stages.source.api import ApiSource
 
@@ -126,10 +126,11 @@ class Pipeline:
         node, tap = self._node(stage), Node(f"results of {stage}", _NO_WORK)
         live = self._assembly.live
         connect(node, tap, self._assembly.streams[stage], 1 if live else _TAP_QUEUE, "oldest" if live else "never")
+        self._runner.listen(tap.inlet)
         self.start()
         if not self._runner.is_working(node):
             tap.inlet.channels[0].close()
-        return Results(tap.inlet, stage, timeout, self._runner)
+        return Results(node, tap, stage, timeout, self._runner)
 
     def submit(self, array: Any, stage: str | None = None, **options: Any) -> None:
         """Pushes a picture into a ``source: api`` stage, without copying it.
@@ -192,11 +193,14 @@ class Pipeline:
 
 
 class Results(Iterator[Result]):
-    """See :meth:`Pipeline.results`. Close it, or use it as a context manager, to stop listening early."""
+    """See :meth:`Pipeline.results`. Close it, use it as a context manager, or drop it, to stop listening early."""
 
-    def __init__(self, inlet: Inlet, stage: str, timeout_s: float | None, runner: Runner) -> None:
-        self._inlet, self._stage, self._timeout_s, self._runner = inlet, stage, timeout_s, runner
+    def __init__(self, node: Node, tap: Node, stage: str, timeout_s: float | None, runner: Runner) -> None:
+        self._node, self._tap, self._stage, self._timeout_s, self._runner = node, tap, stage, timeout_s, runner
         self._held: Result | None = None
+
+    def __del__(self) -> None:
+        self.close()
 
     def __enter__(self) -> Results:
         return self
@@ -207,7 +211,7 @@ class Results(Iterator[Result]):
     def __next__(self) -> Result:
         self._release()
         try:
-            item = self._inlet.get(self._timeout_s)
+            item = self._tap.inlet.get(self._timeout_s)
         except queue.Empty:
             self._runner.raise_error()
             raise ResultTimeout(
@@ -223,7 +227,8 @@ class Results(Iterator[Result]):
     def close(self) -> None:
         """Stops listening: the pipeline no longer waits for this reader."""
         self._release()
-        self._inlet.abandon()
+        self._runner.forget(self._tap.inlet)
+        disconnect(self._node, self._tap)
 
     def _release(self) -> None:
         if self._held is not None:

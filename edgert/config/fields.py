@@ -34,11 +34,19 @@ class Section(BaseModel):
 
 
 def _resolve(value: object, info: ValidationInfo) -> object:
-    """Paths in the file are relative to the file."""
     if not isinstance(value, (str, Path)) or not str(value):
         raise ValueError("expected a path")
-    base = (info.context or {}).get("directory", Path())
-    return Path(base) / Path(value).expanduser()
+    return beside(Path(value), Path((info.context or {}).get("directory", Path())))
+
+
+def beside(path: Path, directory: Path) -> Path:
+    """An input's path: relative to the pipeline file, or, where nothing is there, to the current folder.
+
+    The second is for ``--set``, whose paths are typed by somebody who stands in the current folder.
+    """
+    path = path.expanduser()
+    there = directory / path
+    return path.absolute() if not there.exists() and path.exists() else there
 
 
 def _output(value: object) -> object:

@@ -17,3 +17,10 @@ def connect(producer: Node, consumer: Node, streams: frozenset[str], capacity: i
     consumer.carried.append(streams)
     consumer.producers.append(producer)
     producer.outlets = (*producer.outlets, channel)
+
+
+def disconnect(producer: Node, consumer: Node) -> None:
+    """Undoes :func:`connect`, also while the producer runs: it no longer waits for this consumer."""
+    gone = consumer.inlet.channels
+    producer.outlets = tuple(outlet for outlet in producer.outlets if outlet not in gone)
+    consumer.inlet.abandon()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from edgert.clock import REAL, Clock
 from edgert.errors import EdgertError, StageError
+from edgert.runtime.channel import Inlet
 from edgert.runtime.worker import Node, Worker
 
 DRAIN_S = 1.2
@@ -38,6 +39,7 @@ class Runner:
         self._error_lock = threading.Lock()
         self._workers = [Worker(node, clock, self._stop, self._fail) for node in nodes]
         self._drain: threading.Timer | None = None
+        self._listeners: list[Inlet] = []
         self.started_ns = self.ended_ns = 0
 
     @property
@@ -97,6 +99,7 @@ class Runner:
     def shut_down(self) -> None:
         """Stops and waits. Raises the first error, or StageError naming a stage that does not end."""
         self.stop()
+        self._abandon_listeners()
         if not self.wait(DRAIN_S + _LEAVE_S):
             stuck = ", ".join(worker.node.name for worker in self._workers if worker.is_alive())
             raise StageError(
@@ -109,6 +112,19 @@ class Runner:
             self._error = self._error or self._located(error)
         self.stop()
 
+    def listen(self, inlet: Inlet) -> None:
+        """Notes a reader outside the pipeline, so that one who stopped reading does not hold up its end."""
+        self._listeners = [*self._listeners, inlet]
+
+    def forget(self, inlet: Inlet) -> None:
+        """The reader is gone."""
+        self._listeners = [other for other in self._listeners if other is not inlet]
+
     def _discard(self) -> None:
+        self._abandon_listeners()
         for node in self.nodes:
             node.inlet.abandon()
+
+    def _abandon_listeners(self) -> None:
+        for inlet in self._listeners:
+            inlet.abandon()

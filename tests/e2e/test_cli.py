@@ -110,7 +110,7 @@ def test_a_full_disk_stops_it_and_what_was_written_stays(endless: Path) -> None:
         ("stages.find.from=paint", "cycle"),
         ("stages.find.infer=part", "did you mean 'parts'"),
         ("budgets.power=15", "no unit"),
-        ("stages.belt.source=nope.mp4", "no such file"),
+        ("stages.belt.source=nope.mp4", "there is no such file"),
         ("stages.belt.source=synthetic:conveyer", "did you mean"),
         ("stages.belt.source=${NOT_SET_ANYWHERE}", "NOT_SET_ANYWHERE"),
     ],

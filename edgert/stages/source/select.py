@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from edgert.clock import Clock
+from edgert.config.fields import beside
 from edgert.config.stage import SourceStage
 from edgert.errors import ConfigError, nearest
 from edgert.memory import Counter
@@ -14,11 +16,15 @@ from edgert.runtime.stage import Source
 from edgert.stages.source import rtsp
 from edgert.stages.source.redact import redact
 
+log = logging.getLogger("edgert.source")
+
 _PREFIXES = ("v4l2://", "usb:", "images:", "gst:", "synthetic:", "file:", *(f"{name}://" for name in rtsp.SCHEMES))
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):")  # two letters at least: C:\ is a path
 
 _OWN_SIZE = "its frames have the size they were made in; models and sinks scale for themselves"
 _NO_END = "a live stream has no end to start again from"
+# Told but not refused, so that anything can stand in for a camera: --set stages.camera.source=clip.mp4
+_ASKED_OF_CAMERAS = ("size", "format")
 _UNUSED: dict[str, dict[str, str]] = {
     "file": {"size": _OWN_SIZE, "format": "it is a camera's option"},
     "network": {"size": _OWN_SIZE, "loop": _NO_END, "format": "the camera's own settings decide it"},
@@ -42,7 +48,8 @@ def source_for(name: str, config: SourceStage, counter: Counter, clock: Clock, d
         directory: of the pipeline file; relative paths start there.
 
     Raises:
-        ConfigError: unknown kind or scene, or an option that this kind has no use for.
+        ConfigError: unknown kind or scene, or an option that this kind has no use for; those that are asked of
+            cameras are only warned about.
         StageError: a file or folder is missing or cannot be read.
         DeviceError: a library that the kind needs is missing.
     """
@@ -100,7 +107,7 @@ def _kind_of_path(path: Path) -> str:
 
 
 def _path(text: str, directory: Path) -> Path:
-    return (directory / Path(text).expanduser()).absolute()
+    return beside(Path(text), directory).absolute()
 
 
 def _camera(name: str, config: SourceStage, counter: Counter, clock: Clock, where: str) -> Source:
@@ -117,11 +124,13 @@ def _camera(name: str, config: SourceStage, counter: Counter, clock: Clock, wher
 
 def _refuse_unused(kind: str, config: SourceStage, where: str) -> None:
     for option, why in _UNUSED.get(kind, {}).items():
-        if getattr(config, option):
-            noun = {"file": "a video file", "network": "a network stream", "api": "source: api"}.get(kind, kind)
-            raise ConfigError(
-                f"{option}: has no meaning for {noun}", why=why, where=f"{where}.{option}", fix=f"leave {option}: out"
-            )
+        if not getattr(config, option):
+            continue
+        noun = {"file": "a video file", "network": "a network stream", "api": "source: api"}.get(kind, kind)
+        told = f"{option}: has no meaning for {noun}"
+        if option not in _ASKED_OF_CAMERAS:
+            raise ConfigError(told, why=why, where=f"{where}.{option}", fix=f"leave {option}: out")
+        log.warning("%s.%s: %s; %s", where, option, told.partition(": ")[2], why)
 
 
 def _unknown(source: str, where: str) -> ConfigError:

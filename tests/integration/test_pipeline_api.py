@@ -1,0 +1,144 @@
+"""The Python API: pull, push and callbacks, and what leaving the block gives back."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import edgert
+from edgert.errors import StageError
+from tests.helpers.command import ROOT
+
+ASSETS = ROOT / "pipelines" / "assets"
+SCENE = '{{source: "synthetic:conveyor", size: 320x240, fps: 30, limit: {limit}}}'
+
+
+def write(folder: Path, source: str, more: str = "") -> Path:
+    path = folder / "p.yaml"
+    path.write_text(
+        f"models:\n  parts: {{onnx: {ASSETS}/parts.onnx, task: {{detect: yolox, labels: {ASSETS}/parts.txt}},"
+        f" input: {{std: 255}}}}\nstages:\n  belt: {source}\n  find: {{infer: parts, from: belt}}\n{more}"
+    )
+    return path
+
+
+def threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("edgert:")}
+
+
+def test_pulling_gives_every_frame_of_a_file_in_order(tmp_path: Path) -> None:
+    with edgert.Pipeline(write(tmp_path, SCENE.format(limit=12))) as pipeline:
+        results = list(pipeline.results("find", timeout=20))
+        assert pipeline.wait(10)
+        summary = pipeline.summary()
+    assert [result.frame.index for result in results] == list(range(12))
+    assert all(result.detections.labels for result in results)
+    assert [r.timestamp_ns for r in results] == sorted(r.timestamp_ns for r in results)
+    assert (summary.frames_in, summary.dropped, summary.copies_per_frame) == (12, 0, 0.0)
+    assert not threads()
+
+
+def test_a_kept_array_stays_as_it_is(tmp_path: Path) -> None:
+    with edgert.Pipeline(write(tmp_path, SCENE.format(limit=40))) as pipeline:
+        results = pipeline.results("belt", timeout=20)
+        kept = np.asarray(next(results).frame)
+        before = kept.copy()
+        assert sum(1 for _ in results) == 39
+    np.testing.assert_array_equal(kept, before)
+
+
+@pytest.mark.parametrize("hold", [True, False], ids=["held", "dropped"])
+def test_a_reader_who_stops_reading_holds_nobody_up(tmp_path: Path, hold: bool) -> None:
+    with edgert.Pipeline(write(tmp_path, SCENE.format(limit=100_000))) as pipeline:
+        results = pipeline.results("find", timeout=20)
+        next(results)
+        if not hold:
+            del results
+            assert next(pipeline.results("find", timeout=20)).frame.index > 0
+    assert not threads()
+
+
+def test_asking_again_and_again_leaves_nothing_behind(tmp_path: Path) -> None:
+    with edgert.Pipeline(write(tmp_path, SCENE.format(limit=100_000))) as pipeline:
+        for _ in range(5):
+            next(pipeline.results("find", timeout=20))
+        assert len(pipeline._node("find").outlets) == 0
+
+
+def test_pushing_copies_nothing(tmp_path: Path) -> None:
+    picture = np.full((240, 320, 3), 90, np.uint8)
+    with edgert.Pipeline(write(tmp_path, "{source: api}")) as pipeline:
+        results = pipeline.results("find", timeout=20)
+        for index in range(3):
+            pipeline.submit(picture)
+            result = next(results)
+            assert result.frame.index == index
+            assert np.shares_memory(np.asarray(result.frame), picture)
+            assert np.shares_memory(np.from_dlpack(result.frame), picture)
+        pipeline.finish()
+        assert list(results) == []
+        assert pipeline.summary().copies_per_frame == 0
+
+
+def test_pushing_from_several_threads(tmp_path: Path) -> None:
+    picture = np.zeros((240, 320, 3), np.uint8)
+    with edgert.Pipeline(write(tmp_path, "{source: api, queue: 4}")) as pipeline:
+        results = pipeline.results("find", timeout=20)
+        pushers = [threading.Thread(target=lambda: [pipeline.submit(picture) for _ in range(10)]) for _ in range(3)]
+        for pusher in pushers:
+            pusher.start()
+        assert [next(results).frame.index for _ in range(30)] == list(range(30))
+        for pusher in pushers:
+            pusher.join()
+
+
+def test_callbacks_get_every_result(tmp_path: Path) -> None:
+    seen: dict[str, list[int]] = {"find": [], "tell": []}
+    path = write(tmp_path, SCENE.format(limit=10), "  tell: {sink: callback, from: find}\n")
+    callbacks = {name: (lambda result, to=to: to.append(result.frame.index)) for name, to in seen.items()}
+    with edgert.Pipeline(path, callbacks=callbacks) as pipeline:
+        pipeline.run()
+    assert seen == {"find": list(range(10)), "tell": list(range(10))}
+
+
+def test_an_error_in_a_callback_stops_the_run_and_is_raised(tmp_path: Path) -> None:
+    def fail(result: edgert.Result) -> None:
+        raise ZeroDivisionError("no parts")
+
+    with (
+        pytest.raises(StageError, match="ZeroDivisionError: no parts"),
+        edgert.Pipeline(write(tmp_path, SCENE.format(limit=100_000)), callbacks={"find": fail}) as pipeline,
+    ):
+        pipeline.run()
+    assert not threads()
+
+
+def test_waiting_too_long_is_a_timeout(tmp_path: Path) -> None:
+    with edgert.Pipeline(write(tmp_path, "{source: api}")) as pipeline:
+        with pytest.raises(TimeoutError, match="no result from 'find' within"):
+            next(pipeline.results("find", timeout=0.05))
+        with pytest.raises(StageError, match="did you mean 'find'"):
+            pipeline.results("fnd")
+
+
+def test_one_model_alone(tmp_path: Path) -> None:
+    with edgert.load_engine(ASSETS / "parts.onnx") as engine:
+        array = np.zeros(engine.inputs[0].shape, np.float32)
+        first = engine(array)
+        assert isinstance(first, np.ndarray)
+        assert first.shape == engine.outputs[0].shape
+        np.testing.assert_array_equal(first, engine(**{engine.inputs[0].name: array}))
+        with pytest.raises(edgert.EdgertError, match="got float64"):
+            engine(array.astype(np.float64))
+        with pytest.raises(edgert.EdgertError, match="is missing"):
+            engine()
+        others: list[np.ndarray] = []
+        callers = [threading.Thread(target=lambda: others.append(engine(array))) for _ in range(3)]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
+    assert all(np.array_equal(first, other) for other in others)
