@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import cv2
+
 from edgert.artifact import FileStore, cache_folder
 from edgert.backend import DEFAULT_PROFILE, Engine, EngineOptions, Shapes, backend
 from edgert.board.host import core_count, share_cores
@@ -63,6 +65,8 @@ class Assembly:
         counter: copies and allocations of this pipeline.
         live: whether all sources are cameras or the like.
         stats: the state of the run as plain data, for live pages; set by whoever runs it.
+        opencv_threads: how many OpenCV had before. While a pipeline lives it has one per caller: pictures of network
+            size are too small to share out, and its pool fights the engine's for cores.
     """
 
     nodes: list[Node]
@@ -71,15 +75,17 @@ class Assembly:
     counter: Counter
     live: bool
     stats: Callable[[], Mapping[str, object]] = field(default=dict)
+    opencv_threads: int = -1
 
     def node(self, name: str) -> Node:
         """The node of a stage."""
         return next(node for node in self.nodes if node.name == name)
 
     def close(self) -> None:
-        """Gives the engines back, once no thread runs."""
+        """Gives the engines back, once no thread runs, and OpenCV its threads."""
         for engine in self.engines.values():
             engine.close()
+        cv2.setNumThreads(self.opencv_threads)
 
 
 def assemble(
@@ -131,7 +137,10 @@ class _Assembler:
                 connect(nodes[other], heads.get(name, nodes[name]), streams[other], capacity, drop)
         everything = [node for name in nodes for node in (heads.get(name), nodes[name]) if node is not None]
         live = all(self._is_live(node) for node in nodes.values() if isinstance(node.work, Source))
-        self.assembly = Assembly(everything, streams, self.engines, self.counter, live)
+        self.assembly = Assembly(
+            everything, streams, self.engines, self.counter, live, opencv_threads=cv2.getNumThreads()
+        )
+        cv2.setNumThreads(1)
         return self.assembly
 
     @staticmethod

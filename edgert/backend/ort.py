@@ -256,8 +256,6 @@ def _settings(options: EngineOptions) -> Any:
     settings.inter_op_num_threads = 1
     settings.intra_op_num_threads = options.threads or 0
     settings.log_severity_level = 3  # its warnings name nodes of the optimised graph, which help nobody
-    # Spinning threads win microseconds for one engine alone and take whole cores from decoding beside it.
-    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return settings
 
 

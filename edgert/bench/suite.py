@@ -38,7 +38,7 @@ def bench(target: Path, quick: bool = False) -> Iterator[Figure]:
     if not models:
         raise ConfigError(f"{target} has no models", why="there is nothing to compare a pipeline with")
     for model in models.values():
-        yield overhead(model, rounds)
+        yield overhead(model, rounds, bar=None)
     yield hop(rounds)
     yield from growth()
     with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
