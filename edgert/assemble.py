@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import cv2
-
 from edgert.artifact import FileStore, cache_folder
 from edgert.backend import DEFAULT_PROFILE, Engine, EngineOptions, Shapes, backend
 from edgert.board.host import core_count, share_cores
@@ -37,11 +35,12 @@ from edgert.runtime.edge import connect
 from edgert.stages.decode.base import Decoder
 from edgert.stages.decode.select import decoder_for
 from edgert.stages.draw import Draw
-from edgert.stages.infer import LANES, Fill, Infer, InferCrops, Lane, Run
+from edgert.stages.infer import Gather, Infer, InferCrops, Lane
 from edgert.stages.label import read_labels
 from edgert.stages.preprocess import Preprocessor, layout_of
 from edgert.stages.python import python_stage
 from edgert.stages.region import CropDetections, CropRegion
+from edgert.stages.resample import set_opencv_threads
 from edgert.stages.sink.select import sink_for
 from edgert.stages.source.select import source_for
 from edgert.stages.track import Track
@@ -51,6 +50,8 @@ Callback = Callable[[Result], object]
 FILE_QUEUE, LIVE_QUEUE, STAGE_QUEUE = 4, 1, 2
 """Results that may wait: after a file, ahead of the decoder's bursts; after a camera, only the newest; elsewhere, one
 being made while one is taken."""
+MOST_REPLICAS = 4
+"""Each has tensors of its own; beyond four, an engine gets more threads instead."""
 _ASSUMED_RATE_HZ = 30.0  # of a stream whose rate nobody told
 
 
@@ -85,7 +86,7 @@ class Assembly:
         """Gives the engines back, once no thread runs, and OpenCV its threads."""
         for engine in self.engines.values():
             engine.close()
-        cv2.setNumThreads(self.opencv_threads)
+        set_opencv_threads(self.opencv_threads)
 
 
 def assemble(
@@ -118,29 +119,34 @@ class _Assembler:
         self.counter = Counter()
         self.engines: dict[str, Engine] = {}
         self.assembly: Assembly | None = None
+        self.live = False  # whether any source is
 
     def build(self) -> Assembly:
         stages = self.config.stages
         streams = sources_of(stages)
         nodes: dict[str, Node] = {}
-        heads: dict[str, Node] = {}  # where a stage takes its input, if not in the node of its name
-        for name in order(stages):
-            live = any(self._is_live(nodes[source]) for source in streams[name] if source in nodes)
-            made = self._work(name, stages[name], live)
-            nodes[name] = Node(name, made.pop())
-            if made:
-                heads[name] = Node(f"{name}:fill", made.pop())
-                connect(heads[name], nodes[name], streams[name], 1, "never")
+        heads: dict[
+            str, list[Node]
+        ] = {}  # the nodes that take a stage's input, where these are not the one of its name
+        sources_first = sorted(order(stages), key=lambda name: not isinstance(stages[name], SourceStage))
+        for name in sources_first:
+            self.live = any(self._is_live(node) for node in nodes.values())
+            *replicas, last = self._work(name, stages[name])
+            nodes[name] = Node(name, last)
+            heads[name] = [Node(f"{name}:{n}", replica) for n, replica in enumerate(replicas)] or [nodes[name]]
+            for head in heads[name]:
+                if head is not nodes[name]:
+                    connect(head, nodes[name], streams[name], STAGE_QUEUE, "never")
         for name, stage in stages.items():
             for other in inputs_of(stage):
                 capacity, drop = self._edge(nodes[other], stages[other], stage)
-                connect(nodes[other], heads.get(name, nodes[name]), streams[other], capacity, drop)
-        everything = [node for name in nodes for node in (heads.get(name), nodes[name]) if node is not None]
+                for head in heads[name]:
+                    connect(nodes[other], head, streams[other], capacity, drop)
+        everything = [node for name in nodes for node in dict.fromkeys([*heads[name], nodes[name]])]
         live = all(self._is_live(node) for node in nodes.values() if isinstance(node.work, Source))
         self.assembly = Assembly(
-            everything, streams, self.engines, self.counter, live, opencv_threads=cv2.getNumThreads()
+            everything, streams, self.engines, self.counter, live, opencv_threads=set_opencv_threads(1)
         )
-        cv2.setNumThreads(1)
         return self.assembly
 
     @staticmethod
@@ -156,11 +162,11 @@ class _Assembler:
         drop = after.drop or (asked and asked.drop) or ("oldest" if live else "never")
         return queue, drop
 
-    def _work(self, name: str, stage: StageConfig, live: bool) -> list[Source | Stage]:
-        """What runs a stage: one thing, or two in a row."""
+    def _work(self, name: str, stage: StageConfig) -> list[Source | Stage]:
+        """What runs a stage: one thing, or replicas and what gathers from them."""
         where = self.file.where("stages", name)
         try:
-            return self._infer(name, stage, live) if isinstance(stage, InferStage) else [self._make(name, stage, where)]
+            return self._infer(name, stage) if isinstance(stage, InferStage) else [self._make(name, stage, where)]
         except EdgertError as error:
             raise self.file.located(error, where)  # noqa: B904 - the same error, with its place
 
@@ -196,17 +202,19 @@ class _Assembler:
         every = max((stage.every for stage in before if isinstance(stage, InferStage)), default=1)
         return min(rates, default=_ASSUMED_RATE_HZ) / every
 
-    def _infer(self, name: str, stage: InferStage, live: bool) -> list[Source | Stage]:
+    def _infer(self, name: str, stage: InferStage) -> list[Source | Stage]:
         model = self.config.models[stage.infer]
         try:
             engine = self._engine(stage.infer, model)
             if stage.crop is not None:
                 lane = self._lane(stage, engine, model)
                 return [InferCrops(name, lane, stage.crop, stage.every)]
-            if live:
-                return [Infer(name, self._lane(stage, engine, model), stage.every)]
-            lanes = [self._lane(stage, engine, model) for _ in range(LANES)]
-            return [Fill(lanes, stage.every), Run(name, lanes)]
+            count = self._replicas(stage.infer)
+            lanes = [self._lane(stage, engine, model) for _ in range(count)]
+            infers: list[Source | Stage] = [
+                Infer(name, lane, stage.every, replica, count) for replica, lane in enumerate(lanes)
+            ]
+            return infers if count == 1 else [*infers, Gather()]
         except EdgertError as error:
             raise self.file.located(error, self.file.where("models", stage.infer))  # noqa: B904 - with its place
 
@@ -232,12 +240,22 @@ class _Assembler:
         if name not in self.engines:
             if self.backend_name:
                 config = config.model_copy(update={"backend": self.backend_name})
-            self.engines[name] = build_engine(load(config.onnx), config, self._threads(config), self._batch(name))
+            self.engines[name] = build_engine(
+                load(config.onnx), config, self._threads(config) // self._replicas(name), self._batch(name)
+            )
         return self.engines[name]
 
     def _threads(self, config: ModelConfig) -> int:
         infers = [stage for stage in self.config.stages.values() if isinstance(stage, InferStage)]
         return config.threads or share_cores(core_count(), len(infers))
+
+    def _replicas(self, name: str) -> int:
+        """How many frames a model works on at a time: for files as many as it has threads, for cameras and crops one,
+        as waiting for a second frame would only add latency."""
+        users = [s for s in self.config.stages.values() if isinstance(s, InferStage) and s.infer == name]
+        if self.live or any(stage.crop is not None for stage in users):
+            return 1
+        return min(self._threads(self.config.models[name]), MOST_REPLICAS)
 
     def _batch(self, model: str) -> int:
         """Rows that a model of dynamic batch size is given: as many crops as any of its stages asks for."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import cycle
 
 from edgert.backend import Session
 from edgert.config import CropConfig
@@ -13,10 +11,6 @@ from edgert.stages.decode.base import Array, Decoder
 from edgert.stages.geometry import Geometry
 from edgert.stages.preprocess import Preprocessor
 from edgert.stages.region import crop_boxes
-
-LANES = 3
-"""Lanes that :class:`Fill` and :class:`Run` take turns on: one being filled, one waiting, one running. With at most one
-result waiting between the two, a lane comes round again only after its run has ended, so nobody has to wait for it."""
 
 
 class Lane:
@@ -67,11 +61,17 @@ class Lane:
 class Infer:
     """A stage that adds one model's record to every ``every``-th result; the others pass without.
 
-    Fills and runs in one thread: the shortest way for a frame, right for live sources.
+    Of several replicas, each takes every ``replicas``-th of those and lets the others pass, so that a join behind them
+    has every record again, in order. Files are worked on like that: two single-threaded runs of two frames keep two
+    cores busier than two threads that wait for each other at every node of one frame.
+
+    Args:
+        replica, replicas: which one of how many this is.
     """
 
-    def __init__(self, name: str, lane: Lane, every: int = 1) -> None:
+    def __init__(self, name: str, lane: Lane, every: int = 1, replica: int = 0, replicas: int = 1) -> None:
         self.name, self._lane, self._every = name, lane, every
+        self._replica, self._replicas = replica, replicas
 
     def open(self) -> None:
         """Warms the engine up."""
@@ -79,7 +79,8 @@ class Infer:
 
     def process(self, result: Result) -> Result:
         """See :class:`~edgert.runtime.Stage`."""
-        if result.frame.index % self._every:
+        turn, rest = divmod(result.frame.index, self._every)
+        if rest or turn % self._replicas != self._replica:
             return result
         (record,) = self._lane.run(self._lane.fill(result.frame))
         return result.with_output(self.name, record)
@@ -88,60 +89,18 @@ class Infer:
         """The engine belongs to the pipeline."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Filled(Result):
-    """A result whose frame stands in a lane's input, on its way from :class:`Fill` to :class:`Run`."""
-
-    lane: Lane | None = None
-    geometry: Geometry | None = None
-
-
-class Fill:
-    """The first half of inference in a thread of its own: it fills one lane while :class:`Run` runs another.
-
-    More frames per second for files, where every frame counts; a little more latency, as one more may wait.
-
-    Args:
-        lanes: :data:`LANES` of them, shared with a :class:`Run` that follows over a channel of capacity 1.
-    """
-
-    def __init__(self, lanes: Sequence[Lane], every: int = 1) -> None:
-        self._lanes, self._every = cycle(lanes), every
+class Gather:
+    """What stands behind replicas: the join of its inlet has already put their records together."""
 
     def open(self) -> None:
-        """Needs nothing: :class:`Run` warms the engine up."""
+        """Needs nothing."""
 
     def process(self, result: Result) -> Result:
-        """See :class:`~edgert.runtime.Stage`."""
-        if result.frame.index % self._every:
-            return result
-        lane = next(self._lanes)
-        return Filled(result.frame, result.outputs, result.picture, lane, lane.fill(result.frame))
+        """Passes it on."""
+        return result
 
     def close(self) -> None:
         """Has nothing to give back."""
-
-
-class Run:
-    """The second half: runs the lane that :class:`Fill` filled, and adds its record."""
-
-    def __init__(self, name: str, lanes: Sequence[Lane]) -> None:
-        self.name, self._lanes = name, lanes
-
-    def open(self) -> None:
-        """Warms every lane up."""
-        for lane in self._lanes:
-            lane.warm_up()
-
-    def process(self, result: Result) -> Result:
-        """See :class:`~edgert.runtime.Stage`."""
-        if not isinstance(result, Filled) or result.lane is None or result.geometry is None:
-            return result  # passed by, because of `every`
-        (record,) = result.lane.run(result.geometry)
-        return Result(result.frame, {**result.outputs, self.name: record}, result.picture)
-
-    def close(self) -> None:
-        """The engine belongs to the pipeline."""
 
 
 class InferCrops:

@@ -122,3 +122,10 @@ class Resampler:
     def _view(memory: U8, height: int, width: int, channels: int) -> U8:
         flat = memory[: height * width * channels]
         return flat.reshape(height, width) if channels == 1 else flat.reshape(height, width, channels)
+
+
+def set_opencv_threads(count: int) -> int:
+    """Sets how many threads OpenCV uses in this process (negative: its default); returns how many it had."""
+    before = cv2.getNumThreads()
+    cv2.setNumThreads(count)
+    return before

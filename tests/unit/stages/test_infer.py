@@ -8,9 +8,9 @@ import pytest
 
 from edgert.backend import EngineOptions, Session, backend
 from edgert.config import CropConfig, InputConfig
-from edgert.runtime import Crops, Frame, Result
+from edgert.runtime import Crops, Frame
 from edgert.stages.geometry import Geometry
-from edgert.stages.infer import LANES, Fill, Infer, InferCrops, Lane, Run
+from edgert.stages.infer import Gather, Infer, InferCrops, Lane
 from edgert.stages.preprocess import Preprocessor
 from tests.helpers import models
 from tests.helpers.frames import detections, frame_of, result_of
@@ -64,20 +64,20 @@ def test_every_third_frame_is_looked_at_and_the_others_pass() -> None:
     assert found == [True, False, False, True, False, False, True]
 
 
-def test_filling_and_running_apart_gives_the_same_as_together() -> None:
-    lanes = [lane(Means()) for _ in range(LANES)]
-    fill, run = Fill(lanes, every=2), Run("find", lanes)
-    fill.open()
-    run.open()
-    under_way = [fill.process(result_of(flat(10 * index, index), {"before": 1})) for index in range(2)]
-    out = []
-    for index in range(2, 12):  # one more is filled before the oldest is run, as the channel between them allows
-        under_way.append(fill.process(result_of(flat(10 * index, index), {"before": 1})))
-        out.append(run.process(under_way.pop(0)))
-    assert [result.outputs.get("find", (None,))[0] for result in out] == [
-        10 * index if index % 2 == 0 else None for index in range(10)
-    ]
-    assert all(type(result) is Result and result.outputs["before"] == 1 for result in out)
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_replicas_share_the_frames_and_together_leave_none_out(every: int) -> None:
+    replicas = [Infer("find", lane(Means()), every, replica, 3) for replica in range(3)]
+    gather = Gather()
+    for index in range(18):
+        frame = result_of(flat(10 * index, index), {"before": 1})
+        first, *others = (replica.process(frame) for replica in replicas)
+        for other in others:
+            first = first.merged(other)
+        taken = [r.process(frame).outputs.get("find", (None,))[0] for r in replicas]
+        assert len([value for value in taken if value is not None]) == (index % every == 0)
+        out = gather.process(first)
+        assert out.outputs.get("find", (None,))[0] == (10 * index if index % every == 0 else None)
+        assert out.outputs["before"] == 1
 
 
 class TestCrops:
