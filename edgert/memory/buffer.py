@@ -122,7 +122,7 @@ class Pool:
         self.counter.allocated()
         raw = np.empty(self.nbytes + ALIGN_BYTES, np.uint8)
         # np.frombuffer makes `root` the end of the base chain; plain slicing would point past it.
-        return np.frombuffer(memoryview(raw)[-raw.ctypes.data % ALIGN_BYTES :], np.uint8)
+        return np.frombuffer(raw.data[-raw.ctypes.data % ALIGN_BYTES :], np.uint8)
 
 
 def _references(root: U8) -> int:

@@ -11,7 +11,9 @@ import math
 
 from edgert.errors import StageError
 from edgert.memory import Counter, Pool
+from edgert.runtime.color import bgr_into
 from edgert.runtime.frame import U8
+from edgert.runtime.record import Result
 
 _IN_FLIGHT = 6  # being painted, waiting in a queue or two, in a sink, shown to a viewer
 
@@ -36,3 +38,15 @@ class Pictures:
         buffer, lease = lent
         lease.release()
         return buffer.reshape(shape)
+
+    def shown(self, result: Result) -> U8:
+        """(h, w, 3) BGR: the drawn picture, or the frame where nothing was drawn. Converting a frame is counted."""
+        if result.picture is not None:
+            return result.picture
+        frame = result.frame
+        if frame.format == "bgr":
+            return frame.planes[0]
+        picture = self.take((frame.height, frame.width, 3), frame.lease.counter)
+        bgr_into(frame, picture)
+        frame.lease.counter.copied(picture.nbytes)
+        return picture

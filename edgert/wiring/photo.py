@@ -111,7 +111,8 @@ def scrambled(picture: U8, seed: int = 0) -> U8:
     made = np.fft.irfft2(np.fft.rfft2(small, axes=(0, 1)) * phase, s=small.shape[:2], axes=(0, 1))
     spread = small.std(axis=(0, 1)) / np.maximum(made.std(axis=(0, 1)), 1e-6)
     made = (made - made.mean(axis=(0, 1))) * spread + small.mean(axis=(0, 1))
-    return np.clip(np.rint(made), 0, 255).astype(np.uint8)
+    shuffled: U8 = np.clip(np.rint(made), 0, 255).astype(np.uint8)
+    return shuffled
 
 
 def _view(picture: U8, x1: int, y1: int, x2: int, y2: int, mirrored: bool) -> View:

@@ -107,7 +107,8 @@ class Ranking:
         """One value per photograph: answers plus memory."""
         answers = np.array([self._relative(tally, photo) for photo in photos])
         memory = [_pseudo_values(m, [tally.looks[photo][n] for photo in photos]) for n, m in enumerate(self.memories)]
-        return np.sum([answers, *memory], axis=0)
+        total: F64 = np.sum([answers, *memory], axis=0)
+        return total
 
     def _relative(self, tally: Tally, photo: int) -> float:
         every = [other.evidence[photo].value for other in self.tallies if photo in other.evidence]

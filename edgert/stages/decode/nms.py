@@ -65,11 +65,11 @@ def strongest(scores: F32, limit: int) -> Index:
 def _survivors(over: Bool) -> Bool:
     """Rows of a block left by greedy suppression; ``over[i, j]`` says that they overlap, rows are by falling score."""
     over = over & _STRONGER[: len(over), : len(over)]
-    alive = ~over.any(axis=0)
+    alive: Bool = ~np.asarray(over.any(axis=0))
     if alive.all():
         return alive
     while True:
-        again = ~over[alive].any(axis=0)
+        again: Bool = ~np.asarray(over[alive].any(axis=0))
         if np.array_equal(again, alive):
             return alive
         alive = again

@@ -10,7 +10,6 @@ from typing import cast
 import cv2
 
 from edgert.errors import StageError
-from edgert.runtime.color import bgr_into
 from edgert.runtime.frame import U8
 from edgert.runtime.record import Result
 from edgert.stages.picture import Pictures
@@ -60,7 +59,7 @@ class ImagesSink:
             self._check_streams()
             path = fill(self.pattern, stream, result.frame.index)
             make_parent(path, self._where)
-            self._write(path, self._encode(self._picture(result)))
+            self._write(path, self._encode(self._pictures.shown(result)))
 
     def close(self) -> None:
         """Gives the buffers back; every file is closed already."""
@@ -74,17 +73,6 @@ class ImagesSink:
                 where=self._where,
                 fix="put {stream} into path",
             )
-
-    def _picture(self, result: Result) -> U8:
-        if result.picture is not None:
-            return result.picture
-        frame = result.frame
-        if frame.format == "bgr":
-            return frame.planes[0]
-        picture = self._pictures.take((frame.height, frame.width, 3), frame.lease.counter)
-        bgr_into(frame, picture)
-        frame.lease.counter.copied(picture.nbytes)
-        return picture
 
     def _encode(self, picture: U8) -> U8:
         try:
@@ -101,7 +89,7 @@ class ImagesSink:
     def _write(self, path: Path, data: U8) -> None:
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
-            part.write_bytes(data)
+            part.write_bytes(data.data)
             part.replace(path)
         except OSError as error:
             part.unlink(missing_ok=True)

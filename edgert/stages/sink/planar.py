@@ -5,7 +5,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from edgert.runtime.color import bgr_into, yuv_planes
+from edgert.runtime.color import yuv_planes
 from edgert.runtime.frame import U8, Color
 from edgert.runtime.record import Result
 from edgert.stages.picture import Pictures
@@ -33,21 +33,10 @@ class I420Writer:
             _copy_planes(yuv_planes(result.frame), packed, height)
             color = result.frame.color
         else:
-            cv2.cvtColor(self._picture(result)[:height, :width], cv2.COLOR_BGR2YUV_I420, dst=packed)
+            cv2.cvtColor(self._bgr.shown(result)[:height, :width], cv2.COLOR_BGR2YUV_I420, dst=packed)
             color = Color()  # what OpenCV makes: BT.601, limited range
         counter.copied(packed.nbytes)
         return packed, color
-
-    def _picture(self, result: Result) -> U8:
-        if result.picture is not None:
-            return result.picture
-        frame = result.frame
-        if frame.format == "bgr":
-            return frame.planes[0]
-        picture = self._bgr.take((frame.height, frame.width, 3), frame.lease.counter)
-        bgr_into(frame, picture)
-        frame.lease.counter.copied(picture.nbytes)
-        return picture
 
 
 def size_of(result: Result) -> tuple[int, int]:

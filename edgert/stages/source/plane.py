@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
@@ -85,10 +85,11 @@ def _as_planes(frame: VideoFrame, pixel_format: PixelFormat) -> tuple[U8, ...]:
 
 def _as_array(plane: VideoPlane, channels: int) -> U8:
     width, height, line_bytes = plane.width, plane.height, plane.line_size
+    memory: Any = plane  # offers the buffer protocol, which its types do not tell
     if channels == 1:
-        array: U8 = np.ndarray((height, width), np.uint8, plane, strides=(line_bytes, 1))
+        array: U8 = np.ndarray((height, width), np.uint8, memory, strides=(line_bytes, 1))
     else:
-        array = np.ndarray((height, width, channels), np.uint8, plane, strides=(line_bytes, channels, 1))
+        array = np.ndarray((height, width, channels), np.uint8, memory, strides=(line_bytes, channels, 1))
     return array
 
 
