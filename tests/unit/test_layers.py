@@ -27,7 +27,7 @@ LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 DOORS = {
     "onnx": ("edgert/graph/",),
     "google": ("edgert/graph/",),
-    "onnxruntime": ("edgert/backend/ort.py",),
+    "onnxruntime": ("edgert/backend/ort/",),
     "av": ("edgert/stages/source/", "edgert/stages/sink/video.py"),
     "gi": ("edgert/stages/source/gst.py",),
     "yaml": ("edgert/config/document.py", "edgert/board/record.py", "edgert/wiring/"),
