@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 
 from edgert.artifact import FileStore, cache_folder
-from edgert.assemble import FILE_QUEUE, MOST_REPLICAS, STAGE_QUEUE, build_engine, picture_input
+from edgert.assemble import FILE_QUEUE, MOST_REPLICAS, STAGE_QUEUE
 from edgert.backend import Engine, EngineOptions, backend
 from edgert.bench.measure import Figure, in_turn, median_ratio, wall_ms
 from edgert.bench.runtime import run_ns
@@ -21,6 +21,7 @@ from edgert.clock import REAL
 from edgert.config import ModelConfig
 from edgert.graph.load import load
 from edgert.memory import Counter, lend
+from edgert.ready import build_engine, picture_input
 from edgert.runtime import Frame, Node, Result, Runner, SourceStats, Stage
 from edgert.runtime.edge import connect
 from edgert.stages.decode.select import decoder_for

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from pydantic import TypeAdapter
 
-from edgert.assemble import one_picture
 from edgert.backend import Engine
 from edgert.config import PythonTask, TaskConfig
 from edgert.errors import ConfigError, EdgertError, ModelError
+from edgert.ready import one_picture
 from edgert.stages.decode.guess import Guess, guess
 from edgert.stages.decode.select import CheckedDecoder, decoder_for
 from edgert.stages.decode.shape import Shapes, Size

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgert.assemble import build_engine, default_profile, picture_input
 from edgert.backend import Engine, Session
 from edgert.board.host import core_count
 from edgert.config import ModelConfig, TaskConfig
 from edgert.graph.load import load
+from edgert.ready import build_engine, default_profile, picture_input
 from edgert.runtime.frame import U8
 from edgert.stages.decode.base import Decoder
 from edgert.stages.preprocess import layout_of
