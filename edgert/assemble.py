@@ -10,12 +10,14 @@ from edgert.backend import Engine
 from edgert.board.host import core_count, share_cores
 from edgert.clock import REAL, Clock
 from edgert.config import (
+    CropConfig,
     CropStage,
     DrawStage,
     InferStage,
     ModelConfig,
     PipelineFile,
     PythonStage,
+    PythonTask,
     SinkStage,
     SourceStage,
     StageConfig,
@@ -36,7 +38,7 @@ from edgert.stages.infer import Gather, Infer, InferCrops, Lane
 from edgert.stages.label import read_labels
 from edgert.stages.preprocess import Preprocessor
 from edgert.stages.python import python_stage
-from edgert.stages.region import CropDetections, CropRegion
+from edgert.stages.region import CropDetections, CropRegion, check_classes
 from edgert.stages.resample import set_opencv_threads
 from edgert.stages.sink.select import sink_for
 from edgert.stages.source.select import source_for
@@ -175,7 +177,10 @@ class _Assembler:
         if isinstance(stage, DrawStage):
             return Draw(name, stage)
         if isinstance(stage, CropStage):
-            return CropRegion(stage.crop) if isinstance(stage.crop, tuple) else CropDetections(name, stage.crop)
+            if isinstance(stage.crop, tuple):
+                return CropRegion(stage.crop)
+            self._check_classes(name, stage.crop)
+            return CropDetections(name, stage.crop)
         if isinstance(stage, PythonStage):
             found = load_object(stage.python, where, self.directory)
             return python_stage(name, found, stage.args, where)
@@ -199,11 +204,22 @@ class _Assembler:
         every = max((stage.every for stage in before if isinstance(stage, InferStage)), default=1)
         return min(rates, default=_ASSUMED_RATE_HZ) / every
 
+    def _check_classes(self, name: str, crop: CropConfig) -> None:
+        """Holds the classes a stage crops to those that reach it, unless the user's own code may make others."""
+        before = [self.config.stages[other] for other in upstream(self.config.stages, name)]
+        tasks = [self.config.models[stage.infer].task for stage in before if isinstance(stage, InferStage)]
+        if any(isinstance(item, PythonStage | PythonTask) for item in (*before, *tasks)):
+            return
+        files = {task.labels for task in tasks if not isinstance(task, PythonTask) and task.labels}
+        labels = {label for file in files for label in read_labels(file)}
+        check_classes(crop, labels, self.file.where("stages", name, "crop"))
+
     def _infer(self, name: str, stage: InferStage) -> list[Source | Stage]:
         model = self.config.models[stage.infer]
         try:
             engine = self._engine(stage.infer, model)
             if stage.crop is not None:
+                self._check_classes(name, stage.crop)
                 lane = self._lane(stage, engine, model)
                 return [InferCrops(name, lane, stage.crop, stage.every)]
             count = self._replicas(stage.infer)

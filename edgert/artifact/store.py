@@ -20,7 +20,19 @@ def cache_folder() -> Path:
     own = os.environ.get("EDGERT_CACHE")
     if own:
         return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edgert"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return Path(base) / "edgert" if base else _home() / ".cache" / "edgert"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:  # a service without HOME, under a user that has no entry in the user database
+        raise ArtifactError(
+            "there is no home folder to keep a cache in",
+            why=str(error),
+            fix="point EDGERT_CACHE at a folder that can be written",
+        ) from error
 
 
 class FileStore:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from edgert.config import CropConfig
+from edgert.errors import ConfigError, nearest
 from edgert.runtime import Detections, Frame, Result
 
 I32 = npt.NDArray[np.int32]
@@ -38,6 +39,19 @@ def crop_boxes(detections: Detections, frame: Frame, config: CropConfig) -> tupl
 def _class_indices(labels: tuple[str, ...], classes: tuple[str, ...]) -> list[int]:
     """Classes are named, or given by number where a model has no names."""
     return [labels.index(name) if name in labels else int(name) for name in classes if name in labels or name.isdigit()]
+
+
+def check_classes(config: CropConfig, labels: Collection[str], where: str) -> None:
+    """Raises ConfigError for a class that no model before the crop knows: it would cut out nothing, silently."""
+    for name in config.classes:
+        if name in labels or name.isdigit():
+            continue
+        raise ConfigError(
+            f"no class {name!r}{nearest(name, labels)}",
+            why=f"the models before this stage know {len(labels)} classes by name" if labels else "no model names any",
+            where=where,
+            fix="write a name of the labels file, or a class number" if labels else "give the model task: {labels: …}",
+        )
 
 
 class CropRegion:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import edgert
-from edgert.errors import StageError
+from edgert.errors import ConfigError, StageError
+from edgert.validate import validate
 from tests.helpers.command import ROOT
 
 ASSETS = ROOT / "pipelines" / "assets"
@@ -142,3 +143,19 @@ def test_one_model_alone(tmp_path: Path) -> None:
         for caller in callers:
             caller.join()
     assert all(np.array_equal(first, other) for other in others)
+
+
+@pytest.mark.parametrize("stage", ["infer: parts, crop: {classes: [gearr]}", "crop: {classes: [gearr]}"])
+def test_cropping_a_class_that_nobody_finds_is_told(tmp_path: Path, stage: str) -> None:
+    more = f'  look: {{{stage}, from: find}}\n  out: {{sink: "null", from: look}}\n'
+    with pytest.raises(ConfigError, match="no class 'gearr'; did you mean 'gear'") as caught:
+        edgert.Pipeline(write(tmp_path, SCENE.format(limit=1), more)).start()
+    assert "stages.look.crop" in caught.value.where
+
+
+def test_classes_of_ones_own_decoder_are_ones_own_affair(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def decode(outputs, geometry):\n    return None\n")
+    path = write(tmp_path, SCENE.format(limit=1), "  cut: {crop: {classes: [own]}, from: find}\n")
+    text = path.read_text().replace(f"{{detect: yolox, labels: {ASSETS}/parts.txt}}", '{python: "mine:decode"}')
+    path.write_text(text)
+    assert validate(path) == "3 stages, 1 model"
