@@ -119,6 +119,10 @@ class Video:
                 else:
                     yield to_picture(frame, self._counter, self._clock.now_ns())
 
+    def count(self) -> int:
+        """How many pictures there are, from reading every packet and decoding none; the video is then at its end."""
+        return sum(packet.size > 0 for packet in self._packets())
+
     def close(self) -> None:
         """Closes the file or connection. Pictures already handed out stay valid. May be called twice."""
         self._container.close()

@@ -64,7 +64,7 @@ class Images:
             for path in self._paths:
                 if stop.is_set():
                     return
-                if (picture := _read(path)) is None:
+                if (picture := read_picture(path)) is None:
                     self._skipped += 1
                     self._unreadable[path] = None
                     continue
@@ -114,7 +114,12 @@ class Images:
         )
 
 
-def _read(path: Path) -> U8 | None:
+def is_picture(path: Path) -> bool:
+    """Whether a file begins as pictures do that can be read here. Looks at its first bytes only."""
+    return path.is_file() and bool(cv2.haveImageReader(str(path)))
+
+
+def read_picture(path: Path) -> U8 | None:
     """A (height, width, 3) uint8 BGR picture turned as its EXIF says; None when it cannot be read."""
     try:
         picture: U8 | None = cv2.imread(str(path), cv2.IMREAD_COLOR)  # type: ignore[assignment]
