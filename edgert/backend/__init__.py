@@ -12,15 +12,21 @@ from edgert.backend.base import (
 )
 from edgert.errors import ConfigError, nearest
 
-BACKENDS = ("ort", "null")
+BACKENDS = ("ort", "openvino", "null")
 
 
 def backend(name: str) -> Backend:
     """The backend of a name; ``auto`` is the best one for this machine. Raises ConfigError for an unknown name."""
     from edgert.backend.null import NullBackend
+    from edgert.backend.openvino import OpenVinoBackend
     from edgert.backend.ort import OrtBackend
 
-    known: dict[str, type[Backend]] = {"auto": OrtBackend, "ort": OrtBackend, "null": NullBackend}
+    known: dict[str, type[Backend]] = {
+        "auto": OrtBackend,
+        "ort": OrtBackend,
+        "openvino": OpenVinoBackend,
+        "null": NullBackend,
+    }
     if name not in known:
         raise ConfigError(f"no backend {name!r}{nearest(name, known)}", fix=f"backends: {', '.join(known)}")
     return known[name]()

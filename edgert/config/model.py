@@ -136,7 +136,9 @@ class ModelConfig(Section):
         default_factory=dict,
         description="named shapes for a model with dynamic dimensions: {small: {x: [1,3,320,320]}}",
     )
-    backend: Literal["auto", "ort", "null"] = Field(default="auto", description="what runs it; null runs nothing")
+    backend: Literal["auto", "ort", "openvino", "null"] = Field(
+        default="auto", description="what runs it: ONNX Runtime, OpenVINO (an extra), or null, which runs nothing"
+    )
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads of the engine; by default its share of the cores"
     )

@@ -23,12 +23,22 @@ SMALL, LARGE = {"x": (1, 3, 8, 8)}, {"x": (1, 3, 16, 12)}
 
 @pytest.fixture(params=BACKENDS)
 def any_backend(request: pytest.FixtureRequest) -> Backend:
+    if request.param == "openvino":
+        pytest.importorskip("openvino", reason="openvino (extra 'openvino') is not installed")
     return backend(request.param)
 
 
 @pytest.fixture
 def ort() -> Backend:
     return backend("ort")
+
+
+@pytest.fixture(params=["ort", "openvino"])
+def computing(request: pytest.FixtureRequest) -> Backend:
+    """The backends that compute something."""
+    if request.param == "openvino":
+        pytest.importorskip("openvino", reason="openvino (extra 'openvino') is not installed")
+    return backend(request.param)
 
 
 def exact(model: Model, **inputs: np.ndarray) -> list[np.ndarray]:
@@ -138,42 +148,42 @@ class TestEveryBackend:
         assert session.run()[0].dtype == session.inputs["x"].dtype == np.dtype(engine.inputs[0].dtype)
 
 
-class TestOrt:
-    def test_outputs_are_right_and_follow_the_input(self, ort: Backend) -> None:
+class TestWhatIsComputed:
+    def test_outputs_are_right_and_follow_the_input(self, computing: Backend) -> None:
         model = models.conv()
-        session = ort.compile(model, EngineOptions(threads=1)).session()
+        session = computing.compile(model, EngineOptions(threads=1)).session()
         for seed in range(3):
             session.inputs["x"][:] = noise((1, 3, 8, 8), seed)
             for found, wanted in zip(session.run(), exact(model, x=session.inputs["x"]), strict=True):
                 assert np.allclose(found, wanted, atol=1e-5)
 
-    def test_the_same_input_gives_the_same_bits(self, ort: Backend) -> None:
-        session = ort.compile(models.conv(), EngineOptions(threads=2)).session()
+    def test_the_same_input_gives_the_same_bits(self, computing: Backend) -> None:
+        session = computing.compile(models.conv(), EngineOptions(threads=2)).session()
         session.inputs["x"][:] = noise((1, 3, 8, 8))
         first = [array.copy() for array in session.run()]
         for _ in range(5):
             assert all((a == b).all() for a, b in zip(first, session.run(), strict=True))
 
     @pytest.mark.parametrize("batch", ["n", None])
-    def test_rows_are_computed_apart(self, ort: Backend, batch: str | None) -> None:
+    def test_rows_are_computed_apart(self, computing: Backend, batch: str | None) -> None:
         model = models.conv((batch, 3, "h", "w"))
-        session = ort.compile(model, EngineOptions(1, {"default": {"x": (4, 3, 8, 8)}})).session()
+        session = computing.compile(model, EngineOptions(1, {"default": {"x": (4, 3, 8, 8)}})).session()
         session.inputs["x"][:] = noise((4, 3, 8, 8))
         wanted = exact(model, x=session.inputs["x"])
         for rows in (2, 4, 1, 3):
             for found, whole in zip(session.run(rows), wanted, strict=True):
                 assert np.allclose(found, whole[:rows], atol=1e-5)
 
-    def test_the_first_run_of_a_row_count_is_not_of_an_older_input(self, ort: Backend) -> None:
+    def test_the_first_run_of_a_row_count_is_not_of_an_older_input(self, computing: Backend) -> None:
         model = models.conv(("n", 3, 8, 8))
-        session = ort.compile(model, EngineOptions(1, {"default": {"x": (2, 3, 8, 8)}})).session()
+        session = computing.compile(model, EngineOptions(1, {"default": {"x": (2, 3, 8, 8)}})).session()
         session.run(1)
         session.inputs["x"][:] = noise((2, 3, 8, 8))
         assert np.allclose(session.run(1)[0], exact(model, x=session.inputs["x"])[0][:1], atol=1e-5)
 
-    def test_threads_get_the_same_as_one_alone(self, ort: Backend) -> None:
+    def test_threads_get_the_same_as_one_alone(self, computing: Backend) -> None:
         model = models.conv((1, 3, 64, 64))
-        engine = ort.compile(model, EngineOptions(threads=1))
+        engine = computing.compile(model, EngineOptions(threads=1))
         pictures = [noise((1, 3, 64, 64), seed) for seed in range(4)]
         wrong: list[int] = []
 
@@ -191,15 +201,15 @@ class TestOrt:
             thread.join()
         assert wrong == []
 
-    def test_dynamic_dimensions_need_a_profile(self, ort: Backend) -> None:
+    def test_dynamic_dimensions_need_a_profile(self, computing: Backend) -> None:
         with pytest.raises(ModelError, match="dynamic dimensions") as caught:
-            ort.compile(models.conv((1, 3, "h", "w")), EngineOptions(1))
+            computing.compile(models.conv((1, 3, "h", "w")), EngineOptions(1))
         assert "profile" in caught.value.fix
 
     @pytest.mark.parametrize("model", [models.unknown_operator(), models.bad_shapes()])
-    def test_what_it_cannot_run(self, ort: Backend, model: Model) -> None:
+    def test_what_it_cannot_run(self, computing: Backend, model: Model) -> None:
         with pytest.raises((BuildError, ModelError)) as caught:
-            ort.compile(model, EngineOptions(1))
+            computing.compile(model, EngineOptions(1))
         assert "test.onnx" in str(caught.value)
 
     def test_an_operator_it_does_not_know_is_named(self, ort: Backend) -> None:
@@ -211,8 +221,8 @@ class TestOrt:
         with pytest.raises(ModelError, match="input 'x' is a tensor"):
             ort.compile(models.texts(), EngineOptions(1))
 
-    def test_a_closed_engine_opens_no_session(self, ort: Backend) -> None:
-        engine = ort.compile(models.conv(), EngineOptions(1))
+    def test_a_closed_engine_opens_no_session(self, computing: Backend) -> None:
+        engine = computing.compile(models.conv(), EngineOptions(1))
         session = engine.session()
         engine.close()
         engine.close()
@@ -222,8 +232,8 @@ class TestOrt:
 
 
 class TestOutputsThatDependOnTheData:
-    def test_as_many_rows_as_there_are(self, ort: Backend) -> None:
-        engine = ort.compile(models.keep_above(), EngineOptions(1))
+    def test_as_many_rows_as_there_are(self, computing: Backend) -> None:
+        engine = computing.compile(models.keep_above(), EngineOptions(1))
         assert not engine.outputs_known and engine.batched == (False,)
         session = engine.session()
         for count in (0, 3, 1, 10, 0):
@@ -232,9 +242,9 @@ class TestOutputsThatDependOnTheData:
             (rows,) = session.run()
             assert rows.shape == (count, 6) and rows[:, 0].tolist() == list(range(1, count + 1))
 
-    def test_non_maximum_suppression(self, ort: Backend) -> None:
+    def test_non_maximum_suppression(self, computing: Backend) -> None:
         model = models.suppress()
-        engine = ort.compile(model, EngineOptions(1))
+        engine = computing.compile(model, EngineOptions(1))
         assert not engine.outputs_known
         session = engine.session()
         random = np.random.default_rng(0)

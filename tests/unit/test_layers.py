@@ -50,13 +50,14 @@ DOORS = {
         "edgert/doctor/",
     ),
     "numpy": ("edgert/",),
+    "openvino": ("edgert/backend/openvino.py",),
     "pycocotools": ("edgert/accuracy/coco.py",),
     "distributed": ("edgert/quantize/cluster.py",),
     "dask": ("edgert/quantize/cluster.py",),
     "tensorrt": ("edgert/backend/trt/",),
     "pycuda": ("edgert/memory/cuda.py",),
 }
-LAZY = {"onnx", "onnxruntime", "av", "gi", "pycocotools", "distributed", "dask", "tensorrt", "pycuda"}
+LAZY = {"onnx", "onnxruntime", "av", "gi", "openvino", "pycocotools", "distributed", "dask", "tensorrt", "pycuda"}
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("edgert/**/*.py"))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edgert.backend.base import Array, Shapes, Tensor, share_first_dimension
+from edgert.backend.bound import bound_input
 from edgert.backend.ort.library import first_line, ort_errors
 from edgert.errors import BuildError, ModelError, nearest
 from edgert.memory import aligned_empty
@@ -145,14 +146,4 @@ def _bind_array(bind: Callable[..., None], name: str, array: Array) -> None:
 def _bound_input(arg: Any, shapes: Shapes, path: str) -> Array:
     if arg.type not in _DTYPES:
         raise ModelError(f"input {arg.name!r} is a {arg.type}", why="edgert feeds plain tensors only", where=path)
-    shape = shapes.get(arg.name) or tuple(arg.shape)
-    if not all(isinstance(dim, int) for dim in shape):
-        raise ModelError(
-            f"input {arg.name!r} has dynamic dimensions {list(shape)}",
-            why="tensors are bound once, so their size must be known",
-            where=path,
-            fix=f"write input: size, or a profile: profiles: {{default: {{{arg.name}: [1, 3, 320, 320]}}}}",
-        )
-    tensor = aligned_empty(shape, _DTYPES[arg.type])
-    tensor.fill(0)
-    return tensor
+    return bound_input(arg.name, shapes.get(arg.name) or arg.shape, _DTYPES[arg.type], path)

@@ -1,0 +1,213 @@
+"""OpenVINO on the CPU: on many x86 and Arm processors the quickest engine for INT8. Extra ``edgert[openvino]``.
+
+The only door to the openvino package (Apache-2.0).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+from edgert.backend.base import DEFAULT_PROFILE, Array, EngineOptions, Tensor, share_first_dimension
+from edgert.backend.bound import bound_input
+from edgert.board.host import core_count
+from edgert.errors import BuildError, DeviceError, ModelError, nearest
+from edgert.graph.clean import clean
+from edgert.graph.model import Model, to_bytes
+from edgert.graph.shape import with_shapes
+from edgert.graph.spec import TensorSpec, inputs, outputs
+from edgert.memory import aligned_empty
+
+
+class OpenVinoBackend:
+    """Compiles for latency; as many calls run side by side as the cores allow at the engine's threads per call."""
+
+    name = "openvino"
+
+    def compile(self, model: Model, options: EngineOptions) -> OpenVinoEngine:
+        """See :class:`~edgert.backend.base.Backend`.
+
+        Compiled models are not kept in the store: OpenVINO compiles about as fast as it would load them.
+
+        Raises:
+            BuildError: OpenVINO cannot take the model.
+            ModelError: a profile does not fit the model's inputs, or leaves a dimension open.
+            DeviceError: OpenVINO is not installed.
+        """
+        started = time.perf_counter()
+        profiles = options.profiles or {DEFAULT_PROFILE: {}}
+        ready = {name: with_shapes(model, shapes) if shapes else model for name, shapes in profiles.items()}
+        open_batch = _has_open_batch(model)
+        compiled = {
+            name: _compile(clean(model if open_batch else each)[0], inputs(each), open_batch, options.threads)
+            for name, each in ready.items()
+        }
+        info = {
+            "backend": self.name,
+            "version": _openvino().__version__.partition("-")[0],
+            "threads": options.threads,
+            "cached": False,
+            "compile_s": round(time.perf_counter() - started, 3),
+        }
+        return OpenVinoEngine(model, ready, compiled, info)
+
+
+class OpenVinoEngine:
+    """See :class:`~edgert.backend.base.Engine`."""
+
+    def __init__(
+        self, model: Model, ready: Mapping[str, Model], compiled: Mapping[str, Any], info: Mapping[str, Any]
+    ) -> None:
+        self._compiled, self._ready, self.path = dict(compiled), ready, str(model.path)
+        self.info: Mapping[str, Any] = info
+        self.profiles = tuple(compiled)
+        declared_in, declared_out = inputs(model), outputs(model)
+        self.dynamic_batch = _has_open_batch(model)
+        self.outputs_known = all(spec.is_static for spec in outputs(ready[self.profiles[0]]))
+        self.batched = share_first_dimension([s.shape for s in declared_in], [s.shape for s in declared_out])
+        first = self.session()
+        self.inputs = tuple(Tensor(name, array.shape, array.dtype.name) for name, array in first.inputs.items())
+        names = [spec.name for spec in declared_out]
+        self.outputs = tuple(
+            Tensor(name, array.shape, array.dtype.name) for name, array in zip(names, first.run(), strict=True)
+        )
+        if self.dynamic_batch:
+            self.batched = tuple(
+                known or (first.rows > 1 and bool(t.shape) and t.shape[0] == first.rows)
+                for known, t in zip(self.batched, self.outputs, strict=True)
+            )
+
+    def session(self, profile: str | None = None) -> OpenVinoSession:
+        """A new set of bound tensors."""
+        name = profile or self.profiles[0]
+        if not self._compiled:
+            raise ModelError("the engine is closed", why="its memory was given back", where=self.path)
+        if name not in self._compiled:
+            raise ModelError(
+                f"no profile {name!r}{nearest(name, self.profiles)}",
+                where=self.path,
+                fix=f"profiles: {', '.join(self.profiles)}",
+            )
+        specs = inputs(self._ready[name])
+        return OpenVinoSession(self._compiled[name], specs, self.dynamic_batch, self.outputs_known, self.path)
+
+    def close(self) -> None:
+        """Drops the compiled models."""
+        self._compiled.clear()
+
+
+class OpenVinoSession:
+    """See :class:`~edgert.backend.base.Session`: host tensors that one inference request reads and writes in place."""
+
+    def __init__(self, compiled: Any, specs: Sequence[TensorSpec], dynamic: bool, known: bool, path: str) -> None:
+        self._compiled, self._known, self._path = compiled, known, path
+        self.inputs: Mapping[str, Array] = {
+            spec.name: bound_input(spec.name, spec.shape, spec.dtype, path) for spec in specs
+        }
+        self.dynamic = dynamic
+        self.rows = min((array.shape[0] for array in self.inputs.values() if array.ndim), default=1)
+        self._runs: dict[int, Callable[[], Sequence[Array]]] = {}
+
+    def run(self, rows: int | None = None) -> Sequence[Array]:
+        """Runs; see :class:`~edgert.backend.base.Session`.
+
+        Raises:
+            BuildError: OpenVINO fails.
+            ModelError: more rows than there are, or none.
+        """
+        count = self.rows if rows is None or not self.dynamic else rows
+        if not 1 <= count <= self.rows:
+            raise ModelError(f"cannot run {count} rows", why=f"this session has {self.rows}", where=self._path)
+        run = self._runs.get(count)
+        try:
+            if run is None:
+                run = self._runs[count] = self._bind(count)
+            return run()
+        except RuntimeError as error:
+            raise BuildError("OpenVINO failed while running", why=_reason(error), where=self._path) from error
+
+    def _bind(self, rows: int) -> Callable[[], Sequence[Array]]:
+        """Binds the first rows of the inputs, and outputs of the shapes that a first run shows."""
+        tensor = _openvino().Tensor
+        request = self._compiled.create_infer_request()
+        for position, array in enumerate(self.inputs.values()):
+            request.set_input_tensor(position, tensor(array[:rows] if self.dynamic else array, shared_memory=True))
+        count = len(self._compiled.outputs)
+
+        def infer() -> Sequence[Array]:
+            request.start_async()  # unlike infer(), it does not copy the outputs
+            request.wait()
+            return [request.get_output_tensor(position).data for position in range(count)]
+
+        if not self._known:
+            return infer
+        # OpenVINO tells a scalar's shape as (1,) or (); the array it gave is the truth.
+        held = [aligned_empty(array.shape, array.dtype) for array in infer()]
+        for position, array in enumerate(held):
+            request.set_output_tensor(position, tensor(array, shared_memory=True))
+
+        def run() -> Sequence[Array]:
+            request.start_async()
+            request.wait()
+            return held
+
+        run()
+        return run
+
+
+def _has_open_batch(model: Model) -> bool:
+    """Whether all inputs share one first dimension of unknown size."""
+    batches = {spec.shape[0] if spec.shape else 1 for spec in inputs(model)}
+    return len(batches) == 1 and not isinstance(batches.pop(), int)
+
+
+def _compile(model: Model, specs: Sequence[TensorSpec], open_batch: bool, threads: int | None) -> Any:
+    """One stream per group of ``threads`` cores: requests of several sessions run side by side, each on its share.
+
+    Args:
+        specs: the inputs with the profile's shapes; an open batch may be up to as long as theirs.
+    """
+    ov = _openvino()
+    cores = core_count()
+    each = min(threads or cores, cores)
+    streams = max(cores // each, 1)
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": str(streams),
+        "INFERENCE_NUM_THREADS": str(streams * each),
+        "ENABLE_CPU_PINNING": "NO",  # readers and encoders share the cores
+        "INFERENCE_PRECISION_HINT": "f32",  # the precision is that of the model, on processors with bfloat16 too
+    }
+    try:
+        core = ov.Core()
+        network = core.read_model(to_bytes(model), b"")
+        if open_batch:
+            network.reshape({spec.name: [(1, spec.shape[0]), *spec.shape[1:]] for spec in specs})
+        return core.compile_model(network, "CPU", settings)
+    except RuntimeError as error:
+        raise BuildError(
+            "OpenVINO cannot run this model",
+            why=_reason(error),
+            where=str(model.path),
+            fix="backend: ort runs more operators",
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    """The line that says what is wrong; before it OpenVINO names its own source files."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
+    return (told or lines or [type(error).__name__])[0]
+
+
+@lru_cache(maxsize=1)
+def _openvino() -> ModuleType:
+    try:
+        import openvino
+    except ImportError as error:
+        raise DeviceError("OpenVINO is not installed", why=str(error), fix="pip install 'edgert[openvino]'") from error
+    module: ModuleType = openvino
+    return module
