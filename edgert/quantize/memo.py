@@ -1,0 +1,129 @@
+"""Measured values of sets of units, kept in a file: what an interrupted search has measured is not measured again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import tempfile
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from edgert.errors import CalibrationError
+
+log = logging.getLogger("edgert.quantize")
+
+Units = frozenset[str]
+Progress = Callable[[int, int, str], None]
+"""Called after every measurement: how many are done, how many there are at most, and what this one said."""
+
+_FORMAT = "edgert measurements"
+_VERSION = 1
+
+
+class Memo:
+    """A function of a set of units that is evaluated once per set, and never again while its file is there.
+
+    The file is rewritten atomically after every evaluation, so that the program may end at any moment. It belongs to
+    one ``kind`` of measurement and one ``key``; with another key it is started over, which :attr:`note` tells.
+
+    Args:
+        function: what is measured. Whatever it raises is passed on, KeyboardInterrupt among the rest; the file then
+            holds everything measured before.
+        path: the file; None keeps the values in memory only.
+        kind: what the values are, ``"accuracy"``.
+        key: digest of everything else the values depend on: model, data, settings.
+
+    Raises:
+        CalibrationError: the file is something else, or cannot be read.
+    """
+
+    def __init__(self, function: Callable[[Units], float], path: Path | None, kind: str, key: str) -> None:
+        self._function, self._path, self._kind, self._key = function, path, kind, key
+        self.values: dict[Units, float] = {}
+        self.note = ""
+        if path is not None and path.exists():
+            self._take(_content(path), path)
+        self.resumed = len(self.values)
+
+    def __call__(self, kept: Units) -> float:
+        """The value of a set, measured now unless it is known.
+
+        Raises:
+            CalibrationError: the value is not a finite number, or the file cannot be written.
+        """
+        if kept not in self.values:
+            value = float(self._function(kept))
+            if not math.isfinite(value):
+                raise CalibrationError(
+                    f"the {self._kind} with {describe(kept)} in higher precision is {value}",
+                    why="it is compared with others, so it must be a finite number",
+                    fix="look for NaN or Inf in the model's outputs, or for labels that fit no picture",
+                )
+            self.values[kept] = value
+            self._save()
+        return self.values[kept]
+
+    def _take(self, content: Mapping[str, Any], path: Path) -> None:
+        if content.get("kind") != self._kind:
+            raise _foreign(path, f"it holds {content.get('kind')!r}, not {self._kind!r}")
+        if content.get("version") != _VERSION:
+            self.note = f"{path} was written by another version of edgert; started over"
+        elif content.get("key") != self._key:
+            self.note = f"{path} belongs to another model, other data or other settings; started over"
+        else:
+            self.values = {frozenset(names): float(value) for names, value in content["values"]}
+        if self.note:
+            log.warning("%s", self.note)
+
+    def _save(self) -> None:
+        if self._path is None:
+            return
+        rows = sorted((sorted(kept), value) for kept, value in self.values.items())
+        content = {"format": _FORMAT, "version": _VERSION, "kind": self._kind, "key": self._key, "values": rows}
+        _replace(self._path, json.dumps(content, indent=0))
+
+
+def describe(kept: Collection[str]) -> str:
+    """``"nothing"``, the name of one unit, or how many there are."""
+    if len(kept) > 1:
+        return f"{len(kept)} units"
+    return next((repr(name) for name in kept), "nothing")
+
+
+def _content(path: Path) -> Mapping[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CalibrationError(f"cannot read {path}", why=str(error), fix="choose another file") from error
+    except ValueError as error:
+        raise _foreign(path, str(error)) from error
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise _foreign(path, f"it does not say {_FORMAT!r}")
+    return content
+
+
+def _foreign(path: Path, why: str) -> CalibrationError:
+    return CalibrationError(
+        f"{path} holds no measurements to go on with", why=why, fix="remove it, or name another file for them"
+    )
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes the file so that a reader, or whoever comes after a crash, finds the old one or the new one."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        part = Path(name)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise CalibrationError(
+            f"cannot write {path}", why=str(error), fix="free some space, or choose a folder that can be written"
+        ) from error

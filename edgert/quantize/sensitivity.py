@@ -1,0 +1,109 @@
+"""Which units cost the accuracy: how much of the error goes away when one alone stays in higher precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgert.clock import REAL, Clock
+from edgert.quantize.memo import Memo, Progress, Units
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """What keeping one unit, and no other, in higher precision buys.
+
+    Attributes:
+        unit: its name.
+        error: the error that is then left; None where time was over before it was measured.
+        gain: the error with nothing kept minus ``error``: positive where keeping the unit helps; None likewise.
+    """
+
+    unit: str
+    error: float | None
+    gain: float | None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it was measured, not only ranked by a guess."""
+        return self.gain is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Units by how much they hurt.
+
+    Attributes:
+        baseline: the error with nothing kept.
+        ranked: every unit once, the one to keep first first.
+        resumed: how many values came from the state file.
+        note: why the state file was not used, if it was not.
+    """
+
+    baseline: float
+    ranked: tuple[Sensitivity, ...]
+    resumed: int = 0
+    note: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The units in ranked order."""
+        return tuple(item.unit for item in self.ranked)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every unit was measured."""
+        return all(item.is_measured for item in self.ranked)
+
+
+def scan(
+    units: Sequence[str],
+    error: Callable[[Units], float],
+    *,
+    prior: Mapping[str, float] | None = None,
+    state: Path | None = None,
+    key: str = "",
+    budget_s: float | None = None,
+    clock: Clock = REAL,
+    progress: Progress | None = None,
+) -> Scan:
+    """Measures the error with nothing kept and then with each unit kept alone, the most suspicious first.
+
+    The order depends on the values only: equal errors give equal rankings. Units that help come first, by gain; then
+    those that were not measured, which may help, by ``prior``; then those that do not help. Ties keep the order of
+    measuring.
+
+    Args:
+        units: what can be kept.
+        error: error of the model with the given units in higher precision; lower is better, any scale.
+        prior: a guess of each unit's gain, of which only the order counts: units are measured in this order, so that
+            the time goes to those that matter. Units it does not name come last, in the order given.
+        state: file in which measured values survive the process: an interrupted scan (Ctrl-C too) goes on there.
+        key: digest of model, data and settings; a state file of another key is started over, with a warning.
+        budget_s: no measurement begins after this many seconds; what was known from the state file costs none.
+        progress: see :data:`~edgert.quantize.memo.Progress`.
+
+    Raises:
+        CalibrationError: an error is not finite; ``state`` is some other file, or cannot be written.
+    """
+    start_ns, guess = clock.now_ns(), prior or {}
+    order = sorted(dict.fromkeys(units), key=lambda unit: -guess.get(unit, -float("inf")))
+    memo = Memo(error, state, "error", key)
+    baseline = memo(frozenset())
+    found = []
+    for position, unit in enumerate(order):
+        kept = frozenset((unit,))
+        if kept not in memo.values and budget_s is not None and clock.now_ns() - start_ns >= budget_s * 1e9:
+            found.append(Sensitivity(unit, None, None))
+            continue
+        found.append(Sensitivity(unit, memo(kept), baseline - memo(kept)))
+        if progress is not None:
+            progress(position + 1, len(order), f"{unit}: {found[-1].gain:.3g} of {baseline:.3g}")
+    return Scan(baseline, tuple(sorted(found, key=_place)), memo.resumed, memo.note)
+
+
+def _place(item: Sensitivity) -> tuple[int, float]:
+    if item.gain is None:
+        return 1, 0.0
+    return (0 if item.gain > 0 else 2), -item.gain
