@@ -1,0 +1,136 @@
+"""Bias correction: what quantisation adds to the mean of a channel is taken off its bias again.
+
+The empirical form of Nagel et al. 2019, "Data-Free Quantization Through Weight Equalization and Bias Correction"
+(https://arxiv.org/abs/1906.04721), appendix D: layer after layer, each mean measured with everything upstream already
+corrected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from edgert.backend.base import Array
+from edgert.errors import CalibrationError
+from edgert.graph.model import Model
+from edgert.graph.node import Graph, Names, Node
+from edgert.quantize.kernel import F64, channel_axis, channel_means, kernel_of, weighted
+from edgert.quantize.walk import THREADS, Feeds, walk
+
+
+def correct_biases(
+    graph: Graph, lowered: Callable[[Graph], Graph], feeds: Sequence[Feeds], like: Model, *, threads: int = THREADS
+) -> Graph:
+    """The float graph with the biases that its quantised form needs; lower it again to have them there.
+
+    Args:
+        graph: the float graph, clean.
+        lowered: quantises a float graph; outputs of weighted nodes keep their names.
+        feeds: pictures, 16 or more; all of them move through both graphs side by side.
+        like: the model that the graph was read from.
+
+    Raises:
+        CalibrationError: there are no pictures.
+        BuildError: ONNX Runtime cannot run one of the graphs.
+    """
+    return shift_biases(graph, mean_shifts(graph, lowered(graph), feeds, like, threads=threads))
+
+
+def mean_shifts(
+    graph: Graph, lowered: Graph, feeds: Sequence[Feeds], like: Model, *, threads: int = THREADS
+) -> Mapping[str, F64]:
+    """Output tensor of a weighted node → (channels,) to add to it so that its means are those of the float graph.
+
+    Each shift is measured with those of all nodes before it in force. Nodes whose bias cannot be changed (see
+    :func:`can_shift`) are left out. Both graphs run once per picture.
+
+    Raises:
+        CalibrationError: there are no pictures.
+        BuildError: ONNX Runtime cannot run one of the graphs.
+    """
+    if not feeds:
+        raise CalibrationError("biases cannot be corrected without pictures", why="0 given", fix="give 16 or more")
+    nodes = [n for n in weighted(graph) if can_shift(graph, n) and n.outputs[0] in lowered.producers]
+    names = [node.outputs[0] for node in nodes]
+    walks = zip(walk(graph, names, feeds, like, threads=threads), walk(lowered, names, feeds, like, threads=threads),
+                strict=True)  # fmt: skip
+    return {node.outputs[0]: _level(node, first, second) for node, (first, second) in zip(nodes, walks, strict=True)}
+
+
+def _level(node: Node, wanted: Sequence[Array], found: Sequence[Array]) -> F64:
+    """The mean shift per channel; ``found`` is shifted in place, for what is computed from it next."""
+    axis = channel_axis(node, wanted[0].ndim)
+    shift: F64 = np.mean([channel_means(x, axis) - channel_means(y, axis) for x, y in zip(wanted, found, strict=True)],
+                         axis=0)  # fmt: skip
+    column = shift.astype(found[0].dtype).reshape([-1 if i == axis else 1 for i in range(wanted[0].ndim)])
+    for array in found:
+        array += column
+    return shift
+
+
+def can_shift(graph: Graph, node: Node) -> bool:
+    """Whether a weighted node has, or may be given, a bias of its own per output channel."""
+    kernel = kernel_of(graph, node)
+    if kernel is None:
+        return False
+    place = _place(graph, node)
+    if place is None:
+        return False
+    owner, slot = place
+    name = owner.inputs[slot] if len(owner.inputs) > slot else ""
+    return not name or _per_channel(graph.constants.get(name), kernel.outputs)
+
+
+def shift_biases(graph: Graph, shifts: Mapping[str, F64]) -> Graph:
+    """The graph with values added to biases: output tensor of a weighted node → (channels,).
+
+    A node without a bias gets one, and one that shares its bias with others gets its own.
+
+    Raises:
+        CalibrationError: a node whose bias cannot be changed; see :func:`can_shift`.
+    """
+    names, constants, changed = Names(graph), {}, {}
+    for tensor, shift in shifts.items():
+        node = graph.producers[tensor]
+        place = _place(graph, node) if can_shift(graph, node) else None
+        if place is None:
+            raise CalibrationError(f"node {node.name!r} has no bias that could be shifted", why=f"it is a {node.op}")
+        owner, slot = place
+        stored = _bias(graph, owner, slot, len(shift))
+        name = names.new(f"{owner.inputs[slot] if len(owner.inputs) > slot else node.inputs[1]}_shifted")
+        constants[name] = (stored + shift).astype(graph.constants[node.inputs[1]].dtype)
+        changed[id(owner)] = _with_bias(owner, slot, name)
+    nodes = tuple(changed.get(id(node), node) for node in graph.nodes)
+    return replace(graph, nodes=nodes, constants={**graph.constants, **constants})
+
+
+def _place(graph: Graph, node: Node) -> tuple[Node, int] | None:
+    """The node and input slot that hold the bias: of a MatMul, those of the Add behind it."""
+    if node.op != "MatMul":
+        return node, 2
+    readers = graph.consumers.get(node.outputs[0], ())
+    if not graph.is_private(node.outputs[0]) or readers[0].op != "Add":
+        return None
+    return next(((readers[0], slot) for slot, name in enumerate(readers[0].inputs) if name in graph.constants), None)
+
+
+def _per_channel(bias: Array | None, channels: int) -> bool:
+    """Whether a stored bias is one value, or one per channel along the last axis."""
+    return bias is not None and bias.size in (1, channels) and (bias.ndim == 0 or bias.shape[-1] == bias.size)
+
+
+def _bias(graph: Graph, owner: Node, slot: int, channels: int) -> F64:
+    name = owner.inputs[slot] if len(owner.inputs) > slot else ""
+    stored = graph.constants[name].astype(np.float64).reshape(-1) if name else np.zeros(1)
+    factor = float(owner.attributes.get("beta", 1.0)) if owner.op == "Gemm" else 1.0
+    return np.broadcast_to(stored * factor, (channels,))
+
+
+def _with_bias(owner: Node, slot: int, name: str) -> Node:
+    """The node reading another bias; a Gemm's factor for it is in the new one."""
+    inputs = [*owner.inputs, *[""] * (slot + 1 - len(owner.inputs))]
+    inputs[slot] = name
+    attributes = {**owner.attributes, "beta": 1.0} if owner.op == "Gemm" else owner.attributes
+    return replace(owner, inputs=tuple(inputs), attributes=attributes)

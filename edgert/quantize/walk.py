@@ -1,0 +1,122 @@
+"""Running a graph piece by piece, all pictures side by side.
+
+The graph is cut behind each tensor that somebody wants to see. Every picture is moved to the first cut, then every
+picture to the second, and so on: each node runs once per picture, and only what lies across the cut is in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from edgert.backend.base import Array
+from edgert.backend.ort import Function
+from edgert.graph.model import Model
+from edgert.graph.node import Graph, Node, extract, read, write
+
+Feeds = Mapping[str, Array]
+"""Input name → array, one picture."""
+
+THREADS = 2
+"""Pictures that are on their way at once, unless told otherwise. Each runs on one thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The nodes between two cuts.
+
+    Attributes:
+        target: the tensor behind which the graph is cut.
+        made: tensors to compute here: the target, and what later pieces read. Empty when all of them are there.
+        given: tensors of earlier pieces that it reads.
+        last: tensors that nobody needs when it is done.
+    """
+
+    target: str
+    made: tuple[str, ...]
+    given: tuple[str, ...]
+    last: tuple[str, ...]
+
+
+def pieces(graph: Graph, targets: Sequence[str]) -> tuple[Piece, ...]:
+    """The graph cut behind each target, in the order given: upstream ones first, or nothing is gained.
+
+    Raises:
+        ModelError: nothing computes a target.
+    """
+    wanted = list(dict.fromkeys(targets))
+    fed = [spec.name for spec in graph.inputs]
+    needed = extract(graph, [name for name in wanted if name not in fed])
+    waiting = {name: len(nodes) for name, nodes in needed.consumers.items()}
+    done: set[int] = set()
+    held, found = set(fed), []
+    for position, target in enumerate(wanted):
+        later = frozenset(wanted[position + 1 :])
+        nodes = _pending(needed, target, done)
+        done.update(map(id, nodes))
+        for name in (name for node in nodes for name in node.reads):
+            waiting[name] -= 1
+        made = [name for node in nodes for name in node.outputs if waiting.get(name) or name in {target, *later}]
+        given = [name for name in dict.fromkeys(n for node in nodes for n in node.reads) if name in held]
+        held.update(made)
+        last = [name for name in held if not waiting.get(name) and name not in later]
+        held.difference_update(last)
+        found.append(Piece(target, tuple(made), tuple(given), tuple(sorted(last))))
+    return tuple(found)
+
+
+def walk(
+    graph: Graph,
+    targets: Sequence[str],
+    feeds: Sequence[Feeds],
+    like: Model,
+    *,
+    threads: int = THREADS,
+) -> Iterator[list[Array]]:
+    """Yields each target's values, one array per picture, in the order of the targets.
+
+    Every node computes exactly what the ONNX standard says, Q/DQ pairs included. An array that a node computed may be
+    changed in place until the next one is asked for: what follows then reads the changed values. Arrays of ``feeds``
+    must be left alone. Nothing is kept here of what later pieces do not need.
+
+    Args:
+        graph: types of its inner tensors are inferred where they are missing.
+        targets: tensors, upstream ones first.
+        feeds: all pictures; their number bounds the memory, with what lies across a cut.
+        like: the model that the graph was read from.
+
+    Raises:
+        ModelError: nothing computes a target.
+        BuildError: ONNX Runtime cannot run a piece.
+    """
+    typed = _typed(graph, like)
+    states = [dict(one) for one in feeds]
+    with ThreadPoolExecutor(threads) as pool:
+        for piece in pieces(typed, targets):
+            if piece.made:
+                function = Function(write(extract(typed, piece.made, piece.given), like), fused=False)
+                for state, made in zip(states, pool.map(function, states), strict=True):
+                    state.update(made)
+            yield [state[piece.target] for state in states]
+            for state in states:
+                for name in piece.last:
+                    state.pop(name, None)
+
+
+def _pending(graph: Graph, target: str, done: set[int]) -> list[Node]:
+    """Nodes not done yet that the target depends on, in the order of the graph."""
+    found: set[int] = set()
+    waiting = [target]
+    while waiting:
+        node = graph.producers.get(waiting.pop())
+        if node is not None and id(node) not in found and id(node) not in done:
+            found.add(id(node))
+            waiting.extend(node.reads)
+    return [node for node in graph.nodes if id(node) in found]
+
+
+def _typed(graph: Graph, like: Model) -> Graph:
+    """The graph with the types of all tensors, inferred again where a rewrite left some out."""
+    known = all(name in graph.specs for node in graph.nodes for name in node.outputs if name)
+    return graph if known else read(write(graph, like))
