@@ -1,0 +1,169 @@
+"""Where TensorRT wants Q/DQ: explicit quantisation, strongly typed.
+
+After NVIDIA's guide "Q/DQ layer-placement recommendations" (TensorRT documentation, Working with quantized types):
+the inputs of weighted layers; none between a layer and the activation it fuses with, nor on a layer's own output unless
+another INT8 layer reads it; the residual input of an Add that a convolution fuses with. A Q moves back over layers that
+it commutes with, so their inputs are rounded with the same scale and their producers write INT8 at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from edgert.graph.node import Graph, Node
+from edgert.quantize.fuse import Unit, fuse
+from edgert.quantize.operator import CLIPS, POOLS, data_inputs, data_outputs, is_activation, is_movement
+from edgert.quantize.point import Point, Scheme, Skipped
+from edgert.quantize.share import Sharing
+
+
+def plan_gpu(graph: Graph, keep: frozenset[str]) -> Scheme:
+    """See :func:`edgert.quantize.scheme.scheme`."""
+    found = fuse(graph, residual=True)
+    kept = tuple(unit for unit in found if unit.name in keep)
+    barred = {name for unit in kept for name in unit.nodes}
+    readers = _Readers(graph, barred)
+    for unit in found:
+        if unit.weight and unit not in kept:
+            readers.add_unit(unit)
+    readers.settle(found)
+    units = tuple(unit for unit in found if unit not in kept and (unit.weight or unit.name in readers.nodes))
+    points = {name: Point(name, readers.of(name)) for name in _in_order(graph) if readers.of(name)}
+    groups = _groups(graph, points, readers.nodes)
+    return Scheme("gpu", units, points, groups, frozenset(), kept, _skipped(graph, found, units, kept))
+
+
+def plan_dla(graph: Graph, keep: frozenset[str]) -> Scheme:
+    """A scale on every float32 tensor: a DLA region with one tensor that has none runs in FP16 or not at all."""
+    found = fuse(graph, residual=True)
+    kept = tuple(unit for unit in found if unit.name in keep)
+    barred = {name for unit in kept for name in unit.nodes}
+    able = {node.name for node in graph.nodes if not node.domain and not node.captured} - barred
+    points = {point.tensor: point for point in _all_points(graph, able)}
+    units = tuple(unit for unit in found if unit not in kept and unit.name in able)
+    return Scheme(
+        "dla",
+        units,
+        points,
+        _groups(graph, points, able, clips=True),
+        frozenset(),
+        kept,
+        _skipped(graph, found, units, kept),
+    )
+
+
+class _Readers:
+    """Which nodes read which tensors rounded; grows until nothing more follows from what is there."""
+
+    def __init__(self, graph: Graph, barred: set[str]) -> None:
+        self._graph, self._barred = graph, barred
+        self._readers: dict[str, dict[str, None]] = {}
+        self.nodes: set[str] = set()
+        """Nodes without weights that became INT8."""
+
+    def of(self, tensor: str) -> tuple[str, ...]:
+        return tuple(self._readers.get(tensor, ()))
+
+    def add_unit(self, unit: Unit) -> None:
+        """The input of a weighted unit, and the residual one of the Add it takes in."""
+        members = {node.name: node for node in self._graph.nodes if node.name in unit.nodes}
+        self._add(members[unit.name].inputs[0], unit.name)
+        own = {name for node in members.values() for name in node.outputs}
+        for node in members.values():
+            if node.op == "Add" and node.name != unit.name:
+                others = [name for name in node.inputs if name not in own and is_activation(self._graph, name)]
+                for name in others:
+                    self._add(name, node.name)
+
+    def settle(self, units: Iterable[Unit]) -> None:
+        """Carries Q back over what it commutes with, and to both inputs of an Add between INT8 units."""
+        ends = {unit.output: unit for unit in units}
+        waiting = list(self._readers)
+        while waiting:
+            node = self._passed(waiting.pop(), ends)
+            if node is None or node.name in self.nodes:
+                continue
+            self.nodes.add(node.name)
+            for name in data_inputs(self._graph, node):
+                self._add(name, node.name)
+                waiting.append(name)
+
+    def _passed(self, tensor: str, ends: dict[str, Unit]) -> Node | None:
+        """The node behind a rounded tensor whose inputs are to be rounded as well."""
+        maker = self._graph.producers.get(tensor)
+        if maker is None or maker.name in self._barred or maker.domain:
+            return None
+        if commutes(self._graph, maker):
+            return maker
+        unit = ends.get(tensor)
+        if unit is None or unit.op != "Add":
+            return None
+        add = next(node for node in self._graph.nodes if node.name == unit.name)
+        both = len(data_inputs(self._graph, add)) == 2
+        return (
+            add if both and all(self._is_made_by_unit(name, ends) for name in data_inputs(self._graph, add)) else None
+        )
+
+    def _is_made_by_unit(self, tensor: str, ends: dict[str, Unit]) -> bool:
+        """Whether a tensor is rounded anyway, or comes from a weighted unit."""
+        return tensor in self._readers or (tensor in ends and bool(ends[tensor].weight))
+
+    def _add(self, tensor: str, node: str) -> None:
+        self._readers.setdefault(tensor, {})[node] = None
+
+
+def commutes(graph: Graph, node: Node) -> bool:
+    """Whether rounding before a node is rounding behind it, with one scale on both sides (an average: nearly so)."""
+    if node.op == "Concat":
+        return all(is_activation(graph, name) for name in node.inputs)
+    if node.op in POOLS:
+        return len(node.outputs) == 1
+    return is_movement(graph, node)
+
+
+def _all_points(graph: Graph, able: set[str]) -> Iterator[Point]:
+    made = {name: node for node in graph.nodes for name in data_outputs(graph, node)}
+    for name in _in_order(graph):
+        readers = tuple(node.name for node in graph.consumers.get(name, ()) if node.name in able)
+        maker = made.get(name)
+        by_unit = maker is not None and maker.name in able
+        is_output = by_unit and name in graph.output_names
+        if is_activation(graph, name) and (readers or is_output):
+            yield Point(name, readers, is_output, _is_hidden(graph, name, able))
+
+
+def _is_hidden(graph: Graph, name: str, able: set[str]) -> bool:
+    if not graph.is_private(name) or name not in graph.producers:
+        return False
+    (reader,) = graph.consumers[name]
+    return reader.op in CLIPS and reader.name in able
+
+
+def _groups(
+    graph: Graph, points: dict[str, Point], nodes: Iterable[str], *, clips: bool = False
+) -> dict[str, tuple[str, ...]]:
+    chosen, sharing = set(nodes), Sharing()
+    for node in graph.nodes:
+        if node.name in chosen and (commutes(graph, node) or (clips and node.op in CLIPS)):
+            sharing.join([*data_inputs(graph, node), *data_outputs(graph, node)])
+    groups = sharing.groups(points)
+    return {name: tuple(one for one in group if not points[one].is_hidden) for name, group in groups.items()}
+
+
+def _in_order(graph: Graph) -> Iterator[str]:
+    yield from (spec.name for spec in graph.inputs)
+    yield from (name for node in graph.nodes for name in node.outputs if name)
+
+
+def _skipped(graph: Graph, found: Iterable[Unit], units: Iterable[Unit], kept: Iterable[Unit]) -> tuple[Skipped, ...]:
+    taken = {name for unit in (*units, *kept) for name in unit.nodes}
+    nodes = {node.name: node for node in graph.nodes}
+    return tuple(Skipped(unit.name, _why(nodes[unit.name])) for unit in found if unit.name not in taken)
+
+
+def _why(node: Node) -> str:
+    if node.domain:
+        return f"nothing is known of operator {node.domain}.{node.op}"
+    if node.captured:
+        return "it has a body of its own"
+    return "it has no weight, and no INT8 layer that it could be part of reads it"
