@@ -1,0 +1,172 @@
+"""A model in a newer version of the standard operator set, by onnx's own converter.
+
+The converter (https://onnx.ai/onnx/repo-docs/VersionConverter.html) turns Upsample and the Resize of opset 10 into a
+Resize that samples half a pixel elsewhere, and names its result anew. Those nodes go past it, hidden behind a domain
+that it does not know, and are rewritten here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edgert.errors import ModelError
+from edgert.graph.model import Model
+from edgert.graph.proto import (
+    DEFAULT_DOMAINS,
+    Array,
+    all_nodes,
+    attributes,
+    default_opset,
+    has_schema,
+    is_standard,
+    label,
+    set_attribute,
+    subgraphs,
+    to_array,
+)
+from edgert.graph.rewrite import Workspace
+
+if TYPE_CHECKING:
+    import onnx
+
+_HIDDEN = "edgert.hidden"
+_RESIZE_OPSET = 11
+"""The first whose Resize says where it samples; Upsample ended with 9 (https://onnx.ai/onnx/operators/)."""
+_AGAIN = "export the model again with standard operators and opset 13 or newer"
+
+
+def opset(model: Model) -> int:
+    """The version of the standard operators that the model uses."""
+    return default_opset(model.proto)
+
+
+def raise_opset(model: Model, wanted: int) -> Model:
+    """The model with the standard operators of version ``wanted``; the model itself when it has that or a newer one.
+
+    It computes the same, and tensors keep their names; nodes that had to become several have names of their own for the
+    new ones. Clean the model first, so that scales of an Upsample are stored tensors.
+
+    Raises:
+        ModelError: it uses an operator that its own version does not have, or that has no equal in the wanted one.
+    """
+    if opset(model) >= wanted:
+        return model
+    _check_operators(model, wanted)
+    proto = model.copied_proto()
+    hidden = opset(model) < _RESIZE_OPSET <= wanted and _hide_resampling(proto)
+    converted = _converted(proto, wanted, model)
+    if hidden:
+        _show_resampling(converted, model)
+    return model.derive(converted)
+
+
+def _check_operators(model: Model, wanted: int) -> None:
+    version = opset(model)
+    for position, node in enumerate(all_nodes(model.proto.graph)):
+        if is_standard(node) and not has_schema(node.op_type, version):
+            why = f"node {label(node, position)!r} is a {node.op_type}, which opset {version} does not have"
+            raise _unfit(model, why, _AGAIN)
+    bodies = (body for node in model.proto.graph.node for body in subgraphs(node))
+    for node in (node for body in bodies for node in all_nodes(body)):
+        if version < _RESIZE_OPSET <= wanted and _is_resampling(node):
+            why = f"node {node.name!r} in the body of an If, Loop or Scan is a {node.op_type} of opset {version}"
+            raise _unfit(model, why, _AGAIN)
+
+
+def _converted(proto: onnx.ModelProto, wanted: int, model: Model) -> onnx.ModelProto:
+    from onnx import helper, version_converter
+
+    before = set(_operators(proto))
+    metadata = list(proto.metadata_props)
+    try:
+        converted: onnx.ModelProto = version_converter.convert_version(proto, wanted)
+    except (RuntimeError, ValueError) as error:  # its ConvertError is a RuntimeError
+        text = " ".join(str(error).split())
+        named = sorted((name for name in before if name in text), key=len, reverse=True)
+        why = f"operator {named[0]}: {text}" if named else f"one of {', '.join(sorted(before))}: {text}"
+        raise _unfit(model, why[:500], _AGAIN) from error
+    del converted.metadata_props[:]
+    converted.metadata_props.extend(metadata)
+    known = [item for item in converted.opset_import if item.domain in DEFAULT_DOMAINS]
+    converted.ir_version = max(converted.ir_version, helper.find_min_ir_version_for(known))
+    return converted
+
+
+def _operators(proto: onnx.ModelProto) -> Iterator[str]:
+    return (node.op_type for node in all_nodes(proto.graph) if is_standard(node))
+
+
+def _hide_resampling(proto: onnx.ModelProto) -> bool:
+    """Puts the nodes the converter gets wrong into a domain of their own; whether there were any."""
+    found = [node for node in proto.graph.node if _is_resampling(node)]
+    for node in found:
+        node.domain = _HIDDEN
+    if found:
+        proto.opset_import.add(domain=_HIDDEN, version=1)
+    return bool(found)
+
+
+def _is_resampling(node: onnx.NodeProto) -> bool:
+    return is_standard(node) and node.op_type in ("Upsample", "Resize")
+
+
+def _show_resampling(proto: onnx.ModelProto, model: Model) -> None:
+    """Turns the hidden nodes into the Resize that samples as they did."""
+    work = Workspace.of(proto)
+    for node in proto.graph.node:
+        if node.domain == _HIDDEN:
+            _rewrite(node, work, model)
+    kept = [item for item in proto.opset_import if item.domain != _HIDDEN]
+    del proto.opset_import[:]
+    proto.opset_import.extend(kept)
+
+
+def _rewrite(node: onnx.NodeProto, work: Workspace, model: Model) -> None:
+    """One Upsample of opset 7 or 9, or Resize of opset 10, as a Resize of opset 11.
+
+    Output pixel i lies at i / scale of the input in all of them: "asymmetric". To the nearest means the pixel before,
+    or, where Resize shrinks, the one behind, as ONNX Runtime has it (upsample.cc, "SIMPLE").
+    """
+    given = attributes(node)
+    scales = _scales(node, given, work)
+    mode = _MODES.get(given.get("mode", b"nearest"), b"linear")
+    nearest = _nearest(node, scales, model) if mode == b"nearest" else ""
+    operand = node.input[1] if len(node.input) > 1 else work.store(np.asarray(scales), f"{node.name}_scales")
+    source = node.input[0]
+    del node.input[:], node.attribute[:]
+    node.op_type, node.domain = "Resize", ""
+    node.input.extend([source, "", operand])
+    set_attribute(node, "mode", mode)
+    set_attribute(node, "coordinate_transformation_mode", "asymmetric")
+    if nearest:
+        set_attribute(node, "nearest_mode", nearest)
+
+
+_MODES = {b"nearest": b"nearest"}  # the other is called linear, or bilinear in the oldest
+
+
+def _scales(node: onnx.NodeProto, given: Mapping[str, Any], work: Workspace) -> Array | None:
+    """Scale of each axis; None when it is computed."""
+    if len(node.input) < 2:
+        return np.asarray(given["scales"], np.float32)
+    stored = work.index.constant(node.input[1])
+    return None if stored is None else to_array(stored)
+
+
+def _nearest(node: onnx.NodeProto, scales: Array | None, model: Model) -> str:
+    if node.op_type == "Upsample":
+        return "floor"
+    if scales is None:
+        raise _unfit(model, f"node {node.name!r} (Resize) has scales that are computed", _AGAIN)
+    if (scales < 1).any() and (scales > 1).any():
+        raise _unfit(model, f"node {node.name!r} (Resize) grows one axis and shrinks another", _AGAIN)
+    return "ceil" if (scales < 1).any() else "floor"
+
+
+def _unfit(model: Model, why: str, fix: str) -> ModelError:
+    return ModelError(
+        f"model {str(model.path)!r} cannot be raised to a newer opset", why=why, where=str(model.path), fix=fix
+    )
