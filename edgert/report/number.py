@@ -1,0 +1,95 @@
+"""Numbers as people read them: no digit that says nothing, a real minus, and a unit that does not wrap away."""
+
+from __future__ import annotations
+
+import math
+
+from edgert.units import format_bytes
+
+_SPACE = "\N{NO-BREAK SPACE}"
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_LARGEST_PLAIN = 5  # decimal exponent from which ten-to-the reads better than zeros
+_SMALLEST_PLAIN = -3
+_CLEAR = 1.005  # a ratio nearer to 1 prints as 1.0 and is called the same
+
+
+def fixed(value: float, places: int) -> str:
+    """``-0.5`` with 2 → ``"−0.50"``; a negative zero loses its sign."""
+    text = f"{value:.{places}f}"
+    return text.lstrip("-") if float(text) == 0 else text.replace("-", "−")
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """Three digits that matter: ``0.0253``, ``3.21``, ``412``, ``1.2×10⁻⁷``; trailing zeros go."""
+    if value == 0 or not math.isfinite(value):
+        return fixed(value, 0) if value == 0 else ("∞" if value > 0 else "−∞" if value < 0 else "not a number")
+    mantissa, exponent = f"{abs(value):.{digits - 1}e}".split("e")
+    power = int(exponent)
+    sign = "−" if value < 0 else ""
+    if not _SMALLEST_PLAIN <= power < _LARGEST_PLAIN:
+        head = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+        return f"{sign}{'' if head == '1' else head + '×'}10{str(power).translate(_RAISED)}"
+    text = f"{abs(float(f'{value:.{digits - 1}e}')):.{max(digits - 1 - power, 0)}f}"
+    return sign + (text.rstrip("0").rstrip(".") if "." in text else text)
+
+
+def power_of_ten(exponent: int) -> str:
+    """2 → ``"100"``, 6 → ``"10⁶"``."""
+    return str(10**exponent) if exponent <= 2 else f"10{str(exponent).translate(_RAISED)}"
+
+
+def percent(fraction: float, places: int = 2) -> str:
+    """0.7012 → ``"70.12 %"``."""
+    return f"{fixed(fraction * 100, places)}{_SPACE}%"
+
+
+def share(fraction: float) -> str:
+    """A small part of a whole: ``"0.013 %"``, ``"none"``, ``"all"``."""
+    return "none" if fraction <= 0 else "all" if fraction >= 1 else f"{significant(fraction * 100, 2)}{_SPACE}%"
+
+
+def points(fraction: float) -> str:
+    """0.0042 → ``"0.42 points"``, of a percentage."""
+    return f"{fixed(fraction * 100, 2)}{_SPACE}points"
+
+
+def score(value: float, unit: str) -> str:
+    """A metric's value."""
+    return percent(value) if unit == "percent" else fixed(value, 4)
+
+
+def difference(value: float, unit: str) -> str:
+    """A difference of two values of a metric."""
+    return points(value) if unit == "percent" else fixed(value, 4)
+
+
+def milliseconds(value: float) -> str:
+    """12.345 → ``"12.3 ms"``."""
+    return f"{significant(value)}{_SPACE}ms"
+
+
+def decibels(value: float | None) -> str:
+    """31.26 → ``"31.3 dB"``; ``"exact"`` for infinity, a dash for what is not known."""
+    if value is None or math.isnan(value):
+        return "–"
+    return "exact" if value == math.inf else f"{fixed(value, 1)}{_SPACE}dB"
+
+
+def size(count: int) -> str:
+    """Bytes in binary units."""
+    return format_bytes(count).replace(" ", _SPACE)
+
+
+def times(ratio: float) -> str:
+    """1.83 → ``"1.8×"``, 12.4 → ``"12×"``, 1 → ``"1.0×"``."""
+    return f"{ratio:.1f}×" if ratio < 9.95 else f"{ratio:.0f}×"
+
+
+def is_same(ratio: float) -> bool:
+    """Whether a ratio is too near to 1 to speak of."""
+    return 1 / _CLEAR < ratio < _CLEAR
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """``"1 layer"``, ``"3 layers"``."""
+    return f"{count}{_SPACE}{one if count == 1 else many or one + 's'}"

@@ -1,0 +1,80 @@
+"use strict";
+// The page is whole without this: it adds sorting, filtering and a quicker way to read the bars.
+for (const table of document.querySelectorAll("table.sortable")) {
+  const body = table.tBodies[0];
+  const key = (row, column) => {
+    const cell = row.cells[column];
+    const text = cell.dataset.order ?? cell.textContent;
+    const number = text === "inf" ? Infinity : text === "-inf" ? -Infinity : Number(text);
+    return Number.isNaN(number) ? text : number;
+  };
+  const compare = (a, b) =>
+    typeof a === "number" && typeof b === "number" ? (a < b ? -1 : a > b ? 1 : 0) : String(a).localeCompare(String(b));
+  [...table.tHead.rows[0].cells].forEach((head, column) => {
+    const button = document.createElement("button");
+    button.append(...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => {
+      const up = head.getAttribute("aria-sort") !== "ascending";
+      for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", up ? "ascending" : "descending");
+      const rows = [...body.rows].sort((a, b) => compare(key(a, column), key(b, column)) * (up ? 1 : -1));
+      body.append(...rows);
+    });
+  });
+}
+
+for (const details of document.querySelectorAll("details.filtered")) {
+  const input = document.createElement("input");
+  input.type = "search";
+  input.className = "filter";
+  input.placeholder = "Part of a name";
+  input.setAttribute("aria-label", "Show only tensors whose name contains");
+  details.querySelector("summary").after(input);
+  input.addEventListener("input", () => {
+    const wanted = input.value.toLowerCase();
+    for (const card of details.querySelectorAll(".card")) {
+      card.hidden = !(card.dataset.name ?? "").toLowerCase().includes(wanted);
+    }
+  });
+}
+
+const tip = document.createElement("div");
+tip.className = "tip";
+tip.setAttribute("role", "status");
+document.body.append(tip);
+for (const chart of document.querySelectorAll("svg.bar")) {
+  const bars = [...chart.querySelectorAll(".bars g")];
+  const labels = bars.map((bar) => bar.querySelector("title").textContent);
+  for (const title of chart.querySelectorAll("title")) title.remove(); // or the browser's own tip would cover ours
+  let at = -1;
+  const leave = () => {
+    bars[at]?.classList.remove("at");
+    at = -1;
+    tip.textContent = "";
+  };
+  const show = (number, x, y) => {
+    bars[at]?.classList.remove("at");
+    at = number;
+    bars[at].classList.add("at");
+    tip.textContent = labels[at];
+    tip.style.left = `${Math.max(4, Math.min(x + 14, innerWidth - tip.offsetWidth - 4))}px`;
+    tip.style.top = `${Math.max(4, y - tip.offsetHeight - 12)}px`;
+  };
+  chart.addEventListener("pointermove", (event) => {
+    const box = chart.getBoundingClientRect();
+    const number = Math.floor(((event.clientX - box.left) / box.width) * bars.length);
+    show(Math.max(0, Math.min(number, bars.length - 1)), event.clientX, event.clientY);
+  });
+  chart.addEventListener("pointerleave", leave);
+  chart.addEventListener("blur", leave);
+  chart.tabIndex = 0;
+  chart.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const number = Math.max(0, Math.min(at + step, bars.length - 1));
+    const box = bars[number].getBoundingClientRect();
+    show(number, box.left, box.top);
+  });
+}

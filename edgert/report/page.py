@@ -1,0 +1,145 @@
+"""The report as one HTML file that needs nothing else: no network, no script to be read, no fonts of its own."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from edgert.errors import ArtifactError
+from edgert.report.accuracy import accuracy_section
+from edgert.report.layer import kept_section, layer_section
+from edgert.report.markup import Markup, code, join, paragraph, tag
+from edgert.report.number import counted
+from edgert.report.origin import correction_section, note_section, origin_section
+from edgert.report.record import Figure, QuantizationReport, Verdict
+from edgert.report.speed import speed_section
+from edgert.report.tensor import tensor_section
+from edgert.report.verdict import judge
+
+_SECTIONS = (
+    ("accuracy", "Accuracy", accuracy_section),
+    ("speed", "Speed and size", speed_section),
+    ("layers", "Noise, layer by layer", layer_section),
+    ("kept", "Layers in higher precision", kept_section),
+    ("activations", "Activations and thresholds", tensor_section),
+    ("corrections", "Corrections", correction_section),
+    ("notes", "Warnings and notes", note_section),
+    ("origin", "Settings and provenance", origin_section),
+)
+_BADGES = {True: ("✓ Budget kept", "good"), False: ("✗ Budget missed", "bad"), None: ("No budget", "open")}
+_DEFAULT_MODE = 0o666  # what a program that opens a file gives it, before the user's mask
+
+
+def render(report: QuantizationReport) -> str:
+    """The report as a whole HTML document; equal reports give equal text."""
+    verdict = judge(report)
+    body = tag(
+        "body",
+        _header(report, verdict),
+        tag("div", _contents(), tag("main", *(_section(report, *one) for one in _SECTIONS)), class_="columns"),
+        tag("script", _part("page.js")),
+    )
+    head = tag("head", *_head(report, verdict))
+    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def save(report: QuantizationReport, path: Path) -> None:
+    """Writes the report, all of it or nothing; folders on the way are made.
+
+    Raises:
+        ArtifactError: the file cannot be written.
+    """
+    text = render(report)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(path, text)
+    except OSError as error:
+        raise ArtifactError(
+            f"cannot write the report {str(path)!r}",
+            why=error.strerror or str(error),
+            fix="free some space, or choose a path that can be written",
+        ) from error
+
+
+def _replace(path: Path, text: str) -> None:
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:80]}-")
+    part = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        part.chmod(_mode(path))
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _mode(path: Path) -> int:
+    """Permissions of the file that is replaced, else those of any new file."""
+    if path.exists():
+        return path.stat().st_mode & 0o777
+    mask = os.umask(0)  # it can only be read by setting it
+    os.umask(mask)
+    return _DEFAULT_MODE & ~mask
+
+
+def _head(report: QuantizationReport, verdict: Verdict) -> list[Markup]:
+    """A policy admits this page's own style and script and nothing else: even a mistake in escaping could not act."""
+    style, script = _part("page.css"), _part("page.js")
+    policy = f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}"
+    return [
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=Markup(policy)),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", name="description", content=verdict.sentence),
+        tag("link", rel="icon", href="data:,"),
+        tag("title", f"{report.provenance.model}: {report.precision} report"),
+        tag("style", style),
+    ]
+
+
+def _header(report: QuantizationReport, verdict: Verdict) -> Markup:
+    word, kind = _BADGES[verdict.kept]
+    warnings = sum(note.level == "warning" for note in report.notes)
+    target = f" for {report.target}" if report.target else ""
+    badges = [tag("span", word, class_=f"badge {kind}")]
+    if warnings:
+        badges.append(tag("a", f"⚠ {counted(warnings, 'warning')}", href="#notes", class_="badge warned"))
+    return tag(
+        "header",
+        tag("p", f"Quantisation report{target} · ", code(report.provenance.model), class_="kicker"),
+        tag("p", *badges, class_="badges"),
+        tag("h1", verdict.sentence),
+        *(paragraph(text, "caution") for text in verdict.cautions),
+        tag("dl", *map(_figure, verdict.figures), class_="figures"),
+    )
+
+
+def _figure(figure: Figure) -> Markup:
+    return tag("div", tag("dt", figure.label), tag("dd", tag("b", figure.value), tag("span", figure.detail)))
+
+
+def _contents() -> Markup:
+    links = [tag("li", tag("a", title, href=f"#{name}")) for name, title, _ in _SECTIONS]
+    return tag("nav", tag("ul", *links), aria_label="Sections")
+
+
+def _section(report: QuantizationReport, name: str, title: str, content: object) -> Markup:
+    assert callable(content)
+    return tag(
+        "section", tag("h2", title, id=f"{name}-title"), content(report), id=name, aria_labelledby=f"{name}-title"
+    )
+
+
+@cache
+def _part(name: str) -> Markup:
+    """A file of this package as it stands; it holds no end tag that would close its element."""
+    return join([Markup(Path(__file__).with_name(name).read_text(encoding="utf-8"))])
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
