@@ -85,6 +85,11 @@ def open_album(source: str | Path | Sequence[str | Path | U8], *, limit: int | N
     return _of_files(base, found, limit, where)
 
 
+def fair_order(names: Iterable[str]) -> list[str]:
+    """Names by their SHA-256: an order that is the same everywhere and has nothing to do with what they say."""
+    return sorted(names, key=lambda name: (hashlib.sha256(name.encode(errors="surrogateescape")).digest(), name))
+
+
 @dataclass(frozen=True, slots=True)
 class PhotoAlbum:
     """Picture files, upright as their EXIF says. See :class:`Album`; refuses files that begin like no picture.
@@ -240,8 +245,8 @@ def _listed(source: Sequence[str | Path | U8], limit: int | None, where: str) ->
 
 def _of_files(base: Path, files: Iterable[Path], limit: int | None, where: str) -> PhotoAlbum:
     names = {file.relative_to(base).as_posix(): file for file in files}
-    chosen = sorted(names, key=lambda name: (hashlib.sha256(name.encode(errors="surrogateescape")).digest(), name))
-    return PhotoAlbum(tuple(names[name] for name in chosen[:limit]), tuple(chosen[:limit]), where)
+    chosen = fair_order(names)[:limit]
+    return PhotoAlbum(tuple(names[name] for name in chosen), tuple(chosen), where)
 
 
 def _of_video(path: Path, limit: int | None, where: str) -> VideoAlbum:

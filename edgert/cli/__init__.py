@@ -14,6 +14,7 @@ import typer
 from edgert.cli.bench import bench
 from edgert.cli.check import check
 from edgert.cli.doctor import doctor
+from edgert.cli.evaluate import evaluate
 from edgert.cli.inspect import inspect
 from edgert.cli.new import new
 from edgert.cli.run import run
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 for verb in (run, validate, schema, new, check, doctor, inspect, bench):
     app.command()(verb)
+app.command("eval")(evaluate)  # a function of that name would hide Python's
 
 
 @app.callback(invoke_without_command=True)

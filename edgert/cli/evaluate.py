@@ -1,0 +1,181 @@
+"""``edgert eval``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgert.cli.option import DebugOption, JsonOption, SetOption, write_json
+from edgert.cli.target import InputOption, ModelOption, TargetArgument, TaskOption, target_of
+from edgert.errors import EXIT_ERROR, ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from edgert.accuracy import Comparison, Standing
+    from edgert.cli.target import Target
+
+_NAME_WIDTH = 24
+_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+_VERDICT_STYLES = {"within": "green", "probably within": "green", "probably missed": "red", "missed": "red"}
+
+
+def evaluate(
+    target: TargetArgument,
+    model: ModelOption = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            metavar="PATH",
+            help="COCO .json, .csv of file,label_index, a folder per class, images/ and masks/, or pictures without "
+            "labels. By default the pipeline's accuracy: dataset.",
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option("--metric", metavar="NAME", help="map, map50, top1, top5, miou, retrieval, cosine or agreement."),
+    ] = None,
+    against: Annotated[
+        list[Path] | None,
+        typer.Option("--against", metavar="OTHER.onnx", help="Another version of the model to compare. Repeatable."),
+    ] = None,
+    max_drop: Annotated[
+        float | None,
+        typer.Option("--max-drop", metavar="0-1", min=0, max=1, help="Largest loss accepted: 0.01 is one point."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Most pictures.")] = None,
+    task: TaskOption = None,
+    input: InputOption = None,
+    json: JsonOption = None,
+    overrides: SetOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """How good is the model on my pictures, and what does another version of it lose?
+
+    Average precision is taken by COCO's own evaluator, with boxes from a score of 0.01 on. Pictures without labels tell
+    how far two versions agree. The interval of a loss is a 95 % paired bootstrap over the pictures. Exit code 1 when
+    --max-drop, or the pipeline's accuracy: max_drop, is missed.
+
+    Examples:
+
+        edgert eval pipeline.yaml --data coco_val.json
+
+        edgert eval model.onnx --task 'detect yolox' --input 'top_left bgr' --data val.json --against int8.onnx
+    """
+    from rich.console import Console
+
+    chosen = target_of(target, model=model, task=task, input=input, overrides=overrides or ())
+    wanted = chosen.config.accuracy
+    console = Console(stderr=str(json) == "-", highlight=False)
+    standing, notes = _standing(
+        console,
+        chosen,
+        _data(data, chosen),
+        against or [],
+        metric=metric or (wanted.metric if wanted else None),
+        max_drop=max_drop if max_drop is not None or wanted is None else wanted.max_drop,
+        limit=limit,
+    )
+    if standing is None:
+        console.print("stopped; nothing was measured to the end")
+        raise typer.Exit(_INTERRUPTED)
+    _print(console, standing, notes)
+    if json is not None:
+        write_json({"model": chosen.name, "notes": list(notes), **standing.to_json()}, json)
+    if not standing.within:
+        raise typer.Exit(EXIT_ERROR)
+
+
+def _data(data: str | None, chosen: Target) -> str:
+    if data is not None:
+        return data
+    if chosen.config.accuracy is not None:
+        return str(chosen.config.accuracy.dataset)
+    raise ConfigError(
+        "no pictures to judge by",
+        where=chosen.where,
+        fix="--data PATH, or accuracy: {dataset: PATH, metric: map, max_drop: 0.01} in the pipeline",
+    )
+
+
+def _standing(
+    console: Console,
+    chosen: Target,
+    data: str,
+    against: list[Path],
+    *,
+    metric: str | None,
+    max_drop: float | None,
+    limit: int | None,
+) -> tuple[Standing | None, tuple[str, ...]]:
+    import threading
+
+    from edgert.accuracy import labels_of, open_dataset, open_exam, side_by_side
+    from edgert.cli.progress import PictureBar
+    from edgert.cli.signals import stop_on_signal
+    from edgert.graph.load import load
+
+    config, where, stop = chosen.config, chosen.where, threading.Event()
+    labels = labels_of(config, where)
+    model = load(config.onnx)
+    others = {_name(path, against): load(path) for path in against}
+    dataset = open_dataset(data, config.task, labels, limit=limit)
+    exam = open_exam(model, config, dataset, labels=labels, directory=chosen.directory, where=where)
+    with PictureBar(console) as progress, stop_on_signal(stop.set):
+        candidates: dict[str, Any] = {chosen.name: model, **others}
+        found = side_by_side(candidates, exam, metric, max_drop=max_drop, progress=progress, stop=stop)
+    return found, dataset.notes
+
+
+def _name(path: Path, paths: list[Path]) -> str:
+    """A file by its name, or where several have that name, by its path."""
+    return path.name if sum(other.name == path.name for other in paths) == 1 else str(path)
+
+
+def _print(console: Console, standing: Standing, notes: tuple[str, ...]) -> None:
+    from rich.markup import escape
+
+    console.print(_table(standing))
+    for result, one in zip(standing.results[1:], standing.comparisons, strict=True):
+        if one.max_drop is not None:
+            said = f"{result.name}: {one.verdict} the budget of {one.max_drop:g} {one.metric}"
+            console.print(f"[bold {_VERDICT_STYLES[one.verdict]}]{escape(said.replace('missed the', 'misses the'))}[/]")
+    for note in notes:
+        console.print(f"[dim]• {escape(note)}[/]")
+    first = standing.results[0]
+    console.print(f"[dim]{first.images} pictures, {first.threads} at a time[/]")
+
+
+def _table(standing: Standing) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    metrics = list(dict.fromkeys(name for result in standing.results for name in result.values))
+    drops = ["drop", "95 % interval"] if standing.comparisons else []
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("", no_wrap=True, overflow="ellipsis", max_width=_NAME_WIDTH)
+    rows = [
+        [
+            *(f"{result.values[name]:.3f}" if name in result.values else "" for name in metrics),
+            *(_drop(comparison) if drops else []),
+            f"{result.images_per_s:.1f}",
+            f"{result.run_ms:.2f}",
+        ]
+        for result, comparison in zip(standing.results, (None, *standing.comparisons), strict=True)
+    ]
+    for heading, *cells in zip([*metrics, *drops, "images/s", "run ms"], *rows, strict=True):
+        table.add_column(heading, justify="right", no_wrap=True, min_width=max(map(len, (heading, *cells))))
+    for result, cells in zip(standing.results, rows, strict=True):
+        table.add_row(escape(result.name), *cells)
+    return table
+
+
+def _drop(comparison: Comparison | None) -> list[str]:
+    if comparison is None:
+        return ["", ""]
+    return [f"{comparison.drop:+.3f}", f"{comparison.low:+.3f} {comparison.high:+.3f}"]
