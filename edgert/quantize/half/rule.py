@@ -1,0 +1,237 @@
+"""Why a node cannot be trusted to float16: its values, its weights, or what it adds up on the way.
+
+A float16 number has 11 significant bits, ends at 65504 and loses bits below 2^-14 (IEEE 754-2019, binary16).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.graph.node import Graph, Node
+from edgert.graph.signature import signature
+from edgert.quantize.half.port import Ports
+from edgert.quantize.magnitude import HEADROOM, largest
+from edgert.quantize.operator import WEIGHTED
+
+LARGEST = 65504.0
+SMALLEST_NORMAL = 2.0**-14
+EXACT_INTEGERS = 2048
+"""Above it float16 has no odd numbers, and adding 1 changes nothing."""
+LOST_SHARE = 0.01
+"""How much of a stored tensor, by magnitude, float16 may lose; rounding of normal numbers takes at most 0.0005."""
+SCALE_ERROR = 2.0**-8
+"""How far a quantisation scale may be off: half a step of INT8 at its largest value."""
+ASSUMED = 64.0
+"""Magnitude taken for values that were not measured, where they are added up."""
+
+Array = npt.NDArray[Any]
+
+_GROWING = frozenset(
+    {
+        *("Exp", "Pow", "Sinh", "Cosh", "Tan", "ReduceProd", "ReduceSumSquare", "ReduceL2", "ReduceLogSumExp"),
+        *("CumProd", "Softplus", "Mish"),
+    }
+)
+_EXPONENTIAL = frozenset({"Softplus", "Mish", "ReduceLogSumExp"})
+"""Their results are small; e to the power of their inputs, which they are defined by, is not."""
+_ADDING = {  # operator → power of the values that are added up
+    **dict.fromkeys(("Softmax", "LogSoftmax"), 0),
+    **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceL1", "ReduceLogSum", "CumSum"), 1),
+    **dict.fromkeys(("GlobalAveragePool", "AveragePool"), 1),
+    **dict.fromkeys(("ReduceSumSquare", "ReduceL2", "LpNormalization", "GlobalLpPool", "LRN"), 2),
+    **dict.fromkeys(("InstanceNormalization", "GroupNormalization", "LayerNormalization"), 2),
+    "MeanVarianceNormalization": 2,
+}
+_SPATIAL = frozenset({"GlobalAveragePool", "GlobalLpPool", "InstanceNormalization"})
+_WIDE = frozenset({"int16", "uint16", "int32", "uint32", "int64", "uint64"})
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the rules may know.
+
+    Attributes:
+        types: tensor → element type.
+        reach: tensor → largest magnitude to reckon with, :func:`~edgert.quantize.magnitude.magnitudes`.
+    """
+
+    graph: Graph
+    types: Mapping[str, str]
+    reach: Mapping[str, float]
+
+    @cached_property
+    def wide(self) -> frozenset[str]:
+        """Float32 tensors that are integers of more than eight bits, converted."""
+        casts = [node for node in self.graph.nodes if node.op == "Cast"]
+        return frozenset(node.outputs[0] for node in casts if self.types.get(node.inputs[0]) in _WIDE)
+
+    def counts(self, tensor: str) -> bool:
+        """Whether a float32 tensor holds integers that float16 may not."""
+        return tensor in self.wide and self.reach.get(tensor, math.inf) > EXACT_INTEGERS
+
+    def shape(self, tensor: str) -> tuple[int, ...] | None:
+        """None where a dimension is not known."""
+        if tensor in self.graph.constants:
+            return self.graph.constants[tensor].shape
+        spec = self.graph.specs.get(tensor)
+        dims = tuple(dim for dim in spec.shape if isinstance(dim, int)) if spec else ()
+        return dims if spec is not None and spec.is_static else None
+
+
+def reason(facts: Facts, node: Node, ports: Ports) -> str:
+    """Why a node stays float32, in one sentence's part; empty when it need not. Positions are judged elsewhere."""
+    if node.captured:
+        return "the graphs inside it are not converted"
+    if not ports.can_be_half:
+        return _no_form(facts, node)
+    for rule in _RULES:
+        found = next(rule(facts, node, ports), "")
+        if found:
+            return found
+    return ""
+
+
+def halved(array: Array) -> Array:
+    """A float32 array in float16, with finite values beyond its end (the open bounds of a Clip) at its end."""
+    half: Array = np.where(np.isfinite(array), np.clip(array, -LARGEST, LARGEST), array).astype(np.float16)
+    return half
+
+
+def _no_form(facts: Facts, node: Node) -> str:
+    if signature(node.op, facts.graph.opset, node.domain) is None:
+        return f"ONNX has no schema of {node.domain or 'the standard'} {node.op} in opset {facts.graph.opset}"
+    unknown = next((name for name in (*node.inputs, *node.outputs) if name and name not in facts.types), "")
+    if unknown:
+        return f"the type of {unknown!r} is not known"
+    return f"{node.op} has no float16 form in opset {facts.graph.opset}"
+
+
+def _values(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
+    """Tensors that leave the range."""
+    for name in _tensors(node, ports):
+        reach = facts.reach.get(name)
+        if reach is None or name in facts.graph.constants:
+            continue
+        if reach > LARGEST:
+            yield f"{name!r} may reach {reach:.3g}; float16 ends at {LARGEST:.0f}"
+        elif 0 < reach < SMALLEST_NORMAL * HEADROOM:
+            yield f"{name!r} stays below {reach:.1g}, where float16 loses bits"
+
+
+def _constants(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
+    """Stored tensors that leave the range, or lose too much."""
+    for at in sorted(ports.inputs):
+        array = facts.graph.constants.get(node.inputs[at])
+        if array is not None:
+            is_scale = node.op in ("QuantizeLinear", "DequantizeLinear") and at == 1
+            yield from _scale(node.inputs[at], array) if is_scale else _constant(node, at, array)
+
+
+def _scale(name: str, scale: Array) -> Iterator[str]:
+    error = np.abs(scale - halved(scale).astype(np.float32)) > np.abs(scale) * SCALE_ERROR
+    if error.any() or largest(scale) > LARGEST:
+        yield f"scale {name!r} has values such as {float(scale[error][0]) if error.any() else largest(scale):.2g}"
+
+
+def _constant(node: Node, at: int, array: Array) -> Iterator[str]:
+    if node.op == "Clip" and at > 0 and largest(array) > LARGEST:
+        return  # an open bound
+    if largest(array) > LARGEST:
+        yield f"stored tensor {node.inputs[at]!r} holds {largest(array):.3g}; float16 ends at {LARGEST:.0f}"
+        return
+    if node.op in WEIGHTED and at == 2:
+        return  # a bias that float16 loses is as small beside what it is added to
+    finite = array[np.isfinite(array)].astype(np.float64)
+    total, lost = np.abs(finite).sum(), np.abs(finite - halved(finite)).sum()
+    if lost > LOST_SHARE * total:
+        yield f"float16 would lose {lost / total:.0%} of stored tensor {node.inputs[at]!r}"
+
+
+def _growth(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
+    """Operators that turn harmless values into large ones, unless something is known of these."""
+    is_square = node.op == "Mul" and node.inputs[0] == node.inputs[1]
+    unknown = node.outputs[0] not in facts.reach
+    if (node.op in _GROWING or is_square) and unknown and not _is_root(facts, node):
+        yield f"nothing is known of how large {'a square' if is_square else node.op} becomes"
+    reach = facts.reach.get(node.inputs[0]) if node.inputs else None
+    if node.op in _EXPONENTIAL and reach is not None and reach / HEADROOM > math.log(LARGEST / HEADROOM):
+        yield f"e to the power of {node.inputs[0]!r} leaves float16"
+
+
+def _is_root(facts: Facts, node: Node) -> bool:
+    exponent = facts.graph.constants.get(node.inputs[1]) if node.op == "Pow" else None
+    return exponent is not None and bool(np.all((exponent >= 0) & (exponent <= 1)))
+
+
+def _sums(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
+    """Sums that an implementation may add up in float16: too many terms, or too large ones."""
+    power = _ADDING.get(node.op)
+    if power is None or _is_stashed(facts, node):
+        return
+    terms = _terms(facts, node)
+    if terms is None or terms > EXACT_INTEGERS:
+        yield f"it adds up {terms or 'an unknown number of'} values"
+        return
+    value = facts.reach.get(node.inputs[0], ASSUMED)
+    if power and terms * value**power > LARGEST:
+        what = "values" if power == 1 else "squares of values"
+        yield f"the sum of {terms} {what} up to {value:.3g} may leave float16"
+
+
+def _is_stashed(facts: Facts, node: Node) -> bool:
+    """Normalisations that the standard has computed in float32 whatever their type."""
+    knows = node.op == "LayerNormalization" or (node.op == "GroupNormalization" and facts.graph.opset >= 21)
+    return knows and node.attributes.get("stash_type", 1) == 1
+
+
+def _terms(facts: Facts, node: Node) -> int | None:
+    """How many values one sum has; None when that is not known."""
+    if node.op == "LRN":
+        return int(node.attributes["size"])
+    if node.op == "AveragePool":
+        return int(math.prod(node.attributes["kernel_shape"]))
+    shape = facts.shape(node.inputs[0])
+    if shape is None:
+        return None
+    if node.op in _SPATIAL:
+        return math.prod(shape[2:])
+    if node.op == "GroupNormalization":
+        return math.prod(shape[1:]) // int(node.attributes["num_groups"])
+    axes = _axes(facts, node, len(shape))
+    return math.prod(shape[axis] for axis in axes) if axes else math.prod(shape)
+
+
+def _axes(facts: Facts, node: Node, rank: int) -> list[int]:
+    """Axes that are added up; empty for all of them. Of what is not stored, all: the most it can be."""
+    if node.op == "LayerNormalization":
+        return list(range(int(node.attributes.get("axis", -1)) % rank, rank))
+    if node.op in ("Softmax", "LogSoftmax") and facts.graph.opset < 13:
+        return list(range(int(node.attributes.get("axis", 1)) % rank, rank))
+    if node.op in ("Softmax", "LogSoftmax", "LpNormalization"):
+        return [int(node.attributes.get("axis", -1)) % rank]
+    stored = facts.graph.constants.get(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
+    listed = node.attributes.get("axes", [0, 2, 3] if node.op == "MeanVarianceNormalization" else [])
+    return [int(axis) % rank for axis in (listed if stored is None else stored.reshape(-1))]
+
+
+def _integers(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
+    """Indices and sizes turned into numbers."""
+    for at in sorted(ports.inputs):
+        if node.op != "Cast" and facts.counts(node.inputs[at]):
+            yield f"{node.inputs[at]!r} counts; float16 counts to {EXACT_INTEGERS}"
+
+
+def _tensors(node: Node, ports: Ports) -> Iterator[str]:
+    yield from (node.inputs[at] for at in sorted(ports.inputs))
+    yield from (node.outputs[at] for at in sorted(ports.outputs))
+
+
+_Rule = Callable[[Facts, Node, Ports], Iterator[str]]
+_RULES: tuple[_Rule, ...] = (_values, _constants, _growth, _sums, _integers)
