@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy.typing as npt
 
@@ -12,10 +12,9 @@ from edgert.graph.node import Graph
 from edgert.quantize.lower_ort import lower_ort
 from edgert.quantize.lower_trt import lower_trt
 from edgert.quantize.point import Scheme
+from edgert.quantize.storage import Activation, Storage, absorb, roundings
 
 Array = npt.NDArray[Any]
-Storage = Literal["int8", "uint8"]
-Activation = Literal["symmetric", "unsigned"]
 
 _OPSET = 13
 """The first in which DequantizeLinear takes one scale per channel."""
@@ -58,5 +57,6 @@ def lower(
             fix="convert the model first (prepare does)",
         )
     if scheme.target == "ort":
-        return lower_ort(graph, scheme, amax, storage, activation, per_channel, rounded)
+        stored = roundings(graph, scheme, amax, storage, activation)
+        return lower_ort(graph, absorb(graph, scheme, stored), stored, per_channel, rounded)
     return lower_trt(graph, scheme, amax, per_channel, rounded)

@@ -1,34 +1,27 @@
-"""What ONNX Runtime can run on integers, on a CPU.
+"""What ONNX Runtime runs on integers: islands as large as can be, from the first convolution worth it to the last.
 
-Its integer kernels want every input and the output of a node as integers: QLinearConv, QGemm, QLinearMatMul,
-QLinearAdd, QLinearMul, QLinearSigmoid, QLinearLeakyRelu, QLinearAveragePool, QLinearGlobalAveragePool (its selectors
-for Q/DQ: onnxruntime/core/optimizer/qdq_transformer/selectors_actions). What only moves, picks or bounds values is given the
-stored integers themselves: MaxPool, Concat and Clip have kernels for uint8 and int8.
+What comes behind the last weighted node says numbers (scores, boxes), which 8 bits are too few for; what comes before
+the first integer kernel that pays stays in floating point too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from edgert.graph.node import Graph, Node
 from edgert.quantize.fuse import fuse
+from edgert.quantize.integer import BINARY, is_direct, why_float, why_slow
 from edgert.quantize.operator import (
     AVERAGES,
     CLIPS,
-    clip_bounds,
     data_inputs,
     data_outputs,
     is_activation,
-    is_float,
     is_movement,
     is_weighted,
 )
 from edgert.quantize.point import Point, Scheme, Skipped
 from edgert.quantize.share import Sharing
-
-_BINARY = frozenset({"Add", "Mul"})
-_UNARY = frozenset({"Sigmoid", "LeakyRelu", "AveragePool", "GlobalAveragePool"})
-_NO_INTEGER_KERNEL = frozenset({"DepthToSpace", "SpaceToDepth"})
 
 
 def plan_ort(graph: Graph, keep: frozenset[str]) -> Scheme:
@@ -37,81 +30,28 @@ def plan_ort(graph: Graph, keep: frozenset[str]) -> Scheme:
     kept = tuple(unit for unit in found if unit.name in keep)
     barred = {name for unit in kept for name in unit.nodes}
     reasons = {node.name: why_float(graph, node) for node in graph.nodes}
-    able = {name for name, reason in reasons.items() if not reason} - barred
-    chosen = _settle(graph, able)
+    reasons.update(_slow_stem(graph, reasons))
+    chosen = _settle(graph, {name for name, reason in reasons.items() if not reason} - barred)
     units = tuple(unit for unit in found if unit.name in chosen)
     direct = frozenset(node.name for node in graph.nodes if node.name in chosen and is_direct(graph, node))
     points = {point.tensor: point for point in _points(graph, chosen)}
-    return Scheme(
-        "ort", units, points, _groups(graph, points, direct), direct, kept, _skipped(graph, reasons, chosen, barred)
-    )
+    skipped = tuple(_skipped(graph, reasons, chosen | barred))
+    return Scheme("ort", units, points, _groups(graph, points, direct), direct, kept, skipped)
 
 
-def is_direct(graph: Graph, node: Node) -> bool:
-    """Whether a node does on stored integers of one scale what it does on the values."""
-    return is_movement(graph, node) or node.op in CLIPS or node.op in ("MaxPool", "Concat")
-
-
-def why_float(graph: Graph, node: Node) -> str:
-    """Why ONNX Runtime has no integer form of a node; empty when it has one."""
-    if node.domain:
-        return f"nothing is known of operator {node.domain}.{node.op}"
-    if node.captured:
-        return "it has a body of its own"
-    if not data_inputs(graph, node) or not data_outputs(graph, node):
-        return "it has no float32 activations"
-    if any(name and not is_float(graph, name) for name in node.outputs):
-        return "one of its outputs is not float32"
-    if is_weighted(graph, node):
-        return _why_weighted(graph, node)
-    return _why_other(graph, node)
-
-
-def _why_weighted(graph: Graph, node: Node) -> str:
-    if node.op == "ConvTranspose":
-        return "ONNX Runtime has no integer ConvTranspose"
-    weight = graph.constants[node.inputs[1]]
-    if node.op == "MatMul" and weight.ndim != 2:
-        return "its weight is not a matrix"
-    if node.op == "Gemm" and (node.attributes.get("alpha", 1.0) != 1.0 or node.attributes.get("transA", 0)):
-        return "ONNX Runtime has no integer Gemm of a scaled or transposed input"
-    bias = node.inputs[2] if len(node.inputs) > 2 else ""
-    if not bias:
-        return ""
-    if bias not in graph.constants or node.attributes.get("beta", 1.0) != 1.0:
-        return "its bias is computed at run time, or scaled"
-    return (
-        "" if graph.constants[bias].size == output_channels(node, weight.shape) else "its bias is not one per channel"
-    )
-
-
-def output_channels(node: Node, shape: tuple[int, ...]) -> int:
-    """Output channels of a Conv, Gemm or MatMul whose weight has this shape."""
-    if node.op == "Conv" or (node.op == "Gemm" and node.attributes.get("transB", 0)):
-        return shape[0]
-    return shape[-1]
-
-
-def _why_other(graph: Graph, node: Node) -> str:
-    stored = [name for name in node.inputs if name in graph.constants and is_float(graph, name)]
-    if node.op in _NO_INTEGER_KERNEL:
-        return f"ONNX Runtime has no integer {node.op}"
-    if is_movement(graph, node) or node.op == "GlobalAveragePool":
-        return ""
-    if node.op in CLIPS:
-        return _why_clip(graph, node)
-    if node.op in _BINARY or node.op == "Concat":
-        return "one of its inputs is a stored tensor" if stored else ""
-    if node.op == "MaxPool":
-        return "it gives out indices" if len(node.outputs) > 1 and node.outputs[1] else ""
-    return "" if node.op in _UNARY else f"ONNX Runtime has no integer {node.op}"
-
-
-def _why_clip(graph: Graph, node: Node) -> str:
-    bounds = clip_bounds(graph, node)
-    if bounds is None:
-        return "its bounds are computed at run time"
-    return "" if bounds[0] <= 0 <= bounds[1] else "it keeps 0 out"
+def _slow_stem(graph: Graph, reasons: Mapping[str, str]) -> dict[str, str]:
+    """Weighted nodes behind no integer node whose integer kernel is the slower one, and why it is."""
+    found: dict[str, str] = {}
+    integer: set[str] = set()
+    for node in graph.nodes:
+        behind = not integer.isdisjoint(node.reads)
+        weighted = is_weighted(graph, node) and not reasons[node.name]
+        reason = why_slow(graph, node) if weighted and not behind else ""
+        if reason:
+            found[node.name] = reason
+        elif weighted or behind:
+            integer.update(node.outputs)
+    return found
 
 
 def _settle(graph: Graph, able: set[str]) -> set[str]:
@@ -125,8 +65,7 @@ def _settle(graph: Graph, able: set[str]) -> set[str]:
 
 
 def _belongs(graph: Graph, node: Node, chosen: set[str]) -> bool:
-    """A weighted node always does. Others do between integer nodes: what comes after the last weighted one is where
-    a network says numbers, which 8 bits are too few for; an average of many may still be taken of rounded values."""
+    """A weighted node always does, others between integer nodes; an average of many may be taken of rounded values."""
     if is_weighted(graph, node):
         return True
     readers = [reader for name in data_outputs(graph, node) for reader in graph.consumers.get(name, ())]
@@ -134,7 +73,7 @@ def _belongs(graph: Graph, node: Node, chosen: set[str]) -> bool:
         return False
     sources = [graph.producers.get(name) for name in data_inputs(graph, node)]
     integer = [source is not None and source.name in chosen for source in sources]
-    if node.op in _BINARY:
+    if node.op in BINARY:
         return all(integer)
     return any(integer) or ((is_movement(graph, node) or node.op == "Concat") and None in sources)
 
@@ -159,9 +98,8 @@ def _rounded(graph: Graph, node: Node, chosen: set[str]) -> Iterator[str]:
 def is_useful(graph: Graph, name: str, chosen: set[str]) -> bool:
     """Whether to round a weighted node's output: not where only float nodes lead from it to the graph's outputs."""
     seen, waiting = set[str](), [name]
-    for reader in graph.consumers.get(name, ()):
-        if reader.op in AVERAGES:
-            return True
+    if any(reader.op in AVERAGES for reader in graph.consumers.get(name, ())):
+        return True
     while waiting:
         for reader in graph.consumers.get(waiting.pop(), ()):
             if reader.name in chosen:
@@ -203,10 +141,7 @@ def _groups(graph: Graph, points: dict[str, Point], direct: frozenset[str]) -> d
     return {name: tuple(one for one in group if not points[one].is_hidden) for name, group in groups.items()}
 
 
-def _skipped(graph: Graph, reasons: dict[str, str], chosen: set[str], barred: set[str]) -> tuple[Skipped, ...]:
-    found = []
+def _skipped(graph: Graph, reasons: Mapping[str, str], taken: set[str]) -> Iterator[Skipped]:
     for node in graph.nodes:
-        if node.name in chosen or node.name in barred or not any(is_activation(graph, name) for name in node.inputs):
-            continue
-        found.append(Skipped(node.name, reasons[node.name] or "no integer node before or behind it"))
-    return tuple(found)
+        if node.name not in taken and any(is_activation(graph, name) for name in node.inputs):
+            yield Skipped(node.name, reasons[node.name] or "it does not stand between integer nodes")

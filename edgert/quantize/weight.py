@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from edgert.graph.node import Graph, Node
+from edgert.graph.node import Node
 
 Array = npt.NDArray[Any]
 Scales = npt.NDArray[np.float32]
+T = TypeVar("T", bound=np.generic)
 
 LIMIT = 127
 """Integers reach from -127 to 127, as in TensorRT: -128 has no counterpart."""
@@ -74,8 +75,8 @@ def quantize_weight(weight: Array, scales: Scales, axis: int | None) -> Weight:
     return Weight(np.clip(steps, -LIMIT, LIMIT).astype(np.int8), scales, axis)
 
 
-def spread(scales: Scales, axis: int | None, rank: int) -> Scales:
-    """The scales shaped so that they multiply a weight of that rank."""
+def spread(scales: npt.NDArray[T], axis: int | None, rank: int) -> npt.NDArray[T]:
+    """Values per channel shaped so that they meet a weight of that rank channel by channel."""
     if axis is None:
         return scales
     return scales.reshape([-1 if dim == axis else 1 for dim in range(rank)])
@@ -114,16 +115,3 @@ def _errors(weight: Array, scales: Scales, axis: int | None) -> npt.NDArray[np.f
     others = None if axis is None else tuple(dim for dim in range(weight.ndim) if dim != axis)
     difference = quantize_weight(weight, scales, axis).restored - weight
     return np.asarray(np.square(difference, dtype=np.float64).sum(axis=others))
-
-
-def node_weight(
-    graph: Graph, node: Node, *, per_channel: bool, input_scale: float | None = None
-) -> tuple[Scales, int | None]:
-    """Scales and axis for a weighted node's weight; grown for its bias where ``input_scale`` is given."""
-    weight = graph.constants[node.inputs[1]]
-    axis = channel_axis(node, weight) if per_channel else None
-    scales = weight_scales(weight, axis)
-    bias = node.inputs[2] if len(node.inputs) > 2 else ""
-    if input_scale is not None and bias in graph.constants:
-        scales = fit_bias(scales, graph.constants[bias], input_scale)
-    return scales, axis
