@@ -128,9 +128,8 @@ def _static(model: Model) -> Model:
 
 
 def _has_open_batch(spec: TensorSpec) -> bool:
-    return spec.ranked and bool(spec.shape) and not isinstance(spec.shape[0], int) and len(_rest(spec)) + 1 == len(
-        spec.shape
-    )
+    known = [isinstance(dim, int) for dim in spec.shape]
+    return spec.ranked and known[:1] == [False] and all(known[1:])
 
 
 def _rest(spec: TensorSpec) -> tuple[int, ...]:

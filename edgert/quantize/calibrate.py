@@ -1,0 +1,210 @@
+"""Ranges measured: pictures through the float model, every tensor's values counted."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from edgert.board.host import core_count
+from edgert.errors import CalibrationError
+from edgert.graph.model import Model
+from edgert.graph.spec import inputs
+from edgert.quantize.cluster import Cluster
+from edgert.quantize.derive import assemble
+from edgert.quantize.histogram import Histogram
+from edgert.quantize.observe import Observer
+from edgert.quantize.settle import CHECKPOINT, TOLERANCE, Settling
+from edgert.quantize.shard import Batches, Feed, Shard, from_batches, from_feed
+from edgert.quantize.state import Histograms, Journal, Tally, fingerprint
+from edgert.quantize.table import RangeTable
+from edgert.quantize.threshold import METHODS
+from edgert.quantize.worker import Pool, Processes, Threads
+
+log = logging.getLogger("edgert.quantize")
+
+MIN_PICTURES = 8
+"""Fewer say nothing about a network's ranges, and are refused."""
+FEW_PICTURES = 32
+"""Fewer are worth a warning: NVIDIA's guide for TensorRT's calibrators speaks of about 500 for ImageNet."""
+
+Progress = Callable[[int, int | None, str], None]
+"""Called with the pictures done, how many there are (None when that is not known) and the last one's name."""
+
+_TICK_S = 0.1  # how long a stop may go unnoticed
+_MAX_THREADS = 8  # of one process, unless told otherwise; each has the tensors of one slice in memory
+
+
+def calibrate(
+    model: Model,
+    feed: Feed | Batches,
+    *,
+    method: str = "mse",
+    tensors: Iterable[str] | None = None,
+    workers: int = 1,
+    threads: int | None = None,
+    dask: str = "",
+    early_stop: bool = True,
+    state: Path | None = None,
+    progress: Progress | None = None,
+    stop: threading.Event | None = None,
+) -> RangeTable:
+    """Runs the model over pictures and returns the ranges of its tensors. Blocks until done.
+
+    Counts are whole numbers, and every picture runs by itself on one thread: the result depends on the model, the
+    pictures and the machine's instructions, not on their grouping, on ``workers``, ``threads`` or ``dask``; without
+    early stop neither on their order. Memory does not grow with the number of pictures.
+
+    Args:
+        model: a prepared model (:func:`~edgert.quantize.prepare.prepare`).
+        feed: pictures by number, or preprocessed arrays as they come, which are not kept.
+        method: how thresholds are chosen, one of :data:`~edgert.quantize.threshold.METHODS`.
+        tensors: those wanted; by default all that are worth a range.
+        workers: processes. With one, this process counts, on ``threads`` threads (by default one per core, at most 8).
+        dask: address of a Dask scheduler, whose workers count instead.
+        early_stop: stop when no threshold moved by more than 0.5 % over 32 pictures, looked at every 32 pictures in
+            their order. The table's warnings say so.
+        state: a file that keeps what was counted when the call ends early, for whatever reason, and from which the same
+            call goes on; written every 10 s, removed at the end. One of another model, other pictures or other settings
+            is started over, with a logged warning.
+        progress: called after every few pictures.
+        stop: ends the call when set, within a picture's time.
+
+    Raises:
+        CalibrationError: fewer than 8 pictures; one that does not fit; NaN or infinity in a tensor; stopped; workers
+            that keep dying over a picture; a file that holds no state; no cluster. Pictures and tensors are named.
+        EdgertError: what a feed raises.
+        ArtifactError: the state cannot be written.
+        BuildError: ONNX Runtime cannot run the model.
+        DeviceError: ``dask`` without the extra.
+    """
+    if method not in METHODS:
+        raise CalibrationError(f"no method {method!r}", why="it names no rule", fix=f"one of {', '.join(METHODS)}")
+    observer = Observer(model, tensors)
+    pictures = feed if isinstance(feed, Feed) else None
+    key = _key(observer, pictures, state, {"method": method, "early_stop": early_stop})
+    run = _Run(
+        journal=Journal(state, key),
+        settling=Settling(observer.parts.values(), method) if early_stop else None,
+        progress=progress,
+        total=None if pictures is None else len(pictures),
+        stop=stop or threading.Event(),
+    )
+    if isinstance(feed, Feed):
+        _check_number(len(feed))
+        shards = from_feed(feed, run.journal.tally.done)
+    else:
+        shards = from_batches(feed, inputs(model))
+    with run.journal, closing(_pool(observer, pictures, workers, threads, dask)) as pool:
+        run.collect(pool, shards)
+    _check_number(run.journal.tally.done)
+    return _table(observer, run.journal.tally, method)
+
+
+@dataclass
+class _Run:
+    """One call: shards handed out, results added in the order of the pictures whoever finishes first."""
+
+    journal: Journal
+    settling: Settling | None
+    progress: Progress | None
+    total: int | None
+    stop: threading.Event
+
+    def collect(self, pool: Pool, shards: Iterator[Shard]) -> None:
+        """Counts until the pictures are through or the ranges have settled."""
+        waiting: deque[Shard] = deque()
+        while not self.journal.tally.settled:
+            for shard in islice(shards, pool.width - len(waiting)):
+                pool.submit(shard)
+                waiting.append(shard)
+            if not waiting:
+                return
+            counted = pool.take(waiting[0], _TICK_S)
+            if counted is not None:
+                self._add(waiting.popleft(), counted)
+            if self.stop.is_set():
+                raise self._stopped()
+
+    def _add(self, shard: Shard, counted: Histograms) -> None:
+        tally = self.journal.tally
+        counts = {name: _sum(tally.counts.get(name), histogram) for name, histogram in counted.items()}
+        before, settled = tally.before, False
+        if self.settling is not None and shard.end % CHECKPOINT == 0:
+            settled = before is not None and self.settling.has_settled(before, counts)
+            before = counts
+        self.journal.replace(Tally(shard.end, counts, before, settled))
+        if self.progress is not None:
+            self.progress(shard.end, self.total, shard.names[-1])
+
+    def _stopped(self) -> CalibrationError:
+        done = self.journal.tally.done
+        return CalibrationError(
+            f"calibration was stopped after {done} pictures",
+            why="it was asked to",
+            fix="the same call goes on from there if it has a state file",
+        )
+
+
+def _sum(first: Histogram | None, second: Histogram) -> Histogram:
+    return second if first is None else Histogram.merged([first, second])
+
+
+def _key(observer: Observer, feed: Feed | None, state: Path | None, settings: Mapping[str, object]) -> str:
+    """What a state file must have been written for; empty without one."""
+    if state is None:
+        return ""
+    if feed is None:
+        raise CalibrationError(
+            "pictures that are handed over as they come cannot be gone on with later",
+            why="there is no telling whether they come in the same order again",
+            fix="give a feed of numbered pictures, or no state file",
+        )
+    _check_number(len(feed))
+    return fingerprint(observer, feed, settings)
+
+
+def _check_number(pictures: int) -> None:
+    if pictures < MIN_PICTURES:
+        raise CalibrationError(
+            f"{pictures} pictures are too few to measure ranges"
+            if pictures
+            else "there are no pictures to calibrate on",
+            why=f"ranges need at least {MIN_PICTURES}, better {FEW_PICTURES} or more; none are ever invented",
+            fix="give pictures like those the model will see in use",
+        )
+
+
+def _pool(observer: Observer, feed: Feed | None, workers: int, threads: int | None, dask: str) -> Pool:
+    if dask:
+        return Cluster(observer, feed, dask)
+    if workers > 1:
+        return Processes(observer, feed, workers)
+    return Threads(observer, feed, threads or min(core_count(), _MAX_THREADS))
+
+
+def _table(observer: Observer, tally: Tally, method: str) -> RangeTable:
+    histograms = assemble(tally.counts, observer.parts)
+    notes = tuple(_notes(histograms, tally))
+    for note in notes:
+        log.warning("%s", note)
+    return RangeTable(observer.model.digest, tally.done, method, histograms, {}, notes)
+
+
+def _notes(histograms: Histograms, tally: Tally) -> Iterator[str]:
+    if tally.settled:
+        yield (
+            f"ranges settled after {tally.done} pictures: no threshold moved by more than {TOLERANCE:.1%} over the "
+            f"last {CHECKPOINT}; no more were looked at"
+        )
+    elif tally.done < FEW_PICTURES:
+        yield f"only {tally.done} pictures: ranges may miss what others would show; {FEW_PICTURES} or more are better"
+    zero = [name for name, histogram in histograms.items() if histogram.amax == 0]
+    if zero:
+        more = f" and {len(zero) - 1} more" if len(zero) > 1 else ""
+        yield f"tensor {zero[0]!r}{more} was 0 in all pictures: given the smallest scale"
