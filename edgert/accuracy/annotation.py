@@ -77,7 +77,7 @@ def class_numbers(annotated: Annotated, labels: Sequence[str], path: Path) -> tu
         raise ConfigError(
             f"no category of {path} is a label of the model",
             why=f"categories: {', '.join(missing[:_SHOWN])}; labels: {', '.join(labels[:_SHOWN])}"
-            + nearest(first, labels),
+            + nearest(_plain(first), labels),
             fix="give the labels the dataset's names",
         )
     note = f"{len(found)} of {len(names)} categories are labels of the model"

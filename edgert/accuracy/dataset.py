@@ -71,7 +71,7 @@ def open_dataset(
             return _listed(path, labels, limit)
         if path.is_dir() and (found := _in_folder(path, task, labels, limit)) is not None:
             return found
-        return Dataset(path, open_album(source, limit=limit, where=where))
+        return Dataset(path, open_album(source, limit=limit, where=where), notes=("no labels: versions are compared",))
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
 

@@ -50,7 +50,8 @@ class Matches:
 
     def values(self, weights: F64) -> F64:
         """Classes without a true object on the pictures that have weight do not count, as in COCO's evaluation."""
-        step = max(_NUMBERS // max((len(one.pictures) for one in self.classes), default=1), 1)
+        longest = max([1, *(len(one.pictures) for one in self.classes)])
+        step = max(_NUMBERS // longest, 1)
         parts = [self._some(weights[start : start + step]) for start in range(0, len(weights), step)]
         return np.concatenate(parts) if parts else np.empty(0)
 

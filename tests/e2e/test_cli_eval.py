@@ -1,0 +1,123 @@
+"""``edgert eval`` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests.helpers.command import edgert
+
+INPUT = ("--input", "stretch bgr std=255")
+CLASSIFY = ("--task", "classify logits")
+
+
+def model(path: Path, order: tuple[int, int, int]) -> Path:
+    """The mean of every channel, in an order: ``0, 1, 2`` classifies the brightest channel rightly."""
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["x"], ["pooled"]),
+        helper.make_node("Flatten", ["pooled"], ["flat"]),
+        helper.make_node("Gather", ["flat", "order"], ["means"], axis=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "test",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 3, 8, 8))],
+        [helper.make_tensor_value_info("means", TensorProto.FLOAT, (1, 3))],
+        [helper.make_tensor("order", TensorProto.INT64, (3,), order)],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    proto.ir_version = 8
+    onnx.save(proto, path)
+    return path
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with a right model, one that mixes up two classes, and a picture folder for each class."""
+    model(tmp_path / "right.onnx", (0, 1, 2))
+    model(tmp_path / "wrong.onnx", (1, 0, 2))
+    for number in range(9):
+        picture = np.full((8, 8, 3), 20, np.uint8)
+        picture[..., number % 3] = 200
+        path = tmp_path / "photos" / str(number % 3) / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        assert cv2.imwrite(str(path), picture)
+    (tmp_path / "p.yaml").write_text(
+        "models:\n"
+        "  net:\n"
+        "    onnx: right.onnx\n"
+        "    task: {classify: logits}\n"
+        "    input: {resize: stretch, color: bgr, std: 255}\n"
+        "    accuracy: {dataset: photos, metric: top1, max_drop: 0.1}\n"
+        "stages:\n"
+        "  cam: {source: 'images:photos/*/*.png'}\n"
+        "  see: {infer: net, from: cam}\n"
+        "  out: {sink: 'null', from: see}\n"
+    )
+    return tmp_path
+
+
+def test_one_model_on_labelled_pictures(place: Path) -> None:
+    done = edgert("eval", "right.onnx", *CLASSIFY, *INPUT, "--data", "photos", "--json", "-", cwd=place)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["metric"] == "top1" and found["results"][0]["values"] == {"top1": 1.0, "top5": 1.0}
+    assert found["results"][0]["images"] == 9 and found["comparisons"] == []
+    assert "1.000" in done.stderr and "9 pictures" in done.stderr
+
+
+def test_a_budget_that_is_missed_is_exit_code_1(place: Path) -> None:
+    versions = ("--against", "wrong.onnx", "--max-drop", "0.2")
+    done = edgert("eval", "right.onnx", *CLASSIFY, *INPUT, "--data", "photos", *versions, cwd=place)
+    assert done.returncode == 1
+    assert "+0.667" in done.stdout and "wrong.onnx: misses the budget of 0.2 top1" in done.stdout
+    done = edgert(
+        "eval", "right.onnx", *CLASSIFY, *INPUT, "--data", "photos", "--against", "right.onnx", "--max-drop", "0",
+        cwd=place,
+    )  # fmt: skip
+    assert done.returncode == 0 and "within the budget" in done.stdout
+
+
+def test_a_pipeline_says_what_to_judge_by(place: Path) -> None:
+    done = edgert("eval", "p.yaml", "--against", "wrong.onnx", "--json", "out/eval.json", cwd=place)
+    assert done.returncode == 1, done.stderr
+    found = json.loads((place / "out" / "eval.json").read_text())
+    assert found["model"] == "net" and found["comparisons"][0]["max_drop"] == 0.1
+    done = edgert("eval", "p.yaml", "--limit", "4", cwd=place)
+    assert done.returncode == 0 and "4 pictures" in done.stdout
+
+
+def test_pictures_without_labels_compare_two_models(place: Path) -> None:
+    arguments = ("eval", "p.yaml", "--data", "photos/*/*.png", "--metric", "agreement")
+    done = edgert(*arguments, "--against", "wrong.onnx", "--json", "-", cwd=place)
+    found = json.loads(done.stdout)
+    assert found["results"][1]["values"]["agreement"] == pytest.approx(1 / 3)
+    done = edgert(*arguments, cwd=place)
+    assert done.returncode == 1 and "--against other.onnx" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("right.onnx", "--data", "photos"), "what does right.onnx do?"),
+        (("right.onnx", *CLASSIFY), "no pictures to judge by"),
+        (("right.onnx", "--task", "clasify x", "--data", "photos"), "did you mean 'classify'?"),
+        (("right.onnx", *CLASSIFY, "--input", "strech", "--data", "photos"), "did you mean 'stretch'?"),
+        (("right.onnx", *CLASSIFY, "--data", "fotos"), "did you mean 'photos'?"),
+        (("right.onnx", *CLASSIFY, "--model", "net", "--data", "photos"), "--model is for pipelines"),
+        (("p.yaml", "--model", "nett"), "did you mean 'net'?"),
+        (("p.yaml", *CLASSIFY), "--task is for ONNX files"),
+        (("p.yaml", "--metric", "map"), "no metric 'map' here"),
+        (("p.yaml", "--against", "none.onnx"), "none.onnx"),
+    ],
+)
+def test_mistakes_are_told(place: Path, arguments: tuple[str, ...], message: str) -> None:
+    done = edgert("eval", *arguments, cwd=place)
+    assert done.returncode == 1 and message in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr

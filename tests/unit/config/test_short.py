@@ -1,0 +1,88 @@
+"""Input and task on one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgert.config import ClassifyTask, DetectTask, EmbedTask, InputConfig, KeypointsTask, PythonTask, SegmentTask
+from edgert.config.short import parse_input, parse_task
+from edgert.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("", InputConfig()),
+        ("letterbox rgb mean=0 std=255", InputConfig(std=255)),
+        (
+            "  letterbox top_left bgr mean=103.5,116,123 size=416x320 pad=0",
+            InputConfig(anchor="top_left", color="bgr", mean=(103.5, 116, 123), size="416x320", pad=0),
+        ),
+        ("center_crop crop=0.875 area nhwc", InputConfig(resize="center_crop", crop=0.875, interpolation="area",
+                                                         layout="nhwc")),
+        ("resize=none color=gray std=127.5", InputConfig(resize="none", color="gray", std=127.5)),
+    ],
+)  # fmt: skip
+def test_inputs(text: str, wanted: InputConfig) -> None:
+    assert parse_input(text) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("leterbox rgb", "cannot understand 'leterbox'; did you mean 'letterbox'?"),
+        ("letterbox stretch", "'stretch' says resize a second time"),
+        ("std=1 std=2", "'std=2' says std a second time"),
+        ("sizes=64x64", "did you mean 'size'?"),
+        ("size=64", "cannot use 'size=64'"),
+        ("mean=1,2", "cannot use 'mean=1,2': mean needs 1 or 3 values"),
+        ("std=0", "std is divided by and cannot be 0"),
+        ("crop=2", "cannot use 'crop=2'"),
+        ("color=grey", "cannot use 'color=grey'"),
+    ],
+)
+def test_wrong_inputs(text: str, what: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_input(text)
+    assert what in caught.value.what and caught.value.where == "--input"
+
+
+def test_the_nearest_value_is_told() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'gray'"):
+        parse_input("color=grey")
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("detect yolox", DetectTask(detect="yolox")),
+        ("detect yolox score=0.3 strides=8,16", DetectTask(detect="yolox", score=0.3, options={"strides": [8, 16]})),
+        ("classify", ClassifyTask(classify="auto")),
+        ("classify logits top=3", ClassifyTask(classify="logits", top=3)),
+        ("segment threshold threshold=0.4", SegmentTask(segment="threshold", threshold=0.4)),
+        ("embed none", EmbedTask(embed="none")),
+        ("keypoints yolo-pose", KeypointsTask(keypoints="yolo-pose")),
+        ("python mine:decode", PythonTask(python="mine:decode")),
+        ("classify auto labels=a/1.txt", ClassifyTask(classify="auto", labels="a/1.txt")),
+    ],
+)
+def test_tasks(text: str, wanted: object) -> None:
+    assert parse_task(text) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "'' is no task"),
+        ("clasify", "'clasify' is no task; did you mean 'classify'?"),
+        ("detect", "detect what?"),
+        ("detect yolo", "cannot use 'detect yolo'"),
+        ("detect yolox fast", "cannot understand 'fast'"),
+        ("detect yolox score=7", "cannot use 'score=7'"),
+        ("classify auto topp=3", "unknown key 'topp'; did you mean 'top'?"),
+    ],
+)
+def test_wrong_tasks(text: str, what: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_task(text)
+    assert what in caught.value.what and caught.value.where == "--task"
