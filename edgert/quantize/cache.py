@@ -1,0 +1,207 @@
+"""TensorRT's calibration cache, the text that gives TensorRT up to 10 its INT8 scales; a DLA there takes no Q/DQ.
+
+The first line names the TensorRT and the algorithm, each further line a tensor and its scale, amax / 127, as the eight
+hexadecimal digits of a float32, most significant first. The rules for the number in the first line are those of
+``NV_TENSORRT_VERSION`` in NvInferRuntimeBase.h and NvInferVersion.h of the releases; that the name ends at the last
+colon is how trtexec reads the file (samples/common/sampleEngines.cpp in NVIDIA/TensorRT).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgert.errors import CalibrationError, nearest
+from edgert.graph.node import Graph
+from edgert.quantize.point import Scheme
+from edgert.quantize.prepare import calibrated
+from edgert.quantize.weight import LIMIT
+
+ALGORITHMS = ("EntropyCalibration2", "EntropyCalibration", "MinMaxCalibration")
+"""What TensorRT calls its calibrators in a cache. A DLA is documented with the first. LegacyCalibration is no choice:
+its caches hold settings of its own besides scales."""
+
+_HEADER = re.compile(r"TRT-(\d+)-(\w+)")
+_DIGITS = re.compile(r"[0-9a-fA-F]{8}")
+_UNWRITABLE = ("\n", "\r", "\0")
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationCache:
+    """What a cache says.
+
+    Attributes:
+        version: of the TensorRT it was made for, ``"10.3.0"``.
+        algorithm: one of :data:`ALGORITHMS`, or another word that the file has.
+        scales: tensor → scale, each exactly a float32.
+    """
+
+    version: str
+    algorithm: str
+    scales: Mapping[str, float]
+
+
+def write_cache(scales: Mapping[str, float], version: str, algorithm: str = "EntropyCalibration2") -> str:
+    """The cache's text, one line per tensor in the order given; scales are rounded to float32.
+
+    Args:
+        scales: tensor → scale.
+        version: of the TensorRT that will read it, ``"8.6.2"``: a cache is not promised to serve another.
+        algorithm: of the calibrator that will hand it over, one of :data:`ALGORITHMS`.
+
+    Raises:
+        CalibrationError: that TensorRT reads no caches, or its version or the algorithm is not known; there are no
+            scales; a scale is not positive and finite in float32; a name is empty or has a line break in it.
+    """
+    if algorithm not in ALGORITHMS:
+        why = f"the calibrators are {', '.join(ALGORITHMS)}{nearest(algorithm, ALGORITHMS)}"
+        raise CalibrationError(f"no calibration algorithm {algorithm!r}", why=why, fix="use EntropyCalibration2")
+    if not scales:
+        raise CalibrationError("a calibration cache without scales", why="no tensor has one", fix="calibrate first")
+    lines = [f"{_checked_name(name)}: {_digits(name, scale)}" for name, scale in scales.items()]
+    return "\n".join([f"TRT-{version_number(version)}-{algorithm}", *lines, ""])
+
+
+def parse_cache(text: str) -> CalibrationCache:
+    """Reads a cache's text. Blank lines, and line ends of another system, do no harm.
+
+    Raises:
+        CalibrationError: the first line is no header, or of a TensorRT that has no caches; a line is damaged, or names
+            a tensor for the second time. The line's number is in the message.
+    """
+    lines = [line.removesuffix("\r") for line in text.split("\n")]  # a name may hold what else splits lines
+    match = _HEADER.fullmatch(lines[0].strip())
+    if match is None:
+        why = f"the first line is {_shown(lines[0])} and not like TRT-100300-EntropyCalibration2"
+        raise CalibrationError("this is no TensorRT calibration cache", why=why, where="line 1")
+    scales: dict[str, float] = {}
+    places: dict[str, int] = {}
+    for number, line in enumerate(lines[1:], start=2):
+        if line.strip():
+            name, scale = _entry(line, number)
+            if name in scales:
+                why = f"line {places[name]} has one too"
+                raise CalibrationError(f"a second scale for tensor {name!r}", why=why, where=f"line {number}")
+            scales[name], places[name] = scale, number
+    return CalibrationCache(_version(int(match[1])), match[2], scales)
+
+
+def cache_of(
+    graph: Graph,
+    scheme: Scheme,
+    amax: Callable[[tuple[str, ...]], float],
+    version: str,
+    algorithm: str = "EntropyCalibration2",
+) -> str:
+    """The cache of a float model: a scale for every float32 tensor that is fed or computed from what is fed.
+
+    A DLA gives up INT8 for a region where one tensor has no scale, so tensors between nodes kept in FP16 have theirs
+    too. The network that is built must be this graph: names are how TensorRT finds the scales.
+
+    Args:
+        graph: of a prepared model.
+        scheme: for target ``dla``; tensors that must share a scale do so here as they do in the Q/DQ form.
+        amax: threshold of the tensors that share a scale.
+        version, algorithm: see :func:`write_cache`.
+
+    Raises:
+        CalibrationError: see :func:`write_cache`; or a range is missing.
+    """
+    return write_cache(dla_scales(graph, scheme, amax), version, algorithm)
+
+
+def dla_scales(graph: Graph, scheme: Scheme, amax: Callable[[tuple[str, ...]], float]) -> Mapping[str, float]:
+    """Tensor → scale for every float32 tensor whose values depend on what is fed, in the order they come to be."""
+    return {name: float(dla_scale(scheme, name, amax)) for name in calibrated(graph)}
+
+
+def dla_scale(scheme: Scheme, tensor: str, amax: Callable[[tuple[str, ...]], float]) -> np.float32:
+    """The scale of one tensor: amax / 127 in float32, the same number in the cache and in the Q/DQ form."""
+    point = scheme.points.get(tensor)
+    known = point.amax if point is not None else 0.0
+    scale: np.float32 = np.float32(known or amax(scheme.groups.get(tensor) or (tensor,))) / np.float32(LIMIT)
+    return scale
+
+
+def version_number(version: str) -> int:
+    """The number in the header: 8600 for ``"8.6.0"``, 100300 for ``"10.3.0"``; a fourth part makes no difference.
+
+    Raises:
+        CalibrationError: no such version, or one without calibration caches.
+    """
+    match = re.fullmatch(r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.\d+)?", version)
+    if match is None:
+        raise CalibrationError(f"{version!r} is no TensorRT version", fix='give all of it, like "10.3.0"')
+    major, minor, patch = (int(part or 0) for part in match.groups())
+    if major >= 11:
+        raise CalibrationError(
+            f"TensorRT {version} reads no calibration cache",
+            why="calibrators were removed in 11.0: scales are in the model",
+            fix="give it the Q/DQ form of the model",
+        )
+    if major == 9:
+        raise CalibrationError(
+            f"how TensorRT {version} writes its version into a cache is not known",
+            why="no Jetson has TensorRT 9",
+            fix="give the version that the device has (JetPack 5: 8.5.2, JetPack 6: 8.6.2 or 10.3.0)",
+        )
+    if patch > 99 or minor > (99 if major == 10 else 9):
+        raise CalibrationError(f"there is no TensorRT {version}", fix='give its release, like "10.3.0"')
+    return major * (10_000 if major == 10 else 1_000) + minor * 100 + patch
+
+
+def _version(number: int) -> str:
+    """The version that a header's number stands for. Raises CalibrationError."""
+    unit = 1_000 if number < 9_000 else 10_000
+    version = f"{number // unit}.{number % unit // 100}.{number % 100}"
+    try:
+        same = version_number(version) == number
+    except CalibrationError as error:
+        raise error.at("line 1") from None
+    if not same:
+        raise CalibrationError(f"no TensorRT has the number {number}", where="line 1", fix="make the cache again")
+    return version
+
+
+def _entry(line: str, number: int) -> tuple[str, float]:
+    """Tensor and scale of a line. Raises CalibrationError."""
+    name, colon, digits = line.rpartition(": ")
+    if not colon or not name or _DIGITS.fullmatch(digits.rstrip()) is None:
+        why = f"{_shown(line)} is not a name, a colon, a space and eight hexadecimal digits"
+        raise CalibrationError("a line of the calibration cache is damaged", why=why, where=f"line {number}")
+    (scale,) = struct.unpack(">f", bytes.fromhex(digits.rstrip()))
+    if not _is_scale(scale):
+        why = f"{digits.rstrip()} is {scale}, and a scale is positive and finite"
+        raise CalibrationError(f"tensor {name!r} has no usable scale", why=why, where=f"line {number}")
+    return name, scale
+
+
+def _digits(name: str, scale: float) -> str:
+    """``hex()`` would drop leading zeros. Raises CalibrationError."""
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = float(np.float32(scale))
+    if not _is_scale(rounded):
+        why = f"it is {scale} and must be positive and finite in float32"
+        raise CalibrationError(f"tensor {name!r} has no usable scale", why=why, fix="calibrate again")
+    return struct.pack(">f", rounded).hex()
+
+
+def _is_scale(value: float) -> bool:
+    return math.isfinite(value) and value > 0
+
+
+def _checked_name(name: str) -> str:
+    """Raises CalibrationError for a name that a line cannot hold."""
+    if not name or any(mark in name for mark in _UNWRITABLE):
+        why = "a cache has one line per tensor, and the name stands at its start"
+        raise CalibrationError(f"tensor {name!r} cannot be named in a cache", why=why, fix="rename it in the model")
+    return name
+
+
+def _shown(line: str) -> str:
+    return repr(line if len(line) <= 60 else f"{line[:60]}…")
