@@ -21,6 +21,7 @@ from edgert.errors import ConfigError, StageError, nearest
 from edgert.memory import Counter, lend
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
+from edgert.scene import DEFAULT_COUNT, PREFIX, SceneAlbum
 from edgert.stages.source.decode import Video
 from edgert.stages.source.images import SUFFIXES, is_picture, read_picture
 from edgert.stages.source.pace import MediaClock
@@ -53,6 +54,10 @@ class Album(Protocol):
         """
         ...
 
+    def digest(self) -> str:
+        """Equal for equal pictures in the same order. Reads the files."""
+        ...
+
 
 def open_album(source: str | Path | Sequence[str | Path | U8], *, limit: int | None = None, where: str = "") -> Album:
     """Finds pictures and checks that they look like some.
@@ -63,7 +68,7 @@ def open_album(source: str | Path | Sequence[str | Path | U8], *, limit: int | N
 
     Args:
         source: a folder (where it holds no picture itself, those of the folders in it), a glob, a picture, a video,
-            or a sequence of picture files or of (h, w, 3) uint8 BGR arrays.
+            ``synthetic:conveyor``, or a sequence of picture files or of (h, w, 3) uint8 BGR arrays.
         limit: takes the first so many; of a video so many.
         where: the ``file:line key`` that asked for them, for errors.
 
@@ -73,6 +78,8 @@ def open_album(source: str | Path | Sequence[str | Path | U8], *, limit: int | N
     """
     if not isinstance(source, (str, Path)):
         return _listed(source, limit, where)
+    if str(source).startswith(PREFIX):
+        return SceneAlbum(str(source).removeprefix(PREFIX), limit or DEFAULT_COUNT)
     path = Path(source).expanduser().absolute()  # a worker that is sent the album may stand in another folder
     if path.is_dir():
         return _of_files(path, _in_folder(path, where), limit, where)
@@ -122,6 +129,13 @@ class PhotoAlbum:
             raise _unreadable(self._damaged(index), len(self.paths), self.where)
         return _still(picture, index)
 
+    def digest(self) -> str:
+        """SHA-256 of the files and their names."""
+        found = hashlib.sha256()
+        for name, path in zip(self.names, self.paths, strict=True):
+            found.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode(errors="surrogateescape"))
+        return found.hexdigest()
+
     def _damaged(self, index: int) -> list[str]:
         others = [n for n in range(min(len(self.paths), _LOOKED_AT)) if n != index]
         damaged = [index, *(n for n in others if read_picture(self.paths[n]) is None)]
@@ -152,6 +166,13 @@ class ArrayAlbum:
 
     def frame(self, index: int) -> Frame:
         return _still(self.pictures[index], index)
+
+    def digest(self) -> str:
+        """SHA-256 of the pixels and shapes."""
+        found = hashlib.sha256()
+        for picture in self.pictures:
+            found.update(str(picture.shape).encode() + np.ascontiguousarray(picture).data)
+        return found.hexdigest()
 
 
 class VideoAlbum:
@@ -194,6 +215,11 @@ class VideoAlbum:
             frame = self._kept[position]
             frame.lease.retain()
             return frame
+
+    def digest(self) -> str:
+        """Of the file's name, size and time, not of its content, which may be long."""
+        stat = self.path.stat()
+        return repr((self.path.name, stat.st_size, stat.st_mtime_ns, self._positions))
 
     def _play_to(self, position: int) -> None:
         if self._frames is None or position < self._next:

@@ -35,10 +35,9 @@ def cpu_name(root: Path = Path("/")) -> str:
 
 def multiplies_bytes(root: Path = Path("/")) -> bool:
     """Whether an x86 processor multiplies uint8 by int8 into 32 bits (VNNI); others first saturate at 16 bits."""
-    flags = next(
-        (value.split() for key, value in _FIELD.findall(read_text(root / "proc/cpuinfo")) if key == "flags"), []
-    )
-    return bool({"avx512_vnni", "avx_vnni"} & set(flags))
+    fields = _FIELD.findall(read_text(root / "proc/cpuinfo"))
+    flags: set[str] = {flag for key, value in fields if key == "flags" for flag in value.split()}
+    return bool({"avx512_vnni", "avx_vnni"} & flags)
 
 
 def _arm_names(fields: list[tuple[str, str]]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from edgert.config.document import Document
 from edgert.config.model import (
+    AccuracyConfig,
+    CalibrateConfig,
     ClassifyTask,
     DetectTask,
     EmbedTask,
@@ -9,6 +11,7 @@ from edgert.config.model import (
     KeypointsTask,
     ModelConfig,
     PythonTask,
+    QuantizeConfig,
     SegmentTask,
     TaskConfig,
 )
@@ -26,7 +29,9 @@ from edgert.config.stage import (
 )
 
 __all__ = [
+    "AccuracyConfig",
     "BudgetConfig",
+    "CalibrateConfig",
     "ClassifyTask",
     "CropConfig",
     "CropStage",
@@ -42,6 +47,7 @@ __all__ = [
     "PipelineFile",
     "PythonStage",
     "PythonTask",
+    "QuantizeConfig",
     "SegmentTask",
     "SinkStage",
     "SourceStage",

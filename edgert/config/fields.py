@@ -39,6 +39,11 @@ def _resolve(value: object, info: ValidationInfo) -> object:
     return beside(Path(value), Path((info.context or {}).get("directory", Path())))
 
 
+def _pictures(value: object, info: ValidationInfo) -> object:
+    """A path, or the name of a synthetic scene."""
+    return Path(value) if isinstance(value, str) and value.startswith("synthetic:") else _resolve(value, info)
+
+
 def beside(path: Path, directory: Path) -> Path:
     """An input's path: relative to the pipeline file, or, where nothing is there, to the current folder.
 
@@ -59,6 +64,7 @@ def _output(value: object) -> object:
 _STRING = {"type": "string"}
 OutputPath = Annotated[Path, BeforeValidator(_output), WithJsonSchema({**_STRING, "format": "path"})]
 FilePath = Annotated[Path, BeforeValidator(_resolve), WithJsonSchema({**_STRING, "format": "path"})]
+PicturesPath = Annotated[Path, BeforeValidator(_pictures), WithJsonSchema(_STRING)]
 Size = Annotated[
     tuple[int, int], BeforeValidator(units.parse_size), WithJsonSchema({**_STRING, "examples": ["1280x720"]})
 ]

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from edgert.config.fields import FilePath, Fraction, Name, PerChannel, Section, Size
+from edgert.config.fields import FilePath, Fraction, Name, Names, PerChannel, PicturesPath, Section, Size
 from edgert.config.verb import verb_tag
 
 
@@ -111,11 +111,23 @@ TaskConfig = Annotated[_AnyTask, Discriminator(lambda data: verb_tag(data, TASK_
 class CalibrateConfig(Section):
     """Pictures from which INT8 ranges are measured."""
 
-    images: FilePath = Field(description="folder of typical pictures")
+    images: PicturesPath = Field(description="typical pictures: a folder, a glob, a video, or synthetic:conveyor")
     method: Literal["minmax", "percentile", "entropy", "mse", "auto"] = Field(
         default="mse", description="how ranges are cut"
     )
     limit: int = Field(default=256, ge=1, description="most pictures")
+    early_stop: bool = Field(default=True, description="stop when more pictures no longer move the ranges")
+
+
+class QuantizeConfig(Section):
+    """How INT8 is made, beyond its ranges."""
+
+    equalize: bool = Field(default=False, description="even out the channels of neighbouring layers first")
+    correct_bias: bool = Field(default=True, description="take off each bias what rounding adds to its channel")
+    adaround: Names = Field(
+        default=(), description="layers whose weights are rounded by what comes out; names or globs, '*' for all"
+    )
+    keep: Names = Field(default=(), description="layers that stay in higher precision; names or globs")
 
 
 class AccuracyConfig(Section):
@@ -144,6 +156,7 @@ class ModelConfig(Section):
     )
     precision: Literal["fp32", "fp16", "int8", "auto"] = Field(default="auto", description="auto is that of the file")
     calibrate: CalibrateConfig | None = Field(default=None, description="where INT8 ranges come from")
+    quantize: QuantizeConfig = Field(default=QuantizeConfig(), description="how INT8 is made, beyond its ranges")
     accuracy: AccuracyConfig | None = Field(default=None, description="what reduced precision may cost")
     placement: Annotated[
         Annotated[Literal["auto", "gpu", "dla"], Tag("<all>")] | Annotated[dict[str, str], Tag("<nodes>")],

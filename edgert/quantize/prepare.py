@@ -80,6 +80,15 @@ def calibrated(graph: Graph) -> tuple[str, ...]:
     return tuple(found)
 
 
+def is_quantised(model: Model) -> bool:
+    """Whether the model computes in integers already, by Q/DQ nodes or integer operators."""
+    return any(_is_quantised(node) for node in read(model).nodes)
+
+
+def _is_quantised(node: Node) -> bool:
+    return node.op in _QUANTISED or node.op.startswith("QLinear")
+
+
 def _is_float32(graph: Graph, name: str) -> bool:
     return name in graph.specs and graph.specs[name].dtype == "float32"
 
@@ -87,7 +96,7 @@ def _is_float32(graph: Graph, name: str) -> bool:
 def _check_types(model: Model) -> None:
     graph = read(model)
     for node in graph.nodes:
-        if node.op in _QUANTISED or node.op.startswith("QLinear"):
+        if _is_quantised(node):
             raise ModelError(
                 f"model {str(model.path)!r} is already quantised",
                 why=f"node {node.name!r} is a {node.op}",

@@ -16,6 +16,7 @@ LAYERS = (  # from the ground up; a part may import itself and whatever stands l
     {"backend", "artifact"},
     {"runtime", "place", "quantize"},
     {"stages", "compiler", "simulate", "report"},
+    {"scene"},
     {"album", "ready"},
     {"feed"},
     {"accuracy"},

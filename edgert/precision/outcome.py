@@ -1,0 +1,61 @@
+"""What came of quantising a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from edgert.accuracy import Standing
+from edgert.graph.model import Model
+from edgert.quantize.mixed import MixedPrecision
+from edgert.quantize.recipe import Quantized, Recipe
+from edgert.quantize.sensitivity import Scan
+from edgert.quantize.table import RangeTable
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """An INT8 model, what it was made of, and how good it is.
+
+    Attributes:
+        prepared: the float model it was made of.
+        table: the ranges, with the thresholds' methods as they were used.
+        recipe: how it was made.
+        quantized: the INT8 model.
+        kept: units left in higher precision → why.
+        standing: FP32 and INT8 on the labelled pictures; without labels their agreement on the calibration pictures.
+        labelled: whether ``standing`` is of labelled pictures.
+        scan: which units cost most, if that was looked into.
+        search: how the units to keep were found, if there was a budget to meet.
+        sqnr_db: tensor → signal to quantisation noise: outputs of weighted nodes and of the graph.
+        seconds: for making it all.
+    """
+
+    prepared: Model
+    table: RangeTable
+    recipe: Recipe
+    quantized: Quantized
+    kept: Mapping[str, str]
+    standing: Standing | None
+    labelled: bool
+    scan: Scan | None
+    search: MixedPrecision | None
+    sqnr_db: Mapping[str, float]
+    seconds: float
+
+    @property
+    def model(self) -> Model:
+        """The INT8 model."""
+        return self.quantized.model
+
+    def summary(self) -> tuple[str, ...]:
+        """What a reader wants to know first, a line each."""
+        lines = [f"INT8: {len(self.quantized.scheme.units)} layers; {len(self.kept)} stay in higher precision"]
+        if self.standing is not None:
+            (drop,) = self.standing.comparisons
+            data = "labelled pictures" if self.labelled else "calibration pictures"
+            lines.append(
+                f"{drop.metric} {drop.reference:.3f} → {drop.other:.3f} on {drop.images} {data} "
+                f"(drop {drop.drop:+.3f}, 95 % interval {drop.low:+.3f} to {drop.high:+.3f})"
+            )
+        return (*lines, *self.table.warnings)

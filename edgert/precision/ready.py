@@ -1,0 +1,159 @@
+"""The model that a pipeline runs: as the file is, or in the precision its section asks for, made once and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgert.accuracy import labels_of, open_dataset
+from edgert.album import open_album
+from edgert.artifact import FileStore, cache_folder
+from edgert.backend import Store
+from edgert.board.cpu import cpu_name, multiplies_bytes
+from edgert.config import ModelConfig
+from edgert.errors import CalibrationError, EdgertError
+from edgert.graph.load import load
+from edgert.graph.model import Model, to_bytes
+from edgert.precision.calibration import calibrate_section
+from edgert.precision.half import half_model
+from edgert.precision.judge import Bar
+from edgert.precision.quantization import Tell, quantize_section
+from edgert.precision.speed import fastest
+from edgert.quantize.prepare import is_quantised
+
+log = logging.getLogger("edgert.precision")
+
+_RECIPE = 1
+"""Part of the cache key: raise it when models are made in another way."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a model's section stands, and who is told what happens."""
+
+    where: str
+    directory: Path | None
+    tell: Tell
+    bar: Bar | None
+
+
+def in_precision(
+    config: ModelConfig,
+    *,
+    where: str = "",
+    directory: Path | None = None,
+    tell: Tell | None = None,
+    bar: Bar | None = None,
+    store: Store | None = None,
+) -> Model:
+    """Loads a section's model and makes it the precision that the section asks for.
+
+    ``int8`` calibrates and quantises once; after that the model comes from the cache until the file, its pictures,
+    its labels or its settings change. ``auto`` with ``calibrate:`` takes what runs fastest here of fp32 and int8 within
+    the accuracy budget; without, the file's own. A file that is quantised already is run as it is.
+
+    Args:
+        where, directory: the section's place, and the folder of its file.
+        tell, bar: told what goes on, and how far it is.
+        store: the cache; the user's by default.
+
+    Raises:
+        CalibrationError: no pictures to calibrate on, or too few.
+        BuildError: the accuracy budget cannot be met.
+        EdgertError: the model, the pictures or the labels cannot be used.
+    """
+    place = _Place(where, directory, tell or log.info, bar)
+    model = load(config.onnx)
+    wanted = config.precision
+    if wanted == "auto" and config.calibrate is None:
+        wanted = "fp32"
+    if wanted == "fp32" or is_quantised(model):
+        return model
+    try:
+        key = _key(model, config)
+    except EdgertError as error:
+        raise error.at(where)  # noqa: B904 - the same error, with its place
+    store = store or FileStore(cache_folder() / "precision")
+    kept = store.get(key)
+    if kept is None:
+        made = _MAKERS[wanted](model, config, place)
+        with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
+            content = Path(folder) / "model.onnx"
+            content.write_bytes(to_bytes(made))
+            kept = store.put(key, content)
+    return _named(load(kept), model)
+
+
+def _int8(model: Model, config: ModelConfig, place: _Place) -> Model:
+    if config.calibrate is not None:
+        place.tell(f"calibrating {config.onnx.name} (once: it is kept)")
+    progress = None if place.bar is None else _as_bar(place.bar)
+    calibrated = calibrate_section(config, where=place.where, progress=progress)
+    outcome = quantize_section(
+        config, calibrated, where=place.where, directory=place.directory, tell=place.tell, bar=place.bar
+    )
+    for text in outcome.summary():
+        place.tell(text)
+    return outcome.model
+
+
+def _auto(model: Model, config: ModelConfig, place: _Place) -> Model:
+    choice = fastest({"fp32": model, "int8": _int8(model, config, place)}, config)
+    place.tell(f"precision: auto takes {choice.name}: {choice.told}")
+    return choice.model
+
+
+def _fp16(model: Model, config: ModelConfig, place: _Place) -> Model:
+    made = half_model(model, config)
+    if made.kept:
+        place.tell(f"fp16: {len(made.kept)} nodes stay fp32, the first {made.kept[0].node}: {made.kept[0].reason}")
+    return made.model
+
+
+_MAKERS: Mapping[str, Callable[[Model, ModelConfig, _Place], Model]] = {"int8": _int8, "auto": _auto, "fp16": _fp16}
+
+
+def _named(made: Model, model: Model) -> Model:
+    """What came out of the cache, under the name of the file it was made of."""
+    return Model(made.proto, model.path, made.digest)
+
+
+def _as_bar(bar: Bar) -> Callable[[int, int | None, str], None]:
+    def progress(done: int, total: int | None, name: str) -> None:
+        bar("calibrating", done, total or done)
+
+    return progress
+
+
+def _key(model: Model, config: ModelConfig) -> str:
+    """What a made model depends on."""
+    settings: dict[str, Any] = config.model_dump(mode="json", exclude={"onnx", "threads", "placement"})
+    facts = [_RECIPE, model.digest, settings, multiplies_bytes(), *_data(config)]
+    if config.precision == "auto":
+        facts.append(cpu_name())
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _data(config: ModelConfig) -> list[str]:
+    """Digests of the pictures and labels. Raises CalibrationError where int8 has no pictures."""
+    found = []
+    if config.precision in ("int8", "auto"):
+        if config.calibrate is None:
+            raise CalibrationError(
+                f"precision: int8 of {config.onnx.name} needs pictures",
+                why="ranges are measured on typical pictures; invented ones would look fine and detect nothing",
+                fix="add calibrate: {images: FOLDER}, with 100 to 500 typical pictures",
+            )
+        found.append(open_album(config.calibrate.images, limit=config.calibrate.limit).digest())
+        if config.accuracy is not None:
+            labels = labels_of(config)
+            dataset = open_dataset(config.accuracy.dataset, config.task, labels)
+            found.append(dataset.album.digest())
+            found.append(hashlib.sha256(dataset.path.read_bytes()).hexdigest() if dataset.path.is_file() else "")
+    return found

@@ -1,0 +1,193 @@
+"""From a prepared float model and its ranges to an INT8 model: the steps in their order.
+
+Order matters: equalisation before ranges are measured (:func:`equalized`), the choice of thresholds before AdaRound,
+bias correction last, as its measured means take in what everything before left over.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy.typing as npt
+
+from edgert.board.cpu import multiplies_bytes
+from edgert.errors import CalibrationError, nearest
+from edgert.graph.model import Model
+from edgert.graph.node import Graph, Node, read, write
+from edgert.quantize.adaround import round_weights
+from edgert.quantize.choose import choose_methods
+from edgert.quantize.correct import correct_biases
+from edgert.quantize.equalize import equalize
+from edgert.quantize.lower import lower
+from edgert.quantize.scheme import Scheme, Target, scheme, units
+from edgert.quantize.storage import Activation, Storage
+from edgert.quantize.table import RangeTable
+from edgert.quantize.walk import Feeds
+from edgert.quantize.weight import channel_axis, spread, weight_scales
+
+Array = npt.NDArray[Any]
+Step = Callable[[str], object]
+"""Called with what is being done now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a model becomes INT8.
+
+    Attributes:
+        target: who runs it.
+        keep: units that stay in higher precision, by name or glob.
+        choose: find each threshold anew, by the method that leaves the least error in what reads the tensor.
+        correct_bias: take off each bias what rounding adds to its channel's mean.
+        adaround: units, by name or glob, whose weights are rounded so that the layer's output is closest.
+        storage, activation, per_channel: as :func:`~edgert.quantize.lower.lower` takes them.
+    """
+
+    target: Target = "ort"
+    keep: tuple[str, ...] = ()
+    choose: bool = False
+    correct_bias: bool = True
+    adaround: tuple[str, ...] = ()
+    storage: Storage = "int8"
+    activation: Activation = "symmetric"
+    per_channel: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quantized:
+    """An INT8 model and what it was made of.
+
+    Attributes:
+        model: ready to run on the recipe's target.
+        graph: the same as records.
+        scheme: what is INT8 in it.
+        notes: what was done, one line a step, for people.
+    """
+
+    model: Model
+    graph: Graph
+    scheme: Scheme
+    notes: tuple[str, ...] = ()
+
+
+class Quantizer:
+    """Makes INT8 models of one float model; what does not depend on the units kept is done once.
+
+    Args:
+        model: prepared, and the one the ranges were measured on.
+        table: the ranges.
+        feeds: pictures to measure on, 16 or more; needed for everything but plain rounding.
+        step: told what is going on.
+
+    Raises:
+        CalibrationError: the table is of another model; a glob of the recipe matches no unit.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        table: RangeTable,
+        recipe: Recipe,
+        feeds: Sequence[Feeds] = (),
+        step: Step | None = None,
+    ) -> None:
+        if table.model != model.digest:
+            raise CalibrationError(
+                "the ranges are of another model",
+                why=f"they were measured on {table.model[:12]}…, this is {model.digest[:12]}…",
+                where=str(model.path),
+                fix="calibrate this model",
+            )
+        self.model, self.recipe, self.feeds = model, recipe, feeds
+        self.graph = read(model)
+        self._step = step or (lambda text: None)
+        self.units = tuple(unit.name for unit in units(self.graph, recipe.target))
+        self.keep = frozenset(matching(recipe.keep, self.units, "keep"))
+        self.table = self._chosen(table)
+
+    def quick(self, keep: Collection[str] = ()) -> Quantized:
+        """The model by plain rounding alone: for comparing which units to keep."""
+        plan = self.scheme(keep)
+        return self._quantized(self.lowered(self.graph, plan), plan)
+
+    def finish(self, keep: Collection[str] = ()) -> Quantized:
+        """The model with everything the recipe asks for. Minutes for a large one."""
+        plan, notes = self.scheme(keep), []
+        rounded = self._rounded(plan)
+        if rounded:
+            notes.append(f"AdaRound: the weights of {len(rounded)} nodes")
+        graph = self.graph
+        if self.recipe.correct_bias and self.feeds:
+            self._step("correcting biases")
+            graph = correct_biases(graph, lambda one: self.lowered(one, plan, rounded), self.feeds, self.model)
+            notes.append(f"bias correction over {len(self.feeds)} pictures")
+        return self._quantized(self.lowered(graph, plan, rounded), plan, tuple(notes))
+
+    def scheme(self, keep: Collection[str] = ()) -> Scheme:
+        """What is INT8 when these units, and those of the recipe, are kept."""
+        return scheme(self.graph, self.recipe.target, self.keep | set(keep))
+
+    def lowered(self, graph: Graph, plan: Scheme, rounded: Mapping[str, Array] | None = None) -> Graph:
+        """A graph of the model's shape in INT8."""
+        return lower(
+            graph,
+            plan,
+            self.table.amax,
+            storage=self.recipe.storage,
+            activation=self.recipe.activation,
+            per_channel=self.recipe.per_channel,
+            rounded=rounded or {},
+        )
+
+    def _quantized(self, graph: Graph, plan: Scheme, notes: tuple[str, ...] = ()) -> Quantized:
+        return Quantized(write(graph, self.model), graph, plan, notes)
+
+    def _chosen(self, table: RangeTable) -> RangeTable:
+        if not self.recipe.choose:
+            return table
+        self._step("choosing thresholds by output error")
+        plan = scheme(self.graph, self.recipe.target, self.keep)
+        return table.with_chosen(choose_methods(self.graph, plan, table, self.feeds, self.model))
+
+    def _rounded(self, plan: Scheme) -> Mapping[str, Array]:
+        nodes = matching(self.recipe.adaround, [name for name in self.units if name in plan.weighted], "adaround")
+        if not nodes:
+            return {}
+        self._step(f"AdaRound of {len(nodes)} nodes")
+        grids = dict(self._grid(node) for node in self.graph.nodes if node.name in nodes)
+        return round_weights(self.graph, self.lowered(self.graph, plan), grids, self.feeds, self.model, units=nodes)
+
+    def _grid(self, node: Node) -> tuple[str, Array]:
+        """A weight's name and its scales, shaped to multiply it."""
+        name = node.inputs[1]
+        weight = self.graph.constants[name]
+        axis = channel_axis(node, weight) if self.recipe.per_channel else None
+        return name, spread(weight_scales(weight, axis), axis, weight.ndim)
+
+
+def equalized(model: Model) -> Model:
+    """A prepared model with its channels' ranges evened out between layers; computes the same up to rounding."""
+    return write(equalize(read(model)), model)
+
+
+def for_this_machine(recipe: Recipe) -> Recipe:
+    """The recipe with activations stored as this processor multiplies them fastest without losing bits.
+
+    x86 with VNNI multiplies uint8 by int8; older x86 saturates such products at 16 bits, and Arm has int8 by int8.
+    """
+    return replace(recipe, storage="uint8" if multiplies_bytes() else "int8")
+
+
+def matching(globs: Collection[str], names: Collection[str], where: str) -> tuple[str, ...]:
+    """The names that any of the globs means, in their order. Raises CalibrationError for a glob that means none."""
+    for glob in globs:
+        if glob not in names and not fnmatch.filter(names, glob):
+            raise CalibrationError(
+                f"no unit matches {glob!r}{nearest(glob, names)}",
+                where=where,
+                fix=f"units are named by their main node, like {next(iter(names), 'none')!r}",
+            )
+    return tuple(name for name in names if any(name == glob or fnmatch.fnmatchcase(name, glob) for glob in globs))
