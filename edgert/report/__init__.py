@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgert.report.page import render, save
+from edgert.report.plain import plain_lines
 from edgert.report.record import (
     AccuracyRow,
     Correction,
@@ -31,6 +32,7 @@ __all__ = [
     "TensorRow",
     "Verdict",
     "judge",
+    "plain_lines",
     "render",
     "save",
 ]

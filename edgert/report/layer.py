@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Literal
 
 from edgert.report.chart import Bar, bar_chart
 from edgert.report.markup import Markup, code, join, paragraph, tag
-from edgert.report.number import counted, decibels, significant
+from edgert.report.number import counted, decibels, fixed, significant
 from edgert.report.record import LayerRow, QuantizationReport
 from edgert.report.table import Cell, Column, table
 
 _WORST = 5
+_LOUD = 9.5  # times the signal: from here on percent stop helping
 _NOT_KNOWN = -math.inf  # sorts below every measured value
 
 
@@ -29,6 +31,7 @@ def layer_section(report: QuantizationReport) -> Markup:
             _chart(report, worst),
             tag("h3", "The noisiest layers"),
             _worst_table(report, worst),
+            *_costliest(report),
             tag("details", tag("summary", f"All {counted(len(layers), 'layer')} as a table"), _all_table(report)),
         ]
     )
@@ -42,25 +45,16 @@ def worst_layers(layers: Sequence[LayerRow], count: int = _WORST) -> tuple[int, 
 
 def kept_section(report: QuantizationReport) -> Markup:
     """Layers that compute in another precision than the result's, and why."""
-    kept = [(place, layer) for place, layer in enumerate(report.layers) if layer.precision != report.precision]
+    kept = [place for place, layer in enumerate(report.layers) if layer.precision != report.precision]
     if not report.layers:
         return paragraph("Nothing is known of single layers.", "absent")
     if not kept:
         return paragraph(f"None: all {counted(len(report.layers), 'layer')} compute in {report.precision}.")
-    columns = [Column("Nr.", "number"), Column("Layer", "name"), Column("Op"), Column("Computes in")]
-    columns += [*_cost_columns(report), Column("Why", "wide")]
-    rows = [
-        [
-            *_head(place, layer),
-            layer.op,
-            layer.precision,
-            *_cost_cells(report, layer),
-            layer.reason or "no reason given",
-        ]
-        for place, layer in kept
-    ]
-    lead = f"{counted(len(kept), 'layer')} of {len(report.layers)} {'does' if len(kept) == 1 else 'do'} not compute in"
-    return join([paragraph(f"{lead} {report.precision}."), table("Layers in another precision", columns, rows, head=1)])
+    reasons = [report.layers[place].reason or "no reason given" for place in kept]
+    columns = [_numbers(kept), *_columns(report, kept, "minor number"), Column("Why", reasons, "prose")]
+    verb = "does" if len(kept) == 1 else "do"
+    lead = f"{counted(len(kept), 'layer')} of {len(report.layers)} {verb} not compute in {report.precision}."
+    return join([paragraph(lead, "lead"), table("Layers in another precision", columns, head=1)])
 
 
 def _lead(layers: Sequence[LayerRow], known: Sequence[float], worst: Sequence[int]) -> str:
@@ -74,11 +68,11 @@ def _lead(layers: Sequence[LayerRow], known: Sequence[float], worst: Sequence[in
 def _noise(sqnr_db: float) -> str:
     """RMS of the noise as a part of the signal's, by the definition of the decibel: 20 dB is a tenth."""
     ratio = 10 ** (-sqnr_db / 20)
-    return f"{significant(100 * ratio, 2)}\N{NO-BREAK SPACE}%" if ratio < 1 else f"{significant(ratio, 2)} times"
+    return f"{significant(100 * ratio, 2)}\N{NO-BREAK SPACE}%" if ratio < _LOUD else f"{significant(ratio, 2)} times"
 
 
-def _grid(sqnr_db: float) -> str:
-    return f"{significant(sqnr_db)} dB · noise {_noise(sqnr_db)} of signal" if sqnr_db > 0 else f"{sqnr_db:.0f} dB"
+def _grid(sqnr_db: float) -> tuple[str, str]:
+    return f"{fixed(sqnr_db, 0)} dB", _noise(sqnr_db)
 
 
 def _chart(report: QuantizationReport, worst: Sequence[int]) -> Markup:
@@ -90,52 +84,72 @@ def _chart(report: QuantizationReport, worst: Sequence[int]) -> Markup:
     others = sorted({layer.precision for layer in report.layers} - {report.precision})
     key = [tag("span", "the noisiest, numbered", class_="key worst")]
     if others:
-        key.append(tag("span", f"underlined: computes in {' or '.join(others)}", class_="key rug"))
+        key.append(tag("span", f"underlined: in {' or '.join(others)}", class_="key rug"))
     caption = "Signal to quantisation noise (SQNR) of every layer's output, in graph order: higher is better."
+    sides = " On the left in dB; on the right the noise as a part of the signal, both root mean square."
     legend = tag("span", *key, class_="legend")
-    return tag("figure", tag("figcaption", caption, " ", legend), bar_chart(bars, title=caption, grid=_grid))
+    return tag("figure", tag("figcaption", caption, sides, legend), bar_chart(bars, title=caption, grid=_grid))
 
 
 def _hover(place: int, layer: LayerRow) -> str:
-    return f"{place + 1}  {layer.name}\n{layer.op} · {layer.precision} · {decibels(layer.sqnr_db)}"
+    return f"{place + 1}. {layer.name} ({layer.op}, {layer.precision}): {decibels(layer.sqnr_db)}"
 
 
 def _worst_table(report: QuantizationReport, worst: Sequence[int]) -> Markup:
-    columns = [Column("Rank", "number"), Column("Layer", "name"), Column("Op"), Column("Computes in")]
-    columns += [*_cost_columns(report), Column("SQNR", "number"), Column("Noise", "number")]
-    rows = []
-    for rank, place in enumerate(worst, 1):
-        layer = report.layers[place]
-        cells = [rank, code(layer.name), layer.op, layer.precision, *_cost_cells(report, layer)]
-        rows.append([*cells, decibels(layer.sqnr_db), _noise(layer.sqnr_db or 0.0)])
-    return table("The noisiest layers", columns, rows, head=1)
+    known = [report.layers[place].sqnr_db or 0.0 for place in worst]
+    columns = [
+        Column("Rank", [tag("b", rank, class_="bad") for rank in range(1, len(worst) + 1)], "number"),
+        *_columns(report, worst),
+        Column("SQNR", [decibels(value) for value in known], "number"),
+        Column("Noise", [_noise(value) for value in known], "minor number"),
+    ]
+    return table("The noisiest layers", columns, head=1)
+
+
+def _costliest(report: QuantizationReport) -> list[Markup]:
+    """The layers to look at first when a budget is missed."""
+    costs = [(layer.cost, -place) for place, layer in enumerate(report.layers) if layer.cost is not None]
+    places = [-place for cost, place in sorted(costs, reverse=True)[:_WORST] if cost > 0]
+    if not places:
+        return []
+    columns = [_numbers(places), *_columns(report, places), Column("SQNR", _noises(report, places), "minor number")]
+    return [tag("h3", "The costliest layers"), table("The costliest layers", columns, head=1)]
+
+
+def _noises(report: QuantizationReport, places: Sequence[int]) -> list[Cell]:
+    layers = [report.layers[place] for place in places]
+    return [Cell(decibels(layer.sqnr_db), _order(layer)) for layer in layers]
 
 
 def _all_table(report: QuantizationReport) -> Markup:
-    columns = [Column("Nr.", "number"), Column("Layer", "name"), Column("Op"), Column("Computes in")]
-    columns += [*_cost_columns(report), Column("SQNR", "number")]
-    rows = [
-        [*_head(place, layer), layer.op, layer.precision, *_cost_cells(report, layer),
-         Cell(decibels(layer.sqnr_db), _order(layer))]
-        for place, layer in enumerate(report.layers)
-    ]  # fmt: skip
-    return table("All layers in graph order", columns, rows, head=1, sortable=True)
+    places = range(len(report.layers))
+    columns = [_numbers(places), *_columns(report, places), Column("SQNR", _noises(report, places), "number")]
+    return table("All layers in graph order", columns, head=1, sortable=True)
 
 
-def _head(place: int, layer: LayerRow) -> tuple[object, object]:
-    return place + 1, code(layer.name)
+def _numbers(places: Sequence[int]) -> Column:
+    return Column("Nr.", [place + 1 for place in places], "minor number")
+
+
+def _columns(
+    report: QuantizationReport, places: Sequence[int], cost: Literal["number", "minor number"] = "number"
+) -> list[Column]:
+    """What every table tells of a layer; the name comes first."""
+    layers = [report.layers[place] for place in places]
+    columns = [
+        Column("Layer", [code(layer.name) for layer in layers], "name"),
+        Column("Op", [layer.op for layer in layers]),
+        Column("Type", [layer.precision for layer in layers]),
+    ]
+    if any(layer.cost is not None for layer in layers):
+        header = f"Cost alone{f', {report.cost_meaning}' if report.cost_meaning else ''}"
+        columns.append(Column(header, [_cost(layer) for layer in layers], cost))
+    return columns
+
+
+def _cost(layer: LayerRow) -> Cell:
+    return Cell("–", _NOT_KNOWN) if layer.cost is None else Cell(significant(layer.cost), layer.cost)
 
 
 def _order(layer: LayerRow) -> float:
     return _NOT_KNOWN if layer.sqnr_db is None or math.isnan(layer.sqnr_db) else layer.sqnr_db
-
-
-def _cost_columns(report: QuantizationReport) -> list[Column]:
-    costs = any(layer.cost is not None for layer in report.layers)
-    return [Column(f"Cost alone{f', {report.cost_meaning}' if report.cost_meaning else ''}", "number")] if costs else []
-
-
-def _cost_cells(report: QuantizationReport, layer: LayerRow) -> list[object]:
-    if not _cost_columns(report):
-        return []
-    return [Cell("–", _NOT_KNOWN) if layer.cost is None else Cell(significant(layer.cost), layer.cost)]

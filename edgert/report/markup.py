@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 _VOID = frozenset({"meta", "link", "br", "input"})
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})  # controls, direction overrides, lone surrogates, ...
-_NAME_HEAD, _NAME_TAIL = 44, 28  # characters of a name that are shown at most; all of it on hover
+_NAME_HEAD, _NAME_TAIL = 52, 18  # characters of a name that are shown at most; all of it on hover
 
 
 class Markup(str):
@@ -77,9 +77,10 @@ def code(name: str) -> Markup:
     if len(shown) > _NAME_HEAD + _NAME_TAIL:
         head, tail = shown[:_NAME_HEAD] + "…", shown[-_NAME_TAIL:]
     else:
-        cut = max(len(shown) - _NAME_TAIL, len(shown) // 2)
+        cut = max(len(shown) - _NAME_TAIL, 0)
         head, tail = shown[:cut], shown[cut:]
-    return tag("span", tag("span", head), tag("span", tail), class_="name", title=shown)
+    pieces = [tag("span", piece) for piece in (head, tail) if piece]
+    return tag("span", *pieces, class_="name", title=shown)
 
 
 def paragraph(text: object, class_: str | None = None) -> Markup:

@@ -10,7 +10,7 @@ _SPACE = "\N{NO-BREAK SPACE}"
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _LARGEST_PLAIN = 5  # decimal exponent from which ten-to-the reads better than zeros
 _SMALLEST_PLAIN = -3
-_CLEAR = 1.005  # a ratio nearer to 1 prints as 1.0 and is called the same
+_CLEAR = 1.05  # a ratio nearer to 1 prints as 1.0 and is called the same
 
 
 def fixed(value: float, places: int) -> str:

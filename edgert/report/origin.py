@@ -21,9 +21,10 @@ def correction_section(report: QuantizationReport) -> Markup:
 
 
 def _kind(kind: str, corrections: list[Correction]) -> Markup:
-    columns = [Column("Layers", "name"), Column("Effect", "wide")]
-    rows = [(join(map(code, one.nodes), " → "), one.effect or "–") for one in corrections]
-    whole = table(f"{kind}: what was changed", columns, rows)
+    names = [join(map(code, one.nodes), " → ") for one in corrections]
+    effects = [one.effect or "–" for one in corrections]
+    columns = [Column("Layers", names, "name"), Column("Effect", effects, "prose")]
+    whole = table(f"{kind}: what was changed", columns)
     title = f"{kind}, {counted(len(corrections), 'change')}"
     if len(corrections) < _MANY:
         return join([tag("h3", title), whole])

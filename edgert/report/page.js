@@ -34,7 +34,8 @@ for (const details of document.querySelectorAll("details.filtered")) {
   input.addEventListener("input", () => {
     const wanted = input.value.toLowerCase();
     for (const card of details.querySelectorAll(".card")) {
-      card.hidden = !(card.dataset.name ?? "").toLowerCase().includes(wanted);
+      const names = card.dataset.names ?? [...card.querySelectorAll(".name")].map((name) => name.title).join(" ");
+      card.hidden = !names.toLowerCase().includes(wanted);
     }
   });
 }
@@ -46,6 +47,7 @@ document.body.append(tip);
 for (const chart of document.querySelectorAll("svg.bar")) {
   const bars = [...chart.querySelectorAll(".bars g")];
   const labels = bars.map((bar) => bar.querySelector("title").textContent);
+  chart.setAttribute("aria-label", chart.querySelector("title").textContent);
   for (const title of chart.querySelectorAll("title")) title.remove(); // or the browser's own tip would cover ours
   let at = -1;
   const leave = () => {

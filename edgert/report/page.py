@@ -12,7 +12,7 @@ from pathlib import Path
 from edgert.errors import ArtifactError
 from edgert.report.accuracy import accuracy_section
 from edgert.report.layer import kept_section, layer_section
-from edgert.report.markup import Markup, code, join, paragraph, tag
+from edgert.report.markup import Markup, code, escape, join, paragraph, tag
 from edgert.report.number import counted
 from edgert.report.origin import correction_section, note_section, origin_section
 from edgert.report.record import Figure, QuantizationReport, Verdict
@@ -113,10 +113,16 @@ def _header(report: QuantizationReport, verdict: Verdict) -> Markup:
         "header",
         tag("p", f"Quantisation report{target} · ", code(report.provenance.model), class_="kicker"),
         tag("p", *badges, class_="badges"),
-        tag("h1", verdict.sentence),
+        tag("h1", _unbroken(verdict.sentence)),
         *(paragraph(text, "caution") for text in verdict.cautions),
         tag("dl", *map(_figure, verdict.figures), class_="figures"),
     )
+
+
+def _unbroken(sentence: str) -> Markup:
+    """Names of metrics have hyphens, where lines should not end."""
+    words = (tag("span", word, class_="whole") if "-" in word else escape(word) for word in sentence.split(" "))
+    return join(words, " ")
 
 
 def _figure(figure: Figure) -> Markup:

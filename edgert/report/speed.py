@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from edgert.report.chart import length_bar
 from edgert.report.markup import Markup, join, paragraph, tag
-from edgert.report.number import milliseconds, significant, size, times
+from edgert.report.number import counted, milliseconds, significant, size, times
 from edgert.report.record import REFERENCE, QuantizationReport, SpeedRow
 from edgert.report.table import Column, table
 from edgert.report.verdict import speed_base
@@ -12,52 +14,56 @@ from edgert.report.verdict import speed_base
 
 def speed_section(report: QuantizationReport) -> Markup:
     """The time of one inference and the size of the file; a reason where no time was taken."""
-    parts = [_speed(report) if report.speed else paragraph(_absent(report), "absent")]
-    if report.sizes_bytes:
-        parts.append(_sizes(report))
-    return join(parts)
+    if report.speed:
+        parts = [paragraph(_lead(report.speed), "lead"), _speed(report)]
+    else:
+        parts = [paragraph(report.absent.get("speed", "Speed was not measured."), "absent")]
+    return join([*parts, *([_sizes(report)] if report.sizes_bytes else [])])
 
 
-def _absent(report: QuantizationReport) -> str:
-    return report.absent.get("speed", "Speed was not measured.")
+def _lead(rows: Sequence[SpeedRow]) -> str:
+    """What all rows share is said once, above the table."""
+    shared = [rows[0].engine if _is_one(rows, "engine") else "", rows[0].machine if _is_one(rows, "machine") else ""]
+    where = ", ".join(filter(None, shared))
+    runs = f", median of {counted(rows[0].runs, 'run')}" if _is_one(rows, "runs") else ""
+    return f"Time of one inference{f' on {where}' if where else ''}{runs}; shorter is better."
+
+
+def _is_one(rows: Sequence[SpeedRow], field: str) -> bool:
+    return len({getattr(row, field) for row in rows}) == 1
 
 
 def _speed(report: QuantizationReport) -> Markup:
-    """What all rows share is said once, above the table."""
     rows = report.speed
-    engines, machines = ({getattr(row, key) for row in rows} for key in ("engine", "machine"))
-    shared = [next(iter(names)) for names in (engines, machines) if len(names) == 1]
-    extra = {"engine": len(engines) > 1, "machine": len(machines) > 1}
+    longest = max(row.median_ms for row in rows) or 1.0
+    result = [row.precision == report.precision for row in rows]
+    medians = [milliseconds(row.median_ms) for row in rows]
     columns = [
-        Column("Precision"),
-        *(Column(key.capitalize()) for key, wanted in extra.items() if wanted),
-        Column("Median", "number"),
-        Column("", "wide"),
-        Column(f"Against {REFERENCE}", "number"),
-        *([Column("10th to 90th percentile", "number")] if any(row.spread_ms for row in rows) else []),
-        Column("Runs", "number"),
-    ]
-    longest = max(row.median_ms for row in rows)
-    body = [_row(report, row, longest, [getattr(row, key) for key, wanted in extra.items() if wanted]) for row in rows]
-    where = ", ".join(filter(None, shared))
-    lead = f"Time of one inference{f' on {where}' if where else ''}; shorter is better."
-    return join([paragraph(lead, "lead"), table("Time of one inference", columns, body)])
+        Column("Precision", [row.precision for row in rows]),
+        *(_extra(rows, field) for field in ("engine", "machine") if not _is_one(rows, field)),
+        Column("Median", [_strong(text, strong) for text, strong in zip(medians, result, strict=True)], "number"),
+        Column("", [length_bar(row.median_ms / longest, strong=row.precision == report.precision) for row in rows],
+               "length"),
+        Column(f"Against {REFERENCE}", [_ratio(rows, row) for row in rows], "number"),
+    ]  # fmt: skip
+    if any(row.spread_ms for row in rows):
+        columns.append(Column("10th to 90th percentile", [_spread(row) for row in rows], "minor number"))
+    if not _is_one(rows, "runs"):
+        columns.append(Column("Runs", [f"{row.runs:,}" for row in rows], "number"))
+    return table("Time of one inference", columns)
 
 
-def _row(report: QuantizationReport, row: SpeedRow, longest: float, extra: list[str]) -> list[object]:
-    base = speed_base(report.speed, row)
-    ratio = "–" if base is None or base is row else f"{times(base.median_ms / row.median_ms)} as fast"
-    strong = row.precision == report.precision
-    spread = [] if not any(one.spread_ms for one in report.speed) else [_spread(row)]
-    return [
-        row.precision,
-        *extra,
-        tag("b", milliseconds(row.median_ms)) if strong else milliseconds(row.median_ms),
-        length_bar(row.median_ms / longest if longest > 0 else 0.0, strong=strong),
-        ratio,
-        *spread,
-        f"{row.runs:,}",
-    ]
+def _extra(rows: Sequence[SpeedRow], field: str) -> Column:
+    return Column(field.capitalize(), [getattr(row, field) for row in rows])
+
+
+def _strong(text: str, strong: bool) -> Markup | str:
+    return tag("b", text) if strong else text
+
+
+def _ratio(rows: Sequence[SpeedRow], row: SpeedRow) -> str:
+    base = speed_base(rows, row)
+    return "–" if base is None or base is row else f"{times(base.median_ms / row.median_ms)} as fast"
 
 
 def _spread(row: SpeedRow) -> str:
@@ -65,18 +71,16 @@ def _spread(row: SpeedRow) -> str:
 
 
 def _sizes(report: QuantizationReport) -> Markup:
-    sizes = report.sizes_bytes
-    largest = max(sizes.values())
-    columns = [Column("File"), Column("Size", "number"), Column("", "wide"), Column(f"Against {REFERENCE}", "number")]
-    rows = [
-        (
-            precision,
-            size(count),
-            length_bar(count / largest if largest else 0.0, strong=precision == report.precision),
-            "–"
-            if precision == REFERENCE or not sizes.get(REFERENCE)
-            else f"{times(count / sizes[REFERENCE])} as large",
-        )
-        for precision, count in sizes.items()
+    sizes, before = report.sizes_bytes, report.sizes_bytes.get(REFERENCE)
+    largest = max(sizes.values()) or 1
+    bars = [length_bar(count / largest, strong=name == report.precision) for name, count in sizes.items()]
+    parts = [
+        "–" if name == REFERENCE or not before else f"{100 * count / before:.0f} %" for name, count in sizes.items()
     ]
-    return table("Size of the model file", columns, rows)
+    columns = [
+        Column("File", list(sizes)),
+        Column("Size", [_strong(size(count), name == report.precision) for name, count in sizes.items()], "number"),
+        Column("", bars, "length"),
+        Column(f"Of {REFERENCE}", parts, "number"),
+    ]
+    return table("Size of the model file", columns)

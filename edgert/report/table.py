@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from edgert.report.markup import Markup, tag
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A header and how its cells are set: ``name`` columns take what room is left, ``number`` columns align right."""
-
-    header: str
-    kind: Literal["text", "number", "name", "wide"] = "text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,36 +17,47 @@ class Cell:
     order: float
 
 
-def table(
-    caption: str, columns: Sequence[Column], rows: Iterable[Sequence[object]], *, head: int = 0, sortable: bool = False
-) -> Markup:
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A header and its cells, each text, Markup or a :class:`Cell`.
+
+    ``number`` columns align right; ``name``, ``prose`` and ``length`` columns share what room is left; ``minor`` ones
+    are left out on narrow pages.
+    """
+
+    header: str
+    cells: Sequence[object]
+    kind: Literal["text", "number", "name", "prose", "length", "minor number"] = "text"
+
+
+def table(caption: str, columns: Sequence[Column], *, head: int = 0, sortable: bool = False) -> Markup:
     """A table.
 
     Args:
-        caption: read out before the table; not shown where a heading says the same.
-        columns: their number is that of every row's cells.
-        rows: cells, each text, Markup or a :class:`Cell`.
+        caption: read out before the table; not shown, for a heading says the same.
+        columns: of equal length.
         head: the column whose cells name their rows.
         sortable: a click on a header sorts, where scripts may run.
     """
     headers = [tag("th", column.header, scope="col", class_=_class(column)) for column in columns]
-    body = [
-        tag("tr", *(_cell(cell, columns[place], place == head) for place, cell in enumerate(row, 0))) for row in rows
-    ]
+    rows = zip(*(_cells(column, place == head) for place, column in enumerate(columns)), strict=True)
     whole = tag(
         "table",
         tag("caption", caption),
         tag("thead", tag("tr", *headers)),
-        tag("tbody", *body),
+        tag("tbody", *(tag("tr", *row) for row in rows)),
         class_="sortable" if sortable else None,
     )
     return tag("div", whole, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
-def _cell(cell: object, column: Column, is_head: bool) -> Markup:
-    content, order = (cell.content, cell.order) if isinstance(cell, Cell) else (cell, None)
-    name = "th" if is_head else "td"
-    return tag(name, content, class_=_class(column), scope="row" if is_head else None, data_order=order)
+def _cells(column: Column, is_head: bool) -> list[Markup]:
+    element, scope = ("th", "row") if is_head else ("td", None)
+    found = []
+    for cell in column.cells:
+        content, order = (cell.content, cell.order) if isinstance(cell, Cell) else (cell, None)
+        found.append(tag(element, content, class_=_class(column), scope=scope, data_order=order))
+    return found
 
 
 def _class(column: Column) -> str | None:

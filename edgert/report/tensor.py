@@ -4,39 +4,61 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from edgert.report.chart import Marker, histogram_chart
+from edgert.report.histogram import Marker, histogram_chart
 from edgert.report.markup import Markup, code, join, paragraph, tag, visible
 from edgert.report.number import counted, decibels, share, significant
 from edgert.report.record import QuantizationReport, TensorRow
 
 _OPEN = 6
+_NAMED = 3
 _LEVELS = 127  # of int8 on each side of zero
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Tensors with one and the same histogram, as those before and after a transposition."""
+
+    rows: tuple[TensorRow, ...]
+
+    @property
+    def row(self) -> TensorRow:
+        """The first in graph order stands for all."""
+        return self.rows[0]
+
+    @cached_property
+    def sqnr_db(self) -> float:
+        """See :func:`own_sqnr_db`."""
+        return own_sqnr_db(self.row)
 
 
 def tensor_section(report: QuantizationReport) -> Markup:
     """Histograms: those that lose most open, the others folded away in graph order."""
     if not report.tensors:
         return paragraph(report.absent.get("tensors", "No activations were counted."), "absent")
-    worst = _worst(report.tensors)
-    rest = [row for row in report.tensors if id(row) not in set(map(id, worst))]
+    groups = _groups(report.tensors)
+    worst = sorted(groups, key=lambda group: group.sqnr_db)[:_OPEN]
+    rest = [group for group in groups if group not in worst]
     rows = max(len(row.thresholds) + (row.used is not None) for row in report.tensors)
-    folded = tag(
-        "details",
-        tag("summary", f"The other {counted(len(rest), 'tensor')}, in graph order"),
-        tag("div", *(_card(row, rows) for row in rest), class_="cards"),
-        class_="filtered",
-    )
-    return join(
-        [
-            paragraph(_lead(report.tensors, worst), "lead"),
-            tag("div", *(_card(row, rows) for row in worst), class_="cards"),
-            *([folded] if rest else []),
-        ]
-    )
+    parts = [paragraph(_lead(groups), "lead"), tag("div", *(_card(group, rows) for group in worst), class_="cards")]
+    if rest:
+        count = counted(sum(len(group.rows) for group in rest), "tensor")
+        cards = tag("div", *(_card(group, rows) for group in rest), class_="cards")
+        parts.append(tag("details", tag("summary", f"The other {count}, in graph order"), cards, class_="filtered"))
+    return join(parts)
+
+
+def _groups(rows: Sequence[TensorRow]) -> list[_Group]:
+    found: dict[object, list[TensorRow]] = {}
+    for row in rows:
+        key = (row.counts.tobytes(), row.exponent, row.amax, row.threshold, *row.thresholds.items())
+        found.setdefault(key, []).append(row)
+    return [_Group(tuple(same)) for same in found.values()]
 
 
 def own_sqnr_db(row: TensorRow) -> float:
@@ -66,29 +88,30 @@ def _bin_width(row: TensorRow) -> float:
     return math.ldexp(1.0, row.exponent) / len(row.counts)
 
 
-def _worst(rows: Sequence[TensorRow]) -> tuple[TensorRow, ...]:
-    return tuple(sorted(rows, key=own_sqnr_db)[:_OPEN])
-
-
-def _lead(rows: Sequence[TensorRow], worst: Sequence[TensorRow]) -> str:
-    which = f"the {len(worst)} that lose most of {counted(len(rows), 'tensor')}" if len(worst) < len(rows) else "all"
+def _lead(groups: Sequence[_Group]) -> str:
+    which = f"the {_OPEN} histograms that lose most of {len(groups)}" if len(groups) > _OPEN else "all histograms"
     return (
-        f"How often each magnitude |x| occurred during calibration, on a logarithmic scale: {which}, by the noise that "
-        "rounding and clipping add to the tensor itself. The solid line is the threshold in use: what lies beyond it, "
-        "shaded, is clipped. Dotted lines are where the other methods would have clipped."
+        f"How often each magnitude |x| occurred during calibration, counts on a logarithmic scale: {which}, by the "
+        "noise that rounding and clipping add to the tensor itself. The solid line is the threshold in use; what lies "
+        "beyond it, shaded, is clipped. Dotted lines are where other methods would clip."
     )
 
 
-def _card(row: TensorRow, rows: int) -> Markup:
-    head, name = tag("figcaption", code(row.name)), visible(row.name)
+def _card(group: _Group, rows: int) -> Markup:
+    row = group.row
+    body = [tag("figcaption", code(row.name))]
     if row.amax <= 0:
-        body = [paragraph("Always zero: nothing to choose a threshold from.", "absent")]
+        body.append(paragraph("Always zero: nothing to choose a threshold from.", "absent"))
     else:
-        chart = histogram_chart(
-            row.counts, _bin_width(row), row.amax, _markers(row), title=f"Histogram of {name}", rows=rows
-        )
-        body = [chart, paragraph(_facts(row), "facts")]
-    return tag("figure", head, *body, class_="card", data_name=name)
+        title = f"Histogram of {visible(row.name)}"
+        body.append(histogram_chart(row.counts, _bin_width(row), row.amax, _markers(row), title=title, rows=rows))
+        body.append(paragraph(_facts(group), "facts"))
+    if len(group.rows) > 1:
+        same = join((code(one.name) for one in group.rows[1 : _NAMED + 1]), ", ")
+        more = f" and {len(group.rows) - _NAMED - 1} more" if len(group.rows) > _NAMED + 1 else ""
+        body.append(paragraph(join(["the same in ", same, more]), "facts"))
+    names = " ".join(visible(one.name) for one in group.rows) if len(group.rows) > _NAMED + 1 else None
+    return tag("figure", *body, class_="card", data_names=names)
 
 
 def _markers(row: TensorRow) -> list[Marker]:
@@ -101,13 +124,15 @@ def _markers(row: TensorRow) -> list[Marker]:
     return markers
 
 
-def _facts(row: TensorRow) -> str:
+def _facts(group: _Group) -> str:
+    row = group.row
     facts = [
-        f"largest {significant(row.amax)}",
         f"step {significant(row.threshold / _LEVELS)}",
         f"clips {share(clipped_share(row))}",
-        decibels(own_sqnr_db(row)),
+        f"SQNR {decibels(group.sqnr_db)}",
     ]
+    if "minmax" not in row.thresholds:
+        facts.insert(0, f"largest {significant(row.amax)}")
     if row.shared:
         facts.append(f"one scale with {counted(len(row.shared), 'other tensor')}")
     return " · ".join(facts)

@@ -68,7 +68,7 @@ def _drop_clause(row: AccuracyRow) -> str:
         said = f"{row.metric} stays the same"
     else:
         said = f"{row.metric} {'falls' if row.drop > 0 else 'rises'} by {amount}"
-    return said if row.max_drop is None else f"{said} ({difference(row.max_drop, row.unit)} allowed)"
+    return said if row.max_drop is None else f"{said} ({_number(row.max_drop, row.unit)} allowed)"
 
 
 def _speed_clause(report: QuantizationReport) -> str:
@@ -102,11 +102,12 @@ def _sizes(report: QuantizationReport) -> tuple[int, int] | None:
 
 def _caution(row: AccuracyRow) -> str:
     low, high = row.interval or (0.0, 0.0)
+    images = f"On {counted(row.images, 'image')} the" if row.images else "The"
     span = f"from {_number(low, row.unit)} to {difference(high, row.unit)}"
-    said = "reaches past the budget" if row.kept else "reaches into the budget"
-    images = f" of {counted(row.images, 'image')}" if row.images else ""
+    reach = "past the budget" if row.kept else "into the budget"
     return (
-        f"The 95 % confidence interval of {row.metric}'s drop{images}, {span}, {said}: more images would make it sure."
+        f"{images} drop of {row.metric} may be anything {span} (95 % confidence interval). That reaches {reach}: "
+        "more images would settle it."
     )
 
 

@@ -1,8 +1,10 @@
-"""Round numbers for axes."""
+"""Axes: round numbers to mark, and text placed by percent across and pixels down."""
 
 from __future__ import annotations
 
 import math
+
+from edgert.report.markup import Markup, tag
 
 _STEPS = (1.0, 2.0, 5.0, 10.0)
 
@@ -33,3 +35,18 @@ def decades(largest: float, wanted: int) -> tuple[int, ...]:
     top = math.floor(math.log10(largest)) if largest >= 1 else 0
     stride = max(1, math.ceil(top / max(wanted - 1, 1)))
     return tuple(range(0, top + 1, stride))
+
+
+def text(across: float, down: float, content: str, class_: str | None = None, dx: int | None = None) -> Markup:
+    """A label; ``across`` in percent of the chart's width, ``down`` and ``dx`` in pixels."""
+    return tag("text", content, x=percent(across), y=float(down), dx=dx, class_=class_)
+
+
+def anchor(across: float) -> str:
+    """The class with which a label under its tick stays inside the chart."""
+    return "start" if across < 4 else "end" if across > 96 else "middle"
+
+
+def percent(value: float) -> str:
+    """12.5 → ``"12.5%"``, as SVG wants it."""
+    return f"{value:.2f}".rstrip("0").rstrip(".") + "%"
