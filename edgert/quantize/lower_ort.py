@@ -4,6 +4,11 @@ ONNX Runtime turns DQ → node → Q into one integer kernel. It takes a Relu be
 only when the zero point is the smallest stored value; with 128, as signed values need it in uint8, the whole group
 stays in floating point (``IsClipMadeRedundantByQ`` in its qdq_util.cc). So the Relu is done behind the Q here, as a
 Clip of the stored integers: the same numbers, and the kernel is formed.
+
+A Max of one input, which does nothing, keeps ONNX Runtime from two things. It moves a Q from behind a MaxPool in front
+of it, where the float kernel is many times faster than the integer one that comes of it. And it rounds the float
+weights of a Conv, ConvTranspose or Gemm behind a DQ by itself, with one scale for all channels
+(weight_bias_quantization.cc), which is not what leaving a node in floating point is meant to do.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ import numpy as np
 
 from edgert.graph.node import Graph, Node
 from edgert.quantize.build import Array, Builder, Rounding, store_dequantized
-from edgert.quantize.operator import CLIPS, clip_bounds
+from edgert.quantize.operator import CLIPS, WEIGHTED, clip_bounds
 from edgert.quantize.point import Scheme
 from edgert.quantize.weight import Weight, channel_axis, fit_bias, quantize_bias, quantize_weight, spread, weight_scales
 
@@ -49,6 +54,7 @@ class _Form:
         self._per_channel, self._rounded = per_channel, rounded
         self._stored: dict[str, str] = {}
         self._read: dict[str, str] = {}
+        self._holds: dict[str, str] = {}
         self._computed: set[str] = set()
 
     def add(self, node: Node) -> None:
@@ -59,6 +65,8 @@ class _Form:
         inputs = [self._value(name) for name in node.inputs]
         if node.name in self._scheme.weighted:
             inputs[1:] = self._parameters(node)
+        if node.op in WEIGHTED and inputs[0] != node.inputs[0] and self._stays_float(node):
+            inputs[0] = self._held(inputs[0], node.inputs[0])
         outputs = tuple(map(self._output, node.outputs))
         self.builder.nodes.append(replace(node, inputs=tuple(inputs), outputs=outputs))
         for raw, name in zip(outputs, node.outputs, strict=True):
@@ -68,7 +76,8 @@ class _Form:
         """A tensor exists in floating point, as ``raw``: adds its Q where it has a point."""
         if name in self._scheme.points:
             stored = self.builder.name(f"{name}_quantized")
-            source = self._held(raw, name)
+            maker = self._graph.producers.get(name)
+            source = self._held(raw, name) if maker is not None and maker.op == "MaxPool" else raw
             self._stored[name] = self._roundings[name].quantize(self.builder, source, stored, self._label(name))
             if raw == name:
                 self._computed.add(name)
@@ -80,12 +89,10 @@ class _Form:
                 self._value(spec.name)
 
     def _held(self, raw: str, name: str) -> str:
-        """The tensor to round. ONNX Runtime would move a Q from behind a MaxPool in front of it, where the float kernel
-        is many times faster than the integer one that comes of it; a Max of one input stops that and does nothing."""
-        maker = self._graph.producers.get(name)
-        if maker is None or maker.op != "MaxPool":
-            return raw
-        return self.builder.add("Max", [raw], self.builder.name(f"{name}_held"))
+        """The tensor behind a Max of its own."""
+        if raw not in self._holds:
+            self._holds[raw] = self.builder.add("Max", [raw], self.builder.name(f"{name}_held"))
+        return self._holds[raw]
 
     def _add_direct(self, node: Node) -> None:
         """A node that works on stored integers. All its points have one scale."""
@@ -141,11 +148,13 @@ class _Form:
         return found
 
     def _stays_float(self, node: Node) -> bool:
-        """Whether ONNX Runtime runs a weighted node in floating point: a Conv whose output is not rounded.
+        """Whether a weighted node runs in floating point: it is to, or it is a Conv whose output is not rounded.
 
-        It would restore the stored integers anew on every run, so their values are stored instead.
+        For the latter ONNX Runtime would restore the integers anew on every run: their values are stored instead.
         """
-        return node.op == "Conv" and node.outputs[0] not in self._scheme.points
+        if node.name not in self._scheme.weighted:
+            return True
+        return node.op == "Conv" and node.outputs[0] not in self._roundings
 
     def _weight(self, node: Node, step: float | None) -> Weight:
         """The weight as integers; with scales grown for an integer bias where the input's step is given."""

@@ -8,11 +8,11 @@ it commutes with, so their inputs are rounded with the same scale and their prod
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from edgert.graph.node import Graph, Node
 from edgert.quantize.fuse import Unit, fuse
-from edgert.quantize.operator import CLIPS, POOLS, data_inputs, data_outputs, is_activation, is_movement
+from edgert.quantize.operator import CLIPS, POOLS, data_inputs, data_outputs, is_activation, is_movement, is_weighted
 from edgert.quantize.point import Point, Scheme, Skipped
 from edgert.quantize.share import Sharing
 
@@ -30,26 +30,38 @@ def plan_gpu(graph: Graph, keep: frozenset[str]) -> Scheme:
     units = tuple(unit for unit in found if unit not in kept and (unit.weight or unit.name in readers.nodes))
     points = {name: Point(name, readers.of(name)) for name in _in_order(graph) if readers.of(name)}
     groups = _groups(graph, points, readers.nodes)
-    return Scheme("gpu", units, points, groups, frozenset(), kept, _skipped(graph, found, units, kept))
+    skipped = _skipped(graph, found, (*units, *kept), _why_not_gpu)
+    return Scheme("gpu", units, points, groups, frozenset(), kept, skipped)
 
 
 def plan_dla(graph: Graph, keep: frozenset[str]) -> Scheme:
-    """A scale on every float32 tensor: a DLA region with one tensor that has none runs in FP16 or not at all."""
+    """A scale on every float32 tensor that an operator with an INT8 form on a DLA reads, and on graph outputs that one
+    computes: a region with one tensor that has none runs in FP16, or not on the DLA."""
     found = fuse(graph, residual=True)
     kept = tuple(unit for unit in found if unit.name in keep)
     barred = {name for unit in kept for name in unit.nodes}
-    able = {node.name for node in graph.nodes if not node.domain and not node.captured} - barred
+    able = {node.name for node in graph.nodes if not _why_not_dla(graph, node)} - barred
     points = {point.tensor: point for point in _all_points(graph, able)}
     units = tuple(unit for unit in found if unit not in kept and unit.name in able)
-    return Scheme(
-        "dla",
-        units,
-        points,
-        _groups(graph, points, able, clips=True),
-        frozenset(),
-        kept,
-        _skipped(graph, found, units, kept),
-    )
+    groups = _groups(graph, points, able, clips=True)
+    skipped = _skipped(graph, found, (*units, *kept), lambda node: _why_not_dla(graph, node))
+    return Scheme("dla", units, points, groups, frozenset(), kept, skipped)
+
+
+def _why_not_dla(graph: Graph, node: Node) -> str:
+    """Why a DLA cannot run a node in INT8, whatever its sizes; empty when it may."""
+    known = node.op in _ON_DLA or is_movement(graph, node) or is_weighted(graph, node)
+    return _why_unknown(node) or ("" if known else f"a DLA has no INT8 {node.op}")
+
+
+_ON_DLA = frozenset(
+    {
+        *("Relu", "Clip", "LeakyRelu", "PRelu", "Sigmoid", "Tanh", "MaxPool", "AveragePool", "GlobalAveragePool"),
+        *("GlobalMaxPool", "ReduceMax", "Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Abs", "Concat", "Resize"),
+    }
+)
+"""With an INT8 form there, GlobalAveragePool by a rewrite (NVIDIA, DLA layer support and restrictions; Deep-Learning-
+Accelerator-SW, operators). Softmax has none."""
 
 
 class _Readers:
@@ -155,15 +167,19 @@ def _in_order(graph: Graph) -> Iterator[str]:
     yield from (name for node in graph.nodes for name in node.outputs if name)
 
 
-def _skipped(graph: Graph, found: Iterable[Unit], units: Iterable[Unit], kept: Iterable[Unit]) -> tuple[Skipped, ...]:
-    taken = {name for unit in (*units, *kept) for name in unit.nodes}
+def _skipped(
+    graph: Graph, found: Iterable[Unit], taken: Iterable[Unit], why: Callable[[Node], str]
+) -> tuple[Skipped, ...]:
+    names = {name for unit in taken for name in unit.nodes}
     nodes = {node.name: node for node in graph.nodes}
-    return tuple(Skipped(unit.name, _why(nodes[unit.name])) for unit in found if unit.name not in taken)
+    return tuple(Skipped(unit.name, why(nodes[unit.name])) for unit in found if unit.name not in names)
 
 
-def _why(node: Node) -> str:
+def _why_not_gpu(node: Node) -> str:
+    return _why_unknown(node) or "it has no weight, and no INT8 layer that it could be part of reads it"
+
+
+def _why_unknown(node: Node) -> str:
     if node.domain:
         return f"nothing is known of operator {node.domain}.{node.op}"
-    if node.captured:
-        return "it has a body of its own"
-    return "it has no weight, and no INT8 layer that it could be part of reads it"
+    return "it has a body of its own" if node.captured else ""
