@@ -77,13 +77,12 @@ def bar_chart(bars: Sequence[Bar], *, title: str, grid: Callable[[float], tuple[
 
 
 def _bar(bar: Bar, left: float, room: float, down: Callable[[float], float], high: float) -> Markup:
-    value = 0.0 if bar.value is None or math.isnan(bar.value) else max(min(bar.value, high), -high)
-    top, foot = sorted((down(value), down(0)))
     across = {"x": percent(left + room * _GAP / 2), "width": percent(room * (1 - _GAP))}
-    parts = [
-        shape("rect", x=percent(left), width=percent(room), height="100%", class_="hit"),
-        shape("rect", y=top, height=max(foot - top, 1.0), class_="worst" if bar.mark else None, **across),
-    ]
+    parts = [shape("rect", x=percent(left), width=percent(room), height="100%", class_="hit")]
+    if bar.value is not None and not math.isnan(bar.value):
+        top, foot = sorted((down(max(min(bar.value, high), -high)), down(0)))
+        kind = "worst" if bar.mark else None
+        parts.append(shape("rect", y=top, height=max(foot - top, 1.0), class_=kind, **across))
     if bar.rug:
         parts.append(shape("rect", y=float(_BARS_PX - _AXIS_PX - _RUG_PX + 2), height=_RUG_PX, class_="rug", **across))
     return tag("g", tag("title", bar.label), *parts)

@@ -10,6 +10,7 @@ _SPACE = "\N{NO-BREAK SPACE}"
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _LARGEST_PLAIN = 5  # decimal exponent from which ten-to-the reads better than zeros
 _SMALLEST_PLAIN = -3
+_SMALLEST_SHARE = 1e-5
 _CLEAR = 1.05  # a ratio nearer to 1 prints as 1.0 and is called the same
 
 
@@ -45,6 +46,8 @@ def percent(fraction: float, places: int = 2) -> str:
 
 def share(fraction: float) -> str:
     """A small part of a whole: ``"0.013 %"``, ``"none"``, ``"all"``."""
+    if 0 < fraction < _SMALLEST_SHARE:
+        return f"under {100 * _SMALLEST_SHARE:g}{_SPACE}%"
     return "none" if fraction <= 0 else "all" if fraction >= 1 else f"{significant(fraction * 100, 2)}{_SPACE}%"
 
 

@@ -52,8 +52,7 @@ def grid(value: float) -> tuple[str, str]:
 def test_bars_are_as_high_as_their_values() -> None:
     text = bar_chart([Bar(10.0, "a"), Bar(20.0, "b", "1"), Bar(None, "c", rug=True)], title="t", grid=grid)
     heights = numbers(text, r'<rect y="[\d.]+" height="([\d.]+)" (?!class="rug")')
-    assert heights[1] == pytest.approx(2 * heights[0], rel=1e-3)
-    assert heights[2] == 1.0
+    assert heights == pytest.approx([heights[0], 2 * heights[0]], rel=1e-3)  # and none for what is not known
     assert text.count('class="worst"') == text.count('class="rug"') == 1
     assert re.findall(r"<title>(\w)</title>", text) == ["t", "a", "b", "c"]
 

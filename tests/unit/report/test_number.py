@@ -31,7 +31,7 @@ def test_no_negative_zero_and_no_false_precision() -> None:
     assert fixed(-0.001, 2) == "0.00"
     assert [times(1.83), times(12.4), times(9.96)] == ["1.8×", "12×", "10×"]
     assert [decibels(None), decibels(math.inf), decibels(math.nan)] == ["–", "exact", "–"]
-    assert [share(0.0), share(1.0)] == ["none", "all"]
+    assert [share(0.0), share(1.0), share(1e-7)] == ["none", "all", "under 0.001\N{NO-BREAK SPACE}%"]
 
 
 @pytest.mark.parametrize("threshold", [6.0, 4.2, 1.0])
