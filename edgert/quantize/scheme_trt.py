@@ -35,17 +35,37 @@ def plan_gpu(graph: Graph, keep: frozenset[str]) -> Scheme:
 
 
 def plan_dla(graph: Graph, keep: frozenset[str]) -> Scheme:
-    """A scale on every float32 tensor that an operator with an INT8 form on a DLA reads, and on graph outputs that one
-    computes: a region with one tensor that has none runs in FP16, or not on the DLA."""
+    """A scale on every float32 tensor that an operator with an INT8 form on a DLA reads: a region with one that has none
+    runs in FP16, or not on the DLA. What a region gives out it writes in FP16, so that is not rounded."""
     found = fuse(graph, residual=True)
     kept = tuple(unit for unit in found if unit.name in keep)
     barred = {name for unit in kept for name in unit.nodes}
-    able = {node.name for node in graph.nodes if not _why_not_dla(graph, node)} - barred
+    able = _able(graph, barred)
     points = {point.tensor: point for point in _all_points(graph, able)}
     units = tuple(unit for unit in found if unit not in kept and unit.name in able)
     groups = _groups(graph, points, able, clips=True)
-    skipped = _skipped(graph, found, (*units, *kept), lambda node: _why_not_dla(graph, node))
+    skipped = _skipped(
+        graph, found, (*units, *kept), lambda node: _why_not_dla(graph, node) or "it moves what is not INT8"
+    )
     return Scheme("dla", units, points, groups, frozenset(), kept, skipped)
+
+
+def _able(graph: Graph, barred: set[str]) -> set[str]:
+    """Nodes that a DLA may run in INT8; those that only move values, where they stand between others."""
+    found = {node.name for node in graph.nodes if node.name not in barred and not _why_not_dla(graph, node)}
+    for node in graph.nodes:
+        if is_movement(graph, node) and not _is_fed(graph, node, found):
+            found.discard(node.name)
+    for node in reversed(graph.nodes):
+        readers = [reader.name for name in node.outputs for reader in graph.consumers.get(name, ())]
+        if is_movement(graph, node) and found.isdisjoint(readers):
+            found.discard(node.name)
+    return found
+
+
+def _is_fed(graph: Graph, node: Node, found: set[str]) -> bool:
+    makers = [graph.producers[name] for name in data_inputs(graph, node) if name in graph.producers]
+    return all(maker.name in found for maker in makers)
 
 
 def _why_not_dla(graph: Graph, node: Node) -> str:
@@ -134,14 +154,10 @@ def commutes(graph: Graph, node: Node) -> bool:
 
 
 def _all_points(graph: Graph, able: set[str]) -> Iterator[Point]:
-    made = {name: node for node in graph.nodes for name in data_outputs(graph, node)}
     for name in _in_order(graph):
         readers = tuple(node.name for node in graph.consumers.get(name, ()) if node.name in able)
-        maker = made.get(name)
-        by_unit = maker is not None and maker.name in able
-        is_output = by_unit and name in graph.output_names
-        if is_activation(graph, name) and (readers or is_output):
-            yield Point(name, readers, is_output, _is_hidden(graph, name, able))
+        if is_activation(graph, name) and readers:
+            yield Point(name, readers, is_hidden=_is_hidden(graph, name, able))
 
 
 def _is_hidden(graph: Graph, name: str, able: set[str]) -> bool:
