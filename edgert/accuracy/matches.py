@@ -74,9 +74,18 @@ def _average(weights: F64, wanted: F64, one: ClassMatches) -> F64:
     total = np.zeros(len(weights))
     for right, counts in zip(rights[:, :end], one.counts[:, :end], strict=True):
         at = np.flatnonzero(right)
-        counted = so_far[:, at] if counts.all() else np.cumsum(some * counts, axis=1)[:, at]
+        counted = so_far[:, at] - _before(some, np.flatnonzero(~counts), at)
         total += _interpolated(np.cumsum(some[:, at], axis=1), counted, wanted)
     return total / len(rights)
+
+
+def _before(some: F64, ignored: I64, at: I64) -> F64 | float:
+    """(R, K) the weight of the few detections that do not count before each of the right ones."""
+    if not len(ignored):
+        return 0.0
+    so_far = np.cumsum(some[:, ignored], axis=1)
+    so_far = np.concatenate([np.zeros((len(some), 1)), so_far], axis=1)
+    return so_far[:, np.searchsorted(ignored, at)]
 
 
 def _interpolated(hits: F64, counted: F64, wanted: F64) -> F64:
