@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,10 +22,8 @@ from edgert.quantize.settle import CHECKPOINT, TOLERANCE, Settling
 from edgert.quantize.shard import Batches, Feed, Shard, from_batches, from_feed
 from edgert.quantize.state import Histograms, Journal, Tally, fingerprint
 from edgert.quantize.table import RangeTable
-from edgert.quantize.threshold import METHODS
+from edgert.quantize.threshold import PERCENTILE, check
 from edgert.quantize.worker import Pool, Processes, Threads
-
-log = logging.getLogger("edgert.quantize")
 
 MIN_PICTURES = 8
 """Fewer say nothing about a network's ranges, and are refused."""
@@ -45,6 +42,7 @@ def calibrate(
     feed: Feed | Batches,
     *,
     method: str = "mse",
+    percentile: float = PERCENTILE,
     tensors: Iterable[str] | None = None,
     workers: int = 1,
     threads: int | None = None,
@@ -63,7 +61,9 @@ def calibrate(
     Args:
         model: a prepared model (:func:`~edgert.quantize.prepare.prepare`).
         feed: pictures by number, or preprocessed arrays as they come, which are not kept.
-        method: how thresholds are chosen, one of :data:`~edgert.quantize.threshold.METHODS`.
+        method: how thresholds are chosen, one of :data:`~edgert.quantize.threshold.METHODS`; the table can be given
+            another later.
+        percentile: what the method of that name means.
         tensors: those wanted; by default all that are worth a range.
         workers: processes. With one, this process counts, on ``threads`` threads (by default one per core, at most 8).
         dask: address of a Dask scheduler, whose workers count instead.
@@ -83,14 +83,13 @@ def calibrate(
         BuildError: ONNX Runtime cannot run the model.
         DeviceError: ``dask`` without the extra.
     """
-    if method not in METHODS:
-        raise CalibrationError(f"no method {method!r}", why="it names no rule", fix=f"one of {', '.join(METHODS)}")
+    check(method, percentile)
     observer = Observer(model, tensors)
     pictures = feed if isinstance(feed, Feed) else None
-    key = _key(observer, pictures, state, {"method": method, "early_stop": early_stop})
+    key = _key(observer, pictures, state, {"method": method, "percentile": percentile, "early_stop": early_stop})
     run = _Run(
         journal=Journal(state, key),
-        settling=Settling(observer.parts.values(), method) if early_stop else None,
+        settling=Settling(observer.parts.values(), method, percentile) if early_stop else None,
         progress=progress,
         total=None if pictures is None else len(pictures),
         stop=stop or threading.Event(),
@@ -103,7 +102,7 @@ def calibrate(
     with run.journal, closing(_pool(observer, pictures, workers, threads, dask)) as pool:
         run.collect(pool, shards)
     _check_number(run.journal.tally.done)
-    return _table(observer, run.journal.tally, method)
+    return _table(observer, run, method, percentile)
 
 
 @dataclass
@@ -166,7 +165,7 @@ def _key(observer: Observer, feed: Feed | None, state: Path | None, settings: Ma
             fix="give a feed of numbered pictures, or no state file",
         )
     _check_number(len(feed))
-    return fingerprint(observer, feed, settings)
+    return fingerprint(observer.model.digest, observer.counted, feed, settings)
 
 
 def _check_number(pictures: int) -> None:
@@ -188,23 +187,27 @@ def _pool(observer: Observer, feed: Feed | None, workers: int, threads: int | No
     return Threads(observer, feed, threads or min(core_count(), _MAX_THREADS))
 
 
-def _table(observer: Observer, tally: Tally, method: str) -> RangeTable:
-    histograms = assemble(tally.counts, observer.parts)
-    notes = tuple(_notes(histograms, tally))
-    for note in notes:
-        log.warning("%s", note)
-    return RangeTable(observer.model.digest, tally.done, method, histograms, {}, notes)
+def _table(observer: Observer, run: _Run, method: str, percentile: float) -> RangeTable:
+    tally = run.journal.tally
+    table = RangeTable(
+        model=observer.model.digest,
+        images=tally.done,
+        method=method,
+        histograms=assemble(tally.counts, observer.parts),
+        percentile=percentile,
+        available=tally.done if run.total is None and not tally.settled else run.total,
+    )
+    return table.with_warnings(*_notes(table, tally.settled))
 
 
-def _notes(histograms: Histograms, tally: Tally) -> Iterator[str]:
-    if tally.settled:
+def _notes(table: RangeTable, settled: bool) -> Iterator[str]:
+    if settled:
         yield (
-            f"ranges settled after {tally.done} pictures: no threshold moved by more than {TOLERANCE:.1%} over the "
+            f"ranges settled after {table.images} pictures: no threshold moved by more than {TOLERANCE:.1%} over the "
             f"last {CHECKPOINT}; no more were looked at"
         )
-    elif tally.done < FEW_PICTURES:
-        yield f"only {tally.done} pictures: ranges may miss what others would show; {FEW_PICTURES} or more are better"
-    zero = [name for name, histogram in histograms.items() if histogram.amax == 0]
-    if zero:
-        more = f" and {len(zero) - 1} more" if len(zero) > 1 else ""
-        yield f"tensor {zero[0]!r}{more} was 0 in all pictures: given the smallest scale"
+    elif table.images < FEW_PICTURES:
+        yield f"only {table.images} pictures: ranges may miss what others would show; {FEW_PICTURES} or more are better"
+    if table.zero:
+        more = f" and {len(table.zero) - 1} more" if len(table.zero) > 1 else ""
+        yield f"tensor {table.zero[0]!r}{more} was 0 in all pictures: any scale fits, none was measured"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from edgert.quantize.histogram import Histogram
-from edgert.quantize.threshold import threshold
+from edgert.quantize.threshold import PERCENTILE, threshold
 
 Histograms = Mapping[str, Histogram]
 
@@ -23,12 +23,12 @@ class Settling:
 
     Args:
         groups: tensors whose histograms add up to one range.
-        method: how thresholds are chosen.
+        method, percentile: how thresholds are chosen.
     """
 
-    def __init__(self, groups: Iterable[tuple[str, ...]], method: str) -> None:
+    def __init__(self, groups: Iterable[tuple[str, ...]], method: str, percentile: float = PERCENTILE) -> None:
         self._groups = list(dict.fromkeys(groups))
-        self._method = method
+        self._method, self._percentile = method, percentile
         self._seen: Histograms = {}
         self._known: dict[tuple[str, ...], float] = {}  # thresholds of the histograms last seen
 
@@ -45,4 +45,5 @@ class Settling:
         return True
 
     def _threshold(self, histograms: Histograms, group: tuple[str, ...]) -> float:
-        return threshold(Histogram.merged([histograms[name] for name in group]), self._method)
+        whole = Histogram.merged([histograms[name] for name in group])
+        return threshold(whole, self._method, percentile=self._percentile)

@@ -137,7 +137,7 @@ def _count(array: Array, spec: TensorSpec, number: int) -> int:
     rows = _batch(spec)
     if array.ndim != len(spec.shape) or array.shape[1:] != spec.shape[1:] or array.shape[0] % rows:
         raise _unfit(number, f"it is {array.dtype.name}{list(array.shape)}; the model takes {spec} or several of these")
-    return array.shape[0] // rows
+    return len(array) // rows
 
 
 def _batch(spec: TensorSpec) -> int:
@@ -147,9 +147,9 @@ def _batch(spec: TensorSpec) -> int:
 
 def _row(array: Array, spec: TensorSpec, position: int) -> Array:
     if not spec.shape:
-        return array.copy()
+        return np.array(array)
     rows = _batch(spec)
-    return array[position * rows : (position + 1) * rows].copy()
+    return np.array(array[position * rows : (position + 1) * rows])
 
 
 def _unfit(number: int, why: str) -> CalibrationError:

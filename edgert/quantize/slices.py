@@ -45,7 +45,7 @@ def cut(graph: Graph, wanted: Collection[str], limit_bytes: int) -> tuple[Slice,
     for end in ends:
         nodes = needed.nodes[start:end]
         made = [n for node in nodes for n in node.outputs if n and (n in wanted or uses.get(n, -1) >= end)]
-        part = extract(needed, made, live)
+        part = extract(needed, made, sorted(live))
         live.update(made)
         dead = sorted(name for name in live if uses.get(name, -1) < end)
         live.difference_update(dead)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 from edgert.artifact.atomic import replace_text
 from edgert.errors import CalibrationError
 from edgert.quantize.histogram import Histogram
-from edgert.quantize.observe import Observer
 from edgert.quantize.shard import Feed
 
 log = logging.getLogger("edgert.quantize")
@@ -43,19 +42,15 @@ class Tally:
     settled: bool = False
 
 
-def fingerprint(observer: Observer, feed: Feed, settings: Mapping[str, Any]) -> str:
-    """A digest of what counts depend on: the model, the tensors, the pictures, the settings.
+def fingerprint(model: str, counted: Sequence[str], feed: Feed, settings: Mapping[str, object]) -> str:
+    """A digest of what counts depend on: the model (its digest), the counted tensors, the pictures, the settings.
 
     Of the pictures it takes all names, and the arrays of the first, the last and the one in the middle: that shows
     another preprocessing.
     """
     digest = hashlib.sha256()
-    facts = [
-        observer.model.digest,
-        observer.counted,
-        sorted(settings.items()),
-        [feed.name(n) for n in range(len(feed))],
-    ]
+    names = [feed.name(index) for index in range(len(feed))]
+    facts = [model, list(counted), sorted(settings.items()), names]
     digest.update(json.dumps(facts).encode())
     for index in sorted({0, len(feed) // 2, len(feed) - 1}):
         for name, array in sorted(feed.feeds(index).items()):

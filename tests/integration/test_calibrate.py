@@ -1,0 +1,266 @@
+"""Calibration end to end on ONNX Runtime: what is counted, what it does not depend on, how it stops and goes on."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from edgert.backend.ort import Function
+from edgert.errors import CalibrationError
+from edgert.graph import Model, inputs, load
+from edgert.graph.node import extract, read, write
+from edgert.quantize.calibrate import calibrate
+from edgert.quantize.histogram import Histogram
+from edgert.quantize.observe import Observer
+from edgert.quantize.prepare import prepare
+from edgert.quantize.table import RangeTable, save_table
+from tests.helpers.evaluation_data import data
+from tests.helpers.feeds import Broken, Noise, Order
+from tests.helpers.models import make
+
+F32 = TensorProto.FLOAT
+
+
+def small() -> Model:
+    """A residual block: convolutions, a Concat, a Reshape and an output that nothing else reads."""
+    random = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "w2"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Add", ["b", "c"], ["d"]),
+        helper.make_node("Concat", ["d", "b"], ["e"], axis=1),
+        helper.make_node("Reshape", ["e", "shape"], ["y"]),
+        helper.make_node("ArgMax", ["y"], ["n"]),
+    ]
+    weights = {
+        "w1": random.standard_normal((4, 3, 3, 3)).astype(np.float32),
+        "w2": random.standard_normal((4, 4, 3, 3)).astype(np.float32),
+        "shape": np.array([1, 8, 64]),
+    }
+    outputs = {"y": ((1, 8, 64), F32), "n": (None, TensorProto.INT64)}
+    return prepare(make(nodes, {"x": ((1, 3, 8, 8), F32)}, outputs, weights))
+
+
+def saved(table: RangeTable, folder: Path) -> bytes:
+    save_table(table, folder / "ranges.json")
+    return (folder / "ranges.json").read_bytes()
+
+
+def every(feed: Noise, size: int) -> Any:
+    """The pictures of a feed as arrays of several."""
+    for start in range(0, len(feed), size):
+        yield np.concatenate([feed.feeds(n)[feed.input] for n in range(start, min(start + size, len(feed)))])
+
+
+def shuffled(feed: Noise) -> Order:
+    return Order(feed, np.random.default_rng(1).permutation(len(feed)).tolist())
+
+
+# What is counted
+
+
+@pytest.mark.parametrize("slice_bytes", [1, 4096, 2**30])
+def test_histograms_are_those_of_the_whole_models_tensors(slice_bytes: int) -> None:
+    model, feed = small(), Noise(3)
+    names = ["a", "b", "c", "d", "e", "y"]
+    whole = Function(write(extract(read(model), names), model), fused=False)
+    expected = {name: Histogram() for name in [*names, "x"]}
+    for number in range(3):
+        for name, array in {**whole(feed.feeds(number)), **feed.feeds(number)}.items():
+            expected[name].add(array)
+    observer = Observer(model, slice_bytes=slice_bytes)
+    counted = observer.count([(feed.name(number), feed.feeds(number)) for number in range(3)])
+    assert observer.counted == ("x", "a", "b", "c", "d")  # e and y hold the values of d and b
+    for name, parts in observer.parts.items():
+        assert Histogram.merged([counted[part] for part in parts]) == expected[name], name
+
+
+def test_only_wanted_tensors_are_in_the_table() -> None:
+    table = calibrate(small(), Noise(8), tensors=["y", "a"], threads=1)
+    assert list(table.histograms) == ["y", "a"]
+    assert table.histograms["y"].values == 8 * 8 * 64
+    with pytest.raises(CalibrationError, match="'n'"):
+        calibrate(small(), Noise(8), tensors=["n"])
+
+
+def test_slices_do_not_change_a_bit_of_a_real_model() -> None:
+    model = prepare(load(data("models", "nanodet_m_320.onnx")))
+    pictures = [("p", Noise(1, inputs(model)[0].shape, inputs(model)[0].name).feeds(0))]  # type: ignore[arg-type]
+    first, second = (Observer(model, slice_bytes=size).count(pictures) for size in (2**21, 2**40))
+    assert first == second
+
+
+# What the result does not depend on
+
+
+def test_ranges_do_not_depend_on_batches_order_threads_or_processes(tmp_path: Path) -> None:
+    model, feed = small(), Noise(21)
+    runs: dict[str, Callable[[], RangeTable]] = {
+        "one thread": lambda: calibrate(model, feed, early_stop=False, threads=1),
+        "three threads": lambda: calibrate(model, feed, early_stop=False, threads=3),
+        "shuffled": lambda: calibrate(model, shuffled(feed), early_stop=False),
+        "batch 1": lambda: calibrate(model, every(feed, 1), early_stop=False),
+        "batch 8": lambda: calibrate(model, every(feed, 8), early_stop=False),
+        "3 processes": lambda: calibrate(model, feed, early_stop=False, workers=3),
+        "batch 8, 3 processes": lambda: calibrate(model, every(feed, 8), early_stop=False, workers=3),
+    }
+    found = {name: saved(run(), tmp_path) for name, run in runs.items()}
+    assert {name for name, text in found.items() if text != found["one thread"]} == set()
+
+
+def test_nor_do_those_of_a_real_model(tmp_path: Path) -> None:
+    model = prepare(load(data("models", "mobilenet_v1_025_224.onnx")))
+    feed = Noise(12, (1, 3, 224, 224), "input")
+    first = saved(calibrate(model, feed, early_stop=False, threads=1), tmp_path)
+    assert saved(calibrate(model, every(feed, 8), early_stop=False, threads=2), tmp_path) == first
+    assert saved(calibrate(model, shuffled(feed), early_stop=False, workers=3), tmp_path) == first
+
+
+def test_early_stop_does_not_depend_on_them_either(tmp_path: Path) -> None:
+    model, feed = small(), Noise(300, growth=0.0)
+    rule: dict[str, Any] = {"method": "percentile", "percentile": 80.0}
+    first = calibrate(model, feed, **rule, threads=1)
+    assert 64 <= first.images < 300
+    assert first.images % 32 == 0
+    assert first.available == 300
+    assert any(f"settled after {first.images} pictures" in line for line in first.warnings)
+    assert saved(calibrate(model, feed, **rule, threads=3), tmp_path) == saved(first, tmp_path)
+    streamed = calibrate(model, every(feed, 5), **rule)
+    assert streamed.histograms == first.histograms
+    assert streamed.available is None
+
+
+def test_ranges_that_keep_growing_do_not_stop_early() -> None:
+    table = calibrate(small(), Noise(100), method="minmax")
+    assert (table.images, table.available, table.warnings) == (100, 100, ())
+
+
+def test_pictures_that_come_as_they_are_made_are_not_kept() -> None:
+    started: list[int] = []
+    done: list[int] = []
+    feed = Noise(200)
+
+    def make_pictures() -> Any:
+        for number in range(200):
+            started.append(number)
+            ahead.append(len(started) - (done[-1] if done else 0))
+            yield feed.feeds(number)
+
+    ahead: list[int] = []
+    calibrate(small(), make_pictures(), threads=1, early_stop=False, progress=lambda n, total, _: done.append(n))
+    assert len(started) == done[-1] == 200
+    assert max(ahead) <= 12
+
+
+# Stopping and going on
+
+
+def stopping_at(number: int, stop: Callable[[], None]) -> Callable[[int, int | None, str], None]:
+    return lambda done, total, name: stop() if done == number else None
+
+
+@pytest.mark.parametrize("number", [4, 32, 44, 64, 68])
+@pytest.mark.parametrize("early_stop", [False, True])
+def test_a_stopped_calibration_goes_on_to_the_same_result(number: int, early_stop: bool, tmp_path: Path) -> None:
+    model, stop, state = small(), threading.Event(), tmp_path / "state"
+    settings: dict[str, Any] = {"early_stop": early_stop, "method": "mse"}
+    whole = calibrate(model, Noise(90, growth=0.001), **settings)
+    feed = Noise(90, growth=0.001)
+    with pytest.raises(CalibrationError, match=f"stopped after {number} pictures"):
+        calibrate(model, feed, **settings, state=state, stop=stop, progress=stopping_at(number, stop.set))
+    assert state.exists()
+    feed.asked.clear()
+    assert saved(calibrate(model, feed, **settings, state=state), tmp_path) == saved(whole, tmp_path)
+    assert not state.exists()
+    assert sorted(set(range(number)).intersection(feed.asked)) == sorted({0, 45}.intersection(range(number)))  # its key
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_keeps_what_was_counted(tmp_path: Path) -> None:
+    model, state = small(), tmp_path / "state"
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(model, Noise(40), state=state, progress=stopping_at(16, interrupt))
+    first: list[int] = []
+    table = calibrate(model, Noise(40), state=state, progress=lambda done, total, name: first.append(done))
+    assert first[0] == 20
+    assert table.histograms == calibrate(model, Noise(40)).histograms
+
+
+def test_state_of_other_pictures_is_started_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model, state = small(), tmp_path / "state"
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(model, Noise(40), state=state, progress=stopping_at(16, interrupt))
+    with caplog.at_level(logging.WARNING, "edgert.quantize"):
+        table = calibrate(model, Noise(40, growth=0.2), state=state)
+    assert "started over" in caplog.text
+    assert table.histograms == calibrate(model, Noise(40, growth=0.2)).histograms
+
+
+def test_what_is_streamed_has_no_state(tmp_path: Path) -> None:
+    with pytest.raises(CalibrationError, match="cannot be gone on with"):
+        calibrate(small(), every(Noise(40), 1), state=tmp_path / "state")
+
+
+# What is refused, and what is worth a warning
+
+
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_too_few_pictures_are_refused(count: int) -> None:
+    for feed in (Noise(count), every(Noise(count), 1)):
+        with pytest.raises(CalibrationError, match="no pictures" if not count else f"{count} pictures? .* too few"):
+            calibrate(small(), feed)
+
+
+def test_few_pictures_are_worth_a_warning() -> None:
+    (line,) = calibrate(small(), Noise(8)).warnings
+    assert line.startswith("only 8 pictures")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_named(value: float) -> None:
+    with pytest.raises(CalibrationError, match=r"tensor 'x' .* picture 'noise-9'"):
+        calibrate(small(), Broken(20, victim=9, value=value))
+
+
+def test_overflow_inside_the_model_is_named(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with pytest.raises(CalibrationError, match=r"tensor 'a' .* picture 'noise-9'"):
+        calibrate(small(), Broken(20, victim=9, value=3e38), state=state)
+    assert state.exists()  # what came before is kept
+
+
+def test_a_picture_that_does_not_fit_is_named() -> None:
+    with pytest.raises(CalibrationError, match="picture 'noise-0' does not fit input 'x'") as caught:
+        calibrate(small(), Noise(8, (1, 3, 8, 9)))
+    assert "float32[1, 3, 8, 9]" in caught.value.why
+    with pytest.raises(CalibrationError, match="nothing for input 'x'"):
+        calibrate(small(), Noise(8, input="z"))
+
+
+def test_a_tensor_of_zeros_is_worth_a_warning() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["dead"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["dead"], ["y"]),
+    ]
+    weights = {"w": np.zeros((4, 3, 3, 3), np.float32)}
+    model = prepare(make(nodes, {"x": ((1, 3, 8, 8), F32)}, {"y": (None, F32)}, weights))
+    table = calibrate(model, Noise(40))
+    assert table.zero == ("dead", "y")
+    assert any("tensor 'dead' and 1 more was 0 in all pictures" in line for line in table.warnings)
+    assert table.amax("y") > 0
+
+
+def test_an_unknown_method_is_refused() -> None:
+    with pytest.raises(CalibrationError, match="did you mean 'entropy'"):
+        calibrate(small(), Noise(8), method="entrpy")

@@ -1,0 +1,34 @@
+"""Text files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from edgert.artifact.atomic import replace_text
+from edgert.errors import ArtifactError
+
+
+def test_a_file_is_made_and_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "er" / "file"
+    replace_text(path, "one")
+    replace_text(path, "zwei ü")
+    assert path.read_text(encoding="utf-8") == "zwei ü"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_what_goes_wrong_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    replace_text(path, "old")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fdopen", full)
+    with pytest.raises(ArtifactError, match="cannot write") as caught:
+        replace_text(path, "new")
+    assert "No space left" in caught.value.why
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,91 @@
+"""Models raised to a newer opset; what they compute is compared in tests/integration/test_prepare.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edgert.errors import ModelError
+from edgert.graph import Model, from_proto, to_bytes
+from edgert.graph.opset import opset, raise_opset
+
+X = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, 10, 12])
+Y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * 4)
+
+
+def old(node: Any, version: int, **stored: Any) -> Model:
+    """A model of one node in an old opset."""
+    arrays = [numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items()]
+    proto = helper.make_model(
+        helper.make_graph([node], "g", [X], [Y], arrays), opset_imports=[helper.make_opsetid("", version)], ir_version=4
+    )
+    proto.metadata_props.add(key="author", value="somebody")
+    return from_proto(proto, "old.onnx")
+
+
+def upsample(**attributes: Any) -> Any:
+    return helper.make_node("Upsample", ["x"], ["y"], name="up", scales=[1.0, 1.0, 2.0, 2.0], **attributes)
+
+
+def test_a_newer_model_is_left_alone() -> None:
+    model = old(helper.make_node("Relu", ["x"], ["y"]), 18)
+    assert raise_opset(model, 17) is model
+    assert opset(model) == 18
+
+
+def test_an_upsample_becomes_a_resize_that_samples_alike() -> None:
+    raised = raise_opset(old(upsample(mode="linear"), 7), 17)
+    (node,) = raised.proto.graph.node
+    assert (node.op_type, node.domain, node.name, list(node.output)) == ("Resize", "", "up", ["y"])
+    given = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+    assert given == {"mode": b"linear", "coordinate_transformation_mode": b"asymmetric"}
+    (scales,) = raised.proto.graph.initializer
+    assert numpy_helper.to_array(scales).tolist() == [1, 1, 2, 2]
+    onnx.checker.check_model(raised.proto)
+
+
+def test_what_the_converter_would_lose_is_kept() -> None:
+    model = old(upsample(), 7)
+    raised = raise_opset(model, 17)
+    assert [(item.domain, item.version) for item in raised.proto.opset_import] == [("", 17)]
+    assert [(item.key, item.value) for item in raised.proto.metadata_props] == [("author", "somebody")]
+    assert raised.proto.ir_version >= 8
+    assert raised.path == model.path
+    assert to_bytes(raise_opset(model, 17)) == to_bytes(raised)
+    assert opset(model) == 7
+
+
+def test_an_operator_without_an_equal_is_named() -> None:
+    with pytest.raises(ModelError) as caught:
+        raise_opset(old(helper.make_node("ImageScaler", ["x"], ["y"], name="scaler"), 7), 17)
+    assert "ImageScaler" in caught.value.why
+    assert "'scaler'" in caught.value.why
+
+
+@pytest.mark.parametrize("scales", [[1, 1, 2, 0.5], None])
+def test_a_resize_that_cannot_be_said_in_new_words_is_named(scales: list[float] | None) -> None:
+    node = helper.make_node("Resize", ["x", "s"], ["y"], name="odd")
+    model = old(node, 10, **({} if scales is None else {"s": np.array(scales, np.float32)}))
+    if scales is None:
+        model.proto.graph.input.append(helper.make_tensor_value_info("s", TensorProto.FLOAT, [4]))
+    with pytest.raises(ModelError) as caught:
+        raise_opset(model, 17)
+    assert "'odd' (Resize)" in caught.value.why
+
+
+def test_an_upsample_inside_a_body_is_named() -> None:
+    body = helper.make_graph(
+        [helper.make_node("Upsample", ["x", "s"], ["b"], name="inner")],
+        "body",
+        [],
+        [helper.make_tensor_value_info("b", TensorProto.FLOAT, None)],
+    )
+    node = helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=body)
+    with pytest.raises(ModelError) as caught:
+        raise_opset(old(node, 9, c=np.array(True), s=np.array([1, 1, 2, 2], np.float32)), 17)
+    assert "'inner'" in caught.value.why
+    assert "opset 9" in caught.value.why
