@@ -26,6 +26,10 @@ _SHRINKING = frozenset(
         *("GlobalAveragePool", "ReduceMean", "ReduceMax", "ReduceMin", "TopK", "Pad", "Cast"),
     }
 )
+_POSITIVE = frozenset({"Sigmoid", "HardSigmoid", "Softmax", "Softplus", "Exp", "Abs", "Sqrt"})
+_PASSING = frozenset({"MaxPool", "GlobalMaxPool", "AveragePool", "GlobalAveragePool", "Dropout"})
+_OPEN = 1e30
+"""Exporters write the largest float32 where they mean that a Clip has no bound."""
 _JOINING = frozenset({"Concat", "Max", "Min", "Mean", "Where"})
 
 
@@ -49,6 +53,21 @@ def magnitudes(graph: Graph, measured: Measured | None = None) -> dict[str, floa
     return found
 
 
+def is_positive(graph: Graph, tensor: str) -> bool:
+    """Whether a tensor holds no negative values, as far as the nodes before it tell."""
+    maker = graph.producers.get(tensor)
+    if maker is None or maker.domain:
+        stored = graph.constants.get(tensor)
+        return stored is not None and bool(np.all(stored >= 0))
+    if maker.op in _PASSING or is_movement(graph, maker):
+        return is_positive(graph, maker.inputs[0])
+    if maker.op == "Concat":
+        return all(is_positive(graph, name) for name in maker.inputs)
+    bounds = clip_bounds(graph, maker)
+    is_square = maker.op == "Mul" and maker.inputs[0] == maker.inputs[1]
+    return maker.op in _POSITIVE or is_square or (bounds is not None and bounds[0] >= 0)
+
+
 def largest(array: Array) -> float:
     """The largest finite magnitude in an array; 0 for one that has none."""
     if array.dtype.kind != "f":
@@ -58,9 +77,9 @@ def largest(array: Array) -> float:
 
 
 def _lookup(measured: Measured | None) -> Callable[[str], float | None]:
-    if isinstance(measured, Mapping):
-        return measured.get
-    return measured or (lambda name: None)
+    if measured is None:
+        return lambda name: None
+    return measured.get if isinstance(measured, Mapping) else measured
 
 
 def _set(found: dict[str, float], name: str, measured: float | None, bound: float | None) -> None:
@@ -75,7 +94,7 @@ def _bound(graph: Graph, node: Node, known: Mapping[str, float]) -> float | None
     if node.op in _UNITS:
         return 1.0
     if node.op == "LeakyRelu" and first is not None:
-        return first * max(1.0, abs(node.attributes.get("alpha", 0.01)))
+        return first * max(1.0, abs(float(node.attributes.get("alpha", 0.01))))
     if node.op in ("Relu", "Clip"):
         return _clipped(graph, node, first)
     if node.op in _SHRINKING or is_movement(graph, node) or _is_linear_resize(node):
@@ -102,6 +121,7 @@ def _computed(graph: Graph, node: Node, known: Mapping[str, float], first: float
 def _clipped(graph: Graph, node: Node, first: float | None) -> float | None:
     bounds = clip_bounds(graph, node)
     outer = math.inf if bounds is None else max(map(abs, bounds))
+    outer = math.inf if outer >= _OPEN else outer
     least = min(outer, math.inf if first is None else first)
     return least if math.isfinite(least) else None
 

@@ -11,8 +11,9 @@ from edgert.graph.dtype import cast_node
 from edgert.graph.node import Graph, Names, Node
 from edgert.graph.rewrite import free_name
 from edgert.graph.spec import TensorSpec
+from edgert.quantize.half.filter import halved_weight
 from edgert.quantize.half.plan import Plan, makes_float32, plan
-from edgert.quantize.half.rule import halved
+from edgert.quantize.half.scale import with_holdable_scales
 from edgert.quantize.magnitude import Array, Measured
 
 Precision = Literal["float32", "float16"]
@@ -44,10 +45,10 @@ def to_half(
 ) -> HalfGraph:
     """Makes float16 of every float32 node that can bear it; other types, shape arithmetic among them, stay.
 
-    Stored tensors are converted, and Cast nodes put where the two types meet: one per tensor, none where a tensor is
-    only moved between float32 nodes. Tensors keep their names where they are computed; the converted one is called
-    ``name_float16`` or ``name_float32``. Inputs, outputs, and whatever the body of an If or Loop reads keep their
-    names in any case.
+    Stored tensors are converted, weights so that each filter keeps its sum (:mod:`~edgert.quantize.half.filter`). Cast
+    nodes are put where the two types meet: one per tensor, none where a tensor is only moved between float32 nodes.
+    Tensors keep their names where they are computed; the converted one is called ``name_float16`` or ``name_float32``.
+    Inputs, outputs, and whatever the body of an If or Loop reads keep their names in any case.
 
     A node stays float32 when it is named; when the ONNX schema of its operator has no float16 form; when values leave
     float16's range, by what was measured or by what it computes; when a stored tensor leaves it, or would lose more
@@ -55,7 +56,9 @@ def to_half(
     computes positions or ranks scores in a detector's tail. Without measured ranges, operators whose results grow
     (Exp, Pow, squares) stay float32 as well.
 
-    Q/DQ nodes follow: from opset 19 they take float16 scales, before that they are float32 between Casts.
+    Q/DQ nodes follow: from opset 19 they take float16 scales, before that they are float32 between Casts. Scales of
+    stored weights that are too small for that are raised where it makes no difference
+    (:func:`~edgert.quantize.half.scale.with_holdable_scales`).
 
     Args:
         graph: of static shapes and unique node names; of any precision.
@@ -72,7 +75,7 @@ def to_half(
     if io == "float16":
         _check_captured(graph, captured)
     pins: dict[str, Precision] = {**dict.fromkeys(captured, "float32"), **dict.fromkeys(ends, io)}
-    decided = plan(graph, keep, amax, [name for name, pin in pins.items() if pin == "float32"])
+    decided = plan(with_holdable_scales(graph), keep, amax, [name for name, pin in pins.items() if pin == "float32"])
     pins = {name: pin for name, pin in pins.items() if decided.types.get(name) == "float32"}
     kept = tuple(Kept(graph.nodes[at].name, why) for at, why in decided.reasons.items())
     return HalfGraph(_Conversion(decided, pins).graph(), kept)
@@ -180,7 +183,7 @@ class _Conversion:
             if name in self._source.constants:
                 for dtype, alias in called.items():
                     stored = self._source.constants[name]
-                    found[alias] = halved(stored) if dtype == "float16" else stored
+                    found[alias] = halved_weight(self._source, name) if dtype == "float16" else stored
                     found[alias].flags.writeable = False
         return found
 

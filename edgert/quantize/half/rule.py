@@ -17,7 +17,7 @@ import numpy.typing as npt
 from edgert.graph.node import Graph, Node
 from edgert.graph.signature import signature
 from edgert.quantize.half.port import Ports
-from edgert.quantize.magnitude import HEADROOM, largest
+from edgert.quantize.magnitude import HEADROOM, is_positive, largest
 from edgert.quantize.operator import WEIGHTED
 
 LARGEST = 65504.0
@@ -49,6 +49,7 @@ _ADDING = {  # operator → power of the values that are added up
     **dict.fromkeys(("InstanceNormalization", "GroupNormalization", "LayerNormalization"), 2),
     "MeanVarianceNormalization": 2,
 }
+_MEANS = frozenset({"GlobalAveragePool", "AveragePool", "ReduceMean"})
 _SPATIAL = frozenset({"GlobalAveragePool", "GlobalLpPool", "InstanceNormalization"})
 _WIDE = frozenset({"int16", "uint16", "int32", "uint32", "int64", "uint64"})
 
@@ -156,13 +157,16 @@ def _constant(node: Node, at: int, array: Array) -> Iterator[str]:
 
 def _growth(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
     """Operators that turn harmless values into large ones, unless something is known of these."""
-    is_square = node.op == "Mul" and node.inputs[0] == node.inputs[1]
     unknown = node.outputs[0] not in facts.reach
-    if (node.op in _GROWING or is_square) and unknown and not _is_root(facts, node):
-        yield f"nothing is known of how large {'a square' if is_square else node.op} becomes"
+    if (node.op in _GROWING or _is_square(node)) and unknown and not _is_root(facts, node):
+        yield f"nothing is known of how large {'a square' if _is_square(node) else node.op} becomes"
     reach = facts.reach.get(node.inputs[0]) if node.inputs else None
     if node.op in _EXPONENTIAL and reach is not None and reach / HEADROOM > math.log(LARGEST / HEADROOM):
         yield f"e to the power of {node.inputs[0]!r} leaves float16"
+
+
+def _is_square(node: Node) -> bool:
+    return node.op == "Mul" and not node.domain and node.inputs[0] == node.inputs[1]
 
 
 def _is_root(facts: Facts, node: Node) -> bool:
@@ -179,10 +183,23 @@ def _sums(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
     if terms is None or terms > EXACT_INTEGERS:
         yield f"it adds up {terms or 'an unknown number of'} values"
         return
-    value = facts.reach.get(node.inputs[0], ASSUMED)
-    if power and terms * value**power > LARGEST:
+    value = facts.reach.get(node.inputs[0], _assumed(facts.graph, node.inputs[0]))
+    most = min(terms * value**power, _by_result(facts, node, terms))
+    if power and most > LARGEST:
         what = "values" if power == 1 else "squares of values"
         yield f"the sum of {terms} {what} up to {value:.3g} may leave float16"
+
+
+def _by_result(facts: Facts, node: Node, terms: int) -> float:
+    """The largest sum on the way to a mean or sum of values that are not negative: none exceeds the last."""
+    if node.op not in _MEANS | {"ReduceSum", "ReduceL1"} or not is_positive(facts.graph, node.inputs[0]):
+        return math.inf
+    return facts.reach.get(node.outputs[0], math.inf) * (terms if node.op in _MEANS else 1)
+
+
+def _assumed(graph: Graph, tensor: str) -> float:
+    maker = graph.producers.get(tensor)
+    return ASSUMED**2 if maker is not None and (maker.op == "Pow" or _is_square(maker)) else ASSUMED
 
 
 def _is_stashed(facts: Facts, node: Node) -> bool:

@@ -1,0 +1,144 @@
+"""Real models in float16, on photographs: how far from float32, what stays float32, and how large the file is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+
+from edgert.backend.ort import Function
+from edgert.graph import Model, infer, load, to_bytes
+from edgert.graph.node import Graph, read, write
+from edgert.quantize.half import HalfGraph, rounded, to_half
+from edgert.quantize.prepare import prepare
+from tests.helpers.evaluation_data import data
+from tests.helpers.evaluation_data import read as read_picture
+
+Array = npt.NDArray[Any]
+PICTURES = 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, how its input is filled, and how close float16 has to be.
+
+    ``cosine``: 1 - cosine similarity of every output. ``error``: largest difference over the largest value.
+    """
+
+    name: str
+    mean: tuple[float, ...]
+    deviation: float
+    rgb: bool
+    cosine: float
+    error: float
+    kept: frozenset[str] = frozenset()
+    """Operators that stay float32 when ranges are known."""
+    blind: frozenset[str] = frozenset()
+    """And when they are not."""
+    size: float = 0.52
+
+
+_DECODING = frozenset({"Add", "Concat", "Div", "Exp", "Mul", "Reshape", "Slice", "Sub", "Transpose"})
+_POOLED = frozenset({"AveragePool"})  # 33 × 33 values
+CASES = (
+    Case("squeezenet_fp32", (104, 117, 123), 1, False, 1e-4, 2e-2),
+    Case("mobilenet_v1_025_224", (127.5,) * 3, 127.5, True, 1e-3, 5e-2),
+    Case("yolox_nano_416", (0,) * 3, 1, False, 1e-4, 5e-2),
+    Case("nanodet_m_320", (103.53, 116.28, 123.675), 57.6, False, 1e-4, 2e-2),
+    Case(
+        "ultraface_rfb_320",
+        (127,) * 3,
+        128,
+        True,
+        1e-5,
+        5e-3,
+        _DECODING,
+        _DECODING,
+        0.56,
+    ),
+    Case("deeplab_v3_mnv2_05", (127.5,) * 3, 127.5, True, 1e-4, 1e-2, _POOLED, _POOLED),
+    Case(
+        "person_reid_retail_0288",
+        (0,) * 3,
+        1,
+        False,
+        1e-4,
+        2e-2,
+        frozenset({"ReduceMean"}),
+        frozenset({"ReduceMean", "Mul"}),
+        0.56,
+    ),
+)
+
+
+def pictures(case: Case, graph: Graph) -> list[dict[str, Array]]:
+    spec = graph.inputs[0]
+    _, *sizes = (int(dim) for dim in spec.shape if isinstance(dim, int))
+    planar = sizes[0] == 3
+    height, width = sizes[1:] if planar else sizes[:2]
+    found = []
+    for path in sorted(data("images", "coco_val").glob("*.jpg"))[:PICTURES]:
+        picture = cv2.resize(read_picture(path), (width, height)).astype(np.float32)
+        values = ((picture[..., ::-1] if case.rgb else picture) - np.float32(case.mean)) / np.float32(case.deviation)
+        found.append({spec.name: np.ascontiguousarray(values.transpose(2, 0, 1) if planar else values)[None]})
+    return found
+
+
+def measured(graph: Graph, model: Model, feeds: list[dict[str, Array]]) -> dict[str, float]:
+    """The largest magnitude of every float32 tensor over all pictures."""
+    made = [name for node in graph.nodes for name in node.outputs if name in graph.specs]
+    specs = tuple(graph.specs[name] for name in made if graph.specs[name].dtype == "float32")
+    run = Function(write(replace(graph, outputs=specs), model))
+    found: dict[str, float] = {}
+    for feed in feeds:
+        for name, array in {**run(feed), **feed}.items():
+            found[name] = max(found.get(name, 0.0), float(np.abs(array).max()))
+    return found
+
+
+def distance(before: Array, after: Array) -> tuple[float, float]:
+    """1 - cosine similarity, and the largest difference over the largest value."""
+    first, second = before.astype(np.float64).ravel(), after.astype(np.float64).ravel()
+    cosine = first @ second / np.sqrt((first @ first) * (second @ second))
+    return float(1 - cosine), float(np.abs(first - second).max() / np.abs(first).max())
+
+
+def operators(graph: Graph, result: HalfGraph) -> frozenset[str]:
+    names = {node.name: node.op for node in graph.nodes}
+    return frozenset(names[item.node] for item in result.kept)
+
+
+def casts(graph: Graph) -> int:
+    return sum(node.op == "Cast" for node in graph.nodes)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_model_in_float16_says_the_same(case: Case) -> None:
+    model = prepare(load(data("models", f"{case.name}.onnx")))
+    graph = read(model)
+    feeds = pictures(case, graph)
+    exact = Function(model)
+    ranges: list[Mapping[str, float] | None] = [None, measured(graph, model, feeds)]
+    for amax in ranges:
+        result = to_half(graph, amax=amax)
+        converted = write(result.graph, model)
+        onnx.checker.check_model(infer(converted).proto, full_check=True)
+        assert all(item.reason for item in result.kept)
+        assert operators(graph, result) == (case.blind if amax is None else case.kept)
+        assert len(to_bytes(converted)) < case.size * len(to_bytes(model))
+        if not result.kept:
+            assert casts(result.graph) - casts(graph) == len(graph.inputs) + len(graph.outputs)
+        for run in (Function(converted), Function(write(rounded(result.graph), model))):
+            for feed in feeds:
+                after = run(feed)
+                for name, before in exact(feed).items():
+                    assert after[name].dtype == np.float32
+                    cosine, error = distance(before, after[name])
+                    assert cosine < case.cosine, name
+                    assert error < case.error, name
