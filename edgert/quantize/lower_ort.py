@@ -65,7 +65,7 @@ class _Form:
         inputs = [self._value(name) for name in node.inputs]
         if node.name in self._scheme.weighted:
             inputs[1:] = self._parameters(node)
-        if node.op in WEIGHTED and inputs[0] != node.inputs[0] and self._stays_float(node):
+        if node.op in WEIGHTED and node.inputs[0] in self._stored and self._stays_float(node):
             inputs[0] = self._held(inputs[0], node.inputs[0])
         outputs = tuple(map(self._output, node.outputs))
         self.builder.nodes.append(replace(node, inputs=tuple(inputs), outputs=outputs))

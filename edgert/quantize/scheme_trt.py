@@ -35,7 +35,7 @@ def plan_gpu(graph: Graph, keep: frozenset[str]) -> Scheme:
 
 
 def plan_dla(graph: Graph, keep: frozenset[str]) -> Scheme:
-    """A scale on every float32 tensor that an operator with an INT8 form on a DLA reads: a region with one that has none
+    """A scale on every float32 tensor that an operator with an INT8 form on a DLA reads: a region with one without
     runs in FP16, or not on the DLA. What a region gives out it writes in FP16, so that is not rounded."""
     found = fuse(graph, residual=True)
     kept = tuple(unit for unit in found if unit.name in keep)
