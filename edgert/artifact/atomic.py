@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import uuid
 from pathlib import Path
 
 from edgert.errors import ArtifactError
@@ -19,10 +18,9 @@ def replace_text(path: Path, text: str) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        part = Path(name)
+        part = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            with part.open("x", encoding="utf-8") as file:  # not a temporary file, which nobody else may read
                 file.write(text)
             part.replace(path)
         finally:
