@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgert.backend.base import Array
+from edgert.errors import CalibrationError
 from edgert.graph.model import Model
 from edgert.graph.node import Graph
 from edgert.quantize.kernel import weighted
@@ -71,6 +72,7 @@ def sqnr(
         like: the model that the graph was read from.
 
     Raises:
+        CalibrationError: there are no pictures.
         ModelError: a tensor that one of the graphs does not compute.
         BuildError: ONNX Runtime cannot run one of them.
     """
@@ -85,6 +87,8 @@ def agreement(
     like: Model,
 ) -> Mapping[str, Agreement]:
     """As :func:`sqnr`, with all sums; the one pass that cosines of outputs can be had from as well."""
+    if not feeds:
+        raise CalibrationError("graphs cannot be compared without pictures", why="0 given", fix="give at least one")
     names = _shared(graph, lowered) if tensors is None else _ordered(graph, tensors)
     totals = dict.fromkeys(names, Agreement())
     for chunk in _chunks(feeds):

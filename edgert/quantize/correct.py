@@ -19,6 +19,10 @@ from edgert.graph.node import Graph, Names, Node
 from edgert.quantize.kernel import F64, channel_axis, channel_means, kernel_of, weighted
 from edgert.quantize.walk import THREADS, Feeds, walk
 
+_WORTH = 0.02
+"""Part of a channel's squared error that a shift must take off to be made. Smaller ones do more harm by what they get
+wrong from a few pictures than good: on detectors with thresholds that clip, outputs were worse with them."""
+
 
 def correct_biases(
     graph: Graph, lowered: Callable[[Graph], Graph], feeds: Sequence[Feeds], like: Model, *, threads: int = THREADS
@@ -43,6 +47,8 @@ def mean_shifts(
 ) -> Mapping[str, F64]:
     """Output tensor of a weighted node → (channels,) to add to it so that its means are those of the float graph.
 
+    Channels whose mean is right as far as these pictures can tell get 0.
+
     Each shift is measured with those of all nodes before it in force. Nodes whose bias cannot be changed (see
     :func:`can_shift`) are left out. Both graphs run once per picture.
 
@@ -62,12 +68,26 @@ def mean_shifts(
 def _level(node: Node, wanted: Sequence[Array], found: Sequence[Array]) -> F64:
     """The mean shift per channel; ``found`` is shifted in place, for what is computed from it next."""
     axis = channel_axis(node, wanted[0].ndim)
-    shift: F64 = np.mean([channel_means(x, axis) - channel_means(y, axis) for x, y in zip(wanted, found, strict=True)],
-                         axis=0)  # fmt: skip
+    shift = _worthwhile(*_errors(axis, wanted, found))
     column = shift.astype(found[0].dtype).reshape([-1 if i == axis else 1 for i in range(wanted[0].ndim)])
     for array in found:
         array += column
     return shift
+
+
+def _errors(axis: int, wanted: Sequence[Array], found: Sequence[Array]) -> tuple[F64, F64]:
+    """Mean and mean square of the error, (pictures, channels) each."""
+    differences = [x - y for x, y in zip(wanted, found, strict=True)]
+    means = np.stack([channel_means(one, axis) for one in differences])
+    return means, np.stack([channel_means(np.square(one), axis) for one in differences])
+
+
+def _worthwhile(means: F64, squares: F64) -> F64:
+    """Shifts per channel, 0 where one would take off less than :data:`_WORTH` of the error once the part of its square
+    that is the luck of the pictures, its squared standard error, is taken off."""
+    shift: F64 = means.mean(axis=0)
+    luck = means.var(axis=0, ddof=1) / len(means) if len(means) > 1 else 0.0
+    return np.where(shift * shift - luck > _WORTH * squares.mean(axis=0), shift, 0.0)
 
 
 def can_shift(graph: Graph, node: Node) -> bool:

@@ -56,8 +56,8 @@ def scalings(graph: Graph, peaks: Mapping[str, F64] | None = None) -> tuple[Scal
     it: s = sqrt(r1 / r2), repeated until it settles.
 
     A class keeps its scale when nothing can be gained (no weight makes it, or none reads it) and when anything else
-    sees it. No channel's bias grows beyond the largest that its layer had: behind a channel with next to no weights it
-    would blow up the range of the whole tensor.
+    sees it. No channel's bias grows beyond the largest weight or bias that its layer had: of a channel with next to no
+    weights it would blow up the range of the whole tensor.
 
     Args:
         graph: a clean float graph with known shapes.
@@ -102,7 +102,8 @@ def _floors(graph: Graph, classes: Channels, peaks: Mapping[str, F64]) -> F64:
     floor[FIXED] = np.inf
     for layer in classes.layers:
         bias = np.abs(_bias(graph, layer))
-        np.maximum.at(floor, layer.makes, bias / (bias.max(initial=0.0) or 1.0))
+        largest = max(bias.max(initial=0.0), np.abs(layer.kernel.values).max(initial=0.0)) or 1.0
+        np.maximum.at(floor, layer.makes, bias / largest)
     for ceiling in classes.ceilings:
         peak = peaks.get(ceiling.tensor)
         least = np.full(len(ceiling.labels), np.inf) if peak is None else np.maximum(peak, 0) / ceiling.upper

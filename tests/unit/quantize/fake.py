@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from edgert.graph import Model, from_proto
-from edgert.graph.node import Graph, Names, Node, read, write
-from edgert.quantize.kernel import WEIGHTED, canonical, weighted
+from edgert.graph import Model
+from edgert.graph.node import Graph, Names, Node
+from edgert.quantize.kernel import WEIGHTED, weighted
 from edgert.quantize.walk import Feeds, walk
 
 Array = np.ndarray[Any, Any]
