@@ -202,13 +202,14 @@ def test_the_squared_error_is_exact_for_values_spread_within_bins(seed: int) -> 
     counts = random_counts(seed)
     counts = np.minimum(counts, 40)
     counts[0] = counts[1]
+    histogram, end = counted(counts), len(counts) / BINS
+    histogram.add(np.array([end], np.float32))  # the last bin of the others is full to its edge
     inner = (np.arange(64) + 0.5) / 64
-    values = np.repeat((np.arange(len(counts))[:, None] + inner) / BINS, counts, axis=0).ravel()
-    histogram = counted(counts)
-    histogram.add(np.array([len(counts) / BINS], np.float32))  # the last bin is full to its edge
-    for amax in (histogram.amax, 0.5, 0.1, 0.02, 0.004):  # the last step is 1/16 of a bin
+    spread = np.repeat((np.arange(len(counts))[:, None] + inner) / BINS, counts, axis=0).ravel()
+    values = np.append(spread, np.full(64, end))
+    for amax in (end, 0.5, 0.1, 0.02, 0.004):  # the last step is 1/16 of a bin
         found = float(squared_errors(histogram, np.array([amax]))[0])
-        assert found == pytest.approx(squared_error(np.append(values, histogram.amax), amax), rel=0.02)
+        assert found == pytest.approx(squared_error(values, amax), rel=0.002)
 
 
 @pytest.mark.parametrize("name", DATA)
