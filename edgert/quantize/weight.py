@@ -58,8 +58,8 @@ def channel_axis(node: Node, weight: Array) -> int | None:
 def weight_scales(weight: Array, axis: int | None) -> Scales:
     """Symmetric scales max|w| / 127, one per index of ``axis``; None: one for all, of shape ().
 
-    With 8 bits and a scale per channel no smaller scale leaves a smaller squared error (tried down to one half in steps
-    of 3 % on five convolutional networks: not for a single channel), so none is searched for.
+    No smaller scale is searched for: down to one half, in steps of 3 %, one left a smaller squared error in 2 of the
+    28,217 output channels of five convolutional networks.
 
     A channel of zeros gets 1/127: any scale does, and this one leaves its bias exact to a 16,129th of the input's amax.
     """
