@@ -6,7 +6,7 @@ import platform
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ class Network:
         return [np.concatenate([value.ravel() for value in call(feeds).values()]) for feeds in self.feeds[:COMPARED]]
 
 
-@lru_cache(maxsize=None)
+@cache
 def network(name: str) -> Network:
     """Prepared, with ranges from photographs."""
     case = CASES[name]
