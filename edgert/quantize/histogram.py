@@ -8,7 +8,7 @@ import hashlib
 import math
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import cv2
@@ -117,17 +117,19 @@ class Histogram:
             CalibrationError: an element is NaN or infinite; nothing of the array is counted then.
             TypeError: the elements are not real numbers.
         """
-        fresh = Histogram()
-        for block in _blocks(array):
-            fresh._count(block)
+        blocks = _blocks(array)
+        if len(blocks) == 1:
+            self._count(_float32s(blocks[0]))
+            return
+        fresh = Histogram()  # a late block may be refused
+        for block in blocks:
+            fresh._count(_float32s(block))
         self.merge(fresh)
 
     def merge(self, other: Histogram) -> None:
         """Adds all values of another histogram, which stays as it is."""
         self._reach(other.exponent)
-        self.counts += _coarser(other.counts, self.exponent - other.exponent)
-        self.values += other.values
-        self._low, self._high = min(self._low, other._low), max(self._high, other._high)
+        self._gain(_coarser(other.counts, self.exponent - other.exponent), other.values, other._low, other._high)
 
     def copy(self) -> Histogram:
         """Another histogram of the same values."""
@@ -174,12 +176,15 @@ class Histogram:
 
     def _count(self, block: Array) -> None:
         """Counts up to ``_BLOCK`` contiguous float32 values."""
-        low, high = float(block.min()) + 0.0, float(block.max()) + 0.0  # -0.0 + 0.0 is 0.0
+        low, high = float(np.minimum.reduce(block)) + 0.0, float(np.maximum.reduce(block)) + 0.0  # -0.0 + 0.0 is 0.0
         if not (math.isfinite(low) and math.isfinite(high)):  # NaN is kept by both min and max
             raise _not_finite(block)
         self._reach(_exponent(max(-low, high)))
-        self.counts += _counted(block, self.exponent)
-        self.values += block.size
+        self._gain(_counted(block, self.exponent), block.size, low, high)
+
+    def _gain(self, counts: Counts, values: int, low: float, high: float) -> None:
+        self.counts += counts
+        self.values += values
         self._low, self._high = min(self._low, low), max(self._high, high)
 
     def _reach(self, exponent: int) -> None:
@@ -249,14 +254,16 @@ def _histogram(index: npt.NDArray[np.uint16], bins: int) -> npt.NDArray[np.float
     return np.asarray(counts, np.float32).ravel()
 
 
-def _blocks(array: Array) -> Iterator[Array]:
+def _blocks(array: Array) -> list[Array]:
     flat = np.ravel(array, order="K")  # a view, unless there are gaps
-    for start in range(0, flat.size, _BLOCK):
-        block = flat[start : start + _BLOCK]
-        if block.dtype != np.float32:
-            with np.errstate(over="ignore"):  # becomes infinite, which is refused
-                block = block.astype(np.float32, casting="same_kind")
-        yield block
+    return [flat[start : start + _BLOCK] for start in range(0, flat.size, _BLOCK)]
+
+
+def _float32s(block: Array) -> Array:
+    if block.dtype == np.float32:
+        return block
+    with np.errstate(over="ignore"):  # becomes infinite, which is refused
+        return block.astype(np.float32, casting="same_kind")
 
 
 def _exponent(amax: float) -> int:
