@@ -45,9 +45,10 @@ def why_float(graph: Graph, node: Node) -> str:
 def why_slow(graph: Graph, node: Node) -> str:
     """Why the integer form of a weighted node takes longer than the float one; empty when it need not.
 
-    ONNX Runtime's integer convolutions without a matrix of their own (MLAS, convsym.cpp) take input channels in fours
-    and depthwise channels in sixteens; the others lose to its blocked float convolutions. So do the depthwise ones of
-    a single block of sixteen (measured with AVX512-VNNI).
+    ONNX Runtime's fast integer convolutions (MLAS, convsym.cpp) take input channels in fours and depthwise channels in
+    sixteens; the others lose to its blocked float convolutions. So do the depthwise ones of a single block of sixteen
+    (measured with AVX512-VNNI). Channels of inner tensors can be brought up (:mod:`edgert.quantize.align`), those of
+    a graph's inputs cannot.
     """
     if node.op != "Conv":
         return ""
@@ -55,8 +56,8 @@ def why_slow(graph: Graph, node: Node) -> str:
     groups = node.attributes.get("group", 1)
     if groups == 1 and per_group % 4:
         return "fast integer convolutions take input channels in fours"
-    if groups > 1 and per_group == 1 and channels == groups and (groups % 16 or groups < 32):
-        return "fast integer depthwise convolutions take channels in sixteens, 32 at least"
+    if groups > 1 and per_group == 1 and channels == groups and groups <= 16:
+        return "an integer depthwise convolution of 16 channels or fewer takes longer than the float one"
     return ""
 
 

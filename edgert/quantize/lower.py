@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from edgert.errors import ModelError
 from edgert.graph.node import Graph
+from edgert.quantize.align import align
 from edgert.quantize.lower_ort import lower_ort
 from edgert.quantize.lower_trt import lower_trt
 from edgert.quantize.point import Scheme
@@ -28,6 +29,7 @@ def lower(
     storage: Storage = "int8",
     activation: Activation = "symmetric",
     per_channel: bool = True,
+    aligned: bool = False,
     rounded: Mapping[str, Array] = {},
 ) -> Graph:
     """The graph with its weights as integers and its activations rounded where the scheme says.
@@ -44,6 +46,8 @@ def lower(
         activation: ``unsigned`` gives uint8 tensors that are never negative all 255 steps, zero point 0, where
             TensorRT has 127. ONNX Runtime's form only.
         per_channel: one scale per output channel of a weight, else one per weight.
+        aligned: adds channels of zeros where that lets ONNX Runtime use its fast kernels (see
+            :mod:`edgert.quantize.align`): the same numbers, but inner tensors are wider than in ``graph``.
         rounded: weight name → int8 values of its shape decided elsewhere, for the scales of
             :func:`~edgert.quantize.weight.weight_scales`.
 
@@ -57,6 +61,8 @@ def lower(
             fix="convert the model first (prepare does)",
         )
     if scheme.target == "ort":
+        if aligned:
+            graph, rounded = align(graph, rounded)
         stored = roundings(graph, scheme, amax, storage, activation)
         return lower_ort(graph, absorb(graph, scheme, stored), stored, per_channel, rounded)
     return lower_trt(graph, scheme, amax, per_channel, rounded)
