@@ -130,7 +130,7 @@ def _is_depthwise(graph: Graph, node: Node) -> bool:
         return False
     shape = graph.constants[node.inputs[1]].shape
     groups: int = node.attributes.get("group", 1)
-    return shape[1] == 1 and shape[0] == groups > 1
+    return bool(shape[1] == 1 and shape[0] == groups > 1)
 
 
 def _is_dense(graph: Graph, node: Node) -> bool:
