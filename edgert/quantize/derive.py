@@ -16,6 +16,9 @@ _REORDER = frozenset(
 )
 """Operators whose output holds every value of the first input once."""
 
+MOST_PARTS = 64
+"""A tensor of more parts is counted itself: adding up histograms costs what counting 10,000 values does."""
+
 
 def parts(graph: Graph, wanted: Iterable[str], countable: Collection[str]) -> dict[str, tuple[str, ...]]:
     """Wanted tensor → the countable tensors that together hold its values, itself where there are no others.
@@ -26,8 +29,9 @@ def parts(graph: Graph, wanted: Iterable[str], countable: Collection[str]) -> di
     usable = frozenset(countable)
     for node in graph.nodes:  # in order, so that what a node reads has been resolved before it
         moved = node.inputs[:1] if node.op in _REORDER else node.inputs if node.op == "Concat" else ()
-        if moved and not node.domain and usable.issuperset(moved):
-            found[node.outputs[0]] = tuple(part for name in moved for part in found.get(name, (name,)))
+        pieces = tuple(part for name in moved for part in found.get(name, (name,)))
+        if 0 < len(pieces) <= MOST_PARTS and not node.domain and usable.issuperset(moved):
+            found[node.outputs[0]] = pieces
     return {name: found.get(name, (name,)) for name in wanted}
 
 

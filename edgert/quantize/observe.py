@@ -23,7 +23,7 @@ Picture = tuple[str, Feeds]
 """What to call it in messages, and what to feed."""
 Counts = Mapping[str, Histogram]
 
-SLICE_BYTES = 2**23
+SLICE_BYTES = 2**24
 """What one slice may compute. Small enough to be counted while it is in a processor's last-level cache, large enough
 that the calls cost nothing beside the work."""
 

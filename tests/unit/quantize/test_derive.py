@@ -6,7 +6,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from edgert.graph.node import Graph, read
-from edgert.quantize.derive import assemble, parts
+from edgert.quantize.derive import MOST_PARTS, assemble, parts
 from edgert.quantize.histogram import Histogram
 from tests.helpers.models import make
 
@@ -51,6 +51,16 @@ def test_what_is_counted_for_a_tensor() -> None:
 
 def test_only_what_is_wanted_is_asked_for() -> None:
     assert parts(graph(), ["f", "x"], COUNTABLE) == {"f": ("a", "n", "a"), "x": ("x",)}
+
+
+def test_a_tensor_of_very_many_parts_is_counted_itself() -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y0"])]
+    nodes += [helper.make_node("Concat", [f"y{n}", f"y{n}"], [f"y{n + 1}"], axis=0) for n in range(40)]
+    names = [f"y{n}" for n in range(41)]
+    found = parts(read(make(nodes, {"x": ((1, 2), F32)}, {"y40": (None, F32)})), names, names)
+    assert found["y6"] == ("y0",) * MOST_PARTS
+    assert found["y7"] == ("y7",)
+    assert max(map(len, found.values())) == MOST_PARTS
 
 
 def test_assembled_histograms_are_those_of_the_tensors() -> None:
