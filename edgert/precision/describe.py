@@ -1,0 +1,136 @@
+"""What came of quantising a model, as the records that a report shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+from edgert.accuracy import Comparison, Standing, compare
+from edgert.config import ModelConfig
+from edgert.graph.load import load
+from edgert.graph.model import Model, to_bytes
+from edgert.precision.describe_layer import COST_MEANING, floating_notes, layer_rows, tensor_rows
+from edgert.precision.describe_origin import method_text, provenance, settings, speed_rows
+from edgert.precision.describe_weight import corrections
+from edgert.precision.judge import can_judge
+from edgert.precision.outcome import Outcome
+from edgert.quantize.scheme import Target
+from edgert.report import AccuracyRow, Note, QuantizationReport, SpeedRow
+from edgert.report.record import Part
+
+__all__ = ["METRICS", "TARGETS", "accuracy_rows", "describe", "speed_rows"]
+
+METRICS: Mapping[str, str] = {
+    "map": "mAP50-95",
+    "map50": "mAP50",
+    "top1": "top-1",
+    "top5": "top-5",
+    "miou": "mIoU",
+    "retrieval": "rank-1",
+}
+"""Metric → as papers and boards write it; others keep their names."""
+
+TARGETS: Mapping[Target, str] = {"ort": "ONNX Runtime", "gpu": "TensorRT on a GPU", "dla": "TensorRT on a DLA"}
+
+_PLAIN = frozenset({"cosine"})
+"""Metrics that are not fractions of anything, and so no percentages."""
+
+_SETTLED = "ranges settled"
+"""How the table's one good news begins; everything else it says is a warning."""
+
+
+def describe(
+    outcome: Outcome, config: ModelConfig, *, command: str = "", source: str = "", speed: Sequence[SpeedRow] = ()
+) -> QuantizationReport:
+    """A report of a quantised model.
+
+    Reads the model's file again. Thresholds of every method are worked out for each tensor, up to 20 ms each, and
+    equalisation, where the section asks for it, once more.
+
+    Args:
+        config: the section it was made by.
+        command: as the user typed it.
+        source: where the calibration pictures came from; the section's ``calibrate: images`` by default.
+        speed: from :func:`~edgert.precision.describe_origin.speed_rows`; none leaves the part out.
+
+    Raises:
+        EdgertError: the model's file cannot be read any more.
+    """
+    model, plan = load(config.onnx), outcome.quantized.scheme
+    pictures = source or (str(config.calibrate.images) if config.calibrate else "")
+    return QuantizationReport(
+        provenance=provenance(model, outcome.table, method_text(outcome.table, outcome.recipe), command, pictures),
+        target=TARGETS[plan.target],
+        accuracy=() if outcome.standing is None else accuracy_rows(outcome.standing, outcome.labelled),
+        speed=tuple(speed),
+        sizes_bytes=sizes_bytes({"FP32": model, "INT8": outcome.model}),
+        layers=layer_rows(outcome),
+        cost_meaning=COST_MEANING if outcome.scan else "",
+        tensors=tensor_rows(outcome.table, plan),
+        corrections=corrections(outcome, model, config),
+        notes=tuple(_notes(outcome)),
+        settings=settings(config, outcome.recipe),
+        absent=_absent(outcome, config),
+    )
+
+
+def accuracy_rows(
+    standing: Standing, labelled: bool, names: Mapping[str, str] | None = None
+) -> tuple[AccuracyRow, ...]:
+    """Every metric of every version but the reference: of each version first the one that counts, with its budget.
+
+    Args:
+        labelled: whether labels told what is true.
+        names: version → precision as the report writes it; by default every version is the report's ``INT8``.
+    """
+    rows: list[AccuracyRow] = []
+    reference, *others = standing.results
+    for result, main in zip(others, standing.comparisons, strict=True):
+        further = [name for name in result.values if name != main.metric and name in reference.values]
+        found = [main, *(compare(reference, result, name) for name in further)]
+        precision = "INT8" if names is None else names[result.name]
+        rows += [_accuracy_row(one, precision, labelled) for one in found]
+    return tuple(rows)
+
+
+def sizes_bytes(models: Mapping[str, Model]) -> Mapping[str, int]:
+    """Precision → bytes of the model as one file, its weights inside."""
+    return {name: len(to_bytes(model)) for name, model in models.items()}
+
+
+def _accuracy_row(one: Comparison, precision: str, labelled: bool) -> AccuracyRow:
+    unit: Literal["plain", "percent"] = "plain" if one.metric in _PLAIN else "percent"
+    interval = (one.low, one.high) if one.low == one.low else None  # NaN where no draw could be scored
+    name = METRICS.get(one.metric, one.metric)
+    return AccuracyRow(name, one.reference, one.other, precision, interval, one.max_drop, one.images, unit, labelled)
+
+
+def _notes(outcome: Outcome) -> Iterator[Note]:
+    for text in outcome.table.warnings:
+        yield Note(_sentence(text), level="note" if text.startswith(_SETTLED) else "warning")
+    if outcome.search is not None:
+        yield Note(_sentence(outcome.search.reason), level="note" if outcome.search.is_complete else "warning")
+    if outcome.scan is not None and not outcome.scan.is_complete:
+        missing = sum(not item.is_measured for item in outcome.scan.ranked)
+        yield Note(f"Time was over before the cost of {missing} of {len(outcome.scan.ranked)} layers was measured.")
+    for found in (outcome.scan, outcome.search):
+        if found is not None and found.note:
+            yield Note(_sentence(found.note))
+    yield from (Note(_sentence(text), level="note") for text in outcome.quantized.notes)
+    yield from floating_notes(outcome)
+
+
+def _sentence(text: str) -> str:
+    start = text[:1].upper() + text[1:]
+    return start if start.endswith(".") else f"{start}."
+
+
+def _absent(outcome: Outcome, config: ModelConfig) -> Mapping[Part, str]:
+    """Why parts are missing, where more is known than that they are."""
+    found: dict[Part, str] = {}
+    if outcome.standing is None:
+        by_user = "Accuracy was not measured: the user's own code reads the outputs."
+        found["accuracy"] = "Accuracy was not measured." if can_judge(config) else by_user
+    if not outcome.sqnr_db:
+        found["layers"] = "No layer's output could be compared with that of the float model."
+    return found
