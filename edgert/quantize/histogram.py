@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 Counts = npt.NDArray[np.int64]
 
 BINS = 2048
-"""As TensorRT's calibrator has: https://docs.nvidia.com/deeplearning/tensorrt (entropy calibration)."""
+"""As many as NVIDIA's pytorch_quantization has by default (calib/histogram.py, num_bins)."""
 
 MIN_EXPONENT = -32
 """The range is never smaller than 2**-32, and what stays below counts as zero: float16 ends at 2**-24."""

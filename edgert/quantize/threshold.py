@@ -156,8 +156,8 @@ def _xlogx(values: Floats) -> Floats:
 _COARSE = 2.0 ** (-np.arange(73) / 8)
 """Of the largest magnitude, down to 1/512: below, a threshold has too few bins to say anything."""
 
-_FINER = ((-1 / 8, 1 / 8, 15), (-1 / 64, 1 / 64, 9))
-"""Spans around the best so far, as powers of two, and how many thresholds are tried in each."""
+_FINER = ((1 / 8, 15), (1 / 64, 9))
+"""How far around the best so far, in octaves, and how many thresholds are tried there."""
 
 _CHUNK = 8
 """Thresholds tried at a time: an octave of the coarse ones, which share how much of the histogram they clip."""
@@ -170,13 +170,17 @@ def mse(histogram: Histogram) -> float:
     the largest wins. The error of each is exact for values that are spread evenly within their bin
     (:func:`squared_errors`), whatever the step is, even below the width of a bin.
     """
-    best = histogram.amax
-    tried = best * _COARSE
-    for low, high, number in (*_FINER, (0.0, 0.0, 0)):
-        tried = np.minimum(tried, histogram.amax).astype(np.float32).astype(np.float64)
-        best = float(tried[int(np.argmin(squared_errors(histogram, tried)))])
-        tried = best * 2.0 ** np.linspace(high, low, number)
+    density = _density(histogram)
+    best = _best(density, histogram.amax * _COARSE)
+    for span, number in _FINER:
+        best = _best(density, best * 2.0 ** np.linspace(span, -span, number))
     return best
+
+
+def _best(density: _Density, thresholds: Floats) -> float:
+    """The first of least error, once no larger than the largest magnitude and rounded to float32."""
+    tried = np.minimum(thresholds, density.amax).astype(np.float32).astype(np.float64)
+    return float(tried[int(np.argmin(_squared_errors(density, tried)))])
 
 
 def squared_errors(histogram: Histogram, thresholds: Floats) -> Floats:
@@ -187,9 +191,7 @@ def squared_errors(histogram: Histogram, thresholds: Floats) -> Floats:
     is the clipped part. Counts are taken as spread evenly over their bin, the last up to the largest magnitude. Of bin
     0 only as many as bin 1 has are: a surplus is zeros, which cost nothing.
     """
-    density, steps = _density(histogram), np.asarray(thresholds, np.float64) / LEVELS
-    parts = [_squared_errors(density, steps[start : start + _CHUNK]) for start in range(0, len(steps), _CHUNK)]
-    return np.concatenate(parts) / histogram.values
+    return _squared_errors(_density(histogram), np.asarray(thresholds, np.float64)) / histogram.values
 
 
 @dataclass(frozen=True)
@@ -218,13 +220,20 @@ def _density(histogram: Histogram) -> _Density:
     if not widths[-1]:  # the last bin holds nothing but its lower edge, as where an activation saturates
         point, counts[-1], widths[-1] = float(counts[-1]), 0.0, 1.0
     weights = counts / widths
-    moments = np.stack([weights * np.diff(edges ** (power + 1)) / (power + 1) for power in range(3)])
+    squares = edges * edges
+    moments = weights * np.diff([edges, squares / 2, squares * edges / 3], axis=1)
     beyond = np.zeros((3, len(edges)))
     beyond[:, :-1] = np.cumsum(moments[:, ::-1], axis=1)[:, ::-1]
     return _Density(edges, weights, beyond, histogram.amax, point)
 
 
-def _squared_errors(density: _Density, steps: Floats) -> Floats:
+def _squared_errors(density: _Density, thresholds: Floats) -> Floats:
+    """(n,) sums of squared errors."""
+    steps = thresholds / LEVELS
+    return np.concatenate([_sums(density, steps[at : at + _CHUNK]) for at in range(0, len(steps), _CHUNK)])
+
+
+def _sums(density: _Density, steps: Floats) -> Floats:
     """(n,) sums of squared errors: bins that every step clips by their moments, those below edge by edge."""
     limit = (LEVELS + 0.5) * steps.max()
     cut = min(int(np.searchsorted(density.edges, limit)), len(density.weights))
