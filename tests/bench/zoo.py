@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -9,17 +12,41 @@ import yaml
 from bench_check import RECIPES
 from report import DATA
 
-from edgert.config import ModelConfig
+from edgert.album import PhotoAlbum, open_album
+from edgert.config import DetectTask, ModelConfig
+from edgert.feed import feed_of
+from edgert.graph import load
+from edgert.graph.model import Model
+from edgert.quantize.prepare import prepare
 
+ROOT = Path(__file__).parents[2]
 IMAGENET = DATA / "images" / "imagenet"
 COCO_CALIB = DATA / "images" / "coco_calib"
+COCO_VAL = DATA / "images" / "coco_val.json"
+NEEDED = ("models", "images/imagenet", "images/imagenet_labels.csv", "images/coco_calib", "images/coco_val.json")
+OVERLAP = 0.6
+"""Overlap above which a detector's weaker box is dropped."""
+
+
+def chosen(names: Sequence[str]) -> tuple[str, ...]:
+    """Those of the models that EDGERT_BENCH_MODELS names, by commas; all without it."""
+    wanted = os.environ.get("EDGERT_BENCH_MODELS", "")
+    return tuple(name for name in names if not wanted or name in wanted.split(","))
+
+
+def rounds(usual: int) -> int:
+    """How often to measure: EDGERT_BENCH_ROUNDS, to try a benchmark quickly, or as usual."""
+    return int(os.environ.get("EDGERT_BENCH_ROUNDS", usual))
 
 
 def model_config(name: str, **sections: object) -> ModelConfig:
-    """The section of a pipeline file for a model, with further sections (calibrate, accuracy, precision)."""
+    """The section of a pipeline file for a model on ONNX Runtime, with further sections (calibrate, quantize …)."""
     task, picture, _ = RECIPES[name]
-    written = yaml.safe_load(f"task: {{{task}}}\ninput: {{{picture}}}")
-    return ModelConfig.model_validate({"onnx": model_path(name), **written, **sections})
+    written = yaml.safe_load(f"task: {{{task}}}\ninput: {{{picture}}}\nbackend: ort")
+    config = ModelConfig.model_validate({"onnx": model_path(name), **written, **sections})
+    if isinstance(config.task, DetectTask):
+        return config.model_copy(update={"task": config.task.model_copy(update={"iou": OVERLAP})})
+    return config
 
 
 def model_path(name: str) -> Path:
@@ -27,28 +54,41 @@ def model_path(name: str) -> Path:
     return DATA / "models" / f"{name}.onnx"
 
 
+def is_classifier(name: str) -> bool:
+    """Whether a model sorts ImageNet's pictures; the others find COCO's objects."""
+    return RECIPES[name][2] == "imagenet"
+
+
 def calibration_folder(name: str) -> Path:
     """The photographs a model is calibrated on."""
-    return IMAGENET if RECIPES[name][2] == "imagenet" else COCO_CALIB
+    return IMAGENET if is_classifier(name) else COCO_CALIB
 
 
-def tensors(name: str, pictures: list[Path]) -> list[np.ndarray]:
-    """What the runtime feeds the model for each picture: (1, …) float32 arrays."""
-    import cv2
+@cache
+def photographs(name: str) -> PhotoAlbum:
+    """All of them, in an album's fair order."""
+    album = open_album(calibration_folder(name))
+    assert isinstance(album, PhotoAlbum)
+    return album
 
-    from edgert.graph.load import load
-    from edgert.graph.spec import inputs
-    from edgert.memory import Counter, lend
-    from edgert.runtime import Frame
-    from edgert.stages.preprocess import Preprocessor
 
-    (spec,) = inputs(load(model_path(name)))
-    bound = np.zeros(tuple(dim if isinstance(dim, int) else 1 for dim in spec.shape), np.float32)
-    preprocessor = Preprocessor(model_config(name).input, bound)
-    made = []
-    for path in pictures:
-        picture = cv2.imread(str(path))
-        height, width = picture.shape[:2]
-        preprocessor.into(0, Frame("x", 0, 0, 0, width, height, "bgr", (picture,), lend(picture, Counter())))
-        made.append(bound.copy())
-    return made
+def some(album: PhotoAlbum, first: int, count: int) -> PhotoAlbum:
+    """``count`` pictures of an album from number ``first`` on."""
+    part = slice(first, first + count)
+    return PhotoAlbum(album.paths[part], album.names[part])
+
+
+def prepared(name: str) -> Model:
+    """The float model that everything is made of: static, folded, of an opset that holds a scale per channel.
+
+    ONNX Runtime's quantiser makes invalid graphs of models that list their weights among the inputs, and needs that
+    opset too: it gets the same.
+    """
+    return prepare(load(model_path(name)))
+
+
+def feeds(name: str, model: Model, first: int, count: int) -> Iterator[dict[str, np.ndarray]]:
+    """The photographs as the runtime feeds them, decoded and preprocessed when their turn comes."""
+    feed = feed_of(some(photographs(name), first, count), model, model_config(name))
+    for index in range(len(feed)):
+        yield feed.feeds(index)

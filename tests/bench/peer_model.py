@@ -1,0 +1,82 @@
+"""What other quantisers make of the evaluation data's models, kept under ``out/peer`` until anything changes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+from zoo import ROOT, feeds, photographs, prepared, some
+
+from edgert.graph import load, to_bytes
+from edgert.graph.model import Model
+
+HERE = Path(__file__).parent
+KEPT = ROOT / "out" / "peer"
+ORT_METHODS = ("Entropy", "Percentile", "MinMax")
+MODELOPT_METHODS = ("entropy", "max")
+MODELOPT = "EDGERT_MODELOPT"
+"""The Python of an environment with nvidia-modelopt[onnx], which pins an older onnx and onnxruntime than ours."""
+
+Maker = Callable[[str, int, int, Path], None]
+"""Quantises a model on pictures FIRST to FIRST + COUNT, into a file."""
+
+
+def makers() -> dict[str, Maker]:
+    """Every quantiser and method that can be had here."""
+    found = {f"ORT {method}": _ort(method) for method in ORT_METHODS}
+    python = os.environ.get(MODELOPT, "")
+    if python:
+        found |= {f"ModelOpt {method}": _modelopt(python, method) for method in MODELOPT_METHODS}
+    return found
+
+
+def peer_model(peer: str, name: str, first: int, count: int) -> Model:
+    """A model quantised by a peer, made now unless it is kept. Raises CalledProcessError where the peer fails."""
+    pictures = some(photographs(name), first, count)
+    facts = (peer, name, prepared(name).digest, pictures.digest(), version("onnxruntime"), _sources())
+    path = KEPT / f"{name}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}.onnx"
+    if not path.exists():
+        KEPT.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=KEPT) as folder:
+            made = Path(folder) / "made.onnx"
+            makers()[peer](name, first, count, made)
+            made.replace(path)
+    return load(path)
+
+
+def _ort(method: str) -> Maker:
+    def make(name: str, first: int, count: int, out: Path) -> None:
+        _run([sys.executable, HERE / "quantize_peer.py", name, method, first, count, out])
+
+    return make
+
+
+def _modelopt(python: str, method: str) -> Maker:
+    def make(name: str, first: int, count: int, out: Path) -> None:
+        model = prepared(name)
+        pictures = list(feeds(name, model, first, count))
+        arrays = {key: np.concatenate([one[key] for one in pictures]) for key in pictures[0]}
+        ready, fed = out.with_name("ready.onnx"), out.with_name("feeds.npz")
+        ready.write_bytes(to_bytes(model))
+        np.savez(fed, allow_pickle=False, **arrays)
+        _run([python, HERE / "modelopt_peer.py", ready, fed, method, out])
+
+    return make
+
+
+def _run(command: list[object]) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([str(part) for part in command], env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{command[1]} failed:\n{done.stderr[-2000:]}")
+
+
+def _sources() -> str:
+    return "".join(file.read_text() for file in (HERE / "quantize_peer.py", HERE / "modelopt_peer.py"))
