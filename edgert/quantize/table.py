@@ -70,7 +70,7 @@ class RangeTable:
         largest that any of these methods gives, so that no tensor loses what its own method would have kept.
 
         Raises:
-            CalibrationError: no names, or a tensor is not in the table.
+            CalibrationError: no names, or a tensor is not in the table or never had an element.
         """
         group = (names,) if isinstance(names, str) else tuple(sorted(set(names)))
         if group not in self._known:
@@ -95,6 +95,10 @@ class RangeTable:
             raise CalibrationError("no threshold of no tensors", why="the group is empty")
         histograms = [self._histogram(name) for name in group]
         whole = histograms[0] if len(group) == 1 else Histogram.merged(histograms)
+        if not whole.values:
+            raise CalibrationError(
+                f"tensor {group[0]!r} has no range", why="it had no elements in any picture", fix="leave it in float32"
+            )
         methods = {self.chosen.get(name, self.method) for name in group}
         return max(threshold(whole, method, percentile=self.percentile) for method in methods)
 
@@ -167,7 +171,8 @@ def _text(table: RangeTable) -> str:
 
 def _entry(table: RangeTable, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
     own = {"method": table.chosen[name]} if name in table.chosen else {}
-    return {"amax": short(table.amax(name)), **own, **{key: content[key] for key in content if key != "counts"}}
+    amax = short(table.amax(name)) if table.histograms[name].values else None
+    return {"amax": amax, **own, **{key: content[key] for key in content if key != "counts"}}
 
 
 def _lines(key: str, rows: Mapping[str, Any]) -> str:

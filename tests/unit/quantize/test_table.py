@@ -111,6 +111,15 @@ def test_an_unknown_tensor_is_refused_with_the_nearest() -> None:
         table().with_chosen({"hevy": "minmax"})
 
 
+def test_a_tensor_that_never_had_an_element_has_no_threshold(tmp_path: Path) -> None:
+    ranges = table(histograms={**HISTOGRAMS, "void": Histogram()})
+    with pytest.raises(CalibrationError, match="'void' has no range"):
+        ranges.amax("void")
+    assert ranges.amax(["void", "small"]) == ranges.amax("small")
+    save_table(ranges, tmp_path / "ranges.json")
+    assert load_table(tmp_path / "ranges.json") == ranges
+
+
 def test_unknown_methods_are_refused() -> None:
     with pytest.raises(CalibrationError, match="unknown method"):
         table(method="guess")
