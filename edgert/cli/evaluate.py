@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,10 +17,13 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from edgert.accuracy import Comparison, Standing
+    from edgert.accuracy import Comparison, Dataset, Standing
     from edgert.cli.target import Target
+    from edgert.graph import Model
+    from edgert.precision.candidate import Version
 
 _NAME_WIDTH = 24
+_REFERENCE = "fp32"  # what the model is called where its own name is that of a version
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 _VERDICT_STYLES = {"within": "green", "probably within": "green", "probably missed": "red", "missed": "red"}
 
@@ -48,6 +53,34 @@ def evaluate(
         typer.Option("--max-drop", metavar="0-1", min=0, max=1, help="Largest loss accepted: 0.01 is one point."),
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Most pictures.")] = None,
+    precision: Annotated[
+        list[str] | None,
+        typer.Option("--precision", metavar="int8|fp16", help="Make the model this as well and compare. Repeatable."),
+    ] = None,
+    emulate: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--emulate",
+            metavar="dla|gpu",
+            help="Compare INT8 as a Jetson's DLA or GPU computes it, simulated. Repeatable.",
+        ),
+    ] = None,
+    images: Annotated[
+        str | None,
+        typer.Option(
+            "--images",
+            metavar="PATH",
+            help="Pictures that INT8 is calibrated on: not those of --data. By "
+            "default the pipeline's calibrate: images.",
+        ),
+    ] = None,
+    ranges: Annotated[
+        Path | None,
+        typer.Option("--ranges", metavar="FILE", help="Ranges of edgert calibrate, instead of measuring them."),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE.html", help="Write everything as one HTML file.")
+    ] = None,
     task: TaskOption = None,
     input: InputOption = None,
     json: JsonOption = None,
@@ -60,32 +93,41 @@ def evaluate(
     how far two versions agree. The interval of a loss is a 95 % paired bootstrap over the pictures. Exit code 1 when
     --max-drop, or the pipeline's accuracy: max_drop, is missed.
 
+    With --precision int8 everything that can becomes INT8, whatever it costs: that is what this tells. What --emulate
+    shows is the arithmetic that is publicly known, not a measurement of such a device; its times mean nothing.
+
     Examples:
 
         edgert eval pipeline.yaml --data coco_val.json
 
         edgert eval model.onnx --task 'detect yolox' --input 'top_left bgr' --data val.json --against int8.onnx
+
+        edgert eval pipeline.yaml --precision int8 --emulate dla --report out/int8.html
     """
     from rich.console import Console
 
     chosen = target_of(target, model=model, task=task, input=input, overrides=overrides or ())
-    wanted = chosen.config.accuracy
+    budget = chosen.config.accuracy
     console = Console(stderr=str(json) == "-", highlight=False)
-    standing, notes = _standing(
+    found = _examined(
         console,
         chosen,
         _data(data, chosen),
         against or [],
-        metric=metric or (wanted.metric if wanted else None),
-        max_drop=max_drop if max_drop is not None or wanted is None else wanted.max_drop,
+        {"precisions": precision or (), "emulated": emulate or (), "images": images or "", "ranges": ranges},
+        metric=metric or (budget.metric if budget else None),
+        max_drop=max_drop if max_drop is not None or budget is None else budget.max_drop,
         limit=limit,
     )
-    if standing is None:
+    if found is None:
         console.print("stopped; nothing was measured to the end")
         raise typer.Exit(_INTERRUPTED)
+    standing, notes = found.standing, found.dataset.notes
     _print(console, standing, notes)
     if json is not None:
         write_json({"model": chosen.name, "notes": list(notes), **standing.to_json()}, json)
+    if report is not None:
+        _report(console, found, chosen, report)
     if not standing.within:
         raise typer.Exit(EXIT_ERROR)
 
@@ -102,22 +144,34 @@ def _data(data: str | None, chosen: Target) -> str:
     )
 
 
-def _standing(
+@dataclass(frozen=True, slots=True)
+class _Examined:
+    """What was examined, and how it did."""
+
+    standing: Standing
+    dataset: Dataset
+    versions: Mapping[str, Version]
+    others: Mapping[str, Model]
+
+
+def _examined(
     console: Console,
     chosen: Target,
     data: str,
     against: list[Path],
+    asked: Mapping[str, Any],
     *,
     metric: str | None,
     max_drop: float | None,
     limit: int | None,
-) -> tuple[Standing | None, tuple[str, ...]]:
+) -> _Examined | None:
     import threading
 
     from edgert.accuracy import labels_of, open_dataset, open_exam, side_by_side
     from edgert.cli.progress import PictureBar
     from edgert.cli.signals import stop_on_signal
     from edgert.graph.load import load
+    from edgert.precision.candidate import Wanted, versions
 
     config, where, stop = chosen.config, chosen.where, threading.Event()
     labels = labels_of(config, where)
@@ -125,10 +179,37 @@ def _standing(
     others = {_name(path, against): load(path) for path in against}
     dataset = open_dataset(data, config.task, labels, limit=limit)
     exam = open_exam(model, config, dataset, labels=labels, directory=chosen.directory, where=where)
-    with PictureBar(console) as progress, stop_on_signal(stop.set):
-        candidates: dict[str, Any] = {chosen.name: model, **others}
-        found = side_by_side(candidates, exam, metric, max_drop=max_drop, progress=progress, stop=stop)
-    return found, dataset.notes
+    with PictureBar(console) as bar, stop_on_signal(stop.set):
+        tell = _teller(console)
+        made = versions(config, Wanted(**asked), dataset.album, where=where, tell=tell, bar=bar, stop=stop)
+        runs = {name: version.run for name, version in made.items()}
+        first = chosen.name if chosen.name not in runs else _REFERENCE
+        candidates: dict[str, Any] = {first: model, **others, **runs}
+        found = side_by_side(candidates, exam, metric, max_drop=max_drop, progress=bar, stop=stop)
+    return None if found is None else _Examined(found, dataset, made, others)
+
+
+def _teller(console: Console) -> Callable[[str], object]:
+    from rich.markup import escape
+
+    return lambda text: console.print(f"[dim]{escape(text)} …[/]")
+
+
+def _report(console: Console, found: _Examined, chosen: Target, path: Path) -> None:
+    import shlex
+    import sys
+
+    from rich.markup import escape
+
+    from edgert.precision.evaluation import evaluation_report
+    from edgert.report import save
+
+    labelled, command = found.dataset.truth is not None, shlex.join(["edgert", *sys.argv[1:]])
+    page = evaluation_report(
+        found.standing, found.versions, found.others, chosen.config, labelled=labelled, command=command
+    )
+    save(page, path)
+    console.print(f"report: {escape(str(path))}")
 
 
 def _name(path: Path, paths: list[Path]) -> str:

@@ -11,11 +11,11 @@ from edgert.graph.load import load
 from edgert.graph.model import Model, to_bytes
 from edgert.precision.describe_layer import COST_MEANING, floating_notes, layer_rows, tensor_rows
 from edgert.precision.describe_origin import method_text, provenance, settings, speed_rows
-from edgert.precision.describe_weight import corrections
+from edgert.precision.describe_weight import EQUALISATION, corrections
 from edgert.precision.judge import can_judge
 from edgert.precision.outcome import Outcome
 from edgert.quantize.scheme import Target
-from edgert.report import AccuracyRow, Note, QuantizationReport, SpeedRow
+from edgert.report import AccuracyRow, Correction, Note, QuantizationReport, SpeedRow
 from edgert.report.record import Part
 
 __all__ = ["METRICS", "TARGETS", "accuracy_rows", "describe", "speed_rows"]
@@ -57,6 +57,7 @@ def describe(
         EdgertError: the model's file cannot be read any more.
     """
     model, plan = load(config.onnx), outcome.quantized.scheme
+    changes = corrections(outcome, model, config)
     pictures = source or (str(config.calibrate.images) if config.calibrate else "")
     return QuantizationReport(
         provenance=provenance(model, outcome.table, method_text(outcome.table, outcome.recipe), command, pictures),
@@ -67,8 +68,8 @@ def describe(
         layers=layer_rows(outcome),
         cost_meaning=COST_MEANING if outcome.scan else "",
         tensors=tensor_rows(outcome.table, plan),
-        corrections=corrections(outcome, model, config),
-        notes=tuple(_notes(outcome)),
+        corrections=changes,
+        notes=(*_notes(outcome), *_unequalized(changes, config)),
         settings=settings(config, outcome.recipe),
         absent=_absent(outcome, config),
     )
@@ -118,6 +119,11 @@ def _notes(outcome: Outcome) -> Iterator[Note]:
             yield Note(_sentence(found.note))
     yield from (Note(_sentence(text), level="note") for text in outcome.quantized.notes)
     yield from floating_notes(outcome)
+
+
+def _unequalized(changes: Sequence[Correction], config: ModelConfig) -> Iterator[Note]:
+    if config.quantize.equalize and all(one.kind != EQUALISATION for one in changes):
+        yield Note(f"{EQUALISATION} was asked for and found no channels that could be scaled.", level="note")
 
 
 def _sentence(text: str) -> str:

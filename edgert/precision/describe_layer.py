@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from edgert.graph.node import Graph, Node, read
@@ -18,8 +19,6 @@ COST_MEANING = "noise over signal of the outputs that keeping it takes away"
 
 HIGHER: Mapping[Target, str] = {"ort": "FP32", "gpu": "FP32", "dla": "FP16"}
 """What layers compute in that are not INT8."""
-
-_NAMED = 3
 
 
 def layer_rows(outcome: Outcome) -> tuple[LayerRow, ...]:
@@ -69,11 +68,11 @@ def _layer(outcome: Outcome, node: Node, gain: float | None) -> LayerRow:
 
 
 def _floating(reason: str, nodes: list[Node]) -> str:
-    """``"2 nodes stay in floating point (Softmax prob, Sigmoid s): …"``."""
-    named = ", ".join(f"{node.op} {node.name}" for node in nodes[:_NAMED])
-    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
-    count = "1 node without weights stays" if len(nodes) == 1 else f"{len(nodes)} nodes without weights stay"
-    return f"{count} in floating point: {named}{more}. Reason: {reason}."
+    """``"3 nodes without weights stay in floating point (2 Resize, 1 Softmax), each because …"``."""
+    if len(nodes) == 1:
+        return f"{nodes[0].op} {nodes[0].name} stays in floating point: {reason}."
+    ops = ", ".join(f"{count} {op}" for op, count in Counter(node.op for node in nodes).most_common())
+    return f"{len(nodes)} nodes without weights stay in floating point ({ops}), each because {reason}."
 
 
 def _groups(scheme: Scheme) -> Mapping[str, tuple[str, ...]]:

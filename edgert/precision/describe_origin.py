@@ -39,7 +39,7 @@ def speed_rows(
     """
     count = threads or config.threads or core_count()
     found = run_ms(versions, config, count, rounds)
-    engine, machine = _engine(config), f"{cpu_name()}, {count} thread{'s' if count > 1 else ''}"
+    engine, machine = engine_text(config), f"{cpu_name()}, {count} thread{'s' if count > 1 else ''}"
     return tuple(
         SpeedRow(name, one.median_ms, one.runs, engine, machine, (one.low_ms, one.high_ms))
         for name, one in found.items()
@@ -77,7 +77,7 @@ def settings(config: ModelConfig, recipe: Recipe | None = None) -> Mapping[str, 
     for name in _SECTIONS:
         section = getattr(config, name)
         values = {} if section is None else section.model_dump(mode="json")
-        found |= {f"{name}.{key}": _text(value) for key, value in values.items()}
+        found |= {f"{name}.{key}": _text(value) for key, value in values.items() if value not in (None, [])}
     if recipe is not None:
         unsigned = ", uint8 from 0 where never negative" if recipe.activation == "unsigned" else ""
         found["activations"] = f"{recipe.storage}{unsigned}"
@@ -94,7 +94,8 @@ def method_text(table: RangeTable, recipe: Recipe) -> str:
     return f"auto: {', '.join(sorted(shares.get(name, name) for name in used))}"
 
 
-def _engine(config: ModelConfig) -> str:
+def engine_text(config: ModelConfig) -> str:
+    """What runs the section's model: ``"ONNX Runtime 1.20.0"``."""
     name = backend(config.backend).name
     title, package = _ENGINES.get(name, (name, ""))
     return f"{title} {_version(package)}".strip()

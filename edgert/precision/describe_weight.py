@@ -22,6 +22,8 @@ from edgert.report import Correction
 
 Array = npt.NDArray[Any]
 
+EQUALISATION = "Cross-layer equalisation"
+
 
 def corrections(outcome: Outcome, model: Model, config: ModelConfig) -> tuple[Correction, ...]:
     """All changes, in the order they were made; equalisation is worked out anew from the file."""
@@ -41,7 +43,7 @@ def _equalized(model: Model, config: ModelConfig) -> Iterator[Correction]:
     for one in scalings(read(prepared(model, plain))):
         parts = [("outputs divided by", one.outputs), ("inputs multiplied by", one.inputs)]
         said = [f"{verb} {_span(values)}" for verb, values in parts if (values != 1).any()]
-        yield Correction("Cross-layer equalisation", (one.node,), ", ".join(said))
+        yield Correction(EQUALISATION, (one.node,), ", ".join(said))
 
 
 def _span(values: Array) -> str:
