@@ -130,7 +130,7 @@ def test_large_arrays_are_counted_block_by_block(kind: str, values: int) -> None
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int32, np.uint8])
 def test_other_types_count_as_their_float32(dtype: type) -> None:
-    array = np.linspace(0, 200, 999).astype(dtype)
+    array: Array = np.linspace(0, 200, 999).astype(dtype)
     histogram = Histogram()
     histogram.add(array)
     assert histogram == of(array.astype(np.float32))

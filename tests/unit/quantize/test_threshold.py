@@ -62,7 +62,7 @@ def random_counts(seed: int) -> Array:
     rng = np.random.default_rng(seed)
     top = int(rng.integers(BINS // 2, BINS))
     decay = rng.choice([20, 100, 400, 3000])
-    counts = rng.poisson(rng.choice([3, 50, 2000]) * np.exp(-np.arange(top + 1) / decay))
+    counts: Array = rng.poisson(rng.choice([3, 50, 2000]) * np.exp(-np.arange(top + 1) / decay))
     counts[rng.random(top + 1) < rng.choice([0, 0.2, 0.9])] = 0
     counts[rng.integers(0, top + 1, 3)] += rng.integers(0, 5000, 3)
     counts[0] += rng.choice([0, 100_000])
