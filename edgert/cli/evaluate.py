@@ -55,14 +55,16 @@ def evaluate(
     limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Most pictures.")] = None,
     precision: Annotated[
         list[str] | None,
-        typer.Option("--precision", metavar="int8|fp16", help="Make the model this as well and compare. Repeatable."),
+        typer.Option(
+            "--precision", metavar="NAME", help="int8 or fp16: make the model that too, and compare. Repeatable."
+        ),
     ] = None,
     emulate: Annotated[
         list[str] | None,
         typer.Option(
             "--emulate",
-            metavar="dla|gpu",
-            help="Compare INT8 as a Jetson's DLA or GPU computes it, simulated. Repeatable.",
+            metavar="NAME",
+            help="dla or gpu: compare INT8 as that part of a Jetson computes it, simulated. Repeatable.",
         ),
     ] = None,
     images: Annotated[
@@ -70,8 +72,8 @@ def evaluate(
         typer.Option(
             "--images",
             metavar="PATH",
-            help="Pictures that INT8 is calibrated on: not those of --data. By "
-            "default the pipeline's calibrate: images.",
+            help="Pictures that INT8 is calibrated on: not those of --data. By default the pipeline's calibrate: "
+            "images.",
         ),
     ] = None,
     ranges: Annotated[

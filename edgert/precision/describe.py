@@ -15,8 +15,7 @@ from edgert.precision.describe_weight import EQUALISATION, corrections
 from edgert.precision.judge import can_judge
 from edgert.precision.outcome import Outcome
 from edgert.quantize.scheme import Target
-from edgert.report import AccuracyRow, Correction, Note, QuantizationReport, SpeedRow
-from edgert.report.record import Part
+from edgert.report import AccuracyRow, Correction, Note, Part, QuantizationReport, SpeedRow
 
 __all__ = ["METRICS", "TARGETS", "accuracy_rows", "describe", "speed_rows"]
 

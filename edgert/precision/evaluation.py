@@ -13,8 +13,14 @@ from edgert.graph.model import Model
 from edgert.precision.candidate import Version
 from edgert.precision.describe import accuracy_rows, describe, sizes_bytes
 from edgert.precision.describe_origin import engine_text, provenance, settings
-from edgert.report import QuantizationReport, SpeedRow
+from edgert.report import Note, Part, QuantizationReport, SpeedRow
 from edgert.report.record import REFERENCE
+
+_SIMULATION = Note(
+    "Simulated: this is the arithmetic that is publicly known of such a device, not a measurement of one. "
+    "Examine the model on the device before relying on it."
+)
+_NO_SPEED = "Not measured: a simulation takes longer than anything real would."
 
 
 def evaluation_report(
@@ -50,7 +56,7 @@ def evaluation_report(
         report,
         accuracy=accuracy_rows(standing, labelled, labels),
         speed=_speed(standing, labels, versions, config),
-        sizes_bytes=sizes_bytes({REFERENCE: load(config.onnx), **models}),
+        sizes_bytes=sizes_bytes({REFERENCE: load(config.onnx), **models} if models else {}),
     )
 
 
@@ -58,7 +64,10 @@ def _in_detail(main: Version, labelled: bool, command: str) -> QuantizationRepor
     assert main.quantized is not None
     made = main.quantized
     report = describe(made.outcome(None, labelled), made.config, command=command, source=made.source)
-    return replace(report, target=f"{report.target}, simulated") if main.simulated else report
+    if not main.simulated:
+        return report
+    absent: dict[Part, str] = {"speed": _NO_SPEED, "corrections": "What was changed cannot be read off a simulation."}
+    return replace(report, target=f"{report.target}, simulated", notes=(_SIMULATION, *report.notes), absent=absent)
 
 
 def _of_files(config: ModelConfig, labels: Mapping[str, str], command: str) -> QuantizationReport:

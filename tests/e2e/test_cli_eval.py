@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.helpers.command import edgert
+from tests.helpers.command import ROOT, edgert
 
 INPUT = ("--input", "stretch bgr std=255")
 CLASSIFY = ("--task", "classify logits")
@@ -119,5 +119,65 @@ def test_pictures_without_labels_compare_two_models(place: Path) -> None:
 )
 def test_mistakes_are_told(place: Path, arguments: tuple[str, ...], message: str) -> None:
     done = edgert("eval", *arguments, cwd=place)
+    assert done.returncode == 1 and message in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def belt(tmp_path: Path) -> Path:
+    """A folder with the shipped detector, to be calibrated on its synthetic belt."""
+    assets = ROOT / "pipelines" / "assets"
+    (tmp_path / "p.yaml").write_text(
+        "models:\n"
+        "  parts:\n"
+        f"    onnx: {assets}/parts.onnx\n"
+        f"    task: {{detect: yolox, labels: {assets}/parts.txt, score: 0.4, iou: 0.5}}\n"
+        "    input: {resize: letterbox, color: rgb, mean: 0, std: 255}\n"
+        "    calibrate: {images: 'synthetic:conveyor', limit: 16}\n"
+        "stages:\n"
+        "  cam: {source: 'synthetic:conveyor', limit: 3}\n"
+        "  see: {infer: parts, from: cam}\n"
+        "  out: {sink: 'null', from: see}\n"
+    )
+    return tmp_path
+
+
+def test_int8_made_on_the_spot_and_simulated(belt: Path) -> None:
+    versions = ("--precision", "int8", "--emulate", "dla", "--emulate", "gpu")
+    done = edgert(
+        "eval", "p.yaml", "--data", "synthetic:conveyor", "--limit", "6", *versions, "--report", "out/eval.html",
+        "--json", "-", cwd=belt,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    names = [one["name"] for one in found["results"]]
+    assert names == ["parts", "int8", "int8 dla (simulated)", "int8 gpu (simulated)"]
+    for one in found["comparisons"]:
+        assert one["metric"] == "agreement" and one["other"] > 0.9
+    page = (belt / "out" / "eval.html").read_text()
+    assert "parts.onnx" in page and "INT8, DLA simulated" in page and "16\N{NO-BREAK SPACE}images" in page
+
+
+def test_a_simulated_dla_alone_and_float16(belt: Path) -> None:
+    arguments = ("--data", "synthetic:conveyor", "--limit", "3", "--emulate", "dla", "--precision", "fp16")
+    done = edgert("eval", "p.yaml", *arguments, "--max-drop", "0.1", "--report", "dla.html", cwd=belt)
+    assert done.returncode == 0, done.stderr
+    assert "fp16: within the budget of 0.1 agreement" in done.stdout
+    assert "TensorRT on a DLA, simulated" in (belt / "dla.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--precision", "int9"), "did you mean 'int8'?"),
+        (("--emulate", "dla0"), "did you mean 'dla'?"),
+        (("--images", "photos"), "--images is for INT8"),
+        (("--precision", "int8"), "INT8 of right.onnx needs pictures"),
+        (("--precision", "int8", "--images", "fotos"), "did you mean 'photos'?"),
+        (("--precision", "int8", "--images", "photos"), "has nothing to quantise"),
+    ],
+)
+def test_what_int8_lacks_is_told(place: Path, arguments: tuple[str, ...], message: str) -> None:
+    done = edgert("eval", "p.yaml", *arguments, cwd=place)
     assert done.returncode == 1 and message in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
