@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from edgert.graph.node import Graph, Node, read
 from edgert.precision.outcome import Outcome
 from edgert.quantize.histogram import Histogram
-from edgert.quantize.operator import is_weighted
+from edgert.quantize.operator import WEIGHTED, is_weighted
 from edgert.quantize.point import Scheme, Target
 from edgert.quantize.table import RangeTable
 from edgert.quantize.threshold import METHODS, threshold
@@ -19,6 +19,8 @@ COST_MEANING = "noise over signal of the outputs that keeping it takes away"
 
 HIGHER: Mapping[Target, str] = {"ort": "FP32", "gpu": "FP32", "dla": "FP16"}
 """What layers compute in that are not INT8."""
+
+_HALFWAY = "its weights are rounded to INT8, but nothing rounds its output: ONNX Runtime would not compute it faster"
 
 
 def layer_rows(outcome: Outcome) -> tuple[LayerRow, ...]:
@@ -61,10 +63,17 @@ def _is_layer(graph: Graph, node: Node, outcome: Outcome) -> bool:
 def _layer(outcome: Outcome, node: Node, gain: float | None) -> LayerRow:
     plan = outcome.quantized.scheme
     noise = outcome.sqnr_db.get(node.outputs[0])
-    if any(node.name == unit.name for unit in plan.units):
-        return LayerRow(node.name, node.op, noise, cost=gain)
-    reason = outcome.kept.get(node.name, "")
-    return LayerRow(node.name, node.op, noise, HIGHER[plan.target], reason, gain)
+    if all(node.name != unit.name for unit in plan.units):
+        return LayerRow(node.name, node.op, noise, HIGHER[plan.target], outcome.kept.get(node.name, ""), gain)
+    if plan.target == "ort" and _multiplies_floats(outcome.quantized.graph, node.name):
+        return LayerRow(node.name, node.op, noise, HIGHER["ort"], _HALFWAY, gain)
+    return LayerRow(node.name, node.op, noise, cost=gain)
+
+
+def _multiplies_floats(graph: Graph, name: str) -> bool:
+    """Whether a weighted node is among those whose rounded weights are stored in floating point."""
+    node = next((node for node in graph.nodes if node.name == name), None)
+    return node is not None and node.op in WEIGHTED and node.inputs[1] in graph.constants
 
 
 def _floating(reason: str, nodes: list[Node]) -> str:

@@ -11,8 +11,11 @@ from tests.helpers.models import make
 SIZE, PICTURES = 16, 32
 
 
-def network() -> Model:
-    """Three convolutions and a fully connected layer; channels of the first differ in size by up to a thousand."""
+def network(*, pooled: bool = True) -> Model:
+    """Three convolutions and a fully connected layer; channels of the first differ in size by up to a thousand.
+
+    Without ``pooled`` it ends with the third convolution.
+    """
     random = np.random.default_rng(3)
     weights = {
         "w1": random.normal(0, 0.3, (8, 3, 3, 3)) * np.logspace(-1.5, 1.5, 8).reshape(-1, 1, 1, 1),
@@ -34,4 +37,6 @@ def network() -> Model:
     ]
     stored = {name: array.astype(np.float32) for name, array in weights.items()}
     inputs = {"x": ((1, 3, SIZE, SIZE), TensorProto.FLOAT)}
+    if not pooled:
+        return make(nodes[:5], inputs, {"c3": ((1, 16, SIZE, SIZE), TensorProto.FLOAT)}, stored)
     return make(nodes, inputs, {"y": ((1, 5), TensorProto.FLOAT)}, stored)

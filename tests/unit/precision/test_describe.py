@@ -76,6 +76,14 @@ def test_layers_in_graph_order(file: Path) -> None:
     assert report.cost_meaning == ""
 
 
+def test_a_convolution_that_ends_the_graph_multiplies_floats(tmp_path: Path) -> None:
+    path = tmp_path / "ends.onnx"
+    path.write_bytes(to_bytes(network(pooled=False)))
+    report = describe(outcome(section(path)), section(path))
+    assert [row.precision for row in report.layers[1:]] == ["INT8", "FP32"]
+    assert "nothing rounds its output" in report.layers[2].reason
+
+
 def test_floating_nodes_are_explained(file: Path) -> None:
     report = describe(outcome(section(file)), section(file))
     texts = [note.text for note in report.notes if note.level == "note"]
