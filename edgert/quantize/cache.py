@@ -11,16 +11,15 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from edgert.errors import CalibrationError, nearest
 from edgert.graph.node import Graph
+from edgert.quantize.dla_scale import Amax, dla_scales
 from edgert.quantize.point import Scheme
-from edgert.quantize.prepare import calibrated
-from edgert.quantize.weight import LIMIT
 
 ALGORITHMS = ("EntropyCalibration2", "EntropyCalibration", "MinMaxCalibration")
 """What TensorRT calls its calibrators in a cache. A DLA is documented with the first. LegacyCalibration is no choice:
@@ -94,7 +93,7 @@ def parse_cache(text: str) -> CalibrationCache:
 def cache_of(
     graph: Graph,
     scheme: Scheme,
-    amax: Callable[[tuple[str, ...]], float],
+    amax: Amax,
     version: str,
     algorithm: str = "EntropyCalibration2",
 ) -> str:
@@ -113,19 +112,6 @@ def cache_of(
         CalibrationError: see :func:`write_cache`; or a range is missing.
     """
     return write_cache(dla_scales(graph, scheme, amax), version, algorithm)
-
-
-def dla_scales(graph: Graph, scheme: Scheme, amax: Callable[[tuple[str, ...]], float]) -> Mapping[str, float]:
-    """Tensor → scale for every float32 tensor whose values depend on what is fed, in the order they come to be."""
-    return {name: float(dla_scale(scheme, name, amax)) for name in calibrated(graph)}
-
-
-def dla_scale(scheme: Scheme, tensor: str, amax: Callable[[tuple[str, ...]], float]) -> np.float32:
-    """The scale of one tensor: amax / 127 in float32, the same number in the cache and in the Q/DQ form."""
-    point = scheme.points.get(tensor)
-    known = point.amax if point is not None else 0.0
-    scale: np.float32 = np.float32(known or amax(scheme.groups.get(tensor) or (tensor,))) / np.float32(LIMIT)
-    return scale
 
 
 def version_number(version: str) -> int:
