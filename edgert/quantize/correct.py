@@ -68,21 +68,25 @@ def mean_shifts(
 def _level(node: Node, wanted: Sequence[Array], found: Sequence[Array]) -> F64:
     """The mean shift per channel; ``found`` is shifted in place, for what is computed from it next."""
     axis = channel_axis(node, wanted[0].ndim)
-    shift = _worthwhile(*_errors(axis, wanted, found))
-    column = shift.astype(found[0].dtype).reshape([-1 if i == axis else 1 for i in range(wanted[0].ndim)])
-    for array in found:
-        array += column
+    shift = worthwhile(*channel_errors(axis, wanted, found))
+    add_to_channels(found, shift, axis)
     return shift
 
 
-def _errors(axis: int, wanted: Sequence[Array], found: Sequence[Array]) -> tuple[F64, F64]:
+def add_to_channels(arrays: Sequence[Array], shift: F64, axis: int) -> None:
+    """Adds (channels,) to arrays in place."""
+    for array in arrays:
+        array += shift.astype(array.dtype).reshape([-1 if i == axis else 1 for i in range(array.ndim)])
+
+
+def channel_errors(axis: int, wanted: Sequence[Array], found: Sequence[Array]) -> tuple[F64, F64]:
     """Mean and mean square of the error, (pictures, channels) each."""
     differences = [x - y for x, y in zip(wanted, found, strict=True)]
     means = np.stack([channel_means(one, axis) for one in differences])
     return means, np.stack([channel_means(np.square(one), axis) for one in differences])
 
 
-def _worthwhile(means: F64, squares: F64) -> F64:
+def worthwhile(means: F64, squares: F64) -> F64:
     """Shifts per channel, 0 where one would take off less than :data:`_WORTH` of the error once the part of its square
     that is the luck of the pictures, its squared standard error, is taken off."""
     shift: F64 = means.mean(axis=0)

@@ -19,6 +19,8 @@ from edgert.quantize.kernel import F64, arranged
 _SWEEPS = 200
 _SETTLED = 0.01  # no scale changes by more than 1 % in a sweep: below what 127 steps can tell
 
+_LARGEST = 1024.0  # a channel further than 10 bits from its neighbours is dead, not small
+
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
@@ -72,7 +74,8 @@ def scalings(graph: Graph, peaks: Mapping[str, F64] | None = None) -> tuple[Scal
         makes, reads = _ranges(classes, scale)
         useful = (makes > 0) & (reads > 0) & np.isfinite(floor)
         step = np.sqrt(np.divide(makes, reads, where=useful, out=np.ones_like(makes)))
-        before, scale = scale, np.where(useful, np.maximum(scale * step, floor), 1.0)
+        bounded = np.clip(np.maximum(scale * step, floor), 1 / _LARGEST, _LARGEST)
+        before, scale = scale, np.where(useful, bounded, 1.0)
         if np.abs(np.log(scale / before)).max(initial=0.0) < _SETTLED:
             break
     found = (Scaling(one.kernel.node.name, scale[one.makes], scale[one.reads]) for one in classes.layers)

@@ -40,12 +40,13 @@ class Piece:
 
 
 def pieces(graph: Graph, targets: Sequence[str]) -> tuple[Piece, ...]:
-    """The graph cut behind each target, in the order given: upstream ones first, or nothing is gained.
+    """The graph cut behind each target, in the order given: upstream ones first, or nothing is gained. A target that
+    comes a second time makes an empty piece.
 
     Raises:
         ModelError: nothing computes a target.
     """
-    wanted = list(dict.fromkeys(targets))
+    wanted = list(targets)
     fed = [spec.name for spec in graph.inputs]
     needed = extract(graph, [name for name in wanted if name not in fed])
     waiting = {name: len(nodes) for name, nodes in needed.consumers.items()}
@@ -74,7 +75,7 @@ def walk(
     *,
     threads: int = THREADS,
 ) -> Iterator[list[Array]]:
-    """Yields each target's values, one array per picture, in the order of the targets.
+    """Yields each target's values, one array per picture, in the order of the targets; again for one named again.
 
     Every node computes exactly what the ONNX standard says, Q/DQ pairs included. An array that a node computed may be
     changed in place until the next one is asked for: what follows then reads the changed values. Arrays of ``feeds``

@@ -66,7 +66,7 @@ def test_an_array_changed_in_place_is_what_the_next_piece_reads() -> None:
 
 def test_an_input_and_a_tensor_that_is_there_already_are_targets_too() -> None:
     found = list(walk(graph(), ["x", "c", "b", "x"], FEEDS, MODEL))
-    assert len(found) == 3 and found[0][0] is FEEDS[0]["x"]
+    assert len(found) == 4 and found[0][0] is found[3][0] is FEEDS[0]["x"]
     assert found[2][0].min() == 0
 
 

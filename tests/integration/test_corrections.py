@@ -1,0 +1,169 @@
+"""Corrections of quantised weights and biases on real models and photographs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgert.backend.ort import Function
+from edgert.config import InputConfig
+from edgert.graph import Model, load
+from edgert.graph.node import Graph, read, write
+from edgert.quantize.adaround import roundings
+from edgert.quantize.choose import choices
+from edgert.quantize.compare import sqnr
+from edgert.quantize.correct import correct_biases
+from edgert.quantize.equalize import equalize, scalings
+from edgert.quantize.histogram import Histogram
+from edgert.quantize.kernel import kernel_of, weighted
+from edgert.quantize.lower import lower
+from edgert.quantize.prepare import prepare
+from edgert.quantize.refit import Refit, refit
+from edgert.quantize.relax import Effort
+from edgert.quantize.scheme import Scheme, scheme
+from edgert.quantize.table import RangeTable
+from edgert.quantize.walk import walk
+from edgert.quantize.weight import channel_axis, spread, weight_scales
+from edgert.stages.preprocess import Preprocessor
+from tests.helpers.evaluation_data import data, frame
+from tests.helpers.evaluation_data import read as read_picture
+
+Pictures = list[dict[str, Any]]
+
+INPUTS = {
+    "squeezenet_fp32": ("imagenet", InputConfig(resize="center_crop", crop=0.875, color="bgr", mean=(104, 117, 123))),
+    "mobilenet_v1_025_224": (
+        "imagenet",
+        InputConfig(resize="center_crop", crop=0.875, color="rgb", mean=(127.5,), std=(127.5,)),
+    ),
+    "nanodet_m_320": (
+        "coco_calib",
+        InputConfig(
+            resize="letterbox", pad=0, color="bgr", mean=(103.53, 116.28, 123.675), std=(57.375, 57.12, 58.395)
+        ),
+    ),
+    "yolox_nano_416": ("coco_calib", InputConfig(resize="letterbox", anchor="top_left", pad=114, color="bgr")),
+}
+
+
+@cache
+def model(name: str) -> Model:
+    return prepare(load(data("models", f"{name}.onnx")))
+
+
+@cache
+def graph(name: str) -> Graph:
+    return read(model(name))
+
+
+def pictures(name: str, first: int, count: int) -> Pictures:
+    """Every eighth photograph from number ``first`` on, as the runtime feeds them."""
+    folder, config = INPUTS[name]
+    (spec,) = graph(name).inputs
+    tensor = np.zeros(spec.shape, np.float32)  # type: ignore[arg-type]
+    preprocessor = Preprocessor(config, tensor)
+    files = sorted(data("images", folder).iterdir())
+    found = []
+    for file in files[first::8][:count]:
+        preprocessor.into(0, frame(read_picture(file)))
+        found.append({spec.name: tensor.copy()})
+    return found
+
+
+def table(name: str, net: Graph, decided: Scheme, feeds: Pictures) -> RangeTable:
+    order = [spec.name for spec in net.inputs] + [one for node in net.nodes for one in node.outputs]
+    names = sorted(decided.needed, key=order.index)
+    histograms = {}
+    for tensor, values in zip(names, walk(net, names, feeds, model(name)), strict=True):
+        histograms[tensor] = Histogram()
+        for one in values:
+            histograms[tensor].add(one)
+    return RangeTable(model(name).digest, len(feeds), "mse", histograms)
+
+
+@cache
+def setting(name: str) -> tuple[Pictures, Pictures, Scheme, RangeTable, Callable[[Graph], Graph]]:
+    """Pictures to correct with, others to judge by, and a quantiser with ranges from the first."""
+    feeds, judges = pictures(name, 0, 12), pictures(name, 3, 4)
+    decided = scheme(graph(name), "ort")
+    ranges = table(name, graph(name), decided, feeds)
+    return feeds, judges, decided, ranges, lambda net: lower(net, decided, ranges.amax)
+
+
+def gain(name: str, net: Graph) -> float:
+    """Mean gain of the weighted nodes' outputs over plain quantisation, dB, on pictures nothing was fitted to."""
+    _, judges, _, _, lowered = setting(name)
+    before, after = (sqnr(graph(name), lowered(one), judges, None, model(name)) for one in (graph(name), net))
+    return float(np.mean([after[key] - before[key] for key in before if np.isfinite(before[key])]))
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_equalised_models_compute_the_same(name: str) -> None:
+    net, (feed,) = graph(name), pictures(name, 5, 1)
+    done = equalize(net)
+    before, after = Function(model(name))(feed), Function(write(done, model(name)))(feed)
+    for key, wanted in before.items():
+        np.testing.assert_allclose(after[key], wanted, atol=1e-5 * max(1, np.abs(wanted).max()))
+    touched = {one.node for one in scalings(net)}
+    assert bool(touched) == (name in ("squeezenet_fp32", "nanodet_m_320"))  # the others have SiLU or ReLU6 everywhere
+
+
+@pytest.mark.parametrize(("name", "least"), [("mobilenet_v1_025_224", 2.0), ("nanodet_m_320", 0.0)])
+def test_bias_correction_helps_and_never_harms(name: str, least: float) -> None:
+    feeds, _, _, _, lowered = setting(name)
+    assert gain(name, correct_biases(graph(name), lowered, feeds, model(name))) > least
+
+
+def test_bias_correction_is_one_pass() -> None:
+    """Two passes over the pictures, a float and a quantised one, in pieces: not much dearer than in one piece."""
+    name = "yolox_nano_416"
+    feeds, _, _, _, lowered = setting(name)
+    started = time.perf_counter()
+    for net in (graph(name), lowered(graph(name))):
+        function = Function(write(net, model(name)), fused=False)
+        for feed in feeds:
+            function(feed)
+    whole_s = time.perf_counter() - started
+    started = time.perf_counter()
+    correct_biases(graph(name), lowered, feeds, model(name))
+    assert time.perf_counter() - started < 6 * whole_s + 2
+
+
+def test_refitting_rescues_a_detector() -> None:
+    name = "nanodet_m_320"
+    feeds, _, _, _, lowered = setting(name)
+    told = list[Refit]()
+    fitted = refit(graph(name), lowered, feeds, model(name), report=told.append)
+    assert [one.node for one in told] == [one.name for one in weighted(graph(name))]
+    assert any(one.after < 0.8 * one.before for one in told) and all(one.after <= one.before for one in told)
+    assert gain(name, fitted) > 2
+
+
+def test_rounding_by_effect_lowers_the_error_of_every_layer_it_changes() -> None:
+    name = "mobilenet_v1_025_224"
+    feeds, _, _, _, lowered = setting(name)
+    net = graph(name)
+    nodes = [node for node in weighted(net) if kernel_of(net, node)][:5]
+    scales = {}
+    for node in nodes:
+        stored = net.constants[node.inputs[1]]
+        axis = channel_axis(node, stored)
+        scales[node.inputs[1]] = spread(weight_scales(stored, axis), axis, stored.ndim)
+    found = roundings(net, lowered(net), scales, feeds, model(name), effort=Effort(steps=50))
+    assert len(found) == 5 and sum(one.flipped for one in found) > 20
+    assert sum(one.error for one in found) < 0.8 * sum(one.nearest for one in found)
+
+
+def test_methods_are_chosen_by_what_readers_feel() -> None:
+    name = "nanodet_m_320"
+    feeds, _, decided, ranges, _ = setting(name)
+    found = choices(graph(name), decided, ranges, feeds[:4], model(name))
+    assert {tensor for one in found for tensor in one.tensors} == set(decided.needed)
+    assert len({one.method for one in found}) > 1  # no rule wins everywhere
+    for one in found:
+        assert not one.errors or one.errors[one.method] == min(one.errors.values())
