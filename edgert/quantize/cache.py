@@ -136,7 +136,7 @@ def version_number(version: str) -> int:
             why="no Jetson has TensorRT 9",
             fix="give the version that the device has (JetPack 5: 8.5.2, JetPack 6: 8.6.2 or 10.3.0)",
         )
-    if patch > 99 or minor > (99 if major == 10 else 9):
+    if not major or patch > 99 or minor > (99 if major == 10 else 9):
         raise CalibrationError(f"there is no TensorRT {version}", fix='give its release, like "10.3.0"')
     return major * (10_000 if major == 10 else 1_000) + minor * 100 + patch
 
