@@ -36,7 +36,7 @@ _BETTER = 0.98
 
 _RIDGE = 0.1
 """What is added to each diagonal element of E[x̂·x̂ᵀ], in parts of itself. Without it the fit follows what few pictures
-have in common; with 0.01 the detectors it was tried on came out worse, with 0.3 hardly different."""
+have in common. Of 0.01, 0.1 and 0.3 this gave the best outputs of YOLOX-nano and NanoDet where each was tried."""
 
 _PATCHES_PER_UNKNOWN = 8
 _LEAST_PATCHES = 2048

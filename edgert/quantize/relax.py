@@ -2,8 +2,8 @@
 
 The error of row d is d·G·dᵀ with d = rounded - wanted and G the second moments of the inputs. First the rounding is
 relaxed to h in [0, 1] and driven to its ends by gradient descent, as in Nagel et al. 2020
-(https://arxiv.org/abs/2004.10568), section 3. Then single roundings are flipped as long as that helps, which takes
-a hundredth of the time and finds what the relaxation left.
+(https://arxiv.org/abs/2004.10568), section 3. Then single roundings are flipped as long as that helps, which
+is quick and finds what the relaxation left.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STRETCH = (-0.1, 1.1)  # where the sigmoid's ends are before it is cut off to 0
 _WARM = 0.2  # part of the steps without pressure, as in the paper's experiments
 _BETA = (20.0, 2.0)  # exponent of the pressure at first and at last, likewise
 _ADAM = (0.9, 0.999, 1e-8)  # https://arxiv.org/abs/1412.6980
-_SWEEPS = 10  # real layers stop flipping after three to six
+_SWEEPS = 10  # a bound; it ends when nothing flips
 
 
 @dataclass(frozen=True, slots=True)
