@@ -72,7 +72,7 @@ def _refuse_others(graph: Graph) -> None:
         if node.op.startswith("QLinear") or node.op in _QOPERATORS:
             raise ModelError(
                 f"node {node.name!r} is a {node.op}: the model computes on integers",
-                why="in this form neither TensorRT nor a change of backend can take the scales apart again",
+                why="TensorRT reads integers from Q/DQ nodes around float operators, not from operators of their own",
                 fix="give the float32 model, or export it with Q/DQ nodes (onnxruntime: QuantFormat.QDQ)",
             )
     if not any(node.op in ("QuantizeLinear", "DequantizeLinear") for node in graph.nodes):
