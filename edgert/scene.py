@@ -68,7 +68,8 @@ class SceneAlbum:
         return pictures
 
     def _source(self) -> Synthetic:
-        config = SourceStage(source=PREFIX + self.scene, size=_SIZE, fps=_RATE_HZ, seed=_SEED, limit=self.count)
+        written = {"source": PREFIX + self.scene, "size": "{}x{}".format(*_SIZE), "fps": _RATE_HZ, "seed": _SEED}
+        config = SourceStage.model_validate({**written, "limit": self.count})
         return Synthetic("album", self.scene, config, Counter(), REAL)
 
 

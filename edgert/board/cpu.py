@@ -33,13 +33,6 @@ def cpu_name(root: Path = Path("/")) -> str:
     return " + ".join(arms) or (names[0] if names else platform.machine())
 
 
-def multiplies_bytes(root: Path = Path("/")) -> bool:
-    """Whether an x86 processor multiplies uint8 by int8 into 32 bits (VNNI); others first saturate at 16 bits."""
-    fields = _FIELD.findall(read_text(root / "proc/cpuinfo"))
-    flags: set[str] = {flag for key, value in fields if key == "flags" for flag in value.split()}
-    return bool({"avx512_vnni", "avx_vnni"} & flags)
-
-
 def _arm_names(fields: list[tuple[str, str]]) -> list[str]:
     makers = [value for key, value in fields if key == "CPU implementer"]
     parts = [value for key, value in fields if key == "CPU part"]

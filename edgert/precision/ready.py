@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import platform
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from edgert.accuracy import labels_of, open_dataset
 from edgert.album import open_album
 from edgert.artifact import FileStore, cache_folder
 from edgert.backend import Store
-from edgert.board.cpu import cpu_name, multiplies_bytes
+from edgert.board.cpu import cpu_name
 from edgert.config import ModelConfig
 from edgert.errors import CalibrationError, EdgertError
 from edgert.graph.load import load
@@ -134,7 +135,7 @@ def _as_bar(bar: Bar) -> Callable[[int, int | None, str], None]:
 def _key(model: Model, config: ModelConfig) -> str:
     """What a made model depends on."""
     settings: dict[str, Any] = config.model_dump(mode="json", exclude={"onnx", "threads", "placement"})
-    facts = [_RECIPE, model.digest, settings, multiplies_bytes(), *_data(config)]
+    facts = [_RECIPE, model.digest, settings, platform.machine(), *_data(config)]
     if config.precision == "auto":
         facts.append(cpu_name())
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
