@@ -5,7 +5,9 @@ The public names. They are imported when first used, so that ``import edgert`` c
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -16,6 +18,8 @@ _HOME = {
     "load_pipeline": "edgert.config",
     "load_engine": "edgert.engine",
     "LoadedEngine": "edgert.engine",
+    "calibrate": "edgert.int8",
+    "quantize": "edgert.int8",
     "Result": "edgert.runtime",
     "Frame": "edgert.runtime",
     "Summary": "edgert.runtime",
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from edgert.config import load_pipeline
     from edgert.engine import LoadedEngine, load_engine
     from edgert.errors import EdgertError
+    from edgert.int8 import calibrate, quantize
     from edgert.pipeline import Pipeline, ResultTimeout
     from edgert.runtime import (
         Classification,
@@ -60,8 +65,10 @@ __all__ = [
     "Segmentation",
     "Summary",
     "__version__",
+    "calibrate",
     "load_engine",
     "load_pipeline",
+    "quantize",
 ]
 
 
@@ -71,6 +78,17 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value
+
+
+class _Facade(ModuleType):
+    """``edgert.quantize`` is the function, also once the package of that name has been imported by something."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Facade
 
 
 def __dir__() -> list[str]:

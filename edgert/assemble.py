@@ -26,6 +26,7 @@ from edgert.config import (
 from edgert.config.flow import inputs_of, order, sources_of, upstream
 from edgert.errors import EdgertError
 from edgert.graph.load import load
+from edgert.graph.model import Model
 from edgert.memory import Counter
 from edgert.ready import build_engine, one_picture, picture_input
 from edgert.runtime import Node, Result, Source, Stage
@@ -46,6 +47,8 @@ from edgert.stages.track import Track
 from edgert.stages.user import load_object
 
 Callback = Callable[[Result], object]
+Bar = Callable[[str, int, int], object]
+"""Called with what is being counted, how many are done and how many there are."""
 FILE_QUEUE, LIVE_QUEUE, STAGE_QUEUE = 4, 1, 2
 """Results that may wait: after a file, ahead of the decoder's bursts; after a camera, only the newest; elsewhere, one
 being made while one is taken."""
@@ -94,26 +97,33 @@ def assemble(
     callbacks: Mapping[str, Callback] | None = None,
     clock: Clock = REAL,
     backend_name: str | None = None,
+    bar: Bar | None = None,
 ) -> Assembly:
     """Builds every engine and stage of a pipeline and connects them; starts nothing and opens no camera.
 
     Args:
         callbacks: functions for the stages ``sink: callback``, by stage name.
         backend_name: runs every model on this backend, whatever the file says.
+        bar: moved while a model is calibrated: what, done, total.
 
     Raises:
         EdgertError: whatever does not fit together, with the line of the file it comes from.
     """
-    return _Assembler(file, callbacks or {}, clock, backend_name).build()
+    return _Assembler(file, callbacks or {}, clock, backend_name, bar).build()
 
 
 class _Assembler:
     """Holds what all steps of one assembly share."""
 
     def __init__(
-        self, file: PipelineFile, callbacks: Mapping[str, Callback], clock: Clock, backend_name: str | None
+        self,
+        file: PipelineFile,
+        callbacks: Mapping[str, Callback],
+        clock: Clock,
+        backend_name: str | None,
+        bar: Bar | None,
     ) -> None:
-        self.file, self.callbacks, self.clock, self.backend_name = file, callbacks, clock, backend_name
+        self.file, self.callbacks, self.clock, self.backend_name, self.bar = file, callbacks, clock, backend_name, bar
         self.config, self.directory = file.config, file.document.path.parent
         self.counter = Counter()
         self.engines: dict[str, Engine] = {}
@@ -253,10 +263,22 @@ class _Assembler:
         if name not in self.engines:
             if self.backend_name:
                 config = config.model_copy(update={"backend": self.backend_name})
+            model = self._model(name, config)
             self.engines[name] = build_engine(
-                load(config.onnx), config, self._threads(config) // self._replicas(name), self._batch(name)
+                model, config, self._threads(config) // self._replicas(name), self._batch(name)
             )
         return self.engines[name]
+
+    def _model(self, name: str, config: ModelConfig) -> Model:
+        """The model in the precision asked for; as the file has it where nothing will be computed."""
+        if not config.is_converted:
+            return load(config.onnx)
+        from edgert.precision.ready import check_precision, in_precision  # most pipelines start without it
+
+        if config.backend == "null":
+            check_precision(config)
+            return load(config.onnx)
+        return in_precision(config, where=self.file.where("models", name), directory=self.directory, bar=self.bar)
 
     def _threads(self, config: ModelConfig) -> int:
         infers = [stage for stage in self.config.stages.values() if isinstance(stage, InferStage)]

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from edgert.assemble import Assembly, Callback, assemble
+from edgert.assemble import Assembly, Bar, Callback, assemble
 from edgert.budget.meter import peak_rss_bytes
 from edgert.clock import REAL, Clock
 from edgert.config import PipelineFile, load_pipeline
@@ -42,6 +42,7 @@ class Pipeline:
         overrides: ``key.path=value`` strings, as given to ``--set``.
         callbacks: stage name → function called with each of that stage's results, in a thread of its own; also the
             functions of ``sink: callback`` stages.
+        bar: called with (what, done, total) while a model is calibrated, which happens once, before anything starts.
 
     Raises:
         EdgertError: the file, a model or a stage is wrong; nothing has been started then.
@@ -53,10 +54,11 @@ class Pipeline:
         overrides: Iterable[str] = (),
         callbacks: Mapping[str, Callback] | None = None,
         clock: Clock = REAL,
+        bar: Bar | None = None,
     ) -> None:
         self.file = path if isinstance(path, PipelineFile) else load_pipeline(path, overrides)
         callbacks = dict(callbacks or {})
-        self._assembly: Assembly = assemble(self.file, callbacks=callbacks, clock=clock)
+        self._assembly: Assembly = assemble(self.file, callbacks=callbacks, clock=clock, bar=bar)
         self._assembly.stats = lambda: self.summary().to_json()
         self._clock = clock
         for stage, function in callbacks.items():

@@ -12,11 +12,13 @@ from typing import Annotated
 import typer
 
 from edgert.cli.bench import bench
+from edgert.cli.calibrate import calibrate
 from edgert.cli.check import check
 from edgert.cli.doctor import doctor
 from edgert.cli.evaluate import evaluate
 from edgert.cli.inspect import inspect
 from edgert.cli.new import new
+from edgert.cli.quantize import quantize
 from edgert.cli.run import run
 from edgert.cli.schema import schema
 from edgert.cli.validate import validate
@@ -32,7 +34,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # its help pages cost a third of a second of imports
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (run, validate, schema, new, check, doctor, inspect, bench):
+for verb in (run, validate, schema, new, check, calibrate, quantize, doctor, inspect, bench):
     app.command()(verb)
 app.command("eval")(evaluate)  # a function of that name would hide Python's
 

@@ -38,3 +38,31 @@ class PictureBar:
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
+
+
+class FirstTimeBar:
+    """A :class:`PictureBar` on standard error that costs nothing, imports included, until it is first moved, and then
+    says why the start takes so long."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._bar: PictureBar | None = None
+
+    def __enter__(self) -> FirstTimeBar:
+        return self
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        """Moves the bar of the work called ``name``."""
+        if self._quiet:
+            return
+        if self._bar is None:
+            from rich.console import Console
+
+            console = Console(stderr=True, highlight=False)
+            console.print("INT8 is made once, from the calibration pictures; the next start finds it in the cache")
+            self._bar = PictureBar(console).__enter__()
+        self._bar(name, done, total)
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.__exit__()

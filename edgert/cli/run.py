@@ -31,11 +31,14 @@ def run(
         edgert run pipeline.yaml --set stages.camera.source=clip.mp4
     """
     from edgert.cli.live import show
+    from edgert.cli.progress import FirstTimeBar
     from edgert.cli.signals import stop_on_signal
     from edgert.cli.summary import print_summary
     from edgert.pipeline import Pipeline
 
-    with Pipeline(pipeline_path(pipeline), overrides or ()) as running, stop_on_signal(running.stop):
+    with FirstTimeBar(quiet) as bar:
+        pipe = Pipeline(pipeline_path(pipeline), overrides or (), bar=bar)
+    with pipe as running, stop_on_signal(running.stop):
         show(running, duration_s=duration, plain=plain, quiet=quiet)
         summary = running.summary()
     print_summary(running.file, summary, to_stderr=str(json) == "-")

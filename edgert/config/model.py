@@ -154,7 +154,9 @@ class ModelConfig(Section):
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads of the engine; by default its share of the cores"
     )
-    precision: Literal["fp32", "fp16", "int8", "auto"] = Field(default="auto", description="auto is that of the file")
+    precision: Literal["fp32", "fp16", "int8", "auto"] = Field(
+        default="auto", description="auto: the fastest that keeps the accuracy, or without calibrate that of the file"
+    )
     calibrate: CalibrateConfig | None = Field(default=None, description="where INT8 ranges come from")
     quantize: QuantizeConfig = Field(default=QuantizeConfig(), description="how INT8 is made, beyond its ranges")
     accuracy: AccuracyConfig | None = Field(default=None, description="what reduced precision may cost")
@@ -162,3 +164,8 @@ class ModelConfig(Section):
         Annotated[Literal["auto", "gpu", "dla"], Tag("<all>")] | Annotated[dict[str, str], Tag("<nodes>")],
         Discriminator(lambda data: "<nodes>" if isinstance(data, dict) else "<all>"),
     ] = Field(default="auto", description="which nodes run where")
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether the model runs in another precision than the file's; ``auto`` may where it can calibrate."""
+        return self.precision in ("fp16", "int8") or (self.precision == "auto" and self.calibrate is not None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from edgert.graph.model import Model
 from edgert.quantize.calibrate import Progress, calibrate
 from edgert.quantize.prepare import prepare
 from edgert.quantize.recipe import equalized
-from edgert.quantize.table import RangeTable
+from edgert.quantize.table import RangeTable, load_table
 from edgert.quantize.walk import Feeds
 from edgert.ready import default_profile
 
@@ -28,15 +28,17 @@ class Calibrated:
     Attributes:
         model: prepared; equalised where the section asks for it.
         table: its ranges.
-        feed: the pictures they were measured on.
+        feed: the pictures they were measured on; None where ranges came from a file and no pictures with them.
     """
 
     model: Model
     table: RangeTable
-    feed: PictureFeed
+    feed: PictureFeed | None
 
     def feeds(self, count: int) -> Sequence[Feeds]:
-        """The first pictures, at most ``count``, as the model's input."""
+        """The first pictures, at most ``count``, as the model's input; none without pictures."""
+        if self.feed is None:
+            return []
         return [self.feed.feeds(index) for index in range(min(count, len(self.feed)))]
 
 
@@ -103,6 +105,23 @@ def calibrate_section(
     return Calibrated(model, table, feed)
 
 
+def with_ranges(config: ModelConfig, ranges: Path, *, where: str = "") -> Calibrated:
+    """Takes ranges measured before. Pictures of the section, if it names any, serve to correct biases and to compare.
+
+    Raises:
+        CalibrationError: the file is damaged, or of another model.
+        EdgertError: the model or the pictures cannot be read.
+    """
+    try:
+        model = prepared(load(config.onnx), config)
+        table = load_table(ranges, model)
+        asked = config.calibrate
+        feed = feed_of(open_album(asked.images, limit=asked.limit), model, config) if asked else None
+    except EdgertError as error:
+        raise error.at(where)  # noqa: B904 - the same error, with its place
+    return Calibrated(model, table, feed)
+
+
 def _pictures(asked: CalibrateConfig | None, config: ModelConfig) -> Path:
     if asked is None:
         raise CalibrationError(
@@ -111,7 +130,3 @@ def _pictures(asked: CalibrateConfig | None, config: ModelConfig) -> Path:
             fix="add calibrate: {images: FOLDER} to the model, or --images FOLDER: 100 to 500 typical ones",
         )
     return asked.images
-
-
-Tell = Callable[[str], object]
-"""Called with one line about what goes on."""

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from edgert.accuracy import Comparison, Standing, compare
-from edgert.config import ModelConfig
+from edgert.config import ModelConfig, PythonTask
 from edgert.graph.load import load
 from edgert.graph.model import Model, to_bytes
 from edgert.precision.describe_layer import COST_MEANING, floating_notes, layer_rows, tensor_rows
 from edgert.precision.describe_origin import method_text, provenance, settings, speed_rows
 from edgert.precision.describe_weight import EQUALISATION, corrections
-from edgert.precision.judge import can_judge
 from edgert.precision.outcome import Outcome
 from edgert.quantize.scheme import Target
 from edgert.report import AccuracyRow, Correction, Note, Part, QuantizationReport, SpeedRow
@@ -135,7 +134,7 @@ def _absent(outcome: Outcome, config: ModelConfig) -> Mapping[Part, str]:
     found: dict[Part, str] = {}
     if outcome.standing is None:
         by_user = "Accuracy was not measured: the user's own code reads the outputs."
-        found["accuracy"] = "Accuracy was not measured." if can_judge(config) else by_user
+        found["accuracy"] = by_user if isinstance(config.task, PythonTask) else "Accuracy was not measured."
     if not outcome.sqnr_db:
         found["layers"] = "No layer's output could be compared with that of the float model."
     return found

@@ -88,9 +88,12 @@ class Judge:
         return result
 
 
-def can_judge(config: ModelConfig) -> bool:
-    """Whether two versions of the model can be compared: not where the user's own code reads the outputs."""
-    return not isinstance(config.task, PythonTask)
+def can_judge(config: ModelConfig, calibrated: Calibrated) -> bool:
+    """Whether two versions of the model can be compared: on labelled pictures, or on those of the calibration unless
+    the user's own code reads the outputs."""
+    if config.accuracy is not None:
+        return True
+    return calibrated.feed is not None and not isinstance(config.task, PythonTask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,7 @@ def _exam(config: ModelConfig, calibrated: Calibrated, directory: Path | None, w
     if config.accuracy is not None:
         dataset = open_dataset(config.accuracy.dataset, config.task, labels, where=where)
     else:
+        assert calibrated.feed is not None  # can_judge asks for pictures
         dataset = Dataset(config.onnx, _First(calibrated.feed.album, AGREEMENT_PICTURES))
     return open_exam(calibrated.model, config, dataset, labels=labels, directory=directory, where=where)
 

@@ -75,12 +75,13 @@ def quantize_section(
         feeds = calibrated.feeds(CORRECTION_PICTURES)
         quantizer = Quantizer(calibrated.model, calibrated.table, recipe_of(config, target), feeds, tell)
         judge = None
-        if config.accuracy is not None or (judged and can_judge(config)):
+        if config.accuracy is not None or (judged and can_judge(config, calibrated)):
             judge = Judge(config, calibrated, directory, where, bar, stop)
         made = _within_budget(quantizer, judge, budget_s, state, tell)
         standing = judge.standing(made.result) if judge and made.result else None
         tell("comparing layer by layer")
-        noise = sqnr(quantizer.graph, made.quantized.graph, feeds[:SCAN_PICTURES], None, quantizer.model)
+        few = feeds[:SCAN_PICTURES]
+        noise = sqnr(quantizer.graph, made.quantized.graph, few, None, quantizer.model) if few else {}
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
     return Outcome(
@@ -121,10 +122,9 @@ class _Made:
 
 def _within_budget(quantizer: Quantizer, judge: Judge | None, budget_s: float, state: Path | None, tell: Tell) -> _Made:
     tell("quantising")
-    whole = quantizer.finish()
     if judge is None:
-        return _Made(whole)
-    result = judge.result(whole)
+        return _Made(quantizer.finish())
+    whole, result, correct = _better(quantizer, judge)
     if judge.value(result) >= judge.floor:
         return _Made(whole, result)
     tell("looking for the layers that cost the accuracy")
@@ -133,7 +133,7 @@ def _within_budget(quantizer: Quantizer, judge: Judge | None, budget_s: float, s
 
     def measured(kept: frozenset[str]) -> float:
         if kept not in made:
-            one = quantizer.finish(kept)
+            one = quantizer.finish(kept, correct=correct)
             made[kept] = one, judge.result(one)
         return judge.value(made[kept][1])
 
@@ -143,6 +143,16 @@ def _within_budget(quantizer: Quantizer, judge: Judge | None, budget_s: float, s
         raise _missed(judge, found, ranking)
     measured(frozenset(found.kept))  # a resumed search knows the value, not the model
     return _Made(*made[frozenset(found.kept)], ranking, found)
+
+
+def _better(quantizer: Quantizer, judge: Judge) -> tuple[Quantized, Accuracy, bool]:
+    """With biases corrected, or without where that is more accurate: the correction evens out means, which nearly
+    always helps, but a network whose errors are large already can lose what was left."""
+    found = []
+    for correct in (True, False) if quantizer.recipe.correct_bias else (False,):
+        made = quantizer.finish(correct=correct)
+        found.append((made, judge.result(made), correct))
+    return max(found, key=lambda one: judge.value(one[1]))
 
 
 def _output_error(quantizer: Quantizer) -> Callable[[frozenset[str]], float]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgert.accuracy import labels_of, open_dataset
 from edgert.album import open_album
 from edgert.artifact import FileStore, cache_folder
 from edgert.backend import Store
@@ -21,14 +20,14 @@ from edgert.config import ModelConfig
 from edgert.errors import CalibrationError, EdgertError
 from edgert.graph.load import load
 from edgert.graph.model import Model, to_bytes
-from edgert.precision.calibration import calibrate_section
-from edgert.precision.half import half_model
-from edgert.precision.judge import Bar
-from edgert.precision.quantization import Tell, quantize_section
-from edgert.precision.speed import fastest
 from edgert.quantize.prepare import is_quantised
 
 log = logging.getLogger("edgert.precision")
+
+Tell = Callable[[str], object]
+"""Called with one line about what is being done."""
+Bar = Callable[[str, int, int], object]
+"""Called with what is being counted, how many are done and how many there are."""
 
 _RECIPE = 1
 """Part of the cache key: raise it when models are made in another way."""
@@ -71,10 +70,7 @@ def in_precision(
     """
     place = _Place(where, directory, tell or log.info, bar)
     model = load(config.onnx)
-    wanted = config.precision
-    if wanted == "auto" and config.calibrate is None:
-        wanted = "fp32"
-    if wanted == "fp32" or is_quantised(model):
+    if not config.is_converted or is_quantised(model):
         return model
     try:
         key = _key(model, config)
@@ -83,7 +79,7 @@ def in_precision(
     store = store or FileStore(cache_folder() / "precision")
     kept = store.get(key)
     if kept is None:
-        made = _MAKERS[wanted](model, config, place)
+        made = _MAKERS[config.precision](model, config, place)
         with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
             content = Path(folder) / "model.onnx"
             content.write_bytes(to_bytes(made))
@@ -91,7 +87,16 @@ def in_precision(
     return _named(load(kept), model)
 
 
+def check_precision(config: ModelConfig) -> None:
+    """Whether what the precision needs is there, short of doing it. Raises CalibrationError or ConfigError."""
+    if config.is_converted:
+        _data(config)
+
+
 def _int8(model: Model, config: ModelConfig, place: _Place) -> Model:
+    from edgert.precision.calibration import calibrate_section
+    from edgert.precision.quantization import quantize_section
+
     if config.calibrate is not None:
         place.tell(f"calibrating {config.onnx.name} (once: it is kept)")
     progress = None if place.bar is None else _as_bar(place.bar)
@@ -105,12 +110,16 @@ def _int8(model: Model, config: ModelConfig, place: _Place) -> Model:
 
 
 def _auto(model: Model, config: ModelConfig, place: _Place) -> Model:
+    from edgert.precision.speed import fastest
+
     choice = fastest({"fp32": model, "int8": _int8(model, config, place)}, config)
     place.tell(f"precision: auto takes {choice.name}: {choice.told}")
     return choice.model
 
 
 def _fp16(model: Model, config: ModelConfig, place: _Place) -> Model:
+    from edgert.precision.half import half_model
+
     made = half_model(model, config)
     if made.kept:
         place.tell(f"fp16: {len(made.kept)} nodes stay fp32, the first {made.kept[0].node}: {made.kept[0].reason}")
@@ -153,6 +162,8 @@ def _data(config: ModelConfig) -> list[str]:
             )
         found.append(open_album(config.calibrate.images, limit=config.calibrate.limit).digest())
         if config.accuracy is not None:
+            from edgert.accuracy import labels_of, open_dataset
+
             labels = labels_of(config)
             dataset = open_dataset(config.accuracy.dataset, config.task, labels)
             found.append(dataset.album.digest())

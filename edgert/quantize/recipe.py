@@ -114,14 +114,14 @@ class Quantizer:
         plan = self.scheme(keep)
         return self._quantized(self.graph, plan, {}, ())
 
-    def finish(self, keep: Collection[str] = ()) -> Quantized:
-        """The model with everything the recipe asks for. Minutes for a large one."""
+    def finish(self, keep: Collection[str] = (), *, correct: bool = True) -> Quantized:
+        """The model with all the recipe asks for; ``correct`` False leaves biases alone. Minutes for a large one."""
         plan, notes = self.scheme(keep), []
         rounded = self._rounded(plan)
         if rounded:
             notes.append(f"AdaRound: the weights of {len(rounded)} nodes")
         graph = self.graph
-        if self.recipe.correct_bias and self.feeds:
+        if correct and self.recipe.correct_bias and self.feeds:
             self._step("correcting biases")
             graph = correct_biases(graph, lambda one: self.lowered(one, plan, rounded), self.feeds, self.model)
             notes.append(f"bias correction over {len(self.feeds)} pictures")
