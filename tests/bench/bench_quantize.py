@@ -80,6 +80,7 @@ def figures(name: str) -> Iterator[Figure]:
         seconds = {"ours_s": median(ours, "seconds"), "peer_s": median(peer, "seconds"), "peer_n": len(peer)}
         parts = {f"{part}_s": median(ours, part) for part in ("calibrate", "quantize")}
         more = {"corrected_s": median(corrected, "seconds"), "peer_ready_s": median(peer, "ready")}
+        more |= {"ours_cpu_s": median(ours, "cpu"), "peer_cpu_s": median(peer, "cpu")}
         ratio = seconds["ours_s"] / seconds["peer_s"]
         detail = {**seconds, **parts, **more}
         yield Figure(f"{name}, time / {method}", ratio, "", TIME_BAR, n=len(ours), detail=detail)

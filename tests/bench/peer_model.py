@@ -24,6 +24,9 @@ MODELOPT_METHODS = ("entropy", "max")
 MODELOPT = "EDGERT_MODELOPT"
 """The Python of an environment with nvidia-modelopt[onnx], which pins an older onnx and onnxruntime than ours."""
 
+SETTINGS = 1
+"""Raise it when the peers are called in another way: what is kept is then made anew."""
+
 Maker = Callable[[str, int, int, Path], None]
 """Quantises a model on pictures FIRST to FIRST + COUNT, into a file."""
 
@@ -40,7 +43,7 @@ def makers() -> dict[str, Maker]:
 def peer_model(peer: str, name: str, first: int, count: int) -> Model:
     """A model quantised by a peer, made now unless it is kept. Raises CalledProcessError where the peer fails."""
     pictures = some(photographs(name), first, count)
-    facts = (peer, name, prepared(name).digest, pictures.digest(), version("onnxruntime"), _sources())
+    facts = (peer, name, prepared(name).digest, pictures.digest(), version("onnxruntime"), SETTINGS)
     path = KEPT / f"{name}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}.onnx"
     if not path.exists():
         KEPT.mkdir(parents=True, exist_ok=True)
@@ -76,7 +79,3 @@ def _run(command: list[object]) -> None:
     done = subprocess.run([str(part) for part in command], env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{command[1]} failed:\n{done.stderr[-2000:]}")
-
-
-def _sources() -> str:
-    return "".join(file.read_text() for file in (HERE / "quantize_peer.py", HERE / "modelopt_peer.py"))

@@ -4,7 +4,7 @@
 
 Pictures FIRST to FIRST + COUNT of the model's photographs, all of them, by the default method; biases are corrected
 only with ``--correct``, as the peer does not. Prints JSON: seconds from the model's and the pictures' files to the INT8
-file; of the parts; peak resident bytes of the whole process, and before it began.
+file; of the parts; of processor time; peak resident bytes of the whole process, and before it began.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
     correct = "--correct" in sys.argv
     album = some(photographs(name), int(first), int(count))
     before = peak_rss_bytes()
-    started = time.perf_counter()
+    started, cpu = time.perf_counter(), time.process_time()
     asked = {"images": str(album.paths[0].parent), "early_stop": False}
     config = model_config(name, calibrate=asked, quantize={"correct_bias": correct})
     calibrated = calibrate_section(config, album=album)
@@ -38,6 +38,7 @@ def main() -> None:
     Path(out).write_bytes(to_bytes(made.model))
     ended = time.perf_counter()
     told = {"seconds": ended - started, "calibrate": counted - started, "quantize": ended - counted}
+    told["cpu"] = time.process_time() - cpu
     print(json.dumps({**told, "peak": peak_rss_bytes(), "calibrate peak": counted_peak, "before": before}))
 
 
