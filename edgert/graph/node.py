@@ -125,7 +125,9 @@ def read(model: Model) -> Graph:
     """
     graph = model.proto.graph
     specs = type_map(model)
-    nodes = tuple(_node(node, position) for position, node in enumerate(graph.node))
+    outer = {name for node in graph.node for name in node.output} | {item.name for item in graph.input}
+    outer |= {item.name for item in graph.initializer}
+    nodes = tuple(_node(node, position, outer) for position, node in enumerate(graph.node))
     constants = {item.name: to_array(item) for item in graph.initializer}
     for array in constants.values():
         array.flags.writeable = False
@@ -234,7 +236,7 @@ def _import_domains(proto: onnx.ModelProto, graph: Graph) -> None:
         proto.opset_import.add(domain=domain, version=1)
 
 
-def _node(node: onnx.NodeProto, position: int) -> Node:
+def _node(node: onnx.NodeProto, position: int, outer: set[str]) -> Node:
     return Node(
         node.op_type,
         tuple(node.input),
@@ -242,7 +244,7 @@ def _node(node: onnx.NodeProto, position: int) -> Node:
         attributes(node),
         label(node, position),
         "" if is_standard(node) else node.domain,
-        captured_names(node),
+        captured_names(node) & outer,  # bodies have names of their own, too
     )
 
 

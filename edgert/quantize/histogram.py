@@ -137,7 +137,7 @@ class Histogram:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; ``counts`` is base64 of zlib of 2,048 little-endian int64."""
-        packed = zlib.compress(self.counts.astype("<i8").tobytes(), 9)
+        packed = zlib.compress(self.counts.astype("<i8").tobytes(), 6)  # level 9: 2 % smaller in 9 × the time
         return {
             "exponent": self.exponent,
             "low": short(self.low),

@@ -175,7 +175,7 @@ def _groups(
         if node.name in chosen and (commutes(graph, node) or (clips and node.op in CLIPS)):
             sharing.join([*data_inputs(graph, node), *data_outputs(graph, node)])
     groups = sharing.groups(points)
-    return {name: tuple(one for one in group if not points[one].is_hidden) for name, group in groups.items()}
+    return {name: tuple(one for one in group if not points[one].is_hidden) or group for name, group in groups.items()}
 
 
 def _in_order(graph: Graph) -> Iterator[str]:
