@@ -124,6 +124,11 @@ class QuantizeConfig(Section):
 
     equalize: bool = Field(default=False, description="even out the channels of neighbouring layers first")
     correct_bias: bool = Field(default=True, description="take off each bias what rounding adds to its channel")
+    activation: Literal["affine", "unsigned", "symmetric"] = Field(
+        default="affine",
+        description="steps of activations on ONNX Runtime: affine spends all on the values there are, unsigned only "
+        "where none is negative, symmetric has TensorRT's numbers",
+    )
     adaround: Names = Field(
         default=(), description="layers whose weights are rounded by what comes out; names or globs, '*' for all"
     )

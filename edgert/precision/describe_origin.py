@@ -25,6 +25,13 @@ _PACKAGES = ("onnx", "onnxruntime", "numpy")
 _SECTIONS = ("calibrate", "quantize", "accuracy")
 
 
+_STEPS = {
+    "affine": ", all steps between the smallest and the largest value",
+    "unsigned": ", from 0 where never negative",
+    "symmetric": ", as many steps below zero as above",
+}
+
+
 def speed_rows(
     versions: Mapping[str, Model], config: ModelConfig, threads: int | None = None, rounds: int = ROUNDS
 ) -> tuple[SpeedRow, ...]:
@@ -79,8 +86,7 @@ def settings(config: ModelConfig, recipe: Recipe | None = None) -> Mapping[str, 
         values = {} if section is None else section.model_dump(mode="json")
         found |= {f"{name}.{key}": _text(value) for key, value in values.items() if value not in (None, [])}
     if recipe is not None:
-        unsigned = ", uint8 from 0 where never negative" if recipe.activation == "unsigned" else ""
-        found["activations"] = f"{recipe.storage}{unsigned}"
+        found["activations"] = recipe.storage + (_STEPS[recipe.activation] if recipe.target == "ort" else "")
         found["weights"] = "int8, one scale per output channel" if recipe.per_channel else "int8, one scale each"
     return found
 

@@ -108,6 +108,7 @@ def recipe_of(config: ModelConfig, target: Target) -> Recipe:
         choose=config.calibrate is not None and config.calibrate.method == "auto",
         correct_bias=wanted.correct_bias,
         adaround=wanted.adaround,
+        activation=wanted.activation,
     )
     return for_this_machine(recipe) if target == "ort" else recipe
 

@@ -144,6 +144,7 @@ class Quantizer:
             per_channel=self.recipe.per_channel,
             aligned=aligned,
             rounded=rounded or {},
+            span=self.table.span,
         )
 
     def _quantized(self, graph: Graph, plan: Scheme, rounded: Mapping[str, Array], notes: tuple[str, ...]) -> Quantized:

@@ -17,20 +17,29 @@ from edgert.quantize.weight import LIMIT
 
 Amax = Callable[[tuple[str, ...]], float]
 Storage = Literal["int8", "uint8"]
-Activation = Literal["symmetric", "unsigned"]
+Activation = Literal["symmetric", "unsigned", "affine"]
+Span = Callable[[tuple[str, ...]], tuple[float, float]]
 
 _STEPS = 255
 """Steps of 8 bits whose zero point is the smallest of them."""
 
 
 def roundings(
-    graph: Graph, scheme: Scheme, amax: Amax, storage: Storage, activation: Activation
+    graph: Graph, scheme: Scheme, amax: Amax, storage: Storage, activation: Activation, span: Span | None = None
 ) -> Mapping[str, Rounding]:
-    """Tensor of a point → how it is stored."""
+    """Tensor of a point → how it is stored.
+
+    Args:
+        span: the smallest and largest value of the tensors that share a scale; what ``affine`` needs.
+    """
     positive = never_negative(graph) if activation == "unsigned" else frozenset()
     found = {}
     for name, point in scheme.points.items():
         group = scheme.groups[name]
+        if activation == "affine" and not point.amax:
+            assert span is not None  # lower() asks for it
+            found[name] = _affine(np.float32(amax(group)), span(group), storage)
+            continue
         found[name] = _rounding(point, amax, group, storage, unsigned=set(group) <= positive)
     return found
 
@@ -40,6 +49,17 @@ def _rounding(point: Point, amax: Amax, group: tuple[str, ...], storage: Storage
     if unsigned or point.amax:  # a known range is that of a sigmoid, which TensorRT does not round: all steps for it
         return Rounding(threshold / np.float32(_STEPS), np.uint8(0) if storage == "uint8" else np.int8(-128))
     return Rounding(threshold / np.float32(LIMIT), np.uint8(128) if storage == "uint8" else np.int8(0))
+
+
+def _affine(threshold: np.float32, span: tuple[float, float], storage: Storage) -> Rounding:
+    """All 255 steps for the values there are: zero is stored exactly, wherever it lies between the two ends."""
+    low = max(-float(threshold), min(0.0, span[0]))
+    high = min(float(threshold), max(0.0, span[1]))
+    if high <= low:  # a tensor of zeros
+        low, high = -float(threshold), float(threshold)
+    scale = np.float32((high - low) / _STEPS)
+    zero = int(np.clip(np.rint(-low / scale), 0, _STEPS))
+    return Rounding(scale, np.uint8(zero) if storage == "uint8" else np.int8(zero - 128))
 
 
 def absorb(graph: Graph, scheme: Scheme, stored: Mapping[str, Rounding]) -> Scheme:

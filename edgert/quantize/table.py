@@ -77,6 +77,15 @@ class RangeTable:
             self._known[group] = self._search(group)
         return self._known[group]
 
+    def span(self, names: Iterable[str] | str) -> tuple[float, float]:
+        """The smallest and the largest value of a tensor, or of any of those that share a scale.
+
+        Raises:
+            CalibrationError: a tensor was not measured.
+        """
+        found = [self._histogram(name) for name in ((names,) if isinstance(names, str) else names)]
+        return min(one.low for one in found), max(one.high for one in found)
+
     def with_method(self, method: str, *, percentile: float | None = None) -> RangeTable:
         """The same values under one method for all tensors. Raises CalibrationError for an unknown one."""
         share = self.percentile if percentile is None else percentile

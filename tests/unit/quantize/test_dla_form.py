@@ -105,3 +105,16 @@ class TestForm:
             assert cached[name] == float(low.constants[first.inputs[1]]), name
             divisor = emulated.constants.get(f"{name}_int8_steps_by")
             assert divisor is None or float(divisor) == cached[name], name
+
+
+def test_a_network_that_ends_in_a_relu_has_a_range_for_it() -> None:
+    model = make(
+        [conv("a", "x", "t"), node("Relu", ["t"], ["y"], name="relu")],
+        {"x": (1, 4, 6, 6)},
+        {"y": None},
+        stored(a=(4, 4, 1, 1)),
+    )
+    graph = graph_of(model)
+    assert all(scheme(graph, "dla").groups.values())
+    _, low = forms(model)
+    assert {one.op for one in low.nodes} >= {"Conv", "Relu", "QuantizeLinear"}
