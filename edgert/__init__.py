@@ -76,16 +76,22 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'edgert' has no attribute {name!r}")
     value = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
+    return globals().setdefault(name, value)
+
+
+class _Package(ModuleType):
+    """``edgert.quantize`` is a package and, called, the function of that name."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        name = self.__name__.rpartition(".")[2]
+        return getattr(import_module(_HOME[name]), name)(*arguments, **named)
 
 
 class _Facade(ModuleType):
-    """``edgert.quantize`` is the function, also once the package of that name has been imported by something."""
-
     def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOME and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
+        if name in _HOME and isinstance(value, ModuleType):  # the import system puts a package here when it is loaded
+            value.__class__ = _Package
+        super().__setattr__(name, value)
 
 
 sys.modules[__name__].__class__ = _Facade

@@ -33,6 +33,14 @@ def cpu_name(root: Path = Path("/")) -> str:
     return " + ".join(arms) or (names[0] if names else platform.machine())
 
 
+def saturates_bytes(root: Path = Path("/")) -> bool:
+    """Whether this is an x86 processor without VNNI: it adds pairs of products of uint8 and int8 in 16 bits, which
+    overflow (Intel's manual, VPMADDUBSW)."""
+    fields = _FIELD.findall(read_text(root / "proc/cpuinfo"))
+    flags: set[str] = {flag for key, value in fields if key == "flags" for flag in value.split()}
+    return bool(flags) and not {"avx512_vnni", "avx_vnni"} & flags
+
+
 def _arm_names(fields: list[tuple[str, str]]) -> list[str]:
     makers = [value for key, value in fields if key == "CPU implementer"]
     parts = [value for key, value in fields if key == "CPU part"]

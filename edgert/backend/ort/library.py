@@ -6,6 +6,7 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
+from edgert.board.cpu import saturates_bytes
 from edgert.errors import BuildError, DeviceError
 from edgert.graph.model import Model
 
@@ -43,8 +44,8 @@ def session_settings(threads: int | None) -> Any:
     settings.graph_optimization_level = ort().GraphOptimizationLevel.ORT_ENABLE_ALL
     settings.inter_op_num_threads = 1
     settings.intra_op_num_threads = threads or 0
-    # x86 without VNNI would otherwise saturate products of uint8 and int8 at 16 bits; elsewhere it changes nothing.
-    settings.add_session_config_entry("session.x64quantprecision", "1")
+    if saturates_bytes():
+        settings.add_session_config_entry("session.x64quantprecision", "1")  # exact, by uint8 weights, and slower
     settings.log_severity_level = 3  # its warnings name nodes of the optimised graph, which help nobody
     return settings
 
