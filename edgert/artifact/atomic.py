@@ -1,4 +1,4 @@
-"""Text files that are there whole or not at all."""
+"""Files that are there whole or not at all."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from edgert.errors import ArtifactError
 
 
 def replace_text(path: Path, text: str) -> None:
+    """Writes a text file in UTF-8; see :func:`replace_bytes`."""
+    replace_bytes(path, text.encode("utf-8"))
+
+
+def replace_bytes(path: Path, content: bytes) -> None:
     """Writes a file so that a reader, and whoever comes after a crash, finds the old content or the new one.
 
     Missing folders are made.
@@ -20,8 +25,8 @@ def replace_text(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
         try:
-            with part.open("x", encoding="utf-8") as file:  # not a temporary file, which nobody else may read
-                file.write(text)
+            with part.open("xb") as file:  # not a temporary file, which nobody else may read
+                file.write(content)
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)

@@ -77,7 +77,7 @@ def quantize(
     """
     from rich.console import Console
 
-    from edgert.artifact.atomic import replace_text
+    from edgert.artifact.atomic import replace_bytes, replace_text
     from edgert.graph.model import to_bytes
 
     chosen = target_of(
@@ -94,10 +94,7 @@ def quantize(
         if exceptions:
             replace_text(path.with_suffix(".layer_precisions"), exceptions)
     else:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(path.name + ".part")
-        part.write_bytes(to_bytes(outcome.model))
-        part.replace(path)
+        replace_bytes(path, to_bytes(outcome.model))
     for line in outcome.summary():
         console.print(line, markup=False)
     console.print(f"[green]→[/] {path}")

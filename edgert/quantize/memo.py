@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
-import tempfile
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from edgert.artifact.atomic import replace_text
 from edgert.errors import CalibrationError
 
 log = logging.getLogger("edgert.quantize")
@@ -52,7 +51,8 @@ class Memo:
         """The value of a set, measured now unless it is known.
 
         Raises:
-            CalibrationError: the value is not a finite number, or the file cannot be written.
+            CalibrationError: the value is not a finite number.
+            ArtifactError: the file cannot be written.
         """
         if kept not in self.values:
             value = float(self._function(kept))
@@ -83,7 +83,7 @@ class Memo:
             return
         rows = sorted((sorted(kept), value) for kept, value in self.values.items())
         content = {"format": _FORMAT, "version": _VERSION, "kind": self._kind, "key": self._key, "values": rows}
-        _replace(self._path, json.dumps(content, indent=0))
+        replace_text(self._path, json.dumps(content, indent=0))
 
 
 def describe(kept: Collection[str]) -> str:
@@ -109,21 +109,3 @@ def _foreign(path: Path, why: str) -> CalibrationError:
     return CalibrationError(
         f"{path} holds no measurements to go on with", why=why, fix="remove it, or name another file for them"
     )
-
-
-def _replace(path: Path, text: str) -> None:
-    """Writes the file so that a reader, or whoever comes after a crash, finds the old one or the new one."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        part = Path(name)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise CalibrationError(
-            f"cannot write {path}", why=str(error), fix="free some space, or choose a folder that can be written"
-        ) from error

@@ -72,7 +72,8 @@ def search(
         progress: see :data:`~edgert.quantize.memo.Progress`.
 
     Raises:
-        CalibrationError: a measured value is not finite; ``state`` is some other file, or cannot be written.
+        CalibrationError: a measured value is not finite; ``state`` is some other file.
+        ArtifactError: ``state`` cannot be written.
     """
     if floor != floor:
         raise CalibrationError("the accuracy floor is not a number", fix="give the lowest value that is good enough")

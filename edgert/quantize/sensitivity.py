@@ -85,7 +85,8 @@ def scan(
         progress: see :data:`~edgert.quantize.memo.Progress`.
 
     Raises:
-        CalibrationError: an error is not finite; ``state`` is some other file, or cannot be written.
+        CalibrationError: an error is not finite; ``state`` is some other file.
+        ArtifactError: ``state`` cannot be written.
     """
     start_ns, guess = clock.now_ns(), prior or {}
     order = sorted(dict.fromkeys(units), key=lambda unit: -guess.get(unit, -float("inf")))

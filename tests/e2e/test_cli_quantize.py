@@ -102,3 +102,9 @@ def test_ranges_of_another_model_or_damaged_are_refused(ranges: Path, tmp_path: 
     done = edgert("quantize", PARTS, *INPUT, "--ranges", damaged, cwd=tmp_path)
     assert done.returncode == 1 and "another model" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["damaged.json"]
+
+
+def test_a_place_that_cannot_be_written_is_told(ranges: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    done = edgert("quantize", PARTS, *INPUT, "--ranges", ranges, "-o", "file/small.onnx", cwd=tmp_path)
+    assert done.returncode == 1 and "cannot write" in done.stderr and "Traceback" not in done.stderr

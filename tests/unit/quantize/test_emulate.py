@@ -194,7 +194,7 @@ class TestIntegers:
         assert one.low.constants["t0_scale"].shape == ()
 
 
-def close(model: Model, share: float = 0.03) -> Emulated:
+def assert_close(model: Model, share: float = 0.03) -> Emulated:
     """The emulation, shown to be within a share of the float model, and valid."""
     one = Emulated(model)
     onnx.checker.check_model(infer(write(one.low, model)).proto, full_check=True)
@@ -207,15 +207,15 @@ def close(model: Model, share: float = 0.03) -> Emulated:
 
 class TestOperators:
     def test_both_nets(self) -> None:
-        close(residual())
-        close(branches())
+        assert_close(residual())
+        assert_close(branches())
 
     def test_transposed_convolutions_in_groups(self) -> None:
         weight = np.random.default_rng(3).standard_normal((4, 3, 2, 2)).astype(F32)
         weight[:, 1] *= 20  # each channel of a group has its own step, the same in both groups
         bias = np.linspace(-1, 1, 6, dtype=F32)
         up = node("ConvTranspose", ["x", "w", "b"], ["y"], name="up", group=2, strides=[2, 2])
-        one = close(make([up], {"x": (1, 4, 5, 5)}, {"y": None}, {"w": weight, "b": bias}))
+        one = assert_close(make([up], {"x": (1, 4, 5, 5)}, {"y": None}, {"w": weight, "b": bias}))
         steps = one.low.constants["y_raw_scale"].reshape(-1)
         assert steps.shape == (6,)
         np.testing.assert_array_equal(steps[:3], steps[3:])
@@ -227,11 +227,13 @@ class TestOperators:
             "w": np.random.default_rng(1).standard_normal(shape).astype(F32),
             "b": np.linspace(-2, 2, 5, dtype=F32),
         }
-        close(make([node("Gemm", ["x", "w", "b"], ["y"], name="g", **attributes)], {"x": (3, 6)}, {"y": None}, tensors))
+        assert_close(
+            make([node("Gemm", ["x", "w", "b"], ["y"], name="g", **attributes)], {"x": (3, 6)}, {"y": None}, tensors)
+        )
 
     def test_matmul(self) -> None:
         weight = np.random.default_rng(1).standard_normal((6, 5)).astype(F32)
-        close(make([node("MatMul", ["x", "w"], ["y"], name="m")], {"x": (2, 3, 6)}, {"y": None}, {"w": weight}))
+        assert_close(make([node("MatMul", ["x", "w"], ["y"], name="m")], {"x": (2, 3, 6)}, {"y": None}, {"w": weight}))
 
     def test_activations_with_parameters_between_convolutions(self) -> None:
         for curve in (
@@ -242,7 +244,7 @@ class TestOperators:
             tensors = {"slope": np.full((4, 1, 1), 0.2, F32), "zero": np.array(0, F32), "six": np.array(0.8, F32)}
             nodes = [conv("a", "x", "t"), curve, conv("b", "u", "y")]
             weights = stored(a=(4, 4, 1, 1), b=(4, 4, 1, 1))
-            one = close(make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, weights | tensors), 0.06)
+            one = assert_close(make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, weights | tensors), 0.06)
             assert "t_int8" not in one.low.producers
 
     def test_a_sigmoid_is_looked_up_in_half_precision(self) -> None:
@@ -262,18 +264,18 @@ class TestOperators:
             node("Mul", ["t", "s"], ["u"], name="mul"),
             conv("b", "u", "y"),
         ]
-        one = close(make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, stored(a=(4, 4, 1, 1), b=(4, 4, 1, 1))), 0.06)
+        one = assert_close(make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, stored(a=(4, 4, 1, 1), b=(4, 4, 1, 1))), 0.06)
         assert {"t_int8", "s_int8", "u_int8"} <= set(one.low.producers)
 
     def test_what_no_dla_has_stays_float(self) -> None:
         nodes = [conv("a", "x", "t"), node("Erf", ["t"], ["u"], name="erf"), conv("b", "u", "y")]
-        one = close(make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, stored(a=(4, 4, 1, 1), b=(4, 4, 1, 1))), 0.06)
+        one = assert_close(make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, stored(a=(4, 4, 1, 1), b=(4, 4, 1, 1))), 0.06)
         assert one.low.producers["u"].inputs == ("t_fp16",)
         assert one.low.producers["u_int8"].op == "Clip"
 
     def test_a_softmax_is_in_half_precision(self) -> None:
         nodes = [conv("a", "x", "t"), node("Softmax", ["t"], ["y"], name="soft", axis=1)]
-        one = close(make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, stored(a=(4, 4, 1, 1))))
+        one = assert_close(make(nodes, {"x": (1, 4, 6, 6)}, {"y": None}, stored(a=(4, 4, 1, 1))))
         np.testing.assert_array_equal(one["y"], one["y"].astype(np.float16))
         assert "y_int8" not in one.low.producers
 
@@ -301,7 +303,7 @@ class TestEnds:
             node("Reshape", ["t", "flat"], ["y"], name="flatten"),
         ):
             tensors = stored(a=(4, 4, 1, 1)) | {"flat": np.array([1, -1])}
-            one = close(make([conv("a", "x", "t"), last], {"x": (1, 4, 6, 6)}, {"y": None}, tensors))
+            one = assert_close(make([conv("a", "x", "t"), last], {"x": (1, 4, 6, 6)}, {"y": None}, tensors))
             assert [spec.name for spec in one.low.outputs] == ["y"]
             np.testing.assert_array_equal(one["y"], one["y"].astype(np.float16))
 

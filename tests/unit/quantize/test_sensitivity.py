@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgert.clock import VirtualClock
-from edgert.errors import CalibrationError
+from edgert.errors import ArtifactError, CalibrationError
 from edgert.quantize.sensitivity import Scan, scan
 
 GAINS = {"stem": 0.5, "body": 0.0, "neck": -0.1, "head": 2.0}
@@ -123,7 +123,7 @@ def test_a_file_that_is_no_state_is_refused_and_left_alone(tmp_path: Path, text:
 
 def test_a_folder_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(CalibrationError, match="cannot write") as caught:
+    with pytest.raises(ArtifactError, match="cannot write") as caught:
         scan(["head"], Error(), state=tmp_path / "file" / "scan.json", key="k")
     assert caught.value.fix
 
