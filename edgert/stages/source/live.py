@@ -100,6 +100,7 @@ class LiveSource:
 
     def _pictures(self, reader: Reader, stop: threading.Event) -> Generator[Picture, None, None]:
         while not stop.is_set():
+            alive = reader.is_alive()  # asked first: what a reader puts before it ends must not look like its death
             message = reader.slot.take(POLL_S)
             if isinstance(message, Picture):
                 self._lost += message.lost
@@ -111,7 +112,7 @@ class LiveSource:
                 self._timeline.media.restart()
             elif message == "ended":
                 return
-            elif not reader.is_alive():
+            elif not alive:
                 raise StageError(f"the reader of {self._title} died", where=f"stages.{self._name}")
 
 
