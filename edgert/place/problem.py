@@ -1,0 +1,103 @@
+"""The placement problem as plain records: networks of units, the accelerators they may run on, what moving costs.
+
+Times are milliseconds per run of the network (one batch), energy millijoules, traffic bytes. The records carry no
+graph: where the numbers come from (a cost model, a measured profile) does not matter to the solvers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+Assignment = tuple[str, ...]
+"""Accelerator of every unit, in order: ``("gpu", "dla0", "dla0")``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One unit on one accelerator.
+
+    Attributes:
+        time_ms: how long it keeps the accelerator busy, alone on the board.
+        energy_mj: drawn beyond what the board draws anyway.
+        traffic_bytes: to and from DRAM.
+    """
+
+    time_ms: float
+    energy_mj: float = 0.0
+    traffic_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """One tensor handed from one accelerator to another; paid once, however many units read it there.
+
+    Attributes:
+        time_ms: added to the latency of a run.
+        gpu_ms: how long it keeps the GPU busy, which reformats for the DLA; part of ``time_ms``.
+        energy_mj, traffic_bytes: as in :class:`Cost`.
+    """
+
+    time_ms: float
+    gpu_ms: float = 0.0
+    energy_mj: float = 0.0
+    traffic_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Nodes that an accelerator runs as one.
+
+    Attributes:
+        name: of its first node.
+        nodes: names of its ONNX nodes.
+        costs: accelerator → cost; one that is missing cannot run it.
+        weight_bytes: kept in memory by whoever runs it.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    costs: Mapping[str, Cost]
+    weight_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A tensor that units hand on.
+
+    Attributes:
+        name: of the tensor.
+        producer: index of the unit that writes it; None for an input of the network.
+        consumers: indices of the units that read it.
+        is_output: whether it also leaves the network.
+        crossings: (from, to) → what handing it over costs; a pair that is missing costs nothing.
+        size_bytes: of one run.
+    """
+
+    name: str
+    producer: int | None
+    consumers: tuple[int, ...]
+    is_output: bool = False
+    crossings: Mapping[tuple[str, str], Crossing] = field(default_factory=dict)
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """One model to be placed.
+
+    Attributes:
+        name: of the model.
+        units: in an order in which every unit follows those it reads.
+        edges: every tensor between units, in or out.
+        home: accelerator where inputs come from and outputs go to.
+        rate_hz: how often it must run; None: as often as it can.
+        batch: frames per run.
+    """
+
+    name: str
+    units: tuple[Unit, ...]
+    edges: tuple[Edge, ...]
+    home: str = "gpu"
+    rate_hz: float | None = None
+    batch: int = 1
