@@ -97,7 +97,7 @@ def quantize(
     config = _section(model, input)
     album = None if images is None else open_album(images, limit=None)
     if ranges is None:
-        calibrated = calibrate_section(config, album=album)
+        calibrated = calibrate_section(config, target=target, album=album)
     else:
         ready = prepared(load(config.onnx), config)
         table = ranges if isinstance(ranges, RangeTable) else load_table(ranges, ready)

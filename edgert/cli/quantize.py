@@ -152,6 +152,7 @@ def _made(
         else:
             calibrated = calibrate_section(
                 config,
+                target=None if form == "cache" else _target(form),  # a cache lists every tensor
                 where=chosen.where,
                 progress=lambda done, total, name: bar("calibrating", done, total or done),
                 stop=stop,

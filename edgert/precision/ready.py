@@ -100,7 +100,7 @@ def _int8(model: Model, config: ModelConfig, place: _Place) -> Model:
     if config.calibrate is not None:
         place.tell(f"calibrating {config.onnx.name} (once: it is kept)")
     progress = None if place.bar is None else _as_bar(place.bar)
-    calibrated = calibrate_section(config, where=place.where, progress=progress)
+    calibrated = calibrate_section(config, target="ort", where=place.where, progress=progress)
     outcome = quantize_section(
         config, calibrated, where=place.where, directory=place.directory, tell=place.tell, bar=place.bar
     )

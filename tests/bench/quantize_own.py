@@ -31,7 +31,7 @@ def main() -> None:
     started, cpu = time.perf_counter(), time.process_time()
     asked = {"images": str(album.paths[0].parent), "early_stop": False}
     config = model_config(name, calibrate=asked, quantize={"correct_bias": correct})
-    calibrated = calibrate_section(config, album=album)
+    calibrated = calibrate_section(config, target="ort", album=album)
     counted, counted_peak = time.perf_counter(), peak_rss_bytes()
     feeds = calibrated.feeds(CORRECTION_PICTURES) if correct else ()
     made = Quantizer(calibrated.model, calibrated.table, recipe_of(config, "ort"), feeds).finish()
