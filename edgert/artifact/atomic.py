@@ -16,7 +16,7 @@ def replace_text(path: Path, text: str) -> None:
 def replace_bytes(path: Path, content: bytes) -> None:
     """Writes a file so that a reader, and whoever comes after a crash, finds the old content or the new one.
 
-    Missing folders are made.
+    Missing folders are made; the new file has the old one's permissions.
 
     Raises:
         ArtifactError: it cannot be written.
@@ -27,6 +27,8 @@ def replace_bytes(path: Path, content: bytes) -> None:
         try:
             with part.open("xb") as file:  # not a temporary file, which nobody else may read
                 file.write(content)
+            if path.exists():
+                part.chmod(path.stat().st_mode & 0o777)
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)

@@ -29,14 +29,17 @@ def pipeline_path(name: str) -> Path:
 
 
 def write_json(data: object, path: Path) -> None:
-    """Writes plain data as JSON to a file, whole or not at all, or to standard output for ``-``."""
+    """Writes plain data as JSON to a file, whole or not at all, or to standard output for ``-``.
+
+    Raises:
+        ArtifactError: the file cannot be written.
+    """
     import json
 
     text = json.dumps(data, indent=2, default=str) + "\n"
     if str(path) == "-":
         typer.echo(text, nl=False)
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    from edgert.artifact.atomic import replace_text
+
+    replace_text(path, text)

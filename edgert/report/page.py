@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
-import tempfile
 from functools import cache
 from pathlib import Path
 
-from edgert.errors import ArtifactError
+from edgert.artifact.atomic import replace_text
 from edgert.report.accuracy import accuracy_section
 from edgert.report.layer import kept_section, layer_section
 from edgert.report.markup import Markup, code, escape, join, paragraph, tag
@@ -31,7 +29,6 @@ _SECTIONS = (
     ("origin", "Settings and provenance", origin_section),
 )
 _BADGES = {True: ("✓ Budget kept", "good"), False: ("✗ Budget missed", "bad"), None: ("No budget", "open")}
-_DEFAULT_MODE = 0o666  # what a program that opens a file gives it, before the user's mask
 
 
 def render(report: QuantizationReport) -> str:
@@ -53,37 +50,7 @@ def save(report: QuantizationReport, path: Path) -> None:
     Raises:
         ArtifactError: the file cannot be written.
     """
-    text = render(report)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, text)
-    except OSError as error:
-        raise ArtifactError(
-            f"cannot write the report {str(path)!r}",
-            why=error.strerror or str(error),
-            fix="free some space, or choose a path that can be written",
-        ) from error
-
-
-def _replace(path: Path, text: str) -> None:
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:80]}-")
-    part = Path(name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        part.chmod(_mode(path))
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _mode(path: Path) -> int:
-    """Permissions of the file that is replaced, else those of any new file."""
-    if path.exists():
-        return path.stat().st_mode & 0o777
-    mask = os.umask(0)  # it can only be read by setting it
-    os.umask(mask)
-    return _DEFAULT_MODE & ~mask
+    replace_text(path, render(report))
 
 
 def _head(report: QuantizationReport, verdict: Verdict) -> list[Markup]:
