@@ -1,104 +1,107 @@
-"""Boards as data: one YAML file each in ``configs/boards``, every section with the source of its numbers."""
+"""Boards as data: one YAML file each, in ``configs/boards`` or the user's own, every number with its source."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from edgert.board import rate
+from edgert.board.mistake import Mistake, typed
+from edgert.board.mode import Mode
+from edgert.board.section import Advertised, Cpu, Dla, Gpu, JetPack, Match, Memory, Part, Precision, Sourced, Text
+from edgert.board.sound import contradictions
 from edgert.errors import ConfigError, nearest
 from edgert.shipped import data_folder
-from edgert.units import parse_bytes
 
-_Count = Annotated[int, Field(ge=0)]
-_Url = Annotated[str, Field(pattern=r"^https://\S+$")]
-_Words = Annotated[tuple[str, ...], Field(min_length=1, strict=False)]  # YAML has lists only
-_Numbers = Annotated[tuple[int, ...], Field(min_length=1, strict=False)]
+__all__ = ["Board", "Mode", "Precision", "board", "boards", "find_board", "load_board"]
+
+_LIKE = "edgert boards orin-nx-16gb --yaml prints one to start from"
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+class DefaultMode(Sourced):
+    """The power mode, by ``name``, that a freshly installed system boots into."""
+
+    name: Text
 
 
-class Match(_Section):
-    """How a running system is recognised as this board.
+class Board(Part):
+    """A Jetson module, or a board of the user's own. Immutable; ``name`` is what ``board:`` and ``--board`` take, and
+    the name of its file.
 
     Attributes:
-        tells: part numbers and names; one of them stands in the device tree's ``compatible``.
-        super: whether the firmware is the faster one, whose device tree says ``-super``.
-        source: where that is written.
+        match: how a running system is recognised as this board; None: it never is.
+        advertised: the speed on the box; None where there is none in INT8.
+        modes: power modes, as ``nvpmodel`` lists them.
+        default_mode: the one it boots into; None where that is unknown.
     """
 
-    tells: _Words
-    super: bool
-    source: _Url
-
-
-class Memory(_Section):
-    """DRAM that CPU, GPU and DLA share; ``bytes`` is what is soldered on, of which the kernel sees a little less."""
-
-    bytes: Annotated[int, BeforeValidator(parse_bytes)]
-    source: _Url
-
-
-class Gpu(_Section):
-    """The GPU: ``compute`` is CUDA's compute capability, ``sms`` its streaming multiprocessors with none gated off."""
-
-    architecture: str
-    compute: Annotated[str, Field(pattern=r"^\d+\.\d$")]
-    sms: _Count
-    source: _Url
-
-
-class Cpu(_Section):
-    """The CPU cores with none switched off by a power mode."""
-
-    model: str
-    cores: _Count
-    source: _Url
-
-
-class Dla(_Section):
-    """The deep-learning accelerator: generation 1 is Xavier's, 2 is Orin's; None without cores."""
-
-    generation: Annotated[int, Field(ge=1)] | None
-    cores: _Count
-    source: _Url
-
-
-class JetPack(_Section):
-    """Major releases of JetPack that support the board."""
-
-    majors: _Numbers
-    source: _Url
-
-
-class Board(_Section):
-    """A Jetson module. Immutable; ``name`` is what ``board:`` and ``--board`` take, and the name of its file."""
-
-    name: str
-    title: str
-    soc: str
-    match: Match
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
+    title: Text
+    soc: Text
+    match: Match | None = None
     memory: Memory
     gpu: Gpu
     cpu: Cpu
     dla: Dla
     jetpack: JetPack
+    advertised: Advertised | None = None
+    modes: Annotated[tuple[Mode, ...], Field(min_length=1, strict=False)]
+    default_mode: DefaultMode | None = None
+
+    def mode(self, name: str) -> Mode:
+        """The power mode of that name: case does not matter, nor does the ``MODE_`` that some boards put before it.
+
+        Raises:
+            ConfigError: this board has none of that name; the error lists those it has.
+        """
+        asked = _bare(name)
+        found = next((mode for mode in self.modes if _bare(mode.name) == asked), None)
+        if found is None:
+            names = [mode.name for mode in self.modes]
+            hint = nearest(name.upper(), names)
+            raise ConfigError(f"{self.name} has no power mode {name!r}{hint}", fix=f"modes: {', '.join(names)}")
+        return found
+
+    @property
+    def usual_mode(self) -> Mode:
+        """The mode it boots into; where that is unknown, the first whose clocks are all known, or else the first."""
+        if self.default_mode is not None:
+            return self.mode(self.default_mode.name)
+        return next((mode for mode in self.modes if not mode.unknown), self.modes[0])
+
+    def bandwidth_gb_s(self, mode: Mode) -> float | None:
+        """See :func:`edgert.board.rate.bandwidth_gb_s`."""
+        return rate.bandwidth_gb_s(self, mode)
+
+    def gpu_tops(self, mode: Mode, precision: Precision) -> float | None:
+        """See :func:`edgert.board.rate.gpu_tops`."""
+        return rate.gpu_tops(self, mode, precision)
+
+    def dla_tops(self, mode: Mode, precision: Precision, core: int = 0) -> float | None:
+        """See :func:`edgert.board.rate.dla_tops`."""
+        return rate.dla_tops(self, mode, precision, core)
 
 
 def load_board(path: Path) -> Board:
     """Reads one board file.
 
     Raises:
-        ConfigError: unreadable, not YAML, an unknown or missing key, a wrong value; its name is not its file's.
+        ConfigError: unreadable, not YAML, an unknown or missing key, a number that is missing or cannot be; its name is
+            not its file's. The first mistake, with all the others in ``others``.
     """
-    record = _parse(path, _read(path))
-    if record.name != path.stem:
-        raise ConfigError(f"board file {path} calls itself {record.name!r}", fix=f"name: {path.stem}", where=str(path))
+    node = _compose(path)
+    data = yaml.constructor.SafeConstructor().construct_document(node) if node else None
+    record, wrong = _parse(data)
+    wrong += contradictions(data)
+    if isinstance(data, dict) and isinstance(data.get("name"), str) and data["name"] != path.stem:
+        wrong += [Mistake(("name",), f"board file calls itself {data['name']!r}", "", f"name: {path.stem}")]
+    if record is None or wrong:
+        raise _told(path, node, wrong)
     return record
 
 
@@ -112,34 +115,77 @@ def board(name: str) -> Board:
     """The board of that name. Raises ConfigError for an unknown one."""
     known = {record.name: record for record in boards()}
     if name not in known:
-        raise ConfigError(f"no board {name!r}{nearest(name, known)}", fix=f"boards: {', '.join(known)}")
+        fix = f"boards: {', '.join(known)}; or the path of a board file of your own"
+        raise ConfigError(f"no board {name!r}{nearest(name, known)}", fix=fix)
     return known[name]
 
 
-def _read(path: Path) -> object:
+def find_board(text: str, directory: Path = Path()) -> Board:
+    """The board that ``board:`` or ``--board`` means: a name, or a YAML file.
+
+    Args:
+        text: a path if it ends in ``.yaml`` or ``.yml`` or holds a slash, otherwise a name.
+        directory: what a path is relative to; where nothing is there, the current folder.
+
+    Raises:
+        ConfigError: no such board, or something is wrong with its file.
+    """
+    if not text.endswith((".yaml", ".yml")) and "/" not in text:
+        return board(text)
+    path = Path(text).expanduser()
+    there = directory / path
+    return load_board(path if not there.exists() and path.exists() else there)
+
+
+def _bare(name: str) -> str:
+    return name.strip().lower().removeprefix("mode_")
+
+
+def _compose(path: Path) -> yaml.Node | None:
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except FileNotFoundError as error:
+        raise ConfigError(f"cannot read board file {path}", why="there is no such file", fix=_LIKE) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read board file {path}", why=str(error)) from error
     except yaml.YAMLError as error:
         raise ConfigError(f"board file {path} is not valid YAML", why=str(error)) from error
 
 
-def _parse(path: Path, data: object) -> Board:
+def _parse(data: object) -> tuple[Board | None, list[Mistake]]:
     try:
-        return Board.model_validate(data)
+        return Board.model_validate(data), []
     except ValidationError as error:
-        found = [_error(path, item["type"], item["loc"], item["msg"]) for item in error.errors()]
-        found[0].others = tuple(found[1:])
-        raise found[0] from error
+        return None, [typed(item, Board) for item in error.errors(include_url=False)]
 
 
-def _error(path: Path, kind: str, loc: tuple[int | str, ...], message: str) -> ConfigError:
-    key = ".".join(map(str, loc))
-    where = f"{path} {key}".rstrip()
-    if kind == "extra_forbidden":
-        return ConfigError(f"unknown key {key!r} in a board file{nearest(str(loc[-1]), _KEYS)}", where=where)
-    return ConfigError(f"wrong value in a board file at {key or 'its top level'}", why=message, where=where)
+def _told(path: Path, node: yaml.Node | None, wrong: Iterable[Mistake]) -> ConfigError:
+    """All mistakes as one error, in the order of the file."""
+    placed = sorted(((_line(node, mistake.loc), mistake) for mistake in wrong), key=lambda pair: pair[0])
+    errors = [
+        ConfigError(
+            mistake.what,
+            why=mistake.why,
+            where=f"{path}:{line} {'.'.join(map(str, mistake.loc))}".rstrip(),
+            fix=mistake.fix,
+        )
+        for line, mistake in placed
+    ]
+    errors[0].others = tuple(errors[1:])
+    return errors[0]
 
 
-_KEYS = {key for section in (Board, Match, Memory, Gpu, Cpu, Dla, JetPack) for key in section.model_fields}
+def _line(node: yaml.Node | None, loc: tuple[int | str, ...]) -> int:
+    """Where a key stands, or the nearest enclosing one that was written; counted from 1."""
+    line = node.start_mark.line + 1 if node else 1
+    for step in loc:
+        if isinstance(node, yaml.MappingNode):
+            found = next(((key, child) for key, child in node.value if key.value == step), None)
+        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+            found = (node.value[step], node.value[step])
+        else:
+            found = None
+        if found is None:
+            return line
+        line, node = found[0].start_mark.line + 1, found[1]
+    return line
