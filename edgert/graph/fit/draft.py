@@ -1,0 +1,243 @@
+"""A graph while one rewrite goes over it: what it knows of each tensor, and the nodes that take another's place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from edgert.graph.node import Graph, Names, Node
+from edgert.graph.proto import Array
+from edgert.graph.rewrite import Change, free_name
+from edgert.graph.spec import TensorSpec
+
+Result = tuple[Graph, tuple[Change, ...]]
+"""What a rewrite gives: the graph it was given, and no change, where it does not apply."""
+FLOATS = ("float16", "float32", "float64")
+
+
+class Draft:
+    """The edits of one walk over a graph; nothing happens to the graph itself.
+
+    Rules look at the graph as it was before the walk, so a node that another rule of the same walk has already changed
+    is not theirs to touch: :meth:`is_free` says so. What is put off that way happens in the next walk.
+    """
+
+    def __init__(self, graph: Graph, rule: str) -> None:
+        self.graph = graph
+        self._rule = rule
+        self._names = Names(graph)
+        self._labels = {node.name for node in graph.nodes}
+        self._constants: dict[str, Array] = {}
+        self._specs: dict[str, TensorSpec] = {}
+        self._instead: dict[int, tuple[Node, ...]] = {}
+        self._aliases: dict[str, str] = {}
+        self._changes: list[Change] = []
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """A tensor's shape; None unless all of it is known."""
+        if name in self.graph.constants:
+            return self.graph.constants[name].shape
+        spec = self._spec(name)
+        return None if spec is None or not spec.is_static else tuple(dim for dim in spec.shape if isinstance(dim, int))
+
+    def image(self, name: str) -> tuple[int, int, int, int] | None:
+        """The shape of a computed float tensor (N, C, H, W); None for any other."""
+        shape = self.shape(name)
+        if shape is None or len(shape) != 4 or name in self.graph.constants or self.dtype(name) not in FLOATS:
+            return None
+        return shape[0], shape[1], shape[2], shape[3]
+
+    def dtype(self, name: str) -> str:
+        """A tensor's element type by NumPy's name; ``"unknown"`` where nothing says."""
+        if name in self.graph.constants:
+            return str(self.graph.constants[name].dtype.name)
+        spec = self._spec(name)
+        return "unknown" if spec is None else spec.dtype
+
+    def value(self, name: str) -> Array | None:
+        """What a stored tensor holds; None for computed ones. Read-only."""
+        return self.graph.constants.get(name)
+
+    def integers(self, node: Node, name: str, position: int) -> list[int] | None:
+        """A list that is an attribute in old opsets and an input in new ones; None when not given or not stored."""
+        if position < len(node.inputs) and node.inputs[position]:
+            stored = self.value(node.inputs[position])
+            return None if stored is None else [int(item) for item in stored.reshape(-1)]
+        return list(node.attributes[name]) if name in node.attributes else None
+
+    def is_given(self, node: Node, name: str, position: int) -> bool:
+        """Whether the node has that attribute or input, stored or not."""
+        return name in node.attributes or (position < len(node.inputs) and bool(node.inputs[position]))
+
+    def before(self, name: str) -> Node | None:
+        """The standard node that computes a tensor, unless this walk has changed it."""
+        node = self.graph.producers.get(name)
+        return node if node is not None and not node.domain and self.is_free(node) else None
+
+    def is_free(self, node: Node) -> bool:
+        """Whether this walk has left the node alone so far."""
+        return id(node) not in self._instead
+
+    def constant(self, array: Array, wanted: str) -> str:
+        """Stores a tensor under a name like the wanted one; returns the name."""
+        name = self._names.new(wanted)
+        array = np.array(array, order="C")
+        array.flags.writeable = False
+        self._constants[name] = array
+        return name
+
+    def tensor(self, wanted: str, shape: Sequence[int], dtype: str) -> str:
+        """Names a tensor that a new node will compute."""
+        name = self._names.new(wanted)
+        self._specs[name] = TensorSpec(name, tuple(shape), dtype)
+        return name
+
+    def label(self, wanted: str) -> str:
+        """A name for a new node that no other has."""
+        name = free_name(wanted, self._labels)
+        self._labels.add(name)
+        return name
+
+    def put(self, node: Node, instead: Sequence[Node], detail: str) -> None:
+        """Lets these nodes take the place of one; the last of them computes its output under the same name."""
+        self._instead[id(node)] = tuple(instead)
+        self._changes.append(Change(self._rule, node.name, detail))
+
+    def drop(self, node: Node) -> None:
+        """Takes a node out whose output nothing reads any more, because of a change that is told elsewhere."""
+        self._instead[id(node)] = ()
+
+    def bypass(self, node: Node, source: str, detail: str) -> bool:
+        """Lets the readers of a node's output read ``source``; False where that cannot be, and nothing is changed.
+
+        Where the graph gives the output to the outside, the node that computes ``source`` gets to compute it instead.
+        """
+        target = node.outputs[0]
+        if any(target in other.captured or source in other.captured for other in self.graph.nodes):
+            return False
+        if target not in self.graph.output_names:
+            self._aliases[target] = source
+        elif not self._rename(source, target):
+            return False
+        self.put(node, (), detail)
+        return True
+
+    def _rename(self, source: str, target: str) -> bool:
+        maker = self.graph.producers.get(source)
+        if maker is None or not self.is_free(maker) or source in self.graph.output_names:
+            return False
+        outputs = tuple(target if name == source else name for name in maker.outputs)
+        self._instead[id(maker)] = (replace(maker, outputs=outputs),)
+        self._aliases[source] = target
+        return True
+
+    def done(self) -> Result:
+        """The new graph, without nodes that nothing needs; the given one where nothing was changed."""
+        if not self._changes:
+            return self.graph, ()
+        nodes = [new for node in self.graph.nodes for new in self._instead.get(id(node), (node,))]
+        nodes = [self._rewired(node) for node in nodes] if self._aliases else nodes
+        kept = needed(nodes, self.graph.output_names)
+        used = {name for node in kept for name in node.reads} | self.graph.output_names
+        constants = {**self.graph.constants, **self._constants}
+        constants = {name: array for name, array in constants.items() if name in used}
+        graph = replace(self.graph, nodes=kept, constants=constants, specs={**self.graph.specs, **self._specs})
+        return graph, tuple(self._changes)
+
+    def _spec(self, name: str) -> TensorSpec | None:
+        return self._specs.get(name) or self.graph.specs.get(name)
+
+    def _rewired(self, node: Node) -> Node:
+        if not any(name in self._aliases for name in node.inputs):
+            return node
+        return replace(node, inputs=tuple(map(self._followed, node.inputs)))
+
+    def _followed(self, name: str) -> str:
+        while name in self._aliases:
+            name = self._aliases[name]
+        return name
+
+
+def needed(nodes: Sequence[Node], wanted: Collection[str]) -> tuple[Node, ...]:
+    """The nodes that the wanted tensors depend on, in order."""
+    alive, kept = set(wanted), []
+    for node in reversed(nodes):
+        if not alive.isdisjoint(node.outputs):
+            alive.update(node.reads)
+            kept.append(node)
+    return tuple(reversed(kept))
+
+
+class Chain:
+    """Nodes in a row, each reading what the one before it computed, that take the place of one node.
+
+    Args:
+        draft: where they go.
+        node: whose place they take; its first output is theirs.
+        source: what the first of them reads.
+    """
+
+    def __init__(self, draft: Draft, node: Node, source: str) -> None:
+        self._draft, self._node = draft, node
+        self._nodes: list[Node] = []
+        self._dtype = draft.dtype(source)
+        self.current = source
+
+    def then(self, op: str, shape: Sequence[int], *others: str, **given: Any) -> Chain:
+        """Appends a node that reads the current tensor and ``others`` and computes a tensor of that shape."""
+        target = self._draft.tensor(f"{self._node.outputs[0]}_{op.lower()}", shape, self._dtype)
+        label = self._draft.label(f"{self._node.name}/{op}")
+        self._nodes.append(Node(op, (self.current, *others), (target,), given, label))
+        self.current = target
+        return self
+
+    def store(self, array: Array, what: str) -> str:
+        """Stores numbers that these nodes compute with, in the element type of the chain."""
+        return self.store_exact(array.astype(self._dtype), what)
+
+    def store_exact(self, array: Array, what: str) -> str:
+        """Stores a tensor of these nodes in its own element type."""
+        return self._draft.constant(array, f"{self._node.name}_{what}")
+
+    def scalar(self, op: str, value: float) -> Chain:
+        """Appends an Add or Mul with one number."""
+        shape = self._draft.shape(self.current) or ()
+        return self.then(op, shape, self.store(np.array(value), op.lower()))
+
+    def clip(self, low: float, high: float) -> Chain:
+        """Appends a Clip; its ends are attributes before opset 11 (https://onnx.ai/onnx/operators/onnx__Clip.html)."""
+        shape = self._draft.shape(self.current) or ()
+        if self._draft.graph.opset < 11:
+            return self.then("Clip", shape, min=float(low), max=float(high))
+        return self.then("Clip", shape, self.store(np.array(low), "min"), self.store(np.array(high), "max"))
+
+    def reshape(self, shape: Sequence[int]) -> Chain:
+        """Appends a Reshape."""
+        return self.then("Reshape", shape, self._draft.constant(np.array(shape, np.int64), f"{self._node.name}_shape"))
+
+    def end(self, detail: str) -> None:
+        """Puts the nodes in place; the last one now computes the replaced node's output."""
+        *first, last = self._nodes
+        self._draft.put(self._node, [*first, replace(last, outputs=(self._node.outputs[0],))], detail)
+
+
+Rule = Callable[[Draft, Node], None]
+"""Looks at one node and puts others in its place, or does nothing."""
+
+
+def each(name: str, rules: Mapping[str, Rule]) -> Callable[[Graph], Result]:
+    """A rewrite that shows every node of certain operators to the rule for it, in order."""
+
+    def apply(graph: Graph) -> Result:
+        if not any(node.op in rules for node in graph.nodes):
+            return graph, ()
+        draft = Draft(graph, name)
+        for node in graph.nodes:
+            if node.op in rules and not node.domain and draft.is_free(node):
+                rules[node.op](draft, node)
+        return draft.done()
+
+    return apply

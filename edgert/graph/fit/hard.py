@@ -1,0 +1,95 @@
+"""Activations that are pieces of straight lines, from those pieces that a DLA has: Relu, and Clip from 0 to 1 … 127.
+
+HardSwish(x) = x HardSigmoid(x) with alpha 1/6 and beta 0.5; HardSigmoid(x) = max(0, min(1, alpha x + beta))
+(https://onnx.ai/onnx/operators/onnx__HardSigmoid.html). With 1 / alpha between 1 and 127 that is
+alpha Clip(x + beta / alpha, 0, 1 / alpha), whose numbers stay small: 3 and 6.
+"""
+
+from __future__ import annotations
+
+import math
+
+from edgert.graph.fit.draft import Chain, Draft, each
+from edgert.graph.node import Node
+
+MIN_CEILING, MAX_CEILING = 1.0, 127.0
+"""Ends of the range for the upper end of a Clip on a DLA; the lower one must be 0:
+https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/dla-layer-restrictions.html."""
+
+_USUAL_CEILING = 6.0  # of the many networks with ReLU6; a width the DLA has not is stretched to it
+
+
+def _hard_swish(draft: Draft, node: Node) -> None:
+    shape = draft.image(node.inputs[0])
+    if shape is None:
+        return
+    chain = Chain(draft, node, node.inputs[0])
+    chain.scalar("Add", 3).clip(0, 6).scalar("Mul", 1 / 6).then("Mul", shape, node.inputs[0])
+    chain.end("x Clip(x + 3, 0, 6) / 6")
+
+
+def _hard_sigmoid(draft: Draft, node: Node) -> None:
+    if draft.image(node.inputs[0]) is None:
+        return
+    alpha, beta = node.attributes.get("alpha", 0.2), node.attributes.get("beta", 0.5)
+    chain = Chain(draft, node, node.inputs[0])
+    if alpha > 0 and MIN_CEILING <= 1 / alpha <= MAX_CEILING:
+        chain.scalar("Add", beta / alpha).clip(0, 1 / alpha).scalar("Mul", alpha)
+        chain.end(f"{alpha:.4g} Clip(x + {beta / alpha:.4g}, 0, {1 / alpha:.4g})")
+    else:
+        chain.scalar("Mul", alpha).scalar("Add", beta).clip(0, 1)
+        chain.end(f"Clip({alpha:.4g} x + {beta:.4g}, 0, 1)")
+
+
+def _clip(draft: Draft, node: Node) -> None:
+    low, high = _end(draft, node, "min", 1, -math.inf), _end(draft, node, "max", 2, math.inf)
+    shape = draft.image(node.inputs[0])
+    if shape is None or low is None or high is None or not low < high or (low, high) == (-math.inf, math.inf):
+        return
+    if low == 0 and MIN_CEILING <= high <= MAX_CEILING:
+        return
+    chain = Chain(draft, node, node.inputs[0])
+    if math.isinf(high):
+        _above(chain, shape, low)
+    elif math.isinf(low):
+        chain.scalar("Mul", -1).scalar("Add", high).then("Relu", shape).scalar("Mul", -1).scalar("Add", high)
+    else:
+        _between(chain, low, high)
+    chain.end(f"Clip to {low:.4g} … {high:.4g} → {'Relu' if math.isinf(high - low) else 'Clip from 0'}")
+
+
+def _above(chain: Chain, shape: tuple[int, ...], low: float) -> None:
+    if low == 0:
+        chain.then("Relu", shape)
+    else:
+        chain.scalar("Add", -low).then("Relu", shape).scalar("Add", low)
+
+
+def _between(chain: Chain, low: float, high: float) -> None:
+    width = high - low
+    stretch = 1.0 if MIN_CEILING <= width <= MAX_CEILING else _USUAL_CEILING / width
+    if low:
+        chain.scalar("Add", -low)
+    if stretch != 1:
+        chain.scalar("Mul", stretch)
+    chain.clip(0, width * stretch)
+    if stretch != 1:
+        chain.scalar("Mul", 1 / stretch)
+    if low:
+        chain.scalar("Add", low)
+
+
+def _end(draft: Draft, node: Node, name: str, position: int, missing: float) -> float | None:
+    """One end of a Clip; None where it is computed. What is as large as the type allows counts as no end."""
+    stored = None
+    if position < len(node.inputs) and node.inputs[position]:
+        stored = draft.value(node.inputs[position])
+        if stored is None:
+            return None
+    value = float(node.attributes.get(name, missing) if stored is None else stored.reshape(-1)[0])
+    return missing if abs(value) > 1e30 else value
+
+
+write_hard_swish = each("hard-swish", {"HardSwish": _hard_swish})
+write_hard_sigmoid = each("hard-sigmoid", {"HardSigmoid": _hard_sigmoid})
+write_clip = each("clip", {"Clip": _clip})

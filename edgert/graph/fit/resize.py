@@ -1,0 +1,181 @@
+"""Resizes in the few forms that a DLA has, where they take the same pixels.
+
+Those are, for a (N, C, H, W) tensor: ``scales`` that are whole numbers; nearest up to 32 (asymmetric with floor, or
+half_pixel), linear up to 4 (half_pixel). A resize by one over a whole number is a pooling that leaves pixels out, or,
+linear by one half, the mean of four pixels.
+https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/dla-layer-restrictions.html.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgert.graph.fit.draft import Chain, Draft, each
+from edgert.graph.fit.max_pool import factors
+from edgert.graph.fit.sampling import Positions, modes, nearest, positions
+from edgert.graph.node import Node
+
+MAX_NEAREST = 32
+"""Largest factor of one nearest resize."""
+MAX_POOL_STRIDE = 16
+_MIN_OPSET = 11  # before it, no Resize says where it samples
+_HALVES = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """Rows or columns: ``at`` is the input coordinate of each output pixel."""
+
+    size: int
+    target: int
+    scale: float
+    at: Positions
+
+    @property
+    def factor(self) -> int:
+        """The whole number it grows by; 0 where it does not."""
+        return self.target // self.size if self.target % self.size == 0 else 0
+
+    @property
+    def divisor(self) -> int:
+        """The whole number it shrinks by; 0 where it does not."""
+        return self.size // self.target if self.size % self.target == 0 else 0
+
+
+def _resize(draft: Draft, node: Node) -> None:
+    shape, ends = draft.image(node.inputs[0]), draft.image(node.outputs[0])
+    if draft.graph.opset < _MIN_OPSET or shape is None or ends is None or shape[:2] != ends[:2]:
+        return
+    if shape == ends or node.attributes.get("antialias", 0) or not _stretches(node):
+        return
+    axes = _axes(draft, node, (shape[2], shape[3]), (ends[2], ends[3]))
+    if axes is None:
+        return
+    mode, transformation, rounding = modes(node.attributes)
+    if mode == "nearest" or all(axis.size == 1 for axis in axes):
+        _nearest(draft, node, axes, rounding if mode == "nearest" else "floor")
+    elif mode == "linear":
+        _linear(draft, node, axes, transformation)
+
+
+def _stretches(node: Node) -> bool:
+    """Whether sizes mean sizes, not what the image must fit into."""
+    return bool(node.attributes.get("keep_aspect_ratio_policy", b"stretch") == b"stretch")
+
+
+def _axes(draft: Draft, node: Node, size: tuple[int, int], target: tuple[int, int]) -> tuple[_Axis, _Axis] | None:
+    scales = _scales(draft, node)
+    mode = modes(node.attributes)[1]
+    found = []
+    for axis in (0, 1):
+        scale = target[axis] / size[axis] if scales is None else scales[axis]
+        at = positions(mode, size[axis], target[axis], scale)
+        if at is None:
+            return None
+        found.append(_Axis(size[axis], target[axis], scale, at))
+    return found[0], found[1]
+
+
+def _scales(draft: Draft, node: Node) -> tuple[float, float] | None:
+    """Factors for rows and columns as the node gives them; None where it gives sizes."""
+    stored = draft.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
+    if stored is None or stored.size != 4:
+        return None  # for some axes only (opset 18): the sizes say the same unless they were rounded
+    return float(stored[2]), float(stored[3])
+
+
+def _nearest(draft: Draft, node: Node, axes: tuple[_Axis, _Axis], rounding: str) -> None:
+    taken = [nearest(axis.at, rounding, axis.size) for axis in axes]
+    if all(axis.factor and np.array_equal(index, np.arange(axis.target) // axis.factor)
+           for axis, index in zip(axes, taken, strict=True)):  # fmt: skip
+        _grow(draft, node, axes)
+    elif all(axis.divisor and np.array_equal(index, np.arange(axis.target) * axis.divisor)
+             for axis, index in zip(axes, taken, strict=True)):  # fmt: skip
+        _leave_out(draft, node, axes)
+
+
+def _grow(draft: Draft, node: Node, axes: tuple[_Axis, _Axis]) -> None:
+    """Nearest by whole numbers, in as many steps as the largest allowed factor asks for."""
+    steps = [_factors(axis.factor) for axis in axes]
+    if min(map(len, steps)) == 0 or (len(steps[0]) == len(steps[1]) == 1 and _is_plain(draft, node)):
+        return
+    count = max(map(len, steps))
+    rows, columns = ([1] * (count - len(step)) + step for step in steps)
+    shape = draft.image(node.inputs[0])
+    assert shape is not None
+    chain, size = Chain(draft, node, node.inputs[0]), shape[2:]
+    for row, column in zip(rows, columns, strict=True):
+        size = (size[0] * row, size[1] * column)
+        chain.then("Resize", (*shape[:2], *size), *_by(chain, node, row, column), **_PLAIN)
+    chain.end(f"nearest by {axes[0].factor}x{axes[1].factor}, asymmetric with floor, in {count} step(s)")
+
+
+_PLAIN = {"mode": b"nearest", "coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor"}
+
+
+def _is_plain(draft: Draft, node: Node) -> bool:
+    """Whether a DLA takes a nearest resize by whole numbers as it is written."""
+    mode, transformation, rounding = modes(node.attributes)
+    allowed = (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("half_pixel", "round_prefer_ceil"))
+    return mode == "nearest" and (transformation, rounding) in allowed and _scales(draft, node) is not None
+
+
+def _factors(factor: int) -> list[int]:
+    """The factor in parts of at most MAX_NEAREST; none where it has a larger prime."""
+    if factor <= MAX_NEAREST:
+        return [factor]
+    for part in range(MAX_NEAREST, 1, -1):
+        if factor % part == 0:
+            rest = _factors(factor // part)
+            return [part, *rest] if rest else []
+    return []
+
+
+def _by(chain: Chain, node: Node, rows: float, columns: float) -> tuple[str, str]:
+    """The inputs roi and scales."""
+    roi = node.inputs[1] if len(node.inputs) > 1 else ""
+    # scales are float32 whatever the tensor is
+    scales = np.array([1, 1, rows, columns], np.float32)
+    return roi, chain.store_exact(scales, "scales")
+
+
+def _leave_out(draft: Draft, node: Node, axes: tuple[_Axis, _Axis]) -> None:
+    """A window of one pixel that moves by several."""
+    rows, columns = (factors(axis.divisor) or [] for axis in axes)
+    ends = draft.image(node.outputs[0])
+    if not rows or not columns or ends is None or max(axis.divisor for axis in axes) > MAX_POOL_STRIDE:
+        return
+    chain = Chain(draft, node, node.inputs[0])
+    strides = [axis.divisor for axis in axes]
+    chain.then("MaxPool", ends, kernel_shape=[1, 1], strides=strides, pads=[0, 0, 0, 0])
+    chain.end(f"every {strides[0]}x{strides[1]}th pixel → MaxPool of one pixel")
+
+
+def _linear(draft: Draft, node: Node, axes: tuple[_Axis, _Axis], transformation: str) -> None:
+    ends = draft.image(node.outputs[0])
+    if ends is None:
+        return
+    if all(axis.divisor == 2 and np.allclose(axis.at, np.arange(axis.target) * 2 + _HALVES) for axis in axes):
+        chain = Chain(draft, node, node.inputs[0])
+        chain.then("AveragePool", ends, kernel_shape=[2, 2], strides=[2, 2], pads=[0, 0, 0, 0])
+        chain.end("linear by one half → AveragePool 2x2")
+        return
+    is_plain = transformation == "half_pixel" and _scales(draft, node) is not None
+    if is_plain or not all(axis.factor and _is_half_pixel(axis) for axis in axes):
+        return
+    chain = Chain(draft, node, node.inputs[0])
+    given = {"mode": b"linear", "coordinate_transformation_mode": b"half_pixel"}
+    chain.then("Resize", ends, *_by(chain, node, axes[0].factor, axes[1].factor), **given)
+    chain.end(f"linear by {axes[0].factor}x{axes[1].factor}, half_pixel")
+
+
+def _is_half_pixel(axis: _Axis) -> bool:
+    """Whether the pixels between which it takes its values are those that half_pixel takes."""
+    usual = positions("half_pixel", axis.size, axis.target, axis.factor)
+    assert usual is not None
+    return bool(np.allclose(np.clip(axis.at, 0, axis.size - 1), np.clip(usual, 0, axis.size - 1), atol=1e-6))
+
+
+write_resize = each("resize", {"Resize": _resize})
