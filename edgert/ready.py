@@ -8,6 +8,7 @@ from typing import Any
 
 from edgert.artifact import FileStore, cache_folder
 from edgert.backend import DEFAULT_PROFILE, Engine, EngineOptions, Shapes, backend
+from edgert.backend.base import Shaped
 from edgert.config import ModelConfig
 from edgert.errors import ModelError
 from edgert.graph.model import Model
@@ -60,7 +61,7 @@ def _filled(spec: TensorSpec, config: ModelConfig, batch: int, path: Path) -> tu
     return tuple(dim for dim in shape if dim is not None)
 
 
-def one_picture(engine: Engine) -> list[tuple[int, ...]]:
+def one_picture(engine: Shaped) -> list[tuple[int, ...]]:
     """The shapes of the outputs for one picture of the batch, as decoders see them."""
     return [t.shape[1:] if batched else t.shape for t, batched in zip(engine.outputs, engine.batched, strict=True)]
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from edgert.cli import app
-from edgert.config import model, pipeline, stage
+from edgert.config import model, pipeline, placement, stage
 from edgert.runtime import plain as plain_data
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -98,6 +98,7 @@ def pipeline_page() -> str:
     for task in TASKS:
         parts += [f"**{verb(task, model.TASK_VERBS)}**: {inspect.cleandoc(task.__doc__ or '')}", "", *keys(task)]
     parts += ["### calibrate", "", *keys(model.CalibrateConfig), "### accuracy", "", *keys(model.AccuracyConfig)]
+    parts += ["### placement", "", inspect.cleandoc(placement.PLACEMENT_HELP), "", *keys(placement.ReplicateConfig)]
     parts += ["## stages.NAME", "", "A stage does one thing, said by its verb.", ""]
     for kind in STAGES:
         parts += [f"### {verb(kind, stage.STAGE_VERBS)}", "", inspect.cleandoc(kind.__doc__ or ""), "", *keys(kind)]

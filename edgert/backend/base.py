@@ -85,6 +85,20 @@ class Session(Protocol):
         ...
 
 
+class Shaped(Protocol):
+    """Whatever tells the shapes of its outputs: an engine, or several that run one after another."""
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """In the model's order."""
+        ...
+
+    @property
+    def batched(self) -> tuple[bool, ...]:
+        """For every output, whether its first dimension is the batch."""
+        ...
+
+
 @runtime_checkable
 class Engine(Protocol):
     """A compiled model. Sessions of one engine may run at the same time.

@@ -23,9 +23,10 @@ from edgert.graph.load import load
 from edgert.memory import Counter, lend
 from edgert.ready import build_engine, picture_input
 from edgert.runtime import Frame, Node, Result, Runner, SourceStats, Stage
+from edgert.runtime.branch import Branch, branch_nodes
 from edgert.runtime.edge import connect
 from edgert.stages.decode.select import decoder_for
-from edgert.stages.infer import Gather, Infer, Lane
+from edgert.stages.infer import Infer, Lane
 from edgert.stages.preprocess import Preprocessor
 from edgert.stages.sink.null import NullSink
 from edgert.stages.source.conveyor import Conveyor
@@ -94,13 +95,11 @@ def engine_speed(path: Path, threads: int | None = None, runs: int = 50, null: b
 def _pipeline(config: ModelConfig, engine: Engine, replicas: int, frames: int, sink: Stage) -> Runner:
     cv2.setNumThreads(1)  # as assemble does
     lanes = [_lane(config, engine) for _ in range(replicas)]
-    source, gather, end = Node("still", Still(*lanes[0].network, frames)), Node("infer", Gather()), Node("end", sink)
-    infers = [Node(f"infer:{n}", Infer("infer", lane, replica=n, replicas=replicas)) for n, lane in enumerate(lanes)]
-    for infer in infers:
-        connect(source, infer, _STREAM, FILE_QUEUE, "never")
-        connect(infer, gather, _STREAM, STAGE_QUEUE, "never")
-    connect(gather, end, _STREAM, STAGE_QUEUE, "never")
-    return Runner([source, *infers, gather, end])
+    source, end = Node("still", Still(*lanes[0].network, frames)), Node("end", sink)
+    infers = branch_nodes("infer", [Branch((Infer("infer", lane),)) for lane in lanes], _STREAM, STAGE_QUEUE)
+    connect(source, infers[0], _STREAM, FILE_QUEUE, "never")
+    connect(infers[-1], end, _STREAM, STAGE_QUEUE, "never")
+    return Runner([source, *infers, end])
 
 
 class Still:

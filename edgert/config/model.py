@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from edgert.config.fields import FilePath, Fraction, Name, Names, PerChannel, PicturesPath, Section, Size
+from edgert.config.placement import PlacementConfig
 from edgert.config.verb import verb_tag
 
 
@@ -165,10 +166,7 @@ class ModelConfig(Section):
     calibrate: CalibrateConfig | None = Field(default=None, description="where INT8 ranges come from")
     quantize: QuantizeConfig = Field(default=QuantizeConfig(), description="how INT8 is made, beyond its ranges")
     accuracy: AccuracyConfig | None = Field(default=None, description="what reduced precision may cost")
-    placement: Annotated[
-        Annotated[Literal["auto", "gpu", "dla"], Tag("<all>")] | Annotated[dict[str, str], Tag("<nodes>")],
-        Discriminator(lambda data: "<nodes>" if isinstance(data, dict) else "<all>"),
-    ] = Field(default="auto", description="which nodes run where")
+    placement: PlacementConfig = Field(default="auto", description="which nodes run where")
 
     @property
     def is_converted(self) -> bool:

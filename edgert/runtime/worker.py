@@ -26,6 +26,9 @@ class Node:
         outlets: one channel per stage that listens to this one; replaced as a whole when a listener joins.
         carried: per edge of ``inlet``, the streams that arrive on it.
         producers: per edge of ``inlet``, the node at its other end.
+        deal: which one of the outlets a result goes to, by number; None: to all.
+        joins: whether several edges that carry one stream bring parts of the same frames, to be joined; otherwise
+            each brings frames of its own.
     """
 
     name: str
@@ -35,11 +38,16 @@ class Node:
     carried: list[frozenset[str]] = field(default_factory=list)
     producers: list[Node] = field(default_factory=list)
     meter: StageMeter = field(default_factory=StageMeter)
+    deal: Callable[[Result], int] | None = None
+    joins: bool = True
 
     def under_way(self) -> int:
         """The most results of one stream that can be between its source and this node, by the slowest way."""
         ways = zip(self.producers, self.inlet.channels, strict=True)
-        most = max((producer.under_way() + 1 + channel.capacity for producer, channel in ways), default=0)
+        counts = [producer.under_way() + 1 + channel.capacity for producer, channel in ways]
+        if not self.joins:
+            return sum(counts)
+        most = max(counts, default=0)
         return 2 * most if len(self.producers) > 1 else most  # a join holds as many again
 
 
@@ -91,7 +99,7 @@ class Worker(threading.Thread):
             else:
                 meter.busy_ns += made - started
             meter.results_in += 1
-            self._send(node.outlets, Result(frame))
+            self._send(node, Result(frame))
             frame.lease.release()
             del frame
             meter.results_out += 1
@@ -101,7 +109,8 @@ class Worker(threading.Thread):
     def _loop(self) -> None:
         node, stage, meter, now = self.node, self.node.work, self.node.meter, self._clock.now_ns
         assert isinstance(stage, Stage)
-        join = Join(node.carried, node.under_way() + _KEPT) if len(node.inlet.channels) > 1 else None
+        is_join = node.joins and len(node.inlet.channels) > 1
+        join = Join(node.carried, node.under_way() + _KEPT) if is_join else None
         waiting = now()
         try:
             for edge, result in node.inlet:
@@ -126,7 +135,7 @@ class Worker(threading.Thread):
             meter.busy_ns += done - started
             meter.latency.add(done - result.frame.timestamp_ns)
             if out is not None:
-                meter.results_out += self._pass_on(node.outlets, out)
+                meter.results_out += self._pass_on(node, out)
                 meter.wait_out_ns += now() - done
         finally:
             result.frame.lease.release()
@@ -142,18 +151,19 @@ class Worker(threading.Thread):
         for result in results:
             result.frame.lease.release()
 
-    def _pass_on(self, outlets: Sequence[Channel], out: Result | Iterable[Result]) -> int:
+    def _pass_on(self, node: Node, out: Result | Iterable[Result]) -> int:
         if isinstance(out, Result):
-            self._send(outlets, out)
+            self._send(node, out)
             return 1
         count = 0
         for result in out:
-            self._send(outlets, result)
+            self._send(node, result)
             count += 1
         return count
 
     @staticmethod
-    def _send(outlets: Sequence[Channel], result: Result) -> None:
+    def _send(node: Node, result: Result) -> None:
+        outlets = node.outlets if node.deal is None else (node.outlets[node.deal(result)],)
         if outlets:
             result.frame.lease.retain(len(outlets))
             for outlet in outlets:

@@ -59,19 +59,10 @@ class Lane:
 
 
 class Infer:
-    """A stage that adds one model's record to every ``every``-th result; the others pass without.
+    """A stage that adds one model's record to every ``every``-th result; the others pass without."""
 
-    Of several replicas, each takes every ``replicas``-th of those and lets the others pass, so that a join behind them
-    has every record again, in order. Files are worked on like that: two single-threaded runs of two frames keep two
-    cores busier than two threads that wait for each other at every node of one frame.
-
-    Args:
-        replica, replicas: which one of how many this is.
-    """
-
-    def __init__(self, name: str, lane: Lane, every: int = 1, replica: int = 0, replicas: int = 1) -> None:
+    def __init__(self, name: str, lane: Lane, every: int = 1) -> None:
         self.name, self._lane, self._every = name, lane, every
-        self._replica, self._replicas = replica, replicas
 
     def open(self) -> None:
         """Warms the engine up."""
@@ -79,28 +70,13 @@ class Infer:
 
     def process(self, result: Result) -> Result:
         """See :class:`~edgert.runtime.Stage`."""
-        turn, rest = divmod(result.frame.index, self._every)
-        if rest or turn % self._replicas != self._replica:
+        if result.frame.index % self._every:
             return result
         (record,) = self._lane.run(self._lane.fill(result.frame))
         return result.with_output(self.name, record)
 
     def close(self) -> None:
         """The engine belongs to the pipeline."""
-
-
-class Gather:
-    """What stands behind replicas: the join of its inlet has already put their records together."""
-
-    def open(self) -> None:
-        """Needs nothing."""
-
-    def process(self, result: Result) -> Result:
-        """Passes it on."""
-        return result
-
-    def close(self) -> None:
-        """Has nothing to give back."""
 
 
 class InferCrops:

@@ -2,5 +2,6 @@
 
 from edgert.backend.ort.compile import OrtBackend
 from edgert.backend.ort.function import Function
+from edgert.backend.ort.session import OrtEngine
 
-__all__ = ["Function", "OrtBackend"]
+__all__ = ["Function", "OrtBackend", "OrtEngine"]

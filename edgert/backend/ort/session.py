@@ -46,16 +46,44 @@ class OrtEngine:
 
     def session(self, profile: str | None = None) -> OrtSession:
         """A new set of bound tensors."""
-        name = profile or self.profiles[0]
-        if self._ort_session is None:
-            raise ModelError("the engine is closed", why="its memory was given back", where=self.path)
+        name, session = profile or self.profiles[0], self._open_session()
         if name not in self._profiles:
             raise ModelError(
                 f"no profile {name!r}{nearest(name, self.profiles)}",
                 where=self.path,
                 fix=f"profiles: {', '.join(self.profiles)}",
             )
-        return OrtSession(self._ort_session, self._profiles[name], self.path)
+        return OrtSession(session, self._profiles[name], self.path)
+
+    def _open_session(self) -> Any:
+        if self._ort_session is None:
+            raise ModelError("the engine is closed", why="its memory was given back", where=self.path)
+        return self._ort_session
+
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
+        """A run over the caller's own tensors, for engines that hand theirs to each other.
+
+        Args:
+            inputs, outputs: by name, of the shapes and dtypes of :attr:`inputs` and :attr:`outputs`, C-contiguous. They
+                are read and written in place, and must live as long as the run is used.
+
+        Returns:
+            What runs the engine once; blocks until done. For one thread at a time; raises BuildError.
+        """
+        session, path = self._open_session(), self.path
+        binding = session.io_binding()
+        for name, array in inputs.items():
+            _bind_array(binding.bind_input, name, array)
+        for name, array in outputs.items():
+            _bind_array(binding.bind_output, name, array)
+
+        def run() -> None:
+            try:
+                session.run_with_iobinding(binding)
+            except ort_errors() as error:
+                raise BuildError("ONNX Runtime failed while running", why=first_line(error), where=path) from error
+
+        return run
 
     def close(self) -> None:
         """Drops ONNX Runtime's session."""

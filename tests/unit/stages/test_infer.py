@@ -10,7 +10,7 @@ from edgert.backend import EngineOptions, Session, backend
 from edgert.config import CropConfig, InputConfig
 from edgert.runtime import Crops, Frame
 from edgert.stages.geometry import Geometry
-from edgert.stages.infer import Gather, Infer, InferCrops, Lane
+from edgert.stages.infer import Infer, InferCrops, Lane
 from edgert.stages.preprocess import Preprocessor
 from tests.helpers import models
 from tests.helpers.frames import detections, frame_of, result_of
@@ -62,22 +62,6 @@ def test_every_third_frame_is_looked_at_and_the_others_pass() -> None:
     stage = Infer("find", lane(Means()), every=3)
     found = ["find" in stage.process(result_of(flat(9, index))).outputs for index in range(7)]
     assert found == [True, False, False, True, False, False, True]
-
-
-@pytest.mark.parametrize("every", [1, 2, 3])
-def test_replicas_share_the_frames_and_together_leave_none_out(every: int) -> None:
-    replicas = [Infer("find", lane(Means()), every, replica, 3) for replica in range(3)]
-    gather = Gather()
-    for index in range(18):
-        frame = result_of(flat(10 * index, index), {"before": 1})
-        first, *others = (replica.process(frame) for replica in replicas)
-        for other in others:
-            first = first.merged(other)
-        taken = [r.process(frame).outputs.get("find", (None,))[0] for r in replicas]
-        assert len([value for value in taken if value is not None]) == (index % every == 0)
-        out = gather.process(first)
-        assert out.outputs.get("find", (None,))[0] == (10 * index if index % every == 0 else None)
-        assert out.outputs["before"] == 1
 
 
 class TestCrops:

@@ -1,0 +1,15 @@
+"""Config in, live objects out: the only place that knows everything."""
+
+from edgert.assemble.build import FILE_QUEUE, LIVE_QUEUE, Assembly, Callback, assemble
+from edgert.assemble.model import MOST_REPLICAS, STAGE_QUEUE, Bar
+
+__all__ = [
+    "FILE_QUEUE",
+    "LIVE_QUEUE",
+    "MOST_REPLICAS",
+    "STAGE_QUEUE",
+    "Assembly",
+    "Bar",
+    "Callback",
+    "assemble",
+]

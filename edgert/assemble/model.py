@@ -1,0 +1,177 @@
+"""The models of a pipeline: compiled once each, and made into what an ``infer`` stage runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from edgert.assemble.place import At, Cut, Placer, compiled
+from edgert.backend import Engine
+from edgert.board.host import core_count, share_cores
+from edgert.config import CropConfig, InferStage, ModelConfig, PipelineFile, PythonStage, PythonTask
+from edgert.config.flow import upstream
+from edgert.errors import EdgertError
+from edgert.graph.load import load
+from edgert.graph.model import Model
+from edgert.place.engine import SegmentedEngine
+from edgert.ready import build_engine, one_picture, picture_input
+from edgert.runtime import Stage
+from edgert.runtime.branch import Branch
+from edgert.stages.decode.base import Decoder
+from edgert.stages.decode.select import decoder_for
+from edgert.stages.infer import Infer, InferCrops, Lane
+from edgert.stages.infer_segment import FirstSegment, InferSegment, LastSegment, Pinned
+from edgert.stages.label import read_labels
+from edgert.stages.preprocess import Preprocessor
+from edgert.stages.region import check_classes
+
+Bar = Callable[[str, int, int], object]
+"""Called with what is being counted, how many are done and how many there are."""
+STAGE_QUEUE = 2
+"""Results that may wait between stages: one being made while one is taken."""
+SEGMENT_QUEUE = 1
+"""Between segments: enough that neither waits for a late thread, and one set of tensors less than two."""
+MOST_REPLICAS = 4
+"""Each has tensors of its own; beyond four, an engine gets more threads instead."""
+
+
+class Models:
+    """Engines of one assembly, by the model's name.
+
+    Args:
+        backend_name: runs every model on this backend, whatever the file says.
+    """
+
+    def __init__(self, file: PipelineFile, backend_name: str | None, bar: Bar | None) -> None:
+        self.file, self.config, self.directory = file, file.config, file.document.path.parent
+        self._backend_name, self._bar = backend_name, bar
+        self.engines: dict[str, Engine | SegmentedEngine] = {}
+        self._placer = Placer(file)
+
+    def branches(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
+        """What runs a stage: one branch, or several that frames are dealt to.
+
+        Args:
+            live: whether any source is.
+
+        Raises:
+            EdgertError: the model cannot be had, or does not fit its section, with its place in the file.
+        """
+        model = self._section(stage.infer)
+        try:
+            plan = self._placer.plan(stage.infer, model, stage, lambda: self._model(stage.infer, model))
+            if plan.cut is not None:
+                return [self._split(name, stage, model, plan.cut)]
+            return self._whole(name, stage, model, plan.whole, live)
+        except EdgertError as error:
+            raise self.file.located(error, self.file.where("models", stage.infer))  # noqa: B904 - with its place
+
+    def _section(self, name: str) -> ModelConfig:
+        config = self.config.models[name]
+        return config.model_copy(update={"backend": self._backend_name}) if self._backend_name else config
+
+    def _whole(
+        self, name: str, stage: InferStage, model: ModelConfig, placed: Sequence[At], live: bool
+    ) -> list[Branch]:
+        """The model on its accelerators, or as often as it suits the machine's threads."""
+        count = len(placed) or self._replicas(stage.infer, live)
+        threads = 1 if placed else self._threads(model) // count
+        stages = [self._infer(name, stage, model, self._engine(stage.infer, model, threads)) for _ in range(count)]
+        if not placed:
+            return [Branch((one,)) for one in stages]
+        return [Branch((Pinned(one, at.core),), at.weight) for one, at in zip(stages, placed, strict=True)]
+
+    def _infer(self, name: str, stage: InferStage, model: ModelConfig, engine: Engine) -> Stage:
+        lane = self._lane(stage, engine, model)
+        if stage.crop is None:
+            return Infer(name, lane, stage.every)
+        self.check_classes(name, stage.crop)
+        return InferCrops(name, lane, stage.crop, stage.every)
+
+    def _split(self, name: str, stage: InferStage, model: ModelConfig, cut: Cut) -> Branch:
+        """The segments of a cut model, each on its core."""
+        engine = self._segmented(stage.infer, cut)
+        chain = engine.chain(SEGMENT_QUEUE)
+        picture = picture_input({t.name: chain.tensors(0)[t.name] for t in engine.inputs}, str(model.onnx))
+        slots = [chain.tensors(slot)[picture] for slot in range(chain.slots)]
+        inputs = list({id(tensor): tensor for tensor in slots}.values())
+        preprocessors = [Preprocessor(model.input, tensor, str(model.onnx)) for tensor in inputs]
+        decoder = self._decoder(stage.infer, model, engine, preprocessors[0].network)
+        middle = [InferSegment(name, chain, number) for number in range(1, chain.segments - 1)]
+        stages: Sequence[Stage] = [
+            FirstSegment(name, chain, preprocessors, stage.every),
+            *middle,
+            LastSegment(name, chain, decoder, engine.batched),
+        ]
+        cores = [self._placer.core(segment.accelerator) for segment in engine.segments]
+        return Branch(tuple(Pinned(one, core) for one, core in zip(stages, cores, strict=True)))
+
+    def _segmented(self, name: str, cut: Cut) -> SegmentedEngine:
+        engine = self.engines.get(name)
+        if not isinstance(engine, SegmentedEngine):
+            engine = self.engines[name] = compiled(cut)
+        return engine
+
+    def _lane(self, stage: InferStage, engine: Engine, model: ModelConfig) -> Lane:
+        session = engine.session(stage.profile)
+        tensor = session.inputs[picture_input(session.inputs, str(model.onnx))]
+        preprocessor = Preprocessor(model.input, tensor, str(model.onnx))
+        decoder = self._decoder(stage.infer, model, engine, preprocessor.network)
+        return Lane(session, preprocessor, decoder, engine.batched)
+
+    def _decoder(
+        self, name: str, model: ModelConfig, engine: Engine | SegmentedEngine, network: tuple[int, int]
+    ) -> Decoder:
+        where = self.file.where("models", name, "task")
+        labels = read_labels(model.task.labels, where) if model.task.labels else ()
+        decoder = decoder_for(model.task, labels, where, self.directory)
+        if engine.outputs_known:
+            try:
+                decoder.check(one_picture(engine), network)
+            except EdgertError as error:
+                raise error.at(where)  # noqa: B904 - the same error, with its place
+        return decoder
+
+    def _engine(self, name: str, config: ModelConfig, threads: int) -> Engine:
+        engine = self.engines.get(name)
+        if engine is None or isinstance(engine, SegmentedEngine):
+            engine = self.engines[name] = build_engine(self._model(name, config), config, threads, self._batch(name))
+        return engine
+
+    def _model(self, name: str, config: ModelConfig) -> Model:
+        """The model in the precision asked for; as the file has it where nothing will be computed."""
+        if not config.is_converted:
+            return load(config.onnx)
+        from edgert.precision.ready import check_precision, in_precision  # most pipelines start without it
+
+        if config.backend == "null":
+            check_precision(config)
+            return load(config.onnx)
+        return in_precision(config, where=self.file.where("models", name), directory=self.directory, bar=self._bar)
+
+    def _threads(self, config: ModelConfig) -> int:
+        infers = [stage for stage in self.config.stages.values() if isinstance(stage, InferStage)]
+        return config.threads or share_cores(core_count(), len(infers))
+
+    def _replicas(self, name: str, live: bool) -> int:
+        """How many frames a model works on at a time: for files as many as it has threads, for cameras and crops one,
+        as waiting for a second frame would only add latency."""
+        users = [s for s in self.config.stages.values() if isinstance(s, InferStage) and s.infer == name]
+        if live or any(stage.crop is not None for stage in users):
+            return 1
+        return min(self._threads(self.config.models[name]), MOST_REPLICAS)
+
+    def _batch(self, model: str) -> int:
+        """Rows that a model of dynamic batch size is given: as many crops as any of its stages asks for."""
+        stages = self.config.stages.values()
+        crops = [s.crop.limit for s in stages if isinstance(s, InferStage) and s.infer == model and s.crop]
+        return max(crops, default=1)
+
+    def check_classes(self, name: str, crop: CropConfig) -> None:
+        """Holds the classes a stage crops to those that reach it, unless the user's own code may make others."""
+        before = [self.config.stages[other] for other in upstream(self.config.stages, name)]
+        tasks = [self.config.models[stage.infer].task for stage in before if isinstance(stage, InferStage)]
+        if any(isinstance(item, PythonStage | PythonTask) for item in (*before, *tasks)):
+            return
+        files = {task.labels for task in tasks if not isinstance(task, PythonTask) and task.labels}
+        labels = {label for file in files for label in read_labels(file)}
+        check_classes(crop, labels, self.file.where("stages", name, "crop"))

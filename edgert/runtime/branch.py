@@ -1,0 +1,54 @@
+"""The nodes that stand for one stage of the pipeline file: one, a chain of segments, or several branches of these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from edgert.runtime.deal import Dealer, Gather
+from edgert.runtime.edge import connect
+from edgert.runtime.stage import Stage
+from edgert.runtime.worker import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Stages one behind the other, and how many frames they get in comparison with the branches beside them."""
+
+    stages: tuple[Stage, ...]
+    weight: int = 1
+
+
+def branch_nodes(
+    name: str, branches: Sequence[Branch], streams: frozenset[str], capacity: int, every: int = 1
+) -> list[Node]:
+    """Connected nodes that together are the stage ``name``; the first takes its input, the last has its name.
+
+    One branch is a chain; several get a dealer before and a gather behind them. Those before the last are called
+    ``name:0``, ``name:1`` …
+
+    Args:
+        streams: the sources whose frames come this way.
+        capacity: results that may wait between two of the nodes.
+        every: frames between two that the branches work on.
+    """
+    count = sum(len(branch.stages) for branch in branches)
+    labels = iter([f"{name}:{number}" for number in range(count)])
+    if len(branches) == 1:
+        *before, last = branches[0].stages
+        nodes = [*(Node(next(labels), stage) for stage in before), Node(name, last)]
+        _link(nodes, streams, capacity)
+        return nodes
+    dealer = Dealer([branch.weight for branch in branches], every)
+    head = Node(f"{name}:deal", dealer, deal=dealer.branch)
+    gather = Node(name, Gather(dealer), joins=False)
+    chains = [[Node(next(labels), stage) for stage in branch.stages] for branch in branches]
+    for chain in chains:
+        _link([head, *chain, gather], streams, capacity)
+    return [head, *(node for chain in chains for node in chain), gather]
+
+
+def _link(nodes: Sequence[Node], streams: frozenset[str], capacity: int) -> None:
+    for before, after in pairwise(nodes):
+        connect(before, after, streams, capacity, "never")
