@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 from edgert.board.cpu import cpu_name, online_cores, present_cores
 from edgert.board.host import read_text
 from edgert.board.memory import system_memory
+from edgert.board.nvpmodel import current_mode
 from edgert.board.release import jetpack_of, l4t_version
+from edgert.errors import DeviceError
 
 if TYPE_CHECKING:
     from edgert.board.record import Board
@@ -41,6 +43,8 @@ class Machine:
         cores: cores that are switched on.
         cores_present: cores that there are.
         memory_bytes: what the kernel manages.
+        mode: name of the power mode; empty where there is none, or it is unknown.
+        mode_trouble: why the power mode is unknown although the machine has one; empty otherwise.
     """
 
     name: str
@@ -53,6 +57,8 @@ class Machine:
     cores: int
     cores_present: int
     memory_bytes: int
+    mode: str = ""
+    mode_trouble: str = ""
 
     @property
     def is_jetson(self) -> bool:
@@ -72,6 +78,7 @@ def detect(root: Path = Path("/")) -> Machine:
     l4t = l4t_version(root)
     is_jetson = bool(l4t) or any(word.startswith("nvidia,tegra") for word in compatible)
     board = _recognise(compatible, memory_bytes) if is_jetson else None
+    mode, mode_trouble = _mode(root) if is_jetson else ("", "")
     return Machine(
         name=board.name if board else UNKNOWN if is_jetson else HOST,
         board=board,
@@ -83,7 +90,17 @@ def detect(root: Path = Path("/")) -> Machine:
         cores=online_cores(root),
         cores_present=present_cores(root),
         memory_bytes=memory_bytes,
+        mode=mode,
+        mode_trouble=mode_trouble,
     )
+
+
+def _mode(root: Path) -> tuple[str, str]:
+    """Power mode, and why it is unknown: a damaged file must not keep the rest of the machine from being known."""
+    try:
+        return current_mode(root), ""
+    except DeviceError as error:
+        return "", f"{error.what}: {error.why}"
 
 
 def _recognise(compatible: tuple[str, ...], memory_bytes: int) -> Board | None:

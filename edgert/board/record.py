@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import yaml
 from pydantic import Field, ValidationError
@@ -18,8 +18,9 @@ from edgert.board.sound import contradictions
 from edgert.errors import ConfigError, nearest
 from edgert.shipped import data_folder
 
-__all__ = ["Board", "Mode", "Precision", "board", "boards", "find_board", "load_board"]
+__all__ = ["Board", "Mode", "Precision", "board", "board_file", "board_names", "boards", "find_board", "load_board"]
 
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _LIKE = "edgert boards orin-nx-16gb --yaml prints one to start from"
 
 
@@ -59,13 +60,20 @@ class Board(Part):
         Raises:
             ConfigError: this board has none of that name; the error lists those it has.
         """
-        asked = _bare(name)
-        found = next((mode for mode in self.modes if _bare(mode.name) == asked), None)
+        found = self._mode(name)
         if found is None:
             names = [mode.name for mode in self.modes]
             hint = nearest(name.upper(), names)
             raise ConfigError(f"{self.name} has no power mode {name!r}{hint}", fix=f"modes: {', '.join(names)}")
         return found
+
+    def has_mode(self, name: str) -> bool:
+        """Whether :meth:`mode` finds one of that name."""
+        return self._mode(name) is not None
+
+    def _mode(self, name: str) -> Mode | None:
+        asked = _bare(name)
+        return next((mode for mode in self.modes if _bare(mode.name) == asked), None)
 
     @property
     def usual_mode(self) -> Mode:
@@ -73,6 +81,24 @@ class Board(Part):
         if self.default_mode is not None:
             return self.mode(self.default_mode.name)
         return next((mode for mode in self.modes if not mode.unknown), self.modes[0])
+
+    @property
+    def peak_mode(self) -> Mode:
+        """Everything on, at the fastest clocks of its sections. What a box advertises; ``nvpmodel`` may have no such
+        mode, and power may not suffice for it."""
+        return Mode(
+            name="peak",
+            watts=None,
+            cpu_cores=self.cpu.cores,
+            cpu_mhz=self.cpu.max_mhz,
+            sms=self.gpu.sms,
+            gpu_mhz=self.gpu.max_mhz,
+            dla_cores=self.dla.cores,
+            dla_mhz=self.dla.max_mhz,
+            emc_mhz=self.memory.emc_max_mhz,
+            source="the maxima of this board's sections",
+            confidence="low",
+        )
 
     def bandwidth_gb_s(self, mode: Mode) -> float | None:
         """See :func:`edgert.board.rate.bandwidth_gb_s`."""
@@ -105,19 +131,29 @@ def load_board(path: Path) -> Board:
     return record
 
 
-@lru_cache(maxsize=1)
 def boards() -> tuple[Board, ...]:
     """All the boards that edgert knows, by name. Raises ConfigError when one of their files is damaged."""
-    return tuple(load_board(path) for path in sorted(data_folder("configs").glob("boards/*.yaml")))
+    return tuple(map(_shipped, board_names()))
+
+
+@lru_cache(maxsize=1)
+def board_names() -> tuple[str, ...]:
+    """Names of all the boards that edgert knows."""
+    return tuple(sorted(path.stem for path in data_folder("configs").glob("boards/*.yaml")))
 
 
 def board(name: str) -> Board:
     """The board of that name. Raises ConfigError for an unknown one."""
-    known = {record.name: record for record in boards()}
+    known = board_names()
     if name not in known:
         fix = f"boards: {', '.join(known)}; or the path of a board file of your own"
         raise ConfigError(f"no board {name!r}{nearest(name, known)}", fix=fix)
-    return known[name]
+    return _shipped(name)
+
+
+@cache
+def _shipped(name: str) -> Board:
+    return load_board(data_folder("configs") / "boards" / f"{name}.yaml")
 
 
 def find_board(text: str, directory: Path = Path()) -> Board:
@@ -130,11 +166,20 @@ def find_board(text: str, directory: Path = Path()) -> Board:
     Raises:
         ConfigError: no such board, or something is wrong with its file.
     """
-    if not text.endswith((".yaml", ".yml")) and "/" not in text:
-        return board(text)
+    return load_board(board_file(text, directory)) if _is_path(text) else board(text)
+
+
+def board_file(text: str, directory: Path = Path()) -> Path:
+    """The file of a board, whether or not it is there; arguments and errors as of :func:`find_board`."""
+    if not _is_path(text):
+        return data_folder("configs") / "boards" / f"{board(text).name}.yaml"
     path = Path(text).expanduser()
     there = directory / path
-    return load_board(path if not there.exists() and path.exists() else there)
+    return path if not there.exists() and path.exists() else there
+
+
+def _is_path(text: str) -> bool:
+    return text.endswith((".yaml", ".yml")) or "/" in text
 
 
 def _bare(name: str) -> str:
@@ -143,7 +188,7 @@ def _bare(name: str) -> str:
 
 def _compose(path: Path) -> yaml.Node | None:
     try:
-        return yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        return yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
     except FileNotFoundError as error:
         raise ConfigError(f"cannot read board file {path}", why="there is no such file", fix=_LIKE) from error
     except (OSError, UnicodeDecodeError) as error:

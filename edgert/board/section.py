@@ -67,7 +67,7 @@ class Sourced(Part):
     def origin(self, key: str) -> Origin:
         """Source and confidence of one number of this section."""
         own = (origin for origin in self.origins if key in origin.of)
-        return next(own, Origin(of=(key,), source=self.source, confidence=self.confidence, note=self.notes))
+        return next(own, Origin(of=(key,), source=self.source, confidence=self.confidence))
 
 
 class Match(Sourced):

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from edgert.cli.bench import bench
+from edgert.cli.boards import boards
 from edgert.cli.calibrate import calibrate
 from edgert.cli.check import check
 from edgert.cli.doctor import doctor
@@ -34,7 +35,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # its help pages cost a third of a second of imports
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (run, validate, schema, new, check, calibrate, quantize, doctor, inspect, bench):
+for verb in (run, validate, schema, new, check, calibrate, quantize, doctor, inspect, boards, bench):
     app.command()(verb)
 app.command("eval")(evaluate)  # a function of that name would hide Python's
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from edgert.artifact import cache_folder
+from edgert.board import Machine
 from edgert.board.host import core_count, core_quota
 from edgert.board.memory import system_memory
 from edgert.doctor.finding import Evidence, Finding
@@ -37,7 +38,7 @@ def edgert(evidence: Evidence) -> Finding:
 
 
 def board(evidence: Evidence) -> Finding:
-    """Board, L4T and JetPack."""
+    """Board, L4T, JetPack and power mode."""
     here = evidence.machine
     if not here.is_jetson:
         system = f"{platform.system()} {platform.machine()}"
@@ -48,11 +49,22 @@ def board(evidence: Evidence) -> Finding:
         detail = f"a Jetson that edgert does not know, {release}; its device tree says {words}"
         fix = "name the nearest one in the pipeline file, e.g. board: orin-nx-16gb"
         return Finding("board", "optional", detail, fix)
-    detail = f"{here.board.title} ({here.name}), {release}"
+    detail = f"{here.board.title} ({here.name}), {release}{_power_mode(here)}"
+    if here.mode_trouble:
+        return Finding("board", "optional", detail, "sudo nvpmodel -q says the power mode, or what is wrong with it")
     if not here.l4t:
         fix = "in a container: docker run --volume /etc/nv_tegra_release:/etc/nv_tegra_release:ro ..."
         return Finding("board", "optional", detail, fix)
     return Finding("board", "yes", detail)
+
+
+def _power_mode(here: Machine) -> str:
+    if here.mode_trouble:
+        return f", power mode unknown: {here.mode_trouble}"
+    if not here.mode:
+        return ""
+    known = here.board is not None and here.board.has_mode(here.mode)
+    return f", power mode {here.mode}" + ("" if known else " (none that edgert has clocks of)")
 
 
 def cpu(evidence: Evidence) -> Finding:

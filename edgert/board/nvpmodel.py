@@ -1,0 +1,165 @@
+"""The power mode a Jetson is in, without rights and without starting a program.
+
+``nvpmodel`` keeps the modes of a board in ``/etc/nvpmodel.conf``, whose format its own header explains, and the number
+of the current one in ``/var/lib/nvpmodel/status``. Numbers mean something within one such file only: 0 is ``MAXN`` on
+one board and ``15W`` on another. What leaves this module are names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgert.errors import DeviceError
+
+_CONF = "etc/nvpmodel.conf"
+_STATUS = "var/lib/nvpmodel/status"
+_HEADER = re.compile(r"<\s*(POWER_MODEL|PM_CONFIG)\b([^>]*)(>?)")
+_FIELD = re.compile(r"(\w+)\s*=\s*(\S+)")
+_CURRENT = re.compile(r"\bpmode:(\S+)")
+_ANSWER = re.compile(r"^NV Power Mode:\s*(\S+)", re.MULTILINE)
+_DAMAGED = "the file comes with nvidia-l4t-nvpmodel: apt install --reinstall nvidia-l4t-nvpmodel"
+_ASK = "sudo nvpmodel -p --verbose lists the modes, sudo nvpmodel -m NUMBER sets one"
+
+
+@dataclass(frozen=True, slots=True)
+class PowerModes:
+    """The modes of one ``nvpmodel`` file.
+
+    Attributes:
+        path: the file, for errors.
+        names: number → name.
+        default: name of the mode that the system boots into at first; empty where the file does not say.
+    """
+
+    path: str
+    names: dict[int, str]
+    default: str
+
+    def name(self, number: int, where: str) -> str:
+        """The name of a number that stands in ``where``. Raises DeviceError for one that the file does not have."""
+        if number not in self.names:
+            known = ", ".join(f"{number}: {name}" for number, name in self.names.items())
+            raise DeviceError(f"no power mode {number} in {self.path}", why=f"it has {known}", where=where, fix=_ASK)
+        return self.names[number]
+
+
+def current_mode(root: Path = Path("/")) -> str:
+    """Name of the power mode, such as ``"15W"``; empty where there is no nvpmodel, or no mode was ever set.
+
+    Raises:
+        DeviceError: one of the two files is there and cannot be read or understood.
+    """
+    status, modes = _text(root / _STATUS), power_modes(root)
+    if status is None or modes is None:
+        return ""
+    match = _CURRENT.search(status)
+    if match is None or not _is_number(match[1]):
+        raise DeviceError(
+            f"/{_STATUS} does not say the power mode",
+            why=f"expected pmode:NUMBER; it says {status.strip()[:60]!r}",
+            where=f"/{_STATUS}",
+            fix=_ASK,
+        )
+    return modes.name(int(match[1]), f"/{_STATUS}")
+
+
+def power_modes(root: Path = Path("/")) -> PowerModes | None:
+    """The modes of the machine under ``root``; None where there is no such file, or no telling which of several.
+
+    Raises:
+        DeviceError: the file cannot be read or understood.
+    """
+    path = _conf(root)
+    text = None if path is None else _text(path)
+    return None if path is None or text is None else parse_conf(text, f"/{path.relative_to(root)}")
+
+
+def parse_conf(text: str, path: str) -> PowerModes:
+    """The modes that an ``nvpmodel`` file defines.
+
+    Raises:
+        DeviceError: it defines none, a heading is broken, two modes have one number or one name, or the default is
+            none of them.
+    """
+    names: dict[int, str] = {}
+    default: tuple[str, str] | None = None
+    for line, kind, fields in _headings(text, path):
+        where = f"{path}:{line}"
+        if kind == "PM_CONFIG":
+            default = (fields.get("DEFAULT", ""), where)
+            continue
+        number, name = fields.get("ID", ""), fields.get("NAME", "")
+        if not _is_number(number) or not name:
+            raise _damaged(path, "a POWER_MODEL needs ID=NUMBER and NAME=NAME", where)
+        if int(number) in names or name in names.values():
+            raise _damaged(path, f"power mode ID={number} NAME={name} stands twice", where)
+        names[int(number)] = name
+    if not names:
+        raise _damaged(path, "it defines no POWER_MODEL", path)
+    return PowerModes(path, names, _default(path, names, default))
+
+
+def parse_query(text: str) -> str:
+    """Name of the mode in what ``nvpmodel -q`` printed. Raises DeviceError where it printed none."""
+    match = _ANSWER.search(text)
+    if match is None:
+        said = text.strip().splitlines()
+        raise DeviceError(
+            "nvpmodel -q did not say the power mode",
+            why=f"it said {said[-1]!r}" if said else "it said nothing",
+            fix=_ASK,
+        )
+    return match[1]
+
+
+def _headings(text: str, path: str) -> Iterator[tuple[int, str, dict[str, str]]]:
+    """Line, kind and fields of each ``< POWER_MODEL … >`` and ``< PM_CONFIG … >``; comments do not count."""
+    for line, content in enumerate(text.splitlines(), 1):
+        match = _HEADER.match(content.strip())
+        if match is None:
+            continue
+        if not match[3]:
+            raise _damaged(path, f"{content.strip()!r} has no closing >", f"{path}:{line}")
+        yield line, match[1], dict(_FIELD.findall(match[2]))
+
+
+def _default(path: str, names: dict[int, str], written: tuple[str, str] | None) -> str:
+    if written is None:
+        return ""
+    number, where = written
+    if not _is_number(number) or int(number) not in names:
+        raise _damaged(path, f"PM_CONFIG DEFAULT={number} is none of its modes", where)
+    return names[int(number)]
+
+
+def _conf(root: Path) -> Path | None:
+    """``/etc/nvpmodel.conf``, a link seen from ``root``; where it is missing, the only file it could point at."""
+    conf = root / _CONF
+    if conf.is_symlink():
+        target = conf.readlink()
+        return root / target.relative_to("/") if target.is_absolute() else conf.parent / target
+    if conf.exists():
+        return conf
+    others = list((root / "etc/nvpmodel").glob("nvpmodel_*.conf"))
+    return others[0] if len(others) == 1 else None
+
+
+def _text(path: Path) -> str | None:
+    """What a file says; None where there is none."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DeviceError(f"cannot read {path}", why=str(error), where=str(path)) from error
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _damaged(path: str, why: str, where: str) -> DeviceError:
+    return DeviceError(f"cannot understand {path}", why=why, where=where, fix=_DAMAGED)

@@ -1,0 +1,209 @@
+"""Boards and their power modes as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from edgert.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from edgert.board.mode import Mode
+    from edgert.board.record import Board, Precision
+    from edgert.board.section import Dla, Gpu
+
+_UNKNOWN = "?"
+_NONE = "–"
+LIST = ("board", "SoC", "memory", "GB/s", "GPU SMs @ MHz", "INT8 TOPS", "DLA INT8 TOPS", "modes", "JetPack", "title")
+"""What a list of boards shows."""
+LEGEND = "TOPS are dense, clocks upper limits; ? is unknown, – is not there."
+_WIDE = 130  # columns that the list needs with the boards' titles
+
+
+def show_list(console: Console, boards: Iterable[Board]) -> None:
+    """One row per board, at its fastest clocks; without titles where they do not fit."""
+    shown = len(LIST) if console.width >= _WIDE else len(LIST) - 1
+    table = _table(LIST[:shown])
+    for board in boards:
+        table.add_row(*list_row(board)[:shown])
+    console.print(table)
+    console.print(f"[dim]{LEGEND} edgert boards NAME shows the power modes.[/]")
+
+
+def show_board(console: Console, board: Board) -> None:
+    """What a board has, and a row per power mode."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, text in facts(board):
+        grid.add_row(name, escape(text))
+    table = _table(mode_headings(board))
+    for mode in board.modes:
+        table.add_row(*(escape(cell) for cell in mode_row(board, mode)))
+    console.print(grid)
+    console.print()
+    console.print(table)
+    for line in (LEGEND, *remarks(board)):
+        console.print(f"[dim]{escape(line)}[/]")
+
+
+def show_sources(console: Console, board: Board) -> None:
+    """Every number of a board with its confidence and the number of its source; then the sources, in full."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from edgert.board.sheet import numbers
+
+    table = Table(
+        "number", "value", "confidence", "source", "note", box=None, padding=(0, 2, 0, 0), header_style="bold"
+    )
+    cited: dict[str, int] = {}
+    for number in numbers(board):
+        origin = number.origin
+        mark = cited.setdefault(origin.source, len(cited) + 1)
+        table.add_row(number.key, escape(_value(number.value)), origin.confidence, str(mark), escape(origin.note))
+    console.print()
+    console.print(table)
+    console.print()
+    for source, mark in cited.items():
+        console.print(f"{mark:>3} {escape(source)}", soft_wrap=True)
+
+
+def _table(headings: Iterable[str]) -> Table:
+    from rich.table import Table
+
+    table = Table(*headings, box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in table.columns[:-1]:
+        column.no_wrap = True
+    return table
+
+
+def list_row(board: Board) -> tuple[str, ...]:
+    """The cells of a board under :data:`LIST`."""
+    peak = board.peak_mode
+    is_known = any(not mode.unknown for mode in board.modes)
+    return (
+        board.name,
+        board.soc,
+        _memory(board.memory.bytes),
+        _number(board.bandwidth_gb_s(peak)),
+        f"{board.gpu.sms} @ {_exact(board.gpu.max_mhz)}",
+        _tops(board, peak, "int8"),
+        _dla_tops(board, peak),
+        str(len(board.modes)) if is_known else _UNKNOWN,
+        ", ".join(map(str, board.jetpack.majors)),
+        board.title,
+    )
+
+
+def mode_headings(board: Board) -> tuple[str, ...]:
+    """What a table of the board's power modes shows."""
+    dla = ("DLA MHz", "DLA INT8 TOPS") if board.dla.cores else ()
+    return ("mode", "W", "CPU cores @ MHz", "GPU SMs @ MHz", "GPU INT8 / FP16 TOPS", *dla, "GB/s")
+
+
+def mode_row(board: Board, mode: Mode) -> tuple[str, ...]:
+    """The cells of a power mode under :func:`mode_headings`."""
+    is_default = board.default_mode is not None and board.mode(board.default_mode.name) is mode
+    dla = (_dla_clocks(mode), _dla_tops(board, mode)) if board.dla.cores else ()
+    return (
+        f"{mode.name} *" if is_default else mode.name,
+        _NONE if mode.watts is None else f"{mode.watts:g}",
+        f"{_exact(mode.cpu_cores)} @ {_exact(mode.cpu_mhz)}",
+        f"{_exact(mode.sms)} @ {_exact(mode.gpu_mhz)}",
+        f"{_tops(board, mode, 'int8')} / {_tops(board, mode, 'fp16')}",
+        *dla,
+        _number(board.bandwidth_gb_s(mode)),
+    )
+
+
+def facts(board: Board) -> Iterable[tuple[str, str]]:
+    """What a board has, whatever the power mode."""
+    cpu, memory = board.cpu, board.memory
+    yield "board", f"{board.title} ({board.name}), {board.soc}"
+    yield "memory", f"{_memory(memory.bytes)} {memory.type}, {memory.bus_bits} bit at {memory.emc_max_mhz:g} MHz"
+    yield "GPU", _gpu(board.gpu)
+    yield "CPU", f"{_count(cpu.cores, 'core')}, {cpu.model}, {_exact(cpu.max_mhz)} MHz"
+    yield "DLA", _dla(board.dla)
+    yield "JetPack", ", ".join(map(str, board.jetpack.majors))
+    if board.advertised is not None:
+        sparse = "sparse" if board.gpu.sparse_speedup > 1 else "dense"
+        both = ", GPU and DLA together" if board.dla.cores else ""
+        yield "advertised", f"{board.advertised.tops:g} TOPS ({sparse} INT8{both})"
+
+
+def remarks(board: Board) -> Iterable[str]:
+    """What to know about the table of power modes."""
+    if board.default_mode is not None:
+        sure = "" if board.default_mode.confidence == "high" else f" ({board.default_mode.confidence} confidence)"
+        yield f"* boots into this one{sure}."
+    yield from (f"{mode.name} ({mode.confidence} confidence): {mode.notes}" for mode in board.modes if mode.notes)
+
+
+def _gpu(gpu: Gpu) -> str:
+    return (
+        f"{gpu.architecture}, compute {gpu.compute}, {_count(gpu.sms, 'SM')}, {gpu.cuda_cores} CUDA cores, "
+        f"{gpu.tensor_cores} tensor cores, {_exact(gpu.max_mhz)} MHz"
+    )
+
+
+def _dla(dla: Dla) -> str:
+    if not dla.cores:
+        return "none"
+    text = f"{_count(dla.cores, 'core')} of generation {dla.generation}, {_exact(dla.max_mhz)} MHz"
+    shared = "shared" if dla.sram_shared else "each"
+    return f"{text}, {_memory(dla.sram_bytes)} SRAM {shared}" if dla.sram_bytes else text
+
+
+def _tops(board: Board, mode: Mode, precision: Precision) -> str:
+    rate = getattr(board.gpu.ops_per_clock, precision)
+    return _NONE if rate is None else _number(board.gpu_tops(mode, precision))
+
+
+def _dla_tops(board: Board, mode: Mode) -> str:
+    return _cores([_number(board.dla_tops(mode, "int8", core)) for core in range(mode.dla_cores)])
+
+
+def _dla_clocks(mode: Mode) -> str:
+    return _cores([_exact(mode.dla_clock_mhz(core)) for core in range(mode.dla_cores)])
+
+
+def _cores(texts: list[str]) -> str:
+    """``2 × 10.1``, or ``10.1 + 1.9`` where the cores differ."""
+    if not texts:
+        return _NONE
+    return " + ".join(texts) if len(set(texts)) > 1 else f"{len(texts)} × {texts[0]}"
+
+
+def _memory(size_bytes: float) -> str:
+    return format_bytes(size_bytes).replace(".0 ", " ")
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _number(value: float | None) -> str:
+    """A speed: one decimal from 10 on, two below."""
+    return _UNKNOWN if value is None else f"{value:.{1 if value >= 10 else 2}f}"
+
+
+def _exact(value: float | None) -> str:
+    """A clock or a count, as its file has it."""
+    return _UNKNOWN if value is None else f"{value:g}"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_value(item)}" for key, item in value.items())
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    if isinstance(value, float):
+        return f"{value:g}"
+    return _UNKNOWN if value is None else str(value)

@@ -1,0 +1,58 @@
+"""``edgert boards``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from edgert.cli.option import DebugOption, JsonOption, write_json
+
+_WIDTH = 140  # of tables that no terminal shows
+
+
+def boards(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[BOARD]", help="Its name, or a board file of your own; all when left out.")
+    ] = None,
+    sources: Annotated[bool, typer.Option("--sources", help="Every number with its source and confidence.")] = False,
+    yaml: Annotated[bool, typer.Option("--yaml", help="Print the board's file, to make your own from it.")] = False,
+    json: JsonOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Say what boards edgert knows, and what their power modes leave of them.
+
+    Examples:
+
+        edgert boards
+
+        edgert boards orin-nx-16gb --sources
+
+        edgert boards orin-nx-16gb --yaml > my-board.yaml    # change its name, too
+
+        edgert boards ./my-board.yaml
+    """
+    from rich.console import Console
+
+    from edgert.board.record import board_file, find_board
+    from edgert.board.record import boards as all_boards
+    from edgert.board.sheet import data_sheet
+    from edgert.cli.board_table import show_board, show_list, show_sources
+
+    if name is None and (sources or yaml):
+        raise typer.BadParameter("name a board, too", param_hint="--sources" if sources else "--yaml")
+    found = all_boards() if name is None else (find_board(name),)
+    if name is not None and yaml:
+        typer.echo(board_file(name).read_text(encoding="utf-8"), nl=False)
+        return
+    console = Console(stderr=str(json) == "-", highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDTH
+    if name is None:
+        show_list(console, found)
+    else:
+        show_board(console, found[0])
+    if sources:
+        show_sources(console, found[0])
+    if json is not None:
+        write_json([data_sheet(board) for board in found] if name is None else data_sheet(found[0]), json)
