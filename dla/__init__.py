@@ -1,9 +1,47 @@
 """What NVIDIA's deep-learning accelerator (DLA) can run, and nothing else.
 
+:func:`check` asks the rules about one node, :func:`check_graph` about a whole graph; :func:`regions` grows what may run
+into few segments, each one loadable; :func:`summarise` counts. ``RULES`` and ``LIMITS`` hold every rule and limit with
+the public page it was read on.
+
 Standard library only; imports nothing from edgert.
 """
 
-from dla.release import supported_by
-from dla.verdict import Verdict
+from dla.cbuf import banks
+from dla.check import check, check_graph
+from dla.limit import LIMITS, Limit
+from dla.node import Node, Tensor
+from dla.region import MAX_LOADABLES, Region, regions
+from dla.release import ORIN, XAVIER, supported_by
+from dla.rule import Rule
+from dla.summary import Reason, Summary, summarise
+from dla.table import LAYERS, RULES
+from dla.target import PRECISIONS, Precision, Target
+from dla.verdict import Answer, Verdict
 
-__all__ = ["Verdict", "supported_by"]
+__all__ = [
+    "LAYERS",
+    "LIMITS",
+    "MAX_LOADABLES",
+    "ORIN",
+    "PRECISIONS",
+    "RULES",
+    "XAVIER",
+    "Answer",
+    "Limit",
+    "Node",
+    "Precision",
+    "Reason",
+    "Region",
+    "Rule",
+    "Summary",
+    "Target",
+    "Tensor",
+    "Verdict",
+    "banks",
+    "check",
+    "check_graph",
+    "regions",
+    "summarise",
+    "supported_by",
+]

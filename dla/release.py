@@ -15,6 +15,7 @@ from dla.verdict import Verdict
 XAVIER, ORIN = 1, 2
 """Generations of the DLA."""
 
+RULE = "release"
 _LAST_10 = (10, 7)
 _FIRST_11 = (11, 4, 1)
 _LAST_XAVIER = (8, 5)  # JetPack 5, where Xavier ends
@@ -26,19 +27,22 @@ def supported_by(tensorrt: str, generation: int) -> Verdict:
     Raises:
         ValueError: that is no version number.
     """
-    version = _numbers(tensorrt)
+    version = version_numbers(tensorrt)
     if generation == XAVIER and version[:2] > _LAST_XAVIER:
-        return Verdict("no", f"TensorRT {tensorrt} does not support Xavier", "use JetPack 5, whose TensorRT is 8.5")
+        reason = f"TensorRT {tensorrt} does not support Xavier"
+        return Verdict("no", RULE, reason, "use JetPack 5, whose TensorRT is 8.5")
     if version[:2] <= _LAST_10:
-        return Verdict("yes", f"TensorRT {tensorrt} can use it, with INT8 scales from a calibration cache")
+        return Verdict("yes", RULE, f"TensorRT {tensorrt} can use it, with INT8 scales from a calibration cache")
     if version < _FIRST_11:
         fix = "use JetPack 6 (TensorRT 10.3), or JetPack 7.2.2 with TensorRT 11.4.1 or later on AGX Orin"
-        return Verdict("no", f"TensorRT {tensorrt} has no DLA: support ends at 10.7 and resumes at 11.4.1", fix)
+        return Verdict("no", RULE, f"TensorRT {tensorrt} has no DLA: support ends at 10.7 and resumes at 11.4.1", fix)
     reason = f"TensorRT {tensorrt} can use it on AGX Orin, with strongly typed networks only"
-    return Verdict("verify", f"{reason}; other Orin modules are not named", "see what the builder says: num_DLA_cores")
+    fix = "see what the builder says: num_DLA_cores"
+    return Verdict("verify", RULE, f"{reason}; other Orin modules are not named", fix)
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def version_numbers(version: str) -> tuple[int, ...]:
+    """``"10.3"`` → ``(10, 3, 0)``. Raises ValueError."""
     match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
     if match is None:
         raise ValueError(f"expected a version number like 10.3.0, got {version!r}")

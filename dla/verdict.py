@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+Answer = Literal["yes", "no", "verify"]
+FOLDED = "folded"
+"""Rule of a node that leaves no layer behind: it costs nothing, wherever its neighbours run."""
+
+SEVERITY: tuple[Answer, ...] = ("no", "verify", "yes")
+"""Answers, the one that settles it first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,10 +20,44 @@ class Verdict:
 
     Attributes:
         answer: ``verify`` where public sources do not settle it and only the device can.
+        rule: which rule spoke last, ``"conv.kernel"``; the layer's name where none objected.
         reason: why, in words.
         fix: what would change the answer; empty for ``yes`` and where nothing would.
     """
 
-    answer: Literal["yes", "no", "verify"]
+    answer: Answer
+    rule: str
     reason: str
     fix: str = ""
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether the node is gone before anything runs."""
+        return self.rule == FOLDED
+
+
+def no(reason: str, fix: str = "") -> Verdict:
+    """A refusal; whoever asked puts the rule's name in."""
+    return Verdict("no", "", reason, fix)
+
+
+def verify(reason: str, fix: str = "see whether the device takes it: config.can_run_on_DLA") -> Verdict:
+    """An open question."""
+    return Verdict("verify", "", reason, fix)
+
+
+def note(reason: str) -> Verdict:
+    """Yes, and something worth knowing."""
+    return Verdict("yes", "", reason)
+
+
+def worst(verdicts: Sequence[Verdict]) -> Verdict:
+    """One verdict of several: a refusal beats a doubt beats a yes; all that say the same are heard.
+
+    Args:
+        verdicts: at least one.
+    """
+    answer = min((verdict.answer for verdict in verdicts), key=SEVERITY.index)
+    same = [verdict for verdict in verdicts if verdict.answer == answer]
+    reasons, fixes = (dict.fromkeys(texts) for texts in ((v.reason for v in same), (v.fix for v in same)))
+    return Verdict(answer, same[0].rule, "; ".join(filter(None, reasons)), "; ".join(filter(None, fixes)))

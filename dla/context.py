@@ -1,0 +1,151 @@
+"""Rules that look at a node's neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from dla.limit import ELEMENTWISE, GUIDE, HEADER, ISSUE_RESHAPE, TYPED
+from dla.node import Node, data_inputs, data_tensors
+from dla.rules.absent import INSTEAD
+from dla.rules.general import COMPARISONS
+from dla.target import Target
+from dla.verdict import Verdict
+from dla.wiring import Wiring
+
+_JOINTS = ("Slice", "Split", "Concat")
+_ONE_RANGE = ("Concat", "MaxPool", "AveragePool")
+_LIKE_RANGES = ("Add", "Sub", "Mul", "Sum", "Max", "Min")
+_SHARE_FIX = "give them one scale: edgert quantize --for dla does"
+
+Found = Iterator[tuple[int, Verdict]]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A graph with the verdicts of its nodes so far.
+
+    Attributes:
+        verdicts: one per node; they change while the rules are asked.
+        wiring: edges between the nodes, with folded ones looked through.
+        scaled: tensors with an INT8 scale, or a mapping to the scales themselves; None where not known.
+    """
+
+    nodes: Sequence[Node]
+    verdicts: Sequence[Verdict]
+    target: Target
+    scaled: Collection[str] | None
+    wiring: Wiring
+
+    def places(self, *ops: str) -> Iterator[tuple[int, Node]]:
+        """Nodes of these operators that remain."""
+        for place, node in enumerate(self.nodes):
+            if node.op in ops and not self.wiring.folded[place]:
+                yield place, node
+
+    def lacks_scale(self, place: int) -> bool:
+        """Whether a node that might run on the DLA has a tensor without INT8 scale."""
+        if self.scaled is None or self.wiring.folded[place] or self.verdicts[place].answer == "no":
+            return False
+        return any(tensor.name not in self.scaled for tensor in data_tensors(self.nodes[place]))
+
+    def scales(self, names: Sequence[str]) -> set[float]:
+        """The different INT8 scales of tensors, as far as they are known and matter."""
+        known = self.scaled if self.target.is_int8 and isinstance(self.scaled, Mapping) else {}
+        return {float(known[name]) for name in names if name in known}
+
+
+@dataclass(frozen=True, slots=True)
+class ContextRule:
+    """As :class:`~dla.rule.Rule`; ``test`` yields the place of a node and what is said about it."""
+
+    name: str
+    source: str
+    about: str
+    test: Callable[[Context], Found]
+
+
+def beside(context: Context) -> Found:
+    """A Reshape does not touch a Slice or Concat."""
+    wiring = context.wiring
+    for place, _ in context.places("Reshape"):
+        touching = (*wiring.before[place], *wiring.after[place])
+        joint = next((context.nodes[other] for other in touching if context.nodes[other].op in _JOINTS), None)
+        if joint is not None:
+            reason = f"it stands directly beside {joint.op} {joint.name}, which the DLA refuses"
+            yield place, Verdict("no", "context.reshape", reason, "move the reshape out of the network")
+
+
+def comparison(context: Context) -> Found:
+    """A comparison is followed by a cast, and by nothing else."""
+    for place, _ in context.places(*COMPARISONS):
+        readers = context.wiring.after[place]
+        casts = [reader for reader in readers if context.nodes[reader].op == "Cast"]
+        if not casts:
+            reason = "its result must be cast to FP16 or INT8 immediately"
+            yield place, Verdict("no", "context.comparison", reason, "put a Cast to float behind it")
+        elif len(readers) > 1:
+            yield place, Verdict("verify", "context.comparison", "more than its cast reads the result")
+
+
+def cast(context: Context) -> Found:
+    """A cast goes where the comparison before it goes."""
+    for place, node in context.places("Cast"):
+        sources = context.wiring.before[place]
+        if any(context.nodes[one].op in COMPARISONS and context.verdicts[one].answer != "no" for one in sources):
+            continue
+        yield place, Verdict("no", "context.cast", "there is no comparison on the DLA before it", INSTEAD[node.op])
+
+
+def one_scale(context: Context) -> Found:
+    """In INT8, what a Concat or pooling reads and writes has one scale."""
+    for place, node in context.places(*_ONE_RANGE):
+        scales = context.scales([tensor.name for tensor in data_tensors(node)])
+        if len(scales) > 1:
+            reason = f"what it reads and writes must have one scale, these have {len(scales)}"
+            yield place, Verdict("no", "context.scale", reason, _SHARE_FIX)
+
+
+def like_scales(context: Context) -> Found:
+    """In INT8, the operands of a sum or product should have one scale."""
+    for place, node in context.places(*_LIKE_RANGES):
+        if len(context.scales([tensor.name for tensor in data_inputs(node)])) > 1:
+            reason = "its operands have two scales; the larger is used for both"
+            yield place, Verdict("verify", "context.operands", reason, _SHARE_FIX)
+
+
+def degraded(context: Context) -> Found:
+    """In a typed network, one tensor without a scale takes its whole region out of INT8."""
+    if not (context.target.is_typed and context.target.is_int8):
+        return
+    lacking = [place for place in range(len(context.nodes)) if context.lacks_scale(place)]
+    for place in _region_of(context, lacking):
+        reason = f"its region holds {context.nodes[lacking[0]].name}, which lacks an INT8 scale"
+        yield place, Verdict("verify", "context.region", reason, "calibrate every tensor: edgert quantize --for dla")
+
+
+def _region_of(context: Context, places: Sequence[int]) -> list[int]:
+    """Nodes that would run on the DLA and hang together with one of these; without these themselves."""
+    reached, waiting = set(places), list(places)
+    while waiting:
+        place = waiting.pop()
+        for other in (*context.wiring.before[place], *context.wiring.after[place]):
+            if other not in reached and context.verdicts[other].answer == "yes":
+                reached.add(other)
+                waiting.append(other)
+    return sorted(reached - set(places))
+
+
+def _rule(name: str, source: str, test: Callable[[Context], Found]) -> ContextRule:
+    return ContextRule(f"context.{name}", source, (test.__doc__ or "").strip(), test)
+
+
+CONTEXT = (
+    _rule("reshape", ISSUE_RESHAPE, beside),
+    _rule("comparison", ELEMENTWISE, comparison),
+    _rule("cast", ELEMENTWISE, cast),
+    _rule("scale", GUIDE, one_scale),
+    _rule("operands", HEADER, like_scales),
+    _rule("region", TYPED, degraded),
+)
+"""All of them, in the order in which they are asked."""

@@ -1,0 +1,74 @@
+"""Every numeric limit, with the public page it stands on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+GUIDE = "https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/dla-layer-restrictions.html"
+HEADER = "https://github.com/NVIDIA/TensorRT/blob/main/include/NvInfer.h"
+GUIDE_84 = "https://github.com/HeKun-NVIDIA/TensorRT-Developer_Guide_in_Chinese"
+MATRIX = "https://github.com/NVIDIA/Deep-Learning-Accelerator-SW/blob/main/operators/README.md"
+ELEMENTWISE = "https://docs.nvidia.com/deeplearning/tensorrt/archives/tensorrt-1030/operators/docs/ElementWise.html"
+REDUCE = "https://docs.nvidia.com/deeplearning/tensorrt/operators/docs/Reduce.html"
+TYPED = "https://docs.nvidia.com/deeplearning/tensorrt/11.4.1/inference-library/dla-strongly-typed-networks.html"
+ISSUE_QDQ = "https://github.com/NVIDIA/TensorRT/issues/2222"
+ISSUE_RESHAPE = "https://github.com/NVIDIA-AI-IOT/jetson_dla_tutorial/issues/3"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A closed range of whole numbers, and who says so."""
+
+    low: int
+    high: int
+    source: str
+
+    def __contains__(self, value: int) -> bool:
+        return self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        return f"{self.low} to {self.high}"
+
+
+LIMITS: Mapping[str, Limit] = MappingProxyType(
+    {
+        "general.batch": Limit(1, 4096, GUIDE),
+        "general.dimension": Limit(1, 8192, GUIDE),
+        "general.loadables": Limit(0, 16, GUIDE),
+        "conv.kernel": Limit(1, 32, GUIDE),
+        "conv.stride": Limit(1, 8, GUIDE),
+        "conv.padding": Limit(0, 31, GUIDE),
+        "conv.dilation": Limit(1, 32, GUIDE),
+        "conv.channels": Limit(1, 8192, GUIDE),
+        "conv.groups": Limit(1, 8192, GUIDE),
+        "conv.cbuf": Limit(0, 16, GUIDE_84),
+        "deconv.kernel": Limit(1, 32, HEADER),
+        "deconv.stride": Limit(1, 32, HEADER),
+        "deconv.square": Limit(1, 22, HEADER),
+        "deconv.channels": Limit(1, 8192, HEADER),
+        "pool.window": Limit(1, 8, HEADER),
+        "pool.stride": Limit(1, 16, HEADER),
+        "pool.padding": Limit(0, 7, HEADER),
+        "clip.ceiling": Limit(1, 127, GUIDE),
+        "resize.nearest": Limit(1, 32, HEADER),
+        "resize.linear": Limit(1, 4, HEADER),
+        "softmax.exact": Limit(1, 8192, HEADER),
+        "softmax.approximate": Limit(1, 1024, HEADER),
+    }
+)
+"""Rule → what it allows."""
+
+DECONV_LONG = (64, 96, 128)
+"""Lengths that one side of a deconvolution's kernel and stride may have where the other is 1; NvInfer.h."""
+LRN_WINDOWS = (3, 5, 7, 9)
+"""Windows of a local response normalisation; the guide's table of layers."""
+CBUF_SURE = 13
+"""Banks up to which a convolution is sure to fit: one of 16, which the formula allows, was refused on Orin by
+TensorRT 8.5.2 (https://github.com/NVIDIA/TensorRT/issues/3499)."""
+LOCAL_BYTES = 2**30
+"""What all inner tensors of a loadable must stay below: the local DRAM pool's default,
+https://docs.nvidia.com/deeplearning/tensorrt/11.4.1/inference-library/dla-memory-pools.html."""
+GLOBAL_BYTES = 2**29
+"""What all weights of a loadable must stay below: the global DRAM pool's default; the same page."""

@@ -1,0 +1,128 @@
+"""What the rules see of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Shape = tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor beside a node.
+
+    Attributes:
+        name: in the graph.
+        shape: None for an open dimension; None altogether where even the rank is unknown.
+        dtype: NumPy's name, ``"float32"``.
+        is_constant: stored, or computed from what is stored before anything runs.
+        values: of a small constant, in row-major order; None where they are many or not known.
+    """
+
+    name: str
+    shape: Shape | None
+    dtype: str = "float32"
+    is_constant: bool = False
+    values: tuple[float, ...] | None = None
+
+    @property
+    def rank(self) -> int | None:
+        """Number of dimensions, where known."""
+        return None if self.shape is None else len(self.shape)
+
+    @property
+    def size(self) -> int | None:
+        """Number of elements; None while a dimension is open."""
+        if self.shape is None:
+            return None
+        count = 1
+        for dim in self.shape:
+            if dim is None:
+                return None
+            count *= dim
+        return count
+
+
+class Node(Protocol):
+    """One ONNX node with the tensors around it; ``None`` stands for one that is left out.
+
+    ``attributes`` holds int, float, str or bytes, or lists of them; ``opset`` is the version of the standard
+    operators, for defaults that changed.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def op(self) -> str: ...
+    @property
+    def domain(self) -> str: ...
+    @property
+    def opset(self) -> int: ...
+    @property
+    def attributes(self) -> Mapping[str, Any]: ...
+    @property
+    def inputs(self) -> Sequence[Tensor | None]: ...
+    @property
+    def outputs(self) -> Sequence[Tensor | None]: ...
+
+
+def given(node: Node, position: int) -> Tensor | None:
+    """The input at that place, if it is there."""
+    return node.inputs[position] if position < len(node.inputs) else None
+
+
+def data_inputs(node: Node) -> list[Tensor]:
+    """Inputs that are computed at run time."""
+    return [tensor for tensor in node.inputs if tensor is not None and not tensor.is_constant]
+
+
+def data_tensors(node: Node) -> list[Tensor]:
+    """Inputs and outputs that exist at run time."""
+    return data_inputs(node) + [tensor for tensor in node.outputs if tensor is not None and not tensor.is_constant]
+
+
+def constants(node: Node) -> list[Tensor]:
+    """Stored inputs."""
+    return [tensor for tensor in node.inputs if tensor is not None and tensor.is_constant]
+
+
+def number(node: Node, name: str, default: float) -> float:
+    """A numeric attribute."""
+    return float(node.attributes.get(name, default))
+
+
+def whole(node: Node, name: str, default: int) -> int:
+    """An integer attribute."""
+    return int(node.attributes.get(name, default))
+
+
+def numbers(node: Node, name: str, default: Sequence[int]) -> tuple[int, ...]:
+    """A list of integers."""
+    return tuple(map(int, node.attributes.get(name, default)))
+
+
+def word(node: Node, name: str, default: str) -> str:
+    """A text attribute."""
+    value = node.attributes.get(name, default)
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def integers(node: Node, name: str, position: int) -> tuple[int, ...] | None:
+    """A list that older operators have as an attribute and newer ones as an input; None if it is not known.
+
+    An empty list is what is left out.
+    """
+    if name in node.attributes:
+        return numbers(node, name, ())
+    tensor = given(node, position)
+    if tensor is None:
+        return ()
+    return None if tensor.values is None else tuple(map(int, tensor.values))
+
+
+def axis_of(node: Node, rank: int, default: int) -> int:
+    """The axis attribute, counted from the front."""
+    axis = whole(node, "axis", default)
+    return axis + rank if axis < 0 else axis

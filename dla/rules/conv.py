@@ -1,0 +1,171 @@
+"""Convolutions, and matrix products with stored weights, which become convolutions of 1×1."""
+
+from __future__ import annotations
+
+from dla.cbuf import banks
+from dla.limit import CBUF_SURE, GUIDE, LIMITS
+from dla.node import Node, Tensor, given, number, whole
+from dla.rule import outside, rule
+from dla.target import Target
+from dla.verdict import Verdict, no, verify
+from dla.window import window
+
+_CBUF_FIX = "build it for INT8, use fewer input channels (split them and add) or a smaller kernel, or tile the width"
+_LINEAR_FIX = "write it as a Conv with a 1×1 kernel on N×C×1×1"
+
+
+@rule("conv.weights", GUIDE)
+def weights(node: Node, target: Target) -> Verdict | None:
+    """The weights are stored, not computed."""
+    stored = given(node, 1)
+    if stored is not None and stored.is_constant:
+        return None
+    return no("its weights are computed at run time", "store the weights, or leave it to the GPU")
+
+
+@rule("conv.kernel")
+def kernel(node: Node, target: Target) -> Verdict | None:
+    """Height and width of the kernel."""
+    at = window(node)
+    return (
+        None if at is None else outside("conv.kernel", "kernel", at.kernel, "use a smaller kernel, or several in a row")
+    )
+
+
+@rule("conv.stride")
+def stride(node: Node, target: Target) -> Verdict | None:
+    """Steps of the kernel."""
+    at = window(node)
+    return None if at is None else outside("conv.stride", "stride", at.stride, "use a smaller stride, twice")
+
+
+@rule("conv.padding")
+def padding(node: Node, target: Target) -> Verdict | None:
+    """Padding is bounded, and smaller than the kernel."""
+    at = window(node)
+    if at is None:
+        return None
+    far = outside("conv.padding", "padding", at.padding)
+    if far is not None:
+        return far
+    over = [(pad, at.kernel[axis % 2], at.reach[axis % 2]) for axis, pad in enumerate(at.padding)]
+    if any(pad >= reach for pad, _, reach in over):
+        return no(f"padding {max(at.padding)} must be smaller than the kernel {at.kernel[0]}×{at.kernel[1]}")
+    if any(pad >= size for pad, size, _ in over):
+        return verify("padding is smaller than the dilated kernel but not than the kernel; the guide says kernel")
+    return None
+
+
+@rule("conv.dilation")
+def dilation(node: Node, target: Target) -> Verdict | None:
+    """Distance between the kernel's elements."""
+    at = window(node)
+    return None if at is None else outside("conv.dilation", "dilation", at.dilation)
+
+
+@rule("conv.channels")
+def channels(node: Node, target: Target) -> Verdict | None:
+    """Channels read and written."""
+    return outside("conv.channels", "channels", _channels(node), "split the channels over two convolutions")
+
+
+@rule("conv.groups")
+def groups(node: Node, target: Target) -> Verdict | None:
+    """Groups are bounded; in INT8 their channels should be a multiple of 4, unless every channel is its own group.
+
+    Depthwise networks run: NVIDIA publishes SSD-MobileNet-v1 in INT8,
+    https://github.com/NVIDIA/Deep-Learning-Accelerator-SW.
+    """
+    count = whole(node, "group", 1)
+    far = outside("conv.groups", "groups", [count])
+    if far is not None or not target.is_int8 or count < 2:
+        return far
+    each = [size // count for size in _channels(node) if size is not None]
+    if each[:1] == [1] or all(size % 4 == 0 for size in each):
+        return None
+    size = "×".join(map(str, each))
+    return verify(f"INT8 groups should have a multiple of 4 channels; these have {size}", "pad them, or use FP16")
+
+
+@rule("conv.cbuf")
+def cbuf(node: Node, target: Target) -> Verdict | None:
+    """One kernel and a slice of the input fit into the convolution buffer."""
+    at, picture = window(node), given(node, 0)
+    read = _channels(node)[0]
+    if at is None or picture is None or picture.shape is None or picture.rank != 4 or read is None:
+        return None
+    wide = picture.shape[3]
+    if wide is None:
+        return None
+    each = max(read // whole(node, "group", 1), 1)
+    return _fits(banks(each, wide, at.kernel, at.dilation[0], int8=target.is_int8))
+
+
+def _fits(needed: int) -> Verdict | None:
+    allowed = LIMITS["conv.cbuf"]
+    if needed not in allowed:
+        return no(f"it needs {needed} banks of the convolution buffer, which has {allowed.high}", _CBUF_FIX)
+    if needed <= CBUF_SURE:
+        return None
+    return verify(f"it needs {needed} of {allowed.high} banks of the convolution buffer: that much was refused before",
+                  _CBUF_FIX)  # fmt: skip
+
+
+def _channels(node: Node) -> tuple[int | None, int | None]:
+    """Channels read and written; the kernel is (written, read / groups, height, width)."""
+    stored = given(node, 1)
+    if stored is None or stored.shape is None or len(stored.shape) < 2:
+        return None, None
+    each = stored.shape[1]
+    return (None if each is None else each * whole(node, "group", 1)), stored.shape[0]
+
+
+CONV = (weights, kernel, stride, padding, dilation, channels, groups, cbuf)
+
+
+@rule("gemm.weights", GUIDE)
+def operand(node: Node, target: Target) -> Verdict | None:
+    """The second operand is stored."""
+    stored = given(node, 1)
+    if stored is not None and stored.is_constant:
+        return None
+    return no("both operands are computed at run time; one must be stored", "leave it to the GPU")
+
+
+@rule("gemm.shape", GUIDE)
+def flat(node: Node, target: Target) -> Verdict | None:
+    """A row per picture times a matrix is a 1×1 convolution; other forms need a transpose first."""
+    rows = given(node, 0)
+    if rows is not None and rows.is_constant:
+        return no("its first operand is the stored one", _LINEAR_FIX)
+    if node.op == "Gemm" and whole(node, "transA", 0):
+        return no("it reads its input transposed", _LINEAR_FIX)
+    if rows is None or rows.rank in (2, None):
+        return None
+    return verify(f"a product of {rows.rank} dimensions: the sources speak of rows only", _LINEAR_FIX)
+
+
+@rule("gemm.scale", GUIDE)
+def factors(node: Node, target: Target) -> Verdict | None:
+    """Factors are 1 and the bias is stored."""
+    if node.op != "Gemm":
+        return None
+    bias = given(node, 2)
+    plain = number(node, "alpha", 1.0) == 1 and (bias is None or number(node, "beta", 1.0) == 1)
+    if plain and (bias is None or bias.is_constant):
+        return None
+    return verify("it has factors or a computed bias beside the product", _LINEAR_FIX)
+
+
+@rule("gemm.channels", LIMITS["conv.channels"].source)
+def width(node: Node, target: Target) -> Verdict | None:
+    """Rows and columns of the matrix are the channels of the convolution."""
+    stored = given(node, 1)
+    return None if stored is None else outside("conv.channels", "channels", _matrix(stored), "split the matrix")
+
+
+def _matrix(stored: Tensor) -> tuple[int | None, ...]:
+    return (stored.shape or ())[-2:]
+
+
+GEMM = (operand, flat, factors, width)

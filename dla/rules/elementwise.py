@@ -1,0 +1,149 @@
+"""Operations on two tensors of one size, and on a tensor and a stored factor or shift (TensorRT's Scale)."""
+
+from __future__ import annotations
+
+from dla.limit import ELEMENTWISE, GUIDE, GUIDE_84, MATRIX
+from dla.node import Node, Shape, Tensor, constants, data_inputs, whole
+from dla.rule import rule
+from dla.rules.absent import INSTEAD
+from dla.target import Target
+from dla.verdict import Verdict, no, verify
+
+SINCE = (8, 6, 12)
+"""First release with Div, Pow, Greater, Less and reduction to the maximum, as NVIDIA's operator matrix says."""
+_CAST_TO = ("float16", "float32", "int8")
+_UPGRADE = "use TensorRT 10.3 (JetPack 6)"
+_SPREAD_FIX = "make both operands the same size"
+
+
+@rule("elementwise.broadcast", GUIDE)
+def broadcast(node: Node, target: Target) -> Verdict | None:
+    """Computed operands have one size."""
+    shapes = [tensor.shape for tensor in data_inputs(node)]
+    if len(set(shapes)) < 2 or None in shapes:
+        return None
+    texts = " and ".join(dict.fromkeys("×".join(map(str, shape or ())) for shape in shapes))
+    return verify(f"operands of {texts} are spread over each other, which the sources do not mention", _SPREAD_FIX)
+
+
+@rule("elementwise.min", MATRIX)
+def least(node: Node, target: Target) -> Verdict | None:
+    """The guide lists Min, the operator matrix calls it a wish."""
+    return verify("NVIDIA's guide lists Min, its operator matrix does not", "write it as -Max(-a, -b)")
+
+
+@rule("elementwise.constant", GUIDE)
+def extreme(node: Node, target: Target) -> Verdict | None:
+    """Max and Min of two computed tensors; a stored one would stay a Constant layer."""
+    return (
+        verify("one operand is stored: it may stay a Constant layer, which is the GPU's") if constants(node) else None
+    )
+
+
+@rule("scale.form", GUIDE_84)
+def scale(node: Node, target: Target) -> Verdict | None:
+    """A stored operand has one value, one per channel, or one per element."""
+    stored, computed = constants(node), data_inputs(node)
+    if not stored or len(computed) != 1 or _is_scale(stored[0], computed[0].shape):
+        return None
+    text = "×".join(map(str, stored[0].shape or ()))
+    return verify(f"its stored operand {text} is neither one value, nor one per channel, nor one per element",
+                  "store it per channel or per element")  # fmt: skip
+
+
+@rule("scale.order", GUIDE_84)
+def order(node: Node, target: Target) -> Verdict | None:
+    """A stored number minus a tensor is no shift."""
+    first = node.inputs[0]
+    if first is None or not first.is_constant:
+        return None
+    return verify("it subtracts from a stored operand: a factor of -1 and a shift", "write it as x·(-1) + c")
+
+
+@rule("div.release", MATRIX)
+def release(node: Node, target: Target) -> Verdict | None:
+    """Division, powers and comparisons came late."""
+    if target.version >= SINCE:
+        return None
+    fix = "multiply by the stored reciprocal" if node.op == "Div" and constants(node) else _UPGRADE
+    return no(f"TensorRT {target.tensorrt} has {node.op} on no DLA", fix)
+
+
+@rule("div.operands", ELEMENTWISE)
+def divided(node: Node, target: Target) -> Verdict | None:
+    """At most one operand is stored; whether it must be one value is not settled."""
+    stored = constants(node)
+    if all(tensor.size == 1 for tensor in stored):
+        return None
+    return verify("its stored operand has more than one value", "multiply by the stored reciprocal")
+
+
+@rule("pow.operands", ELEMENTWISE)
+def power(node: Node, target: Target) -> Verdict | None:
+    """Exactly one operand is stored: the exponent, one value."""
+    exponent = node.inputs[1] if len(node.inputs) > 1 else None
+    if not constants(node):
+        return no("both operands are computed at run time; one must be stored", "leave it to the GPU")
+    if exponent is None or not exponent.is_constant:
+        return verify("its base is stored instead of its exponent")
+    if exponent.size != 1:
+        return verify("its exponent has more than one value")
+    return None if target.version >= (10,) else verify(f"Pow is not listed for TensorRT {target.tensorrt}")
+
+
+@rule("compare.precision", GUIDE)
+def compared(node: Node, target: Target) -> Verdict | None:
+    """Comparisons are INT8 only."""
+    return None if target.is_int8 else no("comparisons run in INT8 only", "build it for INT8")
+
+
+@rule("compare.broadcast", ELEMENTWISE)
+def spread(node: Node, target: Target) -> Verdict | None:
+    """An operand may be N×C×H×W, N×C×1×1 or N×1×1×1."""
+    shapes = [tensor.shape for tensor in data_inputs(node) if tensor.shape is not None]
+    whole_shape = max(shapes, key=lambda shape: (len(shape), tuple(dim or 0 for dim in shape)), default=())
+    if all(_may_spread(shape, whole_shape) for shape in shapes):
+        return None
+    return no("an operand must be N×C×H×W, N×C×1×1 or N×1×1×1", _SPREAD_FIX)
+
+
+@rule("compare.open", ELEMENTWISE)
+def doubtful(node: Node, target: Target) -> Verdict | None:
+    """What must stand behind a comparison is told in one sentence only."""
+    return verify("comparisons need a cast to FP16 or INT8 right behind, on the DLA and alone")
+
+
+@rule("cast.comparison", ELEMENTWISE)
+def cast(node: Node, target: Target) -> Verdict | None:
+    """Only the cast of a comparison's result has a place on the DLA."""
+    source, made = node.inputs[0], node.outputs[0]
+    if source is None or made is None or source.dtype != "bool" or made.dtype not in _CAST_TO:
+        return no("a cast is no DLA layer", INSTEAD["Cast"])
+    return verify("the cast of a comparison runs with it, if that does")
+
+
+@rule("batchnorm.form", GUIDE_84)
+def normalisation(node: Node, target: Target) -> Verdict | None:
+    """A batch normalisation is a factor and a shift per channel when its statistics are stored."""
+    if whole(node, "training_mode", 0) or not all(tensor is None or tensor.is_constant for tensor in node.inputs[1:]):
+        return no("its statistics are computed at run time", "export the model for inference")
+    return None
+
+
+def _is_scale(stored: Tensor, shape: Shape | None) -> bool:
+    if stored.size == 1 or stored.shape is None or shape is None:
+        return stored.size == 1
+    inner = stored.shape[-3:]
+    wide = (1,) * (3 - len(inner)) + inner
+    leading = stored.shape[:-3]
+    return all(dim == 1 for dim in leading) and (wide == shape[-3:] or wide == (shape[-3], 1, 1))
+
+
+def _may_spread(shape: Shape, full: Shape) -> bool:
+    return shape == full or (len(shape) == len(full) == 4 and shape in ((*full[:2], 1, 1), (full[0], 1, 1, 1)))
+
+
+ARITHMETIC = (broadcast, scale)
+SUBTRACTION = (broadcast, scale, order)
+COMPARISON = (release, compared, spread, doubtful)
+EQUALITY = (compared, spread, doubtful)

@@ -1,0 +1,106 @@
+"""Layers that move data: Concat, Slice, Split, Reshape, Transpose."""
+
+from __future__ import annotations
+
+from dla.limit import GUIDE, HEADER
+from dla.node import Node, axis_of, data_inputs, given, integers, numbers, whole
+from dla.rule import rule
+from dla.target import Target
+from dla.verdict import Verdict, no, note, verify
+
+_SLICE_INT8 = (8, 6)
+_STEP_FIX = "space-to-depth can be written as a Conv with stored 0 and 1"
+_SPLIT_FIX = "compute the parts with one Conv each"
+
+
+@rule("concat.axis", GUIDE)
+def axis(node: Node, target: Target) -> Verdict | None:
+    """Only channels are joined."""
+    rank = next((tensor.rank for tensor in data_inputs(node) if tensor.rank is not None), None)
+    if rank is None:
+        return None
+    place = axis_of(node, rank, 1)
+    return None if place == rank - 3 else no(f"it joins along axis {place}; only channels can be joined",
+                                             "join on the GPU, after the network")  # fmt: skip
+
+
+@rule("concat.inputs", GUIDE)
+def joined(node: Node, target: Target) -> Verdict | None:
+    """What is joined is computed; a stored part would stay a Constant layer."""
+    if all(tensor is None or not tensor.is_constant for tensor in node.inputs):
+        return None
+    return verify("one of its inputs is stored: it may stay a Constant layer, which is the GPU's")
+
+
+@rule("slice.arguments", HEADER)
+def arguments(node: Node, target: Target) -> Verdict | None:
+    """Where a slice begins and ends is stored."""
+    parts = [integers(node, name, place) for place, name in enumerate(("starts", "ends", "axes", "steps"), 1)]
+    return no("its limits are computed at run time", "store them") if None in parts else None
+
+
+@rule("slice.axis", HEADER)
+def sliced(node: Node, target: Target) -> Verdict | None:
+    """Pictures of a batch are not taken apart."""
+    picture, made = given(node, 0), node.outputs[0]
+    if picture is None or made is None or not picture.shape or not made.shape or picture.shape[0] == made.shape[0]:
+        return None
+    return no("it slices the batch", "slice before or after the network")
+
+
+@rule("slice.step", HEADER)
+def step(node: Node, target: Target) -> Verdict | None:
+    """Every element between the limits is taken."""
+    steps = integers(node, "steps", 4)
+    return None if steps is None or set(steps) <= {1} else no(f"its step must be 1, got {list(steps)}", _STEP_FIX)
+
+
+@rule("slice.precision", HEADER)
+def precision(node: Node, target: Target) -> Verdict | None:
+    """FP16 is documented; since when INT8 slices is not."""
+    if not target.is_int8:
+        return None
+    if target.version < _SLICE_INT8:
+        return note("a slice runs in FP16 inside an INT8 build")
+    return verify("no public source says from which release on INT8 tensors are sliced", _SPLIT_FIX)
+
+
+@rule("split.axis", HEADER)
+def split(node: Node, target: Target) -> Verdict | None:
+    """A split is several slices; not of the batch, and at stored places."""
+    picture = given(node, 0)
+    if picture is None or picture.rank is None:
+        return None
+    if axis_of(node, picture.rank, 0) == 0:
+        return no("it splits the batch", "split before or after the network")
+    return no("its parts are computed at run time", "store them") if integers(node, "split", 1) is None else None
+
+
+@rule("shuffle.open", GUIDE)
+def shuffle(node: Node, target: Target) -> Verdict | None:
+    """Reshape and Transpose exist; what limits them is remembered and not documented in public."""
+    picture, made = given(node, 0), node.outputs[0]
+    shapes = [tensor.shape for tensor in (picture, made) if tensor is not None and tensor.shape is not None]
+    if any(len(shape) != 4 for shape in shapes):
+        ranks = " to ".join(str(len(shape)) for shape in shapes)
+        return verify(f"it goes from {ranks} dimensions; as far as is known both must be 4")
+    if len({shape[0] for shape in shapes}) > 1 or _moves_batch(node):
+        return verify("it takes the batch along; as far as is known the batch must stay where it is")
+    return verify(f"TensorRT takes a {node.op} apart and tests every piece; no public source has the rules")
+
+
+def _moves_batch(node: Node) -> bool:
+    return node.op == "Transpose" and numbers(node, "perm", (3, 2, 1, 0))[0] != 0
+
+
+@rule("reshape.zero", GUIDE)
+def target_shape(node: Node, target: Target) -> Verdict | None:
+    """The new shape is stored."""
+    stored = given(node, 1)
+    known = stored is None or stored.is_constant or not whole(node, "allowzero", 0)
+    return None if known else no("its shape is computed at run time", "store it")
+
+
+CONCAT = (axis, joined)
+SLICE = (arguments, sliced, step, precision)
+SPLIT = (split, precision)

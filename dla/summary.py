@@ -1,0 +1,116 @@
+"""A whole graph in a few numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dla.node import Node
+from dla.region import Region
+from dla.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why nodes stay off the DLA, or may.
+
+    Attributes:
+        rule: that objected.
+        nodes: how many it objected to.
+        macs: their share of the work, 0 to 1.
+        example: name of the first one.
+        reason, fix: of the first one.
+    """
+
+    rule: str
+    nodes: int
+    macs: float
+    example: str
+    reason: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the verdicts of a graph come to.
+
+    Attributes:
+        nodes: that have a layer; folded ones are not among them.
+        yes, verify, no: how many of them.
+        folded: nodes that are gone before anything runs.
+        macs: multiply-adds of the graph; 0 where they are not known.
+        macs_yes, macs_verify: share of nodes with that answer, 0 to 1.
+        segments: loadables of what is sure.
+        segments_hoped: loadables if every doubt turns out well.
+        refusals, doubts: by rule, those with most work first.
+    """
+
+    nodes: int
+    yes: int
+    verify: int
+    no: int
+    folded: int
+    macs: int
+    macs_yes: float
+    macs_verify: float
+    segments: int
+    segments_hoped: int
+    refusals: tuple[Reason, ...]
+    doubts: tuple[Reason, ...]
+
+
+def summarise(
+    nodes: Sequence[Node],
+    verdicts: Sequence[Verdict],
+    sure: Sequence[Region],
+    hoped: Sequence[Region],
+    macs: Mapping[str, int],
+) -> Summary:
+    """The numbers of one graph.
+
+    Args:
+        sure: regions of the nodes that are sure.
+        hoped: regions if doubtful ones run, too.
+        macs: node name → multiply-adds.
+    """
+    pairs = [(node, verdict) for node, verdict in zip(nodes, verdicts, strict=True) if not verdict.is_folded]
+    counts = Counter(verdict.answer for _, verdict in pairs)
+    total = sum(macs.get(node.name, 0) for node in nodes)
+
+    def share(answer: str) -> float:
+        work = sum(macs.get(node.name, 0) for node, verdict in pairs if verdict.answer == answer)
+        return work / total if total else 0.0
+
+    return Summary(
+        nodes=len(pairs),
+        yes=counts["yes"],
+        verify=counts["verify"],
+        no=counts["no"],
+        folded=len(nodes) - len(pairs),
+        macs=total,
+        macs_yes=share("yes"),
+        macs_verify=share("verify"),
+        segments=len(sure),
+        segments_hoped=len(hoped),
+        refusals=_reasons(pairs, "no", macs, total),
+        doubts=_reasons(pairs, "verify", macs, total),
+    )
+
+
+def _reasons(
+    pairs: Sequence[tuple[Node, Verdict]], answer: str, macs: Mapping[str, int], total: int
+) -> tuple[Reason, ...]:
+    """Grouped by rule; those about an absent operator by operator, since the fix depends on it."""
+    groups: dict[tuple[str, str], list[tuple[Node, Verdict]]] = {}
+    for node, verdict in pairs:
+        if verdict.answer == answer:
+            op = node.op if verdict.rule == "general.operator" else ""
+            groups.setdefault((verdict.rule, op), []).append((node, verdict))
+    found = []
+    for (rule, _), group in groups.items():
+        work = sum(macs.get(node.name, 0) for node, _ in group)
+        node, verdict = group[0]
+        share = work / total if total else 0.0
+        found.append(Reason(rule, len(group), share, node.name, verdict.reason, verdict.fix))
+    return tuple(sorted(found, key=lambda one: (-one.macs, -one.nodes, one.rule)))

@@ -1,0 +1,115 @@
+"""A graph's nodes as the DLA's rules see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from dla import Tensor
+from edgert.graph.node import Graph, Node
+from edgert.graph.proto import Array
+from edgert.graph.spec import TensorSpec
+
+_MAX_VALUES = 64
+"""Stored tensors of up to so many elements are handed over with their values: scales, limits, shapes, no kernels."""
+_OF_SHAPE = ("Shape", "Size")
+_DRAWN = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial")
+
+
+@dataclass(frozen=True, slots=True)
+class DlaNode:
+    """One node with the tensors around it; implements :class:`dla.Node`."""
+
+    name: str
+    op: str
+    domain: str
+    opset: int
+    attributes: Mapping[str, Any]
+    inputs: tuple[Tensor | None, ...]
+    outputs: tuple[Tensor | None, ...]
+
+
+def dla_nodes(graph: Graph) -> tuple[DlaNode, ...]:
+    """The graph's nodes in order. Results of stored tensors alone, and shapes of static ones, count as stored."""
+    reader = _Reader(graph)
+    return tuple(map(reader.node, graph.nodes))
+
+
+def macs_of(node: DlaNode) -> int:
+    """Multiply-adds of a node, counted as :mod:`edgert.graph.count` does; 0 where a shape is open.
+
+    Operators that never run on a DLA and are not in this list (recurrent layers, Einsum) count 0.
+    """
+    kernel = node.inputs[1] if len(node.inputs) > 1 else None
+    source, made = node.inputs[0] if node.inputs else None, node.outputs[0] if node.outputs else None
+    if source is None or kernel is None or made is None or not kernel.shape or not source.shape:
+        return 0
+    match node.op:
+        case "Conv":
+            return (made.size or 0) * _product(kernel.shape[1:])
+        case "ConvTranspose":
+            return (source.size or 0) * _product(kernel.shape[1:])
+        case "Gemm":
+            depth = source.shape[0 if node.attributes.get("transA", 0) else -1]
+            return (made.size or 0) * (depth or 0)
+        case "MatMul":
+            return (made.size or 0) * (source.shape[-1] or 0)
+    return 0
+
+
+def _product(dims: tuple[int | None, ...]) -> int:
+    return prod(dim or 0 for dim in dims)
+
+
+class _Reader:
+    """One walk over a graph in order; ``known`` holds the tensors that are there before anything runs."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.known = set(graph.constants)
+        self.ends: dict[str, TensorSpec] = {spec.name: spec for spec in (*graph.inputs, *graph.outputs)}
+
+    def node(self, node: Node) -> DlaNode:
+        if self._is_known(node):
+            self.known.update(filter(None, node.outputs))
+        return DlaNode(
+            name=node.name,
+            op=node.op,
+            domain=node.domain,
+            opset=self.graph.opset,
+            attributes=node.attributes,
+            inputs=tuple(self._tensor(name) for name in node.inputs),
+            outputs=tuple(self._tensor(name) for name in node.outputs),
+        )
+
+    def _is_known(self, node: Node) -> bool:
+        if node.op in _DRAWN or node.domain:
+            return False
+        if node.op in _OF_SHAPE and node.inputs:
+            spec = self._spec(node.inputs[0])
+            return spec is not None and spec.is_static
+        return self.known.issuperset(node.reads)
+
+    def _tensor(self, name: str) -> Tensor | None:
+        if not name:
+            return None
+        array = self.graph.constants.get(name)
+        if array is not None:
+            return Tensor(name, array.shape, array.dtype.name, is_constant=True, values=_values(array))
+        spec = self._spec(name)
+        if spec is None or not spec.ranked:
+            return Tensor(name, None, spec.dtype if spec else "unknown", is_constant=name in self.known)
+        shape = tuple(dim if isinstance(dim, int) else None for dim in spec.shape)
+        return Tensor(name, shape, spec.dtype, is_constant=name in self.known)
+
+    def _spec(self, name: str) -> TensorSpec | None:
+        return self.graph.specs.get(name) or self.ends.get(name)
+
+
+def _values(array: Array) -> tuple[float, ...] | None:
+    """Values of a small tensor of numbers."""
+    if array.size > _MAX_VALUES or array.dtype.kind not in "fiub":
+        return None
+    return tuple(map(float, array.ravel()))
