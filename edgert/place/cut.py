@@ -1,0 +1,166 @@
+"""The best placement of networks on two accelerators, as a minimum cut.
+
+Exact for any DAG and any costs that are not negative: Stone, "Multiprocessor scheduling with the aid of network flow
+algorithms", IEEE TSE 1977, https://doi.org/10.1109/TSE.1977.233840. A tensor that several units read has a node of its
+own, so that handing it over is paid once.
+
+SciPy's flows have 32-bit capacities. Each network is scaled so that the cheaper of its two plain placements (all that
+can on one accelerator) is 2**30 above the sum of what every unit costs where it is cheapest. What rounding can lose is
+told, and the costs of what is found are the true ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.place.arc import SOURCE, Arc, Arcs
+from edgert.place.load import GPU, Price
+from edgert.place.problem import Assignment, Network
+from edgert.place.solver import sink_side
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+Side = npt.NDArray[np.bool_]
+"""Of every node, whether it is on the second accelerator's side."""
+
+_SCALE, _ENDLESS = 2**30, 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The cheapest placement of one network.
+
+    Attributes:
+        assignment: of its units.
+        load: what it needs, in the columns of :mod:`edgert.place.arc`.
+        cost: the priced load.
+        slack: at most this much above the best there is, from rounding.
+    """
+
+    assignment: Assignment
+    load: tuple[float, ...]
+    cost: float
+    slack: float
+
+
+def cut(network: Network, first: str, second: str, price: Price) -> Found:
+    """The assignment of the units to two accelerators that costs least.
+
+    Raises:
+        PlacementError: some unit can run on neither; names them.
+    """
+    return Cutter((network,), first, second).solve(price)[0]
+
+
+class Cutter:
+    """Networks made ready for cuts at many prices between two accelerators, all of them in one flow.
+
+    Raises:
+        PlacementError: a unit can run on neither accelerator.
+    """
+
+    def __init__(self, networks: Sequence[Network], first: str, second: str) -> None:
+        self._pair, self._units = (first, second), [len(network.units) for network in networks]
+        blocks = [Arcs(network, first, second) for network in networks]
+        self._starts: I64 = np.cumsum([0, *(block.nodes for block in blocks)])
+        self._source, self._sink = int(self._starts[-1]), int(self._starts[-1]) + 1
+        self._arcs = self._joined([block.finite for block in blocks])
+        self._endless = self._joined([block.endless for block in blocks])
+        self._second_any = self._joined([block.second_any for block in blocks])
+        self._first_any = self._joined([block.first_any for block in blocks])
+        self._loads: F64 = np.concatenate([block.loads() for block in blocks])
+        counts = [len(block.finite) for block in blocks]
+        self._block, self._first_arc = np.repeat(np.arange(len(blocks)), counts), np.cumsum([0, *counts[:-1]])
+        self._lay_out()
+        self._plain = [self._plainly([block.preferring(index) for block in blocks]) for index in (0, 1)]
+
+    def solve(self, price: Price, entry: float = 0.0) -> list[Found]:
+        """A placement of each network. ``entry``: also paid for every tensor that the second accelerator is handed."""
+        worth = self._loads @ self._vector(price, entry)
+        capacity, common = self._capacity(worth)
+        plain = np.minimum(*(self._sums(worth[:, None] * paid)[:, 0] for paid in self._plain))
+        scale = _SCALE / np.maximum(plain - common, 1e-200)
+        side = self._complete(self._cut(np.rint(np.minimum(capacity * scale[self._cell_block], 1.5 * _SCALE))))
+        paid = self._paid(side)
+        loads, costs = self._sums(self._loads * paid), self._sums(worth[:, None] * paid)[:, 0]
+        slack = np.bincount(self._block, minlength=len(scale)) / scale
+        rows = zip(self._starts, self._units, loads.tolist(), costs.tolist(), slack.tolist(), strict=False)
+        return [
+            Found(self._named(side[start : start + units]), tuple(load), cost, lost)
+            for start, units, load, cost, lost in rows
+        ]
+
+    def _joined(self, blocks: Sequence[Sequence[Arc]]) -> I64:
+        """Pairs of nodes, (n, 2), with the numbers that nodes have when all blocks share a source and a sink."""
+        counts = [len(pairs) for pairs in blocks]
+        flat = chain.from_iterable(chain.from_iterable(blocks))
+        own = np.fromiter(flat, np.int64, 2 * sum(counts)).reshape(-1, 2)
+        shifted = own + np.repeat(self._starts[:-1], counts)[:, None]
+        return np.where(own >= 0, shifted, np.where(own == SOURCE, self._source, self._sink))
+
+    def _lay_out(self) -> None:
+        """The sparse matrix: every arc and its reverse once, sorted."""
+        nodes = self._sink + 1
+        pairs = np.concatenate((self._arcs, self._endless))
+        cells, slots = np.unique(np.concatenate((pairs, pairs[:, ::-1])) @ (nodes, 1), return_inverse=True)
+        self._slots, self._endless_slots = np.split(slots[: len(pairs)], [len(self._arcs)])
+        self._head, self._rows = (cells % nodes).astype(np.int32), np.searchsorted(cells, np.arange(nodes + 1) * nodes)
+        self._unit_block = np.repeat(np.arange(len(self._units)), self._units)
+        within = np.arange(sum(self._units)) - np.repeat(np.cumsum([0, *self._units[:-1]]), self._units)
+        units = self._starts[self._unit_block] + within
+        inner = np.minimum(self._head, cells // nodes)  # one end is a block's own: source and sink come last
+        self._cell_block = np.searchsorted(self._starts, inner, side="right") - 1
+        self._in = np.searchsorted(cells, self._source * nodes + units)
+        self._out = np.searchsorted(cells, units * nodes + self._sink)
+
+    def _plainly(self, seconds: Sequence[Sequence[bool]]) -> npt.NDArray[np.bool_]:
+        """What is paid when the units are where they are wished to be; a column."""
+        side = np.zeros(self._sink + 1, bool)
+        for start, block in zip(self._starts, seconds, strict=False):
+            side[start : start + len(block)] = block
+        return self._paid(self._complete(side))
+
+    def _vector(self, price: Price, entry: float) -> F64:
+        busy = [price.busy.get(name, 0.0) for name in (*self._pair, GPU)]
+        return np.array([price.latency, price.energy, price.traffic, *busy, entry])
+
+    def _capacity(self, worth: F64) -> tuple[F64, F64]:
+        """Of every cell, without what a unit costs on either side and what therefore need not flow; that, summed up."""
+        capacity: F64 = np.bincount(self._slots, worth, len(self._head)).astype(np.float64)
+        both = np.minimum(capacity[self._in], capacity[self._out])
+        capacity[self._in] -= both
+        capacity[self._out] -= both
+        return capacity, np.bincount(self._unit_block, both, len(self._units)).astype(np.float64)
+
+    def _cut(self, capacity: F64) -> Side:
+        """A minimum cut through cells of whole capacities."""
+        capacity[self._endless_slots] = _ENDLESS
+        whole = np.minimum(capacity, _ENDLESS).astype(np.int32)
+        return sink_side(whole, self._head, self._rows.astype(np.int32), self._source, self._sink)
+
+    def _complete(self, side: Side) -> Side:
+        """The nodes of tensors follow from the units: each is where a reader makes it pay."""
+        side = side.copy()
+        side[self._source], side[self._sink] = False, True
+        side[self._second_any[:, 0]], side[self._first_any[:, 0]] = False, True
+        np.logical_or.at(side, self._second_any[:, 0], side[self._second_any[:, 1]])
+        np.logical_and.at(side, self._first_any[:, 0], side[self._first_any[:, 1]])
+        return side
+
+    def _paid(self, side: Side) -> npt.NDArray[np.bool_]:
+        """A column: which arcs are cut."""
+        paid: npt.NDArray[np.bool_] = (~side[self._arcs[:, 0]] & side[self._arcs[:, 1]])[:, None]
+        return paid
+
+    def _sums(self, rows: F64) -> F64:
+        """Rows of arcs added up, network by network."""
+        summed: F64 = np.add.reduceat(rows, self._first_arc, axis=0)
+        return summed
+
+    def _named(self, side: Side) -> Assignment:
+        return tuple(self._pair[second] for second in side.tolist())

@@ -1,0 +1,160 @@
+"""What an assignment costs: latency, busy time per accelerator, energy, traffic, segments, weights."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from edgert.errors import PlacementError
+from edgert.place.problem import Assignment, Cost, Crossing, Edge, Network
+from edgert.place.segment import segments
+
+GPU = "gpu"
+"""The accelerator that reformats tensors for others, and whose time :attr:`Crossing.gpu_ms` is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a unit of each load is worth; a solver minimises the sum. None is negative.
+
+    Attributes:
+        latency: per millisecond of a run.
+        energy: per millijoule.
+        traffic: per byte.
+        busy: accelerator → per millisecond it is kept busy.
+    """
+
+    latency: float = 0.0
+    energy: float = 0.0
+    traffic: float = 0.0
+    busy: Mapping[str, float] = field(default_factory=dict)
+
+
+LATENCY = Price(latency=1.0)
+ENERGY = Price(energy=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One run of a network under an assignment, alone on the board.
+
+    Attributes:
+        latency_ms: units and crossings one after the other, as an execution context runs them.
+        busy_ms: accelerator → how long it is busy; the GPU's share of crossings counts as the GPU's.
+        energy_mj, traffic_bytes: of units and crossings.
+        segments: accelerator → convex connected pieces it runs; a DLA's loadables.
+        weight_bytes: accelerator → weights it keeps.
+    """
+
+    latency_ms: float
+    busy_ms: Mapping[str, float]
+    energy_mj: float
+    traffic_bytes: float
+    segments: Mapping[str, int]
+    weight_bytes: Mapping[str, int]
+
+    def cost(self, price: Price) -> float:
+        """The priced sum."""
+        busy = sum(price.busy.get(accelerator, 0.0) * busy_ms for accelerator, busy_ms in self.busy_ms.items())
+        flat = price.latency * self.latency_ms + price.energy * self.energy_mj + price.traffic * self.traffic_bytes
+        return flat + busy
+
+
+def accelerators(networks: Iterable[Network]) -> tuple[str, ...]:
+    """All that some unit can run on, homes first, then in order of appearance."""
+    networks = tuple(networks)
+    able = dict.fromkeys(name for network in networks for unit in network.units for name in unit.costs)
+    homes = dict.fromkeys(network.home for network in networks if network.home in able)
+    return tuple({**homes, **able})
+
+
+def targets(edge: Edge, assignment: Assignment, home: str) -> set[str]:
+    """The accelerators that need the tensor."""
+    wanted = {assignment[consumer] for consumer in edge.consumers}
+    return wanted | {home} if edge.is_output else wanted
+
+
+def handed(network: Network, assignment: Assignment) -> Iterator[tuple[Edge, str, Crossing]]:
+    """Every (tensor, accelerator it is handed to, cost), in the order of the edges."""
+    for edge in network.edges:
+        source = network.home if edge.producer is None else assignment[edge.producer]
+        for target in sorted(targets(edge, assignment, network.home) - {source}):
+            if crossing := edge.crossings.get((source, target)):
+                yield edge, target, crossing
+
+
+def check(network: Network, assignment: Assignment) -> None:
+    """Whether every unit can run where it is put.
+
+    Raises:
+        PlacementError: one cannot, or there are more or fewer accelerators than units.
+    """
+    if len(assignment) != len(network.units):
+        raise PlacementError(f"{network.name}: {len(network.units)} units, {len(assignment)} accelerators")
+    for unit, accelerator in zip(network.units, assignment, strict=True):
+        if accelerator not in unit.costs:
+            raise PlacementError(
+                f"{network.name}: unit {unit.name!r} cannot run on {accelerator}",
+                why=f"it runs on {', '.join(unit.costs) or 'none'}",
+                fix="put it on one of those",
+            )
+
+
+def loads(network: Network, assignment: Assignment) -> Load:
+    """Adds everything up; a crossing is paid once per tensor and accelerator it is handed to.
+
+    Raises:
+        PlacementError: a unit cannot run where it is put.
+    """
+    check(network, assignment)
+    costs = [unit.costs[accelerator] for unit, accelerator in zip(network.units, assignment, strict=True)]
+    crossings = [crossing for _, _, crossing in handed(network, assignment)]
+    busy: dict[str, float] = defaultdict(float)
+    weights: dict[str, int] = defaultdict(int)
+    for unit, accelerator, cost in zip(network.units, assignment, costs, strict=True):
+        busy[accelerator] += cost.time_ms
+        weights[accelerator] += unit.weight_bytes
+    gpu_ms = sum(crossing.gpu_ms for crossing in crossings)
+    if gpu_ms:
+        busy[GPU] += gpu_ms
+    parts: list[Cost | Crossing] = [*costs, *crossings]
+    return Load(
+        latency_ms=sum(part.time_ms for part in parts),
+        busy_ms=dict(busy),
+        energy_mj=sum(part.energy_mj for part in parts),
+        traffic_bytes=sum(part.traffic_bytes for part in parts),
+        segments=_counted(network, assignment),
+        weight_bytes=dict(weights),
+    )
+
+
+def _counted(network: Network, assignment: Assignment) -> dict[str, int]:
+    counts: dict[str, int] = defaultdict(int)
+    for segment in segments(network, assignment):
+        counts[segment.accelerator] += 1
+    return dict(counts)
+
+
+def preferring(network: Network, order: Sequence[str]) -> Assignment | None:
+    """Every unit on the first of these accelerators that can run it; None where one can run on none of them."""
+    chosen: list[str] = []
+    for unit in network.units:
+        for name in order:
+            if name in unit.costs:
+                chosen.append(name)
+                break
+        else:
+            return None
+    return tuple(chosen)
+
+
+def stranded(network: Network, among: Sequence[str]) -> PlacementError:
+    """The error for a network with units that none of these accelerators can run."""
+    units = [unit.name for unit in network.units if not set(among) & set(unit.costs)]
+    named = ", ".join(repr(name) for name in units[:5]) + (f" and {len(units) - 5} more" if len(units) > 5 else "")
+    return PlacementError(
+        f"{network.name} cannot run on {' and '.join(among)}",
+        why=f"neither can run {named}" if len(among) > 1 else f"it cannot run {named}",
+        fix="allow another accelerator for them",
+    )

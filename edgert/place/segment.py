@@ -1,0 +1,106 @@
+"""Cutting a placed network into segments: connected pieces of one accelerator that can run one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from edgert.place.problem import Assignment, Network
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Units that one accelerator runs in one go.
+
+    Attributes:
+        accelerator: of all of them.
+        units: their indices, rising.
+    """
+
+    accelerator: str
+    units: tuple[int, ...]
+
+
+def neighbours(network: Network) -> tuple[list[list[int]], list[list[int]]]:
+    """Indices of the units before and after every unit, each once, rising."""
+    before: list[set[int]] = [set() for _ in network.units]
+    after: list[set[int]] = [set() for _ in network.units]
+    for edge in network.edges:
+        if edge.producer is not None:
+            after[edge.producer].update(edge.consumers)
+            for consumer in edge.consumers:
+                before[consumer].add(edge.producer)
+    return [sorted(units) for units in before], [sorted(units) for units in after]
+
+
+def segments(network: Network, assignment: Assignment) -> tuple[Segment, ...]:
+    """The segments in an order in which every one follows those it reads.
+
+    Units in order join the segments of the units they read, wherever that leaves an order to run in: a piece that a
+    path leaves and enters again is two. The home accelerator, where pieces cost least, joins last.
+    """
+    before, _ = neighbours(network)
+    pieces = _Pieces(before, assignment)
+    for home in (False, True):
+        pieces.join(unit for unit, name in enumerate(assignment) if (name == network.home) == home)
+    return tuple(Segment(assignment[units[0]], tuple(units)) for units in pieces.in_order())
+
+
+class _Pieces:
+    """A partition of the units that grows coarser and never gets a cycle."""
+
+    def __init__(self, before: list[list[int]], assignment: Assignment) -> None:
+        self._before, self._assignment = before, assignment
+        self._piece = list(range(len(before)))
+        self._units = {unit: [unit] for unit in self._piece}
+        self._outside = {unit: set(before[unit]) for unit in self._piece}  # units of other pieces that it reads
+
+    def join(self, units: Iterable[int]) -> None:
+        """These with what they read."""
+        for unit in units:
+            for read in self._before[unit]:
+                one, other = self._piece[read], self._piece[unit]
+                same = self._assignment[read] == self._assignment[unit]
+                if one != other and same and not (self._detour(one, other) or self._detour(other, one)):
+                    self._merge(one, other)
+
+    def in_order(self) -> list[list[int]]:
+        """The pieces, each after those it reads, else by first unit."""
+        done: dict[int, None] = {}
+        for piece in sorted(self._units, key=lambda piece: min(self._units[piece])):
+            _after_all(piece, self._reads, done)
+        return [sorted(self._units[piece]) for piece in done]
+
+    def _reads(self, piece: int) -> set[int]:
+        return {self._piece[read] for read in self._outside[piece]}
+
+    def _detour(self, start: int, end: int) -> bool:
+        """Whether a third piece lies between."""
+        waiting = list(self._reads(end) - {start})
+        seen = set(waiting)
+        while waiting:
+            fresh = self._reads(waiting.pop()) - seen
+            if start in fresh:
+                return True
+            seen |= fresh
+            waiting += fresh
+        return False
+
+    def _merge(self, one: int, other: int) -> None:
+        small, large = sorted((one, other), key=lambda piece: len(self._units[piece]))
+        for unit in self._units[small]:
+            self._piece[unit] = large
+        self._units[large] += self._units.pop(small)
+        reads = self._outside[large] | self._outside.pop(small)
+        self._outside[large] = {read for read in reads if self._piece[read] != large}
+
+
+def _after_all(piece: int, reads: Callable[[int], set[int]], done: dict[int, None]) -> None:
+    """Appends a piece behind everything it reads, without recursion."""
+    stack = [piece]
+    while stack:
+        missing = [] if stack[-1] in done else sorted(reads(stack[-1]) - done.keys())
+        if missing:
+            stack += missing
+        else:
+            done.setdefault(stack.pop())

@@ -1,0 +1,151 @@
+"""Placement problems made by chance, and their best answers by trying every assignment."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.place.load import Price
+from edgert.place.problem import Cost, Crossing, Edge, Network, Unit
+
+F64 = npt.NDArray[np.float64]
+GPU_DLA = ("gpu", "dla0")
+BOARD = ("gpu", "dla0", "dla1")
+
+
+def random_network(
+    seed: int,
+    units: int,
+    *,
+    among: Sequence[str] = GPU_DLA,
+    alike: bool = True,
+    forbidden: float = 0.15,
+    skips: float = 0.4,
+    home: str = "gpu",
+    name: str = "net",
+    rate_hz: float | None = None,
+) -> Network:
+    """A DAG with skips, tensors that several read, inputs and outputs.
+
+    Units are log-normal, the DLAs 1.2 to 2.8 times slower than the GPU at a third of its energy, and cannot run some
+    (``forbidden``); handing over costs 20 to 90 µs. ``alike``: all DLAs are the same.
+    """
+    random = np.random.default_rng(seed)
+    nodes = tuple(_unit(random, index, among, alike, forbidden) for index in range(units))
+    readers = _readers(random, units, skips)
+    edges = tuple(_edge(random, index, read, among, alike) for index, read in enumerate(readers))
+    consumers = sorted({0, *random.integers(0, units, int(random.integers(0, 2))).tolist()})
+    image = Edge("image", None, tuple(consumers), crossings=_crossings(random, among, alike), size_bytes=1000)
+    return Network(name, nodes, (image, *edges), home=home, rate_hz=rate_hz)
+
+
+def chain_network(seed: int, units: int, *, among: Sequence[str] = GPU_DLA, forbidden: float = 0.15) -> Network:
+    """One unit after the other."""
+    return random_network(seed, units, among=among, forbidden=forbidden, skips=0.0)
+
+
+def _unit(random: np.random.Generator, index: int, among: Sequence[str], alike: bool, forbidden: float) -> Unit:
+    time_ms = float(random.lognormal(-2, 0.8))
+    costs = {}
+    factor = random.uniform(1.2, 2.8)
+    off = random.random() < forbidden
+    for accelerator in among:
+        if accelerator == among[0]:
+            costs[accelerator] = Cost(time_ms, 15 * time_ms * random.uniform(0.7, 1.3), 2e6 * random.random())
+            slow = Cost(time_ms * factor, 3 * time_ms * factor * random.uniform(0.7, 1.3), 2e6 * random.random())
+        elif not off:
+            scale = 1.0 if alike else random.uniform(0.7, 1.6)
+            costs[accelerator] = Cost(slow.time_ms * scale, slow.energy_mj, slow.traffic_bytes)
+    return Unit(f"u{index}", (f"n{index}",), costs, weight_bytes=int(random.integers(0, 1000)))
+
+
+def _readers(random: np.random.Generator, units: int, skips: float) -> list[list[int]]:
+    """Who reads each unit: the next one mostly, later ones now and then; nobody reads the last."""
+    readers: list[list[int]] = []
+    for index in range(units):
+        near = range(index + 1, min(index + 6, units))
+        chosen = {index + 1} if index + 1 < units and (not skips or random.random() < 0.85) else set()
+        chosen |= {reader for reader in near if random.random() < skips / 2}
+        readers.append(sorted(chosen))
+    return readers
+
+
+def _edge(random: np.random.Generator, index: int, readers: list[int], among: Sequence[str], alike: bool) -> Edge:
+    is_output = not readers or random.random() < 0.1
+    crossings = _crossings(random, among, alike)
+    return Edge(f"t{index}", index, tuple(readers), is_output, crossings, size_bytes=int(random.integers(1, 10**6)))
+
+
+def _crossings(random: np.random.Generator, among: Sequence[str], alike: bool) -> dict[tuple[str, str], Crossing]:
+    made = {"in": _crossing(random), "out": _crossing(random), "over": _crossing(random)}
+    crossings = {}
+    for one, other in itertools.permutations(among, 2):
+        kind = "in" if one == among[0] else "out" if other == among[0] else "over"
+        crossings[one, other] = made[kind] if alike else _crossing(random)
+    return crossings
+
+
+def _crossing(random: np.random.Generator) -> Crossing:
+    time_ms = float(random.uniform(0.02, 0.09))
+    return Crossing(time_ms, time_ms * random.uniform(0, 1), random.uniform(0, 0.5), random.uniform(0, 1e5))
+
+
+class Everything:
+    """Every assignment of a small network that its units allow, with its loads; written apart from what it checks.
+
+    Attributes:
+        labels: (assignments, units), indices into ``among``.
+        latency_ms, energy_mj, traffic_bytes: (assignments,).
+        busy_ms: (assignments, accelerators).
+    """
+
+    def __init__(self, network: Network, among: Sequence[str] = GPU_DLA) -> None:
+        self.network, self.among = network, tuple(among)
+        able = [[index for index, name in enumerate(among) if name in unit.costs] for unit in network.units]
+        grids = np.meshgrid(*able, indexing="ij")
+        self.labels = np.stack([grid.ravel() for grid in grids], axis=1)
+        count = len(self.labels)
+        self.latency_ms, self.energy_mj, self.traffic_bytes = np.zeros(count), np.zeros(count), np.zeros(count)
+        self.busy_ms = np.zeros((count, len(among)))
+        for index, unit in enumerate(network.units):
+            for label, name in enumerate(among):
+                if cost := unit.costs.get(name):
+                    here = self.labels[:, index] == label
+                    self._add(here, cost)
+                    self.busy_ms[here, label] += cost.time_ms
+        for edge in network.edges:
+            self._hand_over(edge)
+
+    def _add(self, where: npt.NDArray[np.bool_], cost: Cost | Crossing) -> None:
+        self.latency_ms[where] += cost.time_ms
+        self.energy_mj[where] += cost.energy_mj
+        self.traffic_bytes[where] += cost.traffic_bytes
+
+    def _hand_over(self, edge: Edge) -> None:
+        home = self.among.index(self.network.home)
+        count = len(self.labels)
+        source = np.full(count, home) if edge.producer is None else self.labels[:, edge.producer]
+        for target in range(len(self.among)):
+            wanted = np.full(count, edge.is_output and target == home)
+            for consumer in edge.consumers:
+                wanted |= self.labels[:, consumer] == target
+            for start in range(len(self.among)):
+                crossing = edge.crossings.get((self.among[start], self.among[target]))
+                if crossing and start != target:
+                    where = wanted & (source == start)
+                    self._add(where, crossing)
+                    if "gpu" in self.among:
+                        self.busy_ms[where, self.among.index("gpu")] += crossing.gpu_ms
+
+    def cost(self, price: Price) -> F64:
+        """Of every assignment."""
+        busy = self.busy_ms @ np.array([price.busy.get(name, 0.0) for name in self.among])
+        flat = price.latency * self.latency_ms + price.energy * self.energy_mj + price.traffic * self.traffic_bytes
+        return np.asarray(flat + busy)
+
+    def assignment(self, index: int) -> tuple[str, ...]:
+        """By name."""
+        return tuple(self.among[label] for label in self.labels[index])
