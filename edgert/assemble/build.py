@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from edgert.assemble.board import board_of
 from edgert.assemble.model import SEGMENT_QUEUE, STAGE_QUEUE, Bar, Models
 from edgert.backend import Engine
 from edgert.clock import REAL, Clock
@@ -95,6 +96,7 @@ def assemble(
     Raises:
         EdgertError: whatever does not fit together, with the line of the file it comes from.
     """
+    board_of(file)
     return _Assembler(file, callbacks or {}, clock, backend_name, bar).build()
 
 

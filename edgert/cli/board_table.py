@@ -157,8 +157,8 @@ def _dla(dla: Dla) -> str:
     if not dla.cores:
         return "none"
     text = f"{_count(dla.cores, 'core')} of generation {dla.generation}, {_exact(dla.max_mhz)} MHz"
-    shared = "shared" if dla.sram_shared else "each"
-    return f"{text}, {_memory(dla.sram_bytes)} SRAM {shared}" if dla.sram_bytes else text
+    shared = " shared" if dla.sram_shared else " each" if dla.cores > 1 else ""
+    return f"{text}, {_memory(dla.sram_bytes)} SRAM{shared}" if dla.sram_bytes else text
 
 
 def _tops(board: Board, mode: Mode, precision: Precision) -> str:
