@@ -1,14 +1,12 @@
-"""The report as one HTML file that needs nothing else: no network, no script to be read, no fonts of its own."""
+"""The report as one HTML file that needs nothing else."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from functools import cache
 from pathlib import Path
 
 from edgert.artifact.atomic import replace_text
 from edgert.report.accuracy import accuracy_section
+from edgert.report.document import document
 from edgert.report.layer import kept_section, layer_section
 from edgert.report.markup import Markup, code, escape, join, paragraph, tag
 from edgert.report.number import counted
@@ -34,14 +32,9 @@ _BADGES = {True: ("✓ Budget kept", "good"), False: ("✗ Budget missed", "bad"
 def render(report: QuantizationReport) -> str:
     """The report as a whole HTML document; equal reports give equal text."""
     verdict = judge(report)
-    body = tag(
-        "body",
-        _header(report, verdict),
-        tag("div", _contents(), tag("main", *(_section(report, *one) for one in _SECTIONS)), class_="columns"),
-        tag("script", _part("page.js")),
-    )
-    head = tag("head", *_head(report, verdict))
-    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+    sections = tag("main", *(_section(report, *one) for one in _SECTIONS))
+    body = [_header(report, verdict), tag("div", _contents(), sections, class_="columns")]
+    return document(f"{report.provenance.model}: {report.precision} report", verdict.sentence, body)
 
 
 def save(report: QuantizationReport, path: Path) -> None:
@@ -51,22 +44,6 @@ def save(report: QuantizationReport, path: Path) -> None:
         ArtifactError: the file cannot be written.
     """
     replace_text(path, render(report))
-
-
-def _head(report: QuantizationReport, verdict: Verdict) -> list[Markup]:
-    """A policy admits this page's own style and script and nothing else: even a mistake in escaping could not act."""
-    style, script = _part("page.css"), _part("page.js")
-    policy = f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}"
-    return [
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=Markup(policy)),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("meta", name="description", content=verdict.sentence),
-        tag("link", rel="icon", href="data:,"),
-        tag("title", f"{report.provenance.model}: {report.precision} report"),
-        tag("style", style),
-    ]
 
 
 def _header(report: QuantizationReport, verdict: Verdict) -> Markup:
@@ -106,13 +83,3 @@ def _section(report: QuantizationReport, name: str, title: str, content: object)
     return tag(
         "section", tag("h2", title, id=f"{name}-title"), content(report), id=name, aria_labelledby=f"{name}-title"
     )
-
-
-@cache
-def _part(name: str) -> Markup:
-    """A file of this package as it stands; it holds no end tag that would close its element."""
-    return join([Markup(Path(__file__).with_name(name).read_text(encoding="utf-8"))])
-
-
-def _digest(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,57 @@
+"""One HTML file that needs nothing else: no network, no script to be read, no fonts of its own."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+
+from edgert.report.markup import Markup, join, tag
+
+
+def document(
+    title: str,
+    description: str,
+    body: Iterable[object],
+    *,
+    styles: Sequence[str] = ("page.css",),
+    scripts: Sequence[str] = ("page.js",),
+) -> str:
+    """A whole page.
+
+    Args:
+        title: of the window.
+        description: one sentence, for whoever lists pages.
+        body: what is on it.
+        styles, scripts: files of this package that become part of it, in order.
+    """
+    style, script = (join(map(_part, names), "\n") for names in (styles, scripts))
+    head = tag("head", *_head(title, description, style, script))
+    return f"<!doctype html>\n{tag('html', head, tag('body', *body, tag('script', script)), lang='en')}\n"
+
+
+def _head(title: str, description: str, style: Markup, script: Markup) -> list[Markup]:
+    """A policy admits this page's own style and script and nothing else: even a mistake in escaping could not act."""
+    policy = f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}"
+    return [
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=Markup(policy)),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", name="description", content=description),
+        tag("link", rel="icon", href="data:,"),
+        tag("title", title),
+        tag("style", style),
+    ]
+
+
+@cache
+def _part(name: str) -> Markup:
+    """A file of this package as it stands; it holds no end tag that would close its element."""
+    return Markup(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
