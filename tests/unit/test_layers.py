@@ -22,7 +22,7 @@ LAYERS = (  # from the ground up; a part may import itself and whatever stands l
     {"accuracy"},
     {"precision"},
     {"assemble"},
-    {"engine", "int8", "pipeline", "validate", "doctor", "wiring"},
+    {"engine", "int8", "pipeline", "plan", "validate", "doctor", "wiring"},
     {"bench"},
     {"cli"},
     {"__main__"},
