@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +11,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from edgert.board import rate
-from edgert.board.mistake import Mistake, typed
+from edgert.board.mistake import Loc, Mistake, dotted, typed
 from edgert.board.mode import Mode
 from edgert.board.section import Advertised, Cpu, Dla, Gpu, JetPack, Match, Memory, Part, Precision, Sourced, Text
 from edgert.board.sound import contradictions
@@ -120,10 +120,9 @@ def load_board(path: Path) -> Board:
         ConfigError: unreadable, not YAML, an unknown or missing key, a number that is missing or cannot be; its name is
             not its file's. The first mistake, with all the others in ``others``.
     """
-    node = _compose(path)
-    data = yaml.constructor.SafeConstructor().construct_document(node) if node else None
+    node, data = _read(path)
     record, wrong = _parse(data)
-    wrong += contradictions(data)
+    wrong += [*_twice(node, (), set()), *contradictions(data)]
     if isinstance(data, dict) and isinstance(data.get("name"), str) and data["name"] != path.stem:
         wrong += [Mistake(("name",), f"board file calls itself {data['name']!r}", "", f"name: {path.stem}")]
     if record is None or wrong:
@@ -186,14 +185,16 @@ def _bare(name: str) -> str:
     return name.strip().lower().removeprefix("mode_")
 
 
-def _compose(path: Path) -> yaml.Node | None:
+def _read(path: Path) -> tuple[yaml.Node | None, object]:
+    """What a file says, with its lines and without."""
     try:
-        return yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
+        node = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
+        return node, yaml.constructor.SafeConstructor().construct_document(node) if node else None
     except FileNotFoundError as error:
         raise ConfigError(f"cannot read board file {path}", why="there is no such file", fix=_LIKE) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read board file {path}", why=str(error)) from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that the calendar does not have
         raise ConfigError(f"board file {path} is not valid YAML", why=str(error)) from error
 
 
@@ -204,6 +205,29 @@ def _parse(data: object) -> tuple[Board | None, list[Mistake]]:
         return None, [typed(item, Board) for item in error.errors(include_url=False)]
 
 
+def _twice(node: yaml.Node | None, loc: Loc, visited: set[int]) -> Iterator[Mistake]:
+    """Keys that stand twice, of which YAML's reader would silently take the second. An alias is looked at once."""
+    if id(node) in visited:
+        return
+    visited.add(id(node))
+    seen: set[int | str] = set()
+    for n, (key, child) in enumerate(_children(node)):
+        name = n if key is None else str(key.value)
+        if name in seen:
+            what = f"{dotted((*loc, name))} stands twice in a board file"
+            yield Mistake((*loc, name), what, "the second would silently replace the first", "remove one of them")
+        seen.add(name)
+        yield from _twice(child, (*loc, name), visited)
+
+
+def _children(node: yaml.Node | None) -> Iterator[tuple[yaml.Node | None, yaml.Node]]:
+    """Key and value of what a mapping or list holds; a list's have no key."""
+    if isinstance(node, yaml.MappingNode):
+        yield from node.value
+    elif isinstance(node, yaml.SequenceNode):
+        yield from ((None, child) for child in node.value)
+
+
 def _told(path: Path, node: yaml.Node | None, wrong: Iterable[Mistake]) -> ConfigError:
     """All mistakes as one error, in the order of the file."""
     placed = sorted(((_line(node, mistake.loc), mistake) for mistake in wrong), key=lambda pair: pair[0])
@@ -211,7 +235,7 @@ def _told(path: Path, node: yaml.Node | None, wrong: Iterable[Mistake]) -> Confi
         ConfigError(
             mistake.what,
             why=mistake.why,
-            where=f"{path}:{line} {'.'.join(map(str, mistake.loc))}".rstrip(),
+            where=f"{path}:{line} {dotted(mistake.loc)}".rstrip(),
             fix=mistake.fix,
         )
         for line, mistake in placed
@@ -220,16 +244,14 @@ def _told(path: Path, node: yaml.Node | None, wrong: Iterable[Mistake]) -> Confi
     return errors[0]
 
 
-def _line(node: yaml.Node | None, loc: tuple[int | str, ...]) -> int:
+def _line(node: yaml.Node | None, loc: Loc) -> int:
     """Where a key stands, or the nearest enclosing one that was written; counted from 1."""
     line = node.start_mark.line + 1 if node else 1
     for step in loc:
-        if isinstance(node, yaml.MappingNode):
-            found = next(((key, child) for key, child in node.value if key.value == step), None)
-        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
-            found = (node.value[step], node.value[step])
-        else:
-            found = None
+        children = (
+            (n if key is None else key.value, key or child, child) for n, (key, child) in enumerate(_children(node))
+        )
+        found = next(((place, child) for name, place, child in children if name == step), None)
         if found is None:
             return line
         line, node = found[0].start_mark.line + 1, found[1]

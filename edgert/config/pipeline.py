@@ -33,7 +33,10 @@ class PipelineConfig(Section):
 
     schema_version: Literal[1] = Field(default=1, alias="schema", description="version of this format")
     name: str = Field(default="pipeline", min_length=1, description="for people")
-    board: str = Field(default="auto", description="auto is this machine")
+    board: str = Field(
+        default="auto",
+        description="auto is this machine, host its processor only; or a board that edgert boards lists, or its file",
+    )
     budgets: BudgetConfig = Field(default=BudgetConfig(), description="what the pipeline may use")
     models: dict[Name, ModelConfig] = Field(default_factory=dict, description="by name, for infer")
     stages: dict[Name, StageConfig] = Field(min_length=1, description="by name, for from; in any order")

@@ -1,0 +1,87 @@
+"""Power modes: found by name, and what they leave of a board."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgert.board.rate import bandwidth_gb_s, dla_tops, gpu_tops
+from edgert.board.record import board
+from edgert.board.sheet import data_sheet, numbers
+from edgert.errors import ConfigError
+
+
+@pytest.mark.parametrize("name", ["15W", "15w", " 15W ", "MODE_15W"])
+def test_names_are_found_however_they_are_written(name: str) -> None:
+    assert board("orin-nx-16gb").mode(name).name == "15W"
+    assert board("agx-orin-64gb").mode(name).name == "MODE_15W"
+
+
+def test_a_number_is_no_name() -> None:
+    """nvpmodel's number 0 is MAXN here and 15W on another board."""
+    with pytest.raises(ConfigError, match="orin-nx-16gb has no power mode '0'"):
+        board("orin-nx-16gb").mode("0")
+    assert not board("orin-nx-16gb").has_mode("0") and board("orin-nx-16gb").has_mode("maxn")
+
+
+def test_an_unknown_mode_is_answered_with_the_nearest_and_all() -> None:
+    with pytest.raises(ConfigError) as caught:
+        board("agx-orin-64gb").mode("maxm")
+    assert caught.value.what == "agx-orin-64gb has no power mode 'maxm'; did you mean 'MAXN'?"
+    assert caught.value.fix == "modes: MAXN, MODE_15W, MODE_30W, MODE_50W"
+
+
+def test_the_mode_a_board_boots_into() -> None:
+    assert board("orin-nano-8gb-super").usual_mode.name == "25W"
+    assert board("thor-t4000").default_mode is None
+    assert board("thor-t4000").usual_mode.name == "unknown"
+
+
+def test_a_mode_scales_with_clocks_and_with_what_is_switched_on() -> None:
+    orin = board("orin-nx-16gb")
+    small, large = orin.mode("15W"), orin.mode("25W")
+    assert (small.sms, large.sms) == (4, 8)
+    assert gpu_tops(orin, small, "int8") == pytest.approx(4 * 612 * 4096 / 1e6)
+    assert gpu_tops(orin, large, "fp16") == pytest.approx(8 * 408 * 2048 / 1e6)
+    assert gpu_tops(orin, large, "fp32") == pytest.approx(8 * 408 * 256 / 1e6)
+    assert bandwidth_gb_s(orin, orin.mode("10W")) == pytest.approx(2133 * 2 * 16 / 1000)
+
+
+def test_a_second_dla_core_may_be_slower() -> None:
+    orin = board("orin-nx-16gb-super")
+    mode = orin.mode("15W")
+    assert [mode.dla_clock_mhz(core) for core in range(3)] == [614.4, 115, None]
+    assert dla_tops(orin, mode, "int8", 0) == pytest.approx(10.07, abs=0.01)
+    assert dla_tops(orin, mode, "int8", 1) == pytest.approx(115 * 16384 / 1e6)
+    assert dla_tops(orin, mode, "int8", 2) is None
+
+
+def test_what_nobody_published_is_unknown_not_zero() -> None:
+    orin, nano, thor = board("agx-orin-64gb"), board("jetson-nano-4gb"), board("thor-t5000")
+    assert orin.dla_tops(orin.usual_mode, "fp16") is None and orin.dla_tops(orin.usual_mode, "fp32") is None
+    assert nano.gpu_tops(nano.usual_mode, "int8") is None and nano.dla_tops(nano.usual_mode, "int8") is None
+    assert nano.gpu_tops(nano.usual_mode, "fp16") == pytest.approx(0.472, abs=0.001)
+    assert thor.mode("70W").unknown == ("cpu_cores", "cpu_mhz", "sms", "gpu_mhz", "emc_mhz")
+    assert thor.gpu_tops(thor.mode("70W"), "int8") is None and thor.bandwidth_gb_s(thor.mode("70W")) is None
+    assert orin.usual_mode.unknown == ()
+
+
+def test_xavier_knows_fp16_on_the_dla() -> None:
+    xavier = board("agx-xavier-32gb")
+    assert xavier.dla_tops(xavier.mode("maxn"), "fp16") == pytest.approx(2.86, abs=0.01)
+
+
+def test_a_clock_left_free_is_known_as_well_as_the_maximum() -> None:
+    found = {number.key: number for number in numbers(board("orin-nx-16gb"))}
+    assert found["modes.MAXN.dla_mhz"].origin.confidence == "low"
+    assert found["modes.15W.dla_mhz"].origin.confidence == "high"
+    assert "dla.max_mhz" in found and not any("dla_" in n.key for n in numbers(board("orin-nano-8gb")))
+
+
+def test_a_data_sheet_is_plain_and_holds_what_follows() -> None:
+    sheet = data_sheet(board("orin-nx-16gb-super"))
+    mode = sheet["modes"][2]
+    assert mode["name"] == "15W" and mode["derived"]["bandwidth_gb_s"] == pytest.approx(102.4, rel=0.001)
+    assert mode["derived"]["dla_tops"]["int8"] == pytest.approx([10.066, 1.884], abs=0.001)
+    assert mode["derived"]["dla_tops"]["fp16"] == [None, None]
+    assert sheet["derived"]["gpu_tops"]["int8"] == pytest.approx(38.4, abs=0.05)
+    assert sheet["memory"]["bytes"] == 16 * 2**30
