@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from edgert.board import HOST, detect
-from tests.unit.board.tree import jetson, write
+from edgert.board.record import board_names
+from tests.unit.board.tree import jetson, nvpmodel, write
 
 AGX_XAVIER = ("nvidia,p2972-0000", "nvidia,jetson-xavier", "nvidia,tegra194")
 XAVIER_NX = ("nvidia,p3509-0000+p3668-0001", "nvidia,tegra194")
@@ -21,7 +22,14 @@ THOR = ("nvidia,p3971-0089+p3834-0008", "nvidia,p3971-0089", "nvidia,tegra264")
         (("nvidia,p3768-0000+p3767-0000", "nvidia,tegra234"), 15388, "orin-nx-16gb"),
         (("nvidia,p3509-0000+p3767-0001", "nvidia,tegra234"), 7607, "orin-nx-8gb"),
         (("nvidia,p3768-0000+p3767-0005-super", "nvidia,tegra234"), 7607, "orin-nano-8gb-super"),
+        (("nvidia,p3768-0000+p3767-0005", "nvidia,tegra234"), 7607, "orin-nano-8gb"),
+        (("nvidia,p3768-0000+p3767-0003", "nvidia,tegra234"), 7607, "orin-nano-8gb"),
+        (("nvidia,p3768-0000+p3767-0003-super", "nvidia,tegra234"), 7607, "orin-nano-8gb-super"),
         (("nvidia,p3768-0000+p3767-0004", "nvidia,tegra234"), 3900, "orin-nano-4gb"),
+        (("nvidia,p3768-0000+p3767-0004-super", "nvidia,tegra234"), 3900, "orin-nano-4gb-super"),
+        (("nvidia,p3768-0000+p3767-0001", "nvidia,tegra234"), 7607, "orin-nx-8gb"),
+        (("nvidia,p3768-0000+p3767-0001-super", "nvidia,tegra234"), 7607, "orin-nx-8gb-super"),
+        (("nvidia,p3509-0000+p3767-0000", "nvidia,tegra234"), 15388, "orin-nx-16gb"),  # on a carrier of Xavier NX
         (("nvidia,p3737-0000+p3701-0005", "nvidia,tegra234"), 62817, "agx-orin-64gb"),
         (("nvidia,p3737-0000+p3701-0000", "nvidia,tegra234"), 30697, "agx-orin-64gb"),  # the 32 GB kit has its chip
         (("nvidia,p3737-0000+p3701-0004", "nvidia,tegra234"), 30697, "agx-orin-32gb"),
@@ -29,18 +37,46 @@ THOR = ("nvidia,p3971-0089+p3834-0008", "nvidia,p3971-0089", "nvidia,tegra264")
         (AGX_XAVIER, 31927, "agx-xavier-32gb"),
         (AGX_XAVIER, 63500, "agx-xavier-64gb"),
         (AGX_XAVIER, 15700, "agx-xavier-32gb"),  # the early 16 GB module
+        (("nvidia,p3737-0000+p3701-0008", "nvidia,tegra234"), 62817, "agx-orin-64gb"),  # industrial
+        (("nvidia,p3449-0000+p3668-0000", "nvidia,tegra194"), 7765, "xavier-nx-8gb"),
         (XAVIER_NX, 7765, "xavier-nx-8gb"),
         (XAVIER_NX, 15820, "xavier-nx-16gb"),
         (("nvidia,p2771-0000", "nvidia,jetson-tx2", "nvidia,tegra186"), 7852, "jetson-tx2-8gb"),
         (("nvidia,p3450-0000", "nvidia,jetson-nano", "nvidia,tegra210"), 3964, "jetson-nano-4gb"),
         (THOR, 125772, "thor-t5000"),
+        (("nvidia,p4071-0000+p3834-0008", "nvidia,tegra264"), 125772, "thor-t5000"),
         (("nvidia,p4071-0000+p3834-0000", "nvidia,tegra264"), 62000, "thor-t4000"),
+        (("acme,carrier", "nvidia,tegra264"), 62000, "thor-t4000"),
     ],
 )
 def test_board(tmp_path: Path, compatible: tuple[str, ...], memory_mib: int, name: str) -> None:
     machine = detect(jetson(tmp_path, compatible, memory_mib))
     assert machine.name == name
     assert machine.board is not None and machine.board.name == name
+
+
+def test_no_board_is_left_out() -> None:
+    cases = next(mark for mark in test_board.pytestmark if mark.name == "parametrize").args[1]  # type: ignore[attr-defined]
+    assert {name for _, _, name in cases} == set(board_names())
+
+
+def test_the_power_mode_is_known_by_its_name(tmp_path: Path) -> None:
+    nvpmodel(jetson(tmp_path), ("MAXN_SUPER", "10W", "15W", "25W", "40W"), current=2)
+    machine = detect(tmp_path)
+    assert machine.mode == "15W" and not machine.mode_trouble
+    assert machine.board is not None and machine.board.mode(machine.mode).sms == 4
+
+
+def test_a_damaged_power_mode_does_not_hide_the_board(tmp_path: Path) -> None:
+    nvpmodel(jetson(tmp_path), ("MAXN",), current=3)
+    machine = detect(tmp_path)
+    assert machine.name == "orin-nx-16gb-super" and machine.mode == ""
+    assert machine.mode_trouble == "no power mode 3 in /etc/nvpmodel.conf: it has 0: MAXN"
+
+
+def test_a_host_has_no_power_mode(tmp_path: Path) -> None:
+    machine = detect(nvpmodel(tmp_path, ("MAXN",)))
+    assert (machine.name, machine.mode, machine.mode_trouble) == (HOST, "", "")
 
 
 def test_everything_about_a_jetson(tmp_path: Path) -> None:

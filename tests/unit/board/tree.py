@@ -34,3 +34,21 @@ def jetson(
     if release:
         write(root, "etc/nv_tegra_release", release + "\n# KERNEL_VARIANT: oot\n")
     return root
+
+
+def nvpmodel_conf(names: tuple[str, ...], default: int = 0) -> str:
+    """A file of power modes numbered from 0, in the format of ``nvpmodel``, with a little of what it also holds."""
+    head = "# POWER_MODEL and PM_CONFIG are explained here\n< PARAM TYPE=FILE NAME=CPU_ONLINE >\nCORE_1 /sys/cpu1\n\n"
+    modes = "".join(
+        f"# {name}\n< POWER_MODEL ID={number} NAME={name} >\nCPU_ONLINE CORE_1 1\nGPU MAX_FREQ -1\n\n"
+        for number, name in enumerate(names)
+    )
+    return f"{head}{modes}< PM_CONFIG DEFAULT={default} >\n< FAN_CONFIG DEFAULT=quiet >\n"
+
+
+def nvpmodel(root: Path, names: tuple[str, ...], current: int | None = 0, default: int = 0) -> Path:
+    """Adds power modes; ``current`` is the number of the one that is set, None where none ever was."""
+    write(root, "etc/nvpmodel.conf", nvpmodel_conf(names, default))
+    if current is not None:
+        write(root, "var/lib/nvpmodel/status", f"pmode:{current:04d} fmode:quiet\n")
+    return root

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgert.doctor import machine
-from tests.unit.board.tree import jetson, write
+from tests.unit.board.tree import jetson, nvpmodel, write
 from tests.unit.doctor.evidence import evidence
 
 
@@ -23,6 +23,20 @@ def test_a_known_jetson(tmp_path: Path) -> None:
     found = machine.board(evidence(jetson(tmp_path)))
     assert found.state == "yes"
     assert found.detail == "Jetson Orin NX 16GB Super (orin-nx-16gb-super), L4T 36.4.3, JetPack 6.2"
+
+
+@pytest.mark.parametrize(
+    ("number", "state", "told"),
+    [
+        (1, "yes", "JetPack 6.2, power mode 15W"),
+        (2, "yes", "power mode MY_OWN (none that edgert has clocks of)"),
+        (5, "optional", "power mode unknown: no power mode 5 in /etc/nvpmodel.conf: it has 0: 10W, 1: 15W, 2: MY_OWN"),
+    ],
+)
+def test_the_power_mode_of_a_jetson(tmp_path: Path, number: int, state: str, told: str) -> None:
+    found = machine.board(evidence(nvpmodel(jetson(tmp_path), ("10W", "15W", "MY_OWN"), current=number)))
+    assert found.state == state and found.detail.endswith(told)
+    assert ("nvpmodel -q" in found.fix) == (state == "optional")
 
 
 def test_a_jetson_in_a_container_lacks_its_release(tmp_path: Path) -> None:
