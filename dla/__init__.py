@@ -1,14 +1,14 @@
 """What NVIDIA's deep-learning accelerator (DLA) can run, and nothing else.
 
 :func:`check` asks the rules about one node, :func:`check_graph` about a whole graph; :func:`regions` grows what may run
-into few segments, each one loadable; :func:`summarise` counts. ``RULES`` and ``LIMITS`` hold every rule and limit with
-the public page it was read on.
+into few segments, each one loadable; :func:`summarise` counts. ``SOURCES`` and ``LIMITS`` name the public page that every
+rule and limit was read on.
 
 Standard library only; imports nothing from edgert.
 """
 
 from dla.cbuf import banks
-from dla.check import check, check_graph
+from dla.check import SOURCES, check, check_graph
 from dla.limit import LIMITS, Limit
 from dla.node import Node, Tensor
 from dla.region import MAX_LOADABLES, Region, regions
@@ -26,6 +26,7 @@ __all__ = [
     "ORIN",
     "PRECISIONS",
     "RULES",
+    "SOURCES",
     "XAVIER",
     "Answer",
     "Limit",

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 
 from dla.context import CONTEXT, Context
 from dla.node import Node, data_tensors
 from dla.rules.fold import folded
-from dla.table import layer_of
+from dla.table import RULES, layer_of
 from dla.target import Target
 from dla.verdict import SEVERITY, Verdict, worst
 from dla.wiring import Wiring
 
 SCALE_RULE = "general.scale"
-"""A tensor without INT8 scale; https://github.com/Deci-AI/super-gradients/issues/1760 shows what TensorRT says."""
+SOURCES: Mapping[str, str] = MappingProxyType(
+    {
+        **{name: rule.source for name, rule in RULES.items()},
+        **{rule.name: rule.source for rule in CONTEXT},
+        SCALE_RULE: "https://github.com/Deci-AI/super-gradients/issues/1760",  # what TensorRT says where one is missing
+    }
+)
+"""Rule → the page it was read on."""
 
 
 def check(node: Node, target: Target, scaled: Collection[str] | None = None) -> Verdict:
@@ -34,7 +42,9 @@ def check(node: Node, target: Target, scaled: Collection[str] | None = None) -> 
     if found and any(verdict.answer != "yes" for verdict in found):
         return worst(found)
     layer = layer_of(node.op).name
-    return Verdict("yes", layer.lower(), "; ".join([f"a {layer} layer within its limits", *(v.reason for v in found)]))
+    return Verdict(
+        "yes", layer.lower(), "; ".join([f"within the limits of the {layer} layer", *(v.reason for v in found)])
+    )
 
 
 def check_graph(nodes: Sequence[Node], target: Target, scaled: Collection[str] | None = None) -> tuple[Verdict, ...]:

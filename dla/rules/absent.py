@@ -13,7 +13,7 @@ from dla.verdict import Verdict, no
 
 _MEAN = "write it as AveragePool with windows of up to 8, or as a Conv with stored weights of 1/(H·W)"
 _FOLD_SHAPES = "fix the shapes and fold it away: edgert does when it builds"
-_SHUFFLE = "use a 1×1 Conv on N×C×1×1 instead of Gemm, and rename the axes after the network"
+_SHUFFLE = "stay at N×C×1×1 (a 1×1 Conv does what Gemm does), and drop the axes after the network"
 _STORED = "where its indices are stored, write it as Slice or Conv; else leave it to the GPU"
 _POST = "cut it off to post-processing"
 _LOGIC = "write it with Mul, Add and Clip on 0 and 1"

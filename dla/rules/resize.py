@@ -10,6 +10,7 @@ from dla.verdict import Verdict, no, verify
 
 _NEAREST = (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("half_pixel", "round_prefer_ceil"))
 _SCALES_FIX = "export it with whole scales, like 1, 1, 2, 2"
+_SHRINK_FIX = "shrink with pooling, or a Conv with a stride"
 _MODE_FIX = "export it as nearest, asymmetric, floor; or as linear with half_pixel"
 _FIRST_CHOICES = 11  # opset with coordinate modes
 
@@ -45,7 +46,9 @@ def scales(node: Node, target: Target) -> Verdict | None:
     if factors[:2] != (1, 1):
         return no("it also resizes batch or channels", _SCALES_FIX)
     high, wide = factors[2:]
-    if high != int(high) or wide != int(wide) or min(high, wide) < 1:
+    if min(high, wide) < 1:
+        return no(f"it shrinks, by {high:g}×{wide:g}; the DLA only enlarges", _SHRINK_FIX)
+    if high != int(high) or wide != int(wide):
         return no(f"its scales must be whole numbers, got {high:g}×{wide:g}", _SCALES_FIX)
     kind = "linear" if _variant(node)[0] == "linear" else "nearest"
     return outside(f"resize.{kind}", f"scales ({kind})", (int(high), int(wide)), "resize in several steps")

@@ -28,10 +28,26 @@ def inspect(
         ),
     ] = None,
     ops: Annotated[bool, typer.Option("--ops", help="A table of operators with their share of the work.")] = False,
+    dla: Annotated[
+        bool, typer.Option("--dla", help="Say node by node what a board's DLA can run, why not, and what helps.")
+    ] = False,
+    board: Annotated[
+        str | None, typer.Option("--board", metavar="BOARD", help="With --dla: which board; this machine if left out.")
+    ] = None,
+    trt: Annotated[
+        str | None,
+        typer.Option("--trt", metavar="VERSION", help="With --dla: TensorRT's version; 10.3 for Orin, 8.5 for Xavier."),
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option("--precision", metavar="NAME", help="With --dla: int8 (the default) or fp16.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="With --dla: write the check as a page, too.")
+    ] = None,
     json: JsonOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Say what an ONNX model takes, gives and costs.
+    """Say what an ONNX model takes, gives and costs; with --dla, what a DLA can run of it.
 
     And which task its outputs look like.
 
@@ -40,13 +56,19 @@ def inspect(
         edgert inspect yolox_nano.onnx --ops
 
         edgert inspect detector.onnx --shape images=1x3x320x320 --shape images=1x3x640x640
+
+        edgert inspect yolox_nano.onnx --dla --board orin-nx-16gb --html dla.html
     """
     from rich.console import Console
 
+    from edgert.cli.inspect_dla import Asked, tell
     from edgert.cli.inspection import show, show_ops
     from edgert.graph import inspect as inspect_model
     from edgert.graph import load
 
+    asked = Asked(board, trt, precision, html)
+    if not dla:
+        asked.refuse()
     profiles = _profiles(shapes or [])
     loaded = load(model)
     summary = inspect_model(loaded)
@@ -56,8 +78,9 @@ def inspect(
     show(console, summary, counted, guesses)
     if ops:
         show_ops(console, counted or [({}, summary)])
+    told = {"dla": tell(console, loaded, profiles[0] if profiles else {}, asked)} if dla else {}
     if json is not None:
-        write_json(_plain(summary, counted, guesses), json)
+        write_json({**_plain(summary, counted, guesses), **told}, json)
 
 
 def _profiles(texts: list[str]) -> list[Profile]:

@@ -27,7 +27,7 @@ def document(
         body: what is on it.
         styles, scripts: files of this package that become part of it, in order.
     """
-    style, script = (join(map(_part, names), "\n") for names in (styles, scripts))
+    style, script = (join(map(_part, names)) for names in (styles, scripts))
     head = tag("head", *_head(title, description, style, script))
     return f"<!doctype html>\n{tag('html', head, tag('body', *body, tag('script', script)), lang='en')}\n"
 

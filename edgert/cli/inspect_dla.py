@@ -1,0 +1,169 @@
+"""``edgert inspect --dla``: what of a model a board's DLA can run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from edgert.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from dla import Reason
+    from edgert.board.record import Board
+    from edgert.graph import Model
+    from edgert.place.capability import Change, Survey
+
+_TENSORRT = {1: "8.5.2", 2: "10.3.0"}  # of the last JetPack for Xavier (5), and of JetPack 6
+_COLOURS = {"yes": "green", "no": "red", "verify": "yellow", "folded": "dim"}
+_WIDTH = 140  # of tables that no terminal shows
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the options say; None where they say nothing."""
+
+    board: str | None
+    tensorrt: str | None
+    precision: str | None
+    html: Path | None
+
+    def refuse(self) -> None:
+        """Says that these options need ``--dla``. Raises a usage error."""
+        given = (("--board", self.board), ("--trt", self.tensorrt), ("--precision", self.precision))
+        for option, value in (*given, ("--html", self.html)):
+            if value is not None:
+                raise typer.BadParameter("it goes together with --dla", param_hint=option)
+
+
+def tell(
+    console: Console, loaded: Model, shapes: Mapping[str, Sequence[int]], asked: Asked, *, whole: bool = True
+) -> dict[str, Any]:
+    """Surveys a model, prints it, writes the page if one is wanted; returns it as plain data.
+
+    Args:
+        shapes: of dynamic inputs.
+        whole: print every node, not only the summary.
+
+    Raises:
+        ConfigError: no board, one without a DLA, or no such target.
+        ModelError: the shapes do not fit.
+    """
+    from edgert.report.capability import save_survey
+
+    board, survey = survey_model(loaded, shapes, asked)
+    if not console.is_terminal:
+        console.width = _WIDTH
+    show_survey(console, survey, board.title)
+    if whole:
+        show_nodes(console, survey)
+    if asked.html is not None:
+        save_survey(survey, loaded.path.name, board.title, asked.html)
+        console.print(f"page written to {asked.html}", markup=False)
+    return {"board": board.name, "cores": board.dla.cores, **survey.to_json()}
+
+
+def survey_model(loaded: Model, shapes: Mapping[str, Sequence[int]], asked: Asked) -> tuple[Board, Survey]:
+    """The board that is asked about, and the survey of the model as a build would see it: cleaned."""
+    from edgert.graph import clean, with_shapes
+    from edgert.graph.node import read
+    from edgert.place.capability import survey, target_of
+
+    board = board_with_dla(asked.board)
+    generation = board.dla.generation
+    tensorrt = asked.tensorrt or _TENSORRT[generation or 2]
+    target = target_of(generation, tensorrt, asked.precision or "int8")
+    model, _ = clean(with_shapes(loaded, shapes) if shapes else loaded)
+    return board, survey(read(model), target)
+
+
+def board_with_dla(name: str | None) -> Board:
+    """The board of that name, this machine's if none is named. Raises ConfigError for one without a DLA."""
+    from edgert.board.detect import detect
+    from edgert.board.record import boards, find_board
+
+    board = detect().board if name is None else find_board(name)
+    having = ", ".join(one.name for one in boards() if one.dla.cores)
+    if board is None:
+        why = "this machine is no Jetson that edgert knows, and --dla checks against a board's DLA"
+        raise ConfigError("which board?", why=why, fix=f"--board NAME, one of {having}")
+    if not board.dla.cores:
+        raise ConfigError(f"{board.title} has no DLA", where="--board", fix=f"--board NAME, one of {having}")
+    return board
+
+
+def show_survey(console: Console, survey: Survey, board: str) -> None:
+    """Prints the summary: how much runs, in how many segments, and what stands in the way."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from edgert.report.capability import cautions, headline
+
+    table = Table.grid(padding=(0, 1))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("DLA", escape(headline(survey, board).replace("\N{NO-BREAK SPACE}", " ")))
+    for name, text in _rows(survey):
+        table.add_row(name, escape(text))
+    for text in cautions(survey):
+        table.add_row("[yellow]note[/]", f"[yellow]{escape(text)}[/]")
+    told = survey.summary
+    for colour, word, reasons in (("red", "refused", told.refusals), ("yellow", "to verify", told.doubts)):
+        for reason in reasons:
+            table.add_row(f"[{colour}]{word}[/]", escape(_reason(reason)))
+    console.print(table)
+
+
+def show_nodes(console: Console, survey: Survey) -> None:
+    """Prints every node with its verdict, the rule behind it, the reason and what would help."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from edgert.report.capability import verdict_word
+
+    table = Table()
+    for heading, least in (("node", 12), ("op", 8), ("verdict", 7), ("seg", 3), ("rule", 10), ("reason → fix", 24)):
+        table.add_column(heading, overflow="fold", min_width=least)
+    for place, (node, verdict) in enumerate(zip(survey.nodes, survey.verdicts, strict=True)):
+        word = verdict_word(verdict)
+        reason = f"{verdict.reason} → {verdict.fix}" if verdict.fix else verdict.reason
+        segment = str(survey.segment_of(place) or "")
+        mark = f"[{_COLOURS[word]}]{word}[/]"
+        table.add_row(escape(node.name), escape(node.op), mark, segment, escape(verdict.rule), escape(reason))
+    console.print(table)
+
+
+def show_changes(console: Console, changes: Iterable[Change]) -> None:
+    """Prints what differs between two surveys."""
+    from rich.table import Table
+
+    table = Table()
+    for heading in ("", "before", "after"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for change in changes:
+        colour = {True: "green", False: "red", None: "default"}[change.is_better]
+        table.add_row(change.what, change.before, f"[{colour}]{change.after}[/]")
+    console.print(table)
+
+
+def _rows(survey: Survey) -> Iterable[tuple[str, str]]:
+    told, target = survey.summary, survey.target
+    yield "against", f"TensorRT {target.tensorrt}, {target.precision.upper()}"
+    yield "nodes", f"{told.yes} yes, {told.verify} verify, {told.no} no; {told.folded} more fold away"
+    if told.macs:
+        work = f"{100 * told.macs_yes:.1f} % yes, {100 * told.macs_verify:.1f} % verify"
+        yield "work", f"{work}, of {told.macs / 1e6:.1f} M MACs"
+    hoped = f"; {told.segments_hoped} if all that is to verify runs" if told.verify else ""
+    yield "loadables", f"{told.segments}{hoped}; a core holds 16, over all engines"
+
+
+def _reason(reason: Reason) -> str:
+    count = f"{reason.nodes} node{'s' if reason.nodes > 1 else ''}"
+    count += f", {100 * reason.macs:.1f} % of the work" if reason.macs else ""
+    fix = f" → {reason.fix}" if reason.fix else ""
+    return f"{reason.rule} ({count}), like {reason.example}: {reason.reason}{fix}"
