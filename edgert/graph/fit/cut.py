@@ -1,16 +1,16 @@
-"""A network cut in two: the body that an accelerator can run as one piece, and the head that stays behind.
+"""A network cut in pieces: the body that an accelerator can run as one, and what stays before and behind it.
 
-The body is closed under what it reads: it takes the model's inputs, and no node in it waits for one that the
-accelerator cannot run. What the rest reads of it are the cut tensors; the head is computed from those.
+The front is what cannot run and waits for nothing else: an input turned from NHWC to NCHW. The body reads the model's
+inputs and the front, and no node in it waits for any other that cannot run. The tail is the rest: a detector's last
+reshapes and its box arithmetic, computed from the cut tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from edgert.errors import PlacementError
-from edgert.graph.fit.draft import needed
 from edgert.graph.node import Graph, Node
 from edgert.graph.spec import TensorSpec
 
@@ -20,75 +20,85 @@ CanRun = Callable[[Node], bool]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """A graph in two parts; running one after the other gives what the graph gives.
+    """A graph in pieces; running one after the other gives what the graph gives.
+
+    Every piece takes tensors of the pieces before it and inputs of the graph, by their names. It gives what later
+    pieces read and what is an output of the graph.
 
     Attributes:
-        body: from the graph's inputs to the cut tensors.
-        tail: from the cut tensors, and those of the graph's inputs that it still reads, to the graph's outputs; without
-            those that the body computes already, which are among the cut tensors.
-        tensors: where it is cut, in the order in which they are computed: the body's outputs.
+        front: what the body has to wait for; None where that is nothing.
+        body: what the accelerator runs.
+        tail: what is left; None where that is nothing.
     """
 
+    front: Graph | None
     body: Graph
-    tail: Graph
-    tensors: tuple[TensorSpec, ...]
+    tail: Graph | None
+
+    @property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """The tensors that the body hands on."""
+        return self.body.outputs
 
 
-def cut_head(graph: Graph, can_run: CanRun) -> Cut | None:
-    """Cuts off everything from the first nodes on that cannot run.
+def cut_head(graph: Graph, can_run: CanRun) -> Cut:
+    """Cuts off everything from the first nodes on that cannot run, and before the body, what stands in its way.
 
     Args:
-        graph: of a model; shapes of the cut tensors must be known.
+        graph: of a model; shapes of the tensors that are cut must be known.
         can_run: asked once for each node.
 
-    Returns:
-        None where nothing has to be cut: every node can run.
-
     Raises:
-        PlacementError: not even a first node can run, so there is no body; or a cut tensor's type is not known.
+        PlacementError: no node can run, so there is no body; or a cut tensor's shape is not known.
     """
-    body = _runnable(graph, can_run)
-    if len(body) == len(graph.nodes):
-        return None
+    front, body, tail = _sorted(graph, can_run)
     if not body:
-        first = graph.nodes[0]
+        first = graph.nodes[0] if graph.nodes else Node("", (), ())
         raise PlacementError(
-            f"nothing of the model can go before a cut: node {first.name!r} ({first.op}) cannot run",
-            why="no node that can run is reached from the inputs without one that cannot",
-            fix="rewrite it (edgert.graph.fit), or export the model without that step",
+            "the model has no part that can run on the accelerator",
+            why=f"no node can run, from {first.name!r} ({first.op}) on",
+            fix="rewrite it (edgert.graph.fit), or place it on the GPU: placement: gpu",
         )
-    return _cut(graph, body)
+    pieces = [_piece(graph, nodes, [*later]) for nodes, later in ((front, body + tail), (body, tail), (tail, []))]
+    return Cut(pieces[0] if front else None, pieces[1], pieces[2] if tail else None)
 
 
-def _runnable(graph: Graph, can_run: CanRun) -> set[int]:
-    """Identities of nodes that can run and wait for none that cannot."""
-    waiting: set[str] = set()
-    body = set()
+def _sorted(graph: Graph, can_run: CanRun) -> tuple[list[Node], list[Node], list[Node]]:
+    front, body, tail = [], [], []
+    in_body: set[str] = set()
+    in_tail: set[str] = set()
     for node in graph.nodes:
-        if waiting.isdisjoint(node.reads) and can_run(node):
-            body.add(id(node))
+        waits = not in_tail.isdisjoint(node.reads)
+        if not waits and can_run(node):
+            body.append(node)
+            in_body.update(node.outputs)
+        elif waits or not in_body.isdisjoint(node.reads):
+            tail.append(node)
+            in_tail.update(node.outputs)
         else:
-            waiting.update(node.outputs)
-    return body
+            front.append(node)
+    return front, body, tail
 
 
-def _cut(graph: Graph, body: set[int]) -> Cut:
-    rest = [node for node in graph.nodes if id(node) not in body]
-    read = {name for node in rest for name in node.reads} | graph.output_names
-    inner = [node for node in graph.nodes if id(node) in body]
-    names = [name for node in inner for name in node.outputs if name in read]
-    tensors = tuple(_spec(graph, name) for name in names)
-    kept = needed(inner, names)
-    used = {name for node in rest for name in node.reads}
-    fed = (*tensors, *graph.inputs)
-    tail = replace(graph, nodes=tuple(rest), inputs=tuple(spec for spec in fed if spec.name in used))
-    tail = replace(tail, outputs=tuple(spec for spec in graph.outputs if spec.name in tail.producers))
-    return Cut(replace(graph, nodes=kept, outputs=tensors), tail, tensors)
+def _piece(graph: Graph, nodes: Sequence[Node], later: Iterable[Node]) -> Graph:
+    made = [name for node in nodes for name in node.outputs if name]
+    used = {name for node in nodes for name in node.reads} - set(made) - set(graph.constants)
+    wanted = {name for node in later for name in node.reads} | graph.output_names
+    fed = [spec.name for spec in graph.inputs]
+    order = [*fed, *(name for node in graph.nodes for name in node.outputs)]
+    return replace(
+        graph,
+        nodes=tuple(nodes),
+        inputs=tuple(_spec(graph, name) for name in order if name in used),
+        outputs=tuple(_spec(graph, name) for name in made if name in wanted),
+    )
 
 
 def _spec(graph: Graph, name: str) -> TensorSpec:
-    ends = {spec.name: spec for spec in graph.outputs}
-    spec = ends.get(name) or graph.specs.get(name)
+    ends = {spec.name: spec for spec in (*graph.inputs, *graph.outputs)}
+    if name in ends:
+        return ends[name]
+    spec = graph.specs.get(name)
     if spec is None or not spec.is_static:
         raise PlacementError(
             f"the model cannot be cut at tensor {name!r}",

@@ -13,6 +13,7 @@ from edgert.graph.model import Model, from_proto
 from edgert.graph.node import Graph, read, write
 from edgert.graph.noop import REMOVE_NOOPS
 from edgert.graph.rewrite import Change, Pass
+from edgert.graph.tidy import REMOVE_DEAD
 
 _IR = 8  # of a message that only lives here
 
@@ -28,7 +29,7 @@ def _by(passes: Sequence[Pass], worth: Callable[[Graph], bool]) -> Callable[[Gra
         for step in passes:
             model, found = step(model)
             changes += found
-        return (read(model), tuple(changes)) if changes else (graph, ())
+        return (read(REMOVE_DEAD(model)[0]), tuple(changes)) if changes else (graph, ())
 
     return apply
 

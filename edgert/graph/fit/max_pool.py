@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgert.graph.fit.draft import Chain, Draft, each
 from edgert.graph.fit.window import Pair, Window, window_of
@@ -48,6 +48,7 @@ def _cascade(draft: Draft, node: Node) -> None:
     ends = draft.shape(node.outputs[0])
     if window is None or shape is None or ends is None or any(node.outputs[1:]) or not window.is_dense:
         return
+    window = _rounded_down(window, (shape[2], shape[3]), (ends[2], ends[3]))
     if max(window.kernel) <= MAX_WINDOW or not _fits(window):
         return
     source, rest = _behind_sibling(draft, node, window)
@@ -60,6 +61,13 @@ def _cascade(draft: Draft, node: Node) -> None:
     sizes = ", ".join(f"{step.kernel[0]}x{step.kernel[1]}" for step in steps)
     behind = "" if source == node.inputs[0] else f" behind {source!r}, which has the rest"
     chain.end(f"window {window.kernel[0]}x{window.kernel[1]} → {sizes}{behind}")
+
+
+def _rounded_down(window: Window, size: Pair, ends: Pair) -> Window:
+    """The same windows when only full ones count: the padding reaches as far as the last one does."""
+    reach = [(ends[axis] - 1) * window.strides[axis] + window.kernel[axis] - size[axis] for axis in (0, 1)]
+    after = [max(window.after[axis], reach[axis] - window.before[axis]) for axis in (0, 1)]
+    return replace(window, after=(after[0], after[1]), ceil=False)
 
 
 def _fits(window: Window) -> bool:
@@ -82,7 +90,7 @@ def _behind_sibling(draft: Draft, node: Node, window: Window) -> tuple[str, Wind
 
 def _rest(window: Window, part: Window) -> Window | None:
     """What must follow one window to make another; None where the first is no beginning of it."""
-    if part.strides != (1, 1) or not part.is_dense or part.ceil or not _fits(part):
+    if part.strides != (1, 1) or not part.is_dense or not _fits(part):
         return None
     kernel, before, after = (
         (whole[0] - begun[0], whole[1] - begun[1])
@@ -92,7 +100,7 @@ def _rest(window: Window, part: Window) -> Window | None:
             (window.after, part.after),
         )
     )
-    rest = Window((kernel[0] + 1, kernel[1] + 1), window.strides, before, after, (1, 1), window.ceil)
+    rest = Window((kernel[0] + 1, kernel[1] + 1), window.strides, before, after, (1, 1), ceil=False)
     return rest if min(kernel) >= 0 and max(kernel) > 0 and min(rest.pads) >= 0 and _fits(rest) else None
 
 
@@ -101,8 +109,7 @@ def _windows(window: Window, size: Pair, ends: Pair) -> list[Window]:
     rows, columns = (_steps(window, axis, size[axis], ends[axis]) for axis in (0, 1))
     count = max(len(rows), len(columns))
     rows, columns = ([_Step()] * (count - len(steps)) + steps for steps in (rows, columns))
-    pairs = list(zip(rows, columns, strict=True))
-    return [_window(row, column, ceil=window.ceil and number == count) for number, (row, column) in enumerate(pairs, 1)]
+    return [_window(row, column) for row, column in zip(rows, columns, strict=True)]
 
 
 def _steps(window: Window, axis: int, size: int, windows: int) -> list[_Step]:
@@ -110,7 +117,7 @@ def _steps(window: Window, axis: int, size: int, windows: int) -> list[_Step]:
     kernel, stride = window.kernel[axis], window.strides[axis]
     before, after = window.before[axis], window.after[axis]
     stride = kernel if windows == 1 and kernel == size else stride
-    parts = factors(kernel) if kernel == stride and not (before or after) and not window.ceil else None
+    parts = factors(kernel) if kernel == stride and not (before or after) else None
     if parts is not None:
         return [_Step(part, part) for part in parts]
     grown = _shares(kernel - 1, max(1, math.ceil((kernel - 1) / (MAX_WINDOW - 1))))
@@ -134,14 +141,14 @@ def _padding(pad: int, grown: Sequence[int]) -> list[int]:
     return shares
 
 
-def _window(row: _Step, column: _Step, *, ceil: bool) -> Window:
+def _window(row: _Step, column: _Step) -> Window:
     return Window(
         (row.kernel, column.kernel),
         (row.stride, column.stride),
         (row.before, column.before),
         (row.after, column.after),
         (1, 1),
-        ceil,
+        ceil=False,
     )
 
 

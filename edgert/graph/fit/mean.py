@@ -68,7 +68,7 @@ def tiles(size: int, *, pad: bool) -> _Tiles | None:
         return ((size, 0),)
     best: _Tiles | None = None
     for side in range(MAX_WINDOW, 1, -1):
-        for padding in range((side + 1) // 2 if pad else 1):
+        for padding in range(side if pad else 1):
             if (size + 2 * padding) % side:
                 continue
             rest = tiles((size + 2 * padding) // side, pad=pad)
@@ -128,8 +128,7 @@ def _large_window(draft: Draft, node: Node) -> None:
         how = _average(chain, shape)
     elif max(window.kernel) <= MAX_KERNEL:
         kernel = chain.store(np.full((shape[1], 1, *window.kernel), 1 / math.prod(window.kernel)), "weight")
-        given = {key: value for key, value in window.attributes().items() if key != "ceil_mode"}
-        chain.then("Conv", ends, kernel, **given, group=shape[1])
+        chain.then("Conv", ends, kernel, **window.attributes(), group=shape[1])
         how = "Conv per channel"
     else:
         return

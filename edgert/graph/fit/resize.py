@@ -20,7 +20,8 @@ from edgert.graph.node import Node
 MAX_NEAREST = 32
 """Largest factor of one nearest resize."""
 MAX_POOL_STRIDE = 16
-_MIN_OPSET = 11  # before it, no Resize says where it samples
+MIN_OPSET = 11
+"""Before it, no Resize says where it samples."""
 _HALVES = 0.5
 
 
@@ -46,7 +47,7 @@ class _Axis:
 
 def _resize(draft: Draft, node: Node) -> None:
     shape, ends = draft.image(node.inputs[0]), draft.image(node.outputs[0])
-    if draft.graph.opset < _MIN_OPSET or shape is None or ends is None or shape[:2] != ends[:2]:
+    if draft.graph.opset < MIN_OPSET or shape is None or ends is None or shape[:2] != ends[:2]:
         return
     if shape == ends or node.attributes.get("antialias", 0) or not _stretches(node):
         return
@@ -98,18 +99,27 @@ def _nearest(draft: Draft, node: Node, axes: tuple[_Axis, _Axis], rounding: str)
 
 def _grow(draft: Draft, node: Node, axes: tuple[_Axis, _Axis]) -> None:
     """Nearest by whole numbers, in as many steps as the largest allowed factor asks for."""
-    steps = [_factors(axis.factor) for axis in axes]
-    if min(map(len, steps)) == 0 or (len(steps[0]) == len(steps[1]) == 1 and _is_plain(draft, node)):
+    if max(axis.factor for axis in axes) <= MAX_NEAREST and _is_plain(draft, node):
         return
+    chain = Chain(draft, node, node.inputs[0])
+    count = grow(draft, chain, (axes[0].factor, axes[1].factor))
+    if count:
+        chain.end(f"nearest by {axes[0].factor}x{axes[1].factor}, asymmetric with floor, in {count} step(s)")
+
+
+def grow(draft: Draft, chain: Chain, by: tuple[int, int]) -> int:
+    """Appends nearest resizes by whole numbers that a DLA takes; how many, 0 where a factor cannot be reached."""
+    steps = [_factors(factor) for factor in by]
+    shape = draft.image(chain.current)
+    if min(map(len, steps)) == 0 or shape is None:
+        return 0
     count = max(map(len, steps))
     rows, columns = ([1] * (count - len(step)) + step for step in steps)
-    shape = draft.image(node.inputs[0])
-    assert shape is not None
-    chain, size = Chain(draft, node, node.inputs[0]), shape[2:]
+    height, width = shape[2:]
     for row, column in zip(rows, columns, strict=True):
-        size = (size[0] * row, size[1] * column)
-        chain.then("Resize", (*shape[:2], *size), *_by(chain, node, row, column), **_PLAIN)
-    chain.end(f"nearest by {axes[0].factor}x{axes[1].factor}, asymmetric with floor, in {count} step(s)")
+        height, width = height * row, width * column
+        chain.then("Resize", (*shape[:2], height, width), *_by(chain, row, column), **_PLAIN)
+    return count
 
 
 _PLAIN = {"mode": b"nearest", "coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor"}
@@ -133,12 +143,9 @@ def _factors(factor: int) -> list[int]:
     return []
 
 
-def _by(chain: Chain, node: Node, rows: float, columns: float) -> tuple[str, str]:
-    """The inputs roi and scales."""
-    roi = node.inputs[1] if len(node.inputs) > 1 else ""
-    # scales are float32 whatever the tensor is
-    scales = np.array([1, 1, rows, columns], np.float32)
-    return roi, chain.store_exact(scales, "scales")
+def _by(chain: Chain, rows: float, columns: float) -> tuple[str, str]:
+    """The inputs roi, left out, and scales, which are float32 whatever the tensor is."""
+    return "", chain.store_exact(np.array([1, 1, rows, columns], np.float32), "scales")
 
 
 def _leave_out(draft: Draft, node: Node, axes: tuple[_Axis, _Axis]) -> None:
@@ -167,7 +174,7 @@ def _linear(draft: Draft, node: Node, axes: tuple[_Axis, _Axis], transformation:
         return
     chain = Chain(draft, node, node.inputs[0])
     given = {"mode": b"linear", "coordinate_transformation_mode": b"half_pixel"}
-    chain.then("Resize", ends, *_by(chain, node, axes[0].factor, axes[1].factor), **given)
+    chain.then("Resize", ends, *_by(chain, axes[0].factor, axes[1].factor), **given)
     chain.end(f"linear by {axes[0].factor}x{axes[1].factor}, half_pixel")
 
 

@@ -6,7 +6,22 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from edgert.errors import PlacementError, nearest
-from edgert.graph.fit import arithmetic, dense, hard, known, max_pool, mean, merge, pad, rearrange, resize, sink, split
+from edgert.graph.fit import (
+    arithmetic,
+    dense,
+    hard,
+    known,
+    max_pool,
+    mean,
+    merge,
+    pad,
+    part,
+    rearrange,
+    resize,
+    sink,
+    split,
+    spread,
+)
 from edgert.graph.fit.draft import Result
 from edgert.graph.node import Graph
 from edgert.graph.rewrite import Change
@@ -134,6 +149,12 @@ _ALL = (
         "a DLA enlarges by whole numbers only, and knows a few modes",
         resize.write_resize,
     ),
+    Rewrite(
+        "spread",
+        "a number per channel that is multiplied or added to an image is enlarged to its size first",
+        "whether a DLA spreads one operand over another is not known",
+        spread.spread_operands,
+    ),
     Rewrite("hard-swish", "HardSwish becomes Add, Clip and Mul", "a DLA has no HardSwish", hard.write_hard_swish),
     Rewrite(
         "hard-sigmoid", "HardSigmoid becomes Add, Clip and Mul", "a DLA has no HardSigmoid", hard.write_hard_sigmoid
@@ -143,6 +164,12 @@ _ALL = (
         "Clip between any two numbers becomes Clip from 0, or Relu",
         "a DLA clips from 0 to between 1 and 127 only",
         hard.write_clip,
+    ),
+    Rewrite(
+        "conv-parts",
+        "a Conv whose channels are sliced apart becomes one Conv for each part",
+        "whether a DLA slices INT8 tensors is not known, and a Reshape beside a Slice is refused",
+        part.part_convolutions,
     ),
     Rewrite("split", "Split becomes one Slice for each part", "a DLA has Slice only", split.split_to_slices),
     Rewrite("neg", "Neg becomes Mul by -1", "a DLA has no Neg", arithmetic.negate),

@@ -49,14 +49,9 @@ class Window:
         spans = [size[axis] + self.before[axis] + self.after[axis] - self._reach(axis) for axis in (0, 1)]
         return spans[0] // self.strides[0] + 1, spans[1] // self.strides[1] + 1
 
-    def attributes(self) -> dict[str, Any]:
-        """For a pooling node."""
-        given: dict[str, Any] = {
-            "kernel_shape": list(self.kernel),
-            "strides": list(self.strides),
-            "pads": self.pads,
-        }
-        return {**given, "ceil_mode": 1} if self.ceil else given
+    def attributes(self) -> dict[str, list[int]]:
+        """For a node that counts full windows only."""
+        return {"kernel_shape": list(self.kernel), "strides": list(self.strides), "pads": self.pads}
 
     def _reach(self, axis: int) -> int:
         return (self.kernel[axis] - 1) * self.dilations[axis] + 1
