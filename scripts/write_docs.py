@@ -1,4 +1,4 @@
-"""Writes docs/cli.md and docs/pipeline-file.md from the code, so that they cannot disagree with it.
+"""Writes the pages of docs/ that say what the code says, from the code, so that they cannot disagree with it.
 
 python scripts/write_docs.py [--check]     # --check only says whether they are up to date
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import typer
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from edgert.cli import app
+from edgert.board.record import boards
+from edgert.cli import app, board_table
 from edgert.config import model, pipeline, placement, stage
 from edgert.runtime import plain as plain_data
 
@@ -165,7 +167,49 @@ def results_page() -> str:
     return "\n".join(["# Results", "", "Written by `scripts/write_docs.py`.", "", title.replace("``", "`"), body])
 
 
-PAGES = {"cli.md": cli_page, "pipeline-file.md": pipeline_page, "results.md": results_page}
+def boards_page() -> str:
+    """What boards there are, and their power modes."""
+    rows = [board_table.list_row(board) for board in boards()]
+    parts = [
+        "# Boards",
+        "",
+        "Written by `scripts/write_docs.py` from `configs/boards`, as `edgert boards` shows them.",
+        board_table.LEGEND,
+        "",
+        "`edgert boards NAME --sources` names the source of every number and says how far it can be trusted: *high*,",
+        "read in the maker's own file, page or data sheet; *medium*, in somebody else's table, or in a copy that could",
+        "not be compared; *low*, derived from other numbers, or assumed.",
+        "",
+        *table(board_table.LIST, rows),
+        "## A board of your own",
+        "",
+        "    edgert boards orin-nx-16gb --yaml > my-board.yaml",
+        "",
+        "Change its `name` to `my-board`, then its numbers; `source` may say who measured them, and `null` is unknown.",
+        "`board: my-board.yaml` in a pipeline, relative to it, and `--board my-board.yaml` take it. All mistakes are",
+        "told at once, with their lines: numbers that are missing, and numbers that cannot all be true.",
+        "",
+        "## Power modes",
+        "",
+        "By name, as `nvpmodel -p` lists them; their numbers differ from board to board.",
+        "",
+    ]
+    for board in boards():
+        modes = [board_table.mode_row(board, mode) for mode in board.modes]
+        remarks = [line.replace("* ", "\\* ", 1) for line in board_table.remarks(board)]
+        parts += [f"### {board.name}", "", *table(board_table.mode_headings(board), modes)]
+        parts += [line for remark in remarks for line in (remark, "")]
+    return "\n".join(parts)
+
+
+def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """A Markdown table and the empty line after it."""
+    headings = tuple(headings)
+    lines = (headings, ("---",) * len(headings), *rows)
+    return ["".join(f"| {escaped(cell)} " for cell in line) + "|" for line in lines] + [""]
+
+
+PAGES = {"boards.md": boards_page, "cli.md": cli_page, "pipeline-file.md": pipeline_page, "results.md": results_page}
 
 
 def main() -> None:
