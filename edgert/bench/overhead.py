@@ -13,7 +13,7 @@ import numpy as np
 
 from edgert.artifact import FileStore, cache_folder
 from edgert.assemble import FILE_QUEUE, MOST_REPLICAS, STAGE_QUEUE
-from edgert.backend import Engine, EngineOptions, backend
+from edgert.backend import Engine, EngineOptions, Session, backend
 from edgert.bench.measure import Figure, in_turn, median_ratio, wall_ms
 from edgert.bench.runtime import run_ns
 from edgert.board.host import core_count
@@ -94,7 +94,7 @@ def engine_speed(path: Path, threads: int | None = None, runs: int = 50, null: b
 
 def _pipeline(config: ModelConfig, engine: Engine, replicas: int, frames: int, sink: Stage) -> Runner:
     cv2.setNumThreads(1)  # as assemble does
-    lanes = [_lane(config, engine) for _ in range(replicas)]
+    lanes = [lane_of(config, engine)[0] for _ in range(replicas)]
     source, end = Node("still", Still(*lanes[0].network, frames)), Node("end", sink)
     infers = branch_nodes("infer", [Branch((Infer("infer", lane),)) for lane in lanes], _STREAM, STAGE_QUEUE)
     connect(source, infers[0], _STREAM, FILE_QUEUE, "never")
@@ -129,7 +129,8 @@ class Still:
         """Nothing to give back."""
 
 
-def _lane(config: ModelConfig, engine: Engine) -> Lane:
+def lane_of(config: ModelConfig, engine: Engine) -> tuple[Lane, Session]:
+    """What an infer stage runs, and the session in it."""
     session = engine.session()
     tensor = session.inputs[picture_input(session.inputs, str(config.onnx))]
-    return Lane(session, Preprocessor(config.input, tensor), decoder_for(config.task, ()), engine.batched)
+    return Lane(session, Preprocessor(config.input, tensor), decoder_for(config.task, ()), engine.batched), session

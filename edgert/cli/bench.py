@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from edgert.cli.option import DebugOption, JsonOption, pipeline_path, write_json
-from edgert.errors import EXIT_ERROR
+from edgert.errors import EXIT_ERROR, ConfigError, nearest
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from edgert.bench.measure import Figure
 
 
 def bench(
@@ -15,12 +21,22 @@ def bench(
         str, typer.Argument(metavar="MODEL.onnx|PIPELINE", help="A model alone, or a pipeline and edgert around it.")
     ] = "hello",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds.")] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Time every unit of a model on every core, for placement.")
+    ] = False,
+    board: Annotated[str, typer.Option(metavar="NAME", help="With --profile: host, which is this machine.")] = "host",
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="With --profile: where it is written.")
+    ] = Path("profile.json"),
     json: JsonOption = None,
     debug: DebugOption = False,
 ) -> None:
     """Measure a model alone, or what edgert adds to it.
 
     Figures are medians; what is compared runs in turn. Exit code 1 when a bar is missed.
+
+    A profile says how long each unit of a model takes on each core alone, what the whole takes while all cores are
+    busy, and what a cut costs. It holds for this machine and this file.
 
     Examples:
 
@@ -29,6 +45,8 @@ def bench(
         edgert bench model.onnx            # the engine alone
 
         edgert bench pipeline.yaml --json bench.json
+
+        edgert bench --profile model.onnx -o profile.json
     """
     from rich.console import Console
 
@@ -36,14 +54,38 @@ def bench(
     from edgert.bench.suite import bench as measure
 
     console = Console(stderr=True, highlight=False)
-    figures = []
     with console.status("measuring ..."):
-        for figure in measure(pipeline_path(target), quick):
-            figures.append(figure)
-            bar = "" if figure.bar is None else f"   bar {'≤' if figure.better == 'lower' else '≥'} {figure.bar:g}"
-            mark = "[green]✓[/]" if figure.holds else "[red]✗[/]"
-            console.print(f"{mark} {figure.name:<52}{figure.value:>10.3f} {figure.unit}{bar}   n={figure.n}")
+        if profile:
+            figures = _profiled(console, Path(target), board, quick, output)
+        else:
+            figures = [_shown(console, figure) for figure in measure(pipeline_path(target), quick)]
     if json is not None:
         write_json({"machine": machine(), "figures": [figure.to_json() for figure in figures]}, json)
     if not all(figure.holds for figure in figures):
         raise typer.Exit(EXIT_ERROR)
+
+
+def _shown(console: Console, figure: Figure) -> Figure:
+    bar = "" if figure.bar is None else f"   bar {'≤' if figure.better == 'lower' else '≥'} {figure.bar:g}"
+    mark = "[green]✓[/]" if figure.holds else "[red]✗[/]"
+    console.print(f"{mark} {figure.name:<52}{figure.value:>10.3f} {figure.unit}{bar}   n={figure.n}")
+    return figure
+
+
+def _profiled(console: Console, target: Path, board: str, quick: bool, output: Path) -> list[Figure]:
+    """Measures, writes and tells a profile."""
+    from edgert.bench.profile import figures_of
+    from edgert.bench.profile import profile as measure
+    from edgert.graph.load import load
+
+    if target.suffix != ".onnx":
+        raise ConfigError(f"a profile is of one model, not of {target}", fix="edgert bench --profile MODEL.onnx")
+    if board != "host":
+        raise ConfigError(
+            f"cannot profile board {board!r} here{nearest(board, ['host'])}",
+            why="times are measured on the machine that edgert runs on",
+            fix="--board host, or run this on the board",
+        )
+    found = measure(load(target), 9 if quick else 30)
+    write_json(found.to_json(), output)
+    return [_shown(console, figure) for figure in figures_of(found)]

@@ -32,6 +32,11 @@ class OrtBackend:
 
     name = "ort"
 
+    @property
+    def version(self) -> str:
+        """Of ONNX Runtime. Raises DeviceError when it is not installed."""
+        return str(ort().__version__)
+
     def compile(self, model: Model, options: EngineOptions) -> OrtEngine:
         """See :class:`~edgert.backend.base.Backend`.
 
@@ -48,7 +53,7 @@ class OrtBackend:
         session, cached = _session(model, static, options)
         info = {
             "backend": self.name,
-            "version": ort().__version__,
+            "version": self.version,
             "threads": options.threads,
             "cached": cached,
             "compile_s": round(time.perf_counter() - started, 3),

@@ -1,0 +1,210 @@
+"""Bar 3: throughput as predicted from a profile within 15 %, and the chosen placement within 5 % of the best.
+
+Every placement is written to a pipeline file and runs as such, on two pinned cores: the whole model on one, replicated
+on both, and split at several places. All of them, and the whole model alone and with company, take turns, so that a
+machine that changes its speed does so for all.
+
+python tests/bench/bench_placement.py [--json FILE]
+EDGERT_BENCH_MODELS=squeezenet_fp32 EDGERT_BENCH_ROUNDS=3 python tests/bench/bench_placement.py     # quickly
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter_ns, thread_time_ns
+from typing import Any
+
+from report import main, needs
+from zoo import chosen, model_config, model_path, rounds
+
+from edgert.assemble import assemble
+from edgert.bench.measure import Figure
+from edgert.bench.overhead import Still, lane_of
+from edgert.bench.profile import profile, whole_now
+from edgert.board.core import core_accelerators
+from edgert.config import load_pipeline
+from edgert.graph.clean import clean
+from edgert.graph.load import load
+from edgert.graph.model import Model
+from edgert.graph.node import Graph, read
+from edgert.place.partition import Part, partition
+from edgert.place.predict import replicated_ms, split_ms
+from edgert.place.profile import Profile, Whole
+from edgert.ready import build_engine
+from edgert.runtime import Result, Runner
+
+MODELS = ("squeezenet_fp32", "yolox_nano_416", "nanodet_m_320")
+SHARES = (0.35, 0.5, 0.65)
+"""Parts of the work in the first segment of the splits that are measured besides the best one."""
+FRAMES = 60
+FIRST, SECOND = "cpu0", "cpu1"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A placement as the file says it; ``parts`` for one that is split, else ``weights``."""
+
+    name: str
+    placement: Any
+    weights: Mapping[str, int] | None = None
+    parts: tuple[Part, ...] = ()
+
+    def predicted_ms(self, found: Profile, graph: Graph, edges: Edges) -> float:
+        """Milliseconds between frames."""
+        if self.weights:
+            return replicated_ms(found, self.weights, edges.first_ms + edges.last_ms)
+        return split_ms(found, graph, self.parts, edges.first_ms, edges.last_ms)
+
+
+@dataclass(frozen=True)
+class Edges:
+    """What a stage does besides running the model: filling the input, reading the outputs; processor time."""
+
+    first_ms: float
+    last_ms: float
+
+
+def measure() -> Iterator[Figure]:
+    """Per model: the error of each prediction, and the chosen placement against the best."""
+    needs("models")
+    if len(core_accelerators()) < 2:
+        print("skipped: this process may use one core only")
+        return
+    for name in chosen(MODELS):
+        yield from _model(name)
+
+
+def _model(name: str) -> Iterator[Figure]:
+    model = load(model_path(name))
+    graph = read(clean(model)[0])
+    found = profile(model)
+    edges = _edges(name)
+    candidates = _candidates(found, graph, edges)
+    times, wholes = _in_turn(name, model, candidates)
+    found = _rescaled(found, wholes)
+    predicted = [candidate.predicted_ms(found, graph, edges) for candidate in candidates]
+    measured = [statistics.median(one) for one in times]
+    for candidate, expected, actual, all_ms in zip(candidates, predicted, measured, times, strict=True):
+        detail = {"measured_fps": 1e3 / actual, "predicted_fps": 1e3 / expected, "measured_ms": actual}
+        error = abs(actual / expected - 1)  # of throughputs: predicted over measured
+        bar = None if candidate.name == "whole" else 0.15
+        yield Figure(f"{name} {candidate.name}: error", error, "of measured", bar, n=len(all_ms), detail=detail)
+    pick = predicted.index(min(predicted))
+    detail = {"chosen": candidates[pick].name, "best": candidates[measured.index(min(measured))].name}
+    share = min(measured) / measured[pick]
+    yield Figure(f"{name} {detail['chosen']} against {detail['best']}", share, "of its fps", 0.95, "higher", 1, detail)
+
+
+def _candidates(found: Profile, graph: Graph, edges: Edges) -> list[Candidate]:
+    both = {FIRST: 1, SECOND: 1}
+    splits = _splits(found, graph)
+    best = min(splits, key=lambda split: split[1].predicted_ms(found, graph, edges))[1]
+    some = [min(splits, key=lambda split: abs(split[0] - share))[1] for share in SHARES]
+    names = {candidate.name: candidate for candidate in (best, *some)}
+    whole = Candidate("whole", FIRST, {FIRST: 1})
+    return [whole, Candidate("replicated", {"replicate": both}, both), *names.values()]
+
+
+def _splits(found: Profile, graph: Graph) -> list[tuple[float, Candidate]]:
+    """The model cut in two behind every unit, with the first segment's part of the work."""
+    total = sum(unit.time_ms[FIRST] for unit in found.units)
+    splits, done = [], 0.0
+    for number, unit in enumerate(found.units[:-1]):
+        done += unit.time_ms[FIRST]
+        second = {name for other in found.units[number + 1 :] for name in other.nodes}
+        places = {node.name: SECOND if node.name in second else FIRST for node in graph.nodes}
+        parts = partition(graph, places)
+        if len(parts) == 2:
+            globs = {"*": FIRST, **dict.fromkeys(sorted(second), SECOND)}
+            splits.append((done / total, Candidate(f"split behind {unit.name}", globs, parts=parts)))
+    return splits
+
+
+def _in_turn(
+    name: str, model: Model, candidates: Sequence[Candidate]
+) -> tuple[list[list[float]], list[Mapping[str, Whole]]]:
+    """Milliseconds per frame of every candidate, and the whole model's times, round after round."""
+    times: list[list[float]] = [[] for _ in candidates]
+    wholes = []
+    with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
+        for _ in range(rounds(7)):
+            wholes.append(whole_now(model, 12))
+            for taken, candidate in zip(times, candidates, strict=True):
+                taken.append(_frame_ms(Path(folder) / "p.yaml", name, candidate))
+    return times, wholes
+
+
+def _rescaled(found: Profile, wholes: Sequence[Mapping[str, Whole]]) -> Profile:
+    """The profile at the speed that the machine had while the candidates ran."""
+    now = {
+        core: replace(
+            found.whole[core],
+            alone_ms=statistics.median(one[core].alone_ms for one in wholes),
+            busy_ms=statistics.median(one[core].busy_ms for one in wholes),
+        )
+        for core in found.whole
+    }
+    speed = {core: now[core].alone_ms / found.whole[core].alone_ms for core in now}
+    units = [replace(u, time_ms={core: ms * speed[core] for core, ms in u.time_ms.items()}) for u in found.units]
+    return replace(found, whole=now, units=tuple(units))
+
+
+def _frame_ms(path: Path, name: str, candidate: Candidate) -> float:
+    """Milliseconds between frames of a pipeline with this placement, from the first result to the last."""
+    config = model_config(name, placement=candidate.placement)
+    width, height = _size(config.onnx)
+    path.write_text(json.dumps({
+        "models": {"m": json.loads(config.model_dump_json(exclude_none=True, exclude_unset=True))},
+        "stages": {
+            "belt": {"source": "synthetic:blank", "size": f"{width}x{height}", "limit": FRAMES},
+            "find": {"infer": "m", "from": "belt"},
+            "end": {"sink": "callback", "from": "find"},
+        },
+    }))  # fmt: skip
+    seen: list[int] = []
+
+    def note(result: Result) -> None:
+        seen.append(perf_counter_ns())
+
+    assembly = assemble(load_pipeline(path), callbacks={"end": note})
+    runner = Runner(assembly.nodes)
+    runner.start()
+    runner.wait()
+    assembly.close()
+    skipped = FRAMES // 6  # until all segments are full
+    return (seen[-1] - seen[skipped]) / 1e6 / (len(seen) - 1 - skipped)
+
+
+def _size(path: Path) -> tuple[int, int]:
+    shape = read(clean(load(path))[0]).inputs[0].shape
+    return int(str(shape[3])), int(str(shape[2]))
+
+
+def _edges(name: str, runs: int = 30) -> Edges:
+    """Processor time of filling and reading, by taking the engine's away from that of the whole stage."""
+    config = model_config(name)
+    lane, session = lane_of(config, build_engine(load(config.onnx), config, 1))
+    frame = next(iter(Still(*lane.network, 1).frames(threading.Event())))
+    fills, runs_ms, bare = [], [], []
+    for _ in range(runs):
+        started = thread_time_ns()
+        geometry = lane.fill(frame)
+        filled = thread_time_ns()
+        lane.run(geometry)
+        done = thread_time_ns()
+        session.run()
+        fills.append(filled - started)
+        runs_ms.append(done - filled)
+        bare.append(thread_time_ns() - done)
+    last = statistics.median(whole - engine for whole, engine in zip(runs_ms, bare, strict=True))
+    return Edges(statistics.median(fills) / 1e6, max(0.0, last / 1e6))
+
+
+if __name__ == "__main__":
+    main(__doc__.splitlines()[0], measure)
