@@ -10,8 +10,9 @@ from edgert.units import parse_bytes
 
 Precision = Literal["fp32", "fp16", "int8"]
 Confidence = Literal["high", "medium", "low"]
-"""How far a number can be trusted: ``high``, read in the maker's own file, page or data sheet; ``medium``, in somebody
-else's table or a copy that could not be compared; ``low``, derived from other numbers or assumed."""
+"""How far a number can be trusted: ``high``, in the maker's own file or data sheet, or several independent sources
+agree; ``medium``, in one table, or in a copy that could not be compared; ``low``, derived from other numbers or
+assumed."""
 
 Count = Annotated[int, Field(ge=0)]
 Some = Annotated[int, Field(ge=1)]
