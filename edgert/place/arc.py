@@ -48,9 +48,7 @@ class Arcs:
         self.endless: list[Arc] = []
         self.second_any: list[Arc] = []
         self.first_any: list[Arc] = []
-        self._numbers: list[
-            float
-        ] = []  # of each finite arc four, flat: NumPy reads that fastest
+        self._numbers: list[float] = []  # of each finite arc four, flat: NumPy reads that fastest
         self._kinds: list[int] = []
         for index, unit in enumerate(network.units):
             self._run((index, SINK), unit.costs.get(first), _ON_FIRST)

@@ -40,7 +40,8 @@ def best_chain(
     costs = np.full((len(among), *shape), np.inf)
     for label, name in enumerate(among):
         if _step(name, limited) in np.ndindex(shape):
-            costs[(label, *_step(name, limited))] = units[0][label]
+            start = (label, *_step(name, limited))
+            costs[start] = units[0][label]
     pairs = _between(network, among, price)
     costs += _shaped(pairs[0].diagonal(), costs)
     trail = []
@@ -94,7 +95,7 @@ def _handed(edge: Edge, assignment: Assignment, home: str, price: Price) -> floa
 
 
 def _arrivals(costs: F64, label: int, name: str, pairs: F64, among: Sequence[str], limited: Sequence[str]) -> F64:
-    """(accelerator before, *segments used): the cost of coming to ``name``, which counts a segment if it is a change."""
+    """(accelerator before, *segments used): the cost of coming to ``name``; a change starts a segment."""
     step = _step(name, limited)
     options = np.full_like(costs, np.inf)
     for before in range(len(among)):
@@ -103,7 +104,7 @@ def _arrivals(costs: F64, label: int, name: str, pairs: F64, among: Sequence[str
         else:
             into = tuple(slice(by, None) for by in step)
             out_of = tuple(slice(None, size - by) for by, size in zip(step, costs.shape[1:], strict=True))
-            options[(before, *into)] = costs[(before, *out_of)]
+            options[before, ...][into] = costs[before, ...][out_of]
     moved: F64 = options + _shaped(pairs[:, label], costs)
     return moved
 
@@ -115,7 +116,7 @@ def _walked(
     label, used = int(state[0]), tuple(int(count) for count in state[1:])
     labels = [label]
     for came in reversed(trail):
-        before = int(came[(label, *used)])
+        before = int(came[label][used])
         if before != label:
             used = tuple(count - by for count, by in zip(used, _step(among[label], limited), strict=True))
         label = before

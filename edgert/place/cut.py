@@ -18,8 +18,8 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from edgert.place.arc import SOURCE, Arc, Arcs
-from edgert.place.load import GPU, Price
+from edgert.place.arc import ENERGY, FIRST, REFORMAT, SECOND, SOURCE, TIME, TRAFFIC, Arc, Arcs
+from edgert.place.load import GPU, Price, Use
 from edgert.place.problem import Assignment, Network
 from edgert.place.solver import sink_side
 
@@ -37,13 +37,13 @@ class Found:
 
     Attributes:
         assignment: of its units.
-        load: what it needs, in the columns of :mod:`edgert.place.arc`.
-        cost: the priced load.
+        use: what a run takes.
+        cost: the priced use.
         slack: at most this much above the best there is, from rounding.
     """
 
     assignment: Assignment
-    load: tuple[float, ...]
+    use: Use
     cost: float
     slack: float
 
@@ -91,7 +91,7 @@ class Cutter:
         slack = np.bincount(self._block, minlength=len(scale)) / scale
         rows = zip(self._starts, self._units, loads.tolist(), costs.tolist(), slack.tolist(), strict=False)
         return [
-            Found(self._named(side[start : start + units]), tuple(load), cost, lost)
+            Found(self._named(side[start : start + units]), self._use(load), cost, lost)
             for start, units, load, cost, lost in rows
         ]
 
@@ -164,3 +164,9 @@ class Cutter:
 
     def _named(self, side: Side) -> Assignment:
         return tuple(self._pair[second] for second in side.tolist())
+
+    def _use(self, load: Sequence[float]) -> Use:
+        busy = dict(zip(self._pair, (load[FIRST], load[SECOND]), strict=True))
+        if load[REFORMAT]:
+            busy[GPU] = busy.get(GPU, 0.0) + load[REFORMAT]
+        return Use(load[TIME], busy, load[ENERGY], load[TRAFFIC])

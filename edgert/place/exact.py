@@ -155,7 +155,9 @@ class _Model:
             for name in over
             for row in self._forests[name].broken([name == other for other in assignment], answer.values)
         ]
-        for row in rows or ([forbid(assignment, self._runs)] if over else []):
+        if over and not rows:
+            rows = [forbid(assignment, self._runs)]
+        for row in rows:
             self.program.at_most(*row)
         return bool(over)
 
@@ -182,7 +184,7 @@ class _Model:
             if is_bought:  # a move that a condition gains by still needs a reader
                 for variable in arriving if not (edge.is_output and end == home) else ():
                     self.program.at_most({variable: 1.0, **dict.fromkeys(readers, -1.0)}, 0.0)
-        if edge.producer is not None and (len(starts) > 1 and len(ends) > 2 or is_bought):
+        if edge.producer is not None and ((len(starts) > 1 and len(ends) > 2) or is_bought):
             for (start, _), variable in moved.items():
                 self.program.at_most({variable: 1.0, self._runs[edge.producer, start]: -1.0}, 0.0)
 

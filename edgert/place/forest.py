@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from edgert.place.problem import Assignment, Network
-from edgert.place.program import Program, Terms
+from edgert.place.program import Program
 from edgert.place.segment import neighbours
 
 Pair = tuple[int, int]
@@ -73,7 +74,7 @@ class Forest:
             ends = [unit for unit in piece if any(self._reach[between] >> unit & 1 for between in outside)]
             for end in ends[:2]:
                 path = self._path(start, end, on)
-                edges = {self._joins[min(pair), max(pair)]: 1.0 for pair in zip(path, path[1:], strict=False)}
+                edges = {self._joins[min(pair), max(pair)]: 1.0 for pair in pairwise(path)}
                 for between in outside:
                     if self._reach[between] >> end & 1:
                         needed = {self._runs[between]: -1.0} if between in self._runs else {}
@@ -95,7 +96,7 @@ class Forest:
         return path
 
 
-def forbid(assignment: Assignment, variables: Mapping[tuple[int, str], int]) -> tuple[Terms, float]:
+def forbid(assignment: Assignment, variables: Mapping[tuple[int, str], int]) -> Row:
     """The row that rules out one assignment."""
     chosen = [variables[choice] for choice in enumerate(assignment)]
     return dict.fromkeys(chosen, 1.0), len(chosen) - 1.0

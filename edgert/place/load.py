@@ -36,29 +36,38 @@ ENERGY = Price(energy=1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """One run of a network under an assignment, alone on the board.
+class Use:
+    """What one run of a network takes, alone on the board.
 
     Attributes:
         latency_ms: units and crossings one after the other, as an execution context runs them.
         busy_ms: accelerator → how long it is busy; the GPU's share of crossings counts as the GPU's.
         energy_mj, traffic_bytes: of units and crossings.
-        segments: accelerator → convex connected pieces it runs; a DLA's loadables.
-        weight_bytes: accelerator → weights it keeps.
     """
 
     latency_ms: float
     busy_ms: Mapping[str, float]
     energy_mj: float
     traffic_bytes: float
-    segments: Mapping[str, int]
-    weight_bytes: Mapping[str, int]
 
     def cost(self, price: Price) -> float:
         """The priced sum."""
         busy = sum(price.busy.get(accelerator, 0.0) * busy_ms for accelerator, busy_ms in self.busy_ms.items())
         flat = price.latency * self.latency_ms + price.energy * self.energy_mj + price.traffic * self.traffic_bytes
         return flat + busy
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Use):
+    """What an assignment takes per run, and what it keeps.
+
+    Attributes:
+        segments: accelerator → convex connected pieces it runs; a DLA's loadables.
+        weight_bytes: accelerator → weights it keeps.
+    """
+
+    segments: Mapping[str, int]
+    weight_bytes: Mapping[str, int]
 
 
 def accelerators(networks: Iterable[Network]) -> tuple[str, ...]:
@@ -101,39 +110,45 @@ def check(network: Network, assignment: Assignment) -> None:
             )
 
 
-def loads(network: Network, assignment: Assignment) -> Load:
-    """Adds everything up; a crossing is paid once per tensor and accelerator it is handed to.
+def use(network: Network, assignment: Assignment) -> Use:
+    """Adds a run up; a crossing is paid once per tensor and accelerator it is handed to.
 
     Raises:
         PlacementError: a unit cannot run where it is put.
     """
     check(network, assignment)
-    costs = [unit.costs[accelerator] for unit, accelerator in zip(network.units, assignment, strict=True)]
-    crossings = [crossing for _, _, crossing in handed(network, assignment)]
     busy: dict[str, float] = defaultdict(float)
-    weights: dict[str, int] = defaultdict(int)
-    for unit, accelerator, cost in zip(network.units, assignment, costs, strict=True):
+    parts: list[Cost | Crossing] = []
+    for unit, accelerator in zip(network.units, assignment, strict=True):
+        cost = unit.costs[accelerator]
         busy[accelerator] += cost.time_ms
-        weights[accelerator] += unit.weight_bytes
-    gpu_ms = sum(crossing.gpu_ms for crossing in crossings)
-    if gpu_ms:
-        busy[GPU] += gpu_ms
-    parts: list[Cost | Crossing] = [*costs, *crossings]
-    return Load(
+        parts.append(cost)
+    for _, _, crossing in handed(network, assignment):
+        if crossing.gpu_ms:
+            busy[GPU] += crossing.gpu_ms
+        parts.append(crossing)
+    return Use(
         latency_ms=sum(part.time_ms for part in parts),
         busy_ms=dict(busy),
         energy_mj=sum(part.energy_mj for part in parts),
         traffic_bytes=sum(part.traffic_bytes for part in parts),
-        segments=_counted(network, assignment),
-        weight_bytes=dict(weights),
     )
 
 
-def _counted(network: Network, assignment: Assignment) -> dict[str, int]:
+def loads(network: Network, assignment: Assignment) -> Load:
+    """What a run takes, and what the engine keeps.
+
+    Raises:
+        PlacementError: a unit cannot run where it is put.
+    """
+    run = use(network, assignment)
     counts: dict[str, int] = defaultdict(int)
+    weights: dict[str, int] = defaultdict(int)
     for segment in segments(network, assignment):
         counts[segment.accelerator] += 1
-    return dict(counts)
+    for unit, accelerator in zip(network.units, assignment, strict=True):
+        weights[accelerator] += unit.weight_bytes
+    return Load(run.latency_ms, run.busy_ms, run.energy_mj, run.traffic_bytes, dict(counts), dict(weights))
 
 
 def preferring(network: Network, order: Sequence[str]) -> Assignment | None:

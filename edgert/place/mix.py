@@ -1,0 +1,207 @@
+"""The most frames that several networks get out of a board, when frames of one network may go different ways.
+
+A column is one placement of one network. A linear program mixes columns; its prices tell which placement of each
+network would help most, and a minimum cut finds that. When none helps, no mix is better: Gilmore and Gomory, "A linear
+programming approach to the cutting-stock problem", Operations Research 1961, https://doi.org/10.1287/opre.9.6.849.
+Any prices bound what can be reached, so that the gap is known all the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.errors import PlacementError
+from edgert.place.column import Column, Offer, Resources, Search
+from edgert.place.limit import Limits
+from edgert.place.load import Price, accelerators
+from edgert.place.problem import Network
+from edgert.place.solver import optional
+
+F64 = npt.NDArray[np.float64]
+
+_ROUNDS = 60
+_RATIOS = (0.35, 0.6, 1.0)  # of prices of the second accelerator to the first's, to begin with
+_HELPS = 1e-7
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Runs per second of one network: ``base + multiplier · slope``."""
+
+    base: float
+    slope: float
+
+
+@dataclass(frozen=True, slots=True)
+class Blend:
+    """Columns and how often they run.
+
+    Attributes:
+        multiplier: the demand that is met.
+        bound: no placements meet more.
+        columns: all that were looked at.
+        runs_hz: of each column.
+        prices: what the whole of each resource is worth, with the multiplier as money.
+    """
+
+    multiplier: float
+    bound: float
+    columns: tuple[Column, ...]
+    runs_hz: tuple[float, ...]
+    prices: tuple[float, ...]
+
+    @property
+    def gap(self) -> float:
+        """How far the best may be above, as a share of it."""
+        return max(0.0, self.bound - self.multiplier) / max(self.bound, 1e-300)
+
+
+def demands(networks: Sequence[Network]) -> list[Demand]:
+    """What is maximised: a common multiple of the rates asked for; of 1 Hz for all if none asks for one.
+
+    Networks without a rate get nothing here if others have one: see :func:`mix`.
+    """
+    rates = [network.rate_hz for network in networks]
+    asked = [1.0 if not any(rates) else rate or 0.0 for rate in rates]
+    return [Demand(0.0, rate) for rate in asked]
+
+
+def blend(
+    networks: Sequence[Network], resources: Resources, wanted: Sequence[Demand], limits: Limits, gap: float = 1e-4
+) -> Blend:
+    """The best mix, stopped when it is proven to be within ``gap`` of the best there is.
+
+    Keeps to accelerators' time, traffic, power, and the latency of every column; memory and loadables belong to engines
+    (see :mod:`edgert.place.deal`).
+
+    Raises:
+        PlacementError: a network can run nowhere, or nothing meets the base demands or the latency.
+    """
+    return _Mixer(networks, resources, wanted, limits).run(gap)
+
+
+def board_of(networks: Sequence[Network], limits: Limits) -> Resources:
+    """The resources of the accelerators that the networks' units know."""
+    return Resources.of(networks, accelerators(networks), limits)
+
+
+class _Mixer:
+    def __init__(
+        self, networks: Sequence[Network], resources: Resources, wanted: Sequence[Demand], limits: Limits
+    ) -> None:
+        self._networks, self._resources, self._wanted = networks, resources, wanted
+        self._latency_ms = limits.latency_ms
+        self._search = Search(networks, resources)
+        self._columns: list[Column] = []
+        self._used: list[F64] = []
+        self._known: set[tuple[int, tuple[str, ...]]] = set()
+        self._bound = np.inf
+        self._unit = 1.0
+
+    def run(self, gap: float) -> Blend:
+        """Rounds of prices and columns."""
+        self._start()
+        for _ in range(_ROUNDS):
+            multiplier, runs, worth, prices = self._master()
+            if self._is_done(multiplier, gap):
+                break
+            fresh = self._priced(self._search.cuts(self._resources.price(prices)), prices, worth, self._search.is_exact)
+            if not fresh and not self._search.is_exact and not self._is_done(multiplier, gap):
+                fresh = self._priced(self._search.exactly(self._resources.price(prices)), prices, worth, True)
+            if not fresh:
+                break
+        multiplier, runs, _, prices = self._master()
+        bound = max(self._bound, multiplier)
+        return Blend(multiplier, bound, tuple(self._columns), tuple(runs.tolist()), tuple(prices))
+
+    def _is_done(self, multiplier: float, gap: float) -> bool:
+        return bool(np.isfinite(self._bound)) and self._bound - multiplier <= gap * self._bound
+
+    def _start(self) -> None:
+        """Plain placements, cuts at a few prices, and where latency is limited the quickest."""
+        offered = [*self._search.plain()]
+        for ratio in _RATIOS:
+            worth = [ratio ** min(index, 1) for index in range(len(self._resources.classes))]
+            rest = len(self._resources.amounts) - len(worth)
+            offered += [offer.column for offer in self._search.cuts(self._resources.price([*worth, *[0.0] * rest]))]
+        if self._latency_ms is not None:
+            offered += [offer.column for offer in self._search.cuts(Price(latency=1.0))]
+        self._take(offered)
+        missing = {*range(len(self._networks))} - {column.network for column in self._columns}
+        if missing:
+            name = self._networks[min(missing)].name
+            raise PlacementError(
+                f"no placement of {name} runs in {self._latency_ms:g} ms", fix="allow more latency or a quicker mode"
+            )
+        slopes = [demand.slope for demand in self._wanted]
+        self._unit = 1.0 / max(
+            sum(self._used[row] * slopes[column.network] for row, column in self._first_of_each()).max(), 1e-300
+        )
+
+    def _first_of_each(self) -> Iterable[tuple[int, Column]]:
+        first: dict[int, tuple[int, Column]] = {}
+        for row, column in enumerate(self._columns):
+            first.setdefault(column.network, (row, column))
+        return first.values()
+
+    def _take(self, columns: Iterable[Column]) -> int:
+        """Those that are new and quick enough; how many."""
+        count = 0
+        for column in columns:
+            key = (column.network, column.assignment)
+            is_quick = self._latency_ms is None or column.use.latency_ms <= self._latency_ms * (1 + 1e-9)
+            if key not in self._known and is_quick:
+                self._known.add(key)
+                self._columns.append(column)
+                self._used.append(self._resources.used(column.use))
+                count += 1
+        return count
+
+    def _priced(self, offers: Iterable[Offer], prices: Sequence[float], worth: F64, is_bound: bool) -> int:
+        """Takes the offers that are cheaper than what their networks pay now; notes the bound."""
+        offers = list(offers)
+        if is_bound:
+            least = {offer.column.network: offer.bound for offer in offers}
+            base = sum(self._wanted[network].base * bound for network, bound in least.items())
+            slope = sum(self._wanted[network].slope * bound for network, bound in least.items())
+            self._bound = min(self._bound, (sum(prices) - base) / max(slope, 1e-300))
+        cheaper = [offer.column for offer in offers if offer.cost < worth[offer.column.network] * (1 - _HELPS)]
+        return self._take(self._quick(cheaper, prices))
+
+    def _quick(self, columns: list[Column], prices: Sequence[float]) -> list[Column]:
+        """The columns, and for those that take too long quicker ones: latency is priced higher until they keep it."""
+        slow = {column.network for column in columns if column.use.latency_ms > (self._latency_ms or np.inf)}
+        found = list(columns)
+        price = self._resources.price(prices)
+        latency = sum(prices) / len(self._columns) / 100 / (self._latency_ms or 1.0)
+        while slow and latency < 1e6 * sum(prices):
+            latency *= 4
+            priced = Price(latency, price.energy, price.traffic, price.busy)
+            for offer in self._search.cuts(priced):
+                if offer.column.network in slow and offer.column.use.latency_ms <= (self._latency_ms or np.inf):
+                    slow.discard(offer.column.network)
+                    found.append(offer.column)
+        return found
+
+    def _master(self) -> tuple[float, F64, F64, list[float]]:
+        """Multiplier, runs per second, what each network pays per run, prices of the resources."""
+        count = len(self._columns)
+        network = np.array([column.network for column in self._columns])
+        asked = np.array([(demand.base, demand.slope) for demand in self._wanted])
+        meets = np.zeros((len(self._networks), count + 1))
+        meets[network, np.arange(count)] = 1.0
+        meets[:, count] = -asked[:, 1] * self._unit
+        within = np.column_stack([*self._used, np.zeros(len(self._resources.amounts))])
+        gain = np.zeros(count + 1)
+        gain[count] = -1.0
+        found = optional("optimize").linprog(
+            gain, within, np.ones(len(within)), meets, asked[:, 0], bounds=(0, None), method="highs"
+        )
+        if found.x is None:
+            raise PlacementError("the board cannot keep up with the rates asked for", fix="lower them")
+        prices = np.maximum(-found.ineqlin.marginals, 0.0) * self._unit
+        return float(found.x[count]) * self._unit, found.x[:count], found.eqlin.marginals * self._unit, prices.tolist()
