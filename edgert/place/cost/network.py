@@ -1,0 +1,146 @@
+"""A graph on a board as a placement problem: every unit's cost on every accelerator, every crossing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+from edgert.board.mode import Mode
+from edgert.board.record import Board
+from edgert.board.section import Precision
+from edgert.graph.node import Graph
+from edgert.place.cost.coefficients import Coefficients
+from edgert.place.cost.crossing import crossing
+from edgert.place.cost.dla import dla_bytes, dla_seconds
+from edgert.place.cost.gpu import gpu_bytes, gpu_seconds
+from edgert.place.cost.power import Power, power
+from edgert.place.cost.speed import PRECISION_BYTES, Speed, dla_speed, gpu_speed
+from edgert.place.cost.table import Numbers, Table, table
+from edgert.place.cost.unit import units
+from edgert.place.cost.work import Shapes, Work
+from edgert.place.problem import Cost, Crossing, Edge, Network, Unit
+
+GPU = "gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    """One accelerator, and what every unit would cost on it."""
+
+    name: str
+    seconds: Numbers
+    traffic: Numbers
+
+
+def network(
+    name: str,
+    graph: Graph,
+    board: Board,
+    mode: Mode,
+    coefficients: Coefficients,
+    *,
+    precision: Precision,
+    batch: int = 1,
+    allowed: Collection[str] | None = None,
+    rate_hz: float | None = None,
+) -> Network:
+    """The placement problem of one model in one power mode.
+
+    Accelerators are ``gpu`` and the mode's DLA cores, ``dla0`` and ``dla1``. The engine's own start is in the cost of
+    the first unit on the GPU, and a loadable's in the crossing into the DLA.
+
+    Args:
+        graph: with static shapes.
+        precision: of all units; a DLA has no ``"fp32"``.
+        batch: frames per run; the graph's own first dimension may be another.
+        allowed: names of nodes that the DLA can run; None: all of them. Nodes that it can and that it cannot run are
+            never in one unit, unless the first of the unit cannot.
+        rate_hz: runs a second that are asked for.
+
+    Raises:
+        ModelError: a shape is not static.
+        ConfigError: a clock of the mode is unknown.
+    """
+    works = units(graph, allowed)
+    scale = batch / _own_batch(graph)
+    engines = _engines(table(works, scale), board, mode, coefficients, precision)
+    watts = power(board, mode, coefficients.power)
+    free = {work.name for work in works if allowed is None or all(node in allowed for node in work.nodes)}
+    value_bytes = PRECISION_BYTES[precision]
+    problem = [_unit(index, work, engines, watts, work.name in free, value_bytes) for index, work in enumerate(works)]
+    names = [engine.name for engine in engines]
+    edges = _edges(graph, works, names, coefficients, watts, scale * value_bytes)
+    return Network(name, tuple(problem), edges, GPU, rate_hz, batch)
+
+
+def _own_batch(graph: Graph) -> int:
+    first = graph.inputs[0].shape[0] if graph.inputs and graph.inputs[0].shape else 1
+    return first if isinstance(first, int) and first else 1
+
+
+def _engines(
+    columns: Table, board: Board, mode: Mode, coefficients: Coefficients, precision: Precision
+) -> list[_Engine]:
+    speed = gpu_speed(board, mode, precision)
+    seconds = gpu_seconds(columns, speed, coefficients.gpu)
+    seconds[:1] += coefficients.gpu.run_us * 1e-6
+    found = [_Engine(GPU, seconds, gpu_bytes(columns, speed))]
+    for core in range(mode.dla_cores if coefficients.dla else 0):
+        found += _dla_engine(columns, dla_speed(board, mode, precision, core, _share(coefficients)), core, coefficients)
+    return found
+
+
+def _share(coefficients: Coefficients) -> float:
+    return coefficients.dla.fp16_share if coefficients.dla else 1.0
+
+
+def _dla_engine(columns: Table, speed: Speed | None, core: int, coefficients: Coefficients) -> list[_Engine]:
+    cost = coefficients.dla
+    if speed is None or cost is None:
+        return []
+    return [_Engine(f"dla{core}", dla_seconds(columns, speed, cost), dla_bytes(columns, speed, cost))]
+
+
+def _unit(index: int, work: Work, engines: Sequence[_Engine], watts: Power, is_free: bool, value_bytes: int) -> Unit:
+    costs = {engine.name: _cost(engine, index, watts) for engine in engines if engine.name == GPU or is_free}
+    return Unit(work.name, work.nodes, costs, int(work.weights * value_bytes))
+
+
+def _cost(engine: _Engine, index: int, watts: Power) -> Cost:
+    time_ms, traffic = float(engine.seconds[index]) * 1e3, float(engine.traffic[index])
+    return Cost(time_ms, watts.energy_mj(engine.name, time_ms, traffic), traffic)
+
+
+def _edges(
+    graph: Graph, works: Sequence[Work], names: Sequence[str], coefficients: Coefficients, watts: Power, scale: float
+) -> tuple[Edge, ...]:
+    shapes = Shapes(graph)
+    producers = {name: index for index, work in enumerate(works) for name in work.outputs}
+    consumers: dict[str, list[int]] = {spec.name: [] for spec in graph.inputs}
+    consumers.update((name, []) for name in producers)
+    for index, work in enumerate(works):
+        for name in work.inputs:
+            consumers.setdefault(name, []).append(index)
+    return tuple(
+        Edge(
+            name=name,
+            producer=producers.get(name),
+            consumers=tuple(readers),
+            is_output=name in graph.output_names,
+            crossings=_crossings(size := int(shapes.size(name) * scale), names, coefficients, watts),
+            size_bytes=size,
+        )
+        for name, readers in consumers.items()
+    )
+
+
+def _crossings(
+    size_bytes: int, names: Sequence[str], coefficients: Coefficients, watts: Power
+) -> Mapping[tuple[str, str], Crossing]:
+    run_us = coefficients.dla.run_us if coefficients.dla else 0.0
+    cost = coefficients.crossing.model_copy(update={"to_dla_us": coefficients.crossing.to_dla_us + run_us})
+    return {
+        (start, end): crossing(size_bytes, start, end, cost, watts.gpu_w, watts.dram_pj_per_byte)
+        for start, end in permutations(names, 2)
+    }

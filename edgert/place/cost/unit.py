@@ -1,0 +1,266 @@
+"""Fuses nodes into the kernels an accelerator would run, the way TensorRT's builder does.
+
+A convolution or matrix product takes along what follows it element by element: batch norm, bias, activation, the two
+nodes of a SiLU, one addition of a shortcut and the activation behind it. Chains of element-wise nodes become one unit.
+Pools, copies and the like stand alone. What only renames memory belongs to the unit it reads from.
+Source: https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html (layer fusion).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from edgert.graph.node import Graph, Node
+from edgert.place.cost.work import (
+    CONV,
+    MAP,
+    MOVE,
+    POOL,
+    VIEW,
+    VIEWS,
+    Product,
+    Shapes,
+    Work,
+    kind_of,
+    product_of,
+    traffic,
+)
+
+_UNARY = frozenset(
+    ("Relu", "LeakyRelu", "PRelu", "Clip", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Elu", "Selu", "Celu",
+     "Softplus", "Softsign", "Mish", "Gelu", "Swish", "Erf", "Exp", "Log", "Sqrt", "Abs", "Neg", "Reciprocal", "Floor",
+     "Ceil", "Round", "ThresholdedRelu", "BatchNormalization", "Not", "Cast")
+)  # fmt: skip
+_BINARY = frozenset(
+    ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Where", "Equal", "Greater", "Less", "And", "Or")
+)
+_ALONE = frozenset(("Softmax", "LogSoftmax", "LRN", "LayerNormalization", "InstanceNormalization", "ReduceMean",
+                    "ReduceMax", "ReduceSum", "ArgMax", "LSTM", "GRU", "RNN"))  # fmt: skip
+_CURVED = frozenset(("Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Swish", "Mish", "Gelu", "Elu", "Softplus", "Erf"))
+_PLACED = frozenset(("Concat", "Split", "Slice", "Reshape", "Flatten"))  # their results lie somewhere already
+_GATE_STEPS = 4  # nodes between a tensor and the product with itself: x * clip(x + 3, 0, 6) / 6 has three
+
+
+def units(graph: Graph, allowed: Collection[str] | None = None) -> tuple[Work, ...]:
+    """The graph as units of work; every unit follows those it reads, and every node is in exactly one.
+
+    A unit is convex: no path leaves it and comes back.
+
+    Args:
+        allowed: names of nodes that a DLA can run; None: all of them. A node that is not among them does not join a
+            unit that could run there without it.
+
+    Raises:
+        ModelError: a tensor's shape is not static.
+    """
+    return _Fuser(graph, allowed).run()
+
+
+class _Fuser:
+    """One walk over the nodes in order; ``owner`` tells whose unit a node has joined."""
+
+    def __init__(self, graph: Graph, allowed: Collection[str] | None) -> None:
+        self.graph, self.shapes, self.allowed = graph, Shapes(graph), allowed
+        self.position = {id(node): index for index, node in enumerate(graph.nodes)}
+        self.owner: dict[int, list[Node]] = {}
+        self.keys: dict[int, int] = {}  # of a unit → position of its last node that computes; units run in this order
+
+    def run(self) -> tuple[Work, ...]:
+        for node in self.graph.nodes:
+            if id(node) not in self.owner and not self._is_view(node):
+                self._add(self._grow(node))
+        waiting = [node for node in self.graph.nodes if id(node) not in self.owner]
+        for node in waiting:
+            self._attach(node)
+        groups = {id(group): group for group in self.owner.values()}
+        order = sorted(groups.values(), key=lambda item: self.keys[id(item)])
+        return tuple(_with_siblings([self._work(group) for group in order]))
+
+    def _add(self, group: list[Node]) -> None:
+        self.keys[id(group)] = max(self.position[id(node)] for node in group)
+        self.owner.update((id(node), group) for node in group)
+
+    def _is_view(self, node: Node) -> bool:
+        return node.op in VIEWS or all(map(self.shapes.is_index, filter(None, node.outputs)))
+
+    def _computed(self, node: Node) -> list[str]:
+        """Activations a node reads; index tensors and what is known beforehand are not."""
+        return [name for name in node.reads if name not in self.graph.constants and not self.shapes.is_index(name)]
+
+    def _may_join(self, node: Node, group: Sequence[Node]) -> bool:
+        """Whether a node leaves a unit as free to run on a DLA as it was."""
+        if self.allowed is None or node.name in self.allowed:
+            return True
+        return any(item.name not in self.allowed for item in group)
+
+    # What joins an opened unit.
+
+    def _grow(self, node: Node) -> list[Node]:
+        group = [node]
+        may_add = True
+        while (step := self._next(group, may_add)) and all(self._may_join(item, group) for item in step):
+            if len(step) == 1 and len(self._computed(step[0])) > 1:
+                may_add = self._opens_map(node)
+            group += step
+        return sorted(group, key=lambda item: self.position[id(item)])
+
+    def _opens_map(self, node: Node) -> bool:
+        return kind_of(node, Product()) == MAP
+
+    def _next(self, group: Sequence[Node], may_add: bool) -> list[Node]:
+        """Nodes that join next: they read the unit's only result, and nobody else does."""
+        last = group[-1]
+        if len(last.outputs) != 1 or last.outputs[0] in self.graph.output_names or not self._can_grow(group[0]):
+            return []
+        tensor = last.outputs[0]
+        readers = self.graph.consumers.get(tensor, ())
+        if any(id(reader) in self.owner for reader in readers):
+            return []
+        if len(readers) == 1 and self._joins(readers[0], tensor, may_add):
+            return [readers[0]]
+        return self._gate(tensor, readers) if len(readers) == 2 else []
+
+    def _can_grow(self, first: Node) -> bool:
+        kind = kind_of(first, product_of(first, self.shapes))
+        return kind not in (POOL, MOVE) and first.op not in _ALONE
+
+    def _joins(self, node: Node, tensor: str, may_add: bool) -> bool:
+        others = [name for name in self._computed(node) if name != tensor]
+        if node.op in _UNARY or (node.op in _BINARY and not others):
+            return True
+        fits = all(self._same_size(name, tensor, node) for name in (*others, *node.outputs))
+        return node.op in ("Add", "Sum", "Mul", "Sub", "Max", "Min") and len(others) == 1 and may_add and fits
+
+    def _same_size(self, name: str, other: str, node: Node) -> bool:
+        return self.shapes.of(name, node) == self.shapes.of(other, node)
+
+    def _gate(self, tensor: str, readers: Sequence[Node]) -> list[Node]:
+        """``x * f(x)``: the nodes of f and the product; empty when the readers are something else."""
+        for start, product in (readers, tuple(reversed(readers))):
+            if product.op != "Mul" or len(self._computed(product)) != 2:
+                continue
+            chain = list(self._private_chain(start, product))
+            ends_there = bool(chain) and chain[-1].outputs[0] in product.reads
+            if ends_there and self.graph.is_private(chain[-1].outputs[0]):
+                return [*chain, product]
+        return []
+
+    def _private_chain(self, node: Node, end: Node) -> Iterable[Node]:
+        """Element-wise nodes from this one on, each read by the next alone, up to but not including ``end``."""
+        for _ in range(_GATE_STEPS):
+            if node is end or not self._is_simple(node):
+                return
+            yield node
+            if not self.graph.is_private(node.outputs[0]):
+                return
+            node = self.graph.consumers[node.outputs[0]][0]
+
+    def _is_simple(self, node: Node) -> bool:
+        return node.op in _UNARY or (node.op in _BINARY and len(self._computed(node)) == 1)
+
+    # What has no kernel.
+
+    def _attach(self, node: Node) -> None:
+        """To the latest unit it reads; else to its only reader, when that has a unit; else it stands alone."""
+        sources = filter(None, map(self.graph.producers.get, node.reads))
+        found = [self.owner[id(source)] for source in sources if id(source) in self.owner]
+        readers = [reader for name in node.outputs for reader in self.graph.consumers.get(name, ())]
+        group = max(found, key=lambda item: self.keys[id(item)]) if found else []
+        if not found and len(readers) == 1:
+            group = self.owner.get(id(readers[0]), [])
+        if not group or not self._may_join(node, group):
+            self._add([node])
+            return
+        group.append(node)
+        group.sort(key=lambda item: self.position[id(item)])
+        self.owner[id(node)] = group
+
+    # What a finished unit has to do.
+
+    def _work(self, group: Sequence[Node]) -> Work:
+        inside = {name for node in group for name in node.outputs}
+        main = next((node for node in group if node.op not in VIEWS and not self._is_view(node)), group[0])
+        product = product_of(main, self.shapes)
+        kind = VIEW if self._is_view(main) else kind_of(main, product)
+        busy = [] if kind == VIEW else [node for node in group if not self._is_view(node)]
+        copied = self._copied(main)
+        outputs = tuple(name for node in group for name in node.outputs if self._leaves(name, group))
+        return Work(
+            name=main.name,
+            nodes=tuple(node.name for node in group),
+            kind=kind,
+            product=product,
+            read=self._read(busy) if copied is None else copied,
+            written=self._written(busy) if copied is None else copied,
+            weights=self._weights(busy if kind != VIEW else ()),
+            inputs=tuple(dict.fromkeys(n for node in group for n in self._computed(node) if n not in inside)),
+            outputs=outputs,
+            launches=0 if kind == VIEW or copied == 0 else 1,
+            curved=sum(self.shapes.elements(node.outputs[0], node) for node in busy if node.op in _CURVED),
+        )
+
+    def _copied(self, node: Node) -> int | None:
+        """Elements that joining channels really moves; None for other operators.
+
+        Whoever computes an input writes it into the joined tensor at once, unless it lies in another one already
+        (https://developer.nvidia.com/blog/production-deep-learning-nvidia-gpu-inference-engine/).
+        """
+        if node.op != "Concat" or node.attributes.get("axis") not in (1, -3):
+            return None
+        return sum(self.shapes.elements(name, node) for name in node.reads if not self._lands_in(name, node))
+
+    def _lands_in(self, name: str, join: Node) -> bool:
+        """Whether whoever computes a tensor can write it into this joined one."""
+        producer = self.graph.producers.get(name)
+        joins = [node for node in self.graph.consumers.get(name, ()) if node.op == "Concat"]
+        return producer is not None and producer.op not in _PLACED and joins[0] is join
+
+    def _leaves(self, name: str, group: Sequence[Node]) -> bool:
+        members = {id(node) for node in group}
+        readers = self.graph.consumers.get(name, ())
+        return bool(name) and (name in self.graph.output_names or any(id(node) not in members for node in readers))
+
+    def _read(self, busy: Sequence[Node]) -> int:
+        inside = {name for node in busy for name in node.outputs}
+        seen: set[str] = set()
+        total = 0
+        for node in busy:
+            fresh = [name for name in self._computed(node) if name not in inside | seen]
+            seen.update(fresh)
+            total += traffic(node, fresh, self.shapes)
+        return total
+
+    def _written(self, busy: Sequence[Node]) -> int:
+        inside = {id(node) for node in busy}
+        total = 0
+        for node in busy:
+            for name in filter(None, node.outputs):
+                readers = self.graph.consumers.get(name, ())
+                if name in self.graph.output_names or not readers or any(id(item) not in inside for item in readers):
+                    total += self.shapes.elements(name, node)
+        return total
+
+    def _weights(self, busy: Iterable[Node]) -> int:
+        names = {name: node for node in busy for name in node.reads if self._is_stored(name)}
+        return sum(self.shapes.elements(name, node) for name, node in names.items())
+
+    def _is_stored(self, name: str) -> bool:
+        """Stored, or computed from stored tensors alone (a weight behind its DequantizeLinear)."""
+        if name in self.graph.constants:
+            return self.graph.constants[name].dtype.kind not in "iub" or self.graph.constants[name].itemsize == 1
+        source = self.graph.producers.get(name)
+        return source is not None and source.op in VIEWS and bool(source.reads) and all(
+            map(self._is_stored, source.reads)
+        )  # fmt: skip
+
+
+def _with_siblings(works: Sequence[Work]) -> Iterable[Work]:
+    """1x1 convolutions of one tensor run as one kernel, as wide as all of them (TensorRT's horizontal fusion)."""
+    seen: set[tuple[str, int]] = set()
+    for work in works:
+        key = (work.inputs[0] if work.inputs else "", work.product.rows)
+        is_narrow = work.kind == CONV and work.product.taps == 1 and work.product.groups == 1 and len(work.inputs) == 1
+        yield replace(work, launches=0 if (is_narrow and key in seen) or work.kind == VIEW else 1)
+        if is_narrow:
+            seen.add(key)

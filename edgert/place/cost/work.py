@@ -1,0 +1,208 @@
+"""How much one unit has to do, independent of board, precision and batch: products, tensor elements, channels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edgert.errors import ModelError
+from edgert.graph.node import Graph, Node
+
+CONV, DEPTHWISE, PRODUCT, POOL, MAP, MOVE, VIEW = "conv", "depthwise", "product", "pool", "map", "move", "view"
+"""Kinds of unit: dense and grouped convolution; one channel per group; matrix product; window maximum or mean;
+element by element; copies; nothing at all."""
+
+VIEWS = frozenset(
+    ("Identity", "Dropout", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Shape", "Size", "Constant",
+     "ConstantOfShape", "Range", "Cast", "QuantizeLinear", "DequantizeLinear")
+)  # fmt: skip
+"""Operators without a kernel: they rename memory, are computed when the engine is built, or fold into neighbours."""
+
+_POOLS = frozenset(("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "LpPool", "GlobalLpPool"))
+_PRODUCTS = frozenset(("Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "Einsum", "LSTM", "GRU", "RNN"))
+_CONVS = frozenset(("Conv", "ConvTranspose", "QLinearConv", "ConvInteger", "FusedConv", "DeformConv"))
+_MOVES = frozenset(
+    ("Concat", "Split", "Slice", "Transpose", "Gather", "GatherElements", "GatherND", "ScatterND", "ScatterElements",
+     "Pad", "Tile", "Expand", "Resize", "Upsample", "DepthToSpace", "SpaceToDepth", "TopK", "NonMaxSuppression",
+     "RoiAlign", "GridSample", "NonZero")
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Sums of products as a matrix product: ``groups`` times (rows x depth) by (depth x columns).
+
+    Attributes:
+        rows: output positions, batch included.
+        channels: read per position and group; for a convolution times ``taps`` gives the depth.
+        columns: written per position and group.
+        taps: positions of the kernel.
+        groups: independent products.
+    """
+
+    rows: int = 0
+    channels: int = 0
+    columns: int = 0
+    taps: int = 1
+    groups: int = 1
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds."""
+        return self.rows * self.channels * self.columns * self.taps * self.groups
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Nodes that an accelerator runs as one kernel, and what that kernel has to do at the graph's own batch.
+
+    Attributes:
+        name: of its first node.
+        nodes: names of its nodes, in graph order.
+        kind: one of the kinds above.
+        product: of its convolution or matrix product; empty for other kinds.
+        read, written: elements of activations.
+        weights: elements of stored tensors.
+        inputs, outputs: names of activations read and of those that are read elsewhere or leave the graph.
+        curved: elements that pass a sigmoid or its like on the way out, which the DLA does in steps of their own.
+        launches: kernels started; 0 where an earlier unit of the same form and input takes this one along.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    kind: str
+    product: Product
+    read: int
+    written: int
+    weights: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    curved: int = 0
+    launches: int = 1
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds at the graph's own batch."""
+        return self.product.macs
+
+
+class Shapes:
+    """Static shapes of a graph's tensors."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._constants = graph.constants
+        self._specs = {**graph.specs, **{spec.name: spec for spec in (*graph.inputs, *graph.outputs)}}
+
+    def of(self, tensor: str, node: Node) -> tuple[int, ...]:
+        """Shape of a tensor of ``node``. Raises ModelError when it is not static."""
+        if tensor in self._constants:
+            return tuple(self._constants[tensor].shape)
+        spec = self._specs.get(tensor)
+        if spec is None or not spec.is_static:
+            raise ModelError(
+                f"node {node.name!r} cannot be costed: its tensor {tensor!r} has no size",
+                why=f"its shape is {spec}" if spec else "no shape can be inferred for it",
+                fix="give the model static input shapes (input: size, or profiles)",
+            )
+        return tuple(dim for dim in spec.shape if isinstance(dim, int))
+
+    def elements(self, tensor: str, node: Node) -> int:
+        """Number of values in a tensor of ``node``. Raises ModelError when its shape is not static."""
+        return math.prod(self.of(tensor, node))
+
+    def size(self, tensor: str) -> int:
+        """Number of values in a tensor between units; 0 where its shape is not known."""
+        spec = self._specs.get(tensor)
+        return math.prod(dim for dim in spec.shape if isinstance(dim, int)) if spec and spec.is_static else 0
+
+    def is_index(self, tensor: str) -> bool:
+        """Whether a computed tensor holds shapes or indices, which no accelerator moves."""
+        spec = self._specs.get(tensor)
+        return spec is not None and spec.dtype in ("int64", "int32", "bool")
+
+
+def kind_of(node: Node, product: Product) -> str:
+    """Kind of the unit that a node opens."""
+    if node.op in VIEWS:
+        return VIEW
+    if node.op in _CONVS:
+        return DEPTHWISE if product.groups > 1 and product.channels == 1 else CONV
+    if node.op in _PRODUCTS:
+        return PRODUCT
+    if node.op in _POOLS:
+        return POOL
+    return MOVE if node.op in _MOVES else MAP
+
+
+def product_of(node: Node, shapes: Shapes) -> Product:
+    """The matrix product inside a node; empty for one that multiplies nothing. Raises ModelError: no static shape."""
+    rule = _RULES.get(node.op)
+    return rule(node, shapes) if rule else Product()
+
+
+def traffic(node: Node, names: Iterable[str], shapes: Shapes) -> int:
+    """Elements read of these inputs; an operator that picks a part reads no more than it writes."""
+    read = sum(shapes.elements(name, node) for name in names)
+    if node.op not in ("Slice", "Split", "Gather", "GatherElements", "GatherND"):
+        return read
+    return min(read, sum(shapes.elements(name, node) for name in node.outputs if name))
+
+
+def _attribute(node: Node, name: str, default: int) -> int:
+    attributes: Mapping[str, Any] = node.attributes
+    return int(attributes.get(name, default))
+
+
+def _conv(weight: int) -> Callable[[Node, Shapes], Product]:
+    """Weights have shape (M, C/g, k...)."""
+
+    def rule(node: Node, shapes: Shapes) -> Product:
+        batch, columns, *space = shapes.of(node.outputs[0], node)
+        _, channels, *kernel = shapes.of(node.inputs[weight], node)
+        groups = _attribute(node, "group", 1)
+        return Product(batch * math.prod(space), channels, columns // groups, math.prod(kernel), groups)
+
+    return rule
+
+
+def _transposed(node: Node, shapes: Shapes) -> Product:
+    """Every input position meets a whole kernel; weights have shape (C, M/g, k...)."""
+    batch, channels, *space = shapes.of(node.inputs[0], node)
+    _, columns, *kernel = shapes.of(node.inputs[1], node)
+    groups = _attribute(node, "group", 1)
+    return Product(batch * math.prod(space), channels // groups, columns, math.prod(kernel), groups)
+
+
+def _gemm(node: Node, shapes: Shapes) -> Product:
+    first, second = shapes.of(node.inputs[0], node), shapes.of(node.inputs[1], node)
+    rows, depth = reversed(first) if _attribute(node, "transA", 0) else first
+    return Product(rows, depth, second[0] if _attribute(node, "transB", 0) else second[-1])
+
+
+def _matmul(second: int) -> Callable[[Node, Shapes], Product]:
+    """A stored right operand serves every matrix of the left one, so that these are rows of one product."""
+
+    def rule(node: Node, shapes: Shapes) -> Product:
+        left, right, out = (shapes.of(name, node) for name in (node.inputs[0], node.inputs[second], node.outputs[0]))
+        columns = right[-1] if len(right) > 1 else 1
+        groups = math.prod(out[:-2]) if len(right) > 2 else 1
+        return Product(math.prod(out) // max(columns * groups, 1), left[-1], columns, 1, groups)
+
+    return rule
+
+
+def _recurrent(node: Node, shapes: Shapes) -> Product:
+    """W is (directions, gates * hidden, input), R (directions, gates * hidden, hidden); both at every step."""
+    steps, batch, depth = shapes.of(node.inputs[0], node)
+    directions, gates, hidden = shapes.of(node.inputs[2], node)
+    return Product(steps * batch, depth + hidden, gates, 1, directions)
+
+
+_RULES: dict[str, Callable[[Node, Shapes], Product]] = {
+    "Conv": _conv(1), "FusedConv": _conv(1), "ConvInteger": _conv(1), "DeformConv": _conv(1),
+    "QLinearConv": _conv(3), "ConvTranspose": _transposed, "Gemm": _gemm,
+    "MatMul": _matmul(1), "MatMulInteger": _matmul(1), "QLinearMatMul": _matmul(3),
+    "LSTM": _recurrent, "GRU": _recurrent, "RNN": _recurrent,
+}  # fmt: skip

@@ -1,0 +1,75 @@
+"""Robust least squares on the logarithm of predicted over published time, drawn weakly to where each number starts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from edgert.place.cost.coefficients import DlaCost, GpuCost
+from edgert.place.cost.table import Numbers
+from scripts.fitting.design import Design
+from scripts.fitting.row import Timing
+
+SHARES = frozenset(("dense_fp32", "dense_fp16", "dense_int8", "dense", "plain", "bandwidth"))
+_PULL = 0.1
+"""A coefficient e times its start costs as much as a network that is off by this much."""
+_OUTLIER = 0.1
+"""Relative errors beyond this count linearly, not squared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What was predicted for a row by coefficients that never saw its network."""
+
+    row: Timing
+    predicted_ms: float
+
+    @property
+    def error(self) -> float:
+        """Relative."""
+        return abs(self.predicted_ms / self.row.time_ms - 1)
+
+
+def fit(design: Design, start: GpuCost | DlaCost, keys: Sequence[str]) -> GpuCost | DlaCost:
+    """Coefficients for these timings; ``keys`` are fitted, the others stay. Every network counts the same."""
+    counts = Counter(design.models)
+    weights = np.array([counts[model] ** -0.5 for model in design.models])
+    first = np.log([getattr(start, key) for key in keys])
+    highest = np.array([0.0 if key in SHARES else np.inf for key in keys])
+    measured = np.log(design.measured_ms)
+
+    def residuals(values: Numbers) -> Numbers:
+        cost = _with(start, keys, values)
+        errors = weights * (np.log(design.predict_ms(cost)) - measured)
+        return np.concatenate([errors, _PULL * (values - first)])
+
+    found = least_squares(
+        residuals, np.minimum(first, highest - 1e-3), bounds=(-np.inf, highest), loss="soft_l1", f_scale=_OUTLIER,
+        max_nfev=60,
+    )  # fmt: skip
+    return _with(start, keys, found.x)
+
+
+def leave_one_out(rows: Sequence[Timing], start: GpuCost | DlaCost, keys: Sequence[str], share: float) -> list[Trial]:
+    """Each network predicted by a fit to all the others."""
+    trials = []
+    for model in dict.fromkeys(row.model for row in rows):
+        family = _same(model)
+        known = [row for row in rows if _same(row.model) != family]
+        left = [row for row in rows if row.model == model]
+        cost = fit(Design(known, share), start, keys) if known else start
+        trials += [Trial(*pair) for pair in zip(left, Design(left, share).predict_ms(cost).tolist(), strict=True)]
+    return trials
+
+
+def _same(model: str) -> str:
+    """Networks that differ in name only must not tell on each other."""
+    return {"resnet50-v1.5": "resnet50", "vgg11_bn": "vgg11", "vgg19_bn": "vgg19"}.get(model, model)
+
+
+def _with(cost: GpuCost | DlaCost, keys: Sequence[str], values: Numbers) -> GpuCost | DlaCost:
+    return cost.model_copy(update=dict(zip(keys, np.exp(values).tolist(), strict=True)))

@@ -1,0 +1,130 @@
+"""Builds a graph layer by layer, keeping shapes; stored tensors take no memory, because every value is one zero."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from edgert.graph.node import Graph, Node
+from edgert.graph.spec import TensorSpec
+
+Shape = tuple[int, ...]
+
+
+class Builder:
+    """Tensors are handed around by name; ``shape`` tells their shapes, NCHW. Batch norms are folded already."""
+
+    def __init__(self, *shape: int, act: str | None = "relu") -> None:
+        self.act = act
+        self.shapes: dict[str, Shape] = {"input": shape}
+        self.nodes: list[Node] = []
+        self.constants: dict[str, Any] = {}
+
+    def graph(self, *outputs: str) -> Graph:
+        """What was built so far, ending in these tensors."""
+        specs = {name: TensorSpec(name, shape, "float32") for name, shape in self.shapes.items()}
+        ends = tuple(specs[name] for name in outputs)
+        return Graph(tuple(self.nodes), self.constants, (specs["input"],), ends, specs, 17)
+
+    def shape(self, tensor: str) -> Shape:
+        """Shape of a tensor."""
+        return self.shapes[tensor]
+
+    def channels(self, tensor: str) -> int:
+        """Second dimension of a tensor."""
+        return self.shapes[tensor][1]
+
+    def node(self, op: str, inputs: Sequence[str], *shapes: Shape, **attributes: object) -> str:
+        """Adds a node; gives the name of its first output."""
+        name = f"{op}_{len(self.nodes)}"
+        outputs = tuple(name if index == 0 else f"{name}:{index}" for index in range(len(shapes)))
+        self.nodes.append(Node(op, tuple(inputs), outputs, attributes, name))
+        self.shapes.update(zip(outputs, shapes, strict=True))
+        return name
+
+    def stored(self, *shape: int) -> str:
+        """A weight of that shape."""
+        name = f"weight_{len(self.constants)}"
+        self.constants[name] = np.broadcast_to(np.zeros((), np.float32), shape)
+        return name
+
+    def conv(
+        self, x: str, columns: int, kernel: int | tuple[int, int] = 1, stride: int = 1, *, pad: int | None = None,
+        groups: int = 1, act: str | None = "", dilation: int = 1,
+    ) -> str:  # fmt: skip
+        """Convolution, bias and activation (the builder's own unless said); padded to keep the size unless said."""
+        high, wide = (kernel, kernel) if isinstance(kernel, int) else kernel
+        batch, channels, *size = self.shape(x)
+        sides = [(k - 1) * dilation // 2 if pad is None else pad for k in (high, wide)]
+        out = [(s + 2 * p - (k - 1) * dilation - 1) // stride + 1
+               for s, p, k in zip(size, sides, (high, wide), strict=True)]  # fmt: skip
+        inputs = [x, self.stored(columns, channels // groups, high, wide), self.stored(columns)]
+        y = self.node("Conv", inputs, (batch, columns, *out), group=groups, kernel_shape=[high, wide],
+                      strides=[stride, stride], pads=[*sides, *sides], dilations=[dilation, dilation])  # fmt: skip
+        return self.activate(y, self.act if act == "" else act)
+
+    def activate(self, x: str, act: str | None) -> str:
+        """The activation as exporters write it."""
+        if act is None:
+            return x
+        if act == "silu":
+            return self.node("Mul", [x, self.node("Sigmoid", [x], self.shape(x))], self.shape(x))
+        return self.node({"relu": "Relu", "leaky": "LeakyRelu", "relu6": "Clip"}[act], [x], self.shape(x))
+
+    def pool(self, x: str, kernel: int, stride: int, *, pad: int = 0, op: str = "MaxPool", ceil: bool = False) -> str:
+        """Window maximum, or with ``op="AveragePool"`` mean."""
+        batch, channels, *size = self.shape(x)
+        out = [-((s + 2 * pad - kernel) // -stride if ceil else -((s + 2 * pad - kernel) // stride)) + 1 for s in size]
+        return self.node(op, [x], (batch, channels, *out), kernel_shape=[kernel, kernel], strides=[stride, stride],
+                         pads=[pad] * 4, ceil_mode=int(ceil))  # fmt: skip
+
+    def mean(self, x: str) -> str:
+        """Global average pool, flattened."""
+        batch, channels = self.shape(x)[:2]
+        y = self.node("GlobalAveragePool", [x], (batch, channels, 1, 1))
+        return self.node("Flatten", [y], (batch, channels))
+
+    def flat(self, x: str) -> str:
+        """One row per image."""
+        batch, *rest = self.shape(x)
+        return self.node("Flatten", [x], (batch, int(np.prod(rest))))
+
+    def linear(self, x: str, columns: int, act: str | None = None) -> str:
+        """Fully connected layer."""
+        batch, depth = self.shape(x)
+        y = self.node("Gemm", [x, self.stored(columns, depth), self.stored(columns)], (batch, columns), transB=1)
+        return self.activate(y, act)
+
+    def add(self, *xs: str, act: str | None = None) -> str:
+        """Sum of two tensors of one shape."""
+        return self.activate(self.node("Add", xs, self.shape(xs[0])), act)
+
+    def cat(self, *xs: str) -> str:
+        """Joined along the channels."""
+        batch, _, *size = self.shape(xs[0])
+        return self.node("Concat", xs, (batch, sum(map(self.channels, xs)), *size), axis=1)
+
+    def split(self, x: str, parts: int = 2) -> tuple[str, ...]:
+        """Equal parts of the channels."""
+        batch, channels, *size = self.shape(x)
+        name = self.node("Split", [x], *[(batch, channels // parts, *size)] * parts, axis=1)
+        return (name, *(f"{name}:{index}" for index in range(1, parts)))
+
+    def up(self, x: str, factor: int = 2) -> str:
+        """Nearest-neighbour enlargement."""
+        batch, channels, high, wide = self.shape(x)
+        return self.node("Resize", [x], (batch, channels, high * factor, wide * factor))
+
+    def reshape(self, x: str, *shape: int) -> str:
+        """The same values in another shape."""
+        return self.node("Reshape", [x], shape)
+
+    def transpose(self, x: str, *perm: int) -> str:
+        """Axes in another order."""
+        return self.node("Transpose", [x], tuple(self.shape(x)[axis] for axis in perm), perm=list(perm))
+
+    def matmul(self, x: str, y: str) -> str:
+        """Product of two computed matrices."""
+        return self.node("MatMul", [x, y], (*self.shape(x)[:-1], self.shape(y)[-1]))
