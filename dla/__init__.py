@@ -1,8 +1,8 @@
 """What NVIDIA's deep-learning accelerator (DLA) can run, and nothing else.
 
 :func:`check` asks the rules about one node, :func:`check_graph` about a whole graph; :func:`regions` grows what may run
-into few segments, each one loadable; :func:`summarise` counts. ``SOURCES`` and ``LIMITS`` name the public page that every
-rule and limit was read on.
+into few segments, each one loadable; :func:`summarise` counts. ``SOURCES`` and ``LIMITS`` name the public page that
+every rule and limit was read on.
 
 Standard library only; imports nothing from edgert.
 """
