@@ -11,7 +11,7 @@ from edgert.graph.model import Model
 from edgert.graph.node import read, write
 from edgert.graph.opset import raise_opset
 from edgert.graph.rewrite import Change
-from edgert.graph.shape import infer, with_shapes
+from edgert.graph.shape import with_shapes
 from edgert.graph.spec import TensorSpec, inputs
 
 OPSET = 17
@@ -27,7 +27,7 @@ def ready(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> Mo
     Raises:
         ModelError: other dimensions stay open, the shapes do not fit, or an operator has no equal in opset 17.
     """
-    fixed = static_batch(with_shapes(model, shapes or {}))
+    fixed = static_batch(with_shapes(model, shapes) if shapes else model)
     cleaned, _ = clean(fixed)
     return clean(raise_opset(cleaned, OPSET))[0]
 
@@ -62,7 +62,7 @@ def fit_model(
     """
     begun = ready(model, shapes)
     graph, changes = fit(read(begun), names)
-    return (infer(write(graph, begun)) if changes else begun), changes
+    return (write(graph, begun) if changes else begun), changes
 
 
 def _has_open_batch_only(spec: TensorSpec) -> bool:

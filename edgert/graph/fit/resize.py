@@ -22,6 +22,7 @@ MAX_NEAREST = 32
 MAX_POOL_STRIDE = 16
 MIN_OPSET = 11
 """Before it, no Resize says where it samples."""
+_ROI_OPTIONAL = 13
 _HALVES = 0.5
 
 
@@ -118,7 +119,7 @@ def grow(draft: Draft, chain: Chain, by: tuple[int, int]) -> int:
     height, width = shape[2:]
     for row, column in zip(rows, columns, strict=True):
         height, width = height * row, width * column
-        chain.then("Resize", (*shape[:2], height, width), *_by(chain, row, column), **_PLAIN)
+        chain.then("Resize", (*shape[:2], height, width), *_by(draft, chain, row, column), **_PLAIN)
     return count
 
 
@@ -143,9 +144,10 @@ def _factors(factor: int) -> list[int]:
     return []
 
 
-def _by(chain: Chain, rows: float, columns: float) -> tuple[str, str]:
-    """The inputs roi, left out, and scales, which are float32 whatever the tensor is."""
-    return "", chain.store_exact(np.array([1, 1, rows, columns], np.float32), "scales")
+def _by(draft: Draft, chain: Chain, rows: float, columns: float) -> tuple[str, str]:
+    """The inputs roi, empty, and scales; both are float32 whatever the tensor is."""
+    roi = "" if draft.graph.opset >= _ROI_OPTIONAL else chain.store_exact(np.zeros(0, np.float32), "roi")
+    return roi, chain.store_exact(np.array([1, 1, rows, columns], np.float32), "scales")
 
 
 def _leave_out(draft: Draft, node: Node, axes: tuple[_Axis, _Axis]) -> None:
@@ -174,7 +176,7 @@ def _linear(draft: Draft, node: Node, axes: tuple[_Axis, _Axis], transformation:
         return
     chain = Chain(draft, node, node.inputs[0])
     given = {"mode": b"linear", "coordinate_transformation_mode": b"half_pixel"}
-    chain.then("Resize", ends, *_by(chain, axes[0].factor, axes[1].factor), **given)
+    chain.then("Resize", ends, *_by(draft, chain, axes[0].factor, axes[1].factor), **given)
     chain.end(f"linear by {axes[0].factor}x{axes[1].factor}, half_pixel")
 
 
