@@ -10,7 +10,7 @@ from itertools import product
 from edgert.errors import PlacementError
 from edgert.place.chain import priced
 from edgert.place.forest import Forest, forbid
-from edgert.place.load import Load, Price, loads, preferring, stranded
+from edgert.place.load import Load, Price, handed, loads, preferring, stranded, use
 from edgert.place.problem import Assignment, Crossing, Edge, Network
 from edgert.place.program import Answer, Program
 from edgert.place.segment import segments
@@ -27,20 +27,29 @@ class Condition:
         price: of a run's loads; here prices may be negative.
         most: of the priced sum.
         weights: accelerator → price of a byte of weights that it keeps.
+        units: only these count, and the tensors that they write or read; None: all.
     """
 
     name: str
     price: Price
     most: float
     weights: Mapping[str, float] = field(default_factory=dict)
+    units: range | None = None
 
-    def value(self, load: Load) -> float:
-        """The priced sum."""
-        return load.cost(self.price) + sum(self.weights.get(name, 0) * size for name, size in load.weight_bytes.items())
+    def holds(self, network: Network, assignment: Assignment) -> bool:
+        """Whether an assignment keeps it."""
+        total = 0.0
+        for index in self.units or range(len(network.units)):
+            unit, name = network.units[index], assignment[index]
+            total += priced(unit.costs[name], self.price, name) + self.weights.get(name, 0) * unit.weight_bytes
+        moved = [crossing for edge, _, crossing in handed(network, assignment) if self.counts(edge)]
+        total += sum(priced(crossing, self.price) for crossing in moved)
+        return total <= self.most + _TOLERANCE * abs(self.most) + 1e-12
 
-    def holds(self, load: Load) -> bool:
-        """Whether a load keeps it."""
-        return self.value(load) <= self.most + _TOLERANCE * abs(self.most) + 1e-12
+    def counts(self, edge: Edge) -> bool:
+        """Whether a tensor does."""
+        end = edge.producer if edge.producer is not None else edge.consumers[0] if edge.consumers else 0
+        return self.units is None or end in self.units
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +92,11 @@ def exact(
         PlacementError: no placement keeps the conditions (says what each can reach), or none was found in time.
     """
     model = _Model(network, among, price, conditions, loadables or {})
-    end, bound = time.monotonic() + time_limit_s, -float("inf")
+    end, bound, best = (
+        time.monotonic() + time_limit_s,
+        -float("inf"),
+        plain(network, among, price, conditions, loadables),
+    )
     while (left_s := end - time.monotonic()) > 0:
         answer = model.program.solve(time_limit_s=left_s)
         bound = max(bound, answer.bound * model.scale)
@@ -93,9 +106,12 @@ def exact(
             break
         if not model.refine(answer):
             assignment = model.assignment(answer)
-            load = loads(network, assignment)
-            return Solution(assignment, load, load.cost(price), min(bound, load.cost(price)))
-    return _plain(network, among, price, conditions, loadables or {}, bound)
+            found = (use(network, assignment).cost(price), assignment)
+            best = found if best is None else min(best, found)
+            break
+    if best is None:
+        raise _late(network)
+    return Solution(best[1], loads(network, best[1]), best[0], min(bound, best[0]))
 
 
 class _Model:
@@ -121,7 +137,7 @@ class _Model:
             for name in among
             if name in unit.costs
         }
-        self._crossings: list[tuple[int, Crossing]] = []
+        self._crossings: list[tuple[int, Edge, Crossing]] = []
         for index in range(len(network.units)):
             self.program.equal({self._runs[index, name]: 1.0 for name in self._able(index)}, 1.0)
         is_bought = any(min(_signs(condition)) < 0 for condition in conditions)
@@ -175,7 +191,7 @@ class _Model:
         moves = {pair: edge.crossings.get(pair) for pair in product(starts, ends) if pair[0] != pair[1]}
         if not any(moves.values()):
             return
-        moved = {pair: self._moved(crossing) for pair, crossing in moves.items()}
+        moved = {pair: self._moved(edge, crossing) for pair, crossing in moves.items()}
         for end in ends:
             arriving = {variable: -1.0 for (_, other), variable in moved.items() if other == end}
             readers = [self._runs[unit, end] for unit in edge.consumers if (unit, end) in self._runs]
@@ -198,16 +214,19 @@ class _Model:
         if edge.is_output and end == self._network.home:
             self.program.at_most({**arriving, **made}, -1.0)
 
-    def _moved(self, crossing: Crossing | None) -> int:
+    def _moved(self, edge: Edge, crossing: Crossing | None) -> int:
         cost = priced(crossing, self._price) / self.scale if crossing else 0.0
         variable = self.program.variable(cost)
         if crossing:
-            self._crossings.append((variable, crossing))
+            self._crossings.append((variable, edge, crossing))
         return variable
 
     def _keep(self, condition: Condition) -> None:
-        terms = {variable: priced(crossing, condition.price) for variable, crossing in self._crossings}
+        moved = [one for one in self._crossings if condition.counts(one[1])]
+        terms = {variable: priced(crossing, condition.price) for variable, _, crossing in moved}
         for (index, name), variable in self._runs.items():
+            if condition.units is not None and index not in condition.units:
+                continue
             unit = self._network.units[index]
             weights = condition.weights.get(name, 0.0) * unit.weight_bytes
             terms[variable] = priced(unit.costs[name], condition.price, name) + weights
@@ -220,33 +239,27 @@ def _signs(condition: Condition) -> tuple[float, ...]:
     return (price.latency, price.energy, price.traffic, *price.busy.values())
 
 
-def _allowed(load: Load, conditions: Sequence[Condition], loadables: Mapping[str, int]) -> bool:
-    counted = all(load.segments.get(name, 0) <= most for name, most in loadables.items())
-    return counted and all(condition.holds(load) for condition in conditions)
+def keeps(
+    network: Network, assignment: Assignment, conditions: Sequence[Condition], loadables: Mapping[str, int]
+) -> bool:
+    """Whether an assignment keeps all conditions and counts of segments."""
+    if not all(condition.holds(network, assignment) for condition in conditions):
+        return False
+    names = [segment.accelerator for segment in segments(network, assignment)] if loadables else []
+    return all(names.count(name) <= most for name, most in loadables.items())
 
 
-def _plain(
+def plain(
     network: Network,
     among: Sequence[str],
     price: Price,
-    conditions: Sequence[Condition],
-    loadables: Mapping[str, int],
-    bound: float,
-) -> Solution:
-    """The best placement that prefers one accelerator wherever that can run a unit."""
-    found = [preferring(network, (name, network.home, *among)) for name in among]
-    placed = [(assignment, loads(network, assignment)) for assignment in found if assignment]
-    kept = [
-        (load.cost(price), assignment, load) for assignment, load in placed if _allowed(load, conditions, loadables)
-    ]
-    if not kept:
-        raise PlacementError(
-            f"no placement of {network.name} was found in time",
-            why="none that keeps the limits turned up, and it is not proven that there is none",
-            fix="allow more time, or relax a limit",
-        )
-    cost, assignment, load = min(kept, key=lambda one: one[0])
-    return Solution(assignment, load, cost, bound)
+    conditions: Sequence[Condition] = (),
+    loadables: Mapping[str, int] | None = None,
+) -> tuple[float, Assignment] | None:
+    """The cheapest placement on one accelerator wherever that can run a unit that keeps the conditions, if one does."""
+    found = {preferring(network, (name, network.home, *among)) for name in among}
+    kept = [one for one in found if one and keeps(network, one, conditions, loadables or {})]
+    return min(((use(network, one).cost(price), one) for one in kept), default=None)
 
 
 def _impossible(
@@ -265,4 +278,12 @@ def _impossible(
     told += [f"at most {most} loadables on {name}" for name, most in loadables.items()]
     return PlacementError(
         f"no placement of {network.name} keeps all its limits", why="; ".join(told), fix="relax one of them"
+    )
+
+
+def _late(network: Network) -> PlacementError:
+    return PlacementError(
+        f"no placement of {network.name} was found in time",
+        why="none that keeps the limits turned up, and it is not proven that there is none",
+        fix="allow more time, or relax a limit",
     )

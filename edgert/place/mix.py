@@ -137,16 +137,9 @@ class _Mixer:
             raise PlacementError(
                 f"no placement of {name} runs in {self._latency_ms:g} ms", fix="allow more latency or a quicker mode"
             )
-        slopes = [demand.slope for demand in self._wanted]
-        self._unit = 1.0 / max(
-            sum(self._used[row] * slopes[column.network] for row, column in self._first_of_each()).max(), 1e-300
-        )
-
-    def _first_of_each(self) -> Iterable[tuple[int, Column]]:
-        first: dict[int, tuple[int, Column]] = {}
-        for row, column in enumerate(self._columns):
-            first.setdefault(column.network, (row, column))
-        return first.values()
+        first = {column.network: used for column, used in zip(self._columns[::-1], self._used[::-1], strict=True)}
+        together = np.sum([used * self._wanted[network].slope for network, used in first.items()], axis=0)
+        self._unit = 1.0 / max(float(np.max(together)), 1e-300)
 
     def _take(self, columns: Iterable[Column]) -> int:
         """Those that are new and quick enough; how many."""
