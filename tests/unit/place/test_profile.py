@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from onnx import TensorProto, helper
+
+from edgert.errors import ArtifactError, PlacementError
+from edgert.graph.node import Graph, read
+from edgert.place.partition import partition
+from edgert.place.predict import part_ms, period_ms, replicated_ms, split_ms
+from edgert.place.profile import Handing, Profile, ProfiledUnit, Whole, from_json, network_of, read_profile
+from tests.helpers import models
+
+MIB = 2**20
+SIDE = 512  # 512 × 512 floats are 1 MiB
+MACHINE = {"cpu": "some", "runtime": "ort 1"}
+
+
+def graph() -> Graph:
+    """x → a → b → c → y, 1 MiB everywhere; c also reads a."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="a"),
+        helper.make_node("Relu", ["a"], ["b"], name="b"),
+        helper.make_node("Add", ["a", "b"], ["y"], name="c"),
+    ]
+    kind = TensorProto.FLOAT
+    return read(models.make(nodes, {"x": ((SIDE, SIDE), kind)}, {"y": ((SIDE, SIDE), kind)}))
+
+
+def profile(contention: float = 1.0) -> Profile:
+    whole = {name: Whole(10.0, 10.0 * contention, 9.5) for name in ("cpu0", "cpu1")}
+    units = tuple(
+        ProfiledUnit(name, (name,), {"cpu0": ms, "cpu1": ms}) for name, ms in (("a", 5.0), ("b", 3.0), ("c", 2.0))
+    )
+    return Profile("m", "d" * 64, "host", "", MACHINE, 30, whole, units, Handing(0.1, 0.2, 0.4))
+
+
+def test_a_profile_comes_back_from_json(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(profile(1.5).to_json()))
+    assert read_profile(path) == profile(1.5)
+
+
+def broken(**changes: Any) -> dict[str, Any]:
+    return {**profile().to_json(), **changes}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        [],
+        {},
+        broken(schema=2),
+        broken(units=[]),
+        broken(whole={}),
+        broken(handing={"hop_ms": 1}),
+        broken(extra=1),
+        broken(units=[{"name": "a", "nodes": ["a"], "time_ms": {"cpu0": 1.0}}]),
+        broken(units=[{"name": "a", "nodes": ["a"], "time_ms": {"cpu0": -1.0, "cpu1": 1.0}}]),
+        broken(units=[{"name": "a", "nodes": ["a"], "time_ms": {"cpu0": float("nan"), "cpu1": 1.0}}]),
+    ],
+)
+def test_what_is_no_profile_is_refused(data: Any) -> None:
+    with pytest.raises(ArtifactError, match="no profile") as caught:
+        from_json(data, "p.json")
+    assert caught.value.why and caught.value.where == "p.json" and "--profile" in caught.value.fix
+
+
+@pytest.mark.parametrize("content", [None, b"{", b"\xff"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "p.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ArtifactError, match="cannot read profile"):
+        read_profile(path)
+
+
+def test_it_holds_for_one_model_and_one_machine() -> None:
+    profile().check("d" * 64, MACHINE)
+    with pytest.raises(PlacementError, match="another model: m"):
+        profile().check("e" * 64, MACHINE)
+    with pytest.raises(PlacementError, match="another machine") as caught:
+        profile().check("d" * 64, {**MACHINE, "cpu": "other"})
+    assert caught.value.why == "its cpu is some, here it is other"
+
+
+def test_the_gap_between_kernels_and_whole() -> None:
+    assert profile().whole["cpu0"].gap == pytest.approx(0.05)
+    assert replace(profile().whole["cpu0"], busy_ms=9.0).contention == 1.0
+
+
+def test_the_network_for_the_solvers() -> None:
+    network = network_of(profile(), graph())
+    assert [unit.name for unit in network.units] == ["a", "b", "c"]
+    assert network.units[0].costs["cpu1"].time_ms == 5.0 and network.home == "cpu0"
+    edges = {edge.name: edge for edge in network.edges}
+    assert (edges["x"].producer, edges["x"].consumers, edges["x"].crossings) == (None, (0,), {})
+    assert (edges["a"].producer, edges["a"].consumers, edges["a"].size_bytes) == (0, (1, 2), MIB)
+    assert edges["a"].crossings["cpu0", "cpu1"].time_ms == pytest.approx(0.1 + 0.2 + 0.4)
+    assert edges["y"].is_output and edges["y"].crossings == {}
+
+
+def test_a_network_of_other_nodes_is_refused() -> None:
+    found = replace(profile(), units=profile().units[:2])
+    with pytest.raises(PlacementError, match="same nodes") as caught:
+        network_of(found, graph())
+    assert caught.value.why == "'c' is in the model alone"
+
+
+def test_a_part_pays_half_of_every_crossing() -> None:
+    parts = partition(graph(), {"a": "cpu0", "b": "cpu1", "c": "cpu1"})
+    assert part_ms(profile(), graph(), parts, 0) == pytest.approx(5 + 0.6 / 2 + 0.1 / 2)
+    assert part_ms(profile(), graph(), parts, 1) == pytest.approx(5 + 0.6 / 2 + 0.1 / 2)
+    parts = partition(graph(), {"a": "cpu0", "b": "cpu0", "c": "cpu1"})
+    assert part_ms(profile(), graph(), parts, 0) == pytest.approx(8 + 2 * 0.6 / 2 + 0.1 / 2)
+
+
+def test_the_slowest_part_sets_the_pace() -> None:
+    parts = partition(graph(), {"a": "cpu0", "b": "cpu0", "c": "cpu1"})
+    assert split_ms(profile(), graph(), parts) == pytest.approx(8.65)
+    assert split_ms(profile(), graph(), parts, first_ms=1.0, last_ms=2.0) == pytest.approx(9.65)
+
+
+def test_replicas_share_the_frames_by_weight() -> None:
+    assert replicated_ms(profile(), {"cpu0": 1}) == pytest.approx(10)
+    assert replicated_ms(profile(), {"cpu0": 1, "cpu1": 1}, edge_ms=1) == pytest.approx(5.5)
+    assert replicated_ms(profile(), {"cpu0": 2, "cpu1": 1}) == pytest.approx(20 / 3)
+    assert replicated_ms(profile(1.5), {"cpu0": 1, "cpu1": 1}) == pytest.approx(7.5)
+    assert replicated_ms(profile(1.5), {"cpu0": 1}) == pytest.approx(10)
+
+
+def test_company_slows_as_much_as_it_is_busy() -> None:
+    slow = {"cpu0": 2.0, "cpu1": 2.0}
+    assert period_ms({"cpu0": 10.0, "cpu1": 10.0}, slow) == pytest.approx(20)
+    assert period_ms({"cpu0": 10.0}, slow) == pytest.approx(10)
+    period = period_ms({"cpu0": 10.0, "cpu1": 5.0}, slow)
+    busy = 5.0 * 2 / period  # cpu1 while cpu0 never rests
+    assert period == pytest.approx(10 * (1 + busy))
+    assert 10 < period < 20
