@@ -1,0 +1,49 @@
+"""A plan in sentences, for terminal and page alike."""
+
+from __future__ import annotations
+
+from edgert.plan.row import BoardPlan, EngineRow, Plan, Row
+from edgert.report.number import counted, share, significant
+
+_NAMES = {"gpu": "all on the GPU", "dla": "as much as can be on the DLA", "mixed": "GPU and DLA together"}
+
+
+def headline(plan: Plan) -> str:
+    """One sentence: does it fit, where, and how well."""
+    if len(plan.boards) > 1:
+        fitting = sum(board.chosen is not None for board in plan.boards)
+        if plan.smallest is None:
+            return f"None of {counted(len(plan.boards), 'board')} keeps every budget."
+        title = next(board.title for board in plan.boards if board.board == plan.smallest)
+        return f"{title} is the smallest of {fitting} that keep every budget, of {counted(len(plan.boards), 'board')}."
+    return board_headline(plan.boards[0])
+
+
+def board_headline(board: BoardPlan) -> str:
+    """One sentence about one board."""
+    if board.chosen is None:
+        return f"{board.title} keeps not every budget in any power mode."
+    row = board.rows[board.chosen]
+    return (
+        f"{board.title} in {row.mode} does {significant(row.fps)} frames a second, "
+        f"{_NAMES.get(row.name, row.name)}, at {significant(row.power_w)} W."
+    )
+
+
+def share_text(engine: EngineRow) -> str:
+    """``"60 % of the frames on gpu and dla0"``."""
+    return f"{share(engine.share)} of the frames on {' and '.join(engine.accelerators)}"
+
+
+def why_not(row: Row, chosen: Row) -> str:
+    """Why another row was not taken instead of the chosen one."""
+    if row.misses:
+        return f"{row.mode}, {row.name}: {'; '.join(row.misses)}"
+    worse = []
+    if row.fps < chosen.fps * (1 - 1e-3):
+        worse.append(f"{share(1 - row.fps / chosen.fps)} slower")
+    if row.power_w > chosen.power_w * (1 + 1e-3):
+        worse.append(f"{significant(row.power_w - chosen.power_w)} W more")
+    if row.p99_ms > chosen.p99_ms * (1 + 1e-3):
+        worse.append(f"p99 {significant(row.p99_ms - chosen.p99_ms)} ms longer")
+    return f"{row.mode}, {row.name}: {', '.join(worse) or 'no better'}"
