@@ -1,0 +1,86 @@
+"""``edgert inspect --dla`` as a user types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.command import edgert
+
+onnx = pytest.importorskip("onnx")
+helper = onnx.helper
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Conv with a ReLU, a pooling of 9×9, and names that want escaping; the batch is open."""
+    weight = helper.make_tensor("w", 1, [8, 3, 3, 3], [0.1] * (8 * 27))
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="stem [bold]", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"], name="act"),
+        helper.make_node("MaxPool", ["b"], ["y"], name="<pool>", kernel_shape=[9, 9], pads=[4, 4, 4, 4]),
+    ]
+    picture = helper.make_tensor_value_info("x", 1, ["n", 3, 32, 32])
+    made = helper.make_tensor_value_info("y", 1, ["n", 8, 32, 32])
+    graph = helper.make_graph(nodes, "net", [picture], [made], [weight])
+    path = tmp_path_factory.mktemp("dla") / "net.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_table_summary_page_and_json(model: Path, tmp_path: Path) -> None:
+    arguments = ("--dla", "--board", "orin-nx-16gb", "--shape", "x=1x3x32x32")
+    done = edgert("inspect", str(model), *arguments, "--html", "dla.html", "--json", "dla.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "runs 2 of 3 nodes" in done.stdout and "pool.window" in done.stdout
+    assert "stem [bold]" in done.stdout and "<pool>" in done.stdout
+    assert done.stdout.index("loadables") < done.stdout.index("verdict")  # the summary first
+    told = json.loads((tmp_path / "dla.json").read_text())["dla"]
+    assert (told["board"], told["cores"], told["target"]["tensorrt"]) == ("orin-nx-16gb", 2, "10.3.0")
+    assert [one["answer"] for one in told["nodes"]] == ["yes", "yes", "no"]
+    assert told["summary"]["macs"] == 8 * 27 * 32 * 32 and told["summary"]["macs_yes"] == 1
+    page = (tmp_path / "dla.html").read_text()
+    assert "&lt;pool&gt;" in page and "<pool>" not in page and "Jetson Orin NX 16GB" in page
+
+
+def test_release_and_precision(model: Path, tmp_path: Path) -> None:
+    arguments = ("--dla", "--board", "agx-orin-64gb", "--shape", "x=1x3x32x32", "--json", "-")
+    typed = edgert("inspect", str(model), *arguments, "--trt", "11.4.1", "--precision", "fp16", cwd=tmp_path)
+    told = json.loads(typed.stdout)["dla"]
+    assert (told["release"]["answer"], told["target"]["precision"]) == ("verify", "fp16")
+    none = json.loads(edgert("inspect", str(model), *arguments, "--trt", "11.2", cwd=tmp_path).stdout)["dla"]
+    assert {one["rule"] for one in none["nodes"]} == {"release"} and none["segments"] == []
+
+
+def test_xavier_has_its_own_release(model: Path, tmp_path: Path) -> None:
+    done = edgert("inspect", str(model), "--dla", "--board", "xavier-nx-8gb", "--json", "-", cwd=tmp_path)
+    told = json.loads(done.stdout)["dla"]
+    assert told["target"] == {"generation": 1, "tensorrt": "8.5.2", "precision": "int8"}
+    assert told["nodes"][0]["rule"] == "general.static" and "--shape" in told["nodes"][0]["fix"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--dla", "--board", "orin-nano-8gb"), 1, ("Orin Nano", "has no DLA", "orin-nx-16gb")),
+        (("--dla", "--board", "orin-nx-16"), 1, ("orin-nx-16", "did you mean")),
+        (("--dla", "--board", "orin-nx-16gb", "--trt", "ten"), 1, ("no such DLA target", "'ten'", "--trt 10.3")),
+        (("--dla", "--board", "orin-nx-16gb", "--precision", "fp32"), 1, ("fp16 or int8", "'fp32'")),
+        (("--board", "orin-nx-16gb"), 2, ("--board", "together with --dla")),
+        (("--html", "x.html"), 2, ("--html", "together with --dla")),
+    ],
+)
+def test_bad_input(model: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, words: tuple[str, ...]) -> None:
+    done = edgert("inspect", str(model), *arguments, cwd=tmp_path)
+    assert done.returncode == code and "Traceback" not in done.stderr
+    assert all(word in " ".join(done.stderr.split()) for word in words), done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_board_named_on_a_machine_that_is_none(model: Path, tmp_path: Path) -> None:
+    if Path("/proc/device-tree/compatible").exists():
+        pytest.skip("this machine has a device tree: it may be a Jetson")
+    done = edgert("inspect", str(model), "--dla", cwd=tmp_path)
+    assert done.returncode == 1 and "which board?" in done.stderr and "--board NAME" in done.stderr

@@ -1,0 +1,68 @@
+"""The page about what a DLA can run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dla import Target
+from edgert.graph.node import read
+from edgert.place.capability import Survey, survey
+from edgert.report.capability import cautions, headline, render_survey, save_survey
+from tests.unit.graph.graphs import make, node, weights
+
+
+def surveyed(count: int = 3, target: Target | None = None, prefix: str = "") -> Survey:
+    nodes, name = [], "x"
+    for place in range(count):
+        op = ("Relu", "Neg", "Sin")[place % 3]
+        nodes.append(node(op, [name], [f"t{place}"], name=f"{prefix}{op}_{place}"))
+        name = f"t{place}"
+    nodes.append(node("Conv", [name, "w"], ["y"], name="conv"))
+    model = make(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 4, 8, 8]}, {"w": weights(4, 3, 1, 1)})
+    return survey(read(model), target or Target(2, "10.3", "int8"))
+
+
+def test_page_names_every_node_and_every_reason() -> None:
+    text = render_survey(surveyed(), "net.onnx", "Jetson Orin NX 16GB")
+    for words in ("net.onnx", "Relu_0", "Neg_1", "Sin_2", "write it as Mul by -1", "TensorRT 10.3, INT8"):
+        assert words in text
+    assert 'data-counts="yes:2 no:1 verify:1 folded:0"' in text
+    assert 'href="https://docs.nvidia.com' in text or 'href="https://github.com/NVIDIA' in text
+    assert text == render_survey(surveyed(), "net.onnx", "Jetson Orin NX 16GB")
+
+
+def test_page_needs_nothing_from_elsewhere() -> None:
+    text = render_survey(surveyed(), "net.onnx", "a board")
+    assert "default-src 'none'" in text and "<script src" not in text and "@import" not in text
+    assert text.count("<script>") == 1 == text.count("<style>")
+
+
+def test_names_are_text() -> None:
+    text = render_survey(surveyed(prefix="<img src=x>"), "<b>.onnx", "a board")
+    assert "<img" not in text and "<b>.onnx" not in text and "&lt;img" in text
+
+
+def test_headline_and_cautions() -> None:
+    told = headline(surveyed(), "X").replace("\N{NO-BREAK SPACE}", " ")
+    assert told == "A DLA of X runs 2 of 4 nodes with all of the work, in 2 segments."
+    none = surveyed(target=Target(2, "11.1", "int8"))
+    assert "Nothing" in headline(none, "X") and "11.1" in headline(none, "X")
+    late = surveyed(target=Target(2, "11.4.1", "int8"))
+    assert any("AGX Orin" in text for text in cautions(late))
+    many = surveyed(60)
+    assert any(f"{many.loadables} loadables" in text for text in cautions(many))
+
+
+def test_save(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "dla.html"
+    save_survey(surveyed(), "net.onnx", "a board", path)
+    assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert [one.name for one in path.parent.iterdir()] == ["dla.html"]
+
+
+@pytest.mark.parametrize("count", [0, 500])
+def test_none_and_five_hundred_nodes(count: int) -> None:
+    text = render_survey(surveyed(count), "net.onnx", "a board")
+    assert text.count('class="node ') == count + 1
