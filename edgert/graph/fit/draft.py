@@ -102,7 +102,7 @@ class Draft:
         return name
 
     def put(self, node: Node, instead: Sequence[Node], detail: str) -> None:
-        """Lets these nodes take the place of one; the last of them computes its output under the same name."""
+        """Lets these nodes take the place of one; what others read of it they compute under the same names."""
         self._instead[id(node)] = tuple(instead)
         self._changes.append(Change(self._rule, node.name, detail))
 
