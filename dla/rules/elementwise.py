@@ -60,7 +60,7 @@ def order(node: Node, target: Target) -> Verdict | None:
     return verify("it subtracts from a stored operand: a factor of -1 and a shift", "write it as x·(-1) + c")
 
 
-@rule("div.release", MATRIX)
+@rule("elementwise.release", MATRIX)
 def release(node: Node, target: Target) -> Verdict | None:
     """Division, powers and comparisons came late."""
     if target.version >= SINCE:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dla.limit import GUIDE, HEADER
-from dla.node import Node, axis_of, data_inputs, given, integers, numbers, whole
+from dla.node import Node, axis_of, data_inputs, given, integers, numbers
 from dla.rule import rule
 from dla.target import Target
 from dla.verdict import Verdict, no, note, verify
@@ -78,7 +78,7 @@ def split(node: Node, target: Target) -> Verdict | None:
 
 @rule("shuffle.open", GUIDE)
 def shuffle(node: Node, target: Target) -> Verdict | None:
-    """Reshape and Transpose exist; what limits them is remembered and not documented in public."""
+    """Reshape and Transpose exist; what limits them stands on no public page."""
     picture, made = given(node, 0), node.outputs[0]
     shapes = [tensor.shape for tensor in (picture, made) if tensor is not None and tensor.shape is not None]
     if any(len(shape) != 4 for shape in shapes):
@@ -93,12 +93,11 @@ def _moves_batch(node: Node) -> bool:
     return node.op == "Transpose" and numbers(node, "perm", (3, 2, 1, 0))[0] != 0
 
 
-@rule("reshape.zero", GUIDE)
+@rule("reshape.shape", GUIDE)
 def target_shape(node: Node, target: Target) -> Verdict | None:
     """The new shape is stored."""
     stored = given(node, 1)
-    known = stored is None or stored.is_constant or not whole(node, "allowzero", 0)
-    return None if known else no("its shape is computed at run time", "store it")
+    return None if stored is None or stored.is_constant else no("its shape is computed at run time", "store it")
 
 
 CONCAT = (axis, joined)

@@ -317,6 +317,11 @@ def test_shuffles_are_never_more_than_a_doubt(op: Op, words: str) -> None:
     assert (found.answer, found.rule) == ("verify", "shuffle.open") and words in found.reason
 
 
+def test_reshape_to_a_computed_shape() -> None:
+    op = Op("Reshape", (data("x", *PICTURE), data("s", 4, dtype="int64")), (data("y", 1, 32, 16, 32),))
+    assert answer(op) == "no" and "its shape is computed at run time" in verdict(op).reason
+
+
 @pytest.mark.parametrize("op", ["Flatten", "Squeeze", "Unsqueeze", "Pad", "Gather", "Where", "TopK", "Tile", "Foo"])
 def test_what_is_absent(op: str) -> None:
     found = verdict(unary(op))
