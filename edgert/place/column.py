@@ -14,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.place.cut import Cutter
-from edgert.place.exact import exact
+from edgert.place.exact import Condition, exact
 from edgert.place.limit import Limits
-from edgert.place.load import GPU, Price, Use, preferring, use
+from edgert.place.load import GPU, LATENCY, Price, Use, preferring, use
 from edgert.place.problem import Assignment, Network
 
 F64 = npt.NDArray[np.float64]
 
+_HALVINGS = 14  # of the range of prices of latency
 _EXACT_S = 5.0  # for one network and price, where more than two classes make a cut inexact
 
 
@@ -144,17 +145,47 @@ class Search:
             placed = (preferring(network, order) for order in orders)
             yield from (self._column(index, assignment) for assignment in dict.fromkeys(placed) if assignment)
 
-    def cuts(self, price: Price, entry: float = 0.0) -> Iterator[Offer]:
+    def cuts(self, price: Price, *, entry: float = 0.0) -> Iterator[Offer]:
         """The best of every network on every two classes. ``entry``: paid for every tensor the second is handed."""
         for able, cutter in self._cutters:
-            for index, found in zip(able, cutter.solve(price, entry), strict=True):
+            for index, found in zip(able, cutter.solve(price, entry=entry), strict=True):
                 yield Offer(Column(index, found.assignment, found.use), found.cost, found.cost - found.slack)
 
-    def exactly(self, price: Price) -> Iterator[Offer]:
+    def quick_cuts(self, price: Price, most_ms: float) -> Iterator[Offer]:
+        """The same among placements that run in ``most_ms``, as far as a price on latency, own to each network, finds.
+
+        The bounds are Lagrange's: what is cheapest with latency priced, less the price of all the time allowed.
+        """
+        for able, cutter in self._cutters:
+            yield from _quick(able, cutter, price, most_ms)
+
+    def exactly(self, price: Price, most_ms: float | None = None) -> Iterator[Offer]:
         """The best of every network on any number of accelerators, by integer programs."""
+        quick = [] if most_ms is None else [Condition("latency", LATENCY, most_ms)]
         for index, network in enumerate(self._networks):
-            found = exact(network, self._names, price, time_limit_s=_EXACT_S)
+            found = exact(network, self._names, price, quick, time_limit_s=_EXACT_S)
             yield Offer(Column(index, found.assignment, found.load), found.cost, found.bound)
 
     def _column(self, index: int, assignment: Assignment) -> Column:
         return Column(index, assignment, use(self._networks[index], assignment))
+
+
+def _quick(able: Sequence[int], cutter: Cutter, price: Price, most_ms: float) -> Iterator[Offer]:
+    """Halves the range of latency prices of all networks at once."""
+    low, high = np.zeros(len(able)), np.full(len(able), np.inf)
+    bounds = np.full(len(able), -np.inf)
+    tried, step = low.copy(), 0.0
+    for turn in range(_HALVINGS):
+        results = cutter.solve(price, latency=tried)
+        if turn == 0:
+            step = max(found.cost for found in results) / most_ms / 8
+        for at, (index, found) in enumerate(zip(able, results, strict=True)):
+            is_quick = found.use.latency_ms <= most_ms * (1 + 1e-9)
+            bounds[at] = max(bounds[at], found.cost - found.slack - tried[at] * most_ms)
+            low[at], high[at] = (low[at], tried[at]) if is_quick else (tried[at], high[at])
+            if is_quick:
+                column = Column(index, found.assignment, found.use)
+                yield Offer(column, found.use.cost(price), float(bounds[at]))
+        if (high == 0).all():
+            return
+        tried = np.where(np.isinf(high), np.maximum(4 * low, step), (low + high) / 2)

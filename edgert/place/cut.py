@@ -38,7 +38,7 @@ class Found:
     Attributes:
         assignment: of its units.
         use: what a run takes.
-        cost: the priced use.
+        cost: the priced use, with the additions.
         slack: at most this much above the best there is, from rounding.
     """
 
@@ -79,9 +79,16 @@ class Cutter:
         self._lay_out()
         self._plain = [self._plainly([block.preferring(index) for block in blocks]) for index in (0, 1)]
 
-    def solve(self, price: Price, entry: float = 0.0) -> list[Found]:
-        """A placement of each network. ``entry``: also paid for every tensor that the second accelerator is handed."""
-        worth = self._loads @ self._vector(price, entry)
+    def solve(self, price: Price, *, entry: float = 0.0, latency: F64 | float = 0.0) -> list[Found]:
+        """A placement of each network.
+
+        Args:
+            price: of what runs take.
+            entry: also paid for every tensor that the second accelerator is handed.
+            latency: also paid per millisecond of a run, by each network its own, (networks,).
+        """
+        own = np.broadcast_to(latency, len(self._units))[self._block]
+        worth = self._loads @ self._vector(price, entry) + self._loads[:, TIME] * own
         capacity, common = self._capacity(worth)
         plain = np.minimum(*(self._sums(worth[:, None] * paid)[:, 0] for paid in self._plain))
         scale = _SCALE / np.maximum(plain - common, 1e-200)

@@ -167,7 +167,7 @@ class Dealer:
         search, price = Search(self._networks, self._resources), self._resources.price(mixed.prices)
         typical = sum(offer.cost for offer in search.cuts(price)) / len(self._networks)
         for entry in _FEWER:
-            yield from (offer.column for offer in search.cuts(price, entry * typical))
+            yield from (offer.column for offer in search.cuts(price, entry=entry * typical))
 
     def _limit(self, program: Program, engines: Mapping[tuple[int, Assignment], tuple[int, int, float]]) -> None:
         """Rows of every accelerator's time, of traffic, energy, memory and loadables."""

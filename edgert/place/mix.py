@@ -8,6 +8,7 @@ Any prices bound what can be reached, so that the gap is known all the time.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ F64 = npt.NDArray[np.float64]
 _ROUNDS = 60
 _RATIOS = (0.35, 0.6, 1.0)  # of prices of the second accelerator to the first's, to begin with
 _HELPS = 1e-7
+_PROVEN_UNITS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +73,23 @@ def demands(networks: Sequence[Network]) -> list[Demand]:
 
 
 def blend(
-    networks: Sequence[Network], resources: Resources, wanted: Sequence[Demand], limits: Limits, gap: float = 1e-4
+    networks: Sequence[Network],
+    resources: Resources,
+    wanted: Sequence[Demand],
+    limits: Limits,
+    gap: float = 5e-4,
+    time_limit_s: float = 4.0,
 ) -> Blend:
     """The best mix, stopped when it is proven to be within ``gap`` of the best there is.
 
+    Integer programs, which prove the last bit where cuts cannot, are not begun after ``time_limit_s``.
     Keeps to accelerators' time, traffic, power, and the latency of every column; memory and loadables belong to engines
     (see :mod:`edgert.place.deal`).
 
     Raises:
         PlacementError: a network can run nowhere, or nothing meets the base demands or the latency.
     """
-    return _Mixer(networks, resources, wanted, limits).run(gap)
+    return _Mixer(networks, resources, wanted, limits).run(gap, time.monotonic() + time_limit_s)
 
 
 def board_of(networks: Sequence[Network], limits: Limits) -> Resources:
@@ -101,22 +109,31 @@ class _Mixer:
         self._known: set[tuple[int, tuple[str, ...]]] = set()
         self._bound = np.inf
         self._unit = 1.0
+        units = sum(len(network.units) for network in networks)
+        # Where more than two classes or a limited latency keep cuts from being exact, integer programs prove the rest.
+        self._may_be_exact = not self._search.is_exact or (limits.latency_ms is not None and units <= _PROVEN_UNITS)
 
-    def run(self, gap: float) -> Blend:
+    def run(self, gap: float, end: float) -> Blend:
         """Rounds of prices and columns."""
         self._start()
         for _ in range(_ROUNDS):
             multiplier, runs, worth, prices = self._master()
             if self._is_done(multiplier, gap):
                 break
-            fresh = self._priced(self._search.cuts(self._resources.price(prices)), prices, worth, self._search.is_exact)
-            if not fresh and not self._search.is_exact and not self._is_done(multiplier, gap):
-                fresh = self._priced(self._search.exactly(self._resources.price(prices)), prices, worth, True)
+            price = self._resources.price(prices)
+            fresh = self._priced(self._cheapest(price), prices, worth, self._search.is_exact)
+            if not fresh and not self._is_done(multiplier, gap) and self._may_be_exact and time.monotonic() < end:
+                fresh = self._priced(self._search.exactly(price, self._latency_ms), prices, worth, True)
             if not fresh:
                 break
         multiplier, runs, _, prices = self._master()
         bound = max(self._bound, multiplier)
         return Blend(multiplier, bound, tuple(self._columns), tuple(runs.tolist()), tuple(prices))
+
+    def _cheapest(self, price: Price) -> Iterable[Offer]:
+        if self._latency_ms is None:
+            return self._search.cuts(price)
+        return self._search.quick_cuts(price, self._latency_ms)
 
     def _is_done(self, multiplier: float, gap: float) -> bool:
         return bool(np.isfinite(self._bound)) and self._bound - multiplier <= gap * self._bound
@@ -158,27 +175,14 @@ class _Mixer:
         """Takes the offers that are cheaper than what their networks pay now; notes the bound."""
         offers = list(offers)
         if is_bound:
-            least = {offer.column.network: offer.bound for offer in offers}
+            least: dict[int, float] = {}  # of several offers to one network the last has the best bound
+            for offer in offers:
+                least[offer.column.network] = offer.bound
             base = sum(self._wanted[network].base * bound for network, bound in least.items())
             slope = sum(self._wanted[network].slope * bound for network, bound in least.items())
             self._bound = min(self._bound, (sum(prices) - base) / max(slope, 1e-300))
         cheaper = [offer.column for offer in offers if offer.cost < worth[offer.column.network] * (1 - _HELPS)]
-        return self._take(self._quick(cheaper, prices))
-
-    def _quick(self, columns: list[Column], prices: Sequence[float]) -> list[Column]:
-        """The columns, and for those that take too long quicker ones: latency is priced higher until they keep it."""
-        slow = {column.network for column in columns if column.use.latency_ms > (self._latency_ms or np.inf)}
-        found = list(columns)
-        price = self._resources.price(prices)
-        latency = sum(prices) / len(self._columns) / 100 / (self._latency_ms or 1.0)
-        while slow and latency < 1e6 * sum(prices):
-            latency *= 4
-            priced = Price(latency, price.energy, price.traffic, price.busy)
-            for offer in self._search.cuts(priced):
-                if offer.column.network in slow and offer.column.use.latency_ms <= (self._latency_ms or np.inf):
-                    slow.discard(offer.column.network)
-                    found.append(offer.column)
-        return found
+        return self._take(cheaper)
 
     def _master(self) -> tuple[float, F64, F64, list[float]]:
         """Multiplier, runs per second, what each network pays per run, prices of the resources."""
