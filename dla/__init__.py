@@ -12,7 +12,7 @@ from dla.check import SOURCES, check, check_graph
 from dla.limit import LIMITS, Limit
 from dla.node import Node, Tensor
 from dla.region import MAX_LOADABLES, Region, regions
-from dla.release import ORIN, XAVIER, supported_by
+from dla.release import ORIN, USUAL_RELEASE, XAVIER, supported_by
 from dla.rule import Rule
 from dla.summary import Reason, Summary, summarise
 from dla.table import LAYERS, RULES
@@ -27,6 +27,7 @@ __all__ = [
     "PRECISIONS",
     "RULES",
     "SOURCES",
+    "USUAL_RELEASE",
     "XAVIER",
     "Answer",
     "Limit",

@@ -15,6 +15,9 @@ from dla.verdict import Verdict
 XAVIER, ORIN = 1, 2
 """Generations of the DLA."""
 
+USUAL_RELEASE = {XAVIER: "8.5.2", ORIN: "10.3.0"}
+"""TensorRT of the last JetPack for Xavier (5), and of JetPack 6."""
+
 RULE = "release"
 _LAST_10 = (10, 7)
 _FIRST_11 = (11, 4, 1)

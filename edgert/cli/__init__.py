@@ -19,6 +19,7 @@ from edgert.cli.doctor import doctor
 from edgert.cli.evaluate import evaluate
 from edgert.cli.inspect import inspect
 from edgert.cli.new import new
+from edgert.cli.plan import plan
 from edgert.cli.quantize import quantize
 from edgert.cli.run import run
 from edgert.cli.schema import schema
@@ -35,7 +36,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # its help pages cost a third of a second of imports
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (run, validate, schema, new, check, calibrate, quantize, doctor, inspect, boards, bench):
+for verb in (run, plan, validate, schema, new, check, calibrate, quantize, doctor, inspect, boards, bench):
     app.command()(verb)
 app.command("eval")(evaluate)  # a function of that name would hide Python's
 

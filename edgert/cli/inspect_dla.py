@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from edgert.graph import Model
     from edgert.place.capability import Change, Survey
 
-_TENSORRT = {1: "8.5.2", 2: "10.3.0"}  # of the last JetPack for Xavier (5), and of JetPack 6
 _COLOURS = {"yes": "green", "no": "red", "verify": "yellow", "folded": "dim"}
 _WIDTH = 140  # of tables that no terminal shows
 
@@ -70,13 +69,14 @@ def tell(
 
 def survey_model(loaded: Model, shapes: Mapping[str, Sequence[int]], asked: Asked) -> tuple[Board, Survey]:
     """The board that is asked about, and the survey of the model as a build would see it: cleaned."""
+    from dla import ORIN, USUAL_RELEASE
     from edgert.graph import clean, with_shapes
     from edgert.graph.node import read
     from edgert.place.capability import survey, target_of
 
     board = board_with_dla(asked.board)
     generation = board.dla.generation
-    tensorrt = asked.tensorrt or _TENSORRT[generation or 2]
+    tensorrt = asked.tensorrt or USUAL_RELEASE[generation or ORIN]
     target = target_of(generation, tensorrt, asked.precision or "int8")
     model, _ = clean(with_shapes(loaded, shapes) if shapes else loaded)
     return board, survey(read(model), target)

@@ -72,7 +72,7 @@ def _figures(row: Row) -> Iterable[tuple[str, str, str]]:
     yield "Frames per second", significant(row.fps), f"{significant(row.headroom)} × what is asked; {error}"
     yield "p99 of the engines", f"{significant(row.p99_ms)} ms", "with everything running"
     yield "Power", f"{significant(row.power_w)} W", f"{significant(row.energy_mj)} mJ a frame"
-    yield "Memory of engines", size(row.memory_bytes), "weights, tensors, DLA pools"
+    yield "Memory of engines", size(row.memory_bytes), "weights and tensors"
 
 
 def _figure(label: str, value: str, detail: str) -> Markup:
@@ -177,7 +177,7 @@ def _engine(model: ModelRow, engine: EngineRow) -> Markup:
 def _box(unit: Unit, where: str) -> Box:
     costs = "\n".join(f"{name}: {cost.time_ms:.3f} ms, {cost.energy_mj:.2f} mJ" for name, cost in unit.costs.items())
     refused = "" if any(name.startswith("dla") for name in unit.costs) else "\nno DLA can run it"
-    return Box(unit.name, unit.name.rsplit("/", 1)[-1] or unit.name, where, f"on {where}\n{costs}{refused}")
+    return Box(unit.name, unit.name.strip("/"), where, f"on {where}\n{costs}{refused}")
 
 
 def _lines(edge: Edge, engine: EngineRow, home: str) -> Iterator[Line]:

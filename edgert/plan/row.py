@@ -67,6 +67,7 @@ class Row:
         energy_mj: of one frame, with the board's idle power.
         busy: accelerator → part of its time at that rate, 0 to 1.
         error: relative error to expect of times: the 90th percentile on networks that the cost model had not seen.
+        mode_w: what the power mode is named for; None for one without a limit.
         misses: budgets it breaks, in words; empty if none.
         is_best: whether no other row of its board is better or equal in speed, latency, power and memory.
     """
@@ -83,6 +84,7 @@ class Row:
     energy_mj: float
     busy: Mapping[str, float]
     error: float | None
+    mode_w: float | None = None
     misses: tuple[str, ...] = ()
     is_best: bool = False
 

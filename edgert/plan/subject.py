@@ -18,6 +18,7 @@ from edgert.graph.load import load
 from edgert.graph.node import Graph, read
 from edgert.graph.rewrite import Change
 from edgert.place.capability import Survey, survey
+from edgert.place.dla_node import dla_nodes, macs_of
 from edgert.place.problem import Network, Unit
 from edgert.plan.workload import Demand, demands
 from edgert.ready import default_profile
@@ -51,11 +52,16 @@ class Subject:
         """Memory of its tensors while it runs."""
         return peak_bytes(self.graph, {"float32": _HELD[self.precision]})
 
+    @cached_property
+    def macs(self) -> Mapping[str, int]:
+        """Node → multiply-adds."""
+        return {node.name: macs_of(node) for node in dla_nodes(self.graph)}
+
     def survey(self, generation: int, tensorrt: str) -> Survey | None:
         """What of it a DLA can run; None for FP32, which no DLA knows."""
         if self.precision == "fp32":
             return None
-        return survey(self.graph, Target(generation, tensorrt, self.precision))
+        return survey(self.graph, Target(generation, tensorrt, self.precision), macs=self.macs)
 
 
 def subjects(file: PipelineFile) -> tuple[Subject, ...]:

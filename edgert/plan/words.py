@@ -6,6 +6,7 @@ from edgert.plan.row import BoardPlan, EngineRow, Plan, Row
 from edgert.report.number import counted, share, significant
 
 _NAMES = {"gpu": "all on the GPU", "dla": "as much as can be on the DLA", "mixed": "GPU and DLA together"}
+_ROOMY = 1.1  # less headroom than this is not worth a word
 
 
 def headline(plan: Plan) -> str:
@@ -24,9 +25,10 @@ def board_headline(board: BoardPlan) -> str:
     if board.chosen is None:
         return f"{board.title} keeps not every budget in any power mode."
     row = board.rows[board.chosen]
+    room = f", with room for {significant(row.headroom, 2)} times as many" if row.headroom >= _ROOMY else ""
     return (
-        f"{board.title} in {row.mode} does {significant(row.fps)} frames a second, "
-        f"{_NAMES.get(row.name, row.name)}, at {significant(row.power_w)} W."
+        f"{board.title} in {row.mode} keeps up with {significant(row.fps / row.headroom)} frames a second at "
+        f"{significant(row.power_w, 2)} W, {_NAMES.get(row.name, row.name)}{room}."
     )
 
 

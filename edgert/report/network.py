@@ -70,7 +70,7 @@ def _corner(place: Point) -> tuple[float, float]:
 def _box(box: Box, place: Point) -> Markup:
     left, top = _corner(place)
     label = visible(box.label)
-    short = label if len(label) <= _LETTERS else f"{label[: _LETTERS - 1]}…"
+    short = label if len(label) <= _LETTERS else f"…{label[1 - _LETTERS :]}"  # names differ at their ends
     return tag(
         "g",
         tag("title", f"{visible(box.name)}\n{box.detail}".strip()),

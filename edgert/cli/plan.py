@@ -1,0 +1,90 @@
+"""``edgert plan``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgert.cli.option import DebugOption, JsonOption, PipelineArgument, SetOption, pipeline_path, write_json
+
+if TYPE_CHECKING:
+    from edgert.plan.row import Objective
+
+_WIDTH = 140  # of tables that no terminal shows
+
+
+def plan(
+    pipeline: PipelineArgument,
+    board: Annotated[
+        str | None,
+        typer.Option(
+            "--board", "-b", metavar="BOARD", help="A board's name or file, or all; the pipeline's own if left out."
+        ),
+    ] = None,
+    mode: Annotated[str, typer.Option("--mode", metavar="MODE", help="A power mode, or all.")] = "all",
+    objective: Annotated[
+        str, typer.Option("--objective", metavar="WHAT", help="throughput, latency or energy.")
+    ] = "throughput",
+    trt: Annotated[
+        str | None,
+        typer.Option("--trt", metavar="VERSION", help="TensorRT that will build it; the board's if left out."),
+    ] = None,
+    report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write it as one HTML page.")] = None,
+    overrides: SetOption = None,
+    json: JsonOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Predict what a pipeline does on a board, and which layers should run on its GPU and which on its DLA.
+
+    For every power mode and placement: frames per second, latency, power and memory, against the file's budgets. All
+    of it comes from a cost model that was fitted to published measurements; nothing is run. Exit code 1 when no board
+    keeps every budget.
+
+    Examples:
+
+        edgert plan pipeline.yaml --board orin-nx-16gb
+
+        edgert plan pipeline.yaml --board all --report plan.html
+
+        edgert plan pipeline.yaml --board orin-nx-16gb --mode 15W --objective energy
+    """
+    from rich.console import Console
+
+    from edgert.cli.plan_table import show_plan
+    from edgert.config import load_pipeline
+    from edgert.plan import plan as plan_pipeline
+    from edgert.plan.page import save
+    from edgert.plan.plain import to_json
+
+    made = plan_pipeline(
+        load_pipeline(pipeline_path(pipeline), overrides or ()),
+        board=board,
+        mode=mode,
+        objective=_objective(objective),
+        tensorrt=trt,
+    )
+    console = Console(stderr=str(json) == "-", highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDTH
+    show_plan(console, made)
+    if report is not None:
+        save(made, report)
+        console.print(f"page written to {report}", markup=False)
+    if json is not None:
+        write_json(to_json(made), json)
+    if made.smallest is None:
+        raise typer.Exit(1)
+
+
+def _objective(text: str) -> Objective:
+    from edgert.errors import ConfigError, nearest
+    from edgert.plan.row import OBJECTIVES
+
+    for known in OBJECTIVES:
+        if text == known:
+            return known
+    raise ConfigError(
+        f"no objective {text!r}{nearest(text, OBJECTIVES)}", where="--objective", fix=f"one of {', '.join(OBJECTIVES)}"
+    )

@@ -1,0 +1,95 @@
+"""A plan in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from edgert.plan.words import board_headline, headline, why_not
+from edgert.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from edgert.plan.row import BoardPlan, Plan, Row
+
+_MOST_REASONS = 6
+
+
+def show_plan(console: Console, plan: Plan) -> None:
+    """Verdict, then a row for each mode and placement, or for each board."""
+    from rich.markup import escape
+
+    good = plan.smallest is not None
+    console.print(f"[bold {'green' if good else 'red'}]{escape(headline(plan))}[/]")
+    if len(plan.boards) == 1:
+        _show_board(console, plan.boards[0])
+    else:
+        _show_boards(console, plan)
+    for note in plan.notes:
+        console.print(f"[dim]note: {escape(note)}[/]")
+
+
+def _show_board(console: Console, board: BoardPlan) -> None:
+    from rich.markup import escape
+
+    chosen = None if board.chosen is None else board.rows[board.chosen]
+    _table(console, ("mode", "placement"), [((row.mode, row.name), row, row is chosen) for row in board.rows])
+    if chosen is not None:
+        for row in [row for row in board.rows if row is not chosen][:_MOST_REASONS]:
+            console.print(f"[dim]not {escape(why_not(row, chosen))}[/]")
+        for model in chosen.models:
+            for engine in model.engines:
+                counts = {name: engine.assignment.count(name) for name in engine.accelerators}
+                told = ", ".join(f"{count} units on {name}" for name, count in counts.items())
+                console.print(f"{escape(model.name)}: {engine.share:.0%} of its frames, {told}")
+    for text in board.advice:
+        console.print(escape(text))
+    for text in board.skipped:
+        console.print(f"[yellow]{escape(text)}: not planned[/]")
+
+
+def _show_boards(console: Console, plan: Plan) -> None:
+    from rich.markup import escape
+
+    rows = []
+    for board in plan.boards:
+        row = board.rows[board.chosen if board.chosen is not None else 0] if board.rows else None
+        if row is not None:
+            rows.append(((board.board, f"{row.mode}, {row.name}"), row, board.board == plan.smallest))
+    _table(console, ("board", "mode, placement"), rows)
+    for board in plan.boards:
+        if not board.rows:
+            console.print(f"[yellow]{escape(board_headline(board))} {escape('; '.join(board.skipped))}[/]")
+
+
+def _table(console: Console, heads: tuple[str, str], rows: Iterable[tuple[tuple[str, str], Row, bool]]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for head in ("", *heads):
+        table.add_column(head, no_wrap=True)
+    for head in ("fps", "p99 ms", "W", "memory", "mJ/frame", "DLA", "±"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("budgets", overflow="fold")
+    for (first, second), row, is_chosen in rows:
+        kept = "[green]kept[/]" if not row.misses else f"[red]{escape('; '.join(row.misses))}[/]"
+        mark = "→" if is_chosen else "·" if row.is_best else ""
+        style = "bold" if is_chosen else None
+        table.add_row(mark, escape(first), escape(second), *_numbers(row), kept, style=style)
+    console.print(table)
+    console.print("[dim]→ chosen, · Pareto; predicted by a model fitted to published measurements, not measured[/]")
+
+
+def _numbers(row: Row) -> tuple[str, ...]:
+    share = max((model.dla_share for model in row.models), default=0.0)
+    return (
+        f"{row.fps:.4g}",
+        f"{row.p99_ms:.3g}",
+        f"{row.power_w:.1f}",
+        format_bytes(row.memory_bytes),
+        f"{row.energy_mj:.3g}",
+        f"{share:.0%}",
+        "–" if row.error is None else f"{row.error:.0%}",
+    )

@@ -1,0 +1,286 @@
+"""A pipeline planned: every board, power mode and placement as a row, and the row to take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from dla import MAX_LOADABLES, USUAL_RELEASE
+from edgert.board.mode import Mode
+from edgert.board.record import Board, boards, find_board
+from edgert.config import PipelineFile
+from edgert.errors import ConfigError, PlacementError
+from edgert.place.capability import Survey
+from edgert.place.choose import solve
+from edgert.place.contention import Contention
+from edgert.place.cost.coefficients import Accuracy, Coefficients, coefficients
+from edgert.place.cost.network import network
+from edgert.place.cost.power import power
+from edgert.place.limit import Limits
+from edgert.place.placement import Placed, Placement, streams
+from edgert.place.problem import Network, Unit
+from edgert.place.schedule import play
+from edgert.plan.judge import judged
+from edgert.plan.path import frame_rate_hz, longest_ms
+from edgert.plan.row import BoardPlan, EngineRow, ModelRow, Objective, Plan, Row
+from edgert.plan.subject import Subject, overridden, subjects
+
+ALL = "all"
+_PLAYED_MS = 4000.0
+_IN_FLIGHT = 4  # frames of one model, waiting and running, before a camera's next one is dropped
+
+Progress = Callable[[str, int, int], object]
+"""Called with the board, how many boards are done and how many there are."""
+
+
+def plan(
+    file: PipelineFile,
+    *,
+    board: str | None = None,
+    mode: str = ALL,
+    objective: Objective = "throughput",
+    tensorrt: str | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """Predicts what a pipeline does on a board; runs nothing. Seconds for one board, a minute for all.
+
+    Args:
+        board: name or file, or ``all``; the pipeline's own by default.
+        mode: a power mode's name, or ``all``.
+        objective: what each placement is made best in.
+        tensorrt: the release that will build engines for the DLA; by default that of the board's usual JetPack.
+
+    Raises:
+        ConfigError: no such board or mode, or nothing to plan for.
+        ModelError: a model cannot be read, or its size is open.
+        PlacementError: ``placement:`` asks for what a rule forbids on the one board that was asked for.
+    """
+    asked = _boards(board or file.config.board, file)
+    planned = subjects(file)
+    if not planned:
+        raise ConfigError("no stage runs a model", where=file.where("stages"), fix="add one: {infer: MODEL, from: ...}")
+    made = []
+    for number, one in enumerate(asked):
+        if progress is not None:
+            progress(one.title, number, len(asked))
+        made.append(_BoardPlanner(file, planned, one, objective, tensorrt).plan(mode, strict=len(asked) == 1))
+    fitting = [one for one, result in zip(asked, made, strict=True) if result.chosen is not None]
+    smallest = min(fitting, key=_size, default=None)
+    notes = dict.fromkeys(note for subject in planned for note in subject.demand.notes)
+    return Plan(file.config.name, objective, tuple(made), smallest.name if smallest else None, tuple(notes))
+
+
+def _boards(asked: str, file: PipelineFile) -> tuple[Board, ...]:
+    if asked == ALL:
+        return boards()
+    if asked in ("auto", "host"):
+        raise ConfigError(
+            "which board is it planned for?",
+            why=f"the pipeline says board: {asked}, which is whatever machine it runs on",
+            where=file.where("board"),
+            fix="--board NAME, or --board all for those that fit; edgert boards lists them",
+        )
+    return (find_board(asked, file.document.path.parent),)
+
+
+def _size(board: Board) -> tuple[float, float]:
+    """Smaller boards have less memory, then less speed."""
+    return board.memory.bytes, board.gpu_tops(board.peak_mode, "fp16") or 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class _BoardPlanner:
+    file: PipelineFile
+    subjects: Sequence[Subject]
+    board: Board
+    objective: Objective
+    tensorrt: str | None
+
+    def plan(self, mode: str, *, strict: bool) -> BoardPlan:
+        """All rows; ``strict`` raises what forbids the whole board instead of noting it."""
+        modes = self.board.modes if mode == ALL else self._named(mode, strict)
+        rows: list[Row] = []
+        skipped: list[str] = []
+        for one in modes:
+            try:
+                rows += self._rows(one)
+            except (PlacementError, ConfigError) as error:
+                if strict and len(modes) == 1:
+                    raise
+                skipped.append(f"{one.name}: {error.what}" + (f" ({error.why})" if error.why else ""))
+        if strict and not rows:
+            raise PlacementError(
+                f"{self.board.title} cannot run this pipeline in any power mode",
+                why="; ".join(skipped) or f"it has no power mode {mode!r}",
+                fix="edgert plan --board all says which boards can",
+            )
+        return judged(self.board, rows, self.file.config.budgets, self.objective, tuple(skipped))
+
+    def _named(self, mode: str, strict: bool) -> tuple[Mode, ...]:
+        """The mode of that name; of several boards not every one needs to have it."""
+        return (self.board.mode(mode),) if strict or self.board.has_mode(mode) else ()
+
+    def _rows(self, mode: Mode) -> Iterator[Row]:
+        if mode.unknown:
+            raise ConfigError("clocks unknown", why=f"nobody has published {', '.join(mode.unknown)}")
+        scene = _Scene(self, mode)
+        seen = set()
+        for name, networks in scene.choices():
+            try:
+                placement = scene.solved(networks)
+            except PlacementError:
+                if name == "mixed":
+                    raise
+                continue  # all on the GPU, say, where the file puts a part elsewhere
+            key = tuple(engine.assignment for one in placement.networks for engine in one.engines)
+            if key not in seen:
+                seen.add(key)
+                yield scene.row(name, networks, placement)
+
+    @cached_property
+    def costs(self) -> Coefficients:
+        return coefficients(self.board.soc)
+
+    @cached_property
+    def surveys(self) -> tuple[Survey | None, ...]:
+        """What of every model the board's DLA can run."""
+        generation = self.board.dla.generation
+        if not self.board.dla.cores or generation is None or self.costs.dla is None:
+            return (None,) * len(self.subjects)
+        release = self.tensorrt or USUAL_RELEASE[generation]
+        return tuple(subject.survey(generation, release) for subject in self.subjects)
+
+
+class _Scene:
+    """One power mode of one board."""
+
+    def __init__(self, planner: _BoardPlanner, mode: Mode) -> None:
+        self._planner, self._mode = planner, mode
+        board, costs = planner.board, planner.costs
+        self._power = power(board, mode, costs.power)
+        bandwidth = (board.bandwidth_gb_s(mode) or 0.0) * 1e9
+        self._contention = Contention(
+            costs.contention.ceiling * bandwidth, floor_bytes_s=costs.contention.floor * bandwidth
+        )
+        self._limits = Limits(
+            static_w=self._power.static_w,
+            traffic_bytes_s=costs.contention.ceiling * bandwidth,
+            loadables={f"dla{core}": MAX_LOADABLES for core in range(mode.dla_cores)},
+        )
+        self._networks = tuple(map(self._network, planner.subjects, planner.surveys))
+
+    def choices(self) -> Iterator[tuple[str, tuple[Network, ...]]]:
+        """Placements to compare: (name, networks with the accelerators it may use)."""
+        has_dla = any(_is_dla(name) for network in self._networks for unit in network.units for name in unit.costs)
+        yield "gpu", tuple(_only(network, lambda name: not _is_dla(name)) for network in self._networks)
+        if has_dla:
+            yield "dla", tuple(_only(network, _is_dla) for network in self._networks)
+            yield "mixed", self._networks
+
+    def solved(self, networks: Sequence[Network]) -> Placement:
+        """The best by the objective that can be had within the budgets, or without them where none can."""
+        objective = self._planner.objective
+        try:
+            return solve(networks, objective, self._limits, contention=self._contention)
+        except PlacementError:
+            if objective == "throughput":
+                raise
+            return solve(networks, "throughput", self._limits, contention=self._contention)  # rates that cannot be kept
+
+    def row(self, name: str, networks: Sequence[Network], placement: Placement) -> Row:
+        """The numbers of a placement."""
+        planner = self._planner
+        config = planner.file.config
+        headroom = _headroom(networks, placement)
+        rate_hz = frame_rate_hz(config)
+        asked = [replace(one, in_flight=_IN_FLIGHT) for one in streams(networks, placement)]
+        flows = play(asked, _PLAYED_MS, self._contention).streams
+        models = tuple(
+            _model(subject, network, one, (flow.p50_ms, flow.p99_ms))
+            for subject, network, one, flow in zip(planner.subjects, networks, placement.networks, flows, strict=True)
+        )
+        return Row(
+            board=planner.board.name,
+            mode=self._mode.name,
+            name=name,
+            models=models,
+            headroom=headroom,
+            fps=rate_hz * headroom,
+            p99_ms=longest_ms(config, {model.name: model.p99_ms for model in models}),
+            power_w=placement.power_w,
+            memory_bytes=placement.memory_bytes,
+            energy_mj=1e3 * placement.power_w / (rate_hz * min(1.0, headroom)),
+            busy=dict(placement.utilisation),
+            error=_error(planner.costs, any(model.dla_share for model in models)),
+            mode_w=self._mode.watts,
+        )
+
+    def _network(self, subject: Subject, found: Survey | None) -> Network:
+        planner = self._planner
+        allowed = found.allowed if found else ()
+        made = network(
+            subject.demand.model,
+            subject.graph,
+            planner.board,
+            self._mode,
+            planner.costs,
+            precision=subject.precision,
+            allowed=allowed,
+            rate_hz=subject.demand.rate_hz,
+        )
+        return overridden(made, subject, found)
+
+
+def _is_dla(name: str) -> bool:
+    return name.startswith("dla")
+
+
+def _only(network: Network, preferred: Callable[[str], bool]) -> Network:
+    """The network with every unit on the preferred accelerators as far as those can run it."""
+
+    def bound(unit: Unit) -> Unit:
+        return replace(unit, costs={name: cost for name, cost in unit.costs.items() if preferred(name)} or unit.costs)
+
+    return replace(network, units=tuple(map(bound, network.units)))
+
+
+def _headroom(networks: Iterable[Network], placement: Placement) -> float:
+    """How many times the asked rates go through: until the busiest accelerator has no time left, and never more than
+    what limits of power, traffic and loadables leave."""
+    pairs = zip(networks, placement.networks, strict=True)
+    met = min((one.fps / (network.rate_hz * network.batch) for network, one in pairs if network.rate_hz), default=1.0)
+    return met / max(max(placement.utilisation.values(), default=0.0), 1e-9)
+
+
+def _model(subject: Subject, network: Network, one: Placed, latency_ms: tuple[float, float]) -> ModelRow:
+    engines = tuple(EngineRow(engine.assignment, engine.weight) for engine in one.engines)
+    return ModelRow(
+        name=subject.demand.model,
+        network=network,
+        engines=engines,
+        rate_hz=subject.demand.rate_hz,
+        latency_ms=one.latency_ms,
+        p50_ms=latency_ms[0],
+        p99_ms=latency_ms[1],
+        dla_share=_dla_share(network, engines, subject.macs),
+        loadables={name: count for name, count in one.loadables.items() if _is_dla(name)},
+    )
+
+
+def _dla_share(network: Network, engines: Iterable[EngineRow], macs: Mapping[str, int]) -> float:
+    """Share of the multiply-adds that run on a DLA, over all frames."""
+    work = [sum(macs.get(node, 0) for node in unit.nodes) for unit in network.units]
+    total = sum(work)
+    share = 0.0
+    for engine in engines:
+        here = sum(macs for macs, where in zip(work, engine.assignment, strict=True) if _is_dla(where))
+        share += engine.share * here / total if total else 0.0
+    return share
+
+
+def _error(costs: Coefficients, with_dla: bool) -> float | None:
+    """The worse of the accelerators it uses; None where nothing was published to compare with."""
+    used: list[Accuracy | None] = [costs.gpu_accuracy, *([costs.dla_accuracy] if with_dla else [])]
+    known = [one.p90 for one in used if one is not None]
+    return max(known) if len(known) == len(used) else None
