@@ -39,7 +39,7 @@ class Condition:
     def holds(self, network: Network, assignment: Assignment) -> bool:
         """Whether an assignment keeps it."""
         total = 0.0
-        for index in self.units or range(len(network.units)):
+        for index in range(len(network.units)) if self.units is None else self.units:
             unit, name = network.units[index], assignment[index]
             total += priced(unit.costs[name], self.price, name) + self.weights.get(name, 0) * unit.weight_bytes
         moved = [crossing for edge, _, crossing in handed(network, assignment) if self.counts(edge)]

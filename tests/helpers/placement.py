@@ -37,7 +37,8 @@ def random_network(
     nodes = tuple(_unit(random, index, among, alike, forbidden) for index in range(units))
     readers = _readers(random, units, skips)
     edges = tuple(_edge(random, index, read, among, alike) for index, read in enumerate(readers))
-    consumers = sorted({0, *random.integers(0, units, int(random.integers(0, 2))).tolist()})
+    others = random.integers(0, units, int(random.integers(0, 2))).tolist() if skips else []
+    consumers = sorted({0, *others})
     image = Edge("image", None, tuple(consumers), crossings=_crossings(random, among, alike), size_bytes=1000)
     return Network(name, nodes, (image, *edges), home=home, rate_hz=rate_hz)
 
