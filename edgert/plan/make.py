@@ -10,7 +10,7 @@ from dla import MAX_LOADABLES, USUAL_RELEASE
 from edgert.board.mode import Mode
 from edgert.board.record import Board, boards, find_board
 from edgert.config import PipelineFile
-from edgert.errors import ConfigError, PlacementError
+from edgert.errors import ConfigError, EdgertError, PlacementError
 from edgert.place.capability import Survey
 from edgert.place.choose import solve
 from edgert.place.contention import Contention
@@ -101,25 +101,35 @@ class _BoardPlanner:
         """All rows; ``strict`` raises what forbids the whole board instead of noting it."""
         modes = self.board.modes if mode == ALL else self._named(mode, strict)
         rows: list[Row] = []
-        skipped: list[str] = []
+        errors: dict[str, EdgertError] = {}
         for one in modes:
             try:
+                self._check_dla()
                 rows += self._rows(one)
             except (PlacementError, ConfigError) as error:
-                if strict and len(modes) == 1:
-                    raise
-                skipped.append(f"{one.name}: {error.what}" + (f" ({error.why})" if error.why else ""))
+                errors[one.name] = error
         if strict and not rows:
-            raise PlacementError(
-                f"{self.board.title} cannot run this pipeline in any power mode",
-                why="; ".join(skipped) or f"it has no power mode {mode!r}",
-                fix="edgert plan --board all says which boards can",
-            )
-        return judged(self.board, rows, self.file.config.budgets, self.objective, tuple(skipped))
+            raise next(iter(errors.values()))
+        skipped = tuple(
+            f"{name}: {error.what}" + (f" ({error.why})" if error.why else "") for name, error in errors.items()
+        )
+        return judged(self.board, rows, self.file.config.budgets, self.objective, skipped)
 
     def _named(self, mode: str, strict: bool) -> tuple[Mode, ...]:
         """The mode of that name; of several boards not every one needs to have it."""
         return (self.board.mode(mode),) if strict or self.board.has_mode(mode) else ()
+
+    def _check_dla(self) -> None:
+        """Raises PlacementError where the file puts a node on a DLA that the board has not."""
+        for subject in self.subjects:
+            if not self.board.dla.cores and subject.wants_dla:
+                having = ", ".join(one.name for one in boards() if one.dla.cores)
+                raise PlacementError(
+                    f"{self.board.title} has no DLA",
+                    why=f"placement of model {subject.demand.model!r} asks for one",
+                    where=f"{subject.where}.placement",
+                    fix=f"placement: auto, or a board that has one: {having}",
+                )
 
     def _rows(self, mode: Mode) -> Iterator[Row]:
         if mode.unknown:

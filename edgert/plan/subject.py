@@ -52,6 +52,12 @@ class Subject:
         """Memory of its tensors while it runs."""
         return peak_bytes(self.graph, {"float32": _HELD[self.precision]})
 
+    @property
+    def wants_dla(self) -> bool:
+        """Whether the file puts some of it on a DLA."""
+        asked = self.config.placement
+        return asked != "auto" and any(name.startswith(_DLA) for names in _rules(asked).values() for name in names)
+
     @cached_property
     def macs(self) -> Mapping[str, int]:
         """Node → multiply-adds."""

@@ -1,0 +1,158 @@
+"""Whole plans of small networks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from edgert.config import PipelineFile, load_pipeline
+from edgert.errors import ConfigError, PlacementError
+from edgert.graph import to_bytes
+from edgert.plan import Plan, plan
+from edgert.plan.page import render
+from edgert.plan.plain import to_json
+from tests.helpers.models import make
+
+ORIN = "orin-nx-16gb"
+
+
+def network(path: Path) -> None:
+    """Convolutions that a DLA takes around a Mish-like Softplus that none does."""
+    random = np.random.default_rng(1)
+    weights = {f"w{n}": random.normal(0, 0.1, shape).astype(np.float32) for n, shape in enumerate(
+        [(32, 3, 3, 3), (64, 32, 3, 3), (64, 64, 3, 3)])}  # fmt: skip
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"], name="first", pads=[1] * 4),
+        helper.make_node("Relu", ["a"], ["b"], name="relu"),
+        helper.make_node("Conv", ["b", "w1"], ["c"], name="second", pads=[1] * 4),
+        helper.make_node("Softplus", ["c"], ["d"], name="soft"),
+        helper.make_node("Conv", ["d", "w2"], ["y"], name="third", pads=[1] * 4),
+    ]
+    inputs = {"x": ((1, 3, 64, 64), TensorProto.FLOAT)}
+    outputs = {"y": ((1, 64, 64, 64), TensorProto.FLOAT)}
+    path.write_bytes(to_bytes(make(nodes, inputs, outputs, weights)))
+
+
+def pipeline(tmp_path: Path, more: str = "", model: str = "", fps: float = 30) -> PipelineFile:
+    network(tmp_path / "net.onnx")
+    text = f"""
+board: {ORIN}
+{more}
+models:
+  net: {{onnx: net.onnx, task: {{embed: none}}, precision: fp16{model}}}
+stages:
+  cam: {{source: 'usb:0', fps: {fps}}}
+  look: {{infer: net, from: cam}}
+"""
+    (tmp_path / "p.yaml").write_text(text)
+    return load_pipeline(tmp_path / "p.yaml")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    return plan(pipeline(tmp_path_factory.mktemp("plan")), mode="15W")
+
+
+def test_every_placement_is_a_row_and_the_best_is_taken(made: Plan) -> None:
+    (board,) = made.boards
+    rows = {row.name: row for row in board.rows}
+    assert set(rows) == {"gpu", "dla", "mixed"}
+    assert board.chosen == 0 and made.smallest == ORIN
+    assert rows["mixed"].fps >= max(rows["gpu"].fps, rows["dla"].fps) * (1 - 1e-6)
+    assert rows["gpu"].models[0].dla_share == 0 and rows["dla"].models[0].dla_share == 1  # all multiply-adds
+    assert rows["dla"].models[0].loadables and max(rows["dla"].busy.values()) < 1
+    assert all(row.fps == pytest.approx(30 * row.headroom) for row in board.rows)
+
+
+def test_the_refused_node_stays_on_the_gpu(made: Plan) -> None:
+    for row in made.boards[0].rows:
+        for engine in row.models[0].engines:
+            units = row.models[0].network.units
+            on = {node: where for unit, where in zip(units, engine.assignment, strict=True) for node in unit.nodes}
+            assert on["soft"] == "gpu"
+
+
+def test_a_plan_is_plain_data_and_a_page(made: Plan) -> None:
+    data = to_json(made)
+    assert data["boards"][0]["rows"][0]["models"][0]["engines"][0]["units"][0]["nodes"]
+    assert data["predicted"] is True
+    page = render(made)
+    assert page == render(made)
+    assert "Softplus" in page or "soft" in page
+    assert "not measured" in page
+
+
+def test_every_mode_of_the_board_is_planned(tmp_path: Path) -> None:
+    (board,) = plan(pipeline(tmp_path)).boards
+    assert {row.mode for row in board.rows} == {"MAXN", "10W", "15W", "25W"}
+
+
+def test_a_board_without_dla_runs_on_its_gpu_and_is_told_apart_from_those_that_have_one(tmp_path: Path) -> None:
+    (board,) = plan(pipeline(tmp_path), board="orin-nano-8gb").boards
+    assert {row.name for row in board.rows} == {"gpu"}
+    with pytest.raises(PlacementError, match="Orin Nano 8GB has no DLA") as caught:
+        plan(pipeline(tmp_path, model=", placement: dla"), board="orin-nano-8gb")
+    assert ORIN in str(caught.value)
+
+
+def test_a_placement_that_a_rule_forbids_names_the_rule(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, model=", placement: {soft: dla0}")
+    with pytest.raises(PlacementError) as caught:
+        plan(file, mode="15W")
+    error = caught.value
+    assert "'soft'" in error.what and "dla0" in error.what
+    assert "rule" in error.why and error.fix
+    assert error.where.startswith(str(tmp_path / "p.yaml:"))
+
+
+def test_a_placement_of_a_node_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(PlacementError, match="no node of model 'net' matches 'sotf'"):
+        plan(pipeline(tmp_path, model=", placement: {sotf: gpu}"), mode="15W")
+
+
+def test_a_placement_of_the_file_is_kept(tmp_path: Path) -> None:
+    (board,) = plan(pipeline(tmp_path, model=", placement: {first: dla1, third: gpu}"), mode="15W").boards
+    for row in board.rows:
+        for engine in row.models[0].engines:
+            assert (engine.assignment[0], engine.assignment[-1]) == ("dla1", "gpu")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"board": "orin-nx-16g"}, "no board 'orin-nx-16g', did you mean 'orin-nx-16gb'"),
+        ({"mode": "16W"}, "no power mode '16W'"),
+        ({"board": "host"}, "which board"),
+    ],
+)
+def test_unknown_boards_and_modes(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan(pipeline(tmp_path), **options)  # type: ignore[arg-type]
+    assert message.split(",")[0] in str(caught.value)
+
+
+def test_budgets_that_nothing_keeps_say_what_comes_closest(tmp_path: Path) -> None:
+    made = plan(pipeline(tmp_path, more="budgets: {latency: 1us}"), mode="15W")
+    assert made.smallest is None and made.boards[0].chosen is None
+    assert "latency" in made.boards[0].advice[0]
+
+
+def test_all_boards_have_a_verdict_and_the_smallest_that_fits_is_named(tmp_path: Path) -> None:
+    made = plan(pipeline(tmp_path, fps=5), board="all", objective="energy")
+    titles = [board.board for board in made.boards]
+    assert len(titles) == len(set(titles)) >= 18
+    assert made.smallest in titles
+    smallest = next(board for board in made.boards if board.board == made.smallest)
+    assert smallest.chosen is not None
+    assert all(board.rows or board.skipped for board in made.boards)
+    assert "smallest" in render(replace(made))
+
+
+def test_a_pipeline_without_models_has_nothing_to_plan(tmp_path: Path) -> None:
+    (tmp_path / "q.yaml").write_text(f"board: {ORIN}\nstages: {{cam: {{source: 'usb:0'}}}}")
+    with pytest.raises(ConfigError, match="no stage runs a model"):
+        plan(load_pipeline(tmp_path / "q.yaml"))
