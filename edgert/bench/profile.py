@@ -61,7 +61,7 @@ def profile(model: Model, runs: int = 30) -> Profile:
     bench = _Bench(ready, runs)
     kernels = {name: bench.kernels(core) for name, core in cores.items()}
     whole = {name: bench.whole(name, cores, _sum_ms(kernels[name])) for name in cores}
-    found = {name: _unit_times(works, graph, kernels[name], whole[name].alone_ms) for name in cores}
+    found = {name: unit_times(works, graph, kernels[name], whole[name].alone_ms) for name in cores}
     profiled = tuple(
         ProfiledUnit(work.name, work.nodes, {name: found[name][index] for name in cores})
         for index, work in enumerate(works)
@@ -123,10 +123,10 @@ class _Bench:
     def handing(self, graph: Graph, works: Sequence[Work], core: int) -> Handing:
         """Whole models against the same cut in two, in turn; what is left over is the price of the cut."""
         cuts = [self._cut(graph, parts, core) for parts in _halves(graph, works)]
-        tensor_ms, ms_per_mib = _fit(cuts)
+        tensor_ms, ms_per_mib = fit(cuts)
         return Handing(hop(rounds=3, frames=1000).value / 1e3, tensor_ms, ms_per_mib)
 
-    def _cut(self, graph: Graph, parts: Sequence[Part], core: int) -> _Cut:
+    def _cut(self, graph: Graph, parts: Sequence[Part], core: int) -> Cut:
         engines = [_engine(cut(graph, part, self._model)) for part in parts]
         sessions = [_filled(engine) for engine in (self._engine, *engines)]
         with pinned(core):
@@ -137,11 +137,11 @@ class _Bench:
         for engine in engines:
             engine.close()
         crossed = set(parts[0].outputs).intersection(parts[1].inputs)
-        return _Cut(extra_ms, len(crossed), sum(tensor_bytes(graph, name) for name in crossed) / 2**20)
+        return Cut(extra_ms, len(crossed), sum(tensor_bytes(graph, name) for name in crossed) / 2**20)
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
+class Cut:
     """What one cut adds, how many tensors cross it, and how much they hold."""
 
     extra_ms: float
@@ -149,7 +149,7 @@ class _Cut:
     mib: float
 
 
-def _fit(cuts: Sequence[_Cut]) -> tuple[float, float]:
+def fit(cuts: Sequence[Cut]) -> tuple[float, float]:
     """Milliseconds per tensor and per MiB, neither below zero, that fit the cuts best in the least squares sense."""
     count = np.array([one.tensors for one in cuts], float)
     mib = np.array([one.mib for one in cuts])
@@ -178,7 +178,7 @@ def _half(graph: Graph, works: Sequence[Work], number: int) -> tuple[Part, ...]:
     return partition(graph, {node.name: "first" if node.name in first else "second" for node in graph.nodes})
 
 
-def _unit_times(works: Sequence[Work], graph: Graph, kernels: Sequence[Kernel], whole_ms: float) -> list[float]:
+def unit_times(works: Sequence[Work], graph: Graph, kernels: Sequence[Kernel], whole_ms: float) -> list[float]:
     """Per unit, the time of its kernels, scaled so that they add up to the whole."""
     owner = {name: index for index, work in enumerate(works) for name in work.nodes}
     found = [0.0] * len(works)
