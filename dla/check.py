@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from dla.context import CONTEXT, Context
+from dla.limit import MATRIX
 from dla.node import Node, data_tensors
 from dla.rules.fold import folded
 from dla.table import RULES, layer_of
@@ -14,10 +15,12 @@ from dla.verdict import SEVERITY, Verdict, worst
 from dla.wiring import Wiring
 
 SCALE_RULE = "general.scale"
+FORM_RULE = "general.form"
 SOURCES: Mapping[str, str] = MappingProxyType(
     {
         **{name: rule.source for name, rule in RULES.items()},
         **{rule.name: rule.source for rule in CONTEXT},
+        FORM_RULE: MATRIX,
         SCALE_RULE: "https://github.com/Deci-AI/super-gradients/issues/1760",  # what TensorRT says where one is missing
     }
 )
@@ -32,6 +35,8 @@ def check(node: Node, target: Target, scaled: Collection[str] | None = None) -> 
     """
     if target.release.answer == "no":
         return target.release
+    if not any(node.inputs) or not any(node.outputs[:1]):
+        return folded(node) or Verdict("no", FORM_RULE, "it reads nothing or makes nothing", "leave it to the GPU")
     found = [verdict for rule in layer_of(node.op).rules if (verdict := rule(node, target)) is not None]
     gone = folded(node)
     if gone is not None:

@@ -119,7 +119,9 @@ def integers(node: Node, name: str, position: int) -> tuple[int, ...] | None:
     tensor = given(node, position)
     if tensor is None:
         return ()
-    return None if tensor.values is None else tuple(map(int, tensor.values))
+    if tensor.values is None or not all(float(value).is_integer() for value in tensor.values):
+        return None
+    return tuple(map(int, tensor.values))
 
 
 def axis_of(node: Node, rank: int, default: int) -> int:

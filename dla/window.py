@@ -57,6 +57,8 @@ def _padded(node: Node, bare: Window) -> Window:
     mode = word(node, "auto_pad", "NOTSET")
     picture = given(node, 0)
     sides = _sides(picture)
+    if min(bare.stride) < 1:
+        return bare
     if mode == "VALID":
         return Window(bare.kernel, bare.stride, bare.dilation, (0, 0), (0, 0))
     if mode.startswith("SAME"):

@@ -97,7 +97,7 @@ def cbuf(node: Node, target: Target) -> Verdict | None:
     wide = picture.shape[3]
     if wide is None:
         return None
-    each = max(read // whole(node, "group", 1), 1)
+    each = max(read // max(whole(node, "group", 1), 1), 1)
     return _fits(banks(each, wide, at.kernel, at.dilation[0], int8=target.is_int8))
 
 

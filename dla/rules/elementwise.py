@@ -136,7 +136,8 @@ def _is_scale(stored: Tensor, shape: Shape | None) -> bool:
     inner = stored.shape[-3:]
     wide = (1,) * (3 - len(inner)) + inner
     leading = stored.shape[:-3]
-    return all(dim == 1 for dim in leading) and (wide == shape[-3:] or wide == (shape[-3], 1, 1))
+    full = shape[-3:]
+    return all(dim == 1 for dim in leading) and (wide == full or wide == (*full[:1], 1, 1))
 
 
 def _may_spread(shape: Shape, full: Shape) -> bool:

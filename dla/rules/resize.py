@@ -45,10 +45,10 @@ def scales(node: Node, target: Target) -> Verdict | None:
         return verify(f"it has {len(factors)} scales; the layer takes 4", _SCALES_FIX)
     if factors[:2] != (1, 1):
         return no("it also resizes batch or channels", _SCALES_FIX)
-    high, wide = factors[2:]
+    high, wide = map(float, factors[2:])
     if min(high, wide) < 1:
         return no(f"it shrinks, by {high:g}×{wide:g}; the DLA only enlarges", _SHRINK_FIX)
-    if high != int(high) or wide != int(wide):
+    if not high.is_integer() or not wide.is_integer():
         return no(f"its scales must be whole numbers, got {high:g}×{wide:g}", _SCALES_FIX)
     kind = "linear" if _variant(node)[0] == "linear" else "nearest"
     return outside(f"resize.{kind}", f"scales ({kind})", (int(high), int(wide)), "resize in several steps")

@@ -90,7 +90,7 @@ def shuffle(node: Node, target: Target) -> Verdict | None:
 
 
 def _moves_batch(node: Node) -> bool:
-    return node.op == "Transpose" and numbers(node, "perm", (3, 2, 1, 0))[0] != 0
+    return node.op == "Transpose" and numbers(node, "perm", (3, 2, 1, 0))[:1] != (0,)
 
 
 @rule("reshape.shape", GUIDE)
