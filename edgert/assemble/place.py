@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from edgert.artifact import FileStore, cache_folder
-from edgert.board import HOST
+from edgert.assemble.board import THIS_MACHINE
 from edgert.board.core import core_accelerators
 from edgert.config import InferStage, ModelConfig, PipelineFile
 from edgert.errors import PlacementError
@@ -80,7 +80,7 @@ class Placer:
         return Plan() if config.backend == "null" else plan
 
     def _plan(self, config: ModelConfig, stage: InferStage, model: Callable[[], Model]) -> Plan:
-        is_here = self._file.config.board in ("auto", HOST)
+        is_here = self._file.config.board in THIS_MACHINE
         if config.backend != "null" or is_here:
             check_accelerators(accelerators_of(config.placement), self._cores)
         if config.backend not in ("auto", "ort", "null"):
