@@ -26,15 +26,23 @@ class Design:
         self._starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.intp)
         self._speed = _joined([_speed(row, fp16_share) for row in rows], counts)
         self._runs = np.array([row.part is None for row in rows], dtype=np.float64)
+        self._calls = np.array([row.is_call for row in rows], dtype=np.float64)
         self.measured_ms: Numbers = np.array([row.time_ms for row in rows])
         self.models = np.array([row.model for row in rows])
 
-    def predict_ms(self, cost: GpuCost | DlaCost) -> Numbers:
-        """Milliseconds of every timing."""
-        formula = gpu_seconds if isinstance(cost, GpuCost) else dla_seconds
-        seconds = formula(self._table, self._speed, cost)  # type: ignore[operator]
+    @property
+    def has_calls(self) -> bool:
+        """Whether some timings are of a Python call."""
+        return bool(self._calls.any())
+
+    def predict_ms(self, cost: GpuCost | DlaCost, call_us: float = 0.0) -> Numbers:
+        """Milliseconds of every timing; ``call_us`` is what a Python call adds where that was timed."""
+        if isinstance(cost, GpuCost):
+            seconds = gpu_seconds(self._table, self._speed, cost)
+        else:
+            seconds = dla_seconds(self._table, self._speed, cost)
         sums: Numbers = np.add.reduceat(seconds, self._starts)
-        return np.asarray(1e3 * (sums + self._runs * cost.run_us * 1e-6))
+        return np.asarray(1e3 * (sums + (self._runs * cost.run_us + self._calls * call_us) * 1e-6))
 
 
 def _speed(row: Timing, fp16_share: float) -> Speed:

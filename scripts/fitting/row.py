@@ -31,6 +31,7 @@ class Timing:
         accelerator: ``"gpu"`` or ``"dla0"``.
         time_ms: of one run, which is one batch.
         source: address.
+        is_call: whether a Python call around the engine was timed, not the engine.
         part: index of the one unit that was timed; None: the whole network.
     """
 
@@ -43,6 +44,7 @@ class Timing:
     accelerator: str
     time_ms: float
     source: str
+    is_call: bool = False
     part: int | None = None
 
     @property
@@ -80,8 +82,9 @@ def _networks() -> Iterator[Timing]:
     for group in published()["timings"]:
         record = board(group["board"])
         mode = set_mode(record, group["mode"], group.get("clocks", {}))
+        is_call = group["measures"].startswith("Python")
         for model, size, precision, batch, accelerator, time_ms in group["rows"]:
-            yield Timing(record, mode, model, size, precision, batch, accelerator, time_ms, group["source"])
+            yield Timing(record, mode, model, size, precision, batch, accelerator, time_ms, group["source"], is_call)
 
 
 def _layers() -> Iterator[Timing]:
@@ -89,4 +92,4 @@ def _layers() -> Iterator[Timing]:
     record = board(group["board"])
     mode = set_mode(record, group["mode"], group["clocks"])
     for part, time_ms in enumerate(group["milliseconds"]):
-        yield Timing(record, mode, group["model"], 1280, "int8", 1, "dla0", time_ms, group["source"], part)
+        yield Timing(record, mode, group["model"], 1280, "int8", 1, "dla0", time_ms, group["source"], part=part)

@@ -19,6 +19,8 @@ _PULL = 0.1
 """A coefficient e times its start costs as much as a network that is off by this much."""
 _OUTLIER = 0.1
 """Relative errors beyond this count linearly, not squared."""
+_CALL_US = 200.0
+"""Where the fit starts for what a Python call adds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,35 +36,43 @@ class Trial:
         return abs(self.predicted_ms / self.row.time_ms - 1)
 
 
-def fit(design: Design, start: GpuCost | DlaCost, keys: Sequence[str]) -> GpuCost | DlaCost:
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """Coefficients, and what a Python call added to those timings that were taken around one."""
+
+    cost: GpuCost | DlaCost
+    call_us: float
+
+
+def fit(design: Design, start: GpuCost | DlaCost, keys: Sequence[str]) -> Solution:
     """Coefficients for these timings; ``keys`` are fitted, the others stay. Every network counts the same."""
     counts = Counter(design.models)
     weights = np.array([counts[model] ** -0.5 for model in design.models])
-    first = np.log([getattr(start, key) for key in keys])
-    highest = np.array([0.0 if key in SHARES else np.inf for key in keys])
+    first = np.log([getattr(start, key) for key in keys] + [_CALL_US] * design.has_calls)
+    highest = np.array([0.0 if key in SHARES else np.inf for key in keys] + [np.inf] * design.has_calls)
     measured = np.log(design.measured_ms)
 
     def residuals(values: Numbers) -> Numbers:
-        cost = _with(start, keys, values)
-        errors = weights * (np.log(design.predict_ms(cost)) - measured)
+        found = _solution(start, keys, values)
+        errors = weights * (np.log(design.predict_ms(found.cost, found.call_us)) - measured)
         return np.concatenate([errors, _PULL * (values - first)])
 
     found = least_squares(
-        residuals, np.minimum(first, highest - 1e-3), bounds=(-np.inf, highest), loss="soft_l1", f_scale=_OUTLIER,
+        residuals, np.minimum(first, highest - 1e-3), bounds=(-np.inf, highest), loss="cauchy", f_scale=_OUTLIER,
         max_nfev=60,
     )  # fmt: skip
-    return _with(start, keys, found.x)
+    return _solution(start, keys, found.x)
 
 
 def leave_one_out(rows: Sequence[Timing], start: GpuCost | DlaCost, keys: Sequence[str], share: float) -> list[Trial]:
     """Each network predicted by a fit to all the others."""
     trials = []
     for model in dict.fromkeys(row.model for row in rows):
-        family = _same(model)
-        known = [row for row in rows if _same(row.model) != family]
+        known = [row for row in rows if _same(row.model) != _same(model)]
         left = [row for row in rows if row.model == model]
-        cost = fit(Design(known, share), start, keys) if known else start
-        trials += [Trial(*pair) for pair in zip(left, Design(left, share).predict_ms(cost).tolist(), strict=True)]
+        found = fit(Design(known, share), start, keys) if known else Solution(start, _CALL_US)
+        predicted = Design(left, share).predict_ms(found.cost, found.call_us)
+        trials += [Trial(*pair) for pair in zip(left, predicted.tolist(), strict=True)]
     return trials
 
 
@@ -71,5 +81,7 @@ def _same(model: str) -> str:
     return {"resnet50-v1.5": "resnet50", "vgg11_bn": "vgg11", "vgg19_bn": "vgg19"}.get(model, model)
 
 
-def _with(cost: GpuCost | DlaCost, keys: Sequence[str], values: Numbers) -> GpuCost | DlaCost:
-    return cost.model_copy(update=dict(zip(keys, np.exp(values).tolist(), strict=True)))
+def _solution(start: GpuCost | DlaCost, keys: Sequence[str], values: Numbers) -> Solution:
+    numbers = np.exp(values).tolist()
+    call_us = numbers[len(keys)] if len(numbers) > len(keys) else 0.0
+    return Solution(start.model_copy(update=dict(zip(keys, numbers, strict=False))), call_us)

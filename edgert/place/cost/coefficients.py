@@ -1,6 +1,6 @@
 """The numbers of the cost formulas: one file per chip in ``configs/costs``, written by ``scripts/fit_costs``.
 
-A published board speed is the only thing they were fitted to; each file says which rows, how far off the formulas are
+They were fitted to published speeds alone; each file says which rows, how far off the formulas are
 on networks that were left out, and which numbers nobody has measured.
 """
 
@@ -81,21 +81,18 @@ class CrossingCost(_Part):
     """Of :mod:`edgert.place.cost.crossing`.
 
     Attributes:
-        to_dla_us, from_dla_us: per tensor.
-        bytes_per_us: that a reformat kernel moves on the GPU.
+        to_dla_us, from_dla_us: per tensor, beyond the reformat kernel and the loadable's own start.
     """
 
     to_dla_us: Amount
     from_dla_us: Amount
-    bytes_per_us: Annotated[float, Field(gt=0)]
 
 
 class PowerCost(_Part):
     """Of :mod:`edgert.place.cost.power`.
 
     Attributes:
-        static_w: of a board that is on and idle.
-        static_share: of its mode's watts, for boards without a published row.
+        static_w: of a board with a 256-bit memory that is on and idle, supply included.
         gpu_w: one SM busy at 1 GHz.
         dla_w: one DLA core busy at 1 GHz.
         dram_pj_per_byte: of traffic.

@@ -11,7 +11,7 @@ from edgert.board.record import Board
 from edgert.board.section import Precision
 from edgert.graph.node import Graph
 from edgert.place.cost.coefficients import Coefficients
-from edgert.place.cost.crossing import crossing
+from edgert.place.cost.crossing import Reformat, crossing
 from edgert.place.cost.dla import dla_bytes, dla_seconds
 from edgert.place.cost.gpu import gpu_bytes, gpu_seconds
 from edgert.place.cost.power import Power, power
@@ -44,6 +44,7 @@ def network(
     batch: int = 1,
     allowed: Collection[str] | None = None,
     rate_hz: float | None = None,
+    works: Sequence[Work] | None = None,
 ) -> Network:
     """The placement problem of one model in one power mode.
 
@@ -57,21 +58,45 @@ def network(
         allowed: names of nodes that the DLA can run; None: all of them. Nodes that it can and that it cannot run are
             never in one unit, unless the first of the unit cannot.
         rate_hz: runs a second that are asked for.
+        works: ``units(graph, allowed)``, from callers that ask for many modes; None: made here.
 
     Raises:
         ModelError: a shape is not static.
         ConfigError: a clock of the mode is unknown.
     """
-    works = units(graph, allowed)
+    works = units(graph, allowed) if works is None else works
     scale = batch / _own_batch(graph)
     engines = _engines(table(works, scale), board, mode, coefficients, precision)
     watts = power(board, mode, coefficients.power)
     free = {work.name for work in works if allowed is None or all(node in allowed for node in work.nodes)}
     value_bytes = PRECISION_BYTES[precision]
     problem = [_unit(index, work, engines, watts, work.name in free, value_bytes) for index, work in enumerate(works)]
-    names = [engine.name for engine in engines]
-    edges = _edges(graph, works, names, coefficients, watts, scale * value_bytes)
-    return Network(name, tuple(problem), edges, GPU, rate_hz, batch)
+    border = _Border(
+        tuple(engine.name for engine in engines),
+        coefficients,
+        Reformat.on(gpu_speed(board, mode, precision), coefficients.gpu),
+        watts,
+    )
+    return Network(name, tuple(problem), _edges(graph, works, border, scale * value_bytes), GPU, rate_hz, batch)
+
+
+@dataclass(frozen=True, slots=True)
+class _Border:
+    """What crossings between these accelerators depend on."""
+
+    names: tuple[str, ...]
+    coefficients: Coefficients
+    reformat: Reformat
+    watts: Power
+
+    def crossings(self, size_bytes: int) -> Mapping[tuple[str, str], Crossing]:
+        """Every way that a tensor of this size may go."""
+        cost, dla = self.coefficients.crossing, self.coefficients.dla
+        run_us = dla.run_us if dla else 0.0
+        return {
+            pair: crossing(size_bytes, *pair, cost, self.reformat, self.watts, run_us)
+            for pair in permutations(self.names, 2)
+        }
 
 
 def _own_batch(graph: Graph) -> int:
@@ -112,35 +137,23 @@ def _cost(engine: _Engine, index: int, watts: Power) -> Cost:
     return Cost(time_ms, watts.energy_mj(engine.name, time_ms, traffic), traffic)
 
 
-def _edges(
-    graph: Graph, works: Sequence[Work], names: Sequence[str], coefficients: Coefficients, watts: Power, scale: float
-) -> tuple[Edge, ...]:
+def _edges(graph: Graph, works: Sequence[Work], border: _Border, value_bytes: float) -> tuple[Edge, ...]:
+    """Every tensor between units, in or out; ``value_bytes`` is of one value times the batch over the graph's own."""
     shapes = Shapes(graph)
     producers = {name: index for index, work in enumerate(works) for name in work.outputs}
-    consumers: dict[str, list[int]] = {spec.name: [] for spec in graph.inputs}
-    consumers.update((name, []) for name in producers)
+    consumers: dict[str, list[int]] = {name: [] for name in (*(spec.name for spec in graph.inputs), *producers)}
     for index, work in enumerate(works):
         for name in work.inputs:
             consumers.setdefault(name, []).append(index)
+    sizes = {name: int(shapes.size(name) * value_bytes) for name in consumers}
     return tuple(
         Edge(
             name=name,
             producer=producers.get(name),
             consumers=tuple(readers),
             is_output=name in graph.output_names,
-            crossings=_crossings(size := int(shapes.size(name) * scale), names, coefficients, watts),
-            size_bytes=size,
+            crossings=border.crossings(sizes[name]),
+            size_bytes=sizes[name],
         )
         for name, readers in consumers.items()
     )
-
-
-def _crossings(
-    size_bytes: int, names: Sequence[str], coefficients: Coefficients, watts: Power
-) -> Mapping[tuple[str, str], Crossing]:
-    run_us = coefficients.dla.run_us if coefficients.dla else 0.0
-    cost = coefficients.crossing.model_copy(update={"to_dla_us": coefficients.crossing.to_dla_us + run_us})
-    return {
-        (start, end): crossing(size_bytes, start, end, cost, watts.gpu_w, watts.dram_pj_per_byte)
-        for start, end in permutations(names, 2)
-    }

@@ -184,7 +184,7 @@ class _Fuser:
         product = product_of(main, self.shapes)
         kind = VIEW if self._is_view(main) else kind_of(main, product)
         busy = [] if kind == VIEW else [node for node in group if not self._is_view(node)]
-        copied = self._copied(main)
+        copied = None if kind == VIEW else self._copied(main)
         outputs = tuple(name for node in group for name in node.outputs if self._leaves(name, group))
         return Work(
             name=main.name,
@@ -261,6 +261,6 @@ def _with_siblings(works: Sequence[Work]) -> Iterable[Work]:
     for work in works:
         key = (work.inputs[0] if work.inputs else "", work.product.rows)
         is_narrow = work.kind == CONV and work.product.taps == 1 and work.product.groups == 1 and len(work.inputs) == 1
-        yield replace(work, launches=0 if (is_narrow and key in seen) or work.kind == VIEW else 1)
+        yield replace(work, launches=0) if is_narrow and key in seen else work
         if is_narrow:
             seen.add(key)

@@ -1,0 +1,136 @@
+"""All coefficients of one chip, what was assumed among them, and its file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import yaml
+from scipy.stats import spearmanr
+
+from edgert.place.cost.coefficients import Accuracy, Coefficients, ContentionCost, CrossingCost, DlaCost, GpuCost
+from scripts.fitting.power import fit_power, leave_one_out_power
+from scripts.fitting.solve import Trial
+from scripts.fitting.time import Fit, fit_dla, fit_gpu
+
+_RANKED = 8  # rows a board must have for the order of its predictions to mean something
+_HEAD = (
+    "# Written by scripts/fit_costs from configs/costs/published.yaml; what the keys mean: docs/costs.md.\n"
+    "# The accuracies are of networks that the fit had not seen.\n"
+)
+_ASSUMED = {
+    "power.dram_pj_per_byte": "typical of LPDDR4X and LPDDR5 with their controllers; no Jetson's is published",
+}
+_NO_POWER = "no published power of this chip with a network that is known; where the fit of the others starts"
+_NO_CROSSING = "fitted on AGX Xavier; nothing is published for this chip"
+_NO_CONTENTION = "fitted on AGX Xavier, as shares of the bandwidth; nothing is published for this chip"
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A fitted chip; ``gpu`` and ``dla`` hold the trials behind its accuracies."""
+
+    coefficients: Coefficients
+    gpu: Fit
+    dla: Fit | None
+
+
+def fit_chip(soc: str, contention: ContentionCost, crossing: CrossingCost | None, like: DlaCost | None) -> Chip:
+    """Fits one chip.
+
+    Args:
+        crossing: of an AGX Xavier; None while that is being fitted.
+        like: the DLA of the chip with the most rows; None: that is this one. Chips without a DLA ignore it.
+    """
+    gpu = fit_gpu(soc)
+    dla = fit_dla(soc, like) if soc in ("tegra194", "tegra234") else None
+    gpu_cost, dla_cost = gpu.solution.cost, dla.solution.cost if dla else None
+    assert isinstance(gpu_cost, GpuCost) and not isinstance(dla_cost, GpuCost)
+    watts = leave_one_out_power(soc, gpu_cost, dla_cost)
+    rows = [*gpu.rows, *(dla.rows if dla else ())]
+    found = Coefficients(
+        soc=soc,
+        gpu=gpu_cost,
+        dla=dla_cost,
+        crossing=crossing or CrossingCost(to_dla_us=0, from_dla_us=0),
+        power=fit_power(soc, gpu_cost, dla_cost),
+        contention=contention,
+        gpu_accuracy=accuracy(gpu.trials),
+        dla_accuracy=accuracy(dla.trials) if dla else None,
+        power_accuracy=_watts_accuracy([abs(watt / row.watts - 1) for row, watt in watts], {r.model for r, _ in watts}),
+        assumed=_assumed(soc, gpu, dla, has_power=bool(watts)),
+        sources=tuple(dict.fromkeys(row.source for row in rows)),
+    )
+    return Chip(found, gpu, dla)
+
+
+def accuracy(trials: Sequence[Trial]) -> Accuracy:
+    """Of whole networks; single layers do not count."""
+    whole = [trial for trial in trials if trial.row.part is None]
+    errors = [trial.error for trial in whole]
+    ranks = [rank for rank in map(rank_correlation, by_board(whole).values()) if rank is not None]
+    return Accuracy(
+        rows=len(whole),
+        models=len({trial.row.model for trial in whole}),
+        median=round(float(np.median(errors)), 3),
+        p90=round(float(np.quantile(errors, 0.9)), 3),
+        spearman=round(min(ranks), 3) if ranks else None,
+    )
+
+
+def by_board(trials: Sequence[Trial]) -> dict[str, list[Trial]]:
+    """Trials of whole networks, by the name of their board."""
+    found: dict[str, list[Trial]] = {}
+    for trial in trials:
+        if trial.row.part is None:
+            found.setdefault(trial.row.board.name, []).append(trial)
+    return found
+
+
+def rank_correlation(trials: Sequence[Trial]) -> float | None:
+    """Spearman's, of predicted and published times; None below eight rows."""
+    if len(trials) < _RANKED:
+        return None
+    return float(spearmanr([trial.predicted_ms for trial in trials], [trial.row.time_ms for trial in trials])[0])
+
+
+def text(found: Coefficients) -> str:
+    """The file of a chip."""
+    data = found.model_dump(exclude_none=True, mode="json")
+    return _HEAD + yaml.safe_dump(_rounded(data), sort_keys=False, width=118, allow_unicode=True)
+
+
+def _rounded(data: object) -> object:
+    if isinstance(data, dict):
+        return {key: _rounded(value) for key, value in data.items()}
+    return float(f"{data:.4g}") if isinstance(data, float) else data
+
+
+def _watts_accuracy(errors: Sequence[float], models: set[str]) -> Accuracy | None:
+    if not errors:
+        return None
+    median, p90 = (round(float(np.quantile(errors, part)), 3) for part in (0.5, 0.9))
+    return Accuracy(rows=len(errors), models=len(models), median=median, p90=p90)
+
+
+def _assumed(soc: str, gpu: Fit, dla: Fit | None, *, has_power: bool) -> dict[str, str]:
+    found = dict(_ASSUMED)
+    seen = {row.precision for row in gpu.rows}
+    for precision in ("fp32", "fp16", "int8"):
+        if precision not in seen:
+            found[f"gpu.dense_{precision}"] = "no published row of this precision; where the fit starts"
+    if not any("mobilenet" in row.model or "mnasnet" in row.model or row.model[:4] == "yolo" for row in gpu.rows):
+        found["gpu.plain"] = "no published network with depthwise convolutions; where the fit starts"
+    if dla:
+        found["dla.curved_passes"] = "counted: a sigmoid and a product of their own write twice and read three times"
+        found["dla.sram_bytes"] = "TensorRT's default for an engine"
+        if soc == "tegra234":
+            found["dla.fp16_share"] = "NVIDIA says only: up to twice as slow as Xavier's"
+    if soc != "tegra194":
+        found["contention"] = _NO_CONTENTION
+        if dla:
+            found["crossing"] = _NO_CROSSING
+    if not has_power:
+        found["power"] = _NO_POWER
+    return found

@@ -1,0 +1,29 @@
+"""Ceiling and floor of the bandwidth that is left beside others, from the matrix of PCCS."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import minimize
+
+from edgert.place.cost.coefficients import ContentionCost
+from edgert.place.cost.contention import achieved_gb_s
+from scripts.fitting.row import published
+
+
+def fit_contention() -> ContentionCost:
+    """Shares of the DRAM's bandwidth with the least mean relative error."""
+    found = minimize(lambda shares: contention_error(*shares), (0.6, 0.3), method="Nelder-Mead")
+    ceiling, floor = found.x
+    return ContentionCost(ceiling=float(ceiling), floor=float(floor))
+
+
+def contention_error(ceiling: float, floor: float) -> float:
+    """Mean relative error over the matrix."""
+    data = published()["contention"]
+    full = data["bandwidth_gb_s"]
+    errors = [
+        abs(achieved_gb_s(own, other, ceiling * full, floor * full) / got - 1)
+        for own, row in zip(data["own"], data["achieved"], strict=True)
+        for other, got in zip(data["others"], row, strict=True)
+    ]
+    return float(np.mean(errors))
