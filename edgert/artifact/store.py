@@ -8,11 +8,16 @@ import logging
 import os
 import shutil
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from edgert.errors import ArtifactError
 
 log = logging.getLogger("edgert.artifact")
+
+_STALE_S = 3600.0
+"""Age from which a half-written entry is taken for one that nobody writes any more."""
 
 
 def cache_folder() -> Path:
@@ -44,10 +49,12 @@ class FileStore:
     Args:
         folder: made when first written to.
         limit_bytes: size the folder is kept under.
+        tell: called with one line when an entry is damaged or cannot be read; logs a warning by default.
     """
 
-    def __init__(self, folder: Path, limit_bytes: int = 2 * 2**30) -> None:
+    def __init__(self, folder: Path, limit_bytes: int = 2 * 2**30, tell: Callable[[str], object] | None = None) -> None:
         self.folder, self.limit_bytes = folder, limit_bytes
+        self._tell = tell or log.warning
 
     def get(self, key: str) -> Path | None:
         """The file kept under ``key``; None if there is none. A damaged one is removed, and said so."""
@@ -58,9 +65,9 @@ class FileStore:
                         os.utime(path)
                     return path
             except OSError as error:
-                log.warning("cannot read the cache (%s); compiling afresh", error)
+                self._tell(f"cannot read the cache ({error}); it is made afresh")
                 continue
-            log.warning("cache entry %s is damaged; compiling afresh", path)
+            self._tell(f"cache entry {path} is damaged; it is made afresh")
             _remove(path)
         return None
 
@@ -87,6 +94,10 @@ class FileStore:
         return sorted(self.folder.glob(f"{key}.*.bin"))
 
     def _prune(self, keep: Path) -> None:
+        for left in self.folder.glob(".new-*"):  # by a process that was killed
+            stat = _stat(left)
+            if stat is not None and time.time() - stat.st_mtime > _STALE_S:
+                shutil.rmtree(left, ignore_errors=True)
         sizes = {path: (stat.st_mtime_ns, stat.st_size) for path in self.folder.glob("*.bin") if (stat := _stat(path))}
         total = sum(size for _, size in sizes.values())
         for path, (_, size) in sorted(sizes.items(), key=lambda item: item[1]):

@@ -1,0 +1,45 @@
+"""What a build tells while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+State = Literal["started", "progress", "done", "cached", "damaged", "skipped", "note", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened.
+
+    Attributes:
+        step: ``load``, ``calibrate``, …
+        subject: the model it is about; empty for the whole pipeline.
+        state: ``started`` is followed by ``done``, ``cached`` or ``failed``, with ``progress`` and ``note`` between;
+            ``damaged`` is a cache entry that was thrown away; ``skipped`` is a step that is not done here.
+        seconds: it took, where it ended.
+        detail: one line for people.
+        done, total: how far it is, for ``progress``.
+    """
+
+    step: str
+    subject: str
+    state: State
+    seconds: float = 0.0
+    detail: str = ""
+    done: int = 0
+    total: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data, without what does not apply."""
+        told: dict[str, Any] = {"step": self.step, "model": self.subject, "state": self.state}
+        if self.state in ("done", "cached", "failed"):
+            told["seconds"] = round(self.seconds, 4)
+        if self.state == "progress":
+            told |= {"done": self.done, "total": self.total}
+        return {**told, "detail": self.detail} if self.detail else told
+
+
+Tell = Callable[[Event], object]
+"""Called with every event, from the thread it happened in."""
