@@ -1,0 +1,27 @@
+"""The only door to TensorRT: 8.6 to 10.x, which are weakly typed, 11.x, which is strongly typed, and TensorRT-RTX.
+
+    request_of(model, …) → build(request) → BuildResult     in a process of its own
+    open_engine(plan, …) → TrtEngine ── .session() ── .run()
+
+Nothing here imports TensorRT before it is needed, and no number of an enumeration is ever kept: they were renumbered
+in 11.0. Which names may be used is in ``tests/data/trt_api``, version by version, and a test holds this package to it.
+"""
+
+from edgert.backend.trt.build import build
+from edgert.backend.trt.engine import TrtEngine, open_engine
+from edgert.backend.trt.pool import Pools
+from edgert.backend.trt.request import BuildRequest, Format, Span, request_of
+from edgert.backend.trt.result import BuildResult, Progress
+
+__all__ = [
+    "BuildRequest",
+    "BuildResult",
+    "Format",
+    "Pools",
+    "Progress",
+    "Span",
+    "TrtEngine",
+    "build",
+    "open_engine",
+    "request_of",
+]

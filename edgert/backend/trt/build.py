@@ -1,0 +1,189 @@
+"""Building in a process of its own, so that a crash in TensorRT's compiler is an error message."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgert.backend.trt.library import Wanted
+from edgert.backend.trt.log import LogRecord, foreign_ends, tail
+from edgert.backend.trt.request import BuildRequest
+from edgert.backend.trt.result import BuildResult, Progress
+from edgert.backend.trt.wire import read_error, read_result, record_of, write_request
+from edgert.errors import BuildError
+
+WORKER = "edgert.backend.trt.worker"
+PATIENCE_S = 10.0
+"""How long a cancelled builder may take to reach its next step before its process is ended: trying one kernel takes
+seconds at most, a DLA compiler is not asked in between."""
+_LOOK_S = 0.1
+_CHUNK_BYTES = 1 << 16
+
+
+def build(
+    request: BuildRequest,
+    *,
+    wanted: Wanted = "auto",
+    progress: Callable[[Progress], object] | None = None,
+    log: Callable[[LogRecord], object] | None = None,
+    cancel: threading.Event | None = None,
+    limit_s: float | None = None,
+    worker: str = WORKER,
+) -> BuildResult:
+    """Builds an engine in a process of its own. Blocks until done; Ctrl-C ends the process, too.
+
+    Args:
+        wanted: which TensorRT.
+        progress, log: called with each step and each line of the log, in this thread.
+        cancel: ends the build when it is set.
+        limit_s: ends the build after so long.
+        worker: the module that is run.
+
+    Raises:
+        BuildError: TensorRT cannot build it, crashed, took too long, or was cancelled, with the end of its log;
+            or there is no room for temporary files.
+        DeviceError: TensorRT is not installed, or the DLA core is not there.
+    """
+    with tempfile.TemporaryDirectory(prefix="edgert-trt-") as name:
+        folder = Path(name)
+        write_request(request, folder)
+        run = _Run(folder, wanted, worker)
+        try:
+            for event in run.events(cancel, limit_s):
+                if isinstance(event, Progress) and progress is not None:
+                    progress(event)
+                elif isinstance(event, LogRecord) and log is not None:
+                    log(event)
+            code = run.wait()
+        finally:
+            run.kill()
+        made = read_result(folder) if code == 0 else None
+        if made is not None:
+            return made
+        if run.stopped:
+            raise request.refusal(f"the build was {run.stopped}", tail(run.log))
+        raise read_error(folder) or _crash(request, run, code)
+
+
+def _crash(request: BuildRequest, run: _Run, code: int) -> BuildError:
+    """What is known when the process left no answer."""
+    how = f"crashed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
+    suspects = next((record.layer for record in reversed(run.log) if record.layer), "")
+    ends = " to ".join(repr(name) for name in foreign_ends(suspects)) or (repr(suspects) if suspects else "")
+    why = f"it last spoke of {ends}: " if ends else ""
+    if code == -signal.SIGKILL:
+        why = f"it was killed from outside, as Linux does when memory runs out; {why}"
+    return BuildError(
+        f"TensorRT {how} while it was building",
+        why=why + (tail(run.log) or run.printed() or "it said nothing"),
+        where=request.title,
+        fix="larger pools, or these nodes on the GPU; building again tries that by itself",
+    )
+
+
+@dataclass
+class _Run:
+    """One worker process."""
+
+    folder: Path
+    wanted: Wanted
+    worker: str
+    log: list[LogRecord] = field(default_factory=list)
+    stopped: str = ""
+
+    def __post_init__(self) -> None:
+        read, write = os.pipe()
+        self._read = os.fdopen(read, "rb", buffering=0)
+        command = [sys.executable, "-m", self.worker, str(self.folder), str(write), self.wanted]
+        with (self.folder / "printed.txt").open("wb") as out:
+            self._process = subprocess.Popen(  # noqa: S603 - our own module, run by our own interpreter
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                pass_fds=(write,),
+                start_new_session=True,  # Ctrl-C reaches this process, which then ends that one
+                env={**os.environ, "PYTHONPATH": _python_path()},
+            )
+        os.close(write)
+
+    def events(self, cancel: threading.Event | None, limit_s: float | None) -> Iterator[LogRecord | Progress]:
+        """What the worker tells, until it ends or is ended."""
+        started = time.monotonic()
+        ends_at: float | None = None
+        for line in self._lines():
+            if line:
+                yield self._event(line)
+            now = time.monotonic()
+            why = self._why_stop(cancel, limit_s, now - started)
+            if ends_at is None and why:
+                self.stopped = why
+                (self.folder / "cancel").touch()
+                ends_at = now + PATIENCE_S
+            if ends_at is not None and now > ends_at:
+                return
+
+    @staticmethod
+    def _why_stop(cancel: threading.Event | None, limit_s: float | None, passed_s: float) -> str:
+        if cancel is not None and cancel.is_set():
+            return "cancelled"
+        return f"ended after {limit_s:g} s" if limit_s is not None and passed_s > limit_s else ""
+
+    def wait(self) -> int:
+        """The exit code, once everything has been told; a process that was to stop and does not is ended."""
+        try:
+            return self._process.wait(timeout=0 if self.stopped else PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self._process.wait()
+
+    def kill(self) -> None:
+        """Ends the process if it still runs."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def printed(self) -> str:
+        """The last lines that the process, or a library in it, printed."""
+        lines = (self.folder / "printed.txt").read_text(errors="replace").strip().splitlines()
+        return " | ".join(lines[-3:])
+
+    def _lines(self) -> Iterator[bytes]:
+        """Whole lines as they come, and an empty one whenever nothing came for a while."""
+        rest = b""
+        with self._read, selectors.DefaultSelector() as selector:
+            selector.register(self._read, selectors.EVENT_READ)
+            while True:
+                if not selector.select(_LOOK_S):
+                    yield b""
+                    continue
+                chunk = self._read.read(_CHUNK_BYTES)
+                if not chunk:
+                    return
+                *lines, rest = (rest + chunk).split(b"\n")
+                yield from lines
+                yield b""
+
+    def _event(self, line: bytes) -> LogRecord | Progress:
+        event = json.loads(line)
+        if "step" in event:
+            return Progress(**event["step"])
+        record = record_of(event["log"])
+        self.log.append(record)
+        return record
+
+
+def _python_path() -> str:
+    """Where this edgert is, before whatever was there: the worker must be of the same version."""
+    own = str(Path(__file__).resolve().parents[3])
+    return os.pathsep.join(filter(None, (own, os.environ.get("PYTHONPATH"))))

@@ -1,0 +1,200 @@
+"""A serialised engine opened for running."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from edgert.backend.base import DEFAULT_PROFILE, Shapes, Tensor, share_first_dimension
+from edgert.backend.trt.device import Device
+from edgert.backend.trt.library import Library
+from edgert.backend.trt.listen import logger_to
+from edgert.backend.trt.log import LogRecord, tail
+from edgert.backend.trt.rtx import runtime_settings, serialized
+from edgert.backend.trt.session import TrtSession, dtype_of
+from edgert.backend.trt.vendor import ICudaEngine, IExecutionContext, IRuntimeCache, Runtime, Trt
+from edgert.errors import DeviceError, ModelError, nearest
+
+MAX_LOADABLES = 16
+"""Programs that one DLA core keeps at the same time: NVIDIA's page on DLA layer restrictions."""
+
+
+def open_engine(
+    plan: bytes,
+    library: Library,
+    device: Device,
+    *,
+    profiles: Mapping[str, Shapes] | None = None,
+    dla_core: int | None = None,
+    loadables: int = 0,
+    resident: int = 0,
+    kernels: bytes = b"",
+    title: str = "engine",
+) -> TrtEngine:
+    """Deserialises an engine.
+
+    Args:
+        plan: what a build gave.
+        library: the TensorRT that built it, or a later one for a version-compatible engine.
+        device: the GPU. Its context must be current in every thread that runs a session.
+        profiles: name → input shapes, one per optimisation profile of the engine, in order.
+        dla_core: the DLA core it was built for; None for none.
+        loadables: DLA programs in it (:attr:`~edgert.backend.trt.inspect.EngineFacts.loadables`).
+        resident: DLA programs of other engines on that core.
+        kernels: what :meth:`TrtEngine.kernels` gave (TensorRT-RTX).
+        title: for messages.
+
+    Raises:
+        DeviceError: the core would hold too many programs, is not there, or is not taken; or TensorRT refuses the plan,
+            which it does for one of another TensorRT or GPU.
+    """
+    _check_loadables(loadables, resident, dla_core, title)
+    log: list[LogRecord] = []
+    trt: Trt = library.trt
+    runtime: Runtime = trt.Runtime(logger_to(trt, log.append))
+    if dla_core is not None:
+        _take_core(runtime, dla_core, title)
+    engine: ICudaEngine = runtime.deserialize_cuda_engine(plan)
+    if engine is None:
+        raise DeviceError(
+            f"{library.title} cannot open this engine",
+            why=tail(log) or "it told no reason",
+            where=title,
+            fix="an engine runs with the TensorRT and on the kind of GPU it was built for: build it here",
+        )
+    return TrtEngine(library, runtime, engine, device, profiles or {DEFAULT_PROFILE: {}}, loadables, kernels, title)
+
+
+def _check_loadables(loadables: int, resident: int, core: int | None, title: str) -> None:
+    """Before loading: afterwards it would only fail when it runs."""
+    if loadables + resident > MAX_LOADABLES:
+        raise DeviceError(
+            f"{loadables} DLA programs do not fit on dla{core if core is not None else ''}",
+            why=f"a core holds {MAX_LOADABLES}, and {resident} of other engines are there",
+            where=title,
+            fix="place fewer, longer regions on the DLA, or move a model to the other core",
+        )
+
+
+def _take_core(runtime: Runtime, core: int, title: str) -> None:
+    """The core must be set before deserialising; one that is not there would be replaced without a word."""
+    cores = runtime.num_DLA_cores
+    if core < cores:
+        runtime.DLA_core = core
+    if core >= cores or runtime.DLA_core != core:
+        raise DeviceError(
+            f"dla{core} cannot be used",
+            why=f"TensorRT sees {cores} DLA cores" if core >= cores else f"it chose core {runtime.DLA_core} instead",
+            where=title,
+            fix="edgert doctor tells about DLA cores",
+        )
+
+
+class TrtEngine:
+    """See :class:`~edgert.backend.base.Engine`. Sessions have execution contexts of their own."""
+
+    def __init__(
+        self,
+        library: Library,
+        runtime: Runtime,
+        engine: ICudaEngine,
+        device: Device,
+        profiles: Mapping[str, Shapes],
+        loadables: int,
+        kernels: bytes,
+        title: str,
+    ) -> None:
+        self._library, self._runtime, self._device, self._profiles = library, runtime, device, profiles
+        self._engine: ICudaEngine = engine
+        self._kernels: IRuntimeCache = None
+        self._saved = kernels
+        self.title, self.loadables = title, loadables
+        self.profiles = tuple(profiles)
+        self.can_capture = loadables == 0
+        """Whether runs may be recorded as a CUDA graph: not with DLA layers (TensorRT issue 3524)."""
+        declared = [self._shape(name) for name in self._names("INPUT")]
+        self.dynamic_batch = bool(declared) and all(shape and shape[0] < 0 for shape in declared)
+        self.batched = share_first_dimension(declared, [self._shape(name) for name in self._names("OUTPUT")])
+        self.inputs, self.outputs = self._tensors()
+        self.outputs_known = True
+        info = {"backend": "tensorrt", "version": library.version, "dla_core": self._core(), "loadables": loadables}
+        self.info: Mapping[str, Any] = MappingProxyType(info)
+
+    def session(self, profile: str | None = None, *, graph: bool = False) -> TrtSession:
+        """A new set of bound tensors and an execution context.
+
+        Args:
+            profile: which one; the first by default.
+            graph: record a run as a CUDA graph and launch that from the second run on.
+
+        Raises:
+            ModelError: there is no such profile, or an output's size depends on the data.
+            DeviceError: there is no memory; or ``graph`` with DLA layers.
+        """
+        name = profile or self.profiles[0]
+        if self._engine is None:
+            raise ModelError("the engine is closed", why="its memory was given back", where=self.title)
+        if name not in self._profiles:
+            raise ModelError(
+                f"no profile {name!r}{nearest(name, self.profiles)}",
+                where=self.title,
+                fix=f"profiles: {', '.join(self.profiles)}",
+            )
+        if graph and not self.can_capture:
+            raise DeviceError(
+                "an engine with DLA layers cannot be captured as a CUDA graph",
+                why="work for a DLA does not go through CUDA's graphs (TensorRT issue 3524)",
+                where=self.title,
+                fix="run it without a graph",
+            )
+        return TrtSession(
+            self._library.trt,
+            self._engine,
+            self._context(),
+            self._device,
+            index=self.profiles.index(name),
+            shapes=self._profiles[name],
+            dynamic=self.dynamic_batch,
+            graph=graph,
+            title=self.title,
+        )
+
+    def kernels(self) -> bytes:
+        """Kernels compiled so far, to be given to :func:`open_engine` next time; empty but for TensorRT-RTX."""
+        return serialized(self._kernels) if self._kernels is not None else self._saved
+
+    def close(self) -> None:
+        """Gives the engine back; the runtime after it, which must outlive it."""
+        self._kernels = None
+        self._engine = None
+        self._runtime = None
+
+    def _context(self) -> IExecutionContext:
+        if self._library.kind != "rtx":
+            return self._engine.create_execution_context()
+        settings, self._kernels = runtime_settings(self._engine, self.kernels())
+        return self._engine.create_execution_context(settings)
+
+    def _names(self, mode: str) -> Sequence[str]:
+        trt: Trt = self._library.trt
+        wanted = trt.TensorIOMode.INPUT if mode == "INPUT" else trt.TensorIOMode.OUTPUT
+        names = [self._engine.get_tensor_name(index) for index in range(self._engine.num_io_tensors)]
+        return [name for name in names if self._engine.get_tensor_mode(name) == wanted]
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._engine.get_tensor_shape(name))
+
+    def _tensors(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Inputs and outputs of the first profile, as a session of it has them."""
+        first = self.session()
+        inputs = tuple(Tensor(name, array.shape, array.dtype.name) for name, array in first.inputs.items())
+        outputs = tuple(
+            Tensor(name, array.shape, dtype_of(self._engine, name, self.title))
+            for name, array in zip(self._names("OUTPUT"), first.outputs, strict=True)
+        )
+        first.close()
+        return inputs, outputs
+
+    def _core(self) -> int | None:
+        return int(self._runtime.DLA_core) if self.loadables else None

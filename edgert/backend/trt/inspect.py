@@ -1,0 +1,171 @@
+"""What TensorRT's engine inspector says about a built engine: its layers, where they run, what had to be reformatted.
+
+The JSON is that of ``EngineInspector.get_engine_information`` with detailed profiling verbosity, an object with
+``Layers`` and ``Bindings``. An engine built with less tells names only; then everything else is unknown, not invented.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from edgert.backend.trt.log import LogRecord, foreign_ends, summary
+from edgert.backend.trt.mapping import known_names, metadata_names
+from edgert.errors import BuildError
+
+Accelerator = Literal["gpu", "dla", ""]
+_FUSED = re.compile(r" \+ |PWN\(|, |\)")
+_TRANSFER = re.compile(r"^.+ (?:to|from) nvm$|^.+ copy finish$")
+"""Layers with which TensorRT hands tensors to a DLA and takes them back; they run no node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A tensor as one layer sees it: its name, shape, and TensorRT's words for layout and type."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    format: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLayer:
+    """A layer of a built engine.
+
+    Attributes:
+        name: several names joined where it is fused.
+        kind: TensorRT's word for it, empty where the engine does not tell.
+        accelerator: where it runs; empty where the engine does not tell.
+        nodes: names of the ONNX nodes in it, as TensorRT writes them.
+        inputs, outputs: its tensors.
+        is_reformat: whether it only changes layout or type.
+        is_transfer: whether it only hands a tensor to a DLA or back.
+    """
+
+    name: str
+    kind: str
+    accelerator: Accelerator
+    nodes: tuple[str, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    is_reformat: bool
+    is_transfer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """A built engine.
+
+    Attributes:
+        layers: in the order they run.
+        bindings: names of its inputs and outputs.
+        detailed: whether layers were told with more than their names.
+    """
+
+    layers: tuple[EngineLayer, ...]
+    bindings: tuple[str, ...]
+    detailed: bool
+
+    @property
+    def reformats(self) -> int:
+        """Layers that only change layout or type."""
+        return sum(layer.is_reformat for layer in self.layers)
+
+    @property
+    def loadables(self) -> int:
+        """DLA programs in the engine: each region on a DLA is one."""
+        return sum(layer.accelerator == "dla" and not layer.is_transfer for layer in self.layers)
+
+
+def engine_facts(text: str) -> EngineFacts:
+    """Reads an inspector's JSON. Raises BuildError for what is none."""
+    try:
+        content = json.loads(text)
+        layers = content["Layers"]
+        facts = tuple(_layer(layer) for layer in layers)
+        return EngineFacts(facts, tuple(content.get("Bindings", ())), all(isinstance(one, dict) for one in layers))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BuildError(
+            "the engine inspector's answer cannot be read",
+            why=f"{type(error).__name__}: {error}; it begins {text[:60]!r}",
+            fix="build with detailed profiling verbosity",
+        ) from error
+
+
+def logged_facts(records: Iterable[LogRecord]) -> EngineFacts:
+    """What the summary at the end of a build's log says, for want of an inspector; without layers if it has none."""
+    layers = tuple(_logged(name, kind) for name, kind in summary(records).items())
+    return EngineFacts(layers, (), False)
+
+
+def accelerators(facts: EngineFacts, nodes: Mapping[str, tuple[str, ...]]) -> dict[str, Accelerator]:
+    """Node → where it runs; a node whose layer was folded away is not there.
+
+    Args:
+        nodes: node → its outputs, in the order they run.
+    """
+    makers = {tensor: name for name, outputs in nodes.items() for tensor in outputs if tensor}
+    found: dict[str, Accelerator] = {}
+    ranges: list[tuple[str, ...]] = []
+    for layer in facts.layers:
+        if layer.is_reformat or layer.is_transfer:
+            continue
+        known = tuple(known_names(layer.nodes, nodes, makers))
+        found.update(dict.fromkeys(known, layer.accelerator))
+        if layer.accelerator == "dla" and not metadata_names("".join(layer.nodes)) and foreign_ends(layer.name):
+            ranges.append(known)
+    for ends in ranges:
+        _fill(found, ends, tuple(nodes))
+    return found
+
+
+def _fill(found: dict[str, Accelerator], ends: Sequence[str], order: Sequence[str]) -> None:
+    """A region that tells its first and last node only has the nodes between them that no other layer claims."""
+    if len(ends) < 2:
+        return
+    first, last = sorted((order.index(ends[0]), order.index(ends[-1])))
+    for name in order[first : last + 1]:
+        found.setdefault(name, "dla")
+
+
+def _layer(layer: Any) -> EngineLayer:
+    if isinstance(layer, str):
+        layer = {"Name": layer}
+    name, kind = str(layer["Name"]), str(layer.get("LayerType", ""))
+    transfer = bool(_TRANSFER.match(name))
+    return EngineLayer(
+        name,
+        kind,
+        _accelerator(name, kind),
+        metadata_names(str(layer.get("Metadata", ""))) or _names(name),
+        tuple(map(_port, layer.get("Inputs", ()))),
+        tuple(map(_port, layer.get("Outputs", ()))),
+        kind == "Reformat" or name.startswith("Reformatting CopyNode"),
+        transfer,
+    )
+
+
+def _logged(name: str, kind: str) -> EngineLayer:
+    accelerator: Accelerator = "dla" if kind == "dla" else "gpu"
+    reformat = name.startswith("Reformatting CopyNode")
+    return EngineLayer(name, "", accelerator, _names(name), (), (), reformat, bool(_TRANSFER.match(name)))
+
+
+def _accelerator(name: str, kind: str) -> Accelerator:
+    if "dla" in kind.lower():
+        return "dla"
+    return "gpu" if kind or not (foreign_ends(name) or _TRANSFER.match(name)) else ""
+
+
+def _names(name: str) -> tuple[str, ...]:
+    """The layers in a name like ``a + b``, ``PWN(a, b)`` or ``{ForeignNode[a...b]}``."""
+    ends = foreign_ends(name)
+    return ends or tuple(part.strip() for part in _FUSED.split(name) if part.strip())
+
+
+def _port(port: Mapping[str, Any]) -> Port:
+    shape = tuple(int(dim) for dim in port.get("Dimensions", ()))
+    return Port(str(port.get("Name", "")), shape, str(port.get("Format/Datatype", port.get("Format", ""))))

@@ -1,0 +1,121 @@
+"""An ONNX file made a TensorRT network: parsed, its inputs and outputs given their formats and shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from edgert.backend.trt.request import DTYPES, BuildRequest, Span
+from edgert.backend.trt.vendor import (
+    Builder,
+    IBuilderConfig,
+    INetworkDefinition,
+    IOptimizationProfile,
+    ITensor,
+    OnnxParser,
+    ParserError,
+    Trt,
+)
+from edgert.errors import BuildError, nearest
+
+_MOST_ERRORS = 5
+
+
+def parse(parser: OnnxParser, request: BuildRequest) -> None:
+    """Fills the parser's network. Raises BuildError that names the nodes it stumbled over."""
+    if parser.parse(request.model):
+        return
+    found = [_error(parser.get_error(index), request) for index in range(min(parser.num_errors, _MOST_ERRORS))]
+    if not found:
+        raise request.refusal("TensorRT's ONNX parser gave up", "it told no reason")
+    more = parser.num_errors - len(found)
+    if more > 0:
+        found[-1].why += f" (and {more} more)"
+    first, *others = found
+    first.others = tuple(others)
+    raise first
+
+
+def set_formats(trt: Trt, network: INetworkDefinition, request: BuildRequest) -> None:
+    """Layouts and types of inputs and outputs. Raises BuildError for a tensor that is neither."""
+    ends = {tensor.name: tensor for tensor in _ends(network)}
+    for name, form in request.formats.items():
+        if name not in ends:
+            raise request.refusal(f"no input or output {name!r}{nearest(name, ends)}", "it is given a format")
+        tensor: ITensor = ends[name]
+        tensor.allowed_formats = 1 << int(getattr(trt.TensorFormat, form.layout))
+        if form.dtype:
+            tensor.dtype = getattr(trt.DataType, DTYPES[form.dtype])
+
+
+def add_profiles(builder: Builder, network: INetworkDefinition, config: IBuilderConfig, request: BuildRequest) -> None:
+    """Optimisation profiles. Raises BuildError where an input with open dimensions has no shapes."""
+    inputs: dict[str, tuple[int, ...]] = {}
+    for index in range(network.num_inputs):
+        tensor: ITensor = network.get_input(index)
+        inputs[tensor.name] = tuple(tensor.shape)
+    open_inputs = [name for name, shape in inputs.items() if any(dim < 0 for dim in shape)]
+    for number, profile in enumerate(request.profiles or ({},)):
+        missing = [name for name in open_inputs if name not in profile]
+        if missing:
+            raise request.refusal(
+                f"input {missing[0]!r} has open dimensions {list(inputs[missing[0]])}",
+                f"profile {number} gives no shapes for it",
+                "write input: shape with the least, usual and largest size",
+            )
+        if profile:
+            config.add_optimization_profile(_profile(builder.create_optimization_profile(), inputs, profile, request))
+
+
+def _profile(
+    made: IOptimizationProfile,
+    inputs: Mapping[str, tuple[int, ...]],
+    profile: Mapping[str, Span],
+    request: BuildRequest,
+) -> IOptimizationProfile:
+    for name, span in profile.items():
+        if name not in inputs:
+            raise request.refusal(f"no input {name!r}{nearest(name, inputs)}", "a profile gives shapes for it")
+        _check(name, inputs[name], span, request)
+        made.set_shape(name, span.least, span.usual, span.most)
+    return made
+
+
+def _check(name: str, shape: tuple[int, ...], span: Span, request: BuildRequest) -> None:
+    """TensorRT would only log that a profile does not fit, and build nothing."""
+    for sizes in (span.least, span.usual, span.most):
+        fits = len(sizes) == len(shape) and all(dim < 0 or dim == size for dim, size in zip(shape, sizes, strict=True))
+        if not fits:
+            raise request.refusal(f"input {name!r} cannot be {list(sizes)}", f"the model says {list(shape)}")
+    ordered = all(low <= mid <= high for low, mid, high in zip(span.least, span.usual, span.most, strict=True))
+    if not ordered or min(span.least, default=1) < 0:
+        raise request.refusal(f"the shapes of input {name!r} are not in order", "least ≤ usual ≤ largest, each size")
+
+
+def _ends(network: INetworkDefinition) -> Iterator[ITensor]:
+    yield from (network.get_input(index) for index in range(network.num_inputs))
+    yield from (network.get_output(index) for index in range(network.num_outputs))
+
+
+def _error(error: ParserError, request: BuildRequest) -> BuildError:
+    """Releases before 10.0 tell the node's position only."""
+    names = tuple(request.nodes)
+    name, operator = "", ""
+    if hasattr(error, "node_name"):
+        name, operator = error.node_name(), error.node_operator()
+    position = error.node()
+    name = name or (names[position] if 0 <= position < len(names) else "")
+    subject = f"node {name!r}{f' ({operator})' if operator else ''}" if name else "the model"
+    return request.refusal(f"TensorRT cannot parse {subject}", _plain(error.desc()), _advice(error.desc()))
+
+
+def _plain(text: str) -> str:
+    """Without the C++ expression that failed."""
+    return text.partition('&& "')[2].rstrip('" ') or text
+
+
+def _advice(text: str) -> str:
+    if "Plugin not found" in text:
+        return "TensorRT has no such operator: write it with others, or use engines: [onnxruntime]"
+    if "zero point" in text:
+        return "quantise the float model with edgert quantize, which gives symmetric ranges"
+    return ""

@@ -1,0 +1,147 @@
+"""What is to be built, as one record without any TensorRT in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from edgert.backend.trt.pool import Pools
+from edgert.errors import BuildError, nearest
+from edgert.graph.model import Model, to_bytes
+from edgert.graph.node import read
+
+Precision = Literal["fp32", "fp16", "int8"]
+GPU = "gpu"
+LAYOUTS = ("LINEAR", "CHW2", "CHW4", "CHW16", "CHW32", "HWC", "HWC8", "HWC16", "DLA_LINEAR", "DLA_HWC4")
+"""TensorRT's names for the layouts that an input or output may have."""
+DTYPES = {"float32": "FLOAT", "float16": "HALF", "int8": "INT8", "int32": "INT32", "uint8": "UINT8", "bool": "BOOL"}
+"""NumPy's name → TensorRT's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The shapes an input may have in one profile: the smallest, the one to be fast for, the largest."""
+
+    least: tuple[int, ...]
+    usual: tuple[int, ...]
+    most: tuple[int, ...]
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether there is only one."""
+        return self.least == self.most
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How an input or output lies in memory.
+
+    Attributes:
+        layout: one of :data:`LAYOUTS`. A DLA and a GPU share CHW16 for float16 and CHW32 for int8.
+        dtype: NumPy's name; empty leaves the model's. Only a weakly typed TensorRT can change it.
+    """
+
+    layout: str
+    dtype: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BuildRequest:
+    """One engine.
+
+    Attributes:
+        model: ONNX file, weights inside.
+        nodes: node → the tensors it computes, in the order they run. Names that the file leaves out are made up.
+        title: of the model, for messages.
+        explicit: whether the model has QuantizeLinear or DequantizeLinear nodes.
+        precision: what may be computed in. TensorRT from 11 on, and TensorRT-RTX, take it from the model's types.
+        profiles: input → shapes, one mapping per optimisation profile; none where the model's shapes are static.
+        placement: node → ``gpu``, ``dla0`` or ``dla1``; a node that is left out runs on the GPU.
+        half: nodes that stay float16 in an INT8 engine (8.6 to 10.x).
+        obey: whether ``half`` must be obeyed, or only preferred.
+        calibration: text of a calibration cache (8.6 to 10.x).
+        pools: memory limits.
+        formats: input or output → how it lies in memory.
+        timing_cache: of an earlier build; empty for none.
+        version_compatible: the engine may be run by later versions of TensorRT.
+        refit: its weights may be exchanged.
+        strip: it holds no weights; they are put in by refitting.
+        direct_io: no reformatting at inputs and outputs, where this TensorRT can be asked for that.
+        optimization_level: 0 to 5; None leaves TensorRT's own, 3.
+        compute: CUDA compute capabilities to build for, ``("8.6",)``; TensorRT-RTX only, empty for all it supports.
+    """
+
+    model: bytes
+    nodes: Mapping[str, tuple[str, ...]]
+    title: str = "model"
+    explicit: bool = False
+    precision: Precision = "fp32"
+    profiles: tuple[Mapping[str, Span], ...] = ()
+    placement: Mapping[str, str] = field(default_factory=dict)
+    half: tuple[str, ...] = ()
+    obey: bool = False
+    calibration: str = ""
+    pools: Pools = field(default_factory=Pools)
+    formats: Mapping[str, Format] = field(default_factory=dict)
+    timing_cache: bytes = b""
+    version_compatible: bool = False
+    refit: bool = False
+    strip: bool = False
+    direct_io: bool = False
+    optimization_level: int | None = None
+    compute: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in (*self.placement, *self.half):
+            if name not in self.nodes:
+                raise self.refusal(f"no node {name!r}{nearest(name, self.nodes)}", "it is placed, or kept in float16")
+        for name, form in self.formats.items():
+            if form.layout not in LAYOUTS or form.dtype not in ("", *DTYPES):
+                known = ", ".join((*LAYOUTS, *DTYPES))
+                raise self.refusal(f"tensor {name!r} cannot be {form.layout} {form.dtype}".rstrip(), f"known: {known}")
+        if self.optimization_level is not None and not 0 <= self.optimization_level <= 5:
+            raise self.refusal(f"no optimisation level {self.optimization_level}", "levels are 0 to 5")
+        self._check_cores()
+
+    def _check_cores(self) -> None:
+        known = (GPU, "dla0", "dla1")
+        for name, accelerator in self.placement.items():
+            if accelerator not in known:
+                raise self.refusal(f"node {name!r} cannot be placed on {accelerator!r}", f"known: {', '.join(known)}")
+        cores = sorted({one for one in self.placement.values() if one != GPU})
+        if len(cores) > 1:
+            raise self.refusal("one engine cannot use two DLA cores", f"nodes are placed on {' and '.join(cores)}")
+        dynamic = [name for profile in self.profiles for name, span in profile.items() if not span.is_fixed]
+        if cores and dynamic:
+            raise self.refusal(
+                f"input {dynamic[0]!r} has several shapes in an engine with DLA layers", "a DLA takes one shape only"
+            )
+
+    @property
+    def dla_core(self) -> int | None:
+        """The DLA core that is used, or None."""
+        cores = {one for one in self.placement.values() if one != GPU}
+        return int(cores.pop().removeprefix("dla")) if cores else None
+
+    @property
+    def all_on_dla(self) -> bool:
+        """Whether every node is placed on the DLA."""
+        return all(self.placement.get(name, GPU) != GPU for name in self.nodes)
+
+    def refusal(self, what: str, why: str, fix: str = "") -> BuildError:
+        """A BuildError about this request."""
+        return BuildError(what, why=why, where=self.title, fix=fix)
+
+
+def request_of(model: Model, **options: Any) -> BuildRequest:
+    """The request for a model; ``options`` are fields of :class:`BuildRequest`.
+
+    Raises:
+        BuildError: an option names a node or a layout that is not there, or a node and a core that cannot be.
+        ModelError: the model is broken, or larger than one ONNX file can be.
+    """
+    nodes = read(model).nodes
+    explicit = any(node.op in ("QuantizeLinear", "DequantizeLinear") for node in nodes)
+    names = {node.name: node.outputs for node in nodes}
+    return BuildRequest(to_bytes(model), names, **{"title": str(model.path), "explicit": explicit, **options})

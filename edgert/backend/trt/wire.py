@@ -1,0 +1,128 @@
+"""A request and a result as files in a folder: JSON, and bytes as they are. Nothing in them is ever run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, get_args
+
+from edgert import errors
+from edgert.backend.trt.log import Kind, LogRecord
+from edgert.backend.trt.mapping import Layer
+from edgert.backend.trt.pool import Pools
+from edgert.backend.trt.request import BuildRequest, Format, Span
+from edgert.backend.trt.result import BuildResult
+from edgert.errors import BuildError, EdgertError
+
+_REQUEST, _RESULT, _ERROR = "request.json", "result.json", "error.json"
+_BYTES = {"model": "model.onnx", "timing_cache": "timing.in"}
+_MADE = {"plan": "plan.bin", "timing_cache": "timing.out"}
+
+
+def write_request(request: BuildRequest, folder: Path) -> None:
+    """Writes a request. Raises BuildError."""
+    for name, file in _BYTES.items():
+        _write(folder / file, getattr(request, name))
+    plain = {item.name: getattr(request, item.name) for item in fields(request) if item.name not in _BYTES}
+    plain["pools"] = asdict(request.pools)
+    plain["formats"] = {name: asdict(form) for name, form in request.formats.items()}
+    plain["profiles"] = [{name: asdict(span) for name, span in one.items()} for one in request.profiles]
+    plain |= {"placement": dict(request.placement), "nodes": dict(request.nodes)}
+    _write(folder / _REQUEST, json.dumps(plain).encode())
+
+
+def read_request(folder: Path) -> BuildRequest:
+    """Reads what :func:`write_request` wrote."""
+    plain = json.loads((folder / _REQUEST).read_text(encoding="utf-8"))
+    given = {name: (folder / file).read_bytes() for name, file in _BYTES.items()}
+    made = {
+        "nodes": {name: tuple(outputs) for name, outputs in plain["nodes"].items()},
+        "half": tuple(plain["half"]),
+        "compute": tuple(plain["compute"]),
+        "pools": Pools(**plain["pools"]),
+        "formats": {name: Format(**form) for name, form in plain["formats"].items()},
+        "profiles": tuple({name: _span(span) for name, span in one.items()} for one in plain["profiles"]),
+    }
+    return BuildRequest(**{**plain, **given, **made})
+
+
+def write_result(result: BuildResult, folder: Path) -> None:
+    """Writes a result; its JSON last, so that a folder that has it has all. Raises BuildError."""
+    for name, file in _MADE.items():
+        _write(folder / file, getattr(result, name))
+    plain = {
+        "log": [asdict(record) for record in result.log],
+        "layers": [asdict(layer) for layer in result.layers],
+        "refused": result.refused,
+        "inspector": result.inspector,
+        "library": result.library,
+        "seconds": result.seconds,
+    }
+    _write(folder / _RESULT, json.dumps(plain).encode())
+
+
+def read_result(folder: Path) -> BuildResult | None:
+    """Reads a result; None where the folder has none."""
+    path = folder / _RESULT
+    if not path.exists():
+        return None
+    plain = json.loads(path.read_text(encoding="utf-8"))
+    given = {name: (folder / file).read_bytes() for name, file in _MADE.items()}
+    made = {
+        "log": tuple(map(record_of, plain["log"])),
+        "layers": tuple(_layer(layer) for layer in plain["layers"]),
+        "refused": tuple(plain["refused"]),
+    }
+    return BuildResult(**{**plain, **given, **made})
+
+
+def write_error(error: EdgertError, folder: Path) -> None:
+    """Writes an error that edgert explains."""
+    _write(folder / _ERROR, json.dumps(_error_record(error)).encode())
+
+
+def read_error(folder: Path) -> EdgertError | None:
+    """Reads it as an error of the same class; None where there is none."""
+    path = folder / _ERROR
+    return _error(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+
+
+def record_of(plain: Mapping[str, str]) -> LogRecord:
+    """A log record from its JSON. Raises BuildError for a kind that there is not."""
+    if plain["kind"] not in get_args(Kind):
+        raise BuildError(f"no kind of log record {plain['kind']!r}", why="it was written by another edgert")
+    return LogRecord(plain["severity"], plain["text"], plain["kind"], plain["layer"])  # type: ignore[arg-type]
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise BuildError(
+            "there is no room for a build",
+            why=str(error),
+            where=str(path),
+            fix="free some space, or point TMPDIR at a folder that has some",
+        ) from error
+
+
+def _span(plain: Mapping[str, list[int]]) -> Span:
+    return Span(*(tuple(plain[name]) for name in ("least", "usual", "most")))
+
+
+def _layer(plain: Mapping[str, Any]) -> Layer:
+    return Layer(**{**plain, "inputs": tuple(plain["inputs"]), "outputs": tuple(plain["outputs"])})
+
+
+def _error_record(error: EdgertError) -> dict[str, Any]:
+    told = {name: getattr(error, name) for name in ("what", "why", "where", "fix")}
+    return {"class": type(error).__name__, **told, "others": [_error_record(one) for one in error.others]}
+
+
+def _error(plain: Mapping[str, Any]) -> EdgertError:
+    kind = getattr(errors, plain["class"], BuildError)
+    others = [_error(one) for one in plain["others"]]
+    made = kind(plain["what"], why=plain["why"], where=plain["where"], fix=plain["fix"], others=others)
+    return made if isinstance(made, EdgertError) else BuildError(plain["what"], why=plain["why"])
