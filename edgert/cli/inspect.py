@@ -44,6 +44,12 @@ def inspect(
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="With --dla: write the check as a page, too.")
     ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="With --dla: rewrite it as a build would; what that changes, proved.")
+    ] = False,
+    rewritten: Annotated[
+        Path | None, typer.Option("--rewritten", metavar="FILE", help="With --dla: write the rewritten model.")
+    ] = None,
     json: JsonOption = None,
     debug: DebugOption = False,
 ) -> None:
@@ -58,6 +64,8 @@ def inspect(
         edgert inspect detector.onnx --shape images=1x3x320x320 --shape images=1x3x640x640
 
         edgert inspect yolox_nano.onnx --dla --board orin-nx-16gb --html dla.html
+
+        edgert inspect yolox_nano.onnx --dla --board orin-nx-16gb --explain --rewritten for_dla.onnx
     """
     from rich.console import Console
 
@@ -66,7 +74,7 @@ def inspect(
     from edgert.graph import inspect as inspect_model
     from edgert.graph import load
 
-    asked = Asked(board, trt, precision, html)
+    asked = Asked(board, trt, precision, html, explain, rewritten)
     if not dla:
         asked.refuse()
     profiles = _profiles(shapes or [])

@@ -31,11 +31,14 @@ class Asked:
     tensorrt: str | None
     precision: str | None
     html: Path | None
+    explain: bool = False
+    rewritten: Path | None = None
 
     def refuse(self) -> None:
         """Says that these options need ``--dla``. Raises a usage error."""
         given = (("--board", self.board), ("--trt", self.tensorrt), ("--precision", self.precision))
-        for option, value in (*given, ("--html", self.html)):
+        more = (("--html", self.html), ("--explain", self.explain or None), ("--rewritten", self.rewritten))
+        for option, value in (*given, *more):
             if value is not None:
                 raise typer.BadParameter("it goes together with --dla", param_hint=option)
 
@@ -64,7 +67,12 @@ def tell(
     if asked.html is not None:
         save_survey(survey, loaded.path.name, board.title, asked.html)
         console.print(f"page written to {asked.html}", markup=False)
-    return {"board": board.name, "cores": board.dla.cores, **survey.to_json()}
+    told = {"board": board.name, "cores": board.dla.cores, **survey.to_json()}
+    if asked.explain or asked.rewritten is not None:
+        from edgert.cli.inspect_fit import explain
+
+        told["rewritten"] = explain(console, loaded, shapes, survey, asked.rewritten)
+    return told
 
 
 def survey_model(loaded: Model, shapes: Mapping[str, Sequence[int]], asked: Asked) -> tuple[Board, Survey]:

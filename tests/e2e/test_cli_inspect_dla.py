@@ -84,3 +84,21 @@ def test_no_board_named_on_a_machine_that_is_none(model: Path, tmp_path: Path) -
         pytest.skip("this machine has a device tree: it may be a Jetson")
     done = edgert("inspect", str(model), "--dla", cwd=tmp_path)
     assert done.returncode == 1 and "which board?" in done.stderr and "--board NAME" in done.stderr
+
+
+def test_explain_rewrites_proves_and_writes(model: Path, tmp_path: Path) -> None:
+    arguments = ("--dla", "--board", "orin-nx-16gb", "--shape", "x=1x3x32x32", "--explain")
+    done = edgert("inspect", str(model), *arguments, "--rewritten", "new.onnx", "--json", "r.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "max-pool, 1 ×" in done.stdout and "both were run" in done.stdout
+    told = json.loads((tmp_path / "r.json").read_text())["dla"]["rewritten"]
+    assert {change["rule"] for change in told["changes"]} >= {"max-pool"}
+    assert told["proof"]["runs"] == 1 and told["proof"]["error"] <= 1e-5 * max(told["proof"]["largest"], 1)
+    assert told["after"]["summary"]["no"] == 0
+    again = edgert("inspect", "new.onnx", "--dla", "--board", "orin-nx-16gb", "--explain", cwd=tmp_path)
+    assert again.returncode == 0 and "no rewrite applies" in again.stdout
+
+
+def test_explain_goes_with_dla_only(model: Path, tmp_path: Path) -> None:
+    done = edgert("inspect", str(model), "--explain", cwd=tmp_path)
+    assert done.returncode == 2 and "--explain" in done.stderr

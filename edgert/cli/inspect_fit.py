@@ -1,0 +1,109 @@
+"""``edgert inspect --dla --explain``: what rewrites bring onto a DLA, shown before and after."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from edgert.graph import Change, Model
+    from edgert.graph.fit import Cut, Proof
+    from edgert.graph.node import Graph
+    from edgert.place.capability import Survey
+
+
+def explain(
+    console: Console, loaded: Model, shapes: Mapping[str, Sequence[int]], before: Survey, save: Path | None
+) -> dict[str, Any]:
+    """Rewrites the model as a build would, prints what that changes, and returns it as plain data.
+
+    Original and rewritten model both run once on noise, and how far apart they are is told.
+
+    Args:
+        before: the survey of the model as it is.
+        save: where the rewritten model goes; None: nowhere.
+
+    Raises:
+        ModelError: a dimension other than the batch is open, or an operator has no equal in opset 17.
+    """
+    from edgert.cli.inspect_dla import show_changes
+    from edgert.graph.fit import fit_model, ready
+    from edgert.graph.node import read
+    from edgert.place.capability import compare, survey
+
+    begun = ready(loaded, shapes)
+    made, changes = fit_model(begun)
+    graph = read(made)
+    after = survey(graph, before.target)
+    rows = compare(before, after)
+    console.print("[bold]Rewritten for the DLA[/]")
+    show_changes(console, rows)
+    proof = _proof(begun, made) if changes else None
+    cut = _cut(graph, after)
+    _show(console, changes, proof, cut)
+    if save is not None:
+        _save(made, save)
+        console.print(f"rewritten model written to {save}", markup=False)
+    return {
+        "changes": [asdict(change) for change in changes],
+        "compared": [asdict(row) for row in rows],
+        "proof": None if proof is None else asdict(proof),
+        "cut": [str(spec) for spec in cut.tensors] if cut else [],
+        "after": after.to_json(),
+    }
+
+
+def _show(console: Console, changes: Sequence[Change], proof: Proof | None, cut: Cut | None) -> None:
+    from edgert.graph.fit import REWRITES
+
+    for name, count in Counter(change.rule for change in changes).items():
+        does = f": {REWRITES[name].does}" if name in REWRITES else ""
+        console.print(f"{name}, {count} ×{does}", markup=False)
+    if not changes:
+        console.print("no rewrite applies")
+    if proof is not None:
+        told = f"on noise its outputs differ by at most {proof.error:.2g}, of up to {proof.largest:.3g}"
+        console.print(f"both were run: {told}", markup=False)
+    if cut is not None and cut.tail is not None:
+        names = ", ".join(spec.name for spec in cut.tensors)
+        console.print(
+            f"{len(cut.body.nodes)} nodes can run as one piece; cut off behind {names}: {len(cut.tail.nodes)} nodes of "
+            "post-processing",
+            markup=False,
+        )
+
+
+def _proof(before: Model, after: Model) -> Proof:
+    import numpy as np
+
+    from edgert.backend.ort import Function
+    from edgert.graph.fit import prove
+    from edgert.graph.spec import inputs
+
+    random = np.random.default_rng(0)
+    feed = {}
+    for spec in inputs(before):
+        shape = tuple(dim for dim in spec.shape if isinstance(dim, int))
+        feed[spec.name] = random.standard_normal(shape, np.float32).astype(spec.dtype)
+    return prove(before, after, [feed], lambda model, feeds: list(Function(model)(feeds).values()))
+
+
+def _cut(graph: Graph, found: Survey) -> Cut | None:
+    """Where the network would be cut; None where nothing of it can run."""
+    from edgert.graph.fit import cut_head
+
+    allowed = found.allowed
+    return cut_head(graph, lambda node: node.name in allowed) if allowed else None
+
+
+def _save(model: Model, path: Path) -> None:
+    from edgert.artifact.atomic import replace_bytes
+    from edgert.graph import to_bytes
+
+    replace_bytes(path, to_bytes(model))
