@@ -8,15 +8,15 @@ from edgert.graph.node import Graph
 from edgert.place.partition import Part
 from edgert.place.profile import Profile, tensor_bytes
 
-_ROUNDS = 50  # each halves the error at least while nobody is slowed to twice its time; a bound for those that are
+_ROUNDS = 100  # far more than it takes to settle: each is the mean of the last and the next
 
 
 def period_ms(busy_ms: Mapping[str, float], contention: Mapping[str, float]) -> float:
     """Milliseconds between frames of accelerators that work on different frames at the same time.
 
-    The slowest one sets the pace. An accelerator takes ``contention`` times as long while all the others are busy, and
-    proportionally less while they are busy for a part of the time only; how busy they are depends on the pace, which is
-    found by iteration.
+    The slowest one sets the pace. An accelerator works at 1/``contention`` of its speed while all others are busy; when
+    they are busy for a part of the time only, it is slowed for that part. How busy they are depends on the pace, which
+    is found by iteration.
 
     Args:
         busy_ms: accelerator → how long a frame keeps it busy, alone on the machine.
@@ -24,11 +24,12 @@ def period_ms(busy_ms: Mapping[str, float], contention: Mapping[str, float]) -> 
     """
     period = max(busy_ms.values())
     slowed = dict(busy_ms)
-    others = max(1, len(contention) - 1)
     for _ in range(_ROUNDS):
-        share = {name: slowed.get(name, 0.0) / period for name in contention}
-        company = {name: sum(part for other, part in share.items() if other != name) / others for name in busy_ms}
-        slowed = {name: ms * (1 + (contention[name] - 1) * company[name]) for name, ms in busy_ms.items()}
+        share = {name: ms / period for name, ms in slowed.items()}
+        for name, ms in busy_ms.items():
+            company = sum(part for other, part in share.items() if other != name) / max(1, len(contention) - 1)
+            expected = ms / (1 - min(1.0, company) * (1 - 1 / contention[name]))
+            slowed[name] = (slowed[name] + expected) / 2
         period = max(slowed.values())
     return period
 

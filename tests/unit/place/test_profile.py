@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
@@ -138,6 +139,15 @@ def test_company_slows_as_much_as_it_is_busy() -> None:
     assert period_ms({"cpu0": 10.0, "cpu1": 10.0}, slow) == pytest.approx(20)
     assert period_ms({"cpu0": 10.0}, slow) == pytest.approx(10)
     period = period_ms({"cpu0": 10.0, "cpu1": 5.0}, slow)
-    busy = 5.0 * 2 / period  # cpu1 while cpu0 never rests
-    assert period == pytest.approx(10 * (1 + busy))
-    assert 10 < period < 20
+    busy = 5.0 * 2 / period  # cpu1 has company all the time, cpu0 while cpu1 is busy
+    assert period == pytest.approx(15) and busy / 2 + (1 - busy) == pytest.approx(10 / 15)
+
+
+def test_the_pace_is_that_of_two_cores_played_through() -> None:
+    """Step by step: each core works at full speed, or at that of one in company while the other is busy, too."""
+    random = np.random.default_rng(2)
+    for first, second, factor in random.uniform((1, 1, 1), (10, 10, 2.5), (30, 3)):
+        period = period_ms({"a": first, "b": second}, {"a": factor, "b": factor})
+        low, high = sorted((first, second))
+        # The shorter one has company from its start to its end; then the longer one goes on alone.
+        assert period == pytest.approx(low * factor + (high - low), rel=1e-3)
