@@ -145,10 +145,11 @@ class Search:
             placed = (preferring(network, order) for order in orders)
             yield from (self._column(index, assignment) for assignment in dict.fromkeys(placed) if assignment)
 
-    def cuts(self, price: Price, *, entry: float = 0.0) -> Iterator[Offer]:
+    def cuts(self, price: Price, *, entry: F64 | float = 0.0) -> Iterator[Offer]:
         """The best of every network on every two classes. ``entry``: paid for every tensor the second is handed."""
+        entries = np.broadcast_to(entry, len(self._networks))
         for able, cutter in self._cutters:
-            for index, found in zip(able, cutter.solve(price, entry=entry), strict=True):
+            for index, found in zip(able, cutter.solve(price, entry=entries[able]), strict=True):
                 yield Offer(Column(index, found.assignment, found.use), found.cost, found.cost - found.slack)
 
     def quick_cuts(self, price: Price, most_ms: float) -> Iterator[Offer]:

@@ -18,7 +18,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from edgert.place.arc import ENERGY, FIRST, REFORMAT, SECOND, SOURCE, TIME, TRAFFIC, Arc, Arcs
+from edgert.place.arc import ENERGY, ENTRIES, FIRST, REFORMAT, SECOND, SOURCE, TIME, TRAFFIC, Arc, Arcs
 from edgert.place.load import GPU, Price, Use
 from edgert.place.problem import Assignment, Network
 from edgert.place.solver import sink_side
@@ -79,16 +79,17 @@ class Cutter:
         self._lay_out()
         self._plain = [self._plainly([block.preferring(index) for block in blocks]) for index in (0, 1)]
 
-    def solve(self, price: Price, *, entry: float = 0.0, latency: F64 | float = 0.0) -> list[Found]:
+    def solve(self, price: Price, *, entry: F64 | float = 0.0, latency: F64 | float = 0.0) -> list[Found]:
         """A placement of each network.
 
         Args:
             price: of what runs take.
-            entry: also paid for every tensor that the second accelerator is handed.
-            latency: also paid per millisecond of a run, by each network its own, (networks,).
+            entry: also paid for every tensor that the second accelerator is handed, by all or by each, (networks,).
+            latency: also paid per millisecond of a run, likewise.
         """
-        own = np.broadcast_to(latency, len(self._units))[self._block]
-        worth = self._loads @ self._vector(price, entry) + self._loads[:, TIME] * own
+        worth = self._loads @ self._vector(price)
+        for column, added in ((ENTRIES, entry), (TIME, latency)):
+            worth += self._loads[:, column] * np.broadcast_to(added, len(self._units))[self._block]
         capacity, common = self._capacity(worth)
         plain = np.minimum(*(self._sums(worth[:, None] * paid)[:, 0] for paid in self._plain))
         scale = _SCALE / np.maximum(plain - common, 1e-200)
@@ -132,9 +133,9 @@ class Cutter:
             side[start : start + len(block)] = block
         return self._paid(self._complete(side))
 
-    def _vector(self, price: Price, entry: float) -> F64:
+    def _vector(self, price: Price) -> F64:
         busy = [price.busy.get(name, 0.0) for name in (*self._pair, GPU)]
-        return np.array([price.latency, price.energy, price.traffic, *busy, entry])
+        return np.array([price.latency, price.energy, price.traffic, *busy, 0.0])
 
     def _capacity(self, worth: F64) -> tuple[F64, F64]:
         """Of every cell, without what a unit costs on either side and what therefore need not flow; that, summed up."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from edgert.errors import PlacementError
-from edgert.place.column import Column, Resources, Search
+from edgert.place.column import Resources, Search
+from edgert.place.few import FewSegments
 from edgert.place.limit import Limits, engine_bytes
 from edgert.place.load import Load, loads
 from edgert.place.mix import Blend, Demand
@@ -16,14 +17,6 @@ from edgert.place.problem import Assignment, Network
 from edgert.place.program import Program
 
 _RARE = 1e-6  # an engine that runs a smaller share of its network's frames is not worth its memory
-_FEWER = (
-    0.01,
-    0.03,
-    0.1,
-    0.3,
-    1.0,
-    3.0,
-)  # price of a hand-over, in runs of the cheapest column, to find columns with few segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +143,11 @@ class Dealer:
 
     def _candidates(self, mixed: Blend) -> Iterator[tuple[int, Assignment]]:
         running = [column for column, runs in zip(mixed.columns, mixed.runs_hz, strict=True) if runs > 0]
-        found = running + list(Search(self._networks, self._resources).plain())
+        search = Search(self._networks, self._resources)
+        found = [*running, *search.plain()]
         if self._limits.loadables:
-            found += self._with_few_segments(mixed)
+            few = FewSegments(search, self._resources, self._wanted, self._limits, self._load)
+            found += few.columns(found, mixed.bound)
         for column in found:
             if self._limits.latency_ms is None or column.use.latency_ms <= self._limits.latency_ms * (1 + 1e-9):
                 classes = [members for members in self._resources.classes if len(members) > 1]
@@ -162,12 +157,6 @@ class Dealer:
                     for members, name in zip(used, chosen, strict=True):
                         names = _renamed(names, members[0], name)
                     yield column.network, names
-
-    def _with_few_segments(self, mixed: Blend) -> Iterator[Column]:
-        search, price = Search(self._networks, self._resources), self._resources.price(mixed.prices)
-        typical = sum(offer.cost for offer in search.cuts(price)) / len(self._networks)
-        for entry in _FEWER:
-            yield from (offer.column for offer in search.cuts(price, entry=entry * typical))
 
     def _limit(self, program: Program, engines: Mapping[tuple[int, Assignment], tuple[int, int, float]]) -> None:
         """Rows of every accelerator's time, of traffic, energy, memory and loadables."""

@@ -57,14 +57,14 @@ def figure(name: str, work: Callable[[], object], bar: float | None = None, roun
 
 def one_network() -> Iterator[Figure]:
     """Solvers that place one."""
-    large = random_network(1, 1000, skips=0.25)
+    large = random_network(1, 1000, skips=0.25, linked=True)
     yield figure("latency cut, 1,000 units", lambda: cut(large, *GPU_DLA, LATENCY), CUT_BAR_MS)
     line = chain_network(1, 1000)
     yield figure("chain, 1,000 units, 16 segments", lambda: best_chain(line, GPU_DLA, ENERGY, {"dla0": 16}), rounds=3)
-    middle = random_network(1, 400, skips=0.25)
+    middle = random_network(1, 400, skips=0.25, linked=True)
     yield figure("front of latency and energy, 400 units", lambda: front(middle, static_w=6.0), rounds=3)
     for units in (100, 400):
-        net = random_network(1, units, skips=0.25)
+        net = random_network(1, units, skips=0.25, linked=True)
         quick = Condition("latency", LATENCY, 1.25 * cut(net, *GPU_DLA, LATENCY).cost)
 
         def program(net: object = net, quick: Condition = quick) -> object:
@@ -78,7 +78,7 @@ def one_network() -> Iterator[Figure]:
 
 def many_networks() -> Iterator[Figure]:
     """Throughput."""
-    nets = [random_network(seed, 200, among=BOARD, skips=0.25, name=f"n{seed}") for seed in range(16)]
+    nets = [random_network(seed, 200, among=BOARD, skips=0.25, linked=True, name=f"n{seed}") for seed in range(16)]
     limits = Limits()
 
     def mix() -> object:
@@ -100,7 +100,10 @@ def many_networks() -> Iterator[Figure]:
 
 def playing() -> Iterator[Figure]:
     """A minute of four networks at 60 frames per second."""
-    nets = [random_network(seed, 20, among=BOARD, skips=0.25, name=f"n{seed}", rate_hz=60.0) for seed in range(4)]
+    nets = [
+        random_network(seed, 20, among=BOARD, skips=0.25, linked=True, name=f"n{seed}", rate_hz=60.0)
+        for seed in range(4)
+    ]
     lines = streams(nets, solve(nets, "throughput", Limits(loadables={"dla0": 16, "dla1": 16})))
     yield figure("a minute of 4 networks at 60 Hz played", lambda: play(lines, 60_000), PLAY_BAR_MS, rounds=3)
 

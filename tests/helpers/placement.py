@@ -27,15 +27,17 @@ def random_network(
     home: str = "gpu",
     name: str = "net",
     rate_hz: float | None = None,
+    linked: bool = False,
 ) -> Network:
     """A DAG with skips, tensors that several read, inputs and outputs.
 
     Units are log-normal, the DLAs 1.2 to 2.8 times slower than the GPU at a third of its energy, and cannot run some
-    (``forbidden``); handing over costs 20 to 90 µs. ``alike``: all DLAs are the same.
+    (``forbidden``); handing over costs 20 to 90 µs. ``alike``: all DLAs are the same. ``linked``: every unit is read by
+    the next, which makes one piece.
     """
     random = np.random.default_rng(seed)
     nodes = tuple(_unit(random, index, among, alike, forbidden) for index in range(units))
-    readers = _readers(random, units, skips)
+    readers = _readers(random, units, skips, linked)
     edges = tuple(_edge(random, index, read, among, alike) for index, read in enumerate(readers))
     others = random.integers(0, units, int(random.integers(0, 2))).tolist() if skips else []
     consumers = sorted({0, *others})
@@ -63,12 +65,12 @@ def _unit(random: np.random.Generator, index: int, among: Sequence[str], alike: 
     return Unit(f"u{index}", (f"n{index}",), costs, weight_bytes=int(random.integers(0, 1000)))
 
 
-def _readers(random: np.random.Generator, units: int, skips: float) -> list[list[int]]:
+def _readers(random: np.random.Generator, units: int, skips: float, linked: bool) -> list[list[int]]:
     """Who reads each unit: the next one mostly, later ones now and then; nobody reads the last."""
     readers: list[list[int]] = []
     for index in range(units):
         near = range(index + 1, min(index + 6, units))
-        chosen = {index + 1} if index + 1 < units and (not skips or random.random() < 0.85) else set()
+        chosen = {index + 1} if index + 1 < units and (linked or not skips or random.random() < 0.85) else set()
         chosen |= {reader for reader in near if random.random() < skips / 2}
         readers.append(sorted(chosen))
     return readers
