@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
+from itertools import accumulate
 
 from edgert.config.placement import PlacementConfig, ReplicateConfig
 from edgert.errors import PlacementError, nearest
@@ -46,7 +47,7 @@ def assign(graph: Graph, globs: Mapping[str, str], original: Collection[str]) ->
     names = [node.name for node in graph.nodes]
     for glob in globs:
         if not any(fnmatchcase(name, glob) for name in (*names, *original)):
-            raise _no_node(glob, [*names, *original])
+            raise _no_node(glob, [*original, *names])
     usual = next(iter(globs.values()))
     found = {name: [place for glob, place in globs.items() if fnmatchcase(name, glob)] for name in names}
     places = {name: (fits or [usual])[-1] for name, fits in found.items()}
@@ -80,11 +81,12 @@ def _no_accelerator(name: str, known: Collection[str]) -> PlacementError:
 
 
 def _no_node(glob: str, names: Collection[str]) -> PlacementError:
-    plain = glob.strip("*")
-    close = sorted({name for name in names if plain.casefold() in name.casefold()}) if plain else []
-    shown = ", ".join((close or list(dict.fromkeys(names)))[:5])
+    plain = glob.strip("*/")
+    inside = [name for name in dict.fromkeys(names) if plain and plain.casefold() in name.casefold()]
+    shown = ", ".join((inside or list(dict.fromkeys(names)))[:5])
+    scopes = dict.fromkeys(scope for name in names for scope in accumulate(name.strip("/").split("/"), "{}/{}".format))
     return PlacementError(
-        f"placement {glob!r} fits no node{nearest(plain, names)}",
-        why=f"{'nodes like it' if close else 'its nodes'}: {shown} …",
+        f"placement {glob!r} fits no node{nearest(plain, scopes)}",
+        why=f"{'nodes like it' if inside else 'its nodes'}: {shown} …",
         fix="globs know * ? and [abc], and mind upper and lower case; a viewer such as Netron shows the names",
     )

@@ -36,7 +36,7 @@ def test_what_no_glob_fits_goes_where_the_first_says() -> None:
 
 @pytest.mark.parametrize(
     ("glob", "says"),
-    [("/haed/cls", "'/head/cls'"), ("*NECK*", "/neck/conv"), ("/tail/*", "/backbone/conv")],
+    [("/haed/cls", "'head/cls'"), ("/haed/*", "'head'"), ("*NECK*", "/neck/conv"), ("/tail/*", "/backbone/conv")],
 )
 def test_a_glob_that_fits_nothing_names_nodes_like_it(glob: str, says: str) -> None:
     with pytest.raises(PlacementError) as caught:
