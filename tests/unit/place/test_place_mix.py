@@ -126,7 +126,7 @@ def test_never_worse_than_whole_networks(seed: int) -> None:
     for objective in ("latency", "energy"):
         limits = Limits(static_w=3.0)
         free = [random_network(seed + index, 12, among=BOARD, name=f"n{index}") for index in range(2)]
-        chosen = solve(free, objective, limits)  # type: ignore[arg-type]
+        chosen = solve(free, objective, limits)
         for name in BOARD:
             total = 0.0
             for net in free:
