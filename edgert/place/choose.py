@@ -21,7 +21,7 @@ from edgert.place.placement import Objective, Placed, Placement, asked, placed, 
 from edgert.place.problem import Assignment, Network
 from edgert.place.schedule import play
 
-_PLAYED_MS = 4000.0
+_PLAYED_MS, _PLAYED_RUNS = 4000.0, 200  # at most so long, and until every network has run so often
 _REST = 1 - 1e-7  # of what the rates leave, for networks without one
 
 
@@ -74,7 +74,9 @@ def _solve(networks: Sequence[Network], objective: Objective, limits: Limits, ti
 def _played(networks: Sequence[Network], placement: Placement, contention: Contention) -> float:
     """Frames against what is asked for, or latency against nothing, where accelerators do disturb one another."""
     frames = placement.objective == "throughput"
-    flows = play(streams(networks, placement, saturated=frames), _PLAYED_MS, contention).streams
+    slowest_hz = min(one.capacity_hz for one in placement.networks)
+    duration_ms = min(_PLAYED_MS, 1e3 * _PLAYED_RUNS / max(slowest_hz, 1e-9))
+    flows = play(streams(networks, placement, saturated=frames), duration_ms, contention).streams
     if not frames:
         return -sum(flow.p50_ms for flow in flows)
     pairs = zip(networks, flows, strict=True)

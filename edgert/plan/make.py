@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,6 +17,8 @@ from edgert.place.contention import Contention
 from edgert.place.cost.coefficients import Accuracy, Coefficients, coefficients
 from edgert.place.cost.network import network
 from edgert.place.cost.power import power
+from edgert.place.cost.unit import units
+from edgert.place.cost.work import Work
 from edgert.place.limit import Limits
 from edgert.place.placement import Placed, Placement, streams
 from edgert.place.problem import Network, Unit
@@ -27,7 +29,7 @@ from edgert.plan.row import BoardPlan, EngineRow, ModelRow, Objective, Plan, Row
 from edgert.plan.subject import Subject, overridden, subjects
 
 ALL = "all"
-_PLAYED_MS = 4000.0
+_PLAYED_RUNS = 120  # of the model that runs least, so that p99 means something
 _IN_FLIGHT = 4  # frames of one model, waiting and running, before a camera's next one is dropped
 
 Progress = Callable[[str, int, int], object]
@@ -161,6 +163,12 @@ class _BoardPlanner:
         release = self.tensorrt or USUAL_RELEASE[generation]
         return tuple(subject.survey(generation, release) for subject in self.subjects)
 
+    @cached_property
+    def works(self) -> tuple[Sequence[Work], ...]:
+        """The fused units of every model, which no power mode changes."""
+        pairs = zip(self.subjects, self.surveys, strict=True)
+        return tuple(units(subject.graph, _allowed(found)) for subject, found in pairs)
+
 
 class _Scene:
     """One power mode of one board."""
@@ -178,7 +186,7 @@ class _Scene:
             traffic_bytes_s=costs.contention.ceiling * bandwidth,
             loadables={f"dla{core}": MAX_LOADABLES for core in range(mode.dla_cores)},
         )
-        self._networks = tuple(map(self._network, planner.subjects, planner.surveys))
+        self._networks = tuple(map(self._network, planner.subjects, planner.surveys, planner.works))
 
     def choices(self) -> Iterator[tuple[str, tuple[Network, ...]]]:
         """Placements to compare: (name, networks with the accelerators it may use)."""
@@ -205,7 +213,9 @@ class _Scene:
         headroom = _headroom(networks, placement)
         rate_hz = frame_rate_hz(config)
         asked = [replace(one, in_flight=_IN_FLIGHT) for one in streams(networks, placement)]
-        flows = play(asked, _PLAYED_MS, self._contention).streams
+        slowest_hz = min(model.demand.rate_hz for model in planner.subjects)
+        duration_ms = 1e3 * _PLAYED_RUNS / slowest_hz
+        flows = play(asked, duration_ms, self._contention).streams
         models = tuple(
             _model(subject, network, one, (flow.p50_ms, flow.p99_ms))
             for subject, network, one, flow in zip(planner.subjects, networks, placement.networks, flows, strict=True)
@@ -226,9 +236,8 @@ class _Scene:
             mode_w=self._mode.watts,
         )
 
-    def _network(self, subject: Subject, found: Survey | None) -> Network:
+    def _network(self, subject: Subject, found: Survey | None, works: Sequence[Work]) -> Network:
         planner = self._planner
-        allowed = found.allowed if found else ()
         made = network(
             subject.demand.model,
             subject.graph,
@@ -236,10 +245,15 @@ class _Scene:
             self._mode,
             planner.costs,
             precision=subject.precision,
-            allowed=allowed,
+            allowed=_allowed(found),
             rate_hz=subject.demand.rate_hz,
+            works=works,
         )
         return overridden(made, subject, found)
+
+
+def _allowed(found: Survey | None) -> Collection[str]:
+    return found.allowed if found else ()
 
 
 def _is_dla(name: str) -> bool:
