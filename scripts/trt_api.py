@@ -7,8 +7,8 @@ The first argument is an installed module, or a binding's wheel for this Python 
 needs no TensorRT and no GPU: names are there as soon as it can be imported, and for that its libraries only have to
 exist, so empty ones are compiled (with gcc) that have the few functions it links to.
 
-One line per class, ``Class(Base): member member>Type``: a member of the base is not told again, ``>Type`` is the class
-that a method returns. ``enum Name: VALUE VALUE`` for enumerations, ``def name`` for functions.
+One line per class, ``Class(Base): property method() method()>Type``: a member of the base is not told again, ``>Type``
+is the class that a method returns. ``enum Name: VALUE VALUE`` for enumerations, ``def name`` for functions.
 """
 
 from __future__ import annotations
@@ -95,14 +95,16 @@ def class_line(name: str, kind: Any) -> str:
     inherited = "" if base.__module__ == "builtins" or base.__name__ == "pybind11_object" else f"({base.__name__})"
     known = set(dir(base)) if inherited else set()
     members = [member for member in sorted(dir(kind)) if not member.startswith("_") and member not in known]
-    return f"{name}{inherited}: {' '.join(member + returned(kind, member) for member in members)}"
+    return f"{name}{inherited}: {' '.join(told(kind, member) for member in members)}"
 
 
-def returned(kind: Any, member: str) -> str:
-    """The class a method returns, if its signature names one of the binding's own."""
-    text = (getattr(inspect.getattr_static(kind, member), "__doc__", None) or "").partition("\n")[0]
-    match = _RETURNS.search(text)
-    return f">{match[1]}" if match and match[1] != "None" else ""
+def told(kind: Any, member: str) -> str:
+    """A member: a method with the class it returns, if its signature names one of the binding's own."""
+    value = inspect.getattr_static(kind, member)
+    if isinstance(value, property) or not callable(getattr(kind, member)) or inspect.isclass(value):
+        return member
+    match = _RETURNS.search((getattr(value, "__doc__", None) or "").partition("\n")[0])
+    return f"{member}()>{match[1]}" if match and match[1] != "None" else f"{member}()"
 
 
 if __name__ == "__main__":

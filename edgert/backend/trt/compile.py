@@ -8,9 +8,10 @@ from dataclasses import replace
 
 from edgert.backend.trt.dialect import Dialect, dialect_of
 from edgert.backend.trt.library import Library
-from edgert.backend.trt.listen import logger_to, monitor_to
+from edgert.backend.trt.listen import logger_to
 from edgert.backend.trt.log import LogRecord, foreign_ends, tail
 from edgert.backend.trt.mapping import correspond, network_layers
+from edgert.backend.trt.monitor import monitor_to
 from edgert.backend.trt.network import add_profiles, parse, set_formats
 from edgert.backend.trt.place import check_core, place
 from edgert.backend.trt.request import BuildRequest
@@ -129,7 +130,7 @@ def _watch(trt: Trt, config: IBuilderConfig, step: Step) -> list[Progress]:
         cancelled.append(progress)
         return False
 
-    if hasattr(trt, "IProgressMonitor"):
+    if hasattr(config, "progress_monitor"):
         config.progress_monitor = monitor_to(trt, on)
     return cancelled
 

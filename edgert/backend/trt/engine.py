@@ -197,4 +197,5 @@ class TrtEngine:
         return inputs, outputs
 
     def _core(self) -> int | None:
-        return int(self._runtime.DLA_core) if self.loadables else None
+        runtime: Runtime = self._runtime
+        return int(runtime.DLA_core) if self.loadables else None

@@ -99,9 +99,8 @@ def _ends(network: INetworkDefinition) -> Iterator[ITensor]:
 def _error(error: ParserError, request: BuildRequest) -> BuildError:
     """Releases before 10.0 tell the node's position only."""
     names = tuple(request.nodes)
-    name, operator = "", ""
-    if hasattr(error, "node_name"):
-        name, operator = error.node_name(), error.node_operator()
+    name = error.node_name() if hasattr(error, "node_name") else ""
+    operator = error.node_operator() if hasattr(error, "node_operator") else ""
     position = error.node()
     name = name or (names[position] if 0 <= position < len(names) else "")
     subject = f"node {name!r}{f' ({operator})' if operator else ''}" if name else "the model"

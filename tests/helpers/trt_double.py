@@ -1,0 +1,332 @@
+"""A TensorRT that records how it is used, for machines that have none.
+
+It is made of the names that a version's binding has: whatever is not there is an AttributeError here too, a property
+cannot be called, and a subclass may override only what its base has. The numbers of its enumerations are not
+TensorRT's, so that code which keeps one fails. What methods give stands in :class:`Script`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tests.helpers.trt_api import Api, api
+
+WALKING = {"get_layer", "get_input", "get_output", "get_error", "get_tensor_name", "get_tensor_mode"}
+"""Calls that only look at something; they are not recorded."""
+
+
+class Value:
+    """A member of an enumeration."""
+
+    def __init__(self, name: str, number: int) -> None:
+        self.name, self.value = name, number
+
+    def __int__(self) -> int:
+        return self.value
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Enumeration:
+    """Its members by name; numbers go down from the count, unlike TensorRT's, which go up from 0."""
+
+    def __init__(self, members: Sequence[str]) -> None:
+        self.__members__ = {name: Value(name, len(members) - at) for at, name in enumerate(members)}
+
+    def __getattr__(self, name: str) -> Value:
+        try:
+            return self.__dict__["__members__"][name]  # type: ignore[no-any-return]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+@dataclass
+class FakeTensor:
+    name: str
+    shape: tuple[int, ...] = (1, 3, 8, 8)
+    dtype: str = "FLOAT"
+
+
+@dataclass
+class FakeLayer:
+    """A layer of the network that parsing gives: ``metadata`` is its node's, or empty for a helper."""
+
+    name: str
+    kind: str
+    node: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    dtype: str = "FLOAT"
+
+
+@dataclass
+class Script:
+    """What a double answers.
+
+    Attributes:
+        layers: the network after parsing.
+        inputs, outputs: its tensors.
+        errors: of the parser, as (node position, name, operator, text); parsing fails where there are any.
+        dla_cores: how many there are.
+        cannot: layers that no DLA runs.
+        plan: what building gives.
+        said: lines of the log while building, (severity, text).
+        steps: phases while building, (name, parent, steps).
+        accepts_cache: whether a timing cache fits.
+        core: the core a runtime says it has, whatever was set; None for what was set.
+        inspector: of the engine.
+        opens: whether a plan can be opened.
+        bound: of the engine, name → (shape, dtype, mode); a negative dimension is open.
+        strides: name → strides, where they are not those of a C-contiguous array.
+        vectors: name → (dimension, components).
+        compute: what running does with the arrays at the bound addresses, and the shapes that were set.
+        runs: whether a run succeeds.
+    """
+
+    layers: Sequence[FakeLayer] = ()
+    inputs: Sequence[FakeTensor] = ()
+    outputs: Sequence[FakeTensor] = ()
+    errors: Sequence[tuple[int, str, str, str]] = ()
+    dla_cores: int = 2
+    cannot: Sequence[str] = ()
+    plan: bytes | None = b"plan"
+    said: Sequence[tuple[str, str]] = ()
+    steps: Sequence[tuple[str, str | None, int]] = ()
+    accepts_cache: bool = True
+    core: int | None = None
+    inspector: str = ""
+    opens: bool = True
+    bound: dict[str, tuple[tuple[int, ...], str, str]] = field(default_factory=dict)
+    strides: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    vectors: dict[str, tuple[int, int]] = field(default_factory=dict)
+    compute: Callable[[dict[str, int], dict[str, tuple[int, ...]]], None] = lambda addresses, shapes: None
+    runs: bool = True
+
+
+class Double:
+    """The module. ``calls`` is what was done with it, a line each, such as ``IBuilderConfig.set_flag(FP16)``."""
+
+    def __init__(self, version: str, script: Script | None = None) -> None:
+        self._api: Api = api(version)
+        self._script = script or Script()
+        self.calls: list[str] = []
+        self.__name__ = self._api.module
+        self.__version__ = self._api.version
+        self._made: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._api:
+            raise AttributeError(f"{self.__name__} {self.__version__} has no {name!r}")
+        if name not in self._made:
+            self._made[name] = Enumeration(self._api.enums[name]) if name in self._api.enums else self._class(name)
+        return self._made[name]
+
+    def make(self, kind: str, **state: Any) -> Any:
+        """An object of a class, without recording that it was made."""
+        made = getattr(self, kind).__new__(getattr(self, kind))
+        object.__setattr__(made, "_state", state)
+        return made
+
+    def _class(self, name: str) -> type:
+        known = self._api.classes[name]
+        double, script = self, self._script
+
+        class Recorder:
+            def __init__(self, *args: Any) -> None:
+                object.__setattr__(self, "_state", {"logger": args[-1]} if args else {})
+                double.calls.append(f"{name}({shown(args)})")
+
+            def __init_subclass__(cls) -> None:
+                wrong = [item for item in vars(cls) if not item.startswith("_") and item not in known]
+                if wrong:
+                    raise AttributeError(f"{name} has no {wrong[0]!r} to override")
+
+            def __getattr__(self, item: str) -> Any:
+                if item.startswith("__"):
+                    raise AttributeError(item)
+                if item not in known:
+                    raise AttributeError(f"{name} of {double.__version__} has no {item!r}")
+                if item in known.properties:
+                    return property_of(double, script, self, name, item)
+                return lambda *args: call(double, script, self, name, item, args)
+
+            def __setattr__(self, item: str, value: Any) -> None:
+                if not item.startswith("_"):
+                    if item not in known.properties:
+                        raise AttributeError(f"{name} of {double.__version__} has no property {item!r}")
+                    owner = f"{name}[{self._state['name']}]" if "name" in self._state else name
+                    double.calls.append(f"{owner}.{item} = {shown((value,))}")
+                    self._state[item] = value
+                else:
+                    object.__setattr__(self, item, value)
+
+        Recorder.__name__ = Recorder.__qualname__ = name
+        return Recorder
+
+
+def shown(args: Sequence[Any]) -> str:
+    """Arguments as they stand in a recorded call."""
+    return ", ".join(_shown(one) for one in args)
+
+
+def _shown(one: Any) -> str:
+    if isinstance(one, (bytes, memoryview)):
+        return f"<{len(one)} bytes>"
+    state = getattr(one, "_state", None)
+    if isinstance(state, dict):
+        return str(state.get("name", type(one).__mro__[-2].__name__))
+    return repr(one)
+
+
+def property_of(double: Double, script: Script, owner: Any, kind: str, item: str) -> Any:
+    """The value of a property: what was set, or what the script says."""
+    if (kind, item) == ("Runtime", "DLA_core") and script.core is not None:
+        return script.core
+    if item in owner._state:
+        return owner._state[item]
+    fixed = {
+        ("Builder", "num_DLA_cores"): script.dla_cores,
+        ("Runtime", "num_DLA_cores"): script.dla_cores,
+        ("INetworkDefinition", "num_layers"): len(script.layers),
+        ("INetworkDefinition", "num_inputs"): len(script.inputs),
+        ("INetworkDefinition", "num_outputs"): len(script.outputs),
+        ("OnnxParser", "num_errors"): len(script.errors),
+        ("ICudaEngine", "num_io_tensors"): len(script.bound),
+        ("IBuilderConfig", "progress_monitor"): None,
+    }
+    if (kind, item) not in fixed:
+        raise AssertionError(f"the double has no value for {kind}.{item}")
+    return fixed[(kind, item)]
+
+
+def call(double: Double, script: Script, owner: Any, kind: str, item: str, args: tuple[Any, ...]) -> Any:
+    """Records a call and gives what the script says."""
+    if item not in WALKING and kind != "ParserError":
+        double.calls.append(f"{kind}.{item}({shown(args)})")
+    answer = ANSWERS.get((kind, item))
+    if answer is None:
+        return None
+    return answer(double, script, owner, *args)
+
+
+def _tensor(double: Double, one: FakeTensor) -> Any:
+    return double.make("ITensor", name=one.name, shape=one.shape, dtype=getattr(double.DataType, one.dtype))
+
+
+def _layer(double: Double, one: FakeLayer) -> Any:
+    state = {
+        "name": one.name,
+        "type": getattr(double.LayerType, one.kind),
+        "metadata": f"[ONNX Layer: {one.node}]" if one.node else "",
+        "num_inputs": len(one.inputs),
+        "num_outputs": len(one.outputs),
+    }
+    made = double.make("ILayer", **state)
+    made._state["fake"] = one
+    return made
+
+
+def _ends(double: Double, owner: Any, names: Sequence[str], index: int) -> Any:
+    return _tensor(double, FakeTensor(names[index], dtype=owner._state["fake"].dtype))
+
+
+def _build(double: Double, script: Script, builder: Any, network: Any, config: Any) -> bytes | None:
+    logger, monitor = builder._state["logger"], config._state.get("progress_monitor")
+    for severity, text in script.said:
+        logger.log(getattr(Enumeration(("INTERNAL_ERROR", "ERROR", "WARNING", "INFO", "VERBOSE")), severity), text)
+    for name, parent, steps in script.steps if monitor else ():
+        monitor.phase_start(name, parent, steps)
+        if not all(monitor.step_complete(name, step) for step in range(steps)):
+            return None
+        monitor.phase_finish(name)
+    return script.plan
+
+
+def _error(double: Double, script: Script, index: int) -> Any:
+    return double.make("ParserError", index=index)
+
+
+def _told(at: int) -> Callable[..., Any]:
+    return lambda double, script, owner: script.errors[owner._state["index"]][at]
+
+
+def _execute(double: Double, script: Script, context: Any, stream: int) -> bool:
+    script.compute(context._state["addresses"], context._state["shapes"])
+    return script.runs
+
+
+def _shape_of(script: Script, context: Any, name: str) -> tuple[int, ...]:
+    """Set for an input; an output's open first dimension follows the first input."""
+    shapes = context._state["shapes"]
+    shape = shapes.get(name) or script.bound[name][0]
+    first = next(iter(shapes.values()), (1,))[0]
+    follows = script.bound[name][2] == "OUTPUT" and len(shape) and shape[0] < 0
+    return (first, *shape[1:]) if follows else shape
+
+
+def _strides(script: Script, context: Any, name: str) -> tuple[int, ...]:
+    shape = _shape_of(script, context, name)
+    return script.strides.get(name) or tuple(int(np.prod(shape[dim + 1 :])) for dim in range(len(shape)))
+
+
+def _set(key: str) -> Callable[..., bool]:
+    def put(double: Double, script: Script, context: Any, name: str, value: Any) -> bool:
+        context._state[key][name] = tuple(value) if key == "shapes" else value
+        return True
+
+    return put
+
+
+ANSWERS: dict[tuple[str, str], Callable[..., Any]] = {
+    ("Builder", "create_builder_config"): lambda d, s, o: d.make("IBuilderConfig"),
+    ("Builder", "create_network"): lambda d, s, o, *flags: d.make("INetworkDefinition"),
+    ("Builder", "create_optimization_profile"): lambda d, s, o: d.make("IOptimizationProfile"),
+    ("Builder", "build_serialized_network"): _build,
+    ("OnnxParser", "parse"): lambda d, s, o, model: not s.errors,
+    ("OnnxParser", "get_error"): lambda d, s, o, index: _error(d, s, index),
+    ("ParserError", "node"): _told(0),
+    ("ParserError", "node_name"): _told(1),
+    ("ParserError", "node_operator"): _told(2),
+    ("ParserError", "desc"): _told(3),
+    ("INetworkDefinition", "get_layer"): lambda d, s, o, index: _layer(d, s.layers[index]),
+    ("INetworkDefinition", "get_input"): lambda d, s, o, index: _tensor(d, s.inputs[index]),
+    ("INetworkDefinition", "get_output"): lambda d, s, o, index: _tensor(d, s.outputs[index]),
+    ("ILayer", "get_input"): lambda d, s, o, index: _ends(d, o, o._state["fake"].inputs, index),
+    ("ILayer", "get_output"): lambda d, s, o, index: _ends(d, o, o._state["fake"].outputs, index),
+    ("IBuilderConfig", "can_run_on_DLA"): lambda d, s, o, layer: layer._state["name"] not in s.cannot,
+    ("IBuilderConfig", "create_timing_cache"): lambda d, s, o, content: d.make("ITimingCache", own=not content),
+    ("IBuilderConfig", "set_timing_cache"): lambda d, s, o, cache, ignore: s.accepts_cache or cache._state["own"],
+    ("IBuilderConfig", "get_timing_cache"): lambda d, s, o: d.make("ITimingCache"),
+    ("ITimingCache", "serialize"): lambda d, s, o: b"timings",
+    ("Runtime", "deserialize_cuda_engine"): lambda d, s, o, plan: d.make("ICudaEngine") if s.opens else None,
+    ("ICudaEngine", "create_engine_inspector"): lambda d, s, o: d.make("EngineInspector"),
+    ("ICudaEngine", "create_execution_context"): lambda d, s, o, *settings: d.make(
+        "IExecutionContext", addresses={}, shapes={}
+    ),
+    ("ICudaEngine", "create_runtime_config"): lambda d, s, o: d.make("IRuntimeConfig"),
+    ("ICudaEngine", "get_tensor_name"): lambda d, s, o, index: list(s.bound)[index],
+    ("ICudaEngine", "get_tensor_mode"): lambda d, s, o, name: getattr(d.TensorIOMode, s.bound[name][2]),
+    ("ICudaEngine", "get_tensor_dtype"): lambda d, s, o, name: getattr(d.DataType, s.bound[name][1]),
+    ("ICudaEngine", "get_tensor_shape"): lambda d, s, o, name: s.bound[name][0],
+    ("ICudaEngine", "get_tensor_location"): lambda d, s, o, name: d.TensorLocation.DEVICE,
+    ("ICudaEngine", "get_tensor_components_per_element"): lambda d, s, o, name, index: s.vectors.get(name, (-1, -1))[1],
+    ("ICudaEngine", "get_tensor_vectorized_dim"): lambda d, s, o, name, index: s.vectors.get(name, (-1, -1))[0],
+    ("IRuntimeConfig", "create_runtime_cache"): lambda d, s, o: d.make("IRuntimeCache"),
+    ("IRuntimeCache", "serialize"): lambda d, s, o: b"kernels",
+    ("EngineInspector", "get_engine_information"): lambda d, s, o, form: s.inspector,
+    ("IExecutionContext", "set_input_shape"): _set("shapes"),
+    ("IExecutionContext", "set_tensor_address"): _set("addresses"),
+    ("IExecutionContext", "get_tensor_shape"): lambda d, s, o, name: _shape_of(s, o, name),
+    ("IExecutionContext", "get_tensor_strides"): lambda d, s, o, name: _strides(s, o, name),
+    ("IExecutionContext", "infer_shapes"): lambda d, s, o: [
+        name for name, shape in o._state["shapes"].items() if min(shape, default=1) < 0
+    ],
+    ("IExecutionContext", "set_optimization_profile_async"): lambda d, s, o, index, stream: True,
+    ("IExecutionContext", "execute_async_v3"): _execute,
+}
+"""What methods give; every other one gives None."""
