@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 from edgert.errors import PlacementError
 from edgert.place.column import Resources, classed
 from edgert.place.contention import Contention, settle
 from edgert.place.cut import Found, cut
 from edgert.place.deal import Dealer
+from edgert.place.dominate import undominated
 from edgert.place.exact import Condition, exact, keeps, plain
 from edgert.place.limit import Limits, engine_bytes
 from edgert.place.load import Price, accelerators, loads, preferring
@@ -152,9 +152,9 @@ def _cheapest(
 ) -> tuple[float, float, Assignment]:
     """(cost, bound, assignment): by a cut if that keeps everything, else by an integer program."""
     network, price = question.network, question.price
-    pairs = [pair for pair in combinations(names, 2) if preferring(network, pair)] or [(names[0], names[0])]
-    if len(names) <= 2 and preferring(network, names):
-        found: Found = cut(network, *pairs[0], price)
+    best = undominated(network, names)
+    if len(best) <= 2 and preferring(network, best):
+        found: Found = cut(network, best[0], best[-1], price)
         if keeps(network, found.assignment, question.conditions, limits.loadables):
             simple = plain(network, names, price, question.conditions, limits.loadables)
             cost, assignment = min((found.cost, found.assignment), simple or (float("inf"), ()))

@@ -29,6 +29,7 @@ from edgert.plan.row import BoardPlan, EngineRow, ModelRow, Objective, Plan, Row
 from edgert.plan.subject import Subject, overridden, subjects
 
 ALL = "all"
+_SOLVE_S = 2.0  # for one placement that has to be searched for; the best by then is taken
 _PLAYED_RUNS = 120  # of the model that runs least, so that p99 means something
 _IN_FLIGHT = 4  # frames of one model, waiting and running, before a camera's next one is dropped
 
@@ -200,11 +201,13 @@ class _Scene:
         """The best by the objective that can be had within the budgets, or without them where none can."""
         objective = self._planner.objective
         try:
-            return solve(networks, objective, self._limits, contention=self._contention)
+            return solve(networks, objective, self._limits, contention=self._contention, time_limit_s=_SOLVE_S)
         except PlacementError:
             if objective == "throughput":
                 raise
-            return solve(networks, "throughput", self._limits, contention=self._contention)  # rates that cannot be kept
+            return solve(  # rates that cannot be kept
+                networks, "throughput", self._limits, contention=self._contention, time_limit_s=_SOLVE_S
+            )
 
     def row(self, name: str, networks: Sequence[Network], placement: Placement) -> Row:
         """The numbers of a placement."""

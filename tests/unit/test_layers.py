@@ -23,6 +23,7 @@ LAYERS = (  # from the ground up; a part may import itself and whatever stands l
     {"precision"},
     {"assemble"},
     {"engine", "int8", "pipeline", "plan", "validate", "doctor", "wiring"},
+    {"build"},
     {"bench"},
     {"cli"},
     {"__main__"},
@@ -51,6 +52,7 @@ DOORS = {
         "edgert/doctor/",
     ),
     "numpy": ("edgert/",),
+    "scipy": ("edgert/place/",),
     "openvino": ("edgert/backend/openvino.py",),
     "pycocotools": ("edgert/accuracy/coco.py",),
     "distributed": ("edgert/quantize/cluster.py",),
@@ -58,7 +60,7 @@ DOORS = {
     "tensorrt": ("edgert/backend/trt/",),
     "pycuda": ("edgert/memory/cuda.py",),
 }
-LAZY = {"onnx", "onnxruntime", "av", "gi", "openvino", "pycocotools", "distributed", "dask", "tensorrt", "pycuda"}
+LAZY = {"scipy", "onnx", "onnxruntime", "av", "gi", "openvino", "pycocotools", "distributed", "dask", "tensorrt", "pycuda"}
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("edgert/**/*.py"))
 
 
