@@ -13,6 +13,7 @@ import typer
 
 from edgert.cli.bench import bench
 from edgert.cli.boards import boards
+from edgert.cli.build import build
 from edgert.cli.calibrate import calibrate
 from edgert.cli.check import check
 from edgert.cli.doctor import doctor
@@ -36,7 +37,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # its help pages cost a third of a second of imports
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (run, plan, validate, schema, new, check, calibrate, quantize, doctor, inspect, boards, bench):
+for verb in (run, plan, build, validate, schema, new, check, calibrate, quantize, doctor, inspect, boards, bench):
     app.command()(verb)
 app.command("eval")(evaluate)  # a function of that name would hide Python's
 

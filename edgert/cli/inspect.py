@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def inspect(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="An ONNX file.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="An ONNX file, or a bundle of edgert build.")],
     shapes: Annotated[
         list[str] | None,
         typer.Option(
@@ -55,7 +55,7 @@ def inspect(
 ) -> None:
     """Say what an ONNX model takes, gives and costs; with --dla, what a DLA can run of it.
 
-    And which task its outputs look like.
+    And which task its outputs look like. Of a bundle: what it holds, after every digest in it was checked.
 
     Examples:
 
@@ -69,6 +69,7 @@ def inspect(
     """
     from rich.console import Console
 
+    from edgert.artifact.bundle import is_bundle
     from edgert.cli.inspect_dla import Asked, tell
     from edgert.cli.inspection import show, show_ops
     from edgert.graph import inspect as inspect_model
@@ -77,6 +78,9 @@ def inspect(
     asked = Asked(board, trt, precision, html, explain, rewritten)
     if not dla:
         asked.refuse()
+    if is_bundle(model):
+        _inspect_bundle(model, json, is_bare=not (shapes or ops or dla))
+        return
     profiles = _profiles(shapes or [])
     loaded = load(model)
     summary = inspect_model(loaded)
@@ -89,6 +93,18 @@ def inspect(
     told = {"dla": tell(console, loaded, profiles[0] if profiles else {}, asked)} if dla else {}
     if json is not None:
         write_json({**_plain(summary, counted, guesses), **told}, json)
+
+
+def _inspect_bundle(path: Path, json: Path | None, *, is_bare: bool) -> None:
+    from rich.console import Console
+
+    from edgert.cli.inspect_bundle import tell_bundle
+
+    if not is_bare:
+        raise typer.BadParameter(f"--shape, --ops and --dla are for ONNX files, and {path} is a bundle")
+    told = tell_bundle(Console(stderr=str(json) == "-", highlight=False), path)
+    if json is not None:
+        write_json(told, json)
 
 
 def _profiles(texts: list[str]) -> list[Profile]:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli.option import DebugOption, JsonOption, PipelineArgument, SetOption, pipeline_path, write_json
+from edgert.cli.option import DebugOption, JsonOption, SetOption, pipeline_path, write_json
+
+if TYPE_CHECKING:
+    from edgert.build import Unpacked
+    from edgert.config import PipelineFile
 
 
 def run(
-    pipeline: PipelineArgument,
+    pipeline: Annotated[
+        str,
+        typer.Argument(
+            metavar="PIPELINE", help="A pipeline file, a bundle of edgert build, or a shipped name, like hello."
+        ),
+    ],
     overrides: SetOption = None,
     duration: Annotated[
         float | None, typer.Option("--duration", metavar="SECONDS", help="Stop after so long.", min=0.1)
@@ -18,6 +30,9 @@ def run(
     json: JsonOption = None,
     plain: Annotated[bool, typer.Option("--plain", help="Plain lines instead of the live view.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only the summary.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Of a bundle: an error instead of an engine further down its chain.")
+    ] = False,
     debug: DebugOption = False,
 ) -> None:
     """Run a pipeline until its sources end, or Ctrl-C.
@@ -29,6 +44,8 @@ def run(
         edgert run hello
 
         edgert run pipeline.yaml --set stages.camera.source=clip.mp4
+
+        edgert run dock.edgert
     """
     from edgert.cli.live import show
     from edgert.cli.progress import FirstTimeBar
@@ -36,11 +53,48 @@ def run(
     from edgert.cli.summary import print_summary
     from edgert.pipeline import Pipeline
 
-    with FirstTimeBar(quiet) as bar:
-        pipe = Pipeline(pipeline_path(pipeline), overrides or (), bar=bar)
-    with pipe as running, stop_on_signal(running.stop):
-        show(running, duration_s=duration, plain=plain, quiet=quiet)
-        summary = running.summary()
-    print_summary(running.file, summary, to_stderr=str(json) == "-")
-    if json is not None:
-        write_json(summary.to_json(), json)
+    with ExitStack() as stack:
+        file, bundle = _opened(stack, pipeline_path(pipeline), overrides or (), strict)
+        with FirstTimeBar(quiet) as bar:
+            pipe = Pipeline(file, bar=bar)
+        with pipe as running, stop_on_signal(running.stop):
+            show(running, duration_s=duration, plain=plain, quiet=quiet)
+            summary = running.summary()
+        print_summary(running.file, summary, to_stderr=str(json) == "-")
+        if bundle is not None:
+            _tell_engine(bundle)
+        if json is not None:
+            write_json({**summary.to_json(), **_engine(bundle)}, json)
+
+
+def _opened(
+    stack: ExitStack, path: Path, overrides: Sequence[str], strict: bool
+) -> tuple[PipelineFile, Unpacked | None]:
+    """The pipeline, and the bundle that it comes out of, whose files are there until the stack is left."""
+    from edgert.artifact.bundle import is_bundle
+    from edgert.config import load_pipeline
+
+    if not is_bundle(path):
+        if strict:
+            raise typer.BadParameter(f"it is for bundles, and {path} is a pipeline file", param_hint="--strict")
+        return load_pipeline(path, overrides), None
+    from edgert.build import unpacked
+
+    bundle = stack.enter_context(unpacked(path, overrides, strict=strict))
+    _tell_engine(bundle)
+    return bundle.file, bundle
+
+
+def _tell_engine(bundle: Unpacked) -> None:
+    """Says which engine runs a bundle, and why those before it do not."""
+    for one in bundle.skipped:
+        typer.secho(str(one), fg="yellow", err=True)
+    typer.echo(f"bundle for {bundle.manifest.board}: runs with {bundle.engine}", err=True)
+
+
+def _engine(bundle: Unpacked | None) -> dict[str, object]:
+    """For the summary's JSON."""
+    if bundle is None:
+        return {}
+    skipped = [{"engine": one.engine, "why": one.why} for one in bundle.skipped]
+    return {"bundle": {"board": bundle.manifest.board, "engine": bundle.engine, "skipped": skipped}}

@@ -1,0 +1,41 @@
+"""The user's own code that a pipeline names, to be packed with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from edgert.config import PipelineConfig, PythonStage, PythonTask, SinkStage
+from edgert.errors import ArtifactError
+
+
+def code_files(config: PipelineConfig, directory: Path) -> dict[str, bytes]:
+    """Member → content: modules and packages that stand beside the pipeline file. Installed ones stay where they are.
+
+    Raises:
+        ArtifactError: a file cannot be read.
+    """
+    found = {}
+    for top in sorted({spec.partition(":")[0].partition(".")[0] for spec in _specs(config)}):
+        package = directory / top
+        files = sorted(package.rglob("*.py")) if package.is_dir() else [directory / f"{top}.py"]
+        for path in files:
+            if path.is_file():
+                found[path.relative_to(directory).as_posix()] = _content(path)
+    return found
+
+
+def _specs(config: PipelineConfig) -> Iterator[str]:
+    for stage in config.stages.values():
+        if isinstance(stage, (PythonStage, SinkStage)) and stage.python:
+            yield stage.python
+    for model in config.models.values():
+        if isinstance(model.task, PythonTask):
+            yield model.task.python
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"cannot read {str(path)!r}", why=str(error), fix="check its permissions") from error

@@ -1,0 +1,197 @@
+"""The steps from an ONNX file to the model that is quantised and compiled: load, shapes, rewrite."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.build.subject import MODEL, Subject, software
+from edgert.compiler import Product, Step
+from edgert.compiler.step import Report, to_json
+from edgert.errors import BuildError, ModelError
+
+if TYPE_CHECKING:
+    from edgert.graph.model import Model
+
+Array = npt.NDArray[Any]
+FACTS, CHANGES, PORTS = "facts.json", "changes.json", "ports.json"
+REWRITE_TOLERANCE = 1e-3
+"""A rewritten model's outputs may differ by so much of the largest: float32 sums in another order differ by some 1e-5,
+a rewrite that is wrong by far more."""
+_PROOFS = 2
+
+
+def load_step(subject: Subject) -> Step:
+    """Reads and checks the file. Promises a model whose inputs, outputs and digest are known."""
+    from edgert.graph.load import read_file
+
+    path = subject.config.onnx
+
+    def make(report: Report) -> Mapping[str, bytes]:
+        from edgert.graph import inspect, load
+        from edgert.quantize.prepare import is_quantised
+
+        model = load(path)
+        found = inspect(model)
+        facts = {
+            "digest": model.digest,
+            "opset": found.opset,
+            "nodes": found.nodes,
+            "is_quantised": is_quantised(model),
+            "is_static": all(spec.is_static for spec in found.inputs),
+        }
+        return {FACTS: to_json(facts)}
+
+    def promise(files: Mapping[str, bytes]) -> str:
+        facts = Product(files).json(FACTS)
+        return f"opset {facts['opset']}, {facts['nodes']} nodes"
+
+    try:
+        own = hashlib.sha256(read_file(path)).hexdigest()
+    except ModelError as error:
+        raise error.at(subject.where)  # noqa: B904 - the same error, with its place
+
+    def holds(product: Product) -> bool:
+        """Weights in files of their own are not in the file's digest."""
+        from edgert.graph.load import load
+
+        digest = product.json(FACTS)["digest"]
+        return bool(digest == own or digest == load(path).digest)
+
+    return Step("load", subject.name, 1, {"file": own, "software": software()}, make, promise, holds)
+
+
+def shapes_step(subject: Subject, loaded: Product) -> Step:
+    """Fixes open dimensions and folds what then is constant. Promises static shapes, unless profiles name several."""
+    facts = loaded.json(FACTS)
+    config = subject.config
+    sizes: dict[str, Any] = {"profiles": config.model_dump(mode="json", include={"profiles"})["profiles"]}
+    if not facts["is_static"]:
+        sizes |= {key: subject.seen()[key] for key in ("size", "layout", "color")}
+
+    def make(report: Report) -> Mapping[str, bytes]:
+        from edgert.graph import clean, load
+        from edgert.graph.fit import ready
+        from edgert.graph.model import to_bytes
+        from edgert.ready import default_profile
+
+        model = load(config.onnx)
+        if facts["is_quantised"] or not subject.is_one_size:
+            return {MODEL: to_bytes(clean(model)[0])}
+        shapes = next(iter((config.profiles or default_profile(model, config)).values()))
+        return {MODEL: to_bytes(ready(model, shapes))}
+
+    def promise(files: Mapping[str, bytes]) -> str:
+        from edgert.graph.spec import inputs
+
+        specs = inputs(subject.model(files[MODEL]))
+        shown = ", ".join(map(str, specs))
+        if not subject.is_one_size:
+            return f"{len(config.profiles)} profiles of {shown}"
+        for spec in specs:
+            if not spec.is_static:
+                raise ModelError(
+                    f"input {spec.name!r} has open dimensions: {spec}",
+                    why="a bundle holds a model at one size, or at those of its profiles",
+                    where=subject.where,
+                    fix="input: {size: WIDTHxHEIGHT}, or profiles",
+                )
+        return shown
+
+    return Step("shapes", subject.name, 1, [facts["digest"], sizes, software()], make, promise)
+
+
+def rewrite_step(subject: Subject, shaped: Product, is_quantised: bool) -> Step:
+    """Operators that a DLA has, and channels evened out where that is asked for. Promises the same outputs."""
+    config, int8 = subject.config, subject.precision == "int8" and not is_quantised
+    wanted = {
+        "fit": subject.target.uses_dla(config) and subject.is_one_size and not is_quantised,
+        "prepare": int8,
+        "equalize": int8 and config.quantize.equalize,
+    }
+
+    def make(report: Report) -> Mapping[str, bytes]:
+        from edgert.graph.fit import fit_model
+        from edgert.graph.model import to_bytes
+        from edgert.quantize.prepare import prepare
+        from edgert.quantize.recipe import equalized
+
+        model, changes = subject.model(shaped.files[MODEL]), []
+        if wanted["fit"]:
+            model, found = fit_model(model)
+            changes = [asdict(change) for change in found]
+        if wanted["prepare"]:
+            model = prepare(model)
+        if wanted["equalize"]:
+            model = equalized(model)
+        return {MODEL: to_bytes(model), CHANGES: to_json(changes), PORTS: to_json(_ports(model))}
+
+    def promise(files: Mapping[str, bytes]) -> str:
+        changes = len(Product(files).json(CHANGES))
+        if files[MODEL] == shaped.files[MODEL]:
+            return "nothing to do"
+        apart = _apart(subject, shaped.files[MODEL], files[MODEL])
+        return f"{changes} changes; outputs {apart:.1e} apart (at most {REWRITE_TOLERANCE:g})"
+
+    return Step("rewrite", subject.name, 1, [shaped.digest, wanted, software()], make, promise)
+
+
+def _ports(model: Model) -> dict[str, Any]:
+    """What goes in, what comes out, and the names of the nodes between."""
+    from edgert.graph.node import read
+
+    graph = read(model)
+    told = {
+        kind: [{"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)} for spec in specs]
+        for kind, specs in (("inputs", graph.inputs), ("outputs", graph.outputs))
+    }
+    return {**told, "nodes": [node.name for node in graph.nodes]}
+
+
+def _apart(subject: Subject, before: bytes, after: bytes) -> float:
+    """The relative distance of two models' outputs. Raises BuildError beyond the tolerance."""
+    from edgert.backend.ort import Function
+    from edgert.graph.fit import prove
+
+    first, second = subject.model(before), subject.model(after)
+    functions = {id(model): Function(model) for model in (first, second)}
+    found = prove(
+        first,
+        second,
+        random_feeds(subject, before, _PROOFS),
+        lambda model, feed: list(functions[id(model)](feed).values()),
+    )
+    if not found.relative <= REWRITE_TOLERANCE:
+        raise BuildError(
+            f"rewriting model {subject.name!r} changed what it computes",
+            why=f"outputs are {found.relative:.2g} of the largest apart, at most {REWRITE_TOLERANCE:g} is accepted",
+            where=subject.where,
+            fix="placement: gpu keeps the model from being rewritten for a DLA; please report the model",
+        )
+    return found.relative
+
+
+def random_feeds(subject: Subject, content: bytes, count: int) -> Iterator[Mapping[str, Array]]:
+    """Inputs that are the same every time: uniform over the range that the section's preprocessing yields.
+
+    Open dimensions have the sizes of the first profile.
+    """
+    from edgert.graph.spec import inputs
+
+    specs = inputs(subject.model(content))
+    profile = next(iter(subject.config.profiles.values()), {})
+    rng = np.random.default_rng(0)
+    mean, std = np.mean(subject.config.input.mean), np.mean(subject.config.input.std)
+    low, high = float((0 - mean) / std), float((255 - mean) / std)
+    for _ in range(count):
+        feeds = {}
+        for spec in specs:
+            shape = profile.get(spec.name) or tuple(dim if isinstance(dim, int) else 1 for dim in spec.shape)
+            values = rng.uniform(low, high, shape) if spec.dtype.startswith("float") else rng.integers(0, 2, shape)
+            feeds[spec.name] = np.asarray(values).astype(spec.dtype)
+        yield feeds

@@ -1,0 +1,154 @@
+"""The steps that place: which of a model a DLA can run, and what runs where on the board, with predicted costs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from edgert.build.precision_steps import kept_units, used_table
+from edgert.build.subject import MODEL, Subject
+from edgert.build.target import BuildTarget
+from edgert.compiler import Product, Step
+from edgert.compiler.step import Report, to_json
+from edgert.config import PipelineFile, SinkStage, SourceStage, StageConfig
+from edgert.errors import ConfigError, PlacementError
+from edgert.shipped import data_folder
+
+if TYPE_CHECKING:
+    from edgert.plan import ModelRow, Plan
+
+PLACEMENT, PLAN = "placement.json", "plan.json"
+
+
+def plan_step(file: PipelineFile, target: BuildTarget, digests: Mapping[str, str]) -> Step:
+    """Predicts the board's work for the whole pipeline and chooses a placement for every model.
+
+    Promises a place for every unit of every model that some stage runs.
+
+    Args:
+        digests: model → digest of its file.
+    """
+    models = {name: _planned(file, name, digest) for name, digest in digests.items()}
+    facts = {
+        "board": target.digest,
+        "mode": target.mode,
+        "tensorrt": target.tensorrt,
+        "costs": _costs(),
+        "models": models,
+        "stages": {name: _flow(stage) for name, stage in file.config.stages.items()},
+        "budgets": file.config.budgets.model_dump(mode="json"),
+    }
+
+    def make(report: Report) -> Mapping[str, bytes]:
+        from edgert.plan import plan
+        from edgert.plan.plain import to_json as plain
+
+        try:
+            made = plan(file, board=target.asked, mode=target.mode, tensorrt=target.tensorrt)
+        except (ConfigError, PlacementError) as error:
+            if not _is_unpredictable(error):
+                raise
+            report.note(f"nothing is predicted for {target.name} in {target.mode}: {error.why or error.what}")
+            return {PLAN: to_json(None), PLACEMENT: to_json({})}
+        if made.smallest is None:
+            report.note("no placement keeps every budget; the best of them is taken")
+        return {PLAN: to_json(plain(made)), PLACEMENT: to_json(_engines(made))}
+
+    def promise(files: Mapping[str, bytes]) -> str:
+        found = Product(files).json(PLAN)
+        return str(found["verdict"]) if found else "no prediction"
+
+    return Step("place", "", 1, facts, make, promise)
+
+
+def survey_step(subject: Subject, rewritten: Product, quantised: Product | None, calibrated: Product | None) -> Step:
+    """Asks the DLA's rules about every node. Promises a verdict with its rule and reason for each."""
+    target = subject.target
+    assert target.board is not None  # asked by the caller
+    generation = target.board.dla.generation
+    facts = [rewritten.digest, generation, target.tensorrt, subject.precision]
+    facts += [product.digest for product in (quantised, calibrated) if product is not None]
+
+    def make(report: Report) -> Mapping[str, bytes]:
+        from edgert.compiler.lower import scales_of
+        from edgert.graph.node import read
+        from edgert.place.capability import survey, target_of
+
+        model = subject.model(rewritten.files[MODEL])
+        graph, scaled = read(model), None
+        if quantised is not None and calibrated is not None:
+            table = used_table(calibrated, quantised, model)
+            scaled = scales_of(graph, table, kept_units(model, quantised))
+        found = survey(graph, target_of(generation, target.tensorrt, subject.precision), scaled).to_json()
+        told = {key: found[key] for key in ("target", "summary", "fits_core", "fixes", "segments", "nodes")}
+        return {PLACEMENT: to_json(told)}
+
+    def promise(files: Mapping[str, bytes]) -> str:
+        found = Product(files).json(PLACEMENT)["summary"]
+        return f"DLA: {found['yes']} nodes yes, {found['verify']} to verify, {found['no']} no"
+
+    return Step("survey", subject.name, 1, facts, make, promise)
+
+
+def placement_of(subject: Subject, planned: Product | None, surveyed: Product | None, nodes: Collection[str]) -> bytes:
+    """``placement.json`` of a model: what was asked, what was chosen, and why a DLA can or cannot run each node.
+
+    Args:
+        nodes: names of the nodes of the model that is compiled; others, which the planner saw before they were folded,
+            are left out.
+    """
+    asked = subject.config.model_dump(mode="json", include={"placement"})["placement"]
+    engines = planned.json(PLACEMENT).get(subject.name, []) if planned is not None else []
+    for engine in engines:
+        engine["nodes"] = {node: place for node, place in engine["nodes"].items() if node in nodes}
+    dla = surveyed.json(PLACEMENT) if surveyed is not None else None
+    return to_json({"asked": asked, "engines": engines, "dla": dla})
+
+
+def _engines(made: Plan) -> dict[str, Any]:
+    """Model → its engines in the chosen row."""
+    (board,) = made.boards
+    row = board.rows[board.chosen if board.chosen is not None else 0]
+    return {model.name: [_engine(model, number) for number in range(len(model.engines))] for model in row.models}
+
+
+def _engine(model: ModelRow, number: int) -> dict[str, Any]:
+    """One engine: its part of the frames, where each node runs, and what that is predicted to cost."""
+    engine = model.engines[number]
+    placed = list(zip(model.network.units, engine.assignment, strict=True))
+    times = [unit.costs[where].time_ms for unit, where in placed]
+    return {
+        "share": engine.share,
+        "accelerators": list(engine.accelerators),
+        "nodes": {node: where for unit, where in placed for node in unit.nodes},
+        "predicted": {"units_ms": sum(times), "latency_ms": model.latency_ms, "p99_ms": model.p99_ms},
+    }
+
+
+def _planned(file: PipelineFile, name: str, digest: str) -> list[Any]:
+    config = file.config.models[name]
+    seen = config.model_dump(mode="json", include={"profiles", "precision", "placement", "input"})
+    return [digest, seen, config.calibrate is not None]
+
+
+def _flow(stage: StageConfig) -> dict[str, Any]:
+    """What of a stage decides how often models run."""
+    if isinstance(stage, SourceStage):
+        return {"fps": stage.fps}
+    if isinstance(stage, SinkStage):
+        return {"inputs": list(stage.inputs)}
+    return stage.model_dump(mode="json")
+
+
+def _costs() -> str:
+    """Digest of the cost model's coefficients."""
+    found = hashlib.sha256()
+    for path in sorted(data_folder("configs").glob("costs/*.yaml")):
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def _is_unpredictable(error: ConfigError | PlacementError) -> bool:
+    """Whether what is missing is knowledge of the board, rather than something in the pipeline file."""
+    return error.what == "clocks unknown"

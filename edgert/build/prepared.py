@@ -1,0 +1,151 @@
+"""One model through all its steps, and what of it goes into the bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from edgert.artifact.manifest import ModelEntry, TensorEntry
+from edgert.build.model_steps import CHANGES, FACTS, PORTS, load_step, rewrite_step, shapes_step
+from edgert.build.place_step import placement_of, survey_step
+from edgert.build.precision_steps import (
+    CACHE,
+    EVIDENCE,
+    EXCEPTIONS,
+    KEPT,
+    RANGES,
+    Form,
+    calibrate_step,
+    half_step,
+    lower_step,
+    quantise_step,
+)
+from edgert.build.subject import MODEL, Subject
+from edgert.build.verify_step import verify_step
+from edgert.compiler import Product
+from edgert.compiler.build import Runner
+from edgert.compiler.lower import takes_cache
+from edgert.compiler.step import to_json
+from edgert.errors import ArtifactError
+
+FLOAT, FP16, ORT = "float", "fp16", "ort"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model, made ready.
+
+    Attributes:
+        subject: which.
+        digest: of its file.
+        forms: who is to run it → the step that made its form; ``float`` is always there.
+        files: what else there is → its content.
+        verified: how far the forms are from the reference.
+    """
+
+    subject: Subject
+    digest: str
+    forms: Mapping[str, Product]
+    verified: Product
+    surveyed: Product | None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def host(self) -> str:
+        """The form that ONNX Runtime runs."""
+        return next(name for name in (ORT, FP16, FLOAT) if name in self.forms)
+
+
+def prepare(subject: Subject, runner: Runner) -> Prepared:
+    """Does a model's steps, those of the cache excepted. Raises EdgertError, with the model's place in the file."""
+    loaded = runner.do(load_step(subject))
+    facts = loaded.json(FACTS)
+    shaped = runner.do(shapes_step(subject, loaded))
+    rewritten = runner.do(rewrite_step(subject, shaped, facts["is_quantised"]))
+    forms: dict[str, Product] = {FLOAT: rewritten}
+    files = {"changes": rewritten.files[CHANGES]}
+    precision = "as it is" if facts["is_quantised"] else subject.precision
+    calibrated = None
+    if precision == "int8":
+        calibrated = runner.do(calibrate_step(subject, rewritten))
+        for form in _int8_forms(subject):
+            forms[form] = runner.do(quantise_step(subject, form, rewritten, calibrated))
+        files |= _int8_files(forms, calibrated)
+    elif precision == "fp16":
+        forms[FP16] = runner.do(half_step(subject, rewritten))
+        files["kept"] = forms[FP16].files[KEPT]
+    surveyed = None
+    if subject.target.uses_dla(subject.config) and subject.is_one_size:
+        surveyed = runner.do(survey_step(subject, rewritten, forms.get("dla"), calibrated))
+        if calibrated is not None and takes_cache(subject.target.tensorrt):
+            lowered = runner.do(lower_step(subject, rewritten, calibrated, forms["dla"]))
+            files |= {"cache": lowered.files[CACHE], "exceptions": lowered.files[EXCEPTIONS]}
+    verified = runner.do(verify_step(subject, shaped, forms, subject.config.accuracy is not None))
+    files["evidence"] = _evidence(forms, verified)
+    if subject.config.task.labels is not None:
+        files["labels"] = _labels(subject)
+    return Prepared(subject, facts["digest"], forms, verified, surveyed, files)
+
+
+def _int8_forms(subject: Subject) -> tuple[Form, ...]:
+    if subject.target.board is None:
+        return ("ort",)
+    return ("ort", "gpu", "dla") if subject.target.uses_dla(subject.config) else ("ort", "gpu")
+
+
+def _int8_files(forms: Mapping[str, Product], calibrated: Product) -> dict[str, bytes]:
+    kept = {name: form.json(KEPT) for name, form in forms.items() if KEPT in form.files}
+    return {"ranges": calibrated.files[RANGES], "kept": to_json(kept)}
+
+
+def _evidence(forms: Mapping[str, Product], verified: Product) -> bytes:
+    """Accuracy, noise per tensor, and the distance from the reference, form by form."""
+    found = verified.json(EVIDENCE)
+    for name, form in forms.items():
+        if EVIDENCE in form.files:
+            found["forms"][name] |= form.json(EVIDENCE)
+    return to_json(found)
+
+
+def _labels(subject: Subject) -> bytes:
+    path = subject.config.task.labels
+    assert path is not None  # asked by the caller
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"cannot read labels {str(path)!r}", why=str(error), where=subject.where) from error
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A model's part of a bundle."""
+
+    entry: ModelEntry
+    members: Mapping[str, bytes]
+
+
+_ENDINGS = {"cache": "calibration.cache", "labels": "labels.txt"}
+
+
+def packed(model: Prepared, planned: Product | None) -> Packed:
+    """The members of a model and its entry in the manifest."""
+    subject = model.subject
+    base = f"models/{subject.name}"
+    forms = {name: f"{base}/{'model' if name == FLOAT else name}.onnx" for name in model.forms}
+    ports = model.forms[FLOAT].json(PORTS)
+    content = dict(model.files)
+    if subject.target.board is not None:
+        content["placement"] = placement_of(subject, planned, model.surveyed, set(ports["nodes"]))
+    files = {kind: f"{base}/{_ENDINGS.get(kind, f'{kind}.json')}" for kind in content}
+
+    made = ModelEntry(
+        source=subject.config.onnx.name,
+        digest=model.digest,
+        precision=subject.precision,
+        inputs=[TensorEntry(**port) for port in ports["inputs"]],
+        outputs=[TensorEntry(**port) for port in ports["outputs"]],
+        forms=forms,
+        files=files,
+    )
+    members = {path: model.forms[name].files[MODEL] for name, path in forms.items()}
+    return Packed(made, {**members, **{path: content[kind] for kind, path in files.items()}})

@@ -1,0 +1,115 @@
+"""One model of a pipeline on its way into a bundle, and what its steps share."""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgert.build.target import BuildTarget, precision_of
+from edgert.config import ModelConfig
+
+if TYPE_CHECKING:
+    from edgert.album import Album
+    from edgert.graph.model import Model
+
+MODEL = "model.onnx"
+SCENE = "synthetic:conveyor"
+"""Pictures to compare models on where the section names none."""
+FEW = 4
+"""Pictures that are enough to compare outputs on."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model's section and where it stands.
+
+    Attributes:
+        name: in the pipeline file.
+        config: its section.
+        where: its place, for errors.
+        directory: of the pipeline file.
+        target: what it is built for.
+        state: folder for what interrupted steps go on from.
+        stop: ends a step that looks at it.
+    """
+
+    name: str
+    config: ModelConfig
+    where: str
+    directory: Path
+    target: BuildTarget
+    state: Path
+    stop: threading.Event
+
+    @property
+    def precision(self) -> str:
+        """``fp32``, ``fp16`` or ``int8``."""
+        return precision_of(self.config, self.target)
+
+    @property
+    def is_one_size(self) -> bool:
+        """Whether its shapes are made static."""
+        return len(self.config.profiles) <= 1
+
+    @cached_property
+    def pictures(self) -> str:
+        """Digest of the calibration pictures; empty where there are none."""
+        return self.album.digest() if self.config.calibrate is not None else ""
+
+    @cached_property
+    def album(self) -> Album:
+        """The calibration pictures; a few of a synthetic scene where none are named. Raises ConfigError."""
+        from edgert.album import open_album
+
+        asked = self.config.calibrate
+        if asked is None:
+            return open_album(SCENE, limit=FEW)
+        return open_album(asked.images, limit=asked.limit, where=self.where)
+
+    def seen(self) -> dict[str, Any]:
+        """The section ``input:`` as plain data."""
+        return self.config.input.model_dump(mode="json")
+
+    def model(self, content: bytes) -> Model:
+        """ONNX bytes as a model, under the name of the file that it was made from. Raises ModelError."""
+        return model_of(content, self.config.onnx)
+
+
+def model_of(content: bytes, path: Path) -> Model:
+    """ONNX bytes as a model; ``path`` is what messages call it. Raises ModelError."""
+    from edgert.graph.load import load
+    from edgert.graph.model import Model
+
+    with as_files({MODEL: content}) as folder:
+        loaded = load(folder / MODEL)
+    return Model(loaded.proto, path, loaded.digest)
+
+
+@contextmanager
+def as_files(files: Mapping[str, bytes]) -> Iterator[Path]:
+    """A folder that holds them, gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="edgert-") as name:
+        for file, content in files.items():
+            (Path(name) / file).write_bytes(content)
+        yield Path(name)
+
+
+@lru_cache(maxsize=1)
+def software() -> dict[str, str]:
+    """What computes: numbers may differ in their last digits from one release or processor family to another."""
+    return {name: _version(name) for name in ("numpy", "onnx", "onnxruntime")} | {"machine": platform.machine()}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # onnxruntime has other names with a GPU; a step that needs it will say so
+        return ""

@@ -1,0 +1,115 @@
+"""The step that runs every form beside the reference, and holds it to a stated tolerance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from edgert.build.model_steps import Array, random_feeds
+from edgert.build.precision_steps import EVIDENCE
+from edgert.build.subject import FEW, MODEL, Subject, software
+from edgert.compiler import Product, Step
+from edgert.compiler.step import Report, to_json
+from edgert.errors import BuildError
+
+TOLERANCE: Mapping[str, float] = {"float": 1e-3, "fp16": 2e-2, "ort": 0.3, "gpu": 0.3, "dla": 0.3}
+"""Form → how far its outputs may be from the reference: the root of the mean squared difference over that of the
+reference, over all outputs and pictures. Of INT8 10 dB of signal to noise are asked: networks that keep their accuracy
+have 15 to 35, and what was wired wrong or saturates has none. It is a check of the build, not of accuracy, which
+``accuracy:`` holds to labels."""
+
+
+def verify_step(subject: Subject, shaped: Product, forms: Mapping[str, Product], judged: bool) -> Step:
+    """Promises outputs within :data:`TOLERANCE` of the reference, the model as it was before any rewriting.
+
+    Args:
+        shaped: the reference.
+        forms: who is to run it → the form.
+        judged: whether labels decide instead; then what is beyond the tolerance is only told.
+    """
+    parts = {name: form.digest for name, form in forms.items()}
+    facts = [shaped.digest, parts, subject.pictures, subject.seen(), dict(TOLERANCE), judged, software()]
+
+    def make(report: Report) -> Mapping[str, bytes]:
+        feeds = list(_feeds(subject, shaped.files[MODEL]))
+        wanted = _outputs(subject, shaped.files[MODEL], feeds, fused=True)
+        found = {}
+        for name, form in forms.items():
+            fused = name in ("float", "fp16", "ort")  # TensorRT's forms: every Q/DQ pair as the standard says
+            made = _outputs(subject, form.files[MODEL], feeds, fused)
+            found[name] = {"tolerance": TOLERANCE[name], **_distance(wanted, made)}
+        return {EVIDENCE: to_json({"pictures": len(feeds), "forms": found})}
+
+    def promise(files: Mapping[str, bytes]) -> str:
+        told = []
+        for name, row in Product(files).json(EVIDENCE)["forms"].items():
+            error = row["relative_error"]
+            if not judged and (error is None or error > TOLERANCE[name]):
+                raise _too_far(subject, name, error)
+            told.append(f"{name} {error:.2g}" if error is not None else f"{name} not finite")
+        return "relative error " + ", ".join(told)
+
+    return Step("verify", subject.name, 1, facts, make, promise)
+
+
+def _feeds(subject: Subject, reference: bytes) -> Iterator[Mapping[str, Array]]:
+    """A few pictures as the pipeline would feed them; numbers for a model that takes something else."""
+    from edgert.feed import feed_of
+    from edgert.graph.spec import inputs
+
+    model = subject.model(reference)
+    specs = inputs(model)
+    if len(specs) != 1 or len(specs[0].shape) != 4:
+        yield from random_feeds(subject, reference, FEW)
+        return
+    feed = feed_of(subject.album, model, subject.config)
+    for index in range(min(FEW, len(feed))):
+        yield feed.feeds(index)
+
+
+def _outputs(
+    subject: Subject, content: bytes, feeds: Sequence[Mapping[str, Array]], fused: bool
+) -> list[Mapping[str, Array]]:
+    from edgert.backend.ort import Function
+
+    function = Function(subject.model(content), fused=fused)
+    return [function(feed) for feed in feeds]
+
+
+def _distance(wanted: Sequence[Mapping[str, Array]], made: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
+    """Relative error over everything and output by output; None where numbers are not finite or shapes differ."""
+    sums = {
+        name: [_sums(one[name], other.get(name)) for one, other in zip(wanted, made, strict=True)] for name in wanted[0]
+    }
+    outputs = {name: _relative([sum(part) for part in zip(*pairs, strict=True)]) for name, pairs in sums.items()}
+    everything = [sum(part) for part in zip(*(pair for pairs in sums.values() for pair in pairs), strict=True)]
+    return {"relative_error": _relative(everything), "outputs": outputs}
+
+
+def _sums(wanted: Array, made: Array | None) -> tuple[float, float]:
+    """Σ x² and Σ (x - y)² over what is finite in the reference."""
+    if made is None or made.shape != wanted.shape:
+        return 0.0, math.inf
+    known = np.isfinite(wanted)
+    first, second = wanted[known].astype(np.float64), made[known].astype(np.float64)
+    return float(np.square(first).sum()), float(np.square(first - second).sum())
+
+
+def _relative(sums: Sequence[float]) -> float | None:
+    signal, noise = sums
+    error = math.sqrt(noise / signal) if signal else math.sqrt(noise)
+    return float(f"{error:.6g}") if math.isfinite(error) else None
+
+
+def _too_far(subject: Subject, form: str, error: float | None) -> BuildError:
+    return BuildError(
+        f"the {form} form of model {subject.name!r} does not compute what the model does",
+        why=f"relative error {'that is not finite' if error is None else f'{error:.2g}'}, "
+        f"at most {TOLERANCE[form]:g} is accepted",
+        where=subject.where,
+        fix="calibrate on pictures like those it will see; name layers in quantize: {keep: …}; or set accuracy: with "
+        "labels, which then decide",
+    )

@@ -1,0 +1,70 @@
+"""A build as it goes on: a line for every step that ended, and a bar for the one that counts."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from edgert.compiler import Event, Tell
+
+_MARKS = {
+    "done": "[green]✓[/]",
+    "cached": "[dim]=[/]",
+    "damaged": "[yellow]![/]",
+    "skipped": "[yellow]–[/]",
+    "failed": "[red]✗[/]",
+}
+
+
+class BuildProgress:
+    """A context that gives what is to be told of events; they may come from several threads."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+
+        self._console = Console(stderr=True, highlight=False)
+        text = TextColumn("{task.description}")
+        columns = (SpinnerColumn(), text, BarColumn(bar_width=20), MofNCompleteColumn())
+        self._bar = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
+        self._tasks: dict[tuple[str, str], TaskID] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Tell:
+        self._bar.start()
+        return self._tell
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def _tell(self, event: Event) -> None:
+        with self._lock:
+            if event.state == "started":
+                self._start(event)
+            elif event.state == "progress":
+                self._bar.update(self._tasks[event.step, event.subject], completed=event.done, total=event.total)
+            elif event.state == "note":
+                self._print(event, "[dim]·[/]")
+            else:
+                self._end(event)
+
+    def _start(self, event: Event) -> None:
+        name = f"{event.subject} {event.step}".strip()
+        self._tasks[event.step, event.subject] = self._bar.add_task(name, total=None)
+
+    def _end(self, event: Event) -> None:
+        if event.state != "damaged":
+            task = self._tasks.pop((event.step, event.subject), None)
+            if task is not None:
+                self._bar.remove_task(task)
+        self._print(event, _MARKS[event.state])
+
+    def _print(self, event: Event, mark: str) -> None:
+        from rich.markup import escape
+
+        took = f"{event.seconds:6.2f} s" if event.state in ("done", "cached", "failed") else " " * 8
+        detail = escape(event.detail)
+        self._console.print(f"{mark} {took}  {event.step:<9} {escape(event.subject)}  [dim]{detail}[/]", soft_wrap=True)

@@ -1,0 +1,83 @@
+"""``edgert inspect dock.edgert``: what a bundle holds, once all of it was found whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgert.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from edgert.artifact.bundle import Bundle
+    from edgert.artifact.manifest import Manifest, ModelEntry, TensorEntry
+
+
+def tell_bundle(console: Console, path: Path) -> dict[str, Any]:
+    """Prints a bundle; returns its manifest as plain data. Raises ArtifactError for one that is not whole."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from edgert.artifact.bundle import open_bundle
+
+    with open_bundle(path) as bundle:
+        table = Table.grid(padding=(0, 1))
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, text in _rows(bundle):
+            table.add_row(name, escape(text))
+        console.print(table)
+        _show_members(console, bundle.manifest)
+        return bundle.manifest.model_dump(mode="json")
+
+
+def _rows(bundle: Bundle) -> Iterator[tuple[str, str]]:
+    manifest = bundle.manifest
+    size_bytes = sum(member.size_bytes for member in manifest.members.values())
+    yield "bundle", f"{bundle.path}, {format_bytes(size_bytes)} in {len(manifest.members)} members, all whole"
+    yield "made by", f"edgert {manifest.edgert}"
+    yield "pipeline", manifest.name
+    where = f" in {manifest.mode}, TensorRT {manifest.tensorrt}" if manifest.tensorrt else ""
+    yield "board", f"{manifest.board}{where}"
+    yield "engines", " → ".join(manifest.engines)
+    yield "sources", ", ".join(f"{name} ({kind})" for name, kind in manifest.sources.items()) or "none"
+    yield "sinks", ", ".join(f"{name} ({kind})" for name, kind in manifest.sinks.items()) or "none"
+    for name, model in manifest.models.items():
+        yield f"model {name}", _model(model)
+        yield from (("", line) for line in _evidence(bundle, model))
+
+
+def _model(model: ModelEntry) -> str:
+    ports = [", ".join(map(_port, part)) for part in (model.inputs, model.outputs)]
+    return f"{model.source}, {model.precision}: {ports[0]} → {ports[1]}"
+
+
+def _port(port: TensorEntry) -> str:
+    return f"{port.name} {port.dtype}[{', '.join('?' if dim is None else str(dim) for dim in port.shape)}]"
+
+
+def _evidence(bundle: Bundle, model: ModelEntry) -> Iterator[str]:
+    """How far each form is from the model it was made of."""
+    import json
+
+    found = json.loads(bundle.read(model.files["evidence"]))
+    for name in model.forms:
+        row = found["forms"][name]
+        error = row["relative_error"]
+        told = "not finite" if error is None else f"{error:.2g}"
+        more = "".join(f"; {line}" for line in row.get("summary", ())[:2])
+        yield f"for {name}: relative error {told} (at most {row['tolerance']:g}){more}"
+
+
+def _show_members(console: Console, manifest: Manifest) -> None:
+    from rich.table import Table
+
+    table = Table()
+    table.add_column("member", overflow="fold")
+    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column("SHA-256", no_wrap=True)
+    for path, member in manifest.members.items():
+        table.add_row(path, format_bytes(member.size_bytes), member.sha256[:16])
+    console.print(table)
