@@ -26,4 +26,3 @@ def board_of(file: PipelineFile) -> Board | None:
         if not error.where:
             error.where, error.fix = file.where("board"), f"auto or host for this machine; {error.fix}"
         raise
-

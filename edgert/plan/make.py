@@ -198,16 +198,18 @@ class _Scene:
             yield "mixed", self._networks
 
     def solved(self, networks: Sequence[Network]) -> Placement:
-        """The best by the objective that can be had within the budgets, or without them where none can."""
+        """The best by the objective; where nothing keeps up with the rates, the one that comes closest."""
         objective = self._planner.objective
+        most = self._solved(networks, "throughput")
+        if objective == "throughput" or most.value < 1:
+            return most
         try:
-            return solve(networks, objective, self._limits, contention=self._contention, time_limit_s=_SOLVE_S)
-        except PlacementError:
-            if objective == "throughput":
-                raise
-            return solve(  # rates that cannot be kept
-                networks, "throughput", self._limits, contention=self._contention, time_limit_s=_SOLVE_S
-            )
+            return self._solved(networks, objective)
+        except PlacementError:  # with one engine for each model
+            return most
+
+    def _solved(self, networks: Sequence[Network], objective: Objective) -> Placement:
+        return solve(networks, objective, self._limits, contention=self._contention, time_limit_s=_SOLVE_S)
 
     def row(self, name: str, networks: Sequence[Network], placement: Placement) -> Row:
         """The numbers of a placement."""

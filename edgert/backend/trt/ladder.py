@@ -1,24 +1,29 @@
 """What to try after a build has failed: larger pools, then smaller DLA regions, in the end the GPU.
 
-Pure: the plan so far and how it failed go in, the next one comes out. Who builds decides whether to go on.
+Pure: what was tried and how it failed go in, the next try comes out. Who builds decides whether to go on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from edgert.backend.trt.log import LogRecord, foreign_ends
 from edgert.backend.trt.pool import Pools
 from edgert.backend.trt.request import GPU
 
-Rung = Literal["pools", "split", "bisect", "gpu"]
+Rung = Literal["", "pools", "split", "bisect", "gpu"]
+Placement = Mapping[str, str]
 
 _DEFAULTS = {"dla_sram_bytes": 1 << 20, "dla_local_bytes": 1 << 30, "dla_global_bytes": 512 << 20}
 """TensorRT's own since 8.6: NVIDIA's page on DLA memory pools."""
 _LARGEST = {"dla_sram_bytes": 4 << 20, "dla_local_bytes": 4 << 30, "dla_global_bytes": 2 << 30}
 """Four times as much, which no board with a DLA lacks; SRAM beyond what the chip has is spilled, not refused."""
+
+
+_FOUND = 2
+"""Nodes that are looked for one by one; with more to blame, whole regions go to the GPU: builds take minutes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +33,18 @@ class Attempt:
     Attributes:
         pools: memory limits.
         placement: node → accelerator.
-        rung: why it is tried; empty for the first.
+        rung: what is tried; empty for the first.
         reason: the same in words.
+        base: placement that a search goes back to.
+        suspects: nodes on the DLA one of which is to blame if this try fails.
     """
 
     pools: Pools
-    placement: Mapping[str, str]
-    rung: Rung | Literal[""] = ""
+    placement: Placement
+    rung: Rung = ""
     reason: str = ""
+    base: Placement = field(default_factory=dict)
+    suspects: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +63,41 @@ class Failure:
 def next_attempt(tried: Sequence[tuple[Attempt, Failure]], order: Sequence[str]) -> Attempt | None:
     """The next try, or None when the whole network was already tried on the GPU.
 
+    A search halves the blamed region: one half goes to the GPU, and if that does not help, comes back, and the other
+    half is halved.
+
     Args:
         tried: what was tried and how it failed, in order; at least one.
         order: the nodes in the order they run.
     """
     last, failure = tried[-1]
-    on_dla = [name for name in order if last.placement.get(name, GPU) != GPU]
-    if not on_dla:
+    if not _on_dla(last.placement, order):
         return None
     larger = _larger(last.pools)
-    if larger != last.pools and not any(attempt.rung for attempt, _ in tried):
-        return Attempt(larger, last.placement, "pools", "the DLA compiler may have run out of memory: larger pools")
-    region = _blamed(failure.log, on_dla, order) or _longest(last.placement, order)
-    splits = sum(attempt.rung == "split" for attempt, _ in tried)
-    if len(region) > 2 and not splits:
+    if larger != last.pools and not last.rung:
+        return replace(last, pools=larger, rung="pools", reason="the DLA compiler may have run out of memory")
+    if last.suspects:
+        return _halved(last, last.base, last.suspects)
+    base = last.base if last.rung == "split" else last.placement
+    region = _blamed(failure.log, base, order) or _longest(base, order)
+    rungs = [attempt.rung for attempt, _ in tried]
+    if len(region) > 2 and "split" not in rungs:
         middle = region[len(region) // 2]
-        return _moved(last, (middle,), "split", f"a region of {len(region)} nodes is split at {middle!r}")
-    if len(region) > 1:
-        half = region[len(region) // 2 :]
-        return _moved(last, half, "bisect", f"{len(half)} of {len(region)} nodes go to the GPU, from {half[0]!r} on")
-    rung: Rung = "gpu" if len(on_dla) == len(region) else "bisect"
-    return _moved(last, region, rung, f"node {region[0]!r} goes to the GPU")
+        reason = f"a region of {len(region)} nodes is split at {middle!r}"
+        return Attempt(last.pools, _moved(base, [middle]), "split", reason, base)
+    found = sum(attempt.rung == "bisect" and not attempt.suspects for attempt, _ in tried)
+    if found < _FOUND:
+        return _halved(last, base, tuple(region))
+    return Attempt(last.pools, _moved(base, region), "gpu", f"all {len(region)} nodes of a region go to the GPU")
+
+
+def _halved(last: Attempt, base: Placement, suspects: tuple[str, ...]) -> Attempt:
+    """The second half of the suspects goes to the GPU, or the only one for good."""
+    middle = len(suspects) // 2
+    half = suspects[middle:]
+    names = repr(half[0]) + (f" to {half[-1]!r}" if len(half) > 1 else "")
+    reason = f"looking for what cannot be built: {names} on the GPU"
+    return Attempt(last.pools, _moved(base, half), "bisect", reason, base, suspects[:middle])
 
 
 def _larger(pools: Pools) -> Pools:
@@ -83,22 +106,26 @@ def _larger(pools: Pools) -> Pools:
     return replace(pools, **{name: max(size, min(2 * size, _LARGEST[name])) for name, size in sizes.items()})
 
 
-def _moved(last: Attempt, names: Sequence[str], rung: Rung, reason: str) -> Attempt:
-    return Attempt(last.pools, {**last.placement, **dict.fromkeys(names, GPU)}, rung, reason)
+def _moved(base: Placement, names: Sequence[str]) -> Placement:
+    return {**base, **dict.fromkeys(names, GPU)}
 
 
-def _blamed(log: Sequence[LogRecord], on_dla: Sequence[str], order: Sequence[str]) -> list[str]:
+def _on_dla(placement: Placement, order: Sequence[str]) -> list[str]:
+    return [name for name in order if placement.get(name, GPU) != GPU]
+
+
+def _blamed(log: Sequence[LogRecord], placement: Placement, order: Sequence[str]) -> list[str]:
     """Nodes on the DLA of the region that no implementation was found for."""
     places = {name: position for position, name in enumerate(order)}
     for record in reversed(log):
-        ends = foreign_ends(record.layer) if record.kind == "implementation" else ()
-        known = [places[name] for name in ends or (record.layer,) if name in places]
+        ends = foreign_ends(record.layer) or (record.layer,)
+        known = [places[name] for name in ends if name in places]
         if record.kind in ("implementation", "refused") and known:
-            return [name for name in on_dla if min(known) <= places[name] <= max(known)]
+            return [name for name in _on_dla(placement, order) if min(known) <= places[name] <= max(known)]
     return []
 
 
-def _longest(placement: Mapping[str, str], order: Sequence[str]) -> list[str]:
+def _longest(placement: Placement, order: Sequence[str]) -> list[str]:
     """The longest run of nodes on the DLA."""
     longest: list[str] = []
     run: list[str] = []

@@ -68,9 +68,10 @@ _RULES: tuple[tuple[Kind, str], ...] = (
     ("implementation", r"Could not find any implementation for node (?P<layer>\{ForeignNode.*?\]\}|.+?)\.?\s*(?:\(|$)"),
     ("device", r"Failure to submit program to DLA engine|Cannot create DLA engine, \d+ not available"),
     ("memory", r"[Oo]ut of memory|OutOfMemory|insufficient memory|cudaErrorMemoryAllocation"),
-    ("rule", rf"^{_LAYER}: .*(?:only supports|does? not support|is not supported)"),
-    ("rule", r"DLA.*(?:only supports|does? not support|is not supported)"),
-    ("rule", r"(?:only supports|does? not support|is not supported).*DLA"),
+    ("rule", r"^(?:Activation type|Unary operation): .* is not supported"),
+    ("rule", rf"^{_LAYER}: .*(?:only supports|do(?:es)? not support|is not supported)"),
+    ("rule", r"DLA.*(?:only supports|do(?:es)? not support|is not supported)"),
+    ("rule", r"(?:only supports|do(?:es)? not support|is not supported).*DLA"),
 )
 _PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _RULES)
 _WORTH_A_LOOK = re.compile(
