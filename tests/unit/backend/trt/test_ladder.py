@@ -1,0 +1,80 @@
+"""The retry ladder: larger pools, a split, halves, the GPU; every rung once, and an end."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgert.backend.trt.ladder import Attempt, Failure, next_attempt
+from edgert.backend.trt.log import classify
+from edgert.backend.trt.pool import Pools
+
+ORDER = tuple("abcdefgh")
+ALL = dict.fromkeys(ORDER, "dla0")
+BLAMED = Failure((classify("ERROR", "Could not find any implementation for node {ForeignNode[c...f]}."),))
+
+
+def climb(first: Attempt, fails: object) -> list[Attempt]:
+    """All tries until one succeeds or the ladder ends."""
+    tried = [(first, Failure())]
+    while len(tried) < 100:
+        following = next_attempt(tried, ORDER)
+        if following is None:
+            return [attempt for attempt, _ in tried]
+        tried.append((following, Failure()))
+        if not fails(following):  # type: ignore[operator]
+            return [attempt for attempt, _ in tried]
+    raise AssertionError("the ladder has no end")
+
+
+def on_dla(attempt: Attempt) -> str:
+    return "".join(name for name in ORDER if attempt.placement.get(name, "gpu") != "gpu")
+
+
+def test_pools_come_first_and_are_valid() -> None:
+    following = next_attempt([(Attempt(Pools(), ALL), Failure(crashed=True))], ORDER)
+    assert following is not None and following.rung == "pools" and following.placement == ALL
+    assert following.pools == Pools(None, 2 << 20, 2 << 30, 1 << 30)
+
+
+def test_pools_at_their_limit_are_not_tried_again() -> None:
+    following = next_attempt([(Attempt(Pools(None, 4 << 20, 4 << 30, 2 << 30), ALL), Failure())], ORDER)
+    assert following is not None and following.rung == "split"
+
+
+def test_the_blamed_region_is_split() -> None:
+    first, larger = Attempt(Pools(), ALL), Attempt(Pools(None, 2 << 20, 2 << 30, 1 << 30), ALL, "pools")
+    following = next_attempt([(first, BLAMED), (larger, BLAMED)], ORDER)
+    assert following is not None and following.rung == "split" and on_dla(following) == "abcdfgh"
+    assert "4 nodes" in following.reason and "'e'" in following.reason
+
+
+def test_one_bad_node_is_found() -> None:
+    tries = climb(Attempt(Pools(), ALL), lambda attempt: "f" in on_dla(attempt))
+    assert [attempt.rung for attempt in tries[:3]] == ["", "pools", "split"]
+    assert "f" not in on_dla(tries[-1]) and set("abcd") <= set(on_dla(tries[-1]))
+
+
+@pytest.mark.parametrize("bad", ORDER)
+def test_a_search_gives_back_what_was_not_to_blame(bad: str) -> None:
+    tries = climb(Attempt(Pools(), ALL), lambda attempt: bad in on_dla(attempt))
+    assert bad not in on_dla(tries[-1]) and len(on_dla(tries[-1])) >= 4 and len(tries) <= 7
+
+
+def test_two_bad_nodes() -> None:
+    tries = climb(Attempt(Pools(), ALL), lambda attempt: set("ah") & set(on_dla(attempt)) != set())
+    assert on_dla(tries[-1]) and not set("ah") & set(on_dla(tries[-1]))
+
+
+def test_when_nothing_works_all_is_on_the_gpu_in_the_end() -> None:
+    tries = climb(Attempt(Pools(), ALL), lambda attempt: True)
+    assert on_dla(tries[-1]) == "" and tries[-1].rung == "gpu" and len(tries) <= 20
+
+
+def test_a_network_on_the_gpu_has_no_further_try() -> None:
+    assert next_attempt([(Attempt(Pools(), {}), Failure())], ORDER) is None
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_short_regions(length: int) -> None:
+    placement = dict.fromkeys(ORDER[:length], "dla0")
+    assert on_dla(climb(Attempt(Pools(), placement), lambda attempt: bool(on_dla(attempt)))[-1]) == ""
