@@ -1,0 +1,107 @@
+"""A built engine against its plan."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+
+import pytest
+
+from edgert.backend.trt.log import LogRecord, parse_log
+from edgert.backend.trt.mapping import Layer
+from edgert.backend.trt.request import BuildRequest
+from edgert.backend.trt.result import BuildResult
+from edgert.compiler.verify import Standing, verify
+from edgert.errors import BuildError, PlacementError
+
+NODES = {"conv": ("c",), "resize": ("r",), "head": ("y",), "const": ("k",)}
+PLAN = {"conv": "dla0", "resize": "dla0", "head": "gpu", "const": "gpu"}
+REQUEST = BuildRequest(b"", NODES, title="parts.onnx", placement=PLAN)
+LAYERS = (
+    Layer("conv", "CONVOLUTION", "[ONNX Layer: conv]", ("x",), ("c",)),
+    Layer("resize_0", "RESIZE", "[ONNX Layer: resize]", ("c",), ("r",)),
+    Layer("head", "CONVOLUTION", "[ONNX Layer: head]", ("r",), ("y",)),
+)
+MOVED = (
+    "[W] [TRT] resize_0: For bilinear resize, DLA only supports half pixel coordinates.\n"
+    "[W] [TRT] Layer 'resize_0' (RESIZE): Unsupported on DLA. Switching this layer's device type to GPU.\n"
+)
+
+
+def engine(dla: str, gpu: str) -> str:
+    def layer(nodes: str, kind: str) -> dict[str, object]:
+        marks = "\x1e".join(f"[ONNX Layer: {node}]" for node in nodes.split())
+        return {"Name": nodes, "LayerType": kind, "Metadata": marks}
+
+    reformat = {"Name": "Reformatting CopyNode for Input Tensor 0", "LayerType": "Reformat"}
+    return json.dumps({"Layers": [reformat, layer(dla, "DLA"), layer(gpu, "CaskConvolution")], "Bindings": []})
+
+
+def result(inspector: str = "", log: tuple[LogRecord, ...] = (), refused: tuple[str, ...] = ()) -> BuildResult:
+    return BuildResult(b"plan", b"", log, inspector, LAYERS, refused, "TensorRT 10.3.0", 1.0)
+
+
+AS_PLANNED = result(engine("conv resize", "head"))
+ELSEWHERE = result(engine("conv", "resize head"), parse_log(MOVED))
+
+
+def test_as_planned() -> None:
+    found = verify(REQUEST, AS_PLANNED)
+    assert found.moved == () and found.source == "inspector"
+    assert (found.facts.loadables, found.facts.reformats) == (1, 1)
+    assert [(one.node, one.planned, one.actual) for one in found.nodes] == [
+        ("conv", "dla0", "dla0"),
+        ("resize", "dla0", "dla0"),
+        ("head", "gpu", "gpu"),
+        ("const", "gpu", ""),
+    ]
+
+
+def test_strict_names_the_node_and_the_reason() -> None:
+    with pytest.raises(PlacementError, match="1 of 4 nodes run elsewhere than planned: 'resize'") as caught:
+        verify(REQUEST, ELSEWHERE)
+    assert "runs on gpu, not dla0" in caught.value.why and "half pixel" in caught.value.why
+    assert caught.value.where == "parts.onnx"
+
+
+def test_warn_says_it_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="edgert.compiler"):
+        found = verify(REQUEST, ELSEWHERE, "warn")
+    assert "'resize'" in caplog.text
+    (moved,) = found.moved
+    assert moved == Standing("resize", "dla0", "gpu", moved.reason) and "half pixel" in moved.reason
+
+
+def test_the_log_is_enough() -> None:
+    log = parse_log("[I] [TRT] [DlaLayer] {ForeignNode[conv...resize]}\n[I] [TRT] [GpuLayer] CONVOLUTION: head\n")
+    found = verify(REQUEST, result(log=log))
+    assert found.source == "log" and found.moved == ()
+
+
+def test_names_alone_do_not_tell_but_the_log_does() -> None:
+    """An inspector without details cannot say where a fused region runs."""
+    log = parse_log("[I] [TRT] [DlaLayer] {ForeignNode[conv...resize]}\n[I] [TRT] [GpuLayer] CONVOLUTION: head\n")
+    names = json.dumps({"Layers": ["{ForeignNode[conv...resize]}", "head"], "Bindings": []})
+    assert verify(REQUEST, result(names, log)).source == "log"
+
+
+def test_nobody_can_tell() -> None:
+    with pytest.raises(PlacementError, match=r"nobody can tell where the layers of parts\.onnx run"):
+        verify(REQUEST, result())
+
+
+def test_without_a_dla_there_is_nothing_to_tell() -> None:
+    found = verify(replace(REQUEST, placement={}), result())
+    assert found.source == "" and all(not one.moved for one in found.nodes)
+
+
+def test_refused_before_building_is_a_reason_too() -> None:
+    with pytest.raises(PlacementError, match="elsewhere") as caught:
+        verify(REQUEST, result(engine("conv", "resize head"), refused=("resize",)))
+    assert "TensorRT says that it cannot run on a DLA" in caught.value.why
+
+
+def test_an_inspector_that_cannot_be_read() -> None:
+    with pytest.raises(BuildError, match="cannot be read"):
+        verify(REQUEST, result("nonsense"))
