@@ -17,6 +17,8 @@ from edgert.place.segment import segments
 
 _TOLERANCE = 1e-6  # HiGHS keeps rows this well; they are scaled to 1
 
+_TELL_S = 1.0  # for each condition of what cannot be had: it only makes a better sentence
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:
@@ -101,7 +103,7 @@ def exact(
         answer = model.program.solve(time_limit_s=left_s)
         bound = max(bound, answer.bound * model.scale)
         if answer.is_infeasible:
-            raise _impossible(network, among, conditions, loadables or {}, time_limit_s)
+            raise _impossible(network, among, conditions, loadables or {})
         if answer.values is None:
             break
         if not model.refine(answer):
@@ -267,13 +269,12 @@ def _impossible(
     among: Sequence[str],
     conditions: Sequence[Condition],
     loadables: Mapping[str, int],
-    time_limit_s: float,
 ) -> PlacementError:
-    """Says of each condition what it could reach by itself."""
+    """Says of each condition what it could reach by itself, with loadables enough."""
     told = []
     for condition in conditions:
         if min(_signs(condition)) >= 0 and not condition.weights:
-            alone = exact(network, among, condition.price, loadables=loadables, time_limit_s=time_limit_s)
+            alone = exact(network, among, condition.price, time_limit_s=_TELL_S)
             told.append(f"{condition.name} at most {condition.most:.4g}: alone it can be {alone.cost:.4g}")
     told += [f"at most {most} loadables on {name}" for name, most in loadables.items()]
     return PlacementError(

@@ -29,7 +29,7 @@ from edgert.plan.row import BoardPlan, EngineRow, ModelRow, Objective, Plan, Row
 from edgert.plan.subject import Subject, overridden, subjects
 
 ALL = "all"
-_SOLVE_S = 2.0  # for one placement that has to be searched for; the best by then is taken
+_SOLVE_S = 0.5  # for one placement that has to be searched for; the best by then is taken
 _PLAYED_RUNS = 120  # of the model that runs least, so that p99 means something
 _IN_FLIGHT = 4  # frames of one model, waiting and running, before a camera's next one is dropped
 

@@ -3,7 +3,7 @@
     python tests/bench/bench_plan.py [--json FILE]
 
 From a pipeline file to the rows, reading and rewriting the model included, in a process that has imported what it
-needs. The network is made here: residual blocks with convolutions, sigmoids and additions, and layers that no DLA takes.
+needs. The networks are made here: residual blocks of convolutions, sigmoids and additions, and layers for no DLA.
 EDGERT_BENCH_ROUNDS tries it quickly.
 """
 
