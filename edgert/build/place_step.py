@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from edgert.build.precision_steps import kept_units, used_table
+from edgert.build.precision_steps import CHOSEN, KEPT, kept_units, used_table
 from edgert.build.subject import MODEL, Subject
 from edgert.build.target import BuildTarget
 from edgert.compiler import Product, Step
@@ -68,7 +68,8 @@ def survey_step(subject: Subject, rewritten: Product, quantised: Product | None,
     assert target.board is not None  # asked by the caller
     generation = target.board.dla.generation
     facts = [rewritten.digest, generation, target.tensorrt, subject.precision]
-    facts += [product.digest for product in (quantised, calibrated) if product is not None]
+    if quantised is not None and calibrated is not None:
+        facts += [calibrated.digest, quantised.files[KEPT].decode(), quantised.files[CHOSEN].decode()]
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.compiler.lower import scales_of
@@ -128,7 +129,8 @@ def _engine(model: ModelRow, number: int) -> dict[str, Any]:
 
 def _planned(file: PipelineFile, name: str, digest: str) -> list[Any]:
     config = file.config.models[name]
-    seen = config.model_dump(mode="json", include={"profiles", "precision", "placement", "input"})
+    seen = config.model_dump(mode="json", include={"profiles", "precision", "placement"})
+    seen |= config.input.model_dump(mode="json", include={"size", "layout", "color"})
     return [digest, seen, config.calibrate is not None]
 
 

@@ -1,0 +1,115 @@
+"""``edgert build`` as a user types it, and what is done with its bundle."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.command import edgert
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the demo's bundle in it, and the cache it was built with."""
+    folder = tmp_path_factory.mktemp("home")
+    started = time.monotonic()
+    done = edgert("build", "hello", "--board", "orin-nx-16gb", "-o", "dock.edgert", cwd=folder, env=env(folder))
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - started <= 60
+    text = " ".join(done.stdout.split())
+    assert "no x86 machine can build an engine for orin-nx-16gb" in text and "On the board:" in text
+    for step in ("load", "shapes", "rewrite", "calibrate", "quantise", "survey", "lower", "verify", "place", "compile"):
+        assert f" {step} " in done.stderr
+    return folder
+
+
+def env(folder: Path) -> dict[str, str]:
+    return {"EDGERT_CACHE": str(folder / "cache")}
+
+
+def test_a_second_build_does_nothing_and_says_so_line_by_line(home: Path) -> None:
+    before = (home / "dock.edgert").stat()
+    done = edgert("build", "hello", "--board", "orin-nx-16gb", "-o", "dock.edgert", "--json", cwd=home, env=env(home))
+    assert done.returncode == 0 and not done.stderr
+    *events, end = map(json.loads, done.stdout.splitlines())
+    assert {event["state"] for event in events} == {"started", "cached", "skipped"}
+    assert all(event["seconds"] < 1 for event in events if event["state"] == "cached")
+    assert end["bundle"] == "dock.edgert" and not end["written"]
+    assert end["size_bytes"] <= 1.3 * end["models_bytes"]
+    after = (home / "dock.edgert").stat()
+    assert (after.st_mtime_ns, after.st_ino) == (before.st_mtime_ns, before.st_ino)
+
+
+def test_another_score_rebuilds_nothing_but_the_bundle(home: Path) -> None:
+    options = ("--board", "orin-nx-16gb", "--set", "models.parts.task.score=0.3", "-o", "other.edgert", "--json")
+    done = edgert("build", "hello", *options, cwd=home, env=env(home))
+    assert done.returncode == 0, done.stderr
+    *events, end = map(json.loads, done.stdout.splitlines())
+    assert [event["step"] for event in events if event["state"] == "done"] == ["bundle"] and end["written"]
+
+
+def test_inspect_says_what_it_holds(home: Path) -> None:
+    done = edgert("inspect", "dock.edgert", "--json", "dock.json", cwd=home)
+    assert done.returncode == 0, done.stderr
+    for text in ("orin-nx-16gb in 15W", "tensorrt-dla → tensorrt", "calibration.cache", "all whole", "relative error"):
+        assert text in done.stdout
+    told = json.loads((home / "dock.json").read_text())
+    assert told["models"]["parts"]["precision"] == "int8"
+    assert edgert("inspect", "dock.edgert", "--ops", cwd=home).returncode == 2
+
+
+def test_it_runs_here_and_says_on_what(home: Path) -> None:
+    options = ("--set", "stages.belt.limit=10", "--quiet", "--json", "summary.json")
+    done = edgert("run", "dock.edgert", *options, cwd=home, env=env(home))
+    assert done.returncode == 0, done.stderr
+    assert "tensorrt-dla skipped: its engines are built and run on orin-nx-16gb only" in done.stderr
+    told = json.loads((home / "summary.json").read_text())
+    assert told["bundle"]["engine"] == "onnxruntime"
+    assert [one["engine"] for one in told["bundle"]["skipped"]] == ["tensorrt-dla", "tensorrt", "onnxruntime-cuda"]
+    lines = (home / "out/hello.jsonl").read_text().splitlines()
+    assert len(lines) == 10
+
+
+def test_strict_makes_a_skipped_engine_an_error(home: Path) -> None:
+    done = edgert("run", "dock.edgert", "--strict", cwd=home, env=env(home))
+    assert done.returncode == 1
+    assert "tensorrt-dla cannot run this bundle here" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["run", "inspect"])
+@pytest.mark.parametrize(("damage", "told"), [("flip", "damaged"), ("cut", "cut short"), ("empty", "empty")])
+def test_a_damaged_bundle_is_refused(home: Path, tmp_path: Path, verb: str, damage: str, told: str) -> None:
+    content = bytearray((home / "dock.edgert").read_bytes())
+    if damage == "flip":
+        content[len(content) // 3] ^= 1
+    (tmp_path / "bad.edgert").write_bytes(
+        content if damage == "flip" else content[: len(content) // 3 * (damage == "cut")]
+    )
+    done = edgert(verb, "bad.edgert", cwd=tmp_path)
+    assert done.returncode == 1 and told in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_folder_can_be_looked_into_and_run(home: Path, tmp_path: Path) -> None:
+    done = edgert("build", "hello", "--board", "orin-nx-16gb", "-o", "dock", "--folder", cwd=tmp_path, env=env(home))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "dock/manifest.json").is_file() and (tmp_path / "dock/models/parts/ranges.json").is_file()
+    done = edgert("run", "dock", "--set", "stages.belt.limit=3", "--quiet", cwd=tmp_path, env=env(home))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--board", "orin-nx"), "no board 'orin-nx'"),
+        (("--board", "orin-nx-16gb", "--mode", "99W"), "no power mode '99W'"),
+        (("--board", "orin-nx-16gb", "--trt", "ten"), "no TensorRT version"),
+        (("--mode", "15W"), "--mode of which board?"),
+    ],
+)
+def test_what_cannot_be_built_for_is_told(tmp_path: Path, options: tuple[str, ...], told: str) -> None:
+    done = edgert("build", "hello", *options, cwd=tmp_path)
+    assert done.returncode == 1 and told in done.stderr and "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("*.edgert"))

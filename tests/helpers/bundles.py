@@ -1,0 +1,58 @@
+"""Small bundles, made without building anything."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+
+from edgert.artifact.bundle import save_bundle
+from edgert.artifact.bundle_zip import pack
+from edgert.artifact.manifest import NAME, Manifest, ModelEntry, TensorEntry
+from edgert.artifact.member import member_of
+
+MEMBERS: Mapping[str, bytes] = {
+    "pipeline.yaml": b"schema: 1\nstages:\n  a: {source: api}\n",
+    "models/parts/model.onnx": bytes(range(256)) * 2,
+    "models/parts/evidence.json": b'{"forms": {}}\n',
+}
+
+
+def manifest_of(members: Mapping[str, bytes] = MEMBERS, **changes: object) -> Manifest:
+    """A manifest that lists the members."""
+    port = TensorEntry(name="x", dtype="float32", shape=[1, 3, "h", None])
+    model = ModelEntry(
+        source="parts.onnx",
+        digest="0" * 64,
+        precision="fp32",
+        inputs=[port],
+        outputs=[port],
+        forms={"float": "models/parts/model.onnx"},
+        files={"evidence": "models/parts/evidence.json"},
+    )
+    made = Manifest(
+        name="dock",
+        board="orin-nx-16gb",
+        mode="15W",
+        tensorrt="10.3.0",
+        engines=["tensorrt-dla", "tensorrt", "onnxruntime-cuda", "onnxruntime"],
+        pipeline="pipeline.yaml",
+        sources={"a": "api"},
+        sinks={},
+        models={"parts": model},
+        members={path: member_of(content) for path, content in members.items()},
+    )
+    return made.model_copy(update=changes)
+
+
+def bundle(path: Path, *, folder: bool = False) -> Path:
+    """A whole bundle."""
+    save_bundle(path, manifest_of(), MEMBERS, folder=folder)
+    return path
+
+
+def packed(members: Mapping[str, bytes]) -> bytes:
+    """An archive with a true digest, whatever is in it."""
+    file = io.BytesIO()
+    pack(members, file, NAME)
+    return file.getvalue()

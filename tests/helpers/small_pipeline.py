@@ -1,0 +1,100 @@
+"""A pipeline around a network of one convolution, small enough to build in a test."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+import cv2
+import numpy as np
+from onnx import TensorProto, helper
+
+from edgert.build import Built, build
+from edgert.compiler import Event
+from edgert.config import load_pipeline
+from edgert.graph import Model, to_bytes
+from tests.helpers.models import Dims, make
+
+TEXT = """\
+name: small
+models:
+  parts:
+    onnx: parts.onnx
+    task: {embed: none, labels: parts.txt}
+    input: {resize: stretch, std: 255}
+    precision: int8
+    calibrate: {images: photos, early_stop: false}
+stages:
+  cam: {source: api}
+  find: {infer: parts, from: cam}
+  out: {sink: "null", from: find}
+"""
+JETSON = "orin-nx-16gb"
+
+
+def network(shape: Dims) -> Model:
+    """``mean`` = the average per channel of a convolution of ``x``."""
+    random = np.random.default_rng(0)
+    weights = {"w": random.standard_normal((4, 3, 3, 3)).astype("f4"), "b": random.standard_normal(4).astype("f4")}
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["y"]),
+        helper.make_node("GlobalAveragePool", ["y"], ["mean"]),
+    ]
+    outputs: dict[str, tuple[Dims | None, int]] = {"mean": ((shape[0], 4, 1, 1), TensorProto.FLOAT)}
+    return make(nodes, {"x": (shape, TensorProto.FLOAT)}, outputs, weights)
+
+
+def small_pipeline(folder: Path, text: str = TEXT, shape: Dims = (1, 3, 16, 16), photos: int = 8) -> Path:
+    """Writes the pipeline, its model, labels and pictures; returns the pipeline file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "parts.onnx").write_bytes(to_bytes(network(shape)))
+    (folder / "parts.txt").write_text("bolt\nnut\n")
+    (folder / "photos").mkdir(exist_ok=True)
+    for number in range(photos):
+        write_photo(folder / "photos" / f"{number}.png", number)
+    path = folder / "small.yaml"
+    path.write_text(text)
+    return path
+
+
+def write_photo(path: Path, seed: int) -> None:
+    """A picture of noise."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (24, 24, 3), np.uint8)
+    assert cv2.imwrite(str(path), pixels)
+
+
+class Build:
+    """One build of a pipeline, and what it told."""
+
+    def __init__(
+        self,
+        pipeline: Path,
+        output: Path,
+        cache: Path,
+        overrides: Iterable[str] = (),
+        board: str | None = JETSON,
+        tensorrt: str | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        self.events: list[Event] = []
+        self.built: Built = build(
+            load_pipeline(pipeline, overrides),
+            output,
+            board=board,
+            tensorrt=tensorrt,
+            cache=cache,
+            tell=self.events.append,
+            stop=stop,
+        )
+
+    @property
+    def made(self) -> list[str]:
+        """Names of the steps that were done, not found."""
+        return [event.step for event in self.events if event.state == "done"]
+
+    @property
+    def details(self) -> str:
+        """All that was told, for looking into."""
+        return "\n".join(event.detail for event in self.events)

@@ -1,0 +1,222 @@
+"""Bundles built from real models: what is in them, what is built again, and what comes of damage and interruption."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgert.artifact.bundle import open_bundle
+from edgert.build import unpacked
+from edgert.build.subject import model_of
+from edgert.compiler.build import Stopped
+from edgert.errors import BuildError, CalibrationError, ConfigError, EdgertError, ModelError
+from edgert.pipeline import Pipeline
+from edgert.quantize.cache import parse_cache
+from edgert.quantize.table import load_table
+from edgert.runtime.record import Embedding
+from tests.helpers.small_pipeline import TEXT, Build, small_pipeline, write_photo
+
+ALL = ["load", "shapes", "rewrite", "calibrate", *["quantise"] * 3, "survey", "lower", "verify", "place", "bundle"]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def test_a_bundle_for_a_jetson_holds_every_form_with_its_evidence(tmp_path: Path, cache: Path) -> None:
+    path = small_pipeline(tmp_path)
+    first = Build(path, tmp_path / "a.edgert", cache)
+    assert first.made == ALL
+    assert "no x86 machine can build" in first.details
+    with open_bundle(tmp_path / "a.edgert") as bundle:
+        manifest, (model,) = bundle.manifest, bundle.manifest.models.values()
+        assert (manifest.board, manifest.tensorrt, manifest.engines[0]) == ("orin-nx-16gb", "10.3.0", "tensorrt-dla")
+        assert set(model.forms) == {"float", "ort", "gpu", "dla"} and model.precision == "int8"
+        assert model.inputs[0].shape == [1, 3, 16, 16]
+        prepared = model_of(bundle.read(model.forms["float"]), Path("float"))
+        (tmp_path / "ranges.json").write_bytes(bundle.read(model.files["ranges"]))
+        table = load_table(tmp_path / "ranges.json", prepared)
+        scales = parse_cache(bundle.read(model.files["cache"]).decode())
+        assert scales.version == "10.3.0" and table.images == 8
+        assert scales.scales["x"] == pytest.approx(table.amax("x") / 127, rel=1e-6)
+        evidence = json.loads(bundle.read(model.files["evidence"]))["forms"]
+        assert evidence["float"]["relative_error"] < 1e-5
+        assert all(0 < evidence[form]["relative_error"] < 0.1 for form in ("ort", "gpu", "dla"))
+        assert bundle.read(model.files["labels"]) == b"bolt\nnut\n"
+        placement = json.loads(bundle.read(model.files["placement"]))
+        nodes = {node["name"] for node in placement["dla"]["nodes"]}
+        assert placement["asked"] == "auto" and placement["engines"]
+        assert all(set(engine["nodes"]) <= nodes for engine in placement["engines"])
+        assert sum(engine["share"] for engine in placement["engines"]) == pytest.approx(1)
+        plan = json.loads(bundle.read("plan.json"))
+        assert plan["predicted"] and plan["boards"][0]["board"] == "orin-nx-16gb"
+
+
+def test_a_second_build_does_nothing_and_the_same_again_elsewhere(tmp_path: Path, cache: Path) -> None:
+    path = small_pipeline(tmp_path)
+    Build(path, tmp_path / "a.edgert", cache)
+    before = (tmp_path / "a.edgert").stat().st_mtime_ns
+    again = Build(path, tmp_path / "a.edgert", cache)
+    assert again.made == [] and not again.built.written
+    assert (tmp_path / "a.edgert").stat().st_mtime_ns == before
+    Build(path, tmp_path / "b.edgert", tmp_path / "other cache")
+    assert (tmp_path / "b.edgert").read_bytes() == (tmp_path / "a.edgert").read_bytes()
+    small_pipeline(tmp_path / "moved")
+    Build(tmp_path / "moved/small.yaml", tmp_path / "c.edgert", cache)
+    assert (tmp_path / "c.edgert").read_bytes() == (tmp_path / "a.edgert").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("override", "made"),
+    [
+        ("models.parts.task.embed=l2", ["bundle"]),
+        ("stages.out.queue=7", ["bundle"]),
+        ("name=other", ["bundle"]),
+        ("models.parts.calibrate.limit=8", []),
+        ("models.parts.quantize.correct_bias=false", [*["quantise"] * 3, "verify", "bundle"]),
+        ("models.parts.calibrate.method=minmax", [*ALL[3:10], "bundle"]),
+        ("models.parts.input.mean=1", [*ALL[3:10], "bundle"]),
+        ("stages.find.every=2", ["place", "bundle"]),
+    ],
+)
+def test_only_what_depends_on_a_change_is_done_again(
+    tmp_path: Path, cache: Path, override: str, made: list[str]
+) -> None:
+    path = small_pipeline(tmp_path)
+    Build(path, tmp_path / "a.edgert", cache)
+    assert Build(path, tmp_path / "a.edgert", cache, [override]).made == made
+
+
+def test_one_changed_picture_calibrates_again(tmp_path: Path, cache: Path) -> None:
+    path = small_pipeline(tmp_path)
+    Build(path, tmp_path / "a.edgert", cache)
+    write_photo(tmp_path / "photos/3.png", 99)
+    assert Build(path, tmp_path / "a.edgert", cache).made[:2] == ["calibrate", "quantise"]
+    write_photo(tmp_path / "photos/3.png", 3)
+    assert Build(path, tmp_path / "a.edgert", cache).made == ["bundle"]  # the first one's steps are still kept
+
+
+def test_changed_weights_beside_the_model_are_seen(tmp_path: Path, cache: Path) -> None:
+    import onnx
+
+    path = small_pipeline(tmp_path)
+    proto = onnx.load(str(tmp_path / "parts.onnx"))
+    for tensor in proto.graph.initializer:
+        if tensor.name == "w":
+            values = onnx.numpy_helper.to_array(tensor)
+    onnx.save(proto, str(tmp_path / "parts.onnx"), save_as_external_data=True, location="w.bin", size_threshold=0)
+    Build(path, tmp_path / "a.edgert", cache)
+    assert Build(path, tmp_path / "a.edgert", cache).made == []
+    data = bytearray((tmp_path / "w.bin").read_bytes())
+    place = bytes(data).index(values.astype("<f4").tobytes())
+    data[place : place + 4] = np.float32(1.5).tobytes()
+    (tmp_path / "w.bin").write_bytes(data)
+    assert Build(path, tmp_path / "a.edgert", cache).made == ALL
+
+
+def test_every_damaged_entry_is_made_again_and_said(tmp_path: Path, cache: Path) -> None:
+    path = small_pipeline(tmp_path)
+    Build(path, tmp_path / "a.edgert", cache)
+    whole = (tmp_path / "a.edgert").read_bytes()
+    for entry in cache.glob("*.bin"):
+        content = bytearray(entry.read_bytes())
+        content[len(content) // 2] ^= 4
+        entry.write_bytes(content)
+    again = Build(path, tmp_path / "a.edgert", cache)
+    assert [event.state for event in again.events].count("damaged") == len(ALL) - 1
+    assert (tmp_path / "a.edgert").read_bytes() == whole
+
+
+def test_forms_follow_board_and_release(tmp_path: Path, cache: Path) -> None:
+    path = small_pipeline(tmp_path)
+    typed = Build(path, tmp_path / "a.edgert", cache, tensorrt="11.4.1").built.manifest.models["parts"]
+    assert "dla" in typed.forms and "cache" not in typed.files
+    gpu = Build(path, tmp_path / "a.edgert", cache, board="orin-nano-8gb").built.manifest.models["parts"]
+    assert set(gpu.forms) == {"float", "ort", "gpu"} and "cache" not in gpu.files
+    host = Build(path, tmp_path / "a.edgert", cache, board="host")
+    assert set(host.built.manifest.models["parts"].forms) == {"float", "ort"}
+    assert host.built.manifest.engines == ["onnxruntime"] and "compile" not in {one.step for one in host.events}
+    half = Build(path, tmp_path / "a.edgert", cache, ["models.parts.precision=fp16"]).built.manifest.models["parts"]
+    assert set(half.forms) == {"float", "fp16"} and {"kept", "placement"} <= set(half.files)
+    plain = Build(path, tmp_path / "a.edgert", cache, ["models.parts.precision=fp32"]).built.manifest
+    assert set(plain.models["parts"].forms) == {"float"} and "tensorrt-dla" not in plain.engines
+
+
+def test_a_bundle_runs_and_gives_what_its_pipeline_gives(tmp_path: Path, cache: Path) -> None:
+    path = small_pipeline(tmp_path)
+    Build(path, tmp_path / "a.edgert", cache)
+    picture = np.random.default_rng(5).integers(0, 256, (24, 24, 3), np.uint8)
+    with unpacked(tmp_path / "a.edgert") as found:
+        packed = embedding(Pipeline(found.file), picture)
+    plain = embedding(Pipeline(path, ["models.parts.precision=fp32"]), picture)
+    assert 0 < np.abs(packed - plain).max() < 0.05 * np.abs(plain).max()
+
+
+def embedding(pipeline: Pipeline, picture: np.ndarray) -> np.ndarray:
+    """What a pipeline makes of one picture."""
+    with pipeline:
+        results = pipeline.results("find", timeout=20)
+        pipeline.submit(picture)
+        record = next(results).outputs["find"]
+        pipeline.finish()
+    assert isinstance(record, Embedding)
+    return np.array(record.vector)
+
+
+def test_several_models_are_built_side_by_side(tmp_path: Path, cache: Path) -> None:
+    second = TEXT[TEXT.index("  parts:") : TEXT.index("stages:")].replace("parts:", "plates:", 1)
+    text = TEXT.replace("stages:", f"{second}stages:").replace("  out:", "  read: {infer: plates, from: cam}\n  out:")
+    path = small_pipeline(tmp_path, text)
+    built = Build(path, tmp_path / "a.edgert", cache)
+    assert set(built.built.manifest.models) == {"parts", "plates"}
+    assert built.made.count("place") == 1
+    subjects = {event.subject for event in built.events if event.step == "verify"}
+    assert subjects == {"parts", "plates"}
+
+
+def test_open_dimensions_are_fixed_or_named(tmp_path: Path, cache: Path) -> None:
+    path = small_pipeline(tmp_path, shape=("n", 3, "h", "w"))
+    with pytest.raises(EdgertError, match="dynamic dimensions") as caught:
+        Build(path, tmp_path / "a.edgert", cache)
+    assert "size" in caught.value.fix
+    sized = Build(path, tmp_path / "a.edgert", cache, ["models.parts.input.size=20x12"])
+    assert sized.built.manifest.models["parts"].inputs[0].shape == [1, 3, 12, 20]
+    assert "load" not in sized.made
+
+
+def test_what_cannot_be_built_is_named(tmp_path: Path, cache: Path) -> None:
+    path = small_pipeline(tmp_path, TEXT.replace("    calibrate: {images: photos, early_stop: false}\n", ""))
+    with pytest.raises(CalibrationError, match="needs pictures") as caught:
+        Build(path, tmp_path / "a.edgert", cache)
+    assert "small.yaml:3" in caught.value.where or "models.parts" in caught.value.where
+    (tmp_path / "parts.onnx").write_bytes(b"no model")
+    with pytest.raises(ModelError):
+        Build(path, tmp_path / "a.edgert", cache)
+    (tmp_path / "parts.onnx").unlink()
+    with pytest.raises(ModelError, match="does not exist"):
+        Build(path, tmp_path / "a.edgert", cache)
+    (tmp_path / "none.yaml").write_text("stages:\n  a: {source: api}\n")
+    with pytest.raises(ConfigError, match="no model to build"):
+        Build(tmp_path / "none.yaml", tmp_path / "a.edgert", cache)
+    assert not (tmp_path / "a.edgert").exists()
+
+
+def test_a_form_beyond_its_tolerance_is_refused(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgert.build.verify_step.TOLERANCE", {"float": 1e-3, "ort": 1e-9, "gpu": 0.3, "dla": 0.3})
+    with pytest.raises(BuildError, match="the ort form of model 'parts'") as caught:
+        Build(small_pipeline(tmp_path), tmp_path / "a.edgert", cache)
+    assert "accuracy:" in caught.value.fix
+    assert not (tmp_path / "a.edgert").exists()
+
+
+def test_a_stopped_build_goes_on_where_it_was(tmp_path: Path, cache: Path) -> None:
+    path, stop = small_pipeline(tmp_path), threading.Event()
+    stop.set()
+    with pytest.raises(Stopped):
+        Build(path, tmp_path / "a.edgert", cache, stop=stop)
+    assert Build(path, tmp_path / "a.edgert", cache).made == ALL
