@@ -31,6 +31,12 @@ def plan(
         str | None,
         typer.Option("--trt", metavar="VERSION", help="TensorRT that will build it; the board's if left out."),
     ] = None,
+    profiles: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--profile", metavar="FILE", help="With --board host: a model's measured times (edgert bench --profile)."
+        ),
+    ] = None,
     report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write it as one HTML page.")] = None,
     overrides: SetOption = None,
     json: JsonOption = None,
@@ -49,6 +55,8 @@ def plan(
         edgert plan pipeline.yaml --board all --report plan.html
 
         edgert plan pipeline.yaml --board orin-nx-16gb --mode 15W --objective energy
+
+        edgert plan pipeline.yaml --board host --profile profile.json
     """
     from rich.console import Console
 
@@ -64,6 +72,7 @@ def plan(
         mode=mode,
         objective=_objective(objective),
         tensorrt=trt,
+        profiles=profiles or (),
     )
     console = Console(stderr=str(json) == "-", highlight=False)
     if not console.is_terminal:

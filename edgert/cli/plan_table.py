@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from edgert.plan.words import board_headline, headline, why_not
+from edgert.plan.words import basis, board_headline, headline, why_not
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ def _show_board(console: Console, board: BoardPlan) -> None:
     from rich.markup import escape
 
     chosen = None if board.chosen is None else board.rows[board.chosen]
-    _table(console, ("mode", "placement"), [((row.mode, row.name), row, row is chosen) for row in board.rows])
+    _table(
+        console, ("mode", "placement"), [((row.mode, row.name), row, row is chosen) for row in board.rows], basis(board)
+    )
     if chosen is not None:
         for row in [row for row in board.rows if row is not chosen][:_MOST_REASONS]:
             console.print(f"[dim]not {escape(why_not(row, chosen))}[/]")
@@ -57,13 +59,15 @@ def _show_boards(console: Console, plan: Plan) -> None:
         row = board.rows[board.chosen if board.chosen is not None else 0] if board.rows else None
         if row is not None:
             rows.append(((board.board, f"{row.mode}, {row.name}"), row, board.board == plan.smallest))
-    _table(console, ("board", "mode, placement"), rows)
+    _table(console, ("board", "mode, placement"), rows, basis(plan.boards[0]))
     for board in plan.boards:
         if not board.rows:
             console.print(f"[yellow]{escape(board_headline(board))} {escape('; '.join(board.skipped))}[/]")
 
 
-def _table(console: Console, heads: tuple[str, str], rows: Iterable[tuple[tuple[str, str], Row, bool]]) -> None:
+def _table(
+    console: Console, heads: tuple[str, str], rows: Iterable[tuple[tuple[str, str], Row, bool]], told: str
+) -> None:
     from rich.markup import escape
     from rich.table import Table
 
@@ -79,7 +83,7 @@ def _table(console: Console, heads: tuple[str, str], rows: Iterable[tuple[tuple[
         style = "bold" if is_chosen else None
         table.add_row(mark, escape(first), escape(second), *_numbers(row), kept, style=style)
     console.print(table)
-    console.print("[dim]→ chosen, · Pareto; predicted by a model fitted to published measurements, not measured[/]")
+    console.print(f"[dim]→ chosen, · Pareto; {told}[/]")
 
 
 def _numbers(row: Row) -> tuple[str, ...]:
@@ -87,9 +91,9 @@ def _numbers(row: Row) -> tuple[str, ...]:
     return (
         f"{row.fps:.4g}",
         f"{row.p99_ms:.3g}",
-        f"{row.power_w:.1f}",
+        "–" if row.power_w is None else f"{row.power_w:.1f}",
         format_bytes(row.memory_bytes),
-        f"{row.energy_mj:.3g}",
+        "–" if row.energy_mj is None else f"{row.energy_mj:.3g}",
         f"{share:.0%}",
         "–" if row.error is None else f"{row.error:.0%}",
     )

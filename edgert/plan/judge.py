@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from edgert.board.record import Board
 from edgert.config.pipeline import BudgetConfig
 from edgert.place.frontier import pareto
 from edgert.plan.row import BoardPlan, Objective, Row
+from edgert.plan.words import where
 from edgert.units import format_bytes
 
 _KEYS: Mapping[Objective, Callable[[Row], tuple[float, ...]]] = {
-    "throughput": lambda row: (-round(row.headroom, 6), row.power_w),
-    "latency": lambda row: (row.p99_ms, row.power_w),
-    "energy": lambda row: (row.energy_mj, row.p99_ms),
+    "throughput": lambda row: (-round(row.headroom, 6), _or_none(row.power_w)),
+    "latency": lambda row: (row.p99_ms, _or_none(row.power_w)),
+    "energy": lambda row: (_or_none(row.energy_mj), row.p99_ms),
 }
 _CLOSEST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What is planned for: its name, what people call it, and its memory."""
+
+    name: str
+    title: str
+    memory_bytes: int
+
+
 _HAIR = 1 + 1e-6  # rounding is no reason to miss a budget
 
 
+def _or_none(value: float | None) -> float:
+    """For sorting: what is not known counts as nothing, and rows of one plan know the same things."""
+    return 0.0 if value is None else value
+
+
 def judged(
-    board: Board, rows: Sequence[Row], budgets: BudgetConfig, objective: Objective, skipped: tuple[str, ...] = ()
+    board: Machine, rows: Sequence[Row], budgets: BudgetConfig, objective: Objective, skipped: tuple[str, ...] = ()
 ) -> BoardPlan:
     """The rows best first, with what each misses; the first that misses nothing is taken."""
     told = [replace(row, misses=tuple(_misses(row, budgets, board))) for row in rows]
@@ -29,7 +45,7 @@ def judged(
         told,
         lambda row: -row.headroom,
         lambda row: row.p99_ms,
-        lambda row: row.power_w,
+        lambda row: _or_none(row.power_w),
         lambda row: float(row.memory_bytes),
     )
     marked = [replace(row, is_best=any(row is one for one in best)) for row in told]
@@ -45,13 +61,15 @@ def judged(
     return BoardPlan(board.name, board.title, tuple(ordered), chosen, advice, skipped)
 
 
-def _misses(row: Row, budgets: BudgetConfig, board: Board) -> Iterator[str]:
+def _misses(row: Row, budgets: BudgetConfig, board: Machine) -> Iterator[str]:
     if row.headroom * _HAIR < 1:
         yield f"{row.fps:.3g} of {row.fps / row.headroom:.3g} fps"
-    if budgets.power is not None and row.power_w > budgets.power * _HAIR:
-        yield f"{row.power_w:.3g} of {budgets.power:g} W"
-    if row.mode_w is not None and row.power_w > row.mode_w * _HAIR:
-        yield f"{row.power_w:.3g} W in a mode of {row.mode_w:g} W"
+    if budgets.power is not None and row.power_w is None:
+        yield "power unknown"
+    if budgets.power is not None and _or_none(row.power_w) > budgets.power * _HAIR:
+        yield f"{_or_none(row.power_w):.3g} of {budgets.power:g} W"
+    if row.mode_w is not None and _or_none(row.power_w) > row.mode_w * _HAIR:
+        yield f"{_or_none(row.power_w):.3g} W in a mode of {row.mode_w:g} W"
     if budgets.latency is not None and not row.p99_ms <= 1e3 * budgets.latency * _HAIR:
         yield f"p99 {row.p99_ms:.3g} of {1e3 * budgets.latency:g} ms"
     most = _memory(budgets, board)
@@ -59,30 +77,32 @@ def _misses(row: Row, budgets: BudgetConfig, board: Board) -> Iterator[str]:
         yield f"{format_bytes(row.memory_bytes)} of {format_bytes(most)}"
 
 
-def _memory(budgets: BudgetConfig, board: Board) -> int:
-    return min(budgets.memory or board.memory.bytes, board.memory.bytes)
+def _memory(budgets: BudgetConfig, board: Machine) -> int:
+    return min(budgets.memory or board.memory_bytes, board.memory_bytes)
 
 
-def _far(row: Row, budgets: BudgetConfig, board: Board) -> float:
+def _far(row: Row, budgets: BudgetConfig, board: Machine) -> float:
     """How far a row is from keeping its budgets: the largest of the factors by which they are missed."""
     factors = [1 / max(row.headroom, 1e-9), row.memory_bytes / _memory(budgets, board)]
-    factors += [row.power_w / budgets.power] if budgets.power is not None else []
-    factors += [row.power_w / row.mode_w] if row.mode_w is not None else []
+    factors += [_or_none(row.power_w) / budgets.power] if budgets.power is not None else []
+    factors += [_or_none(row.power_w) / row.mode_w] if row.mode_w is not None else []
     factors += [row.p99_ms / (1e3 * budgets.latency)] if budgets.latency is not None else []
     return max(factors)
 
 
-def _relaxed(row: Row, budgets: BudgetConfig, board: Board) -> str:
+def _relaxed(row: Row, budgets: BudgetConfig, board: Machine) -> str:
     """What would have to change for a row to be taken."""
     changes = []
     if row.headroom * _HAIR < 1:
         changes.append(f"at most {row.headroom:.0%} of the frames (every:, or fps: of the source)")
-    if budgets.power is not None and row.power_w > budgets.power * _HAIR:
-        changes.append(f"power: {row.power_w:.1f}W")
-    if row.mode_w is not None and row.power_w > row.mode_w * _HAIR:
+    if budgets.power is not None and row.power_w is None:
+        changes.append("no power budget, since nothing is known of what this machine draws")
+    elif budgets.power is not None and _or_none(row.power_w) > budgets.power * _HAIR:
+        changes.append(f"power: {_or_none(row.power_w):.1f}W")
+    if row.mode_w is not None and _or_none(row.power_w) > row.mode_w * _HAIR:
         changes.append("fewer frames, since the mode would slow its clocks")
     if budgets.latency is not None and not row.p99_ms <= 1e3 * budgets.latency * _HAIR:
         changes.append(f"latency: {row.p99_ms:.0f}ms")
     if row.memory_bytes > _memory(budgets, board):
         changes.append(f"memory: {format_bytes(row.memory_bytes)}")
-    return f"closest: {row.mode}, {row.name}: {'; '.join(row.misses)}. It would do with {', '.join(changes)}"
+    return f"closest: {where(row)}: {'; '.join(row.misses)}. It would do with {', '.join(changes)}"

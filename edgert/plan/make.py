@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 from dla import MAX_LOADABLES, USUAL_RELEASE
 from edgert.board.mode import Mode
@@ -22,11 +23,14 @@ from edgert.place.cost.work import Work
 from edgert.place.limit import Limits
 from edgert.place.placement import Placed, Placement, streams
 from edgert.place.problem import Network, Unit
+from edgert.place.profile import Profile, read_profile
 from edgert.place.schedule import play
-from edgert.plan.judge import judged
+from edgert.plan.host import HOST, plan_host
+from edgert.plan.judge import Machine, judged
 from edgert.plan.path import frame_rate_hz, longest_ms
 from edgert.plan.row import BoardPlan, EngineRow, ModelRow, Objective, Plan, Row
 from edgert.plan.subject import Subject, overridden, subjects
+from edgert.plan.workload import demands
 
 ALL = "all"
 _SOLVE_S = 0.5  # for one placement that has to be searched for; the best by then is taken
@@ -44,6 +48,7 @@ def plan(
     mode: str = ALL,
     objective: Objective = "throughput",
     tensorrt: str | None = None,
+    profiles: Sequence[Path] = (),
     progress: Progress | None = None,
 ) -> Plan:
     """Predicts what a pipeline does on a board; runs nothing. Seconds for one board, a minute for all.
@@ -53,13 +58,19 @@ def plan(
         mode: a power mode's name, or ``all``.
         objective: what each placement is made best in.
         tensorrt: the release that will build engines for the DLA; by default that of the board's usual JetPack.
+        profiles: measured on the machine that is planned for, one of each model; needed for ``board="host"``, whose
+            speed no model tells.
+        progress: told which board is next.
 
     Raises:
         ConfigError: no such board or mode, or nothing to plan for.
         ModelError: a model cannot be read, or its size is open.
         PlacementError: ``placement:`` asks for what a rule forbids on the one board that was asked for.
     """
-    asked = _boards(board or file.config.board, file)
+    asked_board = board or file.config.board
+    if asked_board in (HOST, "auto") and profiles:
+        return _plan_host(file, [read_profile(path) for path in profiles], objective)
+    asked = _boards(asked_board, file)
     planned = subjects(file)
     if not planned:
         raise ConfigError("no stage runs a model", where=file.where("stages"), fix="add one: {infer: MODEL, from: ...}")
@@ -74,6 +85,13 @@ def plan(
     return Plan(file.config.name, objective, tuple(made), smallest.name if smallest else None, tuple(notes))
 
 
+def _plan_host(file: PipelineFile, profiles: Sequence[Profile], objective: Objective) -> Plan:
+    made = plan_host(file, profiles, objective)
+    smallest = made.board if made.chosen is not None else None
+    notes = dict.fromkeys(note for demand in demands(file.config) for note in demand.notes)
+    return Plan(file.config.name, objective, (made,), smallest, tuple(notes))
+
+
 def _boards(asked: str, file: PipelineFile) -> tuple[Board, ...]:
     if asked == ALL:
         return boards()
@@ -82,7 +100,8 @@ def _boards(asked: str, file: PipelineFile) -> tuple[Board, ...]:
             "which board is it planned for?",
             why=f"the pipeline says board: {asked}, which is whatever machine it runs on",
             where=file.where("board"),
-            fix="--board NAME, or --board all for those that fit; edgert boards lists them",
+            fix="--board NAME, or --board all for those that fit (edgert boards lists them); for this machine --board "
+            "host --profile FILE, measured by edgert bench --profile",
         )
     return (find_board(asked, file.document.path.parent),)
 
@@ -116,7 +135,13 @@ class _BoardPlanner:
         skipped = tuple(
             f"{name}: {error.what}" + (f" ({error.why})" if error.why else "") for name, error in errors.items()
         )
-        return judged(self.board, rows, self.file.config.budgets, self.objective, skipped)
+        return judged(
+            Machine(self.board.name, self.board.title, self.board.memory.bytes),
+            rows,
+            self.file.config.budgets,
+            self.objective,
+            skipped,
+        )
 
     def _named(self, mode: str, strict: bool) -> tuple[Mode, ...]:
         """The mode of that name; of several boards not every one needs to have it."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from edgert.artifact.atomic import replace_text
 from edgert.place.problem import Edge, Unit
 from edgert.plan.row import BoardPlan, EngineRow, ModelRow, Plan, Row
-from edgert.plan.words import headline, share_text
+from edgert.plan.words import basis, headline, share_text
 from edgert.report.document import document
 from edgert.report.markup import Markup, code, join, paragraph, tag
 from edgert.report.network import Box, Line, network_picture
@@ -57,7 +57,7 @@ def _header(plan: Plan) -> Markup:
         "header",
         tag(
             "p",
-            f"Plan for {plan.objective} · predicted by a model, not measured · ",
+            f"Plan for {plan.objective} · {basis(first)} · ",
             code(plan.pipeline),
             class_="kicker",
         ),
@@ -71,7 +71,8 @@ def _figures(row: Row) -> Iterable[tuple[str, str, str]]:
     error = "error unknown" if row.error is None else f"± {share(row.error)} of times"
     yield "Frames per second", significant(row.fps), f"{significant(row.headroom)} × what is asked; {error}"
     yield "p99 of the engines", f"{significant(row.p99_ms)} ms", "with everything running"
-    yield "Power", f"{significant(row.power_w)} W", f"{significant(row.energy_mj)} mJ a frame"
+    if row.power_w is not None and row.energy_mj is not None:
+        yield "Power", f"{significant(row.power_w)} W", f"{significant(row.energy_mj)} mJ a frame"
     yield "Memory of engines", size(row.memory_bytes), "weights and tensors"
 
 
@@ -134,10 +135,14 @@ def _numbers(rows: Sequence[Row | None]) -> Iterator[Column]:
 
     yield column("fps", ((significant(row.fps), row.fps) if row else None for row in rows))
     yield column("p99, ms", ((significant(row.p99_ms), row.p99_ms) if row else None for row in rows))
-    yield column("W", ((fixed(row.power_w, 1), row.power_w) if row else None for row in rows))
+    yield column("W", (_known(row.power_w, lambda value: fixed(value, 1)) if row else None for row in rows))
     yield column("Memory", ((size(row.memory_bytes), row.memory_bytes) if row else None for row in rows))
-    yield column("mJ/frame", ((significant(row.energy_mj), row.energy_mj) if row else None for row in rows))
+    yield column("mJ/frame", (_known(row.energy_mj, significant) if row else None for row in rows))
     yield column("±", ((share(row.error), row.error) if row and row.error is not None else None for row in rows))
+
+
+def _known(value: float | None, show: Callable[[float], str]) -> tuple[str, float] | None:
+    return None if value is None else (show(value), value)
 
 
 def _dla_part(row: Row) -> float:

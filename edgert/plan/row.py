@@ -62,7 +62,8 @@ class Row:
         headroom: how many times the asked rates it sustains.
         fps: frames a second that its sources could send: the asked rate times the headroom.
         p99_ms: from a frame's first engine to its last result; engines only, without the host's work around them.
-        power_w: of the whole module at the asked rates, or at what it sustains where that is less.
+        power_w: of the whole module at the asked rates, or at what it sustains where that is less;
+            None where nothing is known of it.
         memory_bytes: of engines: weights, tensors, DLA pools.
         energy_mj: of one frame, with the board's idle power.
         busy: accelerator → part of its time at that rate, 0 to 1.
@@ -79,9 +80,9 @@ class Row:
     headroom: float
     fps: float
     p99_ms: float
-    power_w: float
+    power_w: float | None
     memory_bytes: int
-    energy_mj: float
+    energy_mj: float | None
     busy: Mapping[str, float]
     error: float | None
     mode_w: float | None = None

@@ -104,19 +104,29 @@ def overridden(network: Network, subject: Subject, found: Survey | None) -> Netw
     Raises:
         PlacementError: a rule forbids it (which, why, what helps), or this power mode has no such accelerator.
     """
-    asked = subject.config.placement
-    if asked == "auto":
+    return bound_to(network, subject.config, subject.where, subject.demand.model, found)
+
+
+def bound_to(network: Network, config: ModelConfig, where: str, name: str, found: Survey | None = None) -> Network:
+    """The network with its units allowed only where a model's section puts them.
+
+    Args:
+        where, name: of the section, for errors.
+        found: what a DLA can run of it, to name the rule that forbids something.
+
+    Raises:
+        PlacementError: an accelerator that cannot run a unit, or a glob that fits no node.
+    """
+    if config.placement == "auto":
         return network
-    rules = _rules(asked)
+    rules = _rules(config.placement)
     names = {node for unit in network.units for node in unit.nodes}
     for glob in rules:
         if glob not in names and not fnmatch.filter(names, glob):
             raise PlacementError(
-                f"no node of model {subject.demand.model!r} matches {glob!r}{nearest(glob, names)}",
-                where=f"{subject.where}.placement",
+                f"no node of model {name!r} matches {glob!r}{nearest(glob, names)}", where=f"{where}.placement"
             )
-    units = tuple(_bound(unit, rules, subject, found) for unit in network.units)
-    return replace(network, units=units)
+    return replace(network, units=tuple(_bound(unit, rules, f"{where}.placement", found) for unit in network.units))
 
 
 def _rules(asked: str | ReplicateConfig | Mapping[str, str]) -> dict[str, tuple[str, ...]]:
@@ -127,7 +137,7 @@ def _rules(asked: str | ReplicateConfig | Mapping[str, str]) -> dict[str, tuple[
     return {glob: (name,) for glob, name in globs.items()}
 
 
-def _bound(unit: Unit, rules: Mapping[str, Collection[str]], subject: Subject, found: Survey | None) -> Unit:
+def _bound(unit: Unit, rules: Mapping[str, Collection[str]], where: str, found: Survey | None) -> Unit:
     """A unit with the costs of the accelerators that its first node's last rule names; any of them without a rule."""
     fitting = [names for glob, names in rules.items() if unit.nodes[0] == glob or fnmatch.fnmatch(unit.nodes[0], glob)]
     if not fitting:
@@ -135,7 +145,7 @@ def _bound(unit: Unit, rules: Mapping[str, Collection[str]], subject: Subject, f
     wanted = fitting[-1]
     costs = {name: cost for name, cost in unit.costs.items() if any(_means(one, name) for one in wanted)}
     if not costs:
-        raise _forbidden(unit, wanted, subject, found)
+        raise _forbidden(unit, wanted, where, found)
     return replace(unit, costs=costs)
 
 
@@ -144,8 +154,7 @@ def _means(asked: str, accelerator: str) -> bool:
     return asked == accelerator or (asked == _DLA and accelerator.startswith(_DLA))
 
 
-def _forbidden(unit: Unit, wanted: Collection[str], subject: Subject, found: Survey | None) -> PlacementError:
-    place = f"{subject.where}.placement"
+def _forbidden(unit: Unit, wanted: Collection[str], place: str, found: Survey | None) -> PlacementError:
     names = " or ".join(wanted)
     if found is not None and any(name.startswith(_DLA) for name in wanted):
         for node, verdict in zip(found.nodes, found.verdicts, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from edgert.plan.row import BoardPlan, EngineRow, Plan, Row
 from edgert.report.number import counted, share, significant
 
-_NAMES = {"gpu": "all on the GPU", "dla": "as much as can be on the DLA", "mixed": "GPU and DLA together"}
+_NAMES = {"gpu": "all on the GPU", "dla": "as much as can be on the DLA", "mixed": "accelerators together"}
 _ROOMY = 1.1  # less headroom than this is not worth a word
 
 
@@ -20,15 +20,24 @@ def headline(plan: Plan) -> str:
     return board_headline(plan.boards[0])
 
 
+def basis(board: BoardPlan) -> str:
+    """What the numbers rest on."""
+    if board.board == "host":
+        return "predicted from times that were measured on this machine, part by part"
+    return "predicted by a model fitted to published measurements, not measured"
+
+
 def board_headline(board: BoardPlan) -> str:
     """One sentence about one board."""
     if board.chosen is None:
         return f"{board.title} keeps not every budget in any power mode."
     row = board.rows[board.chosen]
     room = f", with room for {significant(row.headroom, 2)} times as many" if row.headroom >= _ROOMY else ""
+    watts = "" if row.power_w is None else f"at {significant(row.power_w, 2)} W, "
+    mode = f" in {row.mode}" if row.mode else ""
     return (
-        f"{board.title} in {row.mode} keeps up with {significant(row.fps / row.headroom)} frames a second at "
-        f"{significant(row.power_w, 2)} W, {_NAMES.get(row.name, row.name)}{room}."
+        f"{board.title}{mode} keeps up with {significant(row.fps / row.headroom)} frames a second, "
+        f"{watts}{_NAMES.get(row.name, row.name)}{room}."
     )
 
 
@@ -40,12 +49,17 @@ def share_text(engine: EngineRow) -> str:
 def why_not(row: Row, chosen: Row) -> str:
     """Why another row was not taken instead of the chosen one."""
     if row.misses:
-        return f"{row.mode}, {row.name}: {'; '.join(row.misses)}"
+        return f"{where(row)}: {'; '.join(row.misses)}"
     worse = []
     if row.fps < chosen.fps * (1 - 1e-3):
         worse.append(f"{share(1 - row.fps / chosen.fps)} slower")
-    if row.power_w > chosen.power_w * (1 + 1e-3):
-        worse.append(f"{significant(row.power_w - chosen.power_w)} W more")
+    if (row.power_w or 0) > (chosen.power_w or 0) * (1 + 1e-3):
+        worse.append(f"{significant((row.power_w or 0) - (chosen.power_w or 0))} W more")
     if row.p99_ms > chosen.p99_ms * (1 + 1e-3):
         worse.append(f"p99 {significant(row.p99_ms - chosen.p99_ms)} ms longer")
-    return f"{row.mode}, {row.name}: {', '.join(worse) or 'no better'}"
+    return f"{where(row)}: {', '.join(worse) or 'no better'}"
+
+
+def where(row: Row) -> str:
+    """Mode and placement."""
+    return f"{row.mode}, {row.name}" if row.mode else row.name

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from edgert.board.record import board
 from edgert.config.pipeline import BudgetConfig
-from edgert.plan.judge import judged
+from edgert.plan.judge import Machine, judged
 from edgert.plan.row import Objective, Row
 
-BOARD = board("orin-nx-16gb")
+BOARD = Machine("orin-nx-16gb", "Jetson Orin NX 16GB", 2**34)
 ROW = Row(BOARD.name, "15W", "gpu", (), 2.0, 60.0, 8.0, 9.0, 2**20, 300.0, {"gpu": 0.5}, 0.2)
 QUICK = replace(ROW, mode="MAXN", headroom=4.0, fps=120.0, p99_ms=4.0, power_w=14.0, energy_mj=450.0)
 FRUGAL = replace(ROW, name="dla", headroom=1.5, fps=45.0, p99_ms=12.0, power_w=7.0, energy_mj=230.0)

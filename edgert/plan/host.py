@@ -1,0 +1,158 @@
+"""Plans for this machine, or any other without a DLA, from profiles that were measured on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from edgert.board.memory import system_memory
+from edgert.config import PipelineFile
+from edgert.errors import ConfigError, PlacementError
+from edgert.graph.clean import clean
+from edgert.graph.liveness import peak_bytes
+from edgert.graph.load import load
+from edgert.graph.node import Graph, read
+from edgert.graph.shape import with_shapes
+from edgert.place.choose import solve
+from edgert.place.limit import Limits
+from edgert.place.placement import Placement, streams
+from edgert.place.problem import Cost, Network, Unit
+from edgert.place.profile import Profile, network_of
+from edgert.place.schedule import play
+from edgert.plan.judge import Machine, judged
+from edgert.plan.path import frame_rate_hz, longest_ms
+from edgert.plan.row import BoardPlan, EngineRow, ModelRow, Objective, Row
+from edgert.plan.subject import bound_to
+from edgert.plan.workload import Demand, demands
+from edgert.ready import default_profile
+
+HOST = "host"
+_PLAYED_RUNS = 120
+_IN_FLIGHT = 4
+
+
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    demand: Demand
+    graph: Graph
+    profile: Profile
+    network: Network
+
+
+def plan_host(file: PipelineFile, profiles: Sequence[Profile], objective: Objective) -> BoardPlan:
+    """Rows for one core, and for all cores together; times are those of the profiles, power is not known.
+
+    With several cores busy, every unit takes as much longer as the whole model was measured to.
+
+    Args:
+        profiles: one of each model, from ``edgert bench --profile``.
+
+    Raises:
+        ConfigError: a model has no profile.
+        PlacementError: a profile does not fit its model.
+    """
+    measured = [_measured(file, demand, {one.digest: one for one in profiles}) for demand in demands(file.config)]
+    if not measured:
+        raise ConfigError("no stage runs a model", where=file.where("stages"), fix="add one: {infer: MODEL, from: ...}")
+    rows = list(_rows(file, measured, objective))
+    machine = Machine(HOST, measured[0].profile.machine.get("cpu", "this machine"), system_memory().total_bytes)
+    return judged(machine, rows, file.config.budgets, objective)
+
+
+def _measured(file: PipelineFile, demand: Demand, profiles: Mapping[str, Profile]) -> _Measured:
+    config, where = file.config.models[demand.model], file.where("models", demand.model)
+    model = load(config.onnx)
+    found = profiles.get(model.digest)
+    if found is None:
+        raise ConfigError(
+            f"there is no profile of model {demand.model!r}",
+            why="times of a machine that no board file describes are measured, not modelled",
+            where=where,
+            fix=f"edgert bench --profile {config.onnx} -o profile.json, then --profile profile.json",
+        )
+    shapes = next(iter((config.profiles or default_profile(model, config)).values()))
+    graph = read(clean(with_shapes(model, shapes))[0])
+    network = replace(network_of(found, graph), name=demand.model, rate_hz=demand.rate_hz)
+    return _Measured(demand, graph, found, bound_to(network, config, where, demand.model))
+
+
+def _rows(file: PipelineFile, measured: Sequence[_Measured], objective: Objective) -> Iterator[Row]:
+    names = list(measured[0].profile.whole)
+    choices = [(name, [name]) for name in names[:1]] + ([("mixed", names)] if len(names) > 1 else [])
+    seen = set()
+    for name, used in choices:
+        networks = [_restricted(one, used) for one in measured]
+        try:
+            placement = _solved(networks, objective, used)
+        except PlacementError:
+            if name == choices[-1][0]:
+                raise
+            continue
+        key = tuple(engine.assignment for one in placement.networks for engine in one.engines)
+        if key not in seen:
+            seen.add(key)
+            yield _row(file, measured, networks, placement, name)
+
+
+def _solved(networks: Sequence[Network], objective: Objective, names: Sequence[str]) -> Placement:
+    """One segment per core and model: more are hand-overs that gain nothing."""
+    limits = Limits(loadables=dict.fromkeys(names, len(networks)))
+    most = solve(networks, "throughput", limits, time_limit_s=2.0)
+    if objective != "latency" or most.value < 1:
+        return most
+    return solve(networks, "latency", limits, time_limit_s=2.0)
+
+
+def _restricted(one: _Measured, used: Sequence[str]) -> Network:
+    """The network on these cores, as slow as they are when all of them work."""
+
+    def slowed(unit: Unit) -> Unit:
+        costs = {name: _longer(cost, one.profile, name, len(used)) for name, cost in unit.costs.items() if name in used}
+        return replace(unit, costs=costs or unit.costs)
+
+    return replace(one.network, units=tuple(map(slowed, one.network.units)))
+
+
+def _longer(cost: Cost, profile: Profile, name: str, busy: int) -> Cost:
+    factor = profile.whole[name].contention if busy > 1 else 1.0
+    return replace(cost, time_ms=cost.time_ms * factor)
+
+
+def _row(
+    file: PipelineFile, measured: Sequence[_Measured], networks: Sequence[Network], placement: Placement, name: str
+) -> Row:
+    asked = [replace(one, in_flight=_IN_FLIGHT) for one in streams(networks, placement)]
+    duration_ms = 1e3 * _PLAYED_RUNS / min(one.demand.rate_hz for one in measured)
+    flows = play(asked, duration_ms).streams
+    models = []
+    for one, network, placed, flow in zip(measured, networks, placement.networks, flows, strict=True):
+        engines = tuple(EngineRow(engine.assignment, engine.weight) for engine in placed.engines)
+        rate_hz = one.demand.rate_hz
+        models.append(
+            ModelRow(network.name, network, engines, rate_hz, placed.latency_ms, flow.p50_ms, flow.p99_ms, 0.0, {})
+        )
+    met = min(one.fps / (network.rate_hz or 1.0) for network, one in zip(networks, placement.networks, strict=True))
+    headroom = met / max(*placement.utilisation.values(), 1e-9)
+    return Row(
+        board=HOST,
+        mode="",
+        name=models[0].engines[0].accelerators[0] if name != "mixed" else name,
+        models=tuple(models),
+        headroom=headroom,
+        fps=frame_rate_hz(file.config) * headroom,
+        p99_ms=longest_ms(file.config, {model.name: model.p99_ms for model in models}),
+        power_w=None,
+        memory_bytes=_memory_bytes(measured, placement),
+        energy_mj=None,
+        busy=dict(placement.utilisation),
+        error=None,
+    )
+
+
+def _memory_bytes(measured: Sequence[_Measured], placement: Placement) -> int:
+    """Weights and tensors of every engine; ONNX Runtime shares weights between replicas, so they count once."""
+    total = 0
+    for one, placed in zip(measured, placement.networks, strict=True):
+        weights = sum(array.nbytes for array in one.graph.constants.values())
+        total += weights + len(placed.engines) * peak_bytes(one.graph)
+    return total
