@@ -5,7 +5,6 @@ from __future__ import annotations
 from edgert.plan.row import BoardPlan, EngineRow, Plan, Row
 from edgert.report.number import counted, share, significant
 
-_NAMES = {"gpu": "all on the GPU", "dla": "as much as can be on the DLA", "mixed": "accelerators together"}
 _ROOMY = 1.1  # less headroom than this is not worth a word
 
 
@@ -37,8 +36,14 @@ def board_headline(board: BoardPlan) -> str:
     mode = f" in {row.mode}" if row.mode else ""
     return (
         f"{board.title}{mode} keeps up with {significant(row.fps / row.headroom)} frames a second, "
-        f"{watts}{_NAMES.get(row.name, row.name)}{room}."
+        f"{watts}on {_used(row)}{room}."
     )
+
+
+def _used(row: Row) -> str:
+    """``"gpu"``, ``"dla0, dla1 and gpu"``."""
+    names = sorted({name for model in row.models for engine in model.engines for name in engine.accelerators})
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])) if names else row.name
 
 
 def share_text(engine: EngineRow) -> str:
