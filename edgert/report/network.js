@@ -10,7 +10,7 @@ for (const viewport of document.querySelectorAll(".viewport")) {
       (viewport.scrollLeft + viewport.clientWidth / 2) / scale,
       (viewport.scrollTop + viewport.clientHeight / 2) / scale,
     ];
-    scale = Math.max(0.05, Math.min(4, to));
+    scale = Math.max(0.01, Math.min(4, to));
     svg.setAttribute("width", width * scale);
     svg.setAttribute("height", height * scale);
     viewport.scrollTo(middle[0] * scale - viewport.clientWidth / 2, middle[1] * scale - viewport.clientHeight / 2);

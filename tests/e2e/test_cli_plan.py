@@ -1,0 +1,35 @@
+"""``edgert plan`` as a user types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.helpers.command import edgert
+
+
+def test_the_demo_on_one_board(tmp_path: Path) -> None:
+    arguments = ("--board", "orin-nx-16gb", "--mode", "15w", "--json", "plan.json", "--report", "plan.html")
+    done = edgert("plan", "hello", *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "keeps up with 30 frames a second" in done.stdout and "not measured" in done.stdout
+    board = json.loads((tmp_path / "plan.json").read_text())["boards"][0]
+    assert {row["placement"] for row in board["rows"]} == {"gpu", "dla", "mixed"}
+    assert "<svg" in (tmp_path / "plan.html").read_text()
+
+
+def test_a_budget_that_nothing_keeps_is_exit_1_with_advice(tmp_path: Path) -> None:
+    done = edgert("plan", "hello", "--board", "orin-nano-4gb", "--set", "budgets.power=1W", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "closest" in done.stdout and "power:" in done.stdout
+
+
+def test_mistakes_name_what_is_near(tmp_path: Path) -> None:
+    board = edgert("plan", "hello", "--board", "orin-nx", cwd=tmp_path)
+    assert board.returncode == 1 and "orin-nx-" in board.stderr
+    mode = edgert("plan", "hello", "--board", "orin-nx-16gb", "--mode", "20W", cwd=tmp_path)
+    assert mode.returncode == 1 and "15W" in mode.stderr
+    objective = edgert("plan", "hello", "--board", "orin-nx-16gb", "--objective", "speed", cwd=tmp_path)
+    assert objective.returncode == 1 and "throughput, latency, energy" in objective.stderr
+    none = edgert("plan", "hello", cwd=tmp_path)
+    assert none.returncode == 1 and "which board" in none.stderr

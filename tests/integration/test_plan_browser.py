@@ -1,0 +1,72 @@
+"""The page of a plan in a real browser: five hundred units drawn, zoomed, found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edgert.place.problem import Cost, Crossing, Edge, Network, Unit
+from edgert.plan.page import save
+from edgert.plan.row import BoardPlan, EngineRow, ModelRow, Plan, Row
+from tests.helpers.browser import Page, browser
+
+COUNT = 500
+CROSSINGS = {("gpu", "dla0"): Crossing(0.1), ("dla0", "gpu"): Crossing(0.1)}
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Blocks of four units with a skip; every other block on the DLA; one name that would like to be a script."""
+    costs = {"gpu": Cost(0.1, 1.0), "dla0": Cost(0.2, 0.5)}
+    names = [f"/model/block.{place // 4}/part.{place % 4}" for place in range(COUNT - 1)] + [
+        "<script>hacked=1</script>"
+    ]
+    units = tuple(Unit(name, (name,), costs) for name in names)
+    pairs = [(place, place + 1) for place in range(COUNT - 1)] + [
+        (place, place + 3) for place in range(0, COUNT - 3, 4)
+    ]
+    edges = tuple(Edge(f"t{a}.{b}", a, (b,), crossings=CROSSINGS, size_bytes=1024) for a, b in pairs)
+    assignment = tuple("dla0" if place // 4 % 2 else "gpu" for place in range(COUNT))
+    model = ModelRow(
+        "net", Network("net", units, edges), (EngineRow(assignment, 1.0),), 30.0, 5.0, 5.0, 6.0, 0.5, {"dla0": 9}
+    )
+    row = Row("b", "15W", "mixed", (model,), 2.0, 60.0, 6.0, 9.0, 2**20, 300.0, {"gpu": 0.5}, 0.2, is_best=True)
+    plan = Plan("p", "throughput", (BoardPlan("b", "A Board", (row,), 0, ()),), "b", ("something was assumed",))
+    file = tmp_path_factory.mktemp("page") / "plan.html"
+    save(plan, file)
+    return file
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width_px", [420, 1600])
+def test_page_fits_draws_everything_and_is_quiet(page: Page, path: Path, width_px: int, dark: bool) -> None:
+    page.open(path, width_px, dark=dark)
+    assert page.evaluate("document.documentElement.scrollWidth") == width_px
+    assert page.evaluate("document.querySelectorAll('.network .unit').length") == COUNT
+    assert page.evaluate("document.querySelectorAll('.network .crosses').length") > COUNT / 8
+    assert page.evaluate("window.hacked ?? null") is None
+    assert page.errors == [] and page.requests == [path.resolve().as_uri()]
+
+
+def test_buttons_zoom_and_a_name_is_found(page: Page, path: Path) -> None:
+    page.open(path, 1200)
+    height = "document.querySelector('svg.network').getBoundingClientRect().height"
+    before = page.evaluate(height)
+    page.evaluate("document.querySelector('.zoom button').click()")
+    assert page.evaluate(height) > before * 1.3
+    page.evaluate("[...document.querySelectorAll('.zoom button')].at(-1).click()")
+    assert page.evaluate(height) <= page.evaluate("document.querySelector('.viewport').clientHeight")
+    page.evaluate(
+        "(() => { const input = document.querySelector('.zoom input'); input.value = 'BLOCK.77/part.2';"
+        "input.dispatchEvent(new Event('input')); })()"
+    )
+    assert page.evaluate("document.querySelectorAll('.network .found').length") == 1
+    assert page.errors == []
