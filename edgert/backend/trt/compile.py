@@ -65,7 +65,7 @@ def compile_engine(library: Library, request: BuildRequest, tell: Tell, step: St
     dialect.set_target(config, request)
     parser: OnnxParser = trt.OnnxParser(network, logger)
     dialect.set_parser(parser, config, request)
-    parse(parser, request)
+    parse(parser, network, request)
     layers = network_layers(network)
     parts = correspond(layers, request.nodes)
     set_formats(trt, network, request)

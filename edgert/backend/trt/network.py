@@ -20,9 +20,11 @@ from edgert.errors import BuildError, nearest
 _MOST_ERRORS = 5
 
 
-def parse(parser: OnnxParser, request: BuildRequest) -> None:
+def parse(parser: OnnxParser, network: INetworkDefinition, request: BuildRequest) -> None:
     """Fills the parser's network. Raises BuildError that names the nodes it stumbled over."""
     if parser.parse(request.model):
+        if not network.num_outputs:  # bytes that are no ONNX at all may be parsed as an empty model
+            raise request.refusal("TensorRT found no network in the model", "nothing in it computes an output")
         return
     found = [_error(parser.get_error(index), request) for index in range(min(parser.num_errors, _MOST_ERRORS))]
     if not found:

@@ -315,6 +315,10 @@ class TestEveryDialect:
         assert "node 'relu'" in caught.value.what and "node 'resize'" in str(caught.value)
         assert caught.value.why == "Plugin not found, what now?" and "no such operator" in caught.value.fix
 
+    def test_a_file_that_is_parsed_as_nothing(self) -> None:
+        with pytest.raises(BuildError, match="no network in the model"):
+            built("10.3", REQUEST, replace(SCRIPT, outputs=()))
+
     def test_many_parser_errors_are_counted(self) -> None:
         errors = tuple((0, "conv", "Conv", f"number {at}") for at in range(9))
         with pytest.raises(BuildError, match="and 4 more"):

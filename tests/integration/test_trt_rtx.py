@@ -1,0 +1,242 @@
+"""Real builds with the parser and builder of TensorRT-RTX, which need no GPU. Skipped where it is not installed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from edgert.backend.trt import BuildResult, Progress, Span, build, request_of
+from edgert.backend.trt.library import load as load_library
+from edgert.backend.trt.listen import logger_to
+from edgert.backend.trt.mapping import Correspondence, correspond, network_layers
+from edgert.board.cuda import cuda_driver
+from edgert.errors import BuildError
+from edgert.graph import Model, load
+from edgert.graph.clean import clean
+from edgert.graph.node import read, write
+from edgert.quantize.half.convert import to_half
+from edgert.quantize.lower import lower
+from edgert.quantize.prepare import prepare
+from edgert.quantize.scheme import scheme
+from tests.helpers import models
+from tests.helpers.evaluation_data import data
+from tests.helpers.models import make
+from tests.helpers.trt_topology import TOPOLOGIES, dynamic
+
+pytestmark = pytest.mark.skipif(
+    not any(map(find_spec, ("tensorrt_rtx", "tensorrt_rtx_bindings"))),
+    reason="TensorRT-RTX is not installed (pip install tensorrt-rtx)",
+)
+PARTS = Path(__file__).resolve().parents[2] / "pipelines" / "assets" / "parts.onnx"
+NETWORKS = (
+    "deeplab_v3_mnv2_05",
+    "fastestdet",
+    "fns_candy",
+    "mobilenet_v1_025_224",
+    "mobilenet_v2_quant",
+    "nanodet_m_320",
+    "person_reid_retail_0288",
+    "ppocr_mobile_v2_det_ch",
+    "squeezenet_fp32",
+    "ultraface_rfb_320",
+    "yolox_nano_416",
+)
+REFUSED = {"fns_candy": "Plugin not found", "mobilenet_v2_quant": "zero point"}
+"""Models that TensorRT does not take: operators of before ONNX, and asymmetric INT8."""
+AMAX = 6.0
+"""Threshold of every tensor: what is built is looked at here, not what it computes."""
+
+
+def has_gpu() -> bool:
+    driver = cuda_driver()
+    return driver is not None and bool(driver.gpus)
+
+
+def built(model: Model, **options: object) -> BuildResult:
+    return build(request_of(model, compute=("8.6",), **options), wanted="tensorrt_rtx")
+
+
+def half(model: Model) -> Model:
+    return write(to_half(read(model)).graph, model)
+
+
+def int8(model: Model) -> Model:
+    ready = prepare(model)
+    graph = read(ready)
+    return write(lower(graph, scheme(graph, "gpu"), lambda names: AMAX), ready)
+
+
+def parsed(model: Model) -> tuple[bool, Correspondence, tuple[str, ...]]:
+    """Whether TensorRT parses a model, its layers matched with nodes, and their kinds."""
+    trt = load_library("tensorrt_rtx").trt
+    logger = logger_to(trt, lambda record: None)
+    builder = trt.Builder(logger)
+    network = builder.create_network()
+    parser = trt.OnnxParser(network, logger)
+    request = request_of(model)
+    done = bool(parser.parse(request.model))
+    layers = network_layers(network)
+    return done, correspond(layers, request.nodes), tuple(layer.kind for layer in layers)
+
+
+class TestDemoDetector:
+    @pytest.mark.parametrize("form", [lambda model: model, half, int8], ids=["fp32", "fp16", "int8"])
+    def test_builds(self, form: Callable[[Model], Model]) -> None:
+        model = form(load(PARTS))
+        result = built(model)
+        assert len(result.plan) > 500_000 and result.library.startswith("TensorRT-RTX")
+        parts = correspond(result.layers, request_of(model).nodes)
+        assert parts.stray == () and not any(record.severity == "ERROR" for record in result.log)
+
+    def test_types_stand_in_the_model(self) -> None:
+        model = half(load(PARTS))
+        kinds = {layer.dtype for layer in built(model).layers if layer.kind == "CONVOLUTION"}
+        assert kinds == {"HALF"}
+
+    def test_int8_has_quantised_layers(self) -> None:
+        kinds = [layer.kind for layer in built(int8(load(PARTS))).layers]
+        assert kinds.count("QUANTIZE") > 10 and kinds.count("DEQUANTIZE") > 10
+
+    def test_progress(self) -> None:
+        steps: list[Progress] = []
+        build(request_of(load(PARTS)), wanted="tensorrt_rtx", progress=steps.append)
+        assert steps[0].parent == "" and steps[0].step == 0
+        assert any(step.step == step.steps for step in steps) and {step.parent for step in steps} > {""}
+
+    def test_cancelling(self) -> None:
+        cancel = threading.Event()
+        with pytest.raises(BuildError, match="was cancelled"):
+            build(
+                request_of(load(PARTS)),
+                wanted="tensorrt_rtx",
+                progress=lambda step: cancel.set(),
+                cancel=cancel,
+            )
+
+
+@pytest.mark.parametrize("form", [lambda model: model, half], ids=["fp32", "fp16"])
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_topologies(name: str, form: Callable[[Model], Model]) -> None:
+    model = form(TOPOLOGIES[name]())
+    result = built(model)
+    parts = correspond(result.layers, request_of(model).nodes)
+    assert result.plan and parts.stray == ()
+    assert all(node in parts.layers_of for node in request_of(model).nodes)
+
+
+@pytest.mark.parametrize("name", ["residual", "inception", "classifier", "swish"])
+def test_topologies_in_int8(name: str) -> None:
+    result = built(int8(TOPOLOGIES[name]()))
+    assert result.plan and any(layer.kind == "QUANTIZE" for layer in result.layers)
+
+
+class TestProfiles:
+    SPAN = Span((1, 8, 32, 32), (2, 8, 64, 64), (4, 8, 128, 128))
+
+    def test_one_and_two(self) -> None:
+        one = built(dynamic(), profiles=({"x": self.SPAN},))
+        two = built(dynamic(), profiles=({"x": self.SPAN}, {"x": Span(*[(1, 8, 48, 48)] * 3)}))
+        assert one.plan and two.plan
+
+    def test_open_dimensions_without_a_profile(self) -> None:
+        with pytest.raises(BuildError, match="input 'x' has open dimensions"):
+            built(dynamic())
+
+    def test_shapes_that_do_not_fit(self) -> None:
+        with pytest.raises(BuildError, match=r"input 'x' cannot be \[1, 3, 8, 8\]"):
+            built(dynamic(), profiles=({"x": Span(*[(1, 3, 8, 8)] * 3)},))
+
+
+class TestOptions:
+    def test_what_the_compiler_cannot_do_without_a_gpu_is_told(self) -> None:
+        """Leaving weights out makes TensorRT-RTX compile kernels at once."""
+        if has_gpu():
+            pytest.skip("this machine has a GPU, which is what must be missing")
+        with pytest.raises(BuildError, match="built no engine") as caught:
+            built(load(PARTS), strip=True)
+        assert "Myelin" in caught.value.why and caught.value.where.endswith("parts.onnx")
+
+    def test_levels(self) -> None:
+        assert all(built(models.conv(), optimization_level=level).plan for level in (0, 5))
+
+    def test_a_gpu_that_is_not_supported(self) -> None:
+        with pytest.raises(BuildError, match=r"does not support compute capability 8\.7") as caught:
+            build(request_of(models.conv(), compute=("8.7",)), wanted="tensorrt_rtx")
+        assert "8.6" in caught.value.why
+
+
+class TestBadModels:
+    def test_an_unknown_operator_is_named(self) -> None:
+        with pytest.raises(BuildError, match=r"cannot parse node 'the_odd_one' \(Frobnicate\)") as caught:
+            built(models.unknown_operator())
+        assert "Plugin not found" in caught.value.why and caught.value.where == "test.onnx"
+
+    def test_shapes_that_cannot_be(self) -> None:
+        with pytest.raises(BuildError):
+            built(models.bad_shapes())
+
+    def test_strings(self) -> None:
+        with pytest.raises(BuildError, match="cannot parse"):
+            built(models.texts())
+
+    def test_several_are_all_named(self) -> None:
+        nodes = [
+            helper.make_node("Frob", ["x"], ["t"], name="one"),
+            helper.make_node("Nicate", ["t"], ["y"], name="two"),
+        ]
+        kinds = {"x": ((1, 3), TensorProto.FLOAT)}
+        model = make(nodes, kinds, {"y": ((1, 3), TensorProto.FLOAT)})
+        with pytest.raises(BuildError) as caught:
+            built(model)
+        assert "'one'" in str(caught.value) and "'two'" in str(caught.value)
+
+    def test_what_is_no_onnx(self) -> None:
+        request = request_of(models.conv())
+        with pytest.raises(BuildError, match="no network in the model"):
+            build(type(request)(b"\x00nonsense", request.nodes), wanted="tensorrt_rtx")
+
+    def test_asymmetric_int8(self) -> None:
+        zero = {"scale": np.float32(0.1), "zero": np.uint8(7)}
+        nodes = [
+            helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], name="round"),
+            helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"], name="back"),
+        ]
+        kinds = {"x": ((1, 3), TensorProto.FLOAT)}
+        with pytest.raises(BuildError, match="'round'") as caught:
+            built(make(nodes, kinds, {"y": ((1, 3), TensorProto.FLOAT)}, zero))
+        assert "zero point" in caught.value.why and "edgert quantize" in caught.value.fix
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_layers_of_real_models_are_matched_with_their_nodes(name: str) -> None:
+    """Every layer belongs to a node; every node that computes something has a layer."""
+    model = load(data("models", f"{name}.onnx"))
+    done, parts, kinds = parsed(model)
+    assert done == (name not in REFUSED)
+    if not done:
+        with pytest.raises(BuildError, match=r"cannot parse node '") as caught:
+            built(model)
+        assert REFUSED[name] in str(caught.value)
+        return
+    operators = {node.name: node.op for node in read(model).nodes}
+    assert {operators[node] for node in parts.folded} <= {"Constant"}
+    # What is left over reads or feeds nothing: constants that the parser made and does not use.
+    assert {kinds[position] for position in parts.stray} <= {"CONSTANT", "CAST", "SHUFFLE", "SHAPE", "GATHER"}
+    assert len(parts.stray) < len(kinds) / 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(NETWORKS) - set(REFUSED) - {"ppocr_mobile_v2_det_ch"}))
+@pytest.mark.parametrize("form", [lambda model: model, half, int8], ids=["fp32", "fp16", "int8"])
+def test_real_models_build(name: str, form: Callable[[Model], Model]) -> None:
+    model = form(prepare(clean(load(data("models", f"{name}.onnx")))[0]))
+    result = built(model)
+    parts = correspond(result.layers, request_of(model).nodes)
+    assert len(result.plan) > 100_000
+    assert {node for node in parts.folded if "Constant" not in node} == set()
