@@ -24,7 +24,6 @@ from edgert.build.subject import MODEL, Subject
 from edgert.build.verify_step import verify_step
 from edgert.compiler import Product
 from edgert.compiler.build import Runner
-from edgert.compiler.lower import takes_cache
 from edgert.compiler.step import to_json
 from edgert.errors import ArtifactError
 
@@ -77,7 +76,7 @@ def prepare(subject: Subject, runner: Runner) -> Prepared:
     surveyed = None
     if subject.target.uses_dla(subject.config) and subject.is_one_size:
         surveyed = runner.do(survey_step(subject, rewritten, forms.get("dla"), calibrated))
-        if calibrated is not None and takes_cache(subject.target.tensorrt):
+        if calibrated is not None and subject.target.takes_cache:
             lowered = runner.do(lower_step(subject, rewritten, calibrated, forms["dla"]))
             files |= {"cache": lowered.files[CACHE], "exceptions": lowered.files[EXCEPTIONS]}
     verified = runner.do(verify_step(subject, shaped, forms, subject.config.accuracy is not None))

@@ -17,6 +17,8 @@ _TENSORRT = {5: "8.5.2", 6: "10.3.0", 7: "10.13.3"}
 """JetPack → the TensorRT of its last release that boards are commonly on: JetPack 5.1 has 8.5.2, 6.2 has 10.3.0 and 7.0
 has 10.13.3 (https://developer.nvidia.com/embedded/jetpack-archive)."""
 _USUAL_JETPACK = 6
+_FIRST_TYPED = 11
+"""TensorRT's first release that takes no calibration cache: types and scales stand in the model."""
 TENSORRT, TENSORRT_DLA = "tensorrt", "tensorrt-dla"
 ORT, ORT_CUDA = "onnxruntime", "onnxruntime-cuda"
 ENGINES = (TENSORRT_DLA, TENSORRT, ORT_CUDA, ORT)
@@ -50,6 +52,11 @@ class BuildTarget:
     def has_dla(self) -> bool:
         """Whether the board has a DLA."""
         return self.board is not None and self.board.dla.cores > 0
+
+    @property
+    def takes_cache(self) -> bool:
+        """Whether its TensorRT reads calibration caches."""
+        return bool(self.tensorrt) and int(self.tensorrt.split(".")[0]) < _FIRST_TYPED
 
     def uses_dla(self, config: ModelConfig) -> bool:
         """Whether a model may have nodes on a DLA: the board has one, and ``placement:`` allows it."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from edgert.build.model_steps import Array, random_feeds
+from edgert.build.model_steps import random_feeds
 from edgert.build.precision_steps import EVIDENCE
 from edgert.build.subject import FEW, MODEL, Subject, software
 from edgert.compiler import Product, Step
 from edgert.compiler.step import Report, to_json
 from edgert.errors import BuildError
+
+if TYPE_CHECKING:
+    from edgert.backend.base import Array
 
 TOLERANCE: Mapping[str, float] = {"float": 1e-3, "fp16": 2e-2, "ort": 0.3, "gpu": 0.3, "dla": 0.3}
 """Form → how far its outputs may be from the reference: the root of the mean squared difference over that of the
@@ -91,6 +92,8 @@ def _distance(wanted: Sequence[Mapping[str, Array]], made: Sequence[Mapping[str,
 
 def _sums(wanted: Array, made: Array | None) -> tuple[float, float]:
     """Σ x² and Σ (x - y)² over what is finite in the reference."""
+    import numpy as np
+
     if made is None or made.shape != wanted.shape:
         return 0.0, math.inf
     known = np.isfinite(wanted)

@@ -14,9 +14,6 @@ from edgert.quantize.exception import fp16_exceptions, layer_precisions
 from edgert.quantize.scheme import scheme
 from edgert.quantize.table import RangeTable
 
-FIRST_TYPED = 11
-"""TensorRT's first release that takes no calibration cache: types and scales stand in the model."""
-
 
 @dataclass(frozen=True, slots=True)
 class Weak:
@@ -31,11 +28,6 @@ class Weak:
     cache: str
     half: tuple[str, ...]
     layer_precisions: str
-
-
-def takes_cache(tensorrt: str) -> bool:
-    """Whether a release of TensorRT, ``"10.3.0"``, reads calibration caches."""
-    return int(tensorrt.split(".")[0]) < FIRST_TYPED
 
 
 def lower_weak(model: Model, table: RangeTable, keep: Collection[str], tensorrt: str) -> Weak:

@@ -100,3 +100,8 @@ def test_who_may_use_a_dla(placement: object, uses: bool) -> None:
 
 def test_any_machine_has_onnx_runtime() -> None:
     assert engines_of(BuildTarget(None), [config()]) == ["onnxruntime"]
+
+
+def test_calibration_caches_end_with_tensorrt_11() -> None:
+    found = [BuildTarget(None, tensorrt=release).takes_cache for release in ("8.5.2", "10.13.3", "11.0.0", "")]
+    assert found == [True, True, False, False]
