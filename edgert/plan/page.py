@@ -9,7 +9,7 @@ from edgert.artifact.atomic import replace_text
 from edgert.place.problem import Edge, Unit
 from edgert.plan.row import BoardPlan, EngineRow, ModelRow, Plan, Row
 from edgert.plan.words import basis, headline, share_text
-from edgert.report.document import document
+from edgert.report.document import columns, document, figures
 from edgert.report.markup import Markup, code, join, paragraph, tag
 from edgert.report.network import Box, Line, network_picture
 from edgert.report.number import fixed, share, significant, size
@@ -20,10 +20,7 @@ _STYLES, _SCRIPTS = ("page.css", "network.css"), ("page.js", "network.js")
 
 def render(plan: Plan) -> str:
     """The plan as a whole HTML document; equal plans give equal text."""
-    sections = list(_sections(plan))
-    contents = tag("ul", *(tag("li", tag("a", title, href=f"#{name}")) for name, title, _ in sections))
-    main = tag("main", *(_section(*one) for one in sections))
-    body = [_header(plan), tag("div", tag("nav", contents, aria_label="Sections"), main, class_="columns")]
+    body = [_header(plan), columns(_sections(plan))]
     return document(f"{plan.pipeline}: plan", headline(plan), body, styles=_STYLES, scripts=_SCRIPTS)
 
 
@@ -45,11 +42,6 @@ def _sections(plan: Plan) -> Iterator[tuple[str, str, Markup]]:
         yield "notes", "What was assumed", tag("ul", *(tag("li", note) for note in plan.notes))
 
 
-def _section(name: str, title: str, content: Markup) -> Markup:
-    heading = tag("h2", title, id=f"{name}-title")
-    return tag("section", heading, content, id=name, aria_labelledby=f"{name}-title")
-
-
 def _header(plan: Plan) -> Markup:
     first = plan.boards[0]
     row = first.rows[first.chosen] if len(plan.boards) == 1 and first.chosen is not None else None
@@ -62,7 +54,7 @@ def _header(plan: Plan) -> Markup:
             class_="kicker",
         ),
         tag("h1", headline(plan)),
-        tag("dl", *(_figure(*one) for one in _figures(row)), class_="figures") if row else "",
+        figures(_figures(row)) if row else "",
         *(paragraph(text) for text in first.advice if len(plan.boards) == 1),
     )
 
@@ -74,10 +66,6 @@ def _figures(row: Row) -> Iterable[tuple[str, str, str]]:
     if row.power_w is not None and row.energy_mj is not None:
         yield "Power", f"{significant(row.power_w)} W", f"{significant(row.energy_mj)} mJ a frame"
     yield "Memory of engines", size(row.memory_bytes), "weights and tensors"
-
-
-def _figure(label: str, value: str, detail: str) -> Markup:
-    return tag("div", tag("dt", label), tag("dd", tag("b", value), tag("span", detail)))
 
 
 def _boards(plan: Plan) -> Markup:

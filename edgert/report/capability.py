@@ -8,7 +8,7 @@ from pathlib import Path
 from dla import MAX_LOADABLES, SOURCES, Reason, Region, Verdict
 from edgert.artifact.atomic import replace_text
 from edgert.place.capability import Survey
-from edgert.report.document import document
+from edgert.report.document import columns, document, figures
 from edgert.report.markup import Markup, code, join, paragraph, shape, tag
 from edgert.report.number import counted, share, significant, size
 from edgert.report.table import Cell, Column, table
@@ -32,12 +32,10 @@ def render_survey(survey: Survey, model: str, board: str) -> str:
         ("segments", "Segments", _segments(survey)),
         ("nodes", "Every node", _nodes(survey)),
     )
-    contents = tag("ul", *(tag("li", tag("a", title, href=f"#{name}")) for name, title, _ in sections))
-    main = tag("main", *(_section(*one) for one in sections))
     sentence = headline(survey, board)
     body = [
         _header(survey, model, sentence),
-        tag("div", tag("nav", contents, aria_label="Sections"), main, class_="columns"),
+        columns(sections),
     ]
     return document(f"{model}: what the DLA can run", sentence, body, styles=_STYLES, scripts=_SCRIPTS)
 
@@ -62,15 +60,10 @@ def verdict_word(verdict: Verdict) -> str:
     return "folded" if verdict.is_folded else verdict.answer
 
 
-def _section(name: str, title: str, content: Markup) -> Markup:
-    heading = tag("h2", title, id=f"{name}-title")
-    return tag("section", heading, content, id=name, aria_labelledby=f"{name}-title")
-
-
 def _header(survey: Survey, model: str, sentence: str) -> Markup:
     told, target = survey.summary, survey.target
     kicker = f"DLA check · TensorRT {target.tensorrt}, {target.precision.upper()} · "
-    figures = (
+    shown = (
         ("Nodes that run", f"{told.yes}", f"of {told.nodes}; {told.folded} more fold away"),
         ("Work that runs", share(told.macs_yes) if told.macs else "–", f"of {significant(told.macs / 1e6)} M MACs"),
         ("To be verified", f"{told.verify}", f"nodes, {share(told.macs_verify)} of the work"),
@@ -81,7 +74,7 @@ def _header(survey: Survey, model: str, sentence: str) -> Markup:
         tag("p", kicker, code(model), class_="kicker"),
         tag("h1", sentence),
         *(paragraph(text, "caution") for text in cautions(survey)),
-        tag("dl", *(_figure(*figure) for figure in figures), class_="figures"),
+        figures(shown),
         _map(survey),
     )
 
@@ -96,10 +89,6 @@ def cautions(survey: Survey) -> list[str]:
     if not survey.fits_core:
         found.append(f"{survey.loadables} loadables are more than the {MAX_LOADABLES} that a core holds.")
     return found
-
-
-def _figure(label: str, value: str, detail: str) -> Markup:
-    return tag("div", tag("dt", label), tag("dd", tag("b", value), tag("span", detail)))
 
 
 def _map(survey: Survey) -> Markup:

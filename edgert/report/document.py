@@ -32,6 +32,36 @@ def document(
     return f"<!doctype html>\n{tag('html', head, tag('body', *body, tag('script', script)), lang='en')}\n"
 
 
+def columns(sections: Iterable[tuple[str, str, object]]) -> Markup:
+    """Sections with a list of them beside.
+
+    Args:
+        sections: (id, title, content) of each.
+    """
+    listed = tuple(sections)
+    links = (tag("li", tag("a", title, href=f"#{name}")) for name, title, _ in listed)
+    contents = tag("nav", tag("ul", *links), aria_label="Sections")
+    return tag("div", contents, tag("main", *(_section(*one) for one in listed)), class_="columns")
+
+
+def figures(shown: Iterable[tuple[str, str, str]]) -> Markup:
+    """A row of large numbers.
+
+    Args:
+        shown: (what it is, the number with its unit, what to know about it) of each.
+    """
+    return tag("dl", *(_figure(*one) for one in shown), class_="figures")
+
+
+def _section(name: str, title: str, content: object) -> Markup:
+    heading = tag("h2", title, id=f"{name}-title")
+    return tag("section", heading, content, id=name, aria_labelledby=f"{name}-title")
+
+
+def _figure(label: str, value: str, detail: str) -> Markup:
+    return tag("div", tag("dt", label), tag("dd", tag("b", value), tag("span", detail)))
+
+
 def _head(title: str, description: str, style: Markup, script: Markup) -> list[Markup]:
     """A policy admits this page's own style and script and nothing else: even a mistake in escaping could not act."""
     policy = f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}"

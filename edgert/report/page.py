@@ -6,12 +6,12 @@ from pathlib import Path
 
 from edgert.artifact.atomic import replace_text
 from edgert.report.accuracy import accuracy_section
-from edgert.report.document import document
+from edgert.report.document import columns, document, figures
 from edgert.report.layer import kept_section, layer_section
 from edgert.report.markup import Markup, code, escape, join, paragraph, tag
 from edgert.report.number import counted
 from edgert.report.origin import correction_section, note_section, origin_section
-from edgert.report.record import Figure, QuantizationReport, Verdict
+from edgert.report.record import QuantizationReport, Verdict
 from edgert.report.speed import speed_section
 from edgert.report.tensor import tensor_section
 from edgert.report.verdict import judge
@@ -32,8 +32,7 @@ _BADGES = {True: ("✓ Budget kept", "good"), False: ("✗ Budget missed", "bad"
 def render(report: QuantizationReport) -> str:
     """The report as a whole HTML document; equal reports give equal text."""
     verdict = judge(report)
-    sections = tag("main", *(_section(report, *one) for one in _SECTIONS))
-    body = [_header(report, verdict), tag("div", _contents(), sections, class_="columns")]
+    body = [_header(report, verdict), columns((name, title, content(report)) for name, title, content in _SECTIONS)]
     return document(f"{report.provenance.model}: {report.precision} report", verdict.sentence, body)
 
 
@@ -59,7 +58,7 @@ def _header(report: QuantizationReport, verdict: Verdict) -> Markup:
         tag("p", *badges, class_="badges"),
         tag("h1", _unbroken(verdict.sentence)),
         *(paragraph(text, "caution") for text in verdict.cautions),
-        tag("dl", *map(_figure, verdict.figures), class_="figures"),
+        figures((one.label, one.value, one.detail) for one in verdict.figures),
     )
 
 
@@ -67,19 +66,3 @@ def _unbroken(sentence: str) -> Markup:
     """Names of metrics have hyphens, where lines should not end."""
     words = (tag("span", word, class_="whole") if "-" in word else escape(word) for word in sentence.split(" "))
     return join(words, " ")
-
-
-def _figure(figure: Figure) -> Markup:
-    return tag("div", tag("dt", figure.label), tag("dd", tag("b", figure.value), tag("span", figure.detail)))
-
-
-def _contents() -> Markup:
-    links = [tag("li", tag("a", title, href=f"#{name}")) for name, title, _ in _SECTIONS]
-    return tag("nav", tag("ul", *links), aria_label="Sections")
-
-
-def _section(report: QuantizationReport, name: str, title: str, content: object) -> Markup:
-    assert callable(content)
-    return tag(
-        "section", tag("h2", title, id=f"{name}-title"), content(report), id=name, aria_labelledby=f"{name}-title"
-    )

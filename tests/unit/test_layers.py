@@ -58,7 +58,7 @@ DOORS = {
     "distributed": ("edgert/quantize/cluster.py",),
     "dask": ("edgert/quantize/cluster.py",),
     "tensorrt": ("edgert/backend/trt/",),
-    "pycuda": ("edgert/memory/cuda.py",),
+    "pycuda": ("edgert/memory/cuda/",),
 }
 LAZY = {"scipy", "onnx", "onnxruntime", "av", "gi", "openvino", "pycocotools", "distributed", "dask", "tensorrt", "pycuda"}
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("edgert/**/*.py"))
