@@ -12,6 +12,7 @@ from edgert.backend.trt.engine import TrtEngine, open_engine
 from edgert.backend.trt.pool import Pools
 from edgert.backend.trt.request import BuildRequest, Format, Span, request_of
 from edgert.backend.trt.result import BuildResult, Progress
+from edgert.backend.trt.retry import build_retrying
 
 __all__ = [
     "BuildRequest",
@@ -22,6 +23,7 @@ __all__ = [
     "Span",
     "TrtEngine",
     "build",
+    "build_retrying",
     "open_engine",
     "request_of",
 ]

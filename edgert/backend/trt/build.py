@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from edgert.backend.trt.failure import CompileError
 from edgert.backend.trt.library import Wanted
 from edgert.backend.trt.log import LogRecord, foreign_ends, tail
 from edgert.backend.trt.request import BuildRequest
 from edgert.backend.trt.result import BuildResult, Progress
 from edgert.backend.trt.wire import read_error, read_result, record_of, write_request
-from edgert.errors import BuildError
 
 WORKER = "edgert.backend.trt.worker"
 PATIENCE_S = 10.0
@@ -50,8 +50,8 @@ def build(
         worker: the module that is run.
 
     Raises:
-        BuildError: TensorRT cannot build it, crashed, took too long, or was cancelled, with the end of its log;
-            or there is no room for temporary files.
+        CompileError: TensorRT's compiler failed or crashed; its log is kept.
+        BuildError: TensorRT refuses the model, took too long, or was cancelled; or there is no room for files.
         DeviceError: TensorRT is not installed, or the DLA core is not there.
     """
     with tempfile.TemporaryDirectory(prefix="edgert-trt-") as name:
@@ -72,10 +72,13 @@ def build(
             return made
         if run.stopped:
             raise request.refusal(f"the build was {run.stopped}", tail(run.log))
-        raise read_error(folder) or _crash(request, run, code)
+        error = read_error(folder) or _crash(request, run, code)
+        if isinstance(error, CompileError):
+            error.log = tuple(run.log)
+        raise error
 
 
-def _crash(request: BuildRequest, run: _Run, code: int) -> BuildError:
+def _crash(request: BuildRequest, run: _Run, code: int) -> CompileError:
     """What is known when the process left no answer."""
     how = f"crashed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
     suspects = next((record.layer for record in reversed(run.log) if record.layer), "")
@@ -83,12 +86,14 @@ def _crash(request: BuildRequest, run: _Run, code: int) -> BuildError:
     why = f"it last spoke of {ends}: " if ends else ""
     if code == -signal.SIGKILL:
         why = f"it was killed from outside, as Linux does when memory runs out; {why}"
-    return BuildError(
+    error = CompileError(
         f"TensorRT {how} while it was building",
         why=why + (tail(run.log) or run.printed() or "it said nothing"),
         where=request.title,
-        fix="larger pools, or these nodes on the GPU; building again tries that by itself",
+        fix="larger pools, or these nodes on the GPU",
     )
+    error.crashed = True
+    return error
 
 
 @dataclass

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from edgert.backend.trt.dialect import Dialect, dialect_of
+from edgert.backend.trt.failure import CompileError
 from edgert.backend.trt.library import Library
 from edgert.backend.trt.listen import logger_to
 from edgert.backend.trt.log import LogRecord, foreign_ends, tail
@@ -91,14 +92,12 @@ def failure(request: BuildRequest, log: list[LogRecord], *, cancelled: bool = Fa
     if "implementation" in kinds:
         layer = kinds["implementation"].layer
         ends = " to ".join(repr(name) for name in foreign_ends(layer)) or repr(layer)
-        return request.refusal(
-            f"TensorRT has no implementation for {ends}",
-            tail(log),
-            "allow it more workspace, or place these nodes on the GPU",
-        )
-    if "memory" in kinds:
-        return request.refusal("TensorRT ran out of memory", tail(log), "stop other programs, or limit the workspace")
-    return request.refusal("TensorRT built no engine", tail(log) or "it told no reason")
+        what, fix = f"TensorRT has no implementation for {ends}", "more workspace, or these nodes on the GPU"
+    elif "memory" in kinds:
+        what, fix = "TensorRT ran out of memory", "stop other programs, or limit the workspace"
+    else:
+        what, fix = "TensorRT built no engine", ""
+    return CompileError(what, why=tail(log) or "it told no reason", where=request.title, fix=fix)
 
 
 def _configure(trt: Trt, config: IBuilderConfig, request: BuildRequest) -> None:

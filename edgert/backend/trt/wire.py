@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from edgert import errors
+from edgert.backend.trt.failure import CompileError
 from edgert.backend.trt.log import Kind, LogRecord
 from edgert.backend.trt.mapping import Layer
 from edgert.backend.trt.pool import Pools
@@ -122,7 +123,7 @@ def _error_record(error: EdgertError) -> dict[str, Any]:
 
 
 def _error(plain: Mapping[str, Any]) -> EdgertError:
-    kind = getattr(errors, plain["class"], BuildError)
+    kind = CompileError if plain["class"] == CompileError.__name__ else getattr(errors, plain["class"], BuildError)
     others = [_error(one) for one in plain["others"]]
     made = kind(plain["what"], why=plain["why"], where=plain["where"], fix=plain["fix"], others=others)
     return made if isinstance(made, EdgertError) else BuildError(plain["what"], why=plain["why"])

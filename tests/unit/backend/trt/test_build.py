@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from edgert.backend.trt.build import build
+from edgert.backend.trt.failure import CompileError
 from edgert.backend.trt.log import LogRecord
 from edgert.backend.trt.request import BuildRequest
 from edgert.backend.trt.result import Progress
@@ -41,8 +42,9 @@ def test_result_progress_and_log_arrive(own_temporary_folder: Path) -> None:
 
 
 def test_a_crash_is_an_error_with_the_log_and_the_node(own_temporary_folder: Path) -> None:
-    with pytest.raises(BuildError, match=r"crashed \(SIGSEGV\)") as caught:
+    with pytest.raises(CompileError, match=r"crashed \(SIGSEGV\)") as caught:
         run(request("crash"))
+    assert caught.value.crashed and [record.kind for record in caught.value.log] == ["refused"]
     assert "it last spoke of 'conv'" in caught.value.why and "DLA validation failed" in caught.value.why
     assert caught.value.fix and list(own_temporary_folder.iterdir()) == []
 

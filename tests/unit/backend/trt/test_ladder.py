@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from edgert.backend.trt.failure import CompileError
 from edgert.backend.trt.ladder import Attempt, Failure, next_attempt
 from edgert.backend.trt.log import classify
 from edgert.backend.trt.pool import Pools
+from edgert.backend.trt.request import BuildRequest
+from edgert.backend.trt.result import BuildResult
+from edgert.backend.trt.retry import build_retrying
+from edgert.errors import BuildError
 
 ORDER = tuple("abcdefgh")
 ALL = dict.fromkeys(ORDER, "dla0")
@@ -78,3 +83,45 @@ def test_a_network_on_the_gpu_has_no_further_try() -> None:
 def test_short_regions(length: int) -> None:
     placement = dict.fromkeys(ORDER[:length], "dla0")
     assert on_dla(climb(Attempt(Pools(), placement), lambda attempt: bool(on_dla(attempt)))[-1]) == ""
+
+
+class TestRetrying:
+    REQUEST = BuildRequest(b"", {name: (f"{name}_out",) for name in ORDER}, placement=ALL)
+    RESULT = BuildResult(b"plan", b"", (), "", (), (), "TensorRT 10.3.0", 1.0)
+
+    def once(self, request: BuildRequest) -> BuildResult:
+        """A compiler that cannot do node f on a DLA."""
+        if request.placement.get("f") == "dla0":
+            error = CompileError("no", why="f")
+            error.log = BLAMED.log
+            raise error
+        return self.RESULT
+
+    def test_what_was_built_is_told(self) -> None:
+        told: list[Attempt] = []
+        built = build_retrying(self.REQUEST, self.once, told.append)
+        assert built.result is self.RESULT and built.request.placement["f"] == "gpu"
+        assert built.request.placement["a"] == "dla0" and list(built.attempts[1:]) == told
+        assert all(attempt.reason for attempt in told)
+
+    def test_the_first_try_that_works_is_the_only_one(self) -> None:
+        built = build_retrying(self.REQUEST, lambda request: self.RESULT)
+        assert built.request.placement == ALL and len(built.attempts) == 1
+
+    def test_a_refusal_is_not_tried_again(self) -> None:
+        seen: list[BuildRequest] = []
+
+        def refuse(request: BuildRequest) -> BuildResult:
+            seen.append(request)
+            raise BuildError("cannot parse node 'a'")
+
+        with pytest.raises(BuildError, match="cannot parse"):
+            build_retrying(self.REQUEST, refuse)
+        assert len(seen) == 1
+
+    def test_the_last_failure_is_raised(self) -> None:
+        def fail(request: BuildRequest) -> BuildResult:
+            raise CompileError(f"failed with {sum(one != 'gpu' for one in request.placement.values())} on the DLA")
+
+        with pytest.raises(CompileError, match="failed with 0 on the DLA"):
+            build_retrying(self.REQUEST, fail)
