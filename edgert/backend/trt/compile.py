@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
 from edgert.backend.trt.dialect import Dialect, dialect_of
 from edgert.backend.trt.failure import CompileError
 from edgert.backend.trt.library import Library
 from edgert.backend.trt.listen import logger_to
 from edgert.backend.trt.log import LogRecord, foreign_ends, tail
-from edgert.backend.trt.mapping import correspond, network_layers
+from edgert.backend.trt.mapping import Layer, correspond, network_layers
 from edgert.backend.trt.monitor import monitor_to
 from edgert.backend.trt.network import add_profiles, parse, set_formats
 from edgert.backend.trt.place import check_core, place
@@ -49,42 +48,65 @@ def compile_engine(library: Library, request: BuildRequest, tell: Tell, step: St
         DeviceError: a DLA core is asked for that is not there.
     """
     started = time.perf_counter()
-    log: list[LogRecord] = []
-
-    def note(record: LogRecord) -> None:
-        log.append(record)
-        tell(record)
-
-    trt: Trt = library.trt
     dialect = dialect_of(library)
     dialect.check(request)
-    logger = logger_to(trt, note)
-    builder: Builder = trt.Builder(logger)
-    check_core(builder, request)
-    config: IBuilderConfig = builder.create_builder_config()
-    network: INetworkDefinition = dialect.create_network(builder)
-    dialect.set_target(config, request)
-    parser: OnnxParser = trt.OnnxParser(network, logger)
-    dialect.set_parser(parser, config, request)
-    parse(parser, network, request)
-    layers = network_layers(network)
-    parts = correspond(layers, request.nodes)
-    set_formats(trt, network, request)
-    add_profiles(builder, network, config, request)
-    _configure(trt, config, request)
-    if not dialect.set_timing_cache(config, request.timing_cache):
-        note(LogRecord("WARNING", "the timing cache is of another TensorRT or GPU: measuring again"))
-    dialect.set_precision(network, config, request, layers, parts)
-    refused = place(trt, network, config, request, parts)
-    cancelled = _watch(trt, config, step)
-    plan: IHostMemory = builder.build_serialized_network(network, config)
-    if plan is None:
-        raise failure(request, log, cancelled=bool(cancelled))
-    made = BuildResult(bytes(memoryview(plan)), b"", (), "", layers, refused, library.title, 0.0)
-    return _finished(library, logger, dialect, config, request, made, log, started)
+    job = _Job(library, dialect, request, tell)
+    layers = job.parse()
+    refused = job.configure(layers)
+    plan = job.build(step)
+    seconds = round(time.perf_counter() - started, 3)
+    cache = dialect.timing_cache(job.config)
+    inspector = inspection(library.trt, job.logger, plan, request.dla_core) if _has_gpu() else ""
+    return BuildResult(plan, cache, tuple(job.log), inspector, layers, refused, library.title, seconds)
 
 
-def failure(request: BuildRequest, log: list[LogRecord], *, cancelled: bool = False) -> BuildError:
+class _Job:
+    """The objects of one build; steps in the order in which they are called."""
+
+    def __init__(self, library: Library, dialect: Dialect, request: BuildRequest, tell: Tell) -> None:
+        self._trt: Trt = library.trt
+        self._dialect, self._request, self._tell = dialect, request, tell
+        self.log: list[LogRecord] = []
+        self.logger: ILogger = logger_to(self._trt, self._note)
+        self._builder: Builder = self._trt.Builder(self.logger)
+        check_core(self._builder, request)
+        self.config: IBuilderConfig = self._builder.create_builder_config()
+        self._network: INetworkDefinition = dialect.create_network(self._builder)
+        dialect.set_target(self.config, request)
+
+    def parse(self) -> tuple[Layer, ...]:
+        """Fills the network; its layers."""
+        parser: OnnxParser = self._trt.OnnxParser(self._network, self.logger)
+        self._dialect.set_parser(parser, self.config, self._request)
+        parse(parser, self._network, self._request)
+        return network_layers(self._network)
+
+    def configure(self, layers: Sequence[Layer]) -> tuple[str, ...]:
+        """Tells everything that was asked for; the nodes that a DLA refuses."""
+        request = self._request
+        set_formats(self._trt, self._network, request)
+        add_profiles(self._builder, self._network, self.config, request)
+        _configure(self._trt, self.config, request)
+        if not self._dialect.set_timing_cache(self.config, request.timing_cache):
+            self._note(LogRecord("WARNING", "the timing cache is of another TensorRT or GPU: measuring again"))
+        parts = correspond(layers, request.nodes)
+        self._dialect.set_precision(self._network, self.config, request, layers, parts)
+        return place(self._trt, self._network, self.config, request, parts)
+
+    def build(self, step: Step) -> bytes:
+        """The serialised engine."""
+        cancelled = _watch(self._trt, self.config, step)
+        plan: IHostMemory = self._builder.build_serialized_network(self._network, self.config)
+        if plan is None:
+            raise failure(self._request, self.log, cancelled=bool(cancelled))
+        return bytes(memoryview(plan))
+
+    def _note(self, record: LogRecord) -> None:
+        self.log.append(record)
+        self._tell(record)
+
+
+def failure(request: BuildRequest, log: Sequence[LogRecord], *, cancelled: bool = False) -> BuildError:
     """Why there is no engine, from the log: the region that nothing could run, or memory, or the last errors."""
     if cancelled:
         return request.refusal("the build was cancelled", "it was asked to stop")
@@ -132,22 +154,6 @@ def _watch(trt: Trt, config: IBuilderConfig, step: Step) -> list[Progress]:
     if hasattr(config, "progress_monitor"):
         config.progress_monitor = monitor_to(trt, on)
     return cancelled
-
-
-def _finished(
-    library: Library,
-    logger: ILogger,
-    dialect: Dialect,
-    config: IBuilderConfig,
-    request: BuildRequest,
-    made: BuildResult,
-    log: list[LogRecord],
-    started: float,
-) -> BuildResult:
-    seconds = time.perf_counter() - started
-    inspector = inspection(library.trt, logger, made.plan, request.dla_core) if _has_gpu() else ""
-    cache = dialect.timing_cache(config)
-    return replace(made, timing_cache=cache, inspector=inspector, log=tuple(log), seconds=round(seconds, 3))
 
 
 def inspection(trt: Trt, logger: ILogger, plan: bytes, core: int | None) -> str:
