@@ -1,8 +1,9 @@
 """Lines that ``tegrastats`` prints, of every release from JetPack 4 to 7.
 
-Fields: https://docs.nvidia.com/jetson/archives/r36.4.4/DeveloperGuide/AT/JetsonLinuxDevelopmentTools/TegrastatsUtility.html.
-Releases differ: JetPack 4 gives watts without a unit, 5 knows ``-256C`` and rails called NC, 6 puts clocks of several GPCs
-in brackets and a date in front, 7.2 adds peaks, Thor leaves out the GPU's load, and without root GPU and EMC are missing.
+Fields: TegrastatsUtility.html of NVIDIA's Jetson Linux Developer Guide, https://docs.nvidia.com/jetson/archives/r36.4.4/.
+Releases differ: JetPack 4 gives watts without a unit, 5 knows ``-256C`` and rails called NC, 6 puts clocks of several
+GPCs in brackets and a date in front, 7.2 adds peaks, Thor leaves out the GPU's load, and without root GPU and EMC are
+missing.
 """
 
 from __future__ import annotations

@@ -1,0 +1,236 @@
+"""Changes the machine's power mode or the GPU's clock cap. The only place that does, and only when allowed.
+
+Every change is written to a journal before it is made, and undone in reverse: at exit, and, after a crash, when the
+next one begins. Nothing here reboots: a mode whose GPU mask differs, which nvpmodel sets only by a reboot, is refused,
+and nvpmodel's question whether to reboot is answered NO. Needs root, like the tools it stands for.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+
+from edgert.board.nvpmodel import current_mode, power_modes
+from edgert.budget.meter.clock import gpu_folder
+from edgert.budget.meter.file import read_small, told, why_not
+from edgert.errors import BudgetError, DeviceError
+
+_LOG = logging.getLogger(__name__)
+_JOURNAL = "var/lib/edgert/power.json"
+_MODEL = re.compile(r"<\s*POWER_MODEL\b[^>]*\bNAME\s*=\s*(\S+?)\s*>([^<]*)")
+_MASK = re.compile(r"^\s*(?:TPC|GPU|FBP)_POWER_GATING\b.*$", re.MULTILINE)
+_TIMEOUT_S = 30.0
+
+Run = Callable[[Sequence[str]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change: ``what`` is ``mode``, or the file of a clock cap; before and after as the system says them."""
+
+    what: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.before} -> {self.after}"
+
+
+def run_nvpmodel(command: Sequence[str]) -> str:
+    """Runs ``nvpmodel`` and answers NO to its question. Returns what it printed; blocks for 30 s at most.
+
+    Raises:
+        DeviceError: it cannot be run, takes too long, or fails.
+    """
+    try:
+        done = subprocess.run(  # noqa: S603 - a fixed program; the only argument is a number
+            command, input="NO\n", capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DeviceError("nvpmodel cannot be run", why=str(error)) from error
+    said = done.stdout + done.stderr
+    if done.returncode or "NVPM ERROR" in said:
+        last = said.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise DeviceError("nvpmodel refused", why=last[0], fix="it needs root; edgert changes power only when allowed")
+    return said
+
+
+class PowerControl:
+    """Changes power settings inside a ``with`` block and restores them at its end.
+
+    Args:
+        allow: the user's consent, ``--allow-power-control``; without it every change is refused.
+        dry_run: only tell what would be changed; needs no consent and no root.
+        root: where the files of a running Linux are.
+        run: runs ``nvpmodel``.
+
+    Raises:
+        BudgetError: from every change, without consent.
+        DeviceError: from the start, when what a crashed run left cannot be restored.
+    """
+
+    def __init__(
+        self, *, allow: bool = False, dry_run: bool = False, root: Path = Path("/"), run: Run = run_nvpmodel
+    ) -> None:
+        self._allow, self._dry_run, self._root, self._run = allow, dry_run, root, run
+        self._journal = root / _JOURNAL
+        self._made: list[Change] = []
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """What was changed, or would have been, the oldest first."""
+        return tuple(self._made)
+
+    def __enter__(self) -> PowerControl:
+        if self._allow and not self._dry_run:
+            self.recover()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.restore()
+
+    def set_mode(self, name: str) -> Change:
+        """Switches to a power mode by its name.
+
+        Raises:
+            BudgetError: not allowed, no such mode, or it takes a reboot.
+            DeviceError: nvpmodel fails.
+        """
+        before = current_mode(self._root)
+        masks = self._masks()
+        if not before or name not in masks:
+            known = ", ".join(masks) or "none: there is no nvpmodel here"
+            raise BudgetError(f"cannot switch to power mode {name!r}", why=f"modes: {known}; now {before or 'unknown'}")
+        if masks[name] != masks.get(before):
+            why = f"{before} and {name} gate other parts of the GPU, which takes a reboot"
+            raise BudgetError(
+                f"will not switch to power mode {name}", why=why, fix=f"sudo nvpmodel -m, by hand: {name}"
+            )
+        return self._make(Change("mode", before, name))
+
+    def cap_gpu(self, hz: int) -> Change:
+        """Caps the GPU's clock at the fastest step that is not above ``hz``.
+
+        Raises:
+            BudgetError: not allowed, or no step is as slow.
+            DeviceError: there is no GPU clock, or it cannot be written.
+        """
+        folder = gpu_folder(self._root)
+        if folder is None:
+            raise DeviceError("no GPU clock to cap", why="no GPU in /sys/class/devfreq")
+        steps = [int(text) for text in _read(folder / "available_frequencies").split() if text.isdigit()]
+        slower = [step for step in steps if step <= hz]
+        if not slower:
+            slowest = f"the slowest step is {min(steps)} Hz" if steps else "it tells no steps"
+            raise BudgetError(f"cannot cap the GPU at {hz} Hz", why=slowest)
+        path = folder / "max_freq"
+        return self._make(Change(told(path, self._root), _read(path).strip(), str(max(slower))))
+
+    def restore(self) -> None:
+        """Undoes every change, the newest first. Safe to call again. Raises DeviceError when one cannot be undone."""
+        while self._made:
+            change = self._made[-1]
+            if not self._dry_run:
+                self._apply(Change(change.what, change.after, change.before))
+            self._made.pop()
+            self._write_journal()
+
+    def recover(self) -> tuple[Change, ...]:
+        """Undoes what a run that crashed left behind; what it was. Leaves alone what belongs to a run that lives."""
+        try:
+            data = json.loads(self._journal.read_text(encoding="utf-8"))
+            left = [Change(**change) for change in data["changes"]]
+            owner = int(data["pid"])
+        except FileNotFoundError:
+            return ()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DeviceError(
+                f"cannot read {self._journal}", why=str(error), fix="compare power settings, remove it"
+            ) from error
+        if owner != os.getpid() and (self._root / "proc" / str(owner)).exists():
+            raise BudgetError("another edgert controls the power of this machine", why=f"process {owner}")
+        _LOG.warning("restoring power settings that a crashed run left: %s", "; ".join(map(str, left)))
+        self._made = left
+        self.restore()
+        return tuple(left)
+
+    def _make(self, change: Change) -> Change:
+        if not self._allow and not self._dry_run:
+            raise BudgetError(
+                f"may not change {change}", why="it was not allowed", fix="edgert run --allow-power-control, as root"
+            )
+        if change.before == change.after:
+            return change
+        self._made.append(change)
+        if self._dry_run:
+            _LOG.info("would change %s", change)
+            return change
+        self._write_journal()
+        try:
+            self._apply(change)
+        except DeviceError:
+            self._made.pop()
+            self._write_journal()
+            raise
+        return change
+
+    def _apply(self, change: Change) -> None:
+        _LOG.info("power: %s", change)
+        if change.what == "mode":
+            self._set_mode(change.after)
+            return
+        path = self._root / change.what.lstrip("/")
+        try:
+            path.write_text(change.after)
+        except OSError as error:
+            raise DeviceError(f"cannot write {change.what}", why=why_not(error), fix="it needs root") from error
+
+    def _set_mode(self, name: str) -> None:
+        modes = power_modes(self._root)
+        numbers = {title: number for number, title in modes.names.items()} if modes else {}
+        if name not in numbers:
+            raise DeviceError(f"power mode {name} is gone", why="nvpmodel's file does not have it any more")
+        self._run(("nvpmodel", "-m", str(numbers[name])))
+
+    def _masks(self) -> dict[str, str]:
+        """Name of each mode → its lines about parts of the GPU that are off."""
+        modes = power_modes(self._root)
+        if modes is None:
+            return {}
+        text = "\n".join(line for line in _read(self._root / modes.path.lstrip("/")).splitlines() if line[:1] != "#")
+        return {name: " ".join(" ".join(_MASK.findall(body)).split()) for name, body in _MODEL.findall(text)}
+
+    def _write_journal(self) -> None:
+        """Whole or not at all, and on the disk before a change is made."""
+        if self._dry_run:
+            return
+        try:
+            if not self._made:
+                self._journal.unlink(missing_ok=True)
+                return
+            self._journal.parent.mkdir(parents=True, exist_ok=True)
+            draft = self._journal.with_suffix(".new")
+            with draft.open("w", encoding="utf-8") as file:
+                json.dump({"pid": os.getpid(), "changes": [asdict(change) for change in self._made]}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self._journal)
+        except OSError as error:
+            raise DeviceError(f"cannot write {self._journal}", why=why_not(error), fix="it needs root") from error
+
+
+def _read(path: Path) -> str:
+    """A small system file. Raises DeviceError when it cannot be read. nvpmodel's may be longer than a page."""
+    try:
+        return path.read_text(encoding="utf-8") if path.suffix == ".conf" else read_small(str(path))
+    except OSError as error:
+        raise DeviceError(f"cannot read {path}", why=why_not(error)) from error

@@ -1,0 +1,99 @@
+"""What settings would draw, by prediction and by what was measured since the start.
+
+    power = predicted(demand) * common * own
+
+``common`` follows the setting in use: it rises for all when the board gets warm. ``own`` is what remains of a setting's
+own error; it is learnt anew at each visit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from edgert.budget.governor.setting import Rules
+from edgert.budget.governor.state import Observation, Record, State
+
+_DEMAND_STEP = 0.04  # of the setting's throughput; a smaller change is jitter of the sources
+_SLOWNESS = 0.5  # of learning, per look
+_READINGS = 2
+_AGREE = 0.02  # of the power: readings that differ by more are still on their way
+_MOST_DOUBLINGS = 6
+
+
+def estimate_w(rules: Rules, state: State, index: int, demand: float | None) -> float:
+    """What a setting is expected to draw under that demand."""
+    own = state.records[index].own
+    return rules.settings[index].predicted_w(demand) * (state.common or 1.0) * (1.0 if own is None else own)
+
+
+def recent_w(state: State) -> float | None:
+    """Measured in the last second; None while no reading belongs to the setting in use."""
+    return sum(state.powers) / len(state.powers) if state.powers else None
+
+
+def look(rules: Rules, state: State, seen: Observation) -> State:
+    """The memory with what was just seen."""
+    setting = rules.settings[state.index]
+    changed = _differs(setting.load(state.demand), setting.load(seen.demand))
+    steady_ns = seen.at_ns if changed else state.steady_ns
+    demand = seen.demand if changed or state.demand is None else state.demand
+    is_settled = seen.at_ns - state.switched_ns >= rules.patience.sensor_s * 1e9
+    powers = (*state.powers, seen.power_w)[-_READINGS:] if seen.power_w is not None and is_settled else ()
+    blind_ns = None if seen.power_w is not None else seen.at_ns if state.blind_ns is None else state.blind_ns
+    state = replace(
+        state, steady_ns=steady_ns, demand=demand, powers=powers, blind_ns=blind_ns, late=_late(rules, state, seen)
+    )
+    return _learn(rules, state, seen)
+
+
+def blame(rules: Rules, state: State, seen: Observation, power_w: float | None, lasts: bool) -> State:
+    """The memory after the setting in use failed.
+
+    Args:
+        power_w: what it was seen to draw at least; None if that was not the trouble.
+        lasts: it is not to be taken again too soon.
+    """
+    patience, record = rules.patience, state.records[state.index]
+    if power_w is not None and not state.is_learnt:
+        ratio = power_w / max(rules.settings[state.index].predicted_w(seen.demand), 1e-9)
+        state = replace(state, common=state.common or ratio)
+        record = replace(record, own=max(record.own or 0.0, ratio / (state.common or ratio)))
+    if lasts:
+        hold_ns = round(patience.hold_s * 1e9) << min(record.failures, _MOST_DOUBLINGS)
+        record = replace(record, held_until_ns=seen.at_ns + hold_ns, failures=record.failures + 1)
+    return replace(state, records=_replaced(state.records, state.index, record))
+
+
+def _late(rules: Rules, state: State, seen: Observation) -> int:
+    """Looks in a row with a latency that is too long and no longer that of the setting before."""
+    limit_ms = rules.budget.latency_ms
+    if limit_ms is None or seen.latency_ms is None or seen.latency_ms <= limit_ms:
+        return 0
+    is_settled = seen.at_ns - state.switched_ns >= 2 * rules.patience.sensor_s * 1e9
+    return state.late + 1 if is_settled else 0
+
+
+def _learn(rules: Rules, state: State, seen: Observation) -> State:
+    """Takes readings that are of this setting, of this demand, and agree."""
+    power_w = recent_w(state)
+    is_steady = seen.at_ns - state.steady_ns >= rules.patience.sensor_s * 1e9
+    if power_w is None or not is_steady or len(state.powers) < _READINGS:
+        return state
+    if abs(state.powers[-1] - state.powers[0]) > _AGREE * power_w:
+        return state
+    ratio = power_w / max(rules.settings[state.index].predicted_w(state.demand), 1e-9)
+    own = state.records[state.index].own
+    if not state.is_learnt or own is None:
+        own = ratio / state.common if state.common else 1.0
+        records = _replaced(state.records, state.index, replace(state.records[state.index], own=own))
+        return replace(state, records=records, common=state.common or ratio, is_learnt=True)
+    common = state.common or ratio
+    return replace(state, common=common + _SLOWNESS * (ratio / own - common))
+
+
+def _replaced(records: tuple[Record, ...], index: int, record: Record) -> tuple[Record, ...]:
+    return (*records[:index], record, *records[index + 1 :])
+
+
+def _differs(before: float, now: float) -> bool:
+    return abs(before - now) > _DEMAND_STEP

@@ -1,0 +1,114 @@
+"""What a governor may choose from, what it must keep, and how patient it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+WhenExceeded = Literal["warn", "degrade", "stop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to run the pipeline: a placement, power mode, rate and model variant, with what is predicted of it.
+
+    Attributes:
+        name: for people and logs.
+        power_w: drawn at full throughput, in the unit of the budget's power.
+        throughput: results per second that it can give.
+        latency_ms: p99 from capture to sink.
+        accuracy_rank: 0 is the most accurate model variant.
+        idle_w: drawn without work; None: unknown, and less work is taken to save nothing.
+    """
+
+    name: str
+    power_w: float
+    throughput: float
+    latency_ms: float = 0.0
+    accuracy_rank: int = 0
+    idle_w: float | None = None
+
+    def load(self, demand: float | None) -> float:
+        """Part of its throughput that ``demand`` results per second need; 1 when demand is not known."""
+        return 1.0 if demand is None else min(1.0, demand / self.throughput)
+
+    def predicted_w(self, demand: float | None) -> float:
+        """Drawn under that demand."""
+        idle_w = self.power_w if self.idle_w is None else min(self.idle_w, self.power_w)
+        return idle_w + (self.power_w - idle_w) * self.load(demand)
+
+    def served(self, demand: float | None) -> float:
+        """Results per second under that demand."""
+        return self.throughput if demand is None else min(demand, self.throughput)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What must be kept. None is no limit.
+
+    Attributes:
+        power_w: averaged over a second.
+        latency_ms: p99 from capture to sink.
+        margin_c: degrees to stay below the temperature at which the hardware throttles.
+        when_exceeded: tell, choose another setting, or end the pipeline.
+        unit: of ``power_w``: ``W``, or ``cores`` where CPU time stands in for watts.
+    """
+
+    power_w: float | None = None
+    latency_ms: float | None = None
+    margin_c: float = 3.0
+    when_exceeded: WhenExceeded = "warn"
+    unit: str = "W"
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Times and tolerances of a governor. The defaults fit Jetson's sensors, whose values are up to a second old.
+
+    Attributes:
+        sensor_s: after a switch, readings tell of the setting before, too: half a second between looks, 0.4 s that the
+            sensor averages over, and up to 0.8 s that it lags.
+        headroom_s: a better setting must have fitted for so long before it is taken.
+        between_s: and so long after the last switch.
+        cool_s: what heat needs to show that a switch helped.
+        hold_s: a setting that failed is not taken again for so long; doubled each time it fails again.
+        spare_known: part of the power budget that a better setting, tried before, must leave.
+        spare_new: the same of one that was never tried; less by ``eager`` times what it gives more, and more by
+            ``wary`` for each failure so far.
+        spare_down: what a setting must leave that is taken because power was too much.
+        over: part below the budget at which power counts as too much: what the noise of a sensor could hide.
+        surge: part above the budget that needs no second reading to be believed.
+        doubt_per_s, most_doubt: added to expected power for each second without a sensor, and at most.
+        cool_margin_c: degrees more than the budget's margin that a better setting needs.
+        stop_s: how long a budget must be exceeded before ``stop`` ends the pipeline.
+    """
+
+    sensor_s: float = 1.7
+    headroom_s: float = 5.0
+    between_s: float = 10.0
+    cool_s: float = 5.0
+    hold_s: float = 30.0
+    spare_known: float = 0.012
+    spare_new: float = 0.04
+    eager: float = 0.15
+    wary: float = 0.05
+    spare_down: float = 0.02
+    over: float = 0.005
+    surge: float = 0.02
+    doubt_per_s: float = 0.005
+    most_doubt: float = 0.05
+    cool_margin_c: float = 5.0
+    stop_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """All that does not change while a governor works.
+
+    Attributes:
+        settings: in the order of preference among equals.
+    """
+
+    budget: Budget
+    settings: tuple[Setting, ...]
+    patience: Patience = Patience()

@@ -1,0 +1,105 @@
+"""What a governor sees, what it remembers, and what it wants done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+ActionKind = Literal["keep", "switch", "warn", "stop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One look at the pipeline and its machine, every half second. None is not known.
+
+    Attributes:
+        at_ns: monotonic.
+        power_w: averaged (energy over time) since the look before; None when no sensor tells.
+        demand: results per second that the sources ask for.
+        latency_ms: p99 of the recent past.
+        margin_c: degrees to throttling.
+    """
+
+    at_ns: int
+    power_w: float | None = None
+    demand: float | None = None
+    latency_ms: float | None = None
+    margin_c: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is known of one setting.
+
+    Attributes:
+        own: its measured power over what the prediction, corrected by what all settings have in common, says; None
+            before it was tried.
+        held_until_ns: not to be taken before.
+        failures: how often it had to be left.
+    """
+
+    own: float | None = None
+    held_until_ns: int = 0
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A governor's memory.
+
+    Attributes:
+        index: the setting in use.
+        records: of each setting.
+        switched_ns: when it came into use.
+        steady_ns: since when neither setting nor demand changed.
+        common: measured over predicted power, as far as all settings share it: a warm board, a poor prediction.
+        is_learnt: whether the setting in use was measured since the switch to it.
+        rose: whether that switch was to a better one.
+        demand: that learning is based on.
+        powers: the last readings since the switch, newest last.
+        blind_ns: since when no sensor tells of power; None: one does.
+        margin_c: of the look before.
+        wanted_ns: since when a better setting would fit; None: none does.
+        late: how many looks in a row latency was too long.
+        exceeded_ns: since when a budget is exceeded; None: it is kept.
+        was_told: whether that was reported.
+    """
+
+    index: int
+    records: tuple[Record, ...]
+    switched_ns: int = 0
+    steady_ns: int = 0
+    common: float | None = None
+    is_learnt: bool = False
+    rose: bool = False
+    demand: float | None = None
+    powers: tuple[float, ...] = ()
+    blind_ns: int | None = None
+    margin_c: float | None = None
+    wanted_ns: int | None = None
+    late: int = 0
+    exceeded_ns: int | None = None
+    was_told: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What to do now.
+
+    Attributes:
+        kind: ``keep`` as it is, ``switch`` to another setting, ``warn`` the user, or ``stop`` the pipeline.
+        setting: index of the setting to use from now on.
+        reason: for people; empty for ``keep``.
+    """
+
+    kind: ActionKind
+    setting: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An action, and the memory to bring along next time."""
+
+    action: Action
+    state: State = field(repr=False)

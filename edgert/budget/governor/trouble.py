@@ -1,0 +1,119 @@
+"""Which budget is exceeded, and which settings would keep it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from edgert.budget.governor.estimate import estimate_w, recent_w
+from edgert.budget.governor.setting import Rules
+from edgert.budget.governor.state import Observation, State
+
+_LATE = 2  # looks in a row with a long latency before something is done
+_URGENT_C = 1.0
+_COOLER = 0.97  # of its power: less would not be felt
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A budget that is exceeded.
+
+    Attributes:
+        why: for people.
+        helps: whether a setting would keep this budget.
+        power_w: what was drawn, if that was too much and a sensor said so.
+        lasts: the setting in use is at fault whatever the demand, and should be left alone for a while.
+    """
+
+    why: str
+    helps: Callable[[int], bool]
+    power_w: float | None = None
+    lasts: bool = False
+
+
+def find_trouble(rules: Rules, state: State, seen: Observation) -> Trouble | None:
+    """The first of power, heat and latency that is exceeded; None while all are kept."""
+    return _power(rules, state, seen) or _heat(rules, state, seen) or _latency(rules, state, seen)
+
+
+def keeps(rules: Rules, state: State, index: int, seen: Observation, spare: float) -> bool:
+    """Whether a setting is expected to keep power and latency with a part of the power to spare."""
+    cap, limit_ms = rules.budget.power_w, rules.budget.latency_ms
+    fits = cap is None or estimate_w(rules, state, index, seen.demand) <= cap * (1 - spare)
+    return fits and (limit_ms is None or rules.settings[index].latency_ms <= limit_ms)
+
+
+def _power(rules: Rules, state: State, seen: Observation) -> Trouble | None:
+    cap = rules.budget.power_w
+    if cap is None:
+        return None
+    doubt = _doubt(rules, state, seen)
+    expected = doubt * estimate_w(rules, state, state.index, seen.demand)
+    drawn = _measured_over(rules, state, seen, cap)
+    factor = doubt * max(1.0, (drawn or 0.0) / max(expected, 1e-9))  # a reading above what was learnt so far
+    most = cap * (1 - rules.patience.spare_down)
+
+    def helps(index: int) -> bool:
+        return factor * estimate_w(rules, state, index, seen.demand) <= most
+
+    if drawn is not None:
+        return Trouble(f"power {drawn:.4g} of {cap:.4g} {rules.budget.unit}", helps, drawn, state.rose)
+    if expected > cap and _is_blind(rules, state, seen):
+        sensor = "no sensor" if seen.power_w is None else "the sensor lags"
+        why = f"power {expected:.4g} of {cap:.4g} {rules.budget.unit}, modelled: {sensor}"
+        return Trouble(why, helps)
+    return None
+
+
+def _measured_over(rules: Rules, state: State, seen: Observation, cap: float) -> float | None:
+    """What is drawn, if that is too much: over two readings, or in one that no noise explains.
+
+    After a rise any reading above the budget counts, however old: the setting before kept it.
+    """
+    recent, patience = recent_w(state), rules.patience
+    if seen.power_w is not None and seen.power_w > cap and state.rose and not state.is_learnt:
+        return seen.power_w
+    if recent is None:
+        return None
+    if state.powers[-1] > cap * (1 + patience.surge):
+        return state.powers[-1]
+    return recent if len(state.powers) > 1 and recent > cap * (1 - patience.over) else None
+
+
+def _doubt(rules: Rules, state: State, seen: Observation) -> float:
+    """How much more than expected may be drawn by now: the longer no sensor tells, the more the board may have warmed
+    up. Only where one did tell before."""
+    if state.blind_ns is None or state.common is None:
+        return 1.0
+    blind_s = (seen.at_ns - state.blind_ns) / 1e9
+    return 1.0 + min(rules.patience.most_doubt, rules.patience.doubt_per_s * blind_s)
+
+
+def _is_blind(rules: Rules, state: State, seen: Observation) -> bool:
+    """Whether no reading tells of the present demand: the sensor is gone, or the demand is younger than readings."""
+    if seen.power_w is None:
+        return True
+    is_new = seen.at_ns - state.steady_ns < rules.patience.sensor_s * 1e9
+    return is_new and state.is_learnt and state.steady_ns > state.switched_ns
+
+
+def _heat(rules: Rules, state: State, seen: Observation) -> Trouble | None:
+    margin_c, least_c = seen.margin_c, rules.budget.margin_c
+    if margin_c is None or margin_c >= least_c or state.margin_c is None or margin_c >= state.margin_c:
+        return None  # far from it, or getting better
+    patience = rules.patience
+    wait_s = patience.sensor_s if margin_c < _URGENT_C else patience.cool_s
+    if seen.at_ns - state.switched_ns < wait_s * 1e9:
+        return None
+    here = estimate_w(rules, state, state.index, seen.demand)
+    why = f"{margin_c:.1f} C to throttling, of {least_c:.1f} C to be kept"
+    return Trouble(why, lambda index: estimate_w(rules, state, index, seen.demand) <= _COOLER * here, lasts=True)
+
+
+def _latency(rules: Rules, state: State, seen: Observation) -> Trouble | None:
+    limit_ms = rules.budget.latency_ms
+    if limit_ms is None or state.late < _LATE:
+        return None
+    here_ms = rules.settings[state.index].latency_ms
+    why = f"latency p99 {seen.latency_ms:.4g} of {limit_ms:.4g} ms"
+    return Trouble(why, lambda index: rules.settings[index].latency_ms < here_ms, lasts=True)
