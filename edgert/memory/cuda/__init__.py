@@ -1,0 +1,44 @@
+"""Memory, streams and kernels of NVIDIA GPUs: the only door to PyCUDA, opened when a device is.
+
+device = open_device()
+with device:                                # current in this thread; PyTorch and ONNX Runtime share the context
+    stream = device.stream()
+    pool = DevicePool(device, 3 * 2**20, 4, counter)
+    view, lease = pool.acquire()
+    ...                                     # work that reads or writes view.address, put on the stream
+    lease.after(stream)                     # the lease now lasts until that work is done
+    lease.release()
+"""
+
+from edgert.memory.cuda.block import Block, DeviceBlock, MappedBlock, StagedBlock
+from edgert.memory.cuda.device import CudaDevice, open_device
+from edgert.memory.cuda.dlpack import from_dlpack
+from edgert.memory.cuda.kernel import Kernel, Module
+from edgert.memory.cuda.kind import MemoryKind, Traits, memory_kind
+from edgert.memory.cuda.nvrtc import Nvrtc, nvrtc
+from edgert.memory.cuda.pool import DevicePool, StreamLease
+from edgert.memory.cuda.stream import Event, Stream
+from edgert.memory.cuda.view import DeviceView, from_cuda_array
+
+__all__ = [
+    "Block",
+    "CudaDevice",
+    "DeviceBlock",
+    "DevicePool",
+    "DeviceView",
+    "Event",
+    "Kernel",
+    "MappedBlock",
+    "MemoryKind",
+    "Module",
+    "Nvrtc",
+    "StagedBlock",
+    "Stream",
+    "StreamLease",
+    "Traits",
+    "from_cuda_array",
+    "from_dlpack",
+    "memory_kind",
+    "nvrtc",
+    "open_device",
+]

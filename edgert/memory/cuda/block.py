@@ -1,0 +1,159 @@
+"""Pieces of memory, each owned by whoever made it: for the GPU alone, shared, or a pair with copies between."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.errors import DeviceError, StageError
+
+if TYPE_CHECKING:
+    from edgert.memory.cuda.device import CudaDevice
+    from edgert.memory.cuda.stream import Stream
+
+U8 = npt.NDArray[np.uint8]
+ALIGN_BYTES = 256
+"""What TensorRT asks of bound addresses, and what cuMemAlloc promises (CUDA C++ Programming Guide, Device Memory)."""
+
+
+class Block(ABC):
+    """One piece of memory. Released by its owner; one that is forgotten instead counts as leaked.
+
+    Attributes:
+        nbytes: its size.
+        device: where it was made.
+    """
+
+    def __init__(self, device: CudaDevice, nbytes: int) -> None:
+        self.device, self.nbytes = device, nbytes
+        self._address: int | None = None
+
+    @property
+    def address(self) -> int:
+        """Where the GPU sees it, a multiple of 256. Raises StageError after :meth:`release`."""
+        if self._address is None:
+            raise StageError("GPU memory was used after its release", why=f"a block of {self.nbytes} bytes was freed")
+        return self._address
+
+    @property
+    def host(self) -> U8:
+        """The host's side, 1-D. Raises DeviceError for memory of the GPU alone."""
+        raise DeviceError("this memory is the GPU's alone", fix="device.block() makes memory that both sides see")
+
+    @abstractmethod
+    def upload(self, stream: Stream) -> None:
+        """Enqueues the copy from host to GPU; nothing where both see the same bytes."""
+
+    @abstractmethod
+    def download(self, stream: Stream) -> None:
+        """Enqueues the copy from GPU to host; nothing where both see the same bytes."""
+
+    def release(self) -> None:
+        """Gives the memory back. Twice is once. Work that uses it must be done."""
+        if self._address is None:
+            return
+        self._address = None
+        if self.device.is_open:  # else the context took the memory with it
+            with self.device:
+                self._free()
+        self.device.forget(self)
+
+    @abstractmethod
+    def _free(self) -> None: ...
+
+    def __del__(self) -> None:
+        if getattr(self, "_address", None) is not None:
+            self.release()
+            self.device.forget(self, leaked=True)
+
+
+class DeviceBlock(Block):
+    """Memory of the GPU alone."""
+
+    def __init__(self, device: CudaDevice, nbytes: int) -> None:
+        super().__init__(device, nbytes)
+        self._memory = device.driver.mem_alloc(nbytes)
+        device.driver.memset_d8(int(self._memory), 0, nbytes)
+        self._address = int(self._memory)
+
+    def upload(self, stream: Stream) -> None:
+        """Nothing: there is no host's side."""
+
+    def download(self, stream: Stream) -> None:
+        """Nothing: there is no host's side."""
+
+    def _free(self) -> None:
+        self._memory.free()
+
+
+class MappedBlock(Block):
+    """Pinned host memory that the GPU reads and writes in place; no copies where the GPU is integrated."""
+
+    def __init__(self, device: CudaDevice, nbytes: int) -> None:
+        super().__init__(device, nbytes)
+        flags = device.driver.host_alloc_flags.DEVICEMAP
+        self._memory, self._host = _pinned(device.driver, nbytes, flags)
+        self._address = int(self._memory.get_device_pointer())
+
+    @property
+    def host(self) -> U8:
+        """The same bytes; written by the GPU until the stream has passed."""
+        _ = self.address
+        return self._host
+
+    def upload(self, stream: Stream) -> None:
+        """Nothing: both see the same bytes."""
+
+    def download(self, stream: Stream) -> None:
+        """Nothing: both see the same bytes."""
+
+    def _free(self) -> None:
+        self._host = np.empty(0, np.uint8)
+        self._memory.free()
+
+
+class StagedBlock(Block):
+    """Pinned host memory and device memory of one size; the copies between them are counted."""
+
+    def __init__(self, device: CudaDevice, nbytes: int) -> None:
+        super().__init__(device, nbytes)
+        self._memory, self._host = _pinned(device.driver, nbytes, 0)
+        self._inner = device.driver.mem_alloc(nbytes)
+        device.driver.memset_d8(int(self._inner), 0, nbytes)
+        self._address = int(self._inner)
+
+    @property
+    def host(self) -> U8:
+        """The host's side."""
+        _ = self.address
+        return self._host
+
+    def upload(self, stream: Stream) -> None:
+        """Host to GPU, counted."""
+        with self.device:
+            self.device.driver.memcpy_htod_async(self.address, self._host, stream.raw)
+        self.device.counter.copied(self.nbytes)
+
+    def download(self, stream: Stream) -> None:
+        """GPU to host, counted."""
+        with self.device:
+            self.device.driver.memcpy_dtoh_async(self._host, self.address, stream.raw)
+        self.device.counter.copied(self.nbytes)
+
+    def _free(self) -> None:
+        self._host = np.empty(0, np.uint8)
+        self._memory.free()
+        self._inner.free()
+
+
+def _pinned(driver: Any, nbytes: int, flags: int) -> tuple[Any, U8]:
+    """PyCUDA's owner of pinned memory, and the zeroed memory as an array.
+
+    The owner frees it when told to, also under arrays that somebody still holds: blocks are released after their use.
+    """
+    host: U8 = driver.pagelocked_empty(nbytes, np.uint8, mem_flags=flags)
+    host.fill(0)
+    return host.base, host

@@ -1,0 +1,52 @@
+"""Compiled kernels, and launching them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from edgert.errors import DeviceError
+from edgert.memory.cuda.library import failed
+
+if TYPE_CHECKING:
+    from edgert.memory.cuda.device import CudaDevice
+    from edgert.memory.cuda.stream import Stream
+
+Size3 = tuple[int, int, int]
+
+
+class Kernel:
+    """A function of the GPU whose one argument is a struct, passed by value.
+
+    Attributes:
+        registers: per thread.
+        local_bytes: per thread of memory that registers spilled to; 0 is what a kernel should have.
+    """
+
+    def __init__(self, device: CudaDevice, module: Any, name: str, nbytes: int) -> None:
+        self._device, self._function, self.name = device, module.get_function(name), name
+        self._function.prepare([f"{nbytes}s"])
+        self.registers = int(self._function.num_regs)
+        self.local_bytes = int(self._function.local_size_bytes)
+
+    def launch(self, argument: bytes, grid: Size3, block: Size3, stream: Stream) -> None:
+        """Puts one launch on the stream. Raises DeviceError."""
+        try:
+            with self._device:
+                self._function.prepared_async_call(grid, block, stream.raw, argument)
+        except self._device.driver.Error as error:
+            raise failed(error, f"launching {self.name}") from error
+
+
+class Module:
+    """Kernels that were compiled together."""
+
+    def __init__(self, device: CudaDevice, module: Any) -> None:
+        self._device, self._module = device, module
+
+    def kernel(self, name: str, nbytes: int) -> Kernel:
+        """The kernel of that name, whose argument has ``nbytes``. Raises DeviceError where there is none."""
+        try:
+            with self._device:
+                return Kernel(self._device, self._module, name, nbytes)
+        except self._device.driver.Error as error:
+            raise DeviceError(f"there is no kernel {name!r}", why=str(error)) from error

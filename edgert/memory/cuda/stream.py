@@ -1,0 +1,87 @@
+"""Order on a GPU: streams of work, and events between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from edgert.memory.cuda.library import failed
+
+if TYPE_CHECKING:
+    from edgert.memory.cuda.device import CudaDevice
+
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: never waits for the default stream
+
+
+class Event:
+    """A place in a stream, which is passed when all work before it is done.
+
+    Args:
+        timed: whether :meth:`since_ms` can be asked; costs a little.
+    """
+
+    def __init__(self, device: CudaDevice, timed: bool = False) -> None:
+        self._device = device
+        flags = device.driver.event_flags
+        with device:
+            self._event = device.driver.Event(flags.DEFAULT if timed else flags.DISABLE_TIMING)
+
+    @property
+    def raw(self) -> Any:
+        """PyCUDA's event."""
+        return self._event
+
+    def record(self, stream: Stream) -> Event:
+        """Puts the event behind all work that the stream has now."""
+        with self._device:
+            self._event.record(stream.raw)
+        return self
+
+    def passed(self) -> bool:
+        """Whether that work is done. Does not wait. Raises DeviceError when the work failed."""
+        try:
+            with self._device:
+                return bool(self._event.query())
+        except self._device.driver.Error as error:
+            raise failed(error, "work on the GPU") from error
+
+    def synchronize(self) -> None:
+        """Blocks until that work is done. Raises DeviceError when it failed."""
+        try:
+            with self._device:
+                self._event.synchronize()
+        except self._device.driver.Error as error:
+            raise failed(error, "work on the GPU") from error
+
+    def since_ms(self, earlier: Event) -> float:
+        """Milliseconds of GPU time between two timed events that have passed."""
+        with self._device:
+            return float(self._event.time_since(earlier.raw))
+
+
+class Stream:
+    """Work for a GPU, done in order; never the default stream, and never waiting for it."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+        with device:
+            self._stream = device.driver.Stream(_NON_BLOCKING)
+        self.handle = int(self._stream.handle)
+        """The ``cudaStream_t``: ``torch.cuda.ExternalStream(stream.handle)``."""
+
+    @property
+    def raw(self) -> Any:
+        """PyCUDA's stream."""
+        return self._stream
+
+    def wait(self, event: Event) -> None:
+        """Work put here from now on starts after the event. Does not block the host."""
+        with self._device:
+            self._stream.wait_for_event(event.raw)
+
+    def synchronize(self) -> None:
+        """Blocks until all work is done. Raises DeviceError when some of it failed."""
+        try:
+            with self._device:
+                self._stream.synchronize()
+        except self._device.driver.Error as error:
+            raise failed(error, "work on the GPU") from error

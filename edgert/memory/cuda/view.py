@@ -1,0 +1,169 @@
+"""Arrays on a GPU: an address with shape, strides and type, shared with other libraries without copying."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.errors import DeviceError, StageError
+from edgert.memory.buffer import Lease, lend
+from edgert.memory.counter import Counter
+from edgert.memory.cuda.stream import Stream
+
+Slices = tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceView:
+    """Some bytes of a GPU, read as an array. Owns nothing: valid while its lease is alive.
+
+    Attributes:
+        pointer: device address of the first element; use :attr:`address`, which checks the lease.
+        shape: elements per dimension.
+        strides: bytes per step, one per dimension.
+        dtype: NumPy's.
+        lease: the right to look.
+        ordinal: number of the GPU.
+        stream: where the bytes were last written; others wait for it. None when they are known to be there.
+        base: what keeps the memory from being lent again, for views of views.
+    """
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+    lease: Lease
+    ordinal: int = 0
+    stream: Stream | None = None
+    base: object = None
+
+    @property
+    def address(self) -> int:
+        """Of the first element. Raises StageError when the lease has ended."""
+        if not self.lease.alive:
+            raise StageError(
+                "GPU memory was used after its release",
+                why="its lease has ended and the pool may have lent it again",
+                fix="retain the lease (view.lease.retain()) as long as the memory is used",
+            )
+        return self.pointer
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, gaps between rows not counted."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether rows follow each other without gaps, in C order."""
+        return 0 in self.shape or self.strides == _row_major(self.shape, self.dtype)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: int | slice | Slices) -> DeviceView:
+        """Part of it, by whole numbers and slices of step 1; no copy. Raises IndexError for anything else."""
+        keys = key if isinstance(key, tuple) else (key,)
+        if len(keys) > self.ndim:
+            raise IndexError(f"{len(keys)} indices for {self.ndim} dimensions")
+        pointer, shape, strides = self.pointer, [], []
+        for axis, (size, stride) in enumerate(zip(self.shape, self.strides, strict=True)):
+            start, stop = _span(keys[axis] if axis < len(keys) else slice(None), size)
+            pointer += start * stride
+            if stop is not None:
+                shape.append(stop - start)
+                strides.append(stride)
+        return replace(self, pointer=pointer, shape=tuple(shape), strides=tuple(strides), base=self.base or self)
+
+    def reshape(self, *shape: int) -> DeviceView:
+        """Another shape of as many elements. Raises DeviceError for views with gaps."""
+        return self.as_type(self.dtype, shape)
+
+    def as_type(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> DeviceView:
+        """The first bytes read as another type and shape; no copy.
+
+        Raises:
+            DeviceError: there are gaps between the rows, or too few bytes.
+        """
+        dtype = np.dtype(dtype)
+        needs = math.prod(shape) * dtype.itemsize
+        if not self.contiguous or needs > self.nbytes:
+            raise DeviceError(
+                f"{self.nbytes} bytes cannot be read as {list(shape)} of {dtype}",
+                why=f"that takes {needs} bytes without gaps",
+            )
+        return replace(self, shape=shape, strides=_row_major(shape, dtype), dtype=dtype, base=self.base or self)
+
+    def written_on(self, stream: Stream) -> DeviceView:
+        """The same, for consumers on other streams: they wait for what the stream has now."""
+        return replace(self, stream=stream, base=self.base or self)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Version 3: https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html."""
+        return {
+            "version": 3,
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.address, False),
+            "strides": None if self.contiguous else self.strides,
+            "stream": self.stream.handle if self.stream else None,
+        }
+
+    def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
+        """A DLPack capsule, without a copy. It holds the lease, so the memory is not lent again while it is in use.
+
+        Waits on the host until the bytes are written, unless ``stream`` is -1.
+        """
+        from edgert.memory.cuda.dlpack import to_capsule
+
+        if self.stream is not None and stream != -1:
+            self.stream.synchronize()
+        return to_capsule(self)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self.ordinal  # kDLCUDA
+
+
+def view_of(address: int, nbytes: int, lease: Lease, ordinal: int, base: object) -> DeviceView:
+    """Bytes as a 1-D uint8 view."""
+    return DeviceView(address, (nbytes,), (1,), np.dtype(np.uint8), lease, ordinal, base=base)
+
+
+def from_cuda_array(owner: Any, counter: Counter, ordinal: int = 0) -> DeviceView:
+    """Another library's array, without a copy; ``owner`` is kept until the view's lease is released.
+
+    The caller orders its own work behind the owner's. Raises DeviceError for objects without the interface.
+    """
+    told = getattr(owner, "__cuda_array_interface__", None)
+    if told is None:
+        raise DeviceError(f"a {type(owner).__name__} is no array on a GPU", why="it has no __cuda_array_interface__")
+    dtype, shape = np.dtype(told["typestr"]), tuple(told["shape"])
+    strides = told.get("strides") or _row_major(shape, dtype)
+    return DeviceView(int(told["data"][0]), shape, tuple(strides), dtype, lend(owner, counter), ordinal)
+
+
+def _span(key: Any, size: int) -> tuple[int, int | None]:
+    """Where a key starts, and stops; no stop for a single index."""
+    if isinstance(key, slice):
+        start, stop, step = key.indices(size)
+        if step != 1:
+            raise IndexError("views on a GPU are sliced in steps of 1")
+        return start, max(start, stop)
+    index = int(key) + (size if key < 0 else 0)
+    if not 0 <= index < size:
+        raise IndexError(f"index {key} of {size}")
+    return index, None
+
+
+def _row_major(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[axis + 1 :]) * dtype.itemsize for axis in range(len(shape)))

@@ -1,0 +1,69 @@
+"""This package's kernels, compiled for one GPU and kept: CUDA C in ``*.cu`` beside this file."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from edgert.backend.base import Store
+from edgert.errors import ArtifactError
+from edgert.memory.cuda import CudaDevice, Kernel, Nvrtc, nvrtc
+
+log = logging.getLogger("edgert.gpu")
+_FOLDER = Path(__file__).parent
+_OPTIONS = ("--std=c++17", "--fmad=true", "--extra-device-vectorization")
+
+
+class Kernels:
+    """Compiles each combination of definitions once, for the architecture of its device.
+
+    Args:
+        store: where machine code is kept between runs; None compiles at every start, about a second per kernel.
+        compiler: what gives the compiler, when it is needed first.
+    """
+
+    def __init__(self, device: CudaDevice, store: Store | None = None, compiler: Callable[[], Nvrtc] = nvrtc) -> None:
+        self.device, self._store, self._compiler = device, store, compiler
+        self._made: dict[str, Kernel] = {}
+
+    def kernel(self, name: str, definitions: Mapping[str, int], nbytes: int) -> Kernel:
+        """The kernel ``name`` of ``name``.cu, whose argument is a struct of ``nbytes``.
+
+        Raises:
+            BuildError: it does not compile; the log says why.
+            DeviceError: there is no compiler, and the store has not the kernel.
+        """
+        source = (_FOLDER / f"{name}.cu").read_text(encoding="utf-8")
+        options = self._options(definitions)
+        key = hashlib.sha256("\0".join((source, *options)).encode()).hexdigest()[:32]
+        if key not in self._made:
+            binary = self._binary(key, source, f"{name}.cu", options)
+            self._made[key] = self.device.load(binary).kernel(name, nbytes)
+        return self._made[key]
+
+    def _options(self, definitions: Mapping[str, int]) -> tuple[str, ...]:
+        defines = (f"-D{name}={value}" for name, value in sorted(definitions.items()))
+        return (f"--gpu-architecture={self.device.architecture}", *_OPTIONS, *defines)
+
+    def _binary(self, key: str, source: str, name: str, options: tuple[str, ...]) -> bytes:
+        kept = self._store.get(key) if self._store else None
+        if kept is not None:
+            return kept.read_bytes()
+        binary = self._compiler().compile(source, name, options)
+        if self._store is not None:
+            _keep(self._store, key, binary)
+        return binary
+
+
+def _keep(store: Store, key: str, binary: bytes) -> None:
+    """A cache that cannot be written costs time at the next start, nothing else."""
+    with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
+        content = Path(folder) / "kernel.cubin"
+        content.write_bytes(binary)
+        try:
+            store.put(key, content)
+        except ArtifactError as error:
+            log.warning("%s", error)

@@ -1,0 +1,120 @@
+"""What ``preprocess.cu`` computes, said once more in NumPy, number for number; slow, and for tests.
+
+It needs no GPU, so it is what the kernel and the CPU path are both compared with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.config import InputConfig
+from edgert.runtime import Frame
+from edgert.runtime.frame import U8
+from edgert.stages.gpu.job import Normal, fixed_matrix, normal_of
+from edgert.stages.gpu.target import Target
+from edgert.stages.placement import place
+
+I64 = npt.NDArray[np.int64]
+_WEIGHT_ONE = 2048
+_GRAY = np.array([9798, 19235, 3735])  # red, green, blue in 1/32768: OpenCV's RGB2GRAY
+
+
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """For every output pixel of an axis: two source pixels and the weight of the second, in 1/2048."""
+
+    first: I64
+    second: I64
+    weight: I64
+
+
+def taps(source: int, wanted: int, across: bool, nearest: bool) -> Taps:
+    """Pixel centres meet pixel centres. Positions are rounded to float32 and weights to 1/2048, as OpenCV does."""
+    at = np.arange(wanted, dtype=np.int64)
+    if nearest:
+        index = np.minimum(np.floor(at * (1.0 / (wanted / source))).astype(np.int64), source - 1)
+        return Taps(index, index, np.zeros_like(index))
+    number = (2 * at + 1) * source - wanted
+    whole, rest = np.divmod(number, 2 * wanted)
+    exact = whole.astype(np.float32) + rest.astype(np.float32) / np.float32(2 * wanted)
+    below = np.floor(exact)
+    weight = np.rint((exact - below) * np.float32(_WEIGHT_ONE)).astype(np.int64)
+    whole = below.astype(np.int64)
+    if across:
+        weight[(whole < 0) | (whole >= source - 1)] = 0
+    return Taps(np.clip(whole, 0, source - 1), np.clip(whole + 1, 0, source - 1), weight)
+
+
+def resize(plane: U8, width: int, height: int, nearest: bool = False) -> I64:
+    """(h, w) uint8 → (height, width) grey levels."""
+    x, y = taps(plane.shape[1], width, True, nearest), taps(plane.shape[0], height, False, nearest)
+    wide: I64 = plane.astype(np.int64)
+    wide = wide[:, x.first] * (_WEIGHT_ONE - x.weight) + wide[:, x.second] * x.weight
+    weight = y.weight[:, None]
+    upper, lower = wide[y.first] >> 4, wide[y.second] >> 4
+    levels: I64 = np.asarray(((upper * (_WEIGHT_ONE - weight) >> 16) + (lower * weight >> 16) + 2) >> 2)
+    return levels
+
+
+def picture(frame: Frame, width: int, height: int, order: str, nearest: bool = False) -> I64:
+    """The frame at (height, width, channels) in grey levels, channels in ``order``: rgb, bgr or gray."""
+    if frame.format in ("i420", "nv12", "yuyv"):
+        levels = [resize(plane, width, height, nearest) for plane in _yuv(frame)]
+        return _toned(np.stack(levels, axis=-1), frame, order)
+    pixels = frame.planes[0].reshape(frame.height, frame.width, -1)
+    scaled = [resize(pixels[..., channel], width, height, nearest) for channel in range(min(pixels.shape[2], 3))]
+    if len(scaled) == 1:
+        return np.stack(scaled * (1 if order == "gray" else 3), axis=-1)
+    rgb = np.stack(scaled if frame.format.startswith("rgb") else scaled[::-1], axis=-1)
+    if order == "gray":
+        return (rgb @ _GRAY + 16384)[..., None] >> 15
+    return rgb if order == "rgb" else rgb[..., ::-1]
+
+
+def preprocess(frame: Frame, config: InputConfig, target: Target) -> npt.NDArray[Any]:
+    """One picture of the target: (height, width, channels) of its dtype, normalised, border included."""
+    placement = place(frame, (target.width, target.height), config)
+    grey = np.full((target.height, target.width, target.channels), config.pad, np.int64)
+    left, top, width, height = placement.rectangle
+    nearest = config.interpolation == "nearest"
+    grey[top : top + height, left : left + width] = picture(placement.frame, width, height, config.color, nearest)
+    return _values(grey, normal_of(config, target.channels), target.dtype)
+
+
+def stored(pictures: list[npt.NDArray[Any]], target: Target, memory: U8) -> None:
+    """Writes pictures into a copy of the target's memory where the kernel writes them; padding channels as 0."""
+    flat = memory.view(target.dtype)
+    for row, pixels in enumerate(pictures):
+        size = (target.height, target.width, target.group if target.group > 1 else target.channels)
+        per_item = [stride * flat.itemsize for stride in (target.strides[2], target.strides[3], target.strides[1])]
+        out = np.lib.stride_tricks.as_strided(flat[row * target.strides[0] :], size, per_item)
+        out[..., : target.channels] = pixels
+        out[..., target.channels :] = 0
+
+
+def _yuv(frame: Frame) -> list[U8]:
+    if frame.format == "i420":
+        return list(frame.planes)
+    if frame.format == "nv12":
+        return [frame.planes[0], frame.planes[1][..., 0], frame.planes[1][..., 1]]
+    packed, even = frame.planes[0], frame.width // 2 * 2
+    return [packed[..., 0], packed[:, 0:even:2, 1], packed[:, 1:even:2, 1]]
+
+
+def _toned(yuv: I64, frame: Frame, order: str) -> I64:
+    rows = fixed_matrix(frame.color, order).reshape(3, 4).astype(np.int64)[: 1 if order == "gray" else 3]
+    levels: I64 = np.clip((yuv @ rows[:, :3].T + rows[:, 3] + 512) >> 10, 0, 255)
+    return levels
+
+
+def _values(grey: I64, normal: Normal, dtype: str) -> npt.NDArray[Any]:
+    """One rounding, as a fused multiply-add has it."""
+    exact = (grey * normal.scale.astype(np.float64) + normal.bias).astype(np.float32)
+    if dtype in ("uint8", "int8"):
+        bounds = np.iinfo(dtype)
+        return np.clip(np.rint(exact), bounds.min, bounds.max).astype(dtype)
+    return exact.astype(dtype)

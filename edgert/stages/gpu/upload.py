@@ -1,0 +1,81 @@
+"""Host frames to the GPU: YUV planes as they are, through pinned memory, on a stream of their own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+
+from edgert.errors import StageError
+from edgert.memory import Counter
+from edgert.memory.cuda import CudaDevice, DevicePool, Stream
+from edgert.runtime import Frame
+from edgert.runtime.frame import U8
+
+_ROW_BYTES = 64
+
+
+class Uploader:
+    """Lends GPU frames made from host frames. For one thread.
+
+    Where the GPU is integrated and coherent the frame is written once, into memory that both see; elsewhere it is
+    written into pinned memory and copied, which is counted.
+
+    Args:
+        stream: does the copies; consumers on other streams wait for it by themselves.
+        in_flight: frames that may be on the GPU at the same time.
+    """
+
+    def __init__(self, device: CudaDevice, stream: Stream, counter: Counter, in_flight: int = 4) -> None:
+        self._device, self._stream, self._counter, self._in_flight = device, stream, counter, in_flight
+        self._pool: DevicePool | None = None
+
+    def upload(self, frame: Frame, timeout_s: float | None = None) -> Frame:
+        """A frame of the same pixels on the GPU, with a lease of its own; the host frame may be released at once.
+
+        Waits until one of the frames in flight is released. Raises StageError when none is in time.
+        """
+        pitches = [_pitch(plane) for plane in frame.planes]
+        sizes = [pitch * plane.shape[0] for pitch, plane in zip(pitches, frame.planes, strict=True)]
+        pool = self._pool_of(sum(sizes))
+        lent = pool.acquire(timeout_s)
+        if lent is None:
+            raise StageError("no GPU frame is free", why=f"{self._in_flight} are in use", where=frame.stream)
+        view, lease = lent
+        block, planes, start = pool.block_of(view), [], 0
+        for plane, pitch, size in zip(frame.planes, pitches, sizes, strict=True):
+            rows = block.host[start : start + size].reshape(plane.shape[0], pitch)
+            inner = plane.size // plane.shape[0]
+            np.copyto(rows[:, :inner].reshape(plane.shape), plane)
+            on_gpu = view[start : start + size].reshape(plane.shape[0], pitch)[:, :inner]
+            planes.append(_shaped(on_gpu, plane.shape).written_on(self._stream))
+            start += size
+        block.upload(self._stream)
+        lease.after(self._stream)
+        return replace(frame, planes=cast("tuple[U8, ...]", tuple(planes)), lease=lease, root=None)
+
+    def close(self) -> None:
+        """Frees the memory, once the GPU is done with it."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+    def _pool_of(self, nbytes: int) -> DevicePool:
+        if self._pool is None or self._pool.nbytes != nbytes:
+            self.close()
+            self._pool = DevicePool(self._device, nbytes, self._in_flight, self._counter, self._device.kind)
+        return self._pool
+
+
+def _pitch(plane: U8) -> int:
+    """Bytes of a row, padded for whole sectors of the GPU's memory."""
+    inner: int = plane.size // plane.shape[0]
+    return -(-inner // _ROW_BYTES) * _ROW_BYTES
+
+
+def _shaped(plane: Any, shape: tuple[int, ...]) -> Any:
+    """(h, w * channels) as (h, w[, channels]), rows padded."""
+    if len(shape) == 2:
+        return plane
+    return replace(plane, shape=shape, strides=(plane.strides[0], shape[2], 1))

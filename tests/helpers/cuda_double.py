@@ -1,0 +1,262 @@
+"""A stand-in for PyCUDA's driver module whose GPU is this process's memory, and whose streams stop when told to.
+
+It is strict where the real one is: work without a current context, a context popped in another thread, memory freed
+twice or used after that, and more memory than there is, are errors.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+
+class CudaError(Exception):
+    """The base of PyCUDA's errors."""
+
+
+class _Allocation:
+    def __init__(self, gpu: CudaDouble, nbytes: int, align: int = 256) -> None:
+        self._gpu, self.nbytes = gpu, nbytes
+        raw = np.full(nbytes + align, 0xAB, np.uint8)
+        start = -raw.ctypes.data % align
+        self.bytes: Any = raw[start : start + nbytes]
+        self._address = int(self.bytes.ctypes.data)
+        gpu.allocations.append(self)
+
+    def __int__(self) -> int:
+        return self._address
+
+    def get_device_pointer(self) -> int:
+        return self._address
+
+    def free(self) -> None:
+        self._gpu.check()
+        if self not in self._gpu.allocations:
+            raise CudaError("cuMemFree failed: invalid argument")
+        self._gpu.allocations.remove(self)
+
+
+class _Context:
+    def __init__(self, gpu: CudaDouble) -> None:
+        self._gpu = gpu
+
+    def push(self) -> None:
+        self._gpu.stack.append(self)
+        self._gpu.pushes += 1
+
+    def pop(self) -> None:
+        if not self._gpu.stack:
+            raise CudaError("cuCtxPopCurrent failed: invalid device context")
+        self._gpu.stack.pop()
+
+    def detach(self) -> None:
+        self._gpu.detached = True
+
+    def synchronize(self) -> None:
+        self._gpu.run_all()
+
+
+class _Stream:
+    def __init__(self, gpu: CudaDouble, flags: int) -> None:
+        gpu.check()
+        assert flags == 1, "streams must not wait for the default stream"
+        self._gpu, self.work = gpu, []
+        gpu.streams.append(self)
+        self.handle = 0x1000 + len(gpu.streams)
+
+    work: list[Callable[[], None]]
+
+    def put(self, work: Callable[[], None]) -> None:
+        self._gpu.check()
+        self.work.append(work)
+        if not self._gpu.paused:
+            self.run()
+
+    def run(self) -> None:
+        while self.work:
+            self.work.pop(0)()
+
+    def synchronize(self) -> None:
+        self._gpu.check()
+        self.run()
+
+    def wait_for_event(self, event: _Event) -> None:
+        self.put(event.synchronize)
+
+
+class _Event:
+    def __init__(self, gpu: CudaDouble, flags: int) -> None:
+        gpu.check()
+        self._gpu, self._passed, self._stream = gpu, True, None
+
+    _stream: _Stream | None
+
+    def record(self, stream: _Stream) -> None:
+        self._passed, self._stream = False, stream
+        stream.put(self._pass)
+
+    def _pass(self) -> None:
+        self._passed = True
+
+    def query(self) -> bool:
+        self._gpu.check()
+        self._gpu.fail("event")
+        return self._passed
+
+    def synchronize(self) -> None:
+        self._gpu.check()
+        self._gpu.fail("event")
+        if not self._passed and self._stream is not None:
+            self._stream.run()
+
+    def time_since(self, earlier: _Event) -> float:
+        return 1.0
+
+
+class CudaDouble:
+    """The module. ``paused`` keeps work waiting on streams; ``broken`` makes what it names fail."""
+
+    Error = CudaError
+    event_flags = SimpleNamespace(DEFAULT=0, DISABLE_TIMING=2)
+    host_alloc_flags = SimpleNamespace(DEVICEMAP=2)
+    device_attribute = SimpleNamespace(INTEGRATED=18, CAN_MAP_HOST_MEMORY=19)
+
+    def __init__(
+        self,
+        integrated: bool = False,
+        compute: tuple[int, int] = (8, 7),
+        memory_bytes: int = 2**30,
+        driver_version: int = 13000,
+    ) -> None:
+        self.integrated, self.compute, self.memory_bytes = integrated, compute, memory_bytes
+        self.driver_version = driver_version
+        self.allocations: list[_Allocation] = []
+        self.streams: list[_Stream] = []
+        self.paused, self.detached, self.pushes = False, False, 0
+        self.broken: dict[str, str] = {}
+        self.launches: list[tuple[Any, ...]] = []
+        self._local = threading.local()
+        self.Device = SimpleNamespace(count=lambda: 1)
+        self.Device = _device_class(self)
+
+    @property
+    def stack(self) -> list[_Context]:
+        """This thread's contexts."""
+        if not hasattr(self._local, "stack"):
+            self._local.stack = []
+        return self._local.stack
+
+    def check(self) -> None:
+        if not self.stack:
+            raise CudaError("invalid device context: none is current in this thread")
+
+    def fail(self, name: str) -> None:
+        if name in self.broken:
+            raise CudaError(self.broken[name])
+
+    def run_all(self) -> None:
+        for stream in self.streams:
+            stream.run()
+
+    def init(self) -> None:
+        self.fail("init")
+
+    def get_version(self) -> tuple[int, int, int]:
+        return 13, 0, 0
+
+    def get_driver_version(self) -> int:
+        return self.driver_version
+
+    def mem_get_info(self) -> tuple[int, int]:
+        self.check()
+        return self.memory_bytes - sum(one.nbytes for one in self.allocations), self.memory_bytes
+
+    def mem_alloc(self, nbytes: int) -> _Allocation:
+        self.check()
+        if nbytes > self.mem_get_info()[0]:
+            raise CudaError("cuMemAlloc failed: out of memory")
+        return _Allocation(self, nbytes)
+
+    def pagelocked_empty(self, shape: int, dtype: Any, mem_flags: int = 0) -> Any:
+        self.check()
+        memory = _Allocation(self, shape)
+
+        class Pinned(np.ndarray):  # type: ignore[type-arg]
+            base = memory  # type: ignore[assignment]
+
+        return memory.bytes.view(Pinned)
+
+    def memset_d8(self, address: int, value: int, nbytes: int) -> None:
+        self.check()
+        ctypes.memset(self._inside(address, nbytes), value, nbytes)
+
+    def memcpy_htod_async(self, address: int, source: Any, stream: _Stream) -> None:
+        stream.put(
+            lambda: ctypes.memmove(self._inside(address, source.nbytes), source.ctypes.data, source.nbytes) and None
+        )
+
+    def memcpy_dtoh_async(self, out: Any, address: int, stream: _Stream) -> None:
+        stream.put(lambda: ctypes.memmove(out.ctypes.data, self._inside(address, out.nbytes), out.nbytes) and None)
+
+    def Stream(self, flags: int = 0) -> _Stream:
+        return _Stream(self, flags)
+
+    def Event(self, flags: int = 0) -> _Event:
+        return _Event(self, flags)
+
+    def module_from_buffer(self, binary: bytes) -> Any:
+        self.check()
+        self.fail("module")
+        return SimpleNamespace(get_function=lambda name: _Function(self, name))
+
+    def _inside(self, address: int, nbytes: int) -> int:
+        for one in self.allocations:
+            if int(one) <= address and address + nbytes <= int(one) + one.nbytes:
+                return address
+        raise CudaError("an illegal memory access was encountered")
+
+
+class _Function:
+    num_regs, local_size_bytes = 32, 0
+
+    def __init__(self, gpu: CudaDouble, name: str) -> None:
+        if name == "missing":
+            raise CudaError("cuModuleGetFunction failed: named symbol not found")
+        self._gpu, self._name = gpu, name
+
+    def prepare(self, types: Sequence[str]) -> None:
+        assert all(one.endswith("s") for one in types)
+
+    def prepared_async_call(self, grid: Any, block: Any, stream: _Stream, argument: bytes) -> None:
+        self._gpu.check()
+        self._gpu.fail("launch")
+        self._gpu.launches.append((self._name, grid, block, stream.handle, argument))
+
+
+def _device_class(gpu: CudaDouble) -> Any:
+    class Device:
+        def __init__(self, ordinal: int) -> None:
+            self._attributes = {18: int(gpu.integrated), 19: 1}
+
+        @staticmethod
+        def count() -> int:
+            return 1
+
+        def name(self) -> str:
+            return "double"
+
+        def get_attribute(self, which: int) -> int:
+            return self._attributes[which]
+
+        def compute_capability(self) -> tuple[int, int]:
+            return gpu.compute
+
+        def retain_primary_context(self) -> _Context:
+            return _Context(gpu)
+
+    return Device

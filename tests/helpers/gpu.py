@@ -1,0 +1,49 @@
+"""A GPU for tests, where there is one, and frames on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from edgert.errors import EdgertError
+from edgert.memory import Counter, lend
+from edgert.memory.cuda import CudaDevice, DeviceView, open_device
+from edgert.runtime import Frame
+
+
+def gpu_or_skip() -> CudaDevice:
+    """The first GPU. Skips the test, saying what is missing, where none can be opened."""
+    try:
+        return open_device(counter=Counter())
+    except EdgertError as error:
+        pytest.skip(f"needs a GPU: {error.what} ({error.why})")
+
+
+def to_gpu(device: CudaDevice, frame: Frame) -> Frame:
+    """The frame with every plane in a block of its own, strides as they are; blocks live as long as the frame."""
+    blocks, planes = [], []
+    for plane in frame.planes:
+        base = plane if plane.base is None or not isinstance(plane.base, np.ndarray) else plane.base
+        nbytes = plane.strides[0] * (plane.shape[0] - 1) + plane[0].size if plane.size else 1
+        block = device.device_block(nbytes)
+        flat = np.lib.stride_tricks.as_strided(plane, (nbytes,), (1,))
+        assert base is not None
+        with device:
+            device.driver.memcpy_htod(block.address, np.ascontiguousarray(flat))
+        blocks.append(block)
+        planes.append(DeviceView(block.address, plane.shape, plane.strides, plane.dtype, frame.lease, device.ordinal))
+    lease = lend(blocks, frame.lease.counter)
+    planes = [replace(plane, lease=lease) for plane in planes]
+    return replace(frame, planes=cast("Any", tuple(planes)), lease=lease)
+
+
+def read(device: CudaDevice, address: int, nbytes: int) -> Any:
+    """Bytes of the GPU."""
+    out = np.empty(nbytes, np.uint8)
+    device.synchronize()
+    with device:
+        device.driver.memcpy_dtoh(out, address)
+    return out

@@ -1,0 +1,238 @@
+"""The kernel on a GPU, number for number against its NumPy twin, which the CPU tests hold to the CPU path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgert.config import InputConfig
+from edgert.errors import StageError
+from edgert.memory import Counter
+from edgert.memory.cuda import CudaDevice, DevicePool, from_cuda_array, from_dlpack
+from edgert.runtime import Color, Frame
+from edgert.stages.gpu.kernels import Kernels
+from edgert.stages.gpu.preprocess import GpuPreprocessor
+from edgert.stages.gpu.reference import preprocess, stored
+from edgert.stages.gpu.target import Target, target
+from edgert.stages.gpu.upload import Uploader
+from tests.helpers.frames import frame_of
+from tests.helpers.gpu import gpu_or_skip, read, to_gpu
+
+pytestmark = pytest.mark.gpu
+POISON = 0xAB
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[CudaDevice]:
+    gpu = gpu_or_skip()
+    yield gpu
+    gpu.synchronize()
+
+
+@pytest.fixture(scope="module")
+def kernels(device: CudaDevice) -> Kernels:
+    return Kernels(device)
+
+
+def check(kernels: Kernels, frames: list[Frame], config: InputConfig, wanted: Target, **how: int) -> None:
+    """Every byte of the target: those that the kernel must write, and those that it must leave."""
+    device = kernels.device
+    block, stream = device.device_block(wanted.nbytes), device.stream()
+    with device:
+        device.driver.memset_d8(block.address, POISON, wanted.nbytes)
+    on_gpu = [to_gpu(device, frame) for frame in frames]
+    GpuPreprocessor(config, wanted, block.address, kernels, **how).into(on_gpu, stream)
+    stream.synchronize()
+    found = read(device, block.address, wanted.nbytes)
+    exact = np.full(wanted.nbytes, POISON, np.uint8)
+    stored([preprocess(frame, config, wanted) for frame in frames], wanted, exact)
+    block.release()
+    assert np.array_equal(found, exact), describe(found, exact, wanted)
+
+
+def describe(found: Any, exact: Any, wanted: Target) -> str:
+    rows = np.flatnonzero(found.view(wanted.dtype) != exact.view(wanted.dtype))
+    values = [(found.view(wanted.dtype)[row], exact.view(wanted.dtype)[row]) for row in rows[:5]]
+    return f"{len(rows)} of {found.nbytes} differ, first at {rows[:5].tolist()}: {values}"
+
+
+FORMATS = ("i420", "nv12", "yuyv", "bgr", "rgb", "gray")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("order", ["rgb", "bgr", "gray"])
+def test_every_format_and_colour(kernels: Kernels, form: Any, order: Any) -> None:
+    color = Color("bt709" if order == "bgr" else "bt601", order == "gray")
+    channels = 1 if order == "gray" else 3
+    for index, (size, network) in enumerate((((122, 61), (64, 64)), ((40, 90), (52, 33)), ((64, 48), (64, 48)))):
+        frame = frame_of(*size, form, color=color, index=index, padding=index * 3)
+        config = InputConfig(color=order, mean=(3.0,), std=(57.0,))
+        check(kernels, [frame], config, target("nchw", "float32", 1, *network, channels))
+
+
+@pytest.mark.parametrize("form", ["rgba", "bgra"])
+def test_four_bytes_per_pixel(kernels: Kernels, form: Any) -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (37, 51, 4), np.uint8)
+    check(kernels, [frame_of(51, 37, form, pixels=(pixels,))], InputConfig(), target("nchw", "float16", 1, 32, 32))
+
+
+LAYOUTS = (
+    ("nchw", "float32"), ("nchw", "float16"), ("nchw", "int8"), ("nchw", "uint8"), ("nhwc", "float32"),
+    ("nhwc", "int8"), ("dla_linear", "float16"), ("dla_linear", "int8"), ("dla_hwc4", "float16"),
+    ("dla_hwc4", "int8"), ("chw16", "float16"), ("chw32", "int8"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("layout", "dtype"), LAYOUTS)
+@pytest.mark.parametrize("network", [(64, 40), (33, 29)])
+def test_every_layout_and_type(kernels: Kernels, layout: Any, dtype: Any, network: tuple[int, int]) -> None:
+    frames = [frame_of(100 - row, 75 + row, "nv12", index=row) for row in range(3)]
+    config = InputConfig(mean=(123.7, 116.3, 103.5), std=(58.4, 57.1, 57.4))
+    if dtype in ("int8", "uint8"):
+        config = InputConfig(mean=(128,) if dtype == "int8" else (0,), std=(0.7,))
+    check(kernels, frames, config, target(layout, dtype, 3, *network))
+
+
+@pytest.mark.parametrize("step", [1, 2, 4, 8])
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_any_share_of_work_per_thread(kernels: Kernels, step: int, rows: int) -> None:
+    for width in (48, 50):
+        frame = frame_of(97, 61, "nv12")
+        check(kernels, [frame], InputConfig(), target("nchw", "float16", 1, width, 45), step=step, rows=rows)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("how", ["linear", "nearest"])
+def test_random_crops_strides_and_sizes(kernels: Kernels, form: Any, how: Any) -> None:
+    random = np.random.default_rng(7)
+    for _ in range(12):
+        width, height = int(random.integers(8, 300)), int(random.integers(8, 200))
+        width &= ~1 if form == "yuyv" else ~0
+        frame = frame_of(width, height, form, padding=int(random.integers(0, 9)), index=int(random.integers(99)))
+        crops = [frame]
+        for _ in range(5):
+            x, y = int(random.integers(-5, width - 2)), int(random.integers(-5, height - 2))
+            crops.append(
+                frame.crop(x, y, x + int(random.integers(7, width + 9)), y + int(random.integers(7, height + 9)))
+            )
+        network = int(random.integers(4, 120)), int(random.integers(4, 120))
+        resize: Any = random.choice(["letterbox", "stretch", "center_crop"])
+        config = InputConfig(resize=resize, interpolation=how, pad=int(random.integers(256)))
+        check(kernels, crops, config, target("nchw", "float16", len(crops), *network))
+
+
+def test_many_crops_of_one_frame_and_formats_mixed(kernels: Kernels) -> None:
+    frame, other = frame_of(320, 240, "nv12"), frame_of(90, 70, "bgr")
+    crops = [frame.crop(5 * n, 3 * n, 5 * n + 60, 3 * n + 80) for n in range(40)]
+    check(kernels, [*crops[:20], other, *crops[20:]], InputConfig(), target("nchw", "float16", 41, 32, 32))
+
+
+def test_a_large_frame(kernels: Kernels) -> None:
+    for resize in ("letterbox", "stretch"):
+        frames = [frame_of(1920, 1080, "nv12", index=row) for row in range(2)]
+        check(kernels, frames, InputConfig(resize=resize), target("nchw", "float16", 2, 640, 640))  # type: ignore[arg-type]
+
+
+def test_an_uploaded_frame_is_read_after_its_upload(kernels: Kernels) -> None:
+    device, counter = kernels.device, Counter()
+    copying, working = device.stream(), device.stream()
+    uploader, wanted = Uploader(device, copying, counter, 2), target("nchw", "float16", 1, 96, 96)
+    block = device.device_block(wanted.nbytes)
+    fill = GpuPreprocessor(InputConfig(), wanted, block.address, kernels)
+    for index in range(12):
+        form: Any = ("nv12", "i420", "bgr")[index % 3]
+        frame = frame_of(161, 91, form, index=index)
+        sent = uploader.upload(frame, 5.0)
+        fill.into([sent], working)
+        sent.lease.release()
+        working.synchronize()
+        exact = np.zeros(wanted.nbytes, np.uint8)
+        stored([preprocess(frame, InputConfig(), wanted)], wanted, exact)
+        assert np.array_equal(read(device, block.address, wanted.nbytes), exact)
+        with pytest.raises(StageError, match="used after its release"):
+            fill.into([sent], working)
+    uploader.close()
+    block.release()
+
+
+def test_recorded_in_a_graph(kernels: Kernels) -> None:
+    device, stream, wanted = kernels.device, kernels.device.stream(), target("nchw", "float16", 2, 64, 64)
+    block = device.device_block(wanted.nbytes)
+    frames = [frame_of(130, 90, "nv12", index=row) for row in range(2)]
+    on_gpu = [to_gpu(device, frame) for frame in frames]
+    fill = GpuPreprocessor(InputConfig(), wanted, block.address, kernels)
+    fill.into(on_gpu, stream)
+    stream.synchronize()
+    first = read(device, block.address, wanted.nbytes)
+    launch = device.capture(stream, lambda: fill.into(on_gpu, stream) and None)
+    with device:
+        device.driver.memset_d8(block.address, POISON, wanted.nbytes)
+    launch()
+    stream.synchronize()
+    assert np.array_equal(read(device, block.address, wanted.nbytes), first)
+    block.release()
+
+
+def test_shared_with_torch_both_ways(device: CudaDevice) -> None:
+    torch = pytest.importorskip("torch")
+    counter = Counter()
+    pool = DevicePool(device, 1024, 2, counter)
+    lent = pool.acquire(0)
+    assert lent is not None
+    view, lease = lent
+    floats = view.as_type("float32", (16, 16))
+    tensor = torch.from_dlpack(floats)
+    tensor.fill_(2.5)
+    again = torch.as_tensor(floats, device="cuda")
+    torch.cuda.synchronize()
+    assert tensor.data_ptr() == again.data_ptr() == floats.address and float(again.sum()) == 640.0
+    lease.release()
+    assert lease.alive  # torch holds it
+    del tensor
+    assert not lease.alive
+    with pytest.raises(StageError, match="used after its release"):
+        _ = floats.address
+    ours = torch.arange(12, device="cuda", dtype=torch.int32).reshape(3, 4)[:, 1:]
+    for back in (from_dlpack(ours, counter), from_cuda_array(ours, counter)):
+        assert (back.shape, back.strides, back.address) == ((3, 3), (16, 4), ours.data_ptr())
+        back.lease.release()
+    assert counter.read().copies == 0
+
+
+def test_blocks_of_both_kinds_and_pools(device: CudaDevice) -> None:
+    before, stream = device.live_bytes, device.stream()
+    for kind in ("mapped", "staged"):
+        block = device.block(5000, kind)  # type: ignore[arg-type]
+        assert block.address % 256 == 0 and not block.host.any()
+        block.host[:] = np.arange(5000, dtype=np.uint32).astype(np.uint8)
+        block.upload(stream)
+        stream.synchronize()
+        assert np.array_equal(read(device, block.address, 5000), block.host)
+        with device:
+            device.driver.memset_d8(block.address, 7, 5000)
+        block.download(stream)
+        stream.synchronize()
+        assert (block.host == 7).all()
+        block.release()
+    assert device.live_bytes == before
+
+
+def test_memory_comes_back_over_ten_thousand_leases(device: CudaDevice) -> None:
+    counter, stream = Counter(), device.stream()
+    pool = DevicePool(device, 2**20, 3, counter)
+    free, _ = device.free_bytes()
+    for _ in range(10_000):
+        lent = pool.acquire(1.0)
+        assert lent is not None
+        view, lease = lent
+        with device:
+            device.driver.memset_d8_async(view.address, 1, 4096, stream.raw)
+        lease.after(stream)
+        lease.release()
+        del view, lent
+    stream.synchronize()
+    assert device.free_bytes()[0] == free and counter.read().allocations == 3 and counter.read().escaped == 0
+    pool.close()

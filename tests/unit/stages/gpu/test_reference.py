@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgert.config import InputConfig
+from edgert.errors import ModelError
+from edgert.runtime import Color, PixelFormat
+from edgert.stages.gpu.reference import preprocess, resize, stored
+from edgert.stages.gpu.target import Target, target
+from edgert.stages.preprocess import Preprocessor
+from tests.helpers.frames import frame_of
+from tests.helpers.picture_reference import resized
+
+FORMATS: tuple[PixelFormat, ...] = get_args(PixelFormat)
+SIZE = st.integers(2, 90)
+COLORS = st.builds(Color, st.sampled_from(["bt601", "bt709"]), st.booleans())
+
+
+def cpu_levels(frame: Any, config: InputConfig, width: int, height: int) -> Any:
+    """(height, width, channels) of what the CPU path writes."""
+    channels = 1 if config.color == "gray" else 3
+    tensor = np.empty((1, channels, height, width), np.float32)
+    Preprocessor(config, tensor).into(0, frame)
+    return tensor[0].transpose(1, 2, 0)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    form=st.sampled_from(FORMATS),
+    size=st.tuples(SIZE, SIZE),
+    network=st.tuples(SIZE, SIZE),
+    resize_how=st.sampled_from(["letterbox", "stretch", "center_crop"]),
+    order=st.sampled_from(["rgb", "bgr", "gray"]),
+    how=st.sampled_from(["linear", "linear", "nearest"]),
+    color=COLORS,
+    padding=st.integers(0, 9),
+    seed=st.integers(0, 2**16),
+)
+def test_is_within_one_grey_level_of_the_cpu_path(
+    form: PixelFormat, size: tuple[int, int], network: tuple[int, int], resize_how: Any, order: Any, how: Any,
+    color: Color, padding: int, seed: int,
+) -> None:  # fmt: skip
+    width, height = size
+    frame = frame_of(width & ~1 if form == "yuyv" else width, height, form, color=color, padding=padding, index=seed)
+    config = InputConfig(resize=resize_how, color=order, interpolation=how)
+    wanted = cpu_levels(frame, config, *network)
+    found = preprocess(frame, config, target("nchw", "float32", 1, *network, 1 if order == "gray" else 3))
+    assert np.abs(found - wanted).max() <= 1
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    form=st.sampled_from(FORMATS),
+    edges=st.tuples(st.integers(-9, 60), st.integers(-9, 60), st.integers(1, 70), st.integers(1, 70)),
+    odd=st.tuples(st.integers(0, 1), st.integers(0, 1)),
+    padding=st.integers(0, 5),
+)
+def test_crops_at_any_place_too(
+    form: PixelFormat, edges: tuple[int, int, int, int], odd: tuple[int, int], padding: int
+) -> None:
+    width, height = 64 + (0 if form == "yuyv" else odd[0]), 48 + odd[1]
+    frame = frame_of(width, height, form, padding=padding)
+    x, y = min(edges[0], width - 1), min(edges[1], height - 1)
+    crop = frame.crop(x, y, max(x + edges[2], 1), max(y + edges[3], 1))
+    if form == "yuyv" and crop.width < 2:
+        return
+    config = InputConfig(resize="letterbox")
+    found = preprocess(crop, config, target("nchw", "float32", 1, 33, 29))
+    assert np.abs(found - cpu_levels(crop, config, 33, 29)).max() <= 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(source=st.tuples(SIZE, SIZE), wanted=st.tuples(SIZE, SIZE))
+def test_scaling_is_bilinear_between_pixel_centres(source: tuple[int, int], wanted: tuple[int, int]) -> None:
+    plane = np.random.default_rng(source).integers(0, 256, source[::-1], np.uint8)
+    assert np.abs(resize(plane, *wanted) - resized(plane, *wanted)).max() <= 1
+
+
+@pytest.mark.parametrize(("dtype", "mean", "std"), [("float32", (3.0,), (7.0,)), ("float16", (123.7,), (58.4,))])
+def test_normalises_like_the_cpu_path(dtype: Any, mean: Any, std: Any) -> None:
+    frame, config = frame_of(40, 30, "bgr"), InputConfig(resize="none", mean=mean, std=std)
+    tensor = np.empty((1, 3, 30, 40), dtype)
+    Preprocessor(config, tensor).into(0, frame)
+    found = preprocess(frame, config, target("nchw", dtype, 1, 40, 30)).transpose(2, 0, 1)
+    step = np.spacing(np.abs(tensor[0]).max())
+    assert found.dtype == tensor.dtype and np.abs(found - tensor[0]).max() <= step
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_int8_is_rounded_and_clipped_like_the_cpu_path(layout: Any) -> None:
+    frame, config = frame_of(40, 30, "rgb"), InputConfig(resize="none", mean=(128,), std=(0.5,), layout=layout)
+    tensor = np.empty((1, 3, 30, 40) if layout == "nchw" else (1, 30, 40, 3), np.int8)
+    Preprocessor(config, tensor).into(0, frame)
+    wanted = target(layout, "int8", 1, 40, 30)
+    memory = np.zeros(wanted.nbytes, np.uint8)
+    stored([preprocess(frame, config, wanted)], wanted, memory)
+    assert (memory.view(np.int8) == tensor.ravel()).all()
+
+
+LAYOUTS: dict[str, Any] = {
+    "nchw": lambda out: out.reshape(2, 3, 5, 7).transpose(0, 2, 3, 1),
+    "nhwc": lambda out: out.reshape(2, 5, 7, 3),
+    "dla_linear": lambda out: out.reshape(2, 3, 5, -1)[..., :7].transpose(0, 2, 3, 1),
+    "dla_hwc4": lambda out: out.reshape(2, 5, -1, 4)[:, :, :7, :3],
+    "chw16": lambda out: out.reshape(2, 5, 7, 16)[..., :3],
+    "chw32": lambda out: out.reshape(2, 5, 7, 32)[..., :3],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_is_the_one_that_tensorrt_describes(layout: Any) -> None:
+    dtype: Any = "int8" if layout == "chw32" else "float16"
+    wanted = target(layout, dtype, 2, 7, 5)
+    pictures = [np.random.default_rng(row).integers(-100, 100, (5, 7, 3)).astype(dtype) for row in range(2)]
+    memory = np.zeros(wanted.nbytes, np.uint8)
+    stored(pictures, wanted, memory)
+    seen = LAYOUTS[layout](memory.view(dtype))
+    assert all((seen[row] == pictures[row]).all() for row in range(2))
+    assert np.count_nonzero(memory.view(dtype)) == sum(np.count_nonzero(one) for one in pictures)
+
+
+@pytest.mark.parametrize(
+    ("layout", "dtype", "row"),
+    [("dla_linear", "int8", 64), ("dla_linear", "float16", 32), ("dla_hwc4", "int8", 64), ("dla_hwc4", "float16", 32)],
+)
+def test_rows_of_a_dla_are_whole_64_bytes(layout: Any, dtype: Any, row: int) -> None:
+    found = target(layout, dtype, 1, 9, 4)
+    assert found.strides[2] % row == 0 and found.strides[2] * np.dtype(dtype).itemsize % 64 == 0
+
+
+@pytest.mark.parametrize(("layout", "dtype"), [("chw16", "int8"), ("chw32", "float16"), ("dla_hwc4", "float32")])
+def test_types_that_a_layout_has_not(layout: Any, dtype: Any) -> None:
+    with pytest.raises(ModelError, match=f"a {layout} input of {dtype}"):
+        target(layout, dtype, 1, 8, 8)
+
+
+def test_neighbours_are_stored_together_only_where_rows_allow_it() -> None:
+    def aligned(layout: Any, width: int, height: int = 6) -> bool:
+        one: Target = target(layout, "float16", 1, width, height)
+        return one.aligned(4)
+
+    assert aligned("nchw", 8) and aligned("dla_linear", 8)
+    assert not aligned("nchw", 10) and not aligned("dla_hwc4", 8) and not aligned("nhwc", 8)
