@@ -112,7 +112,7 @@ def quantise_step(subject: Subject, form: Form, rewritten: Product, calibrated: 
     def promise(files: Mapping[str, bytes]) -> str:
         check_same_ports(subject, rewritten.files[MODEL], files[MODEL])
         found = Product(files).json(EVIDENCE)
-        return f"for {form}: {'; '.join(found['summary'][:2])}"
+        return f"for {form}: {'; '.join(found['summary'][: 2 if 'accuracy' in found else 1])}"
 
     return Step("quantise", subject.name, 1, facts, make, promise)
 

@@ -67,7 +67,7 @@ def _evidence(bundle: Bundle, model: ModelEntry) -> Iterator[str]:
         row = found["forms"][name]
         error = row["relative_error"]
         told = "not finite" if error is None else f"{error:.2g}"
-        more = "".join(f"; {line}" for line in row.get("summary", ())[:2])
+        more = "".join(f"; {line}" for line in row.get("summary", ())[: 2 if "accuracy" in row else 1])
         yield f"for {name}: relative error {told} (at most {row['tolerance']:g}){more}"
 
 
