@@ -6,11 +6,12 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from edgert import __version__
 from edgert.errors import ArtifactError
+from edgert.shipped import checkout
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,20 @@ class Step:
     @cached_property
     def key(self) -> str:
         """Under which the product is kept. The subject's name makes no difference."""
-        return digest_of([self.name, self.recipe, __version__, self.facts])[:40]
+        return digest_of([self.name, self.recipe, code_version(), self.facts])[:40]
+
+
+@lru_cache(maxsize=1)
+def code_version() -> str:
+    """This edgert's version; in a checkout, where code changes under one version, with a digest of the code."""
+    root = checkout()
+    if root is None:
+        return __version__
+    found = hashlib.sha256()
+    for package in ("dla", "edgert"):
+        for path in sorted((root / package).rglob("*.py")):
+            found.update(path.read_bytes())
+    return f"{__version__}+{found.hexdigest()[:16]}"
 
 
 def digest_of(data: Any) -> str:
