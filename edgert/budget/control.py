@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
+from edgert.board.host import read_text
 from edgert.board.nvpmodel import current_mode, power_modes
 from edgert.budget.meter.clock import gpu_folder
 from edgert.budget.meter.file import read_small, told, why_not
@@ -149,17 +150,17 @@ class PowerControl:
         try:
             data = json.loads(self._journal.read_text(encoding="utf-8"))
             left = [Change(**change) for change in data["changes"]]
-            owner = int(data["pid"])
+            owner, birth = int(data["pid"]), str(data["birth"])
         except FileNotFoundError:
             return ()
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DeviceError(
                 f"cannot read {self._journal}", why=str(error), fix="compare power settings, remove it"
             ) from error
-        if owner != os.getpid() and (self._root / "proc" / str(owner)).exists():
+        if owner != os.getpid() and birth and self._birth(owner) == birth:
             raise BudgetError("another edgert controls the power of this machine", why=f"process {owner}")
         _LOG.warning("restoring power settings that a crashed run left: %s", "; ".join(map(str, left)))
-        self._made = left
+        self._made = list(left)
         self.restore()
         return tuple(left)
 
@@ -209,6 +210,11 @@ class PowerControl:
         text = "\n".join(line for line in _read(self._root / modes.path.lstrip("/")).splitlines() if line[:1] != "#")
         return {name: " ".join(" ".join(_MASK.findall(body)).split()) for name, body in _MODEL.findall(text)}
 
+    def _birth(self, pid: int) -> str:
+        """When a process began, in ticks since boot (proc(5): stat, field 22); empty for none of that number."""
+        fields = read_text(self._root / "proc" / str(pid) / "stat").rpartition(")")[2].split()
+        return fields[19] if len(fields) > 19 else ""
+
     def _write_journal(self) -> None:
         """Whole or not at all, and on the disk before a change is made."""
         if self._dry_run:
@@ -218,9 +224,9 @@ class PowerControl:
                 self._journal.unlink(missing_ok=True)
                 return
             self._journal.parent.mkdir(parents=True, exist_ok=True)
-            draft = self._journal.with_suffix(".new")
+            draft, changes = self._journal.with_suffix(".new"), [asdict(change) for change in self._made]
             with draft.open("w", encoding="utf-8") as file:
-                json.dump({"pid": os.getpid(), "changes": [asdict(change) for change in self._made]}, file)
+                json.dump({"pid": os.getpid(), "birth": self._birth(os.getpid()), "changes": changes}, file)
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(self._journal)

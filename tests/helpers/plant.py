@@ -1,8 +1,8 @@
 """A board that draws power, gets warm and is watched by a poor sensor: what governors are tried on.
 
-Made by chance from a seed: 4 to 16 settings whose power is mispredicted by up to 20 % together and 3 % each, load steps,
-a surrounding that gets hotter or cooler, leakage, a sensor that averages over 0.4 s, is up to 0.8 s late, noisy by 0.3 %
-and drops out. Time goes in steps of 0.1 s; a governor looks every 0.5 s.
+Made by chance from a seed: 4 to 16 settings whose power is mispredicted by up to 20 % together and 3 % each, load
+steps, a surrounding that gets hotter or cooler, leakage, a sensor that averages over 0.4 s, is up to 0.8 s late, noisy
+by 0.3 % and drops out. Time goes in steps of 0.1 s; a governor looks every 0.5 s.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from edgert.budget.governor import Budget, Observation, Patience, Rules, Setting, decide, start
 
@@ -183,4 +184,4 @@ def _rate(switches: Sequence[tuple[float, str]]) -> float:
 def _pairs(switches: Sequence[tuple[float, str]]) -> int:
     """How often one switch followed another within 10 s at steady load: a rise that was taken back, or heat."""
     steady = [at for at, _ in switches if at % PHASE_S > SETTLE_S]
-    return sum(later - at < 10.0 for at, later in zip(steady, steady[1:], strict=False))
+    return sum(later - at < 10.0 for at, later in pairwise(steady))

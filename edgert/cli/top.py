@@ -1,0 +1,139 @@
+"""``edgert top``."""
+
+from __future__ import annotations
+
+import json as json_text
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgert.cli.option import DebugOption
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from edgert.budget.meter.energy import Energy
+    from edgert.budget.meter.sample import Sample
+
+_LEAST_S = 0.1
+_FETCH_S = 1.0
+_MOST_BYTES = 1 << 20
+_WIDTH = 140  # of tables that no terminal shows
+
+
+@dataclass(slots=True)
+class Look:
+    """One line of the view: what meters say, energy so far, and each pipeline's state or why it is not known."""
+
+    sample: Sample
+    energy: Energy
+    pipelines: dict[str, dict[str, Any] | str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        energy = {
+            "joules": self.energy.joules,
+            "covered_s": self.energy.covered_s,
+            "modelled_s": self.energy.modelled_s,
+            "missing_s": self.energy.missing_s,
+        }
+        told = {url: {"trouble": state} if isinstance(state, str) else state for url, state in self.pipelines.items()}
+        return {**self.sample.to_json(), "time": time.time(), "energy": energy, "pipelines": told}
+
+
+def top(
+    pipeline: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[URL]...", help="Live pages of running pipelines (sink: http), http://host:port."),
+    ] = None,
+    every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=_LEAST_S, help="Between samples.")] = 0.5,
+    once: Annotated[bool, typer.Option("--once", help="One sample, then leave.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per line on standard output.")] = False,
+    root: Annotated[Path, typer.Option("--root", hidden=True, help="Where the files of a Linux are.")] = Path("/"),
+    debug: DebugOption = False,
+) -> None:
+    """Watch this machine: power, clocks, load, heat and memory, and pipelines that have a live page.
+
+    Needs no root. What cannot be read says why; nothing is shown as 0 that is not known. Sensors of Jetsons average
+    over 0.4 s, so faster than two samples a second repeats itself. Ends with Ctrl-C.
+
+    Examples:
+
+        edgert top
+
+        edgert top http://localhost:8080
+
+        edgert top --json --every 1 | jq '.readings.power.value'
+    """
+    from edgert.cli.signals import stop_on_signal
+
+    stopped = threading.Event()
+    with stop_on_signal(stopped.set):
+        looks = _looks(root, tuple(pipeline or ()), every, once, stopped)
+        if json:
+            for look in looks:
+                typer.echo(json_text.dumps(look.to_json()))
+        else:
+            _show(looks, once)
+
+
+def _looks(root: Path, urls: tuple[str, ...], every_s: float, once: bool, stopped: threading.Event) -> Iterator[Look]:
+    from edgert.budget.meter.energy import Energy
+    from edgert.budget.meter.meters import Meters
+
+    meters, energy = Meters(root), Energy()
+    stopped.wait(_LEAST_S if once else every_s)  # rates need a beginning and an end
+    while not stopped.is_set():
+        sample = meters.sample()
+        energy.add(sample.at_ns, sample.power)
+        yield Look(sample, energy, {url: _state(url) for url in urls})
+        if once or stopped.wait(every_s):
+            return
+
+
+def _state(url: str) -> dict[str, Any] | str:
+    """What a pipeline's live page says of its run, or why nothing is known."""
+    from urllib.error import URLError
+    from urllib.parse import urlsplit
+    from urllib.request import urlopen
+
+    if urlsplit(url).scheme not in ("http", "https"):
+        return "not a web address; expected http://host:port"
+    try:
+        with urlopen(f"{url.rstrip('/')}/stats.json", timeout=_FETCH_S) as answer:  # noqa: S310 - http only, above
+            state = json_text.loads(answer.read(_MOST_BYTES))
+    except (URLError, OSError, ValueError) as error:
+        return str(getattr(error, "reason", error))
+    return state if isinstance(state, dict) else "does not answer like a pipeline of edgert"
+
+
+def _show(looks: Iterator[Look], once: bool) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDTH
+    if once or not console.is_terminal:
+        for look in looks:
+            console.print(_view(look))
+        return
+    from rich.live import Live
+
+    with Live(console=console, auto_refresh=False, screen=True) as live:
+        for look in looks:
+            live.update(_view(look), refresh=True)
+
+
+def _view(look: Look) -> RenderableType:
+    from rich.console import Group
+
+    from edgert.cli.top_table import machine_table, pipeline_table
+
+    parts: list[RenderableType] = [machine_table(look.sample, look.energy)]
+    parts += [pipeline_table(url, state) for url, state in look.pipelines.items()]
+    return Group(*parts, *look.sample.notes)

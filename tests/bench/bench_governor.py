@@ -1,0 +1,92 @@
+"""How well the governor keeps a power cap on plants made by chance, and what governor and meters cost.
+
+    python tests/bench/bench_governor.py [--json FILE]
+
+Three minutes each of 200 scenarios (tests/helpers/plant.py). A load step and the start have 5 s to settle; after that a
+cap may be exceeded for 2 s in all, and switches may come once per 10 s of steady load. Throughput is over the whole
+time, against the best setting that would have kept the cap, looked for among all settings at every half second. Another
+200 scenarios, on which nothing was tuned, are shown beside them without a bar. Costs are CPU time of one core at two
+looks a second, meters on the files of an AGX Orin and on this machine.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import report
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from edgert.bench.measure import Figure
+from edgert.budget.governor import Budget, Observation, Rules, Setting, decide, start
+from edgert.budget.meter.meters import Meters
+from tests.helpers.plant import Outcome, play, scenario
+from tests.helpers.sysfs import plant
+
+COUNT, LOOKS, LOOKS_PER_S = 200, 400, 2
+OVER_BAR_S, SHARE_BAR, RATE_BAR, COST_BAR = 2.0, 0.9, 1.0, 0.5
+
+
+def kept() -> Iterator[Figure]:
+    """The worst of all scenarios for each promise."""
+    for name, first, has_bars in (("", 0, True), (", fresh", 10_000, False)):
+        outcomes = [play(scenario(seed)) for seed in range(first, first + COUNT)]
+        yield from _figures(name, outcomes, has_bars)
+
+
+def _figures(name: str, outcomes: Sequence[Outcome], has_bars: bool) -> Iterator[Figure]:
+    over = [outcome.over_s for outcome in outcomes]
+    shares = [outcome.share for outcome in outcomes]
+    rates = [outcome.rate for outcome in outcomes]
+    bars = (OVER_BAR_S, SHARE_BAR, RATE_BAR) if has_bars else (None, None, None)
+    n = len(outcomes)
+    detail = {"mean": sum(over) / n, "scenarios above 2 s": sum(value > OVER_BAR_S for value in over)}
+    yield Figure(f"cap exceeded after settling, worst{name}", max(over), "s", bars[0], n=n, detail=detail)
+    detail = {"mean": sum(shares) / n, "scenarios below 0.9": sum(share < SHARE_BAR for share in shares)}
+    yield Figure(f"of best throughput, worst{name}", min(shares), "", bars[1], "higher", n, detail)
+    detail = {
+        "switches per scenario": sum(outcome.switches for outcome in outcomes) / n,
+        "scenarios with two in 10 s": sum(outcome.pairs > 0 for outcome in outcomes),
+    }
+    yield Figure(f"switches per 10 s of steady load, worst{name}", max(rates), "", bars[2], "lower", n, detail)
+
+
+def costs() -> Iterator[Figure]:
+    """Percent of a core."""
+    settings = tuple(Setting(f"s{n}", 40.0 - 2 * n, 100.0 - 5 * n, idle_w=5.0) for n in range(16))
+    rules = Rules(Budget(30.0, when_exceeded="degrade"), settings)
+    state, number = start(rules), 0
+
+    def look() -> None:
+        nonlocal state, number
+        number += 1
+        state = decide(rules, state, Observation(number * 500_000_000, 28.0 + number % 3 / 10, 90.0)).state
+
+    yield _cost("governor, 16 settings", look)
+    with tempfile.TemporaryDirectory() as folder:
+        plant(Path(folder), "agx-orin-jp6")
+        yield _cost("meters, AGX Orin's files", Meters(Path(folder)).sample)
+    yield _cost("meters, this machine", Meters().sample)
+
+
+def _cost(name: str, work: Callable[[], object]) -> Figure:
+    work()
+    start_ns = time.process_time_ns()
+    for _ in range(LOOKS):
+        work()
+    each_ms = (time.process_time_ns() - start_ns) / LOOKS / 1e6
+    return Figure(name, each_ms * LOOKS_PER_S / 10, "% of a core", COST_BAR, n=LOOKS, detail={"ms each": each_ms})
+
+
+def measure() -> Iterator[Figure]:
+    """Everything."""
+    yield from kept()
+    yield from costs()
+
+
+if __name__ == "__main__":
+    report.main(__doc__.splitlines()[0] if __doc__ else "", measure)

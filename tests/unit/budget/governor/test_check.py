@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import pytest
+
+from edgert.budget.governor import Budget, Rules, Setting, check_meter, check_settings
+from edgert.budget.meter import measured, modelled, unavailable
+from edgert.errors import BudgetError
+
+SETTINGS = (Setting("MAXN, gpu", 20.0, 60.0, 20.0), Setting("15W, dla0", 9.04, 30.0, 45.0))
+
+
+def test_a_budget_that_some_setting_keeps_is_fine() -> None:
+    check_settings(Rules(Budget(10.0), SETTINGS))
+
+
+def test_a_budget_that_none_keeps_names_the_closest_and_what_it_needs() -> None:
+    with pytest.raises(BudgetError) as caught:
+        check_settings(Rules(Budget(8.0, 50.0), SETTINGS))
+    assert "15W, dla0, is predicted to need 9.04 of 8 W" in caught.value.why
+    assert caught.value.fix.startswith("budgets: {power: 9.1W, latency: 45ms}")
+
+
+def test_no_settings_at_all() -> None:
+    with pytest.raises(BudgetError, match="without settings"):
+        check_settings(Rules(Budget(8.0), ()))
+
+
+def test_power_without_a_sensor_is_modelled_and_told_or_refused() -> None:
+    missing = unavailable("W", "INA3221", "none here")
+    assert "modelled" in check_meter(Budget(8.0, when_exceeded="degrade"), missing)
+    assert "modelled" in check_meter(Budget(8.0), modelled(7.0, "W", "cost model"))
+    assert check_meter(Budget(8.0, when_exceeded="stop"), measured(7.0, "W", "VDD_IN")) == ""
+    assert check_meter(Budget(None, 50.0, when_exceeded="stop"), missing) == ""
+    with pytest.raises(BudgetError) as caught:
+        check_meter(Budget(8.0, when_exceeded="stop"), missing)
+    assert caught.value.where == "budgets.power"
