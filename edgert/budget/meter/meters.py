@@ -49,6 +49,7 @@ class Meters:
         nvml: Callable[[Path], Nvml | str] = find_nvml,
     ) -> None:
         self._root, self._clock, self._model, self._nvml = Path(root), clock, model, nvml
+        self._has_rails = False
         self._meters, self._searched_ns = self._find(), clock.now_ns()
         self._before: Mapping[str, Reading] = {}
         self._known: dict[str, Reading] = {}
@@ -77,6 +78,7 @@ class Meters:
         meters: list[Meter] = [CpuLoad(root, self._clock), Memory(root), Thermal(root), Gauges(gauges)]
         rails = hwmon_rails(root) + iio_rails(root)
         if rails:
+            self._has_rails = True  # from now on a part never passes for the module, even if they vanish
             meters.append(Rails(rails))
         rapl = Rapl(root, self._clock)
         if rapl.names:
@@ -92,10 +94,10 @@ class Meters:
             for name, reading in meter.read().items():
                 if name not in found or not found[name].is_known:
                     found[name] = reading
+        if not self._has_rails:
+            found |= _parts(found)
         for name, last in self._known.items():  # a device that is gone leaves no file to fail on
             found.setdefault(name, unavailable(last.unit, last.source, GONE))
-        if POWER not in found:
-            found |= _parts(found)
         return found
 
     def _absent(self, readings: Mapping[str, Reading]) -> list[Reading]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from edgert.budget.meter.meters import Meters
 from edgert.budget.meter.nvml import Nvml, find_nvml
 from edgert.budget.meter.rapl import Rapl
 from edgert.clock import VirtualClock
-from tests.helpers.sysfs import write
+from tests.helpers.sysfs import plant, write
 
 ZONE = "sys/class/powercap/intel-rapl:0"
 
@@ -90,6 +91,19 @@ def test_a_workstation_adds_gpus_and_packages_and_says_that_it_is_not_the_whole(
     assert "not of the whole machine" in sample.power.why
     assert (sample["gpu.load"].value, sample["gpu.clock"].value, sample["temperature.gpu"].value) == (37, 1.98e9, 41)
     assert (sample["throttle.gpu"].value, sample["power.gpu1"].value) == (1.0, 72.5)
+    write(tmp_path, f"{ZONE}/energy_uj", 61_000_000)
+    later(clock, 2.0)
+    assert meters.sample().power.value == pytest.approx(15.0 + 71.5 + 72.5)
+
+
+def test_thors_gpu_does_not_pass_for_the_module_when_its_rails_vanish(tmp_path: Path) -> None:
+    plant(tmp_path, "thor")
+    meters = Meters(tmp_path, VirtualClock(), nvml=lambda root: Nvml(library("NVIDIA Thor")))
+    assert meters.sample().power.value == pytest.approx(19.78)
+    shutil.rmtree(tmp_path / "sys/class/hwmon")
+    sample = meters.sample()
+    assert (sample.power.kind, sample["power.gpu"].value) == ("unavailable", 71.5)
+    assert "power: lost (rail VIN: not there)" in sample.notes
 
 
 def test_on_thor_each_value_that_nvml_lacks_stands_alone() -> None:
