@@ -195,6 +195,10 @@ class CudaDouble:
         self.check()
         ctypes.memset(self._inside(address, nbytes), value, nbytes)
 
+    def memcpy_htod(self, address: int, source: Any) -> None:
+        self.check()
+        ctypes.memmove(self._inside(address, source.nbytes), source.ctypes.data, source.nbytes)
+
     def memcpy_htod_async(self, address: int, source: Any, stream: _Stream) -> None:
         stream.put(
             lambda: ctypes.memmove(self._inside(address, source.nbytes), source.ctypes.data, source.nbytes) and None

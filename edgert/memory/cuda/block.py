@@ -120,8 +120,12 @@ class StagedBlock(Block):
 
     def __init__(self, device: CudaDevice, nbytes: int) -> None:
         super().__init__(device, nbytes)
-        self._memory, self._host = _pinned(device.driver, nbytes, 0)
         self._inner = device.driver.mem_alloc(nbytes)
+        try:
+            self._memory, self._host = _pinned(device.driver, nbytes, 0)
+        except device.driver.Error:
+            self._inner.free()  # here, where the context is current; the collector may come anywhere
+            raise
         device.driver.memset_d8(int(self._inner), 0, nbytes)
         self._address = int(self._inner)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edgert.backend.base import Store
 from edgert.errors import ArtifactError
-from edgert.memory.cuda import CudaDevice, Kernel, Nvrtc, nvrtc
+from edgert.memory.cuda import CudaDevice, Kernel, Module, Nvrtc, nvrtc
 
 log = logging.getLogger("edgert.gpu")
 _FOLDER = Path(__file__).parent
@@ -27,10 +27,10 @@ class Kernels:
 
     def __init__(self, device: CudaDevice, store: Store | None = None, compiler: Callable[[], Nvrtc] = nvrtc) -> None:
         self.device, self._store, self._compiler = device, store, compiler
-        self._made: dict[str, Kernel] = {}
+        self._modules: dict[str, Module] = {}
 
-    def kernel(self, name: str, definitions: Mapping[str, int], nbytes: int) -> Kernel:
-        """The kernel ``name`` of ``name``.cu, whose argument is a struct of ``nbytes``.
+    def kernel(self, name: str, definitions: Mapping[str, int], nbytes: int, function: str = "") -> Kernel:
+        """The kernel ``function``, else ``name``, of ``name``.cu, whose argument is a struct of ``nbytes``.
 
         Raises:
             BuildError: it does not compile; the log says why.
@@ -39,10 +39,9 @@ class Kernels:
         source = (_FOLDER / f"{name}.cu").read_text(encoding="utf-8")
         options = self._options(definitions)
         key = hashlib.sha256("\0".join((source, *options)).encode()).hexdigest()[:32]
-        if key not in self._made:
-            binary = self._binary(key, source, f"{name}.cu", options)
-            self._made[key] = self.device.load(binary).kernel(name, nbytes)
-        return self._made[key]
+        if key not in self._modules:
+            self._modules[key] = self.device.load(self._binary(key, source, f"{name}.cu", options))
+        return self._modules[key].kernel(function or name, nbytes)
 
     def _options(self, definitions: Mapping[str, int]) -> tuple[str, ...]:
         defines = (f"-D{name}={value}" for name, value in sorted(definitions.items()))

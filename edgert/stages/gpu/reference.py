@@ -65,13 +65,14 @@ def picture(frame: Frame, width: int, height: int, order: str, nearest: bool = F
     if frame.format in ("i420", "nv12", "yuyv"):
         levels = [resize(plane, width, height, nearest) for plane in _yuv(frame)]
         return _toned(np.stack(levels, axis=-1), frame, order)
-    pixels = frame.planes[0].reshape(frame.height, frame.width, -1)
+    pixels: U8 = frame.planes[0].reshape(frame.height, frame.width, -1)
     scaled = [resize(pixels[..., channel], width, height, nearest) for channel in range(min(pixels.shape[2], 3))]
     if len(scaled) == 1:
         return np.stack(scaled * (1 if order == "gray" else 3), axis=-1)
     rgb = np.stack(scaled if frame.format.startswith("rgb") else scaled[::-1], axis=-1)
     if order == "gray":
-        return (rgb @ _GRAY + 16384)[..., None] >> 15
+        luma: I64 = (rgb @ _GRAY + 16384)[..., None] >> 15
+        return luma
     return rgb if order == "rgb" else rgb[..., ::-1]
 
 

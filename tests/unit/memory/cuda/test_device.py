@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import gc
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgert.errors import DeviceError, StageError
+from edgert.memory.cuda import CudaDevice, Traits, memory_kind, open_device
+from edgert.memory.cuda.kind import describe
+from edgert.memory.cuda.library import failed, unusable
+from tests.helpers.cuda_double import CudaDouble
+
+
+def opened(**how: Any) -> tuple[CudaDevice, CudaDouble]:
+    gpu = CudaDouble(**how)
+    return open_device(driver=gpu), gpu
+
+
+@pytest.mark.parametrize(
+    ("traits", "kind", "words"),
+    [
+        (Traits(False, True, (9, 0)), "staged", "discrete"),
+        (Traits(True, True, (8, 7)), "mapped", "I/O coherent: no copies"),
+        (Traits(True, True, (7, 2)), "mapped", "integrated"),
+        (Traits(True, True, (6, 2)), "staged", "not I/O coherent"),
+        (Traits(True, True, (5, 3)), "staged", "not I/O coherent"),
+        (Traits(True, False, (8, 7)), "staged", "cannot map"),
+    ],
+)
+def test_the_kind_of_memory_follows_from_the_gpu(traits: Traits, kind: str, words: str) -> None:
+    assert memory_kind(traits) == kind and words in describe(traits)
+
+
+class TestContext:
+    def test_is_left_as_it_was_found(self) -> None:
+        device, gpu = opened()
+        with device, device:
+            assert len(gpu.stack) == 1
+        assert not gpu.stack
+        with pytest.raises(ZeroDivisionError), device:
+            _ = 1 // 0
+        assert not gpu.stack
+
+    def test_is_pushed_and_popped_in_every_thread(self) -> None:
+        device, gpu = opened()
+        left, blocks = [], []
+
+        def work() -> None:
+            for _ in range(20):
+                block = device.block(100)
+                block.upload(device.stream())
+                blocks.append(block)
+            left.append(len(gpu.stack))
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert left == [0, 0, 0, 0] and len({block.address for block in blocks}) == 80
+        for block in blocks:
+            block.release()
+        assert device.live_bytes == 0 and not gpu.allocations
+
+    def test_closed_is_closed(self) -> None:
+        device, gpu = opened()
+        device.close()
+        assert gpu.detached and not device.is_open
+        with pytest.raises(DeviceError, match="double was closed"):
+            device.stream()
+
+
+class TestBlocks:
+    @pytest.mark.parametrize(("integrated", "copies"), [(True, 0), (False, 2)])
+    def test_copies_are_counted_where_they_are_made(self, integrated: bool, copies: int) -> None:
+        device, _ = opened(integrated=integrated)
+        block, stream = device.block(1000), device.stream()
+        assert not block.host.any() and block.host.shape == (1000,) and block.address % 256 == 0
+        block.upload(stream)
+        block.download(stream)
+        counts = device.counter.read()
+        assert (counts.copies, counts.bytes_copied, counts.allocations) == (copies, copies * 1000, 1)
+        block.release()
+
+    @pytest.mark.parametrize("integrated", [True, False])
+    def test_what_the_host_writes_comes_back(self, integrated: bool) -> None:
+        device, _ = opened(integrated=integrated)
+        block, stream = device.block(64), device.stream()
+        block.host[:] = np.arange(64)
+        block.upload(stream)
+        stream.synchronize()
+        if not integrated:
+            block.host[:] = 0
+        block.download(stream)
+        stream.synchronize()
+        assert block.host.tolist() == list(range(64))
+        block.release()
+
+    def test_use_after_release_is_caught_and_a_second_release_does_nothing(self) -> None:
+        device, gpu = opened()
+        for block in (device.block(10), device.block(10, "mapped"), device.device_block(10)):
+            block.release()
+            block.release()
+            with pytest.raises(StageError, match="used after its release"):
+                _ = block.address
+        assert not gpu.allocations
+        with pytest.raises(StageError, match="used after its release"):
+            device_block = device.block(10)
+            device_block.release()
+            _ = device_block.host
+
+    def test_memory_of_the_gpu_alone_has_no_host_side(self) -> None:
+        device, _ = opened()
+        block = device.device_block(10)
+        with pytest.raises(DeviceError, match="the GPU's alone"):
+            _ = block.host
+        block.release()
+
+    def test_a_forgotten_block_is_freed_and_counted(self) -> None:
+        device, gpu = opened()
+        block = device.block(100)
+        del block
+        gc.collect()
+        assert (device.leaked, device.live_bytes, gpu.allocations) == (1, 0, [])
+
+    def test_closing_tells_what_was_not_released(self) -> None:
+        device, gpu = opened()
+        blocks = [device.block(2**20), device.device_block(2**20)]
+        with pytest.raises(StageError, match="2 blocks of GPU memory were not released") as caught:
+            device.close()
+        assert "2.0 MiB" in caught.value.why and gpu.detached and len(blocks) == 2
+
+    def test_too_much_memory(self) -> None:
+        device, _ = opened(memory_bytes=10 * 2**20)
+        with pytest.raises(DeviceError, match="too little memory") as caught:
+            device.device_block(11 * 2**20)
+        assert "11.0 MiB were asked for, 10.0 MiB are free" in caught.value.why
+        assert device.live_bytes == 0 and device.counter.read().allocations == 0
+
+    def test_no_bytes_are_no_block(self) -> None:
+        with pytest.raises(DeviceError, match="a block of 0 bytes"):
+            opened()[0].block(0)
+
+
+class TestErrors:
+    def test_no_such_gpu(self) -> None:
+        with pytest.raises(DeviceError, match="there is no GPU 1"):
+            open_device(1, driver=CudaDouble())
+
+    def test_a_driver_older_than_the_toolkit(self) -> None:
+        with pytest.raises(DeviceError, match=r"runs CUDA 12\.4 at most") as caught:
+            open_device(driver=CudaDouble(driver_version=12040))
+        assert "CUDA 13.0" in caught.value.why and "update" in caught.value.fix
+
+    def test_a_driver_without_gpus(self) -> None:
+        gpu = CudaDouble()
+        gpu.broken["init"] = "cuInit failed: no CUDA-capable device is detected"
+        with pytest.raises(DeviceError, match="there is no NVIDIA GPU"):
+            open_device(driver=gpu)
+
+    @pytest.mark.parametrize(
+        ("message", "what"),
+        [
+            ("libcuda.so.1: cannot open shared object file", "there is no CUDA driver"),
+            ("_driver.so: undefined symbol: cuGraphX", "too old"),
+            ("numpy.core.multiarray failed to import", "PyCUDA does not work here"),
+        ],
+    )
+    def test_why_pycuda_cannot_be_imported(self, message: str, what: str) -> None:
+        error = unusable(message)
+        assert what in error.what and error.why == message and error.fix
+
+    def test_no_pycuda(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(__import__("sys").modules, "pycuda", None)
+        with pytest.raises(DeviceError, match="PyCUDA is not installed") as caught:
+            open_device()
+        assert "pip install pycuda" in caught.value.fix
+
+    def test_a_lost_device(self) -> None:
+        device, gpu = opened()
+        event, stream = device.event(), device.stream()
+        gpu.broken["event"] = "cuEventQuery failed: an illegal memory access was encountered"
+        for ask in (event.record(stream).passed, event.synchronize):
+            with pytest.raises(DeviceError, match="the GPU is lost to this process") as caught:
+                ask()
+            assert "compute-sanitizer" in caught.value.fix
+
+    def test_any_other_error_keeps_its_message(self) -> None:
+        assert str(failed(RuntimeError("odd"), "launching x")) == "launching x failed\n  why:   odd"
+
+    def test_kernels(self) -> None:
+        device, gpu = opened()
+        module, stream = device.load(b"cubin"), device.stream()
+        module.kernel("fill", 8).launch(b"12345678", (1, 2, 3), (32, 8, 1), stream)
+        assert gpu.launches == [("fill", (1, 2, 3), (32, 8, 1), stream.handle, b"12345678")]
+        with pytest.raises(DeviceError, match="there is no kernel 'missing'"):
+            module.kernel("missing", 8)
+        gpu.broken["launch"] = "cuLaunchKernel failed: invalid argument"
+        with pytest.raises(DeviceError, match="launching fill failed"):
+            module.kernel("fill", 8).launch(b"12345678", (1, 2, 3), (32, 8, 1), stream)
+        gpu.broken["module"] = "cuModuleLoadDataEx failed: no kernel image is available"
+        with pytest.raises(DeviceError, match="loading kernels failed"):
+            device.load(b"cubin")
