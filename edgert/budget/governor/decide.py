@@ -18,7 +18,13 @@ _S = 1e9
 
 
 def start(rules: Rules, at_ns: int = 0) -> State:
-    """The memory to begin with, in the best setting that the predictions allow; without one, the most frugal."""
+    """The memory to begin with, in the best setting that the predictions allow; without one, the most frugal.
+
+    Raises:
+        ValueError: there are no settings; see :func:`edgert.budget.governor.check_settings`.
+    """
+    if not rules.settings:
+        raise ValueError("a governor without settings")
     state = State(0, tuple(Record() for _ in rules.settings), switched_ns=at_ns, steady_ns=at_ns)
     seen = Observation(at_ns)
     fits = [index for index in range(len(rules.settings)) if keeps(rules, state, index, seen, 0.0)]

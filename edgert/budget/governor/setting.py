@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +20,9 @@ class Setting:
         latency_ms: p99 from capture to sink.
         accuracy_rank: 0 is the most accurate model variant.
         idle_w: drawn without work; None: unknown, and less work is taken to save nothing.
+
+    Raises:
+        ValueError: no throughput, or power that is negative or not finite: a prediction that nothing can be chosen by.
     """
 
     name: str
@@ -27,6 +31,11 @@ class Setting:
     latency_ms: float = 0.0
     accuracy_rank: int = 0
     idle_w: float | None = None
+
+    def __post_init__(self) -> None:
+        numbers = (self.power_w, self.throughput, self.latency_ms, self.idle_w or 0.0)
+        if not all(math.isfinite(number) and number >= 0 for number in numbers) or self.throughput == 0:
+            raise ValueError(f"setting {self.name!r} with power, throughput, latency, idle power {numbers}")
 
     def load(self, demand: float | None) -> float:
         """Part of its throughput that ``demand`` results per second need; 1 when demand is not known."""

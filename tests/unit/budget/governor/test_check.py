@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgert.budget.governor import Budget, Rules, Setting, check_meter, check_settings
+from edgert.budget.governor import Budget, Rules, Setting, check_meter, check_settings, start
 from edgert.budget.meter import measured, modelled, unavailable
 from edgert.errors import BudgetError
 
@@ -23,6 +23,14 @@ def test_a_budget_that_none_keeps_names_the_closest_and_what_it_needs() -> None:
 def test_no_settings_at_all() -> None:
     with pytest.raises(BudgetError, match="without settings"):
         check_settings(Rules(Budget(8.0), ()))
+    with pytest.raises(ValueError, match="without settings"):
+        start(Rules(Budget(8.0), ()))
+
+
+@pytest.mark.parametrize("numbers", [(5.0, 0.0), (-1.0, 30.0), (float("nan"), 30.0), (5.0, float("inf"))])
+def test_a_prediction_that_nothing_can_be_chosen_by(numbers: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="setting 'odd'"):
+        Setting("odd", *numbers)
 
 
 def test_power_without_a_sensor_is_modelled_and_told_or_refused() -> None:
