@@ -24,6 +24,7 @@ from edgert.cli.plan import plan
 from edgert.cli.quantize import quantize
 from edgert.cli.run import run
 from edgert.cli.schema import schema
+from edgert.cli.top import top
 from edgert.cli.validate import validate
 from edgert.errors import EXIT_BUG, EXIT_ERROR, EdgertError
 
@@ -37,7 +38,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # its help pages cost a third of a second of imports
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (run, plan, build, validate, schema, new, check, calibrate, quantize, doctor, inspect, boards, bench):
+for verb in (run, plan, build, validate, schema, new, check, calibrate, quantize, doctor, inspect, boards, top, bench):
     app.command()(verb)
 app.command("eval")(evaluate)  # a function of that name would hide Python's
 

@@ -87,7 +87,7 @@ def _broken_promises(file: PipelineFile, summary: Summary) -> list[str]:
             f"over budget: memory {format_bytes(summary.peak_rss_bytes)}, promised {format_bytes(budgets.memory)}"
         )
     if budgets.power is not None:
-        lines.append("budgets.power is not enforced by this version: it reads no power sensor yet")
+        lines.append("budgets.power is not enforced by this version; edgert top shows what a board draws")
     return lines
 
 
