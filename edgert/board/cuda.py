@@ -9,6 +9,8 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any
 
+_INTEGRATED = 18  # CU_DEVICE_ATTRIBUTE_INTEGRATED
+_CAN_MAP = 19  # CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY
 _CAPABILITY_MAJOR = 75  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
 _CAPABILITY_MINOR = 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
@@ -16,11 +18,18 @@ _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 
 @dataclass(frozen=True, slots=True)
 class GpuDevice:
-    """A GPU: its name, CUDA compute capability like ``8.7``, and memory in bytes (on a Jetson, all of the board's)."""
+    """A GPU: its name, CUDA compute capability like ``8.7``, and memory in bytes (on a Jetson, all of the board's).
+
+    Attributes:
+        integrated: it shares the CPU's memory.
+        can_map: it reads pinned host memory in place.
+    """
 
     name: str
     compute: str
     memory_bytes: int
+    integrated: bool = False
+    can_map: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +73,8 @@ def _gpu(driver: Any, index: int) -> GpuDevice:
     driver.cuDeviceGetName(name, len(name), device)
     driver.cuDeviceTotalMem_v2(ctypes.byref(size_bytes), device)
     major, minor = (_attribute(driver, which, device) for which in (_CAPABILITY_MAJOR, _CAPABILITY_MINOR))
-    return GpuDevice(name.value.decode(errors="replace"), f"{major}.{minor}", size_bytes.value)
+    integrated, can_map = (bool(_attribute(driver, which, device)) for which in (_INTEGRATED, _CAN_MAP))
+    return GpuDevice(name.value.decode(errors="replace"), f"{major}.{minor}", size_bytes.value, integrated, can_map)
 
 
 def _attribute(driver: Any, which: int, device: ctypes.c_int) -> int:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from dla import supported_by
 from edgert.doctor.finding import Evidence, Finding
+from edgert.memory.cuda.kind import Traits, describe
 from edgert.units import format_bytes
 
 _JETSON_TENSORRT = "sudo apt install nvidia-jetpack (never pip install tensorrt on a Jetson)"
@@ -28,7 +31,7 @@ def gpu(evidence: Evidence) -> Finding:
     answer = evidence.answers["cuda"]
     gpus, driver = answer.facts.get("gpus", ()), answer.facts.get("driver")
     if gpus:
-        each = (f"{one['name']}, compute {one['compute']}, {format_bytes(one['memory_bytes'])}" for one in gpus)
+        each = (_described(one) for one in gpus)
         return Finding("NVIDIA GPU", "yes", f"{'; '.join(each)}; driver for CUDA {driver}")
     trouble = answer.error or answer.facts.get("trouble", "")
     if trouble:
@@ -37,6 +40,14 @@ def gpu(evidence: Evidence) -> Finding:
         detail = "here, but without its CUDA driver (libcuda.so.1)"
         return Finding("NVIDIA GPU", "optional", detail, _driver_fix(evidence))
     return Finding("NVIDIA GPU", "optional", "none")
+
+
+def _described(gpu: Mapping[str, Any]) -> str:
+    """With the memory that host and GPU share tensors in there."""
+    major, _, minor = gpu["compute"].partition(".")
+    traits = Traits(gpu["integrated"], gpu["can_map"], (int(major), int(minor)))
+    size = format_bytes(gpu["memory_bytes"])
+    return f"{gpu['name']}, compute {gpu['compute']}, {size}, {describe(traits)}"
 
 
 def tensorrt(evidence: Evidence) -> Finding:

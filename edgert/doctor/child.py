@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,8 +48,7 @@ def cuda() -> Facts:
     driver = cuda_driver()
     if driver is None:
         return {"driver": None, "gpus": [], "trouble": ""}
-    gpus = [{"name": gpu.name, "compute": gpu.compute, "memory_bytes": gpu.memory_bytes} for gpu in driver.gpus]
-    return {"driver": driver.version, "gpus": gpus, "trouble": driver.trouble}
+    return {"driver": driver.version, "gpus": [asdict(gpu) for gpu in driver.gpus], "trouble": driver.trouble}
 
 
 def av() -> Facts:

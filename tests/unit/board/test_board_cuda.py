@@ -39,7 +39,7 @@ class Driver:
         return 0
 
     def cuDeviceGetAttribute(self, number: Any, which: int, device: Any) -> int:
-        number._obj.value = {75: 8, 76: 7}[which]
+        number._obj.value = {18: 1, 19: 1, 75: 8, 76: 7}[which]
         return 0
 
     def cuGetErrorName(self, code: int, text: Any) -> int:
@@ -50,7 +50,7 @@ class Driver:
 def test_a_gpu() -> None:
     found = query(Driver())
     assert (found.version, found.trouble) == ("12.6", "")
-    assert found.gpus == (GpuDevice("Orin", "8.7", 16 * 2**30),)
+    assert found.gpus == (GpuDevice("Orin", "8.7", 16 * 2**30, integrated=True, can_map=True),)
 
 
 def test_no_gpu_is_no_trouble() -> None:

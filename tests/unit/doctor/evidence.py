@@ -12,7 +12,19 @@ ABSENT = Answer({}, is_absent=True)
 WORKING: dict[str, Answer] = {
     "onnxruntime": Answer({"version": "1.20.0", "providers": ["CUDAExecutionProvider", "CPUExecutionProvider"]}),
     "cuda": Answer(
-        {"driver": "12.6", "trouble": "", "gpus": [{"name": "Orin", "compute": "8.7", "memory_bytes": 16 * 2**30}]}
+        {
+            "driver": "12.6",
+            "trouble": "",
+            "gpus": [
+                {
+                    "name": "Orin",
+                    "compute": "8.7",
+                    "memory_bytes": 16 * 2**30,
+                    "integrated": True,
+                    "can_map": True,
+                }
+            ],
+        }
     ),
     "tensorrt": Answer({"version": "10.3.0"}),
     "dla": Answer({"cores": 2}),

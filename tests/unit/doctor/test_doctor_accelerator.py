@@ -21,7 +21,8 @@ def test_onnx_runtime_is_required(tmp_path: Path) -> None:
 
 def test_a_gpu(tmp_path: Path) -> None:
     found = accelerator.gpu(evidence(tmp_path))
-    assert (found.state, found.detail) == ("yes", "Orin, compute 8.7, 16.0 GiB; driver for CUDA 12.6")
+    memory = "mapped memory (integrated, I/O coherent: no copies)"
+    assert (found.state, found.detail) == ("yes", f"Orin, compute 8.7, 16.0 GiB, {memory}; driver for CUDA 12.6")
 
 
 def test_no_gpu_at_all(tmp_path: Path) -> None:
