@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgert.config import InputConfig
-from edgert.errors import StageError
+from edgert.errors import DeviceError, StageError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, DevicePool, from_cuda_array, from_dlpack
 from edgert.runtime import Color, Frame
@@ -236,3 +236,48 @@ def test_memory_comes_back_over_ten_thousand_leases(device: CudaDevice) -> None:
     stream.synchronize()
     assert device.free_bytes()[0] == free and counter.read().allocations == 3 and counter.read().escaped == 0
     pool.close()
+
+
+def test_released_and_forgotten_memory_is_free_again(device: CudaDevice) -> None:
+    size = 256 * 2**20
+    free, _ = device.free_bytes()
+    block = device.device_block(size)
+    assert device.free_bytes()[0] <= free - size
+    block.release()
+    assert device.free_bytes()[0] == free
+    frame = to_gpu(device, frame_of(16384, 4096, "rgb", pixels=(np.zeros((4096, 16384, 3), np.uint8),)))
+    assert device.free_bytes()[0] < free
+    leaked = device.leaked
+    del frame
+    assert device.free_bytes()[0] == free and device.leaked == leaked + 1
+
+
+def test_more_than_the_gpu_has(device: CudaDevice) -> None:
+    _, total = device.free_bytes()
+    with pytest.raises(DeviceError, match="too little memory") as caught:
+        device.device_block(2 * total)
+    assert "were asked for" in caught.value.why
+
+
+@pytest.mark.slow
+def test_nothing_grows_over_a_hundred_thousand_frames(kernels: Kernels) -> None:
+    device, counter, frame = kernels.device, Counter(), frame_of(640, 360, "nv12")
+    copying, working = device.stream(), device.stream()
+    uploader, wanted = Uploader(device, copying, counter, 4), target("nchw", "float16", 1, 320, 320)
+    block = device.device_block(wanted.nbytes)
+    fill = GpuPreprocessor(InputConfig(), wanted, block.address, kernels)
+
+    def run(frames: int) -> None:
+        for _ in range(frames):
+            sent = uploader.upload(frame, 5.0)
+            fill.into([sent], working)
+            sent.lease.release()
+        working.synchronize()
+
+    run(50)
+    before = device.free_bytes()[0], counter.read().allocations, device.live_bytes
+    run(100_000)
+    assert (device.free_bytes()[0], counter.read().allocations, device.live_bytes) == before
+    assert counter.read().escaped == 0
+    uploader.close()
+    block.release()
