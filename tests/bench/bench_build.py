@@ -59,7 +59,7 @@ def _again(bundle: Path) -> float:
 def _killed(folder: Path, whole: bytes, cold_s: float) -> Figure:
     found = list(kills(PIPELINE, folder / "killed", KILLS, cold_s))
     wrong = sum(kill.bundle != whole for kill in found)
-    detail = {"killed": sum(not kill.finished for kill in found), "entries_kept": sum(kill.kept for kill in found)}
+    detail = {"entries_kept": sum(kill.kept for kill in found), "latest_s": max(kill.after_s for kill in found)}
     return Figure("wrong bundles after kill -9", wrong, "", 0, "lower", n=KILLS, detail=detail)
 
 
