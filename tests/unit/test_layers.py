@@ -60,7 +60,19 @@ DOORS = {
     "tensorrt": ("edgert/backend/trt/",),
     "pycuda": ("edgert/memory/cuda/",),
 }
-LAZY = {"scipy", "onnx", "onnxruntime", "av", "gi", "openvino", "pycocotools", "distributed", "dask", "tensorrt", "pycuda"}
+LAZY = {
+    "scipy",
+    "onnx",
+    "onnxruntime",
+    "av",
+    "gi",
+    "openvino",
+    "pycocotools",
+    "distributed",
+    "dask",
+    "tensorrt",
+    "pycuda",
+}
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("edgert/**/*.py"))
 
 

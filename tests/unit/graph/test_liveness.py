@@ -13,7 +13,7 @@ KIB = 256 * 4  # a float32 tensor of shape (256,)
 
 def graph(*nodes: tuple[str, list[str], list[str]], outputs: tuple[str, ...] = ("y",)) -> Graph:
     made = [helper.make_node(op, reads, writes) for op, reads, writes in nodes]
-    kinds = {name: ((256,), TensorProto.FLOAT) for name in ("x", *outputs)}
+    kinds = dict.fromkeys(("x", *outputs), ((256,), TensorProto.FLOAT))
     return read(make(made, {"x": kinds["x"]}, {name: kinds[name] for name in outputs}))
 
 
