@@ -102,7 +102,7 @@ def quantize(
         ready = prepared(load(config.onnx), config)
         table = ranges if isinstance(ranges, RangeTable) else load_table(ranges, ready)
         calibrated = Calibrated(ready, table, feed_of(album, ready, config) if album else None)
-    return quantize_section(config, calibrated, target=target, judged=isinstance(model, ModelConfig))
+    return quantize_section(config, calibrated, target=target, judged=isinstance(model, ModelConfig), even=True)
 
 
 def _section(model: str | Path | ModelConfig, input: str | InputConfig) -> ModelConfig:

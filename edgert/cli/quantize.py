@@ -161,6 +161,7 @@ def _made(
             config,
             calibrated,
             target=_target(form),
+            even=form != "cache",
             where=chosen.where,
             directory=chosen.directory,
             budget_s=minutes * 60,

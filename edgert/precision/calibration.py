@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,14 +13,19 @@ from edgert.errors import CalibrationError, EdgertError
 from edgert.feed import PictureFeed, feed_of
 from edgert.graph.load import load
 from edgert.graph.model import Model
-from edgert.graph.node import read
+from edgert.graph.node import read, write
 from edgert.quantize.calibrate import Progress, calibrate
-from edgert.quantize.prepare import prepare
-from edgert.quantize.recipe import equalized
-from edgert.quantize.scheme import Target, scheme
+from edgert.quantize.histogram import Histogram
+from edgert.quantize.prepare import calibrated, prepare
+from edgert.quantize.recipe import equalized, matching
+from edgert.quantize.scheme import Target, scheme, units
+from edgert.quantize.spread import spread
 from edgert.quantize.table import RangeTable, load_table
 from edgert.quantize.walk import Feeds
 from edgert.ready import default_profile
+
+SPREAD_PICTURES = 32
+"""Pictures that tell how far channels reach."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,11 +42,55 @@ class Calibrated:
     table: RangeTable
     feed: PictureFeed | None
 
-    def feeds(self, count: int) -> Sequence[Feeds]:
-        """The first pictures, at most ``count``, as the model's input; none without pictures."""
+    def feeds(self, count: int, first: int = 0) -> Sequence[Feeds]:
+        """Pictures from number ``first`` on, at most ``count``, as the model's input; none without pictures."""
         if self.feed is None:
             return []
-        return [self.feed.feeds(index) for index in range(min(count, len(self.feed)))]
+        return [self.feed.feeds(index) for index in range(first, min(first + count, len(self.feed)))]
+
+    def more(self) -> Mapping[str, Histogram]:
+        """The ranges of all tensors that the table does not know, measured on the same pictures.
+
+        Raises:
+            CalibrationError: there are no pictures.
+        """
+        missing = sorted(set(calibrated(read(self.model))) - self.table.histograms.keys())
+        if self.feed is None:
+            raise CalibrationError(
+                f"{len(missing)} tensors have no range, {missing[0]!r} among them",
+                why="these ranges were measured for other settings, and there are no pictures to measure more on",
+                fix="calibrate again, or name the pictures",
+            )
+        return calibrate(self.model, self.feed, tensors=missing, early_stop=self._stopped_early).histograms
+
+    def evened(self, target: Target, *, stop: threading.Event | None = None) -> Calibrated | None:
+        """The same function with channels that reach equally far (:mod:`~edgert.quantize.spread`), its ranges measured
+        anew; None where there is nothing to even out, or nothing to see it by.
+
+        Raises:
+            CalibrationError: the new ranges cannot be measured; stopped.
+            BuildError: ONNX Runtime cannot run the model.
+        """
+        graph = read(self.model)
+        even = graph if self.feed is None else spread(graph, self.feeds(SPREAD_PICTURES), self.model)
+        if even is graph or self.feed is None:
+            return None
+        model = write(even, self.model)
+        wanted = scheme(read(model), target).needed
+        table = calibrate(
+            model,
+            self.feed,
+            method=self.table.method,
+            percentile=self.table.percentile,
+            tensors=wanted,
+            early_stop=self._stopped_early,
+            stop=stop,
+        )
+        return Calibrated(model, table, self.feed)
+
+    @property
+    def _stopped_early(self) -> bool:
+        return self.table.available is not None and self.table.images < self.table.available
 
 
 def prepared(model: Model, config: ModelConfig) -> Model:
@@ -98,7 +147,7 @@ def calibrate_section(
             model,
             feed,
             method=method,
-            tensors=None if target is None else scheme(read(model), target).needed,
+            tensors=None if target is None else _needed(model, target, config),
             workers=workers,
             dask=dask,
             early_stop=asked is None or asked.early_stop,
@@ -126,6 +175,12 @@ def with_ranges(config: ModelConfig, ranges: Path, *, where: str = "") -> Calibr
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
     return Calibrated(model, table, feed)
+
+
+def _needed(model: Model, target: Target, config: ModelConfig) -> tuple[str, ...]:
+    graph = read(model)
+    keep = matching(config.quantize.keep, [unit.name for unit in units(graph, target)], "keep")
+    return scheme(graph, target, keep).needed
 
 
 def _pictures(asked: CalibrateConfig | None, config: ModelConfig) -> Path:

@@ -18,12 +18,13 @@ from edgert.graph.load import load
 from edgert.graph.node import Graph
 from edgert.precision.calibration import Calibrated, calibrate_section, prepared
 from edgert.precision.half import half_model
-from edgert.precision.judge import Bar
+from edgert.precision.judge import CORRECTION_PICTURES, Bar, examiner
+from edgert.precision.mend import SCAN_PICTURES, Means, Tell, mend
 from edgert.precision.outcome import Outcome
-from edgert.precision.quantization import CORRECTION_PICTURES, SCAN_PICTURES, Tell, recipe_of
+from edgert.precision.quantization import recipe_of
 from edgert.quantize.compare import sqnr
 from edgert.quantize.emulate import emulate_dla
-from edgert.quantize.recipe import Array, Quantized, Quantizer, Recipe
+from edgert.quantize.recipe import Array, Quantized, Quantizer
 from edgert.quantize.scheme import Scheme, Target
 from edgert.quantize.table import load_table
 from edgert.quantize.walk import Feeds
@@ -141,10 +142,10 @@ def versions(
     found: list[Version] = []
     try:
         if wanted.needs_ranges:
-            config, calibrated, source = _ranges(config, wanted, album, tell, bar, stop)
+            base = _ranges(config, wanted, album, tell, bar, stop)
             makers = [int8_candidate] if "int8" in wanted.precisions else []
             makers += [_SIMULATED[name] for name in dict.fromkeys(wanted.emulated)]
-            found += [make(config, calibrated, source=source, tell=tell) for make in makers]
+            found += [make(base, tell=tell) for make in makers]
         if "fp16" in wanted.precisions:
             found.append(Version("fp16", "FP16", half_model(load(config.onnx), config).model))
     except EdgertError as error:
@@ -152,30 +153,41 @@ def versions(
     return {version.name: version for version in found}
 
 
-def int8_candidate(
-    config: ModelConfig, calibrated: Calibrated, *, source: str = "", tell: Tell | None = None
-) -> Version:
+@dataclass(frozen=True, slots=True, eq=False)
+class Base:
+    """What INT8 versions are made from.
+
+    Attributes:
+        config: the section as it is used.
+        calibrated: its ranges.
+        source: where these came from, in words.
+        learns: whether the pictures are the model's to learn from, and not those it is judged by.
+    """
+
+    config: ModelConfig
+    calibrated: Calibrated
+    source: str = ""
+    learns: bool = True
+
+
+def int8_candidate(base: Base, *, tell: Tell | None = None) -> Version:
     """The model in INT8 for this machine; nothing is kept in higher precision but what the section names."""
-    made = _made(Quantizer, config, calibrated, recipe_of(config, "ort"), source, tell)
+    made = _made(Quantizer, base, "ort", tell)
     return Version("int8", "INT8", made.result.model, False, made)
 
 
-def gpu_candidate(
-    config: ModelConfig, calibrated: Calibrated, *, source: str = "", tell: Tell | None = None
-) -> Version:
+def gpu_candidate(base: Base, *, tell: Tell | None = None) -> Version:
     """The model with Q/DQ nodes for TensorRT on a GPU, every node computed as the ONNX standard says."""
-    made = _made(Quantizer, config, calibrated, recipe_of(config, "gpu"), source, tell)
+    made = _made(Quantizer, base, "gpu", tell)
     return Version("int8 gpu (simulated)", "INT8, GPU simulated", Function(made.result.model, fused=False), True, made)
 
 
-def dla_candidate(
-    config: ModelConfig, calibrated: Calibrated, *, source: str = "", tell: Tell | None = None
-) -> Version:
+def dla_candidate(base: Base, *, tell: Tell | None = None) -> Version:
     """The model as a DLA would compute it, as far as is publicly known; corrections are measured on that too.
 
     No fusing: ONNX Runtime would multiply scales into weights, and integers would not stay integers.
     """
-    made = _made(_DlaQuantizer, config, calibrated, recipe_of(config, "dla"), source, tell)
+    made = _made(_DlaQuantizer, base, "dla", tell)
     return Version("int8 dla (simulated)", "INT8, DLA simulated", Function(made.result.model, fused=False), True, made)
 
 
@@ -192,20 +204,24 @@ class _DlaQuantizer(Quantizer):
         return emulate_dla(graph, plan, self.table.amax, per_channel=self.recipe.per_channel, rounded=rounded or {})
 
 
-def _made(
-    kind: type[Quantizer],
-    config: ModelConfig,
-    calibrated: Calibrated,
-    recipe: Recipe,
-    source: str,
-    tell: Tell | None,
-) -> QuantizedVersion:
+def _made(kind: type[Quantizer], base: Base, target: Target, tell: Tell | None) -> QuantizedVersion:
+    """As quantising makes it, but for the units that an accuracy budget would keep."""
     started = time.perf_counter()
-    step = None if tell is None else _named(tell, recipe.target)
-    feeds = calibrated.feeds(CORRECTION_PICTURES)
-    quantizer = kind(calibrated.model, calibrated.table, recipe, feeds, step)
-    result = quantizer.finish()
-    return QuantizedVersion(config, quantizer, result, feeds[:SCAN_PICTURES], source, time.perf_counter() - started)
+    config = base.config.model_copy(update={"accuracy": None})
+    step = (lambda text: None) if tell is None else _named(tell, target)
+    recipe, feeds = recipe_of(config, target), base.calibrated.feeds(CORRECTION_PICTURES)
+
+    def quantizer(of: Calibrated) -> Quantizer:
+        return kind(of.model, of.table, recipe, feeds, step, of.more)
+
+    def even() -> Quantizer | None:
+        other = base.calibrated.evened(target)
+        return None if other is None else quantizer(other)
+
+    judge = examiner(config, base.calibrated) if base.learns else None
+    made = mend(quantizer(base.calibrated), judge, Means(None if target == "ort" else even), step)
+    seconds = time.perf_counter() - started
+    return QuantizedVersion(config, made.quantizer, made.quantized, feeds[:SCAN_PICTURES], base.source, seconds)
 
 
 def _named(tell: Tell, target: Target) -> Tell:
@@ -214,8 +230,7 @@ def _named(tell: Tell, target: Target) -> Tell:
 
 def _ranges(
     config: ModelConfig, wanted: Wanted, album: Album, tell: Tell, bar: Bar | None, stop: threading.Event | None
-) -> tuple[ModelConfig, Calibrated, str]:
-    """The section as it is used, its ranges, and where these came from."""
+) -> Base:
     asked = config.calibrate
     limit = asked.limit if asked else CalibrateConfig.model_fields["limit"].default
     given = wanted.images or (str(asked.images) if asked else "")
@@ -229,11 +244,12 @@ def _ranges(
     if wanted.ranges is None:
         tell(f"calibrating on {given}")
         progress = None if bar is None else _as_bar(bar)
-        return config, calibrate_section(config, album=pictures, progress=progress, stop=stop), given
+        return Base(config, calibrate_section(config, album=pictures, progress=progress, stop=stop), given)
     model = prepared(load(config.onnx), config)
     table = load_table(wanted.ranges, model)
     used = config if given else _uncorrected(config)
-    return used, Calibrated(model, table, feed_of(pictures, model, config)), str(wanted.ranges)
+    feed = feed_of(pictures, model, config)
+    return Base(used, Calibrated(model, table, feed), str(wanted.ranges), learns=bool(given))
 
 
 def _uncorrected(config: ModelConfig) -> ModelConfig:

@@ -105,7 +105,7 @@ def _accuracy_row(one: Comparison, precision: str, labelled: bool) -> AccuracyRo
 
 
 def _notes(outcome: Outcome) -> Iterator[Note]:
-    for text in outcome.table.warnings:
+    for text in (*outcome.warnings, *outcome.table.warnings):
         yield Note(_sentence(text), level="note" if text.startswith(_SETTLED) else "warning")
     if outcome.search is not None:
         yield Note(_sentence(outcome.search.reason), level="note" if outcome.search.is_complete else "warning")

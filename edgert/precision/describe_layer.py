@@ -14,7 +14,7 @@ from edgert.quantize.table import RangeTable
 from edgert.quantize.threshold import METHODS, threshold
 from edgert.report import LayerRow, Note, TensorRow
 
-COST_MEANING = "noise over signal of the outputs that keeping it takes away"
+COST_MEANING = "part of the outputs that is noise when it alone is INT8"
 """What a scan measures; see :func:`layer_rows`."""
 
 HIGHER: Mapping[Target, str] = {"ort": "FP32", "gpu": "FP32", "dla": "FP16"}
@@ -26,12 +26,11 @@ _HALFWAY = "its weights are rounded to INT8, but nothing rounds its output: ONNX
 def layer_rows(outcome: Outcome) -> tuple[LayerRow, ...]:
     """One row for each node with weights, and for every other that was kept in higher precision, in graph order.
 
-    ``cost`` is how much less noise the graph's outputs have with this layer alone in higher precision, where a scan
-    measured it.
+    ``cost`` is how much of the graph's outputs is noise with this layer alone in INT8, where a scan measured it.
     """
     graph = read(outcome.prepared)
-    gains = {item.unit: item.gain for item in outcome.scan.ranked} if outcome.scan else {}
-    return tuple(_layer(outcome, node, gains.get(node.name)) for node in graph.nodes if _is_layer(graph, node, outcome))
+    costs = {item.unit: item.cost for item in outcome.scan.ranked} if outcome.scan else {}
+    return tuple(_layer(outcome, node, costs.get(node.name)) for node in graph.nodes if _is_layer(graph, node, outcome))
 
 
 def floating_notes(outcome: Outcome) -> tuple[Note, ...]:
@@ -60,14 +59,14 @@ def _is_layer(graph: Graph, node: Node, outcome: Outcome) -> bool:
     return is_weighted(graph, node) or any(unit.name == node.name for unit in outcome.quantized.scheme.kept)
 
 
-def _layer(outcome: Outcome, node: Node, gain: float | None) -> LayerRow:
+def _layer(outcome: Outcome, node: Node, cost: float | None) -> LayerRow:
     plan = outcome.quantized.scheme
     noise = outcome.sqnr_db.get(node.outputs[0])
     if all(node.name != unit.name for unit in plan.units):
-        return LayerRow(node.name, node.op, noise, HIGHER[plan.target], outcome.kept.get(node.name, ""), gain)
+        return LayerRow(node.name, node.op, noise, HIGHER[plan.target], outcome.kept.get(node.name, ""), cost)
     if plan.target == "ort" and _multiplies_floats(outcome.quantized.graph, node.name):
-        return LayerRow(node.name, node.op, noise, HIGHER["ort"], _HALFWAY, gain)
-    return LayerRow(node.name, node.op, noise, cost=gain)
+        return LayerRow(node.name, node.op, noise, HIGHER["ort"], _HALFWAY, cost)
+    return LayerRow(node.name, node.op, noise, cost=cost)
 
 
 def _multiplies_floats(graph: Graph, name: str) -> bool:

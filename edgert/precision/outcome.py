@@ -29,6 +29,7 @@ class Outcome:
         search: how the units to keep were found, if there was a budget to meet.
         sqnr_db: tensor → signal to quantisation noise: outputs of weighted nodes and of the graph.
         seconds: for making it all.
+        warnings: what had to be done, or could not be, without being asked for.
     """
 
     prepared: Model
@@ -42,6 +43,7 @@ class Outcome:
     search: MixedPrecision | None
     sqnr_db: Mapping[str, float]
     seconds: float
+    warnings: tuple[str, ...] = ()
 
     @property
     def model(self) -> Model:
@@ -58,4 +60,6 @@ class Outcome:
                 f"{drop.metric} {drop.reference:.3f} → {drop.other:.3f} on {drop.images} {data} "
                 f"(drop {drop.drop:+.3f}, 95 % interval {drop.low:+.3f} to {drop.high:+.3f})"
             )
-        return (*lines, *self.table.warnings)
+        if self.search is not None and self.search.kept:
+            lines.append(f"kept for accuracy: {', '.join(self.search.kept)}")
+        return (*lines, *self.warnings, *self.table.warnings)

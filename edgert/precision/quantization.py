@@ -4,35 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-
-from edgert.accuracy import Accuracy
-from edgert.backend.ort import Function
 from edgert.config import ModelConfig
 from edgert.errors import BuildError, EdgertError
 from edgert.precision.calibration import Calibrated
-from edgert.precision.judge import Bar, Judge, can_judge
+from edgert.precision.judge import CORRECTION_PICTURES, Bar, Examiner, Judge, examiner
+from edgert.precision.mend import SCAN_PICTURES, Means, Mended, Tell, mend
 from edgert.precision.outcome import Outcome
 from edgert.quantize.compare import sqnr
-from edgert.quantize.mixed import MixedPrecision, search
-from edgert.quantize.recipe import Quantized, Quantizer, Recipe, for_this_machine
+from edgert.quantize.recipe import Quantizer, Recipe, for_this_machine
 from edgert.quantize.scheme import Target
-from edgert.quantize.sensitivity import Scan, scan
 
-CORRECTION_PICTURES = 32
-"""Pictures that biases are corrected over."""
-SCAN_PICTURES = 4
-"""Pictures that tell which layers cost most: only their order matters."""
 BUDGET_S = 600.0
 """The time that looking for layers to keep may take, unless told otherwise."""
+UNASKED_S = 300.0
+"""And where no budget was set, but INT8 would spoil the model."""
 _BLAMED = 5
-
-Tell = Callable[[str], object]
-"""Called with one line about what is being done."""
 
 
 def quantize_section(
@@ -48,12 +38,13 @@ def quantize_section(
     bar: Bar | None = None,
     stop: threading.Event | None = None,
     judged: bool = True,
+    even: bool = False,
 ) -> Outcome:
     """Makes the model INT8 as its section says. Blocks until done.
 
     With ``accuracy:`` in the section the model is examined on the labelled pictures; where it loses too much, layers
-    are found whose higher precision brings it back, as few as can be. Without, its agreement with FP32 on the
-    calibration pictures is told.
+    are found whose higher precision brings it back, as few as can be. Without, it is compared with FP32 on the
+    calibration pictures, and the same is done where hardly anything is left of it: the outcome says so.
 
     Args:
         calibrated: the model's ranges.
@@ -63,7 +54,9 @@ def quantize_section(
         state: a file in which that search survives an interruption.
         tell: told each step.
         bar: moved while pictures are counted.
-        judged: False makes the model without examining it, where the section sets no budget.
+        judged: False leaves it at the noise of the outputs, where the section sets no budget.
+        even: lets TensorRT's forms have their channels evened out where that saves accuracy
+            (:mod:`~edgert.quantize.spread`). Not for a calibration cache, which belongs to the model as it is.
 
     Raises:
         BuildError: the budget cannot be met; names the layers that cost most.
@@ -72,30 +65,34 @@ def quantize_section(
     started = time.perf_counter()
     tell = tell or (lambda text: None)
     try:
-        feeds = calibrated.feeds(CORRECTION_PICTURES)
-        quantizer = Quantizer(calibrated.model, calibrated.table, recipe_of(config, target), feeds, tell)
-        judge = None
-        if config.accuracy is not None or (judged and can_judge(config, calibrated)):
-            judge = Judge(config, calibrated, directory, where, bar, stop)
-        made = _within_budget(quantizer, judge, budget_s, state, tell)
-        standing = judge.standing(made.result) if judge and made.result else None
+        tell("quantising")
+        quantizer = _quantizer(config, target, calibrated, tell)
+        judge = examiner(config, calibrated, directory, where, bar, stop, judged=judged)
+        evener = partial(_evened, config, target, calibrated, tell, stop) if even and target != "ort" else None
+        key = str(judge.exam.dataset.path) if isinstance(judge, Judge) else ""
+        time_s = budget_s if config.accuracy is not None else min(budget_s, UNASKED_S)
+        made = mend(quantizer, judge, Means(evener, time_s, state, key), tell)
+        if judge is not None and judge.is_strict and _misses(made, judge):
+            raise _missed(judge, made)
         tell("comparing layer by layer")
-        few = feeds[:SCAN_PICTURES]
-        noise = sqnr(quantizer.graph, made.quantized.graph, few, None, quantizer.model) if few else {}
+        few, maker = quantizer.feeds[:SCAN_PICTURES], made.quantizer
+        noise = sqnr(maker.graph, made.quantized.graph, few, None, maker.model) if few else {}
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
+    accuracy = made.result.accuracy if made.result else None
     return Outcome(
-        prepared=calibrated.model,
-        table=quantizer.table,
-        recipe=quantizer.recipe,
+        prepared=maker.model,
+        table=maker.table,
+        recipe=maker.recipe,
         quantized=made.quantized,
-        kept=_reasons(made, quantizer),
-        standing=standing,
+        kept=reasons(made),
+        standing=judge.standing(accuracy) if isinstance(judge, Judge) and accuracy else None,
         labelled=config.accuracy is not None,
         scan=made.scan,
         search=made.search,
         sqnr_db=noise,
         seconds=time.perf_counter() - started,
+        warnings=() if judge is None else tuple(_warnings(judge, made)),
     )
 
 
@@ -113,88 +110,62 @@ def recipe_of(config: ModelConfig, target: Target) -> Recipe:
     return for_this_machine(recipe) if target == "ort" else recipe
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Made:
-    quantized: Quantized
-    result: Accuracy | None = None
-    scan: Scan | None = None
-    search: MixedPrecision | None = None
+def _quantizer(config: ModelConfig, target: Target, calibrated: Calibrated, tell: Tell) -> Quantizer:
+    feeds = calibrated.feeds(CORRECTION_PICTURES)
+    recipe = recipe_of(config, target)
+    return Quantizer(calibrated.model, calibrated.table, recipe, feeds, tell, calibrated.more)
 
 
-def _within_budget(quantizer: Quantizer, judge: Judge | None, budget_s: float, state: Path | None, tell: Tell) -> _Made:
-    tell("quantising")
-    if judge is None:
-        return _Made(quantizer.finish())
-    whole, result, correct = _better(quantizer, judge)
-    if judge.value(result) >= judge.floor:
-        return _Made(whole, result)
-    tell("looking for the layers that cost the accuracy")
-    ranking = scan(quantizer.units, _output_error(quantizer), budget_s=budget_s / 2)
-    made = {frozenset[str](): (whole, result)}
-
-    def measured(kept: frozenset[str]) -> float:
-        if kept not in made:
-            one = quantizer.finish(kept, correct=correct)
-            made[kept] = one, judge.result(one)
-        return judge.value(made[kept][1])
-
-    key = f"{quantizer.model.digest} {quantizer.recipe} {judge.exam.dataset.path}"
-    found = search(ranking.names, measured, judge.floor, state=state, key=key, budget_s=budget_s)
-    if not found.met:
-        raise _missed(judge, found, ranking)
-    measured(frozenset(found.kept))  # a resumed search knows the value, not the model
-    return _Made(*made[frozenset(found.kept)], ranking, found)
+def _evened(
+    config: ModelConfig, target: Target, calibrated: Calibrated, tell: Tell, stop: threading.Event | None
+) -> Quantizer | None:
+    even = calibrated.evened(target, stop=stop)
+    return None if even is None else _quantizer(config, target, even, tell)
 
 
-def _better(quantizer: Quantizer, judge: Judge) -> tuple[Quantized, Accuracy, bool]:
-    """With biases corrected, or without where that is more accurate: the correction evens out means, which nearly
-    always helps, but a network whose errors are large already can lose what was left."""
-    found = []
-    for correct in (True, False) if quantizer.recipe.correct_bias else (False,):
-        made = quantizer.finish(correct=correct)
-        found.append((made, judge.result(made), correct))
-    return max(found, key=lambda one: judge.value(one[1]))
-
-
-def _output_error(quantizer: Quantizer) -> Callable[[frozenset[str]], float]:
-    """The relative error of the outputs with some units kept: the mean over outputs of noise over signal."""
-    feeds = quantizer.feeds[:SCAN_PICTURES]
-    exact = Function(quantizer.model)
-    wanted = [exact(one) for one in feeds]
-
-    def error(kept: frozenset[str]) -> float:
-        model = quantizer.quick(kept).model
-        function = Function(model, fused=quantizer.recipe.target == "ort")
-        pairs = [(true, function(one)) for true, one in zip(wanted, feeds, strict=True)]
-        return float(np.mean([_noise([(t[name], f[name]) for t, f in pairs]) for name in exact.outputs]))
-
-    return error
-
-
-def _noise(pairs: list[tuple[np.ndarray, np.ndarray]]) -> float:
-    noise = sum(float(np.square(true - found, dtype=np.float64).sum()) for true, found in pairs)
-    signal = sum(float(np.square(true, dtype=np.float64).sum()) for true, _ in pairs)
-    return noise / signal if signal else noise
-
-
-def _reasons(made: _Made, quantizer: Quantizer) -> Mapping[str, str]:
+def reasons(made: Mended) -> Mapping[str, str]:
     """Unit left in higher precision → why."""
-    reasons = {skipped.node: skipped.reason for skipped in made.quantized.scheme.skipped}
-    reasons |= dict.fromkeys(sorted(quantizer.keep), "asked for")
+    found = {skipped.node: skipped.reason for skipped in made.quantized.scheme.skipped}
+    found |= dict.fromkeys(sorted(made.quantizer.keep), "asked for")
     if made.search and made.scan:
-        gains = {item.unit: item for item in made.scan.ranked}
+        costs = {item.unit: item.cost for item in made.scan.ranked}
         for name in made.search.kept:
-            gain = gains[name].gain
-            reasons[name] = "needed for the accuracy budget" + (f"; error {gain:+.2g} without it" if gain else "")
-    return reasons
+            cost = costs[name]
+            told = f"; alone in INT8 it makes {cost:.1%} of the outputs noise" if cost else ""
+            found[name] = f"needed for accuracy{told}"
+    return found
 
 
-def _missed(judge: Judge, found: MixedPrecision, ranking: Scan) -> BuildError:
-    assert judge.budget is not None
-    worst = ", ".join(ranking.names[:_BLAMED])
+def _misses(made: Mended, judge: Examiner) -> bool:
+    return made.result is not None and made.result.value < judge.goal
+
+
+def _warnings(judge: Examiner, made: Mended) -> Iterator[str]:
+    """What a reader must know who set no budget."""
+    if judge.is_strict or made.result is None:
+        return
+    if made.search is not None and made.search.kept:
+        before = next(one.value for one in made.search.tried if not one.kept)
+        yield (
+            f"INT8 throughout would spoil this model ({judge.metric} {before:.2f} with FP32): {len(made.search.kept)} "
+            f"layers stay in higher precision ({judge.metric} {made.result.value:.2f}). Set accuracy: {{dataset: …, "
+            "metric: …, max_drop: …} to say what it may cost"
+        )
+    if made.result.value < judge.floor:
+        yield (
+            f"this INT8 model does not do what FP32 does: {judge.metric} {made.result.value:.2f}, and sound ones have "
+            f"{judge.floor:.2f} or more. Try method: auto, or precision: fp16"
+        )
+
+
+def _missed(judge: Examiner, made: Mended) -> BuildError:
+    assert made.result is not None  # there is an examiner
+    why = ""
+    if made.search is not None and made.scan is not None:
+        why = f"{made.search.reason} The layers that cost most: {', '.join(made.scan.names[:_BLAMED])}"
     return BuildError(
-        f"INT8 misses the accuracy budget: {judge.budget.metric} {found.value:.4f}, at least {judge.floor:.4f} wanted",
-        why=f"{found.reason} The layers that cost most: {worst}",
+        f"INT8 misses the accuracy budget: {judge.metric} {made.result.value:.4f}, at least {judge.goal:.4f} wanted",
+        why=why,
         fix="calibrate on more pictures like those it will see, try method: auto or quantize: {adaround: '*'}, "
         "allow a larger max_drop, or precision: fp16",
     )

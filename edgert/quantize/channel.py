@@ -3,12 +3,13 @@
 Between two weighted nodes a channel may be divided by any s > 0 and multiplied back by the reader's weights, as long as
 everything in between is positively homogeneous, f(x / s) = f(x) / s. Every output channel of a weighted node gets a
 number; numbers follow the data through pooling, concatenation, splits and residual additions; channels that must keep
-equal scales become one class, and a class that anything else reads is fixed.
+equal scales become one class, and a class that anything else reads is fixed. Gates, x·g(x), let channels pass where g
+is promised x at its old scale.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.graph.node import Graph, Node
+from edgert.quantize.gate import Gate
 from edgert.quantize.kernel import Kernel, kernel_of
 
 Labels = npt.NDArray[np.int64]
@@ -49,16 +51,22 @@ class Channels:
         layers: weighted nodes whose weights may be rescaled.
         ceilings: bounds that stay where they are when a class is scaled.
         count: number of classes.
+        labels: tensor → the classes of its channels along axis 1, of tensors that hold any.
     """
 
     layers: tuple[Layer, ...]
     ceilings: tuple[Ceiling, ...]
     count: int
+    labels: Mapping[str, Labels]
 
 
-def channels(graph: Graph) -> Channels:
-    """The classes of all channels of a graph."""
-    trace = _Trace(graph)
+def channels(graph: Graph, gates: Iterable[Gate] = ()) -> Channels:
+    """The classes of all channels of a graph.
+
+    Args:
+        gates: those whose g gets x at its old scale, however the channels of x are scaled.
+    """
+    trace = _Trace(graph, frozenset(name for gate in gates for name in gate.readers))
     for node in graph.nodes:
         trace.follow(node)
     for name in graph.output_names:
@@ -66,7 +74,7 @@ def channels(graph: Graph) -> Channels:
     roots, number = np.unique(np.array([trace.root(i) for i in range(len(trace.parents))]), return_inverse=True)
     layers = tuple(Layer(kernel, number[reads], number[makes]) for kernel, reads, makes in trace.layers)
     ceilings = tuple(Ceiling(name, upper, number[labels]) for name, upper, labels in trace.ceilings)
-    return Channels(layers, ceilings, len(roots))
+    return Channels(layers, ceilings, len(roots), {name: number[labels] for name, labels in trace.labels.items()})
 
 
 @dataclass
@@ -74,6 +82,7 @@ class _Trace:
     """Numbers of the channels of each tensor along axis 1, and which of them belong together (a union-find)."""
 
     graph: Graph
+    gated: frozenset[str]
     labels: dict[str, Labels] = field(default_factory=dict)
     parents: list[int] = field(default_factory=lambda: [FIXED])
     layers: list[tuple[Kernel, Labels, Labels]] = field(default_factory=list)
@@ -114,6 +123,8 @@ class _Trace:
 
     def follow(self, node: Node) -> None:
         """Numbers of the node's outputs; what it does not let pass is fixed."""
+        if node.name in self.gated:
+            return
         kernel = kernel_of(self.graph, node)
         if kernel is not None and self._weigh(node, kernel):
             return

@@ -52,14 +52,15 @@ def search(
     budget_s: float | None = None,
     clock: Clock = REAL,
     progress: Progress | None = None,
+    spares: Callable[[Units, Units], bool] | None = None,
 ) -> MixedPrecision:
     """Keeps ever more of the ranking until ``measure`` reaches the floor, and then gives back what is not needed.
 
     First nothing is kept; then the first 1, 2, 4, … units up to all; then the shortest prefix is found by halving; at
     last each kept unit is left out in turn, those ranked last first, until none can be missed: no single unit of the
-    result can be left out. For n units of which k are kept that takes about 2·log2(n) + k measurements, the last part
-    again for every round in which it found something. The measurement need be neither exact nor monotone: only sets
-    that were themselves measured are ever returned.
+    result can be left out, of those that ``spares`` lets be tried. For n units of which k are kept that takes about
+    2·log2(n) + k measurements, the last part again for every round in which it found something. The measurement need
+    be neither exact nor monotone: only sets that were themselves measured are ever returned.
 
     Args:
         ranked: units, the most harmful first (:attr:`Scan.names`).
@@ -70,6 +71,8 @@ def search(
         key: digest of model, data and settings; a state file of another key is started over, with a warning.
         budget_s: no measurement begins after this many seconds, except the one with nothing kept.
         progress: see :data:`~edgert.quantize.memo.Progress`.
+        spares: given the shortest prefix and a smaller set, whether leaving that much out is worth measuring. For a
+            noisy ``measure``: among many sets that are nearly good enough some reach the floor by luck.
 
     Raises:
         CalibrationError: a measured value is not finite; ``state`` is some other file.
@@ -81,7 +84,7 @@ def search(
     try:
         short = run.shortest_prefix()
         if short is not None:
-            run.eliminate(short)
+            run.eliminate(short, spares or (lambda whole, rest: True))
     except _OutOfTimeError:
         return run.result(is_complete=False)
     return run.result(is_complete=True)
@@ -123,15 +126,16 @@ class _Run:
                 failed = middle
         return length
 
-    def eliminate(self, length: int) -> None:
+    def eliminate(self, length: int, spares: Callable[[Units, Units], bool]) -> None:
         """Leaves out what can be missed of a prefix, unit by unit, until a whole round finds nothing."""
         kept = self._ranked[:length]
+        whole = frozenset(kept)
         before = None
         while before != kept:
             before = kept
             for unit in reversed(before):
                 rest = tuple(name for name in kept if name != unit)
-                if self._meets(rest):
+                if spares(whole, frozenset(rest)) and self._meets(rest):
                     kept = rest
 
     def result(self, *, is_complete: bool) -> MixedPrecision:

@@ -21,6 +21,7 @@ from edgert.quantize.adaround import round_weights
 from edgert.quantize.choose import choose_methods
 from edgert.quantize.correct import correct_biases
 from edgert.quantize.equalize import equalize
+from edgert.quantize.histogram import Histogram
 from edgert.quantize.lower import lower
 from edgert.quantize.scheme import Scheme, Target, scheme, units
 from edgert.quantize.storage import Activation, Storage
@@ -82,6 +83,7 @@ class Quantizer:
         table: the ranges.
         feeds: pictures to measure on, 16 or more; needed for everything but plain rounding.
         step: told what is going on.
+        more: measures further tensors, name → values; called at most once, when units kept make the table lack some.
 
     Raises:
         CalibrationError: the table is of another model; a glob of the recipe matches no unit.
@@ -94,6 +96,7 @@ class Quantizer:
         recipe: Recipe,
         feeds: Sequence[Feeds] = (),
         step: Step | None = None,
+        more: Callable[[], Mapping[str, Histogram]] | None = None,
     ) -> None:
         if table.model != model.digest:
             raise CalibrationError(
@@ -104,7 +107,7 @@ class Quantizer:
             )
         self.model, self.recipe, self.feeds = model, recipe, feeds
         self.graph = read(model)
-        self._step = step or (lambda text: None)
+        self._step, self._more = step or (lambda text: None), more
         self.units = tuple(unit.name for unit in units(self.graph, recipe.target))
         self.keep = frozenset(matching(recipe.keep, self.units, "keep"))
         self.table = self._chosen(table)
@@ -121,15 +124,24 @@ class Quantizer:
         if rounded:
             notes.append(f"AdaRound: the weights of {len(rounded)} nodes")
         graph = self.graph
-        if correct and self.recipe.correct_bias and self.feeds:
+        if correct and self.corrects:
             self._step("correcting biases")
             graph = correct_biases(graph, lambda one: self.lowered(one, plan, rounded), self.feeds, self.model)
             notes.append(f"bias correction over {len(self.feeds)} pictures")
         return self._quantized(graph, plan, rounded, tuple(notes))
 
+    @property
+    def corrects(self) -> bool:
+        """Whether biases can be corrected, and are to be."""
+        return self.recipe.correct_bias and bool(self.feeds)
+
     def scheme(self, keep: Collection[str] = ()) -> Scheme:
         """What is INT8 when these units, and those of the recipe, are kept."""
-        return scheme(self.graph, self.recipe.target, self.keep | set(keep))
+        plan = scheme(self.graph, self.recipe.target, self.keep | set(keep))
+        if self._more is not None and not self.table.histograms.keys() >= set(plan.needed):
+            self.table = replace(self.table, histograms={**self._more(), **self.table.histograms})
+            self._more = None
+        return plan
 
     def lowered(
         self, graph: Graph, plan: Scheme, rounded: Mapping[str, Array] | None = None, *, aligned: bool = False

@@ -65,8 +65,9 @@ def _settle(graph: Graph, able: set[str]) -> set[str]:
 
 
 def _belongs(graph: Graph, node: Node, chosen: set[str]) -> bool:
-    """A weighted node always does, others between integer nodes; an average of many may be taken of rounded values."""
-    if is_weighted(graph, node):
+    """A weighted node always does, and what bounds it as long as its result is rounded at all; others between integer
+    nodes. An average of many may be taken of rounded values."""
+    if is_weighted(graph, node) or _bounds_integers(graph, node, chosen):
         return True
     readers = [reader for name in data_outputs(graph, node) for reader in graph.consumers.get(name, ())]
     if not any(reader.name in chosen or reader.op in AVERAGES for reader in readers):
@@ -76,6 +77,15 @@ def _belongs(graph: Graph, node: Node, chosen: set[str]) -> bool:
     if node.op in BINARY:
         return all(integer)
     return any(integer) or ((is_movement(graph, node) or node.op == "Concat") and None in sources)
+
+
+def _bounds_integers(graph: Graph, node: Node, chosen: set[str]) -> bool:
+    """Whether a Relu or Clip alone reads an integer weighted node: rounding in front of it would spend steps on values
+    that it takes away."""
+    maker = graph.producers.get(node.inputs[0]) if node.op in CLIPS and node.inputs else None
+    if maker is None or maker.name not in chosen or not is_weighted(graph, maker):
+        return False
+    return graph.is_private(node.inputs[0]) and is_useful(graph, node.outputs[0], chosen)
 
 
 def _points(graph: Graph, chosen: set[str]) -> Iterator[Point]:

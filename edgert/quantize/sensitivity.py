@@ -1,4 +1,9 @@
-"""Which units cost the accuracy: how much of the error goes away when one alone stays in higher precision."""
+"""Which units cost the accuracy: what error each makes when it alone is INT8.
+
+The other way round, what keeping one alone in higher precision saves, says little where many units hurt: all the noise
+of the others hides it. Of YOLOX-nano's convolutions the eight that cost most by this measure gave back 13 of 14 points
+of mAP, the eight by the other 3.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +17,21 @@ from edgert.quantize.memo import Memo, Progress, Units
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """What keeping one unit, and no other, in higher precision buys.
+    """What one unit costs.
 
     Attributes:
         unit: its name.
-        error: the error that is then left; None where time was over before it was measured.
-        gain: the error with nothing kept minus ``error``: positive where keeping the unit helps; None likewise.
+        cost: the error with this unit in INT8 and all others in higher precision; None where time was over before it
+            was measured.
     """
 
     unit: str
-    error: float | None
-    gain: float | None
+    cost: float | None
 
     @property
     def is_measured(self) -> bool:
         """Whether it was measured, not only ranked by a guess."""
-        return self.gain is not None
+        return self.cost is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ class Scan:
     """Units by how much they hurt.
 
     Attributes:
-        baseline: the error with nothing kept.
+        baseline: the error with all of them in INT8.
         ranked: every unit once, the one to keep first first.
         resumed: how many values came from the state file.
         note: why the state file was not used, if it was not.
@@ -68,16 +72,16 @@ def scan(
     clock: Clock = REAL,
     progress: Progress | None = None,
 ) -> Scan:
-    """Measures the error with nothing kept and then with each unit kept alone, the most suspicious first.
+    """Measures the error with nothing kept, and then with all units kept but one, the most suspicious first.
 
-    The order depends on the values only: equal errors give equal rankings. Units that help come first, by gain; then
-    those that were not measured, which may help, by ``prior``; then those that do not help. Ties keep the order of
-    measuring.
+    The order depends on the values only: equal errors give equal rankings. Units that cost something come first, by
+    cost; then those that were not measured, which may, by ``prior``; then those that cost nothing. Ties keep the order
+    of measuring.
 
     Args:
         units: what can be kept.
         error: error of the model with the given units in higher precision; lower is better, any scale.
-        prior: a guess of each unit's gain, of which only the order counts: units are measured in this order, so that
+        prior: a guess of each unit's cost, of which only the order counts: units are measured in this order, so that
             the time goes to those that matter. Units it does not name come last, in the order given.
         state: file in which measured values survive the process: an interrupted scan (Ctrl-C too) goes on there.
         key: digest of model, data and settings; a state file of another key is started over, with a warning.
@@ -94,17 +98,17 @@ def scan(
     baseline = memo(frozenset())
     found = []
     for position, unit in enumerate(order):
-        kept = frozenset((unit,))
-        if kept not in memo.values and budget_s is not None and clock.now_ns() - start_ns >= budget_s * 1e9:
-            found.append(Sensitivity(unit, None, None))
+        others = frozenset(order) - {unit}
+        if others not in memo.values and budget_s is not None and clock.now_ns() - start_ns >= budget_s * 1e9:
+            found.append(Sensitivity(unit, None))
             continue
-        found.append(Sensitivity(unit, memo(kept), baseline - memo(kept)))
+        found.append(Sensitivity(unit, memo(others)))
         if progress is not None:
-            progress(position + 1, len(order), f"{unit}: {found[-1].gain:.3g} of {baseline:.3g}")
+            progress(position + 1, len(order), f"{unit}: {memo(others):.3g} alone, {baseline:.3g} with all")
     return Scan(baseline, tuple(sorted(found, key=_place)), memo.resumed, memo.note)
 
 
 def _place(item: Sensitivity) -> tuple[int, float]:
-    if item.gain is None:
+    if item.cost is None:
         return 1, 0.0
-    return (0 if item.gain > 0 else 2), -item.gain
+    return (0 if item.cost > 0 else 2), -item.cost

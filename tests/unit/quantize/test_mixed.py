@@ -228,3 +228,23 @@ def test_with_interactions_it_stays_near_the_fewest() -> None:
     assert np.mean(excess) <= 0.8
     assert max(excess) <= 3
     assert max(most) <= 30
+
+
+def test_units_that_cannot_be_spared_are_not_tried() -> None:
+    tried: list[frozenset[str]] = []
+    asked: list[frozenset[str]] = []
+
+    def measure(kept: frozenset[str]) -> float:
+        tried.append(kept)
+        return float({"a", "d"} <= kept)
+
+    def spares(whole: frozenset[str], rest: frozenset[str]) -> bool:
+        assert whole == frozenset("abcd")
+        asked.append(rest)
+        return "c" in rest
+
+    assert search(list("abcd"), measure, 1.0).kept == ("a", "d")
+    tried.clear()
+    found = search(list("abcd"), measure, 1.0, spares=spares)
+    assert found.kept == ("a", "c", "d") and found.met
+    assert frozenset("abd") in asked and frozenset("abd") not in tried
