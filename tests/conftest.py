@@ -1,0 +1,12 @@
+"""Settings of all tests."""
+
+from __future__ import annotations
+
+import importlib.util
+
+if importlib.util.find_spec("hypothesis"):
+    from hypothesis import settings
+
+    # A machine that is busy for a moment makes no test wrong; how fast things are is what tests/bench is for.
+    settings.register_profile("edgert", deadline=None)
+    settings.load_profile("edgert")
