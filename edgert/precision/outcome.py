@@ -30,6 +30,8 @@ class Outcome:
         sqnr_db: tensor → signal to quantisation noise: outputs of weighted nodes and of the graph.
         seconds: for making it all.
         warnings: what had to be done, or could not be, without being asked for.
+        is_sound: whether it is as good as its budget asks, or without one as good as INT8 usually is; also where
+            nothing could tell.
     """
 
     prepared: Model
@@ -44,6 +46,7 @@ class Outcome:
     sqnr_db: Mapping[str, float]
     seconds: float
     warnings: tuple[str, ...] = ()
+    is_sound: bool = True
 
     @property
     def model(self) -> Model:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from edgert.config import ModelConfig
 from edgert.errors import BuildError, EdgertError
+from edgert.graph.model import Model
 from edgert.precision.calibration import Calibrated
 from edgert.precision.judge import CORRECTION_PICTURES, Bar, Examiner, Judge, examiner
 from edgert.precision.mend import SCAN_PICTURES, Means, Mended, Tell, mend
@@ -39,6 +40,7 @@ def quantize_section(
     stop: threading.Event | None = None,
     judged: bool = True,
     even: bool = False,
+    strict: bool = True,
 ) -> Outcome:
     """Makes the model INT8 as its section says. Blocks until done.
 
@@ -57,6 +59,7 @@ def quantize_section(
         judged: False leaves it at the noise of the outputs, where the section sets no budget.
         even: lets TensorRT's forms have their channels evened out where that saves accuracy
             (:mod:`~edgert.quantize.spread`). Not for a calibration cache, which belongs to the model as it is.
+        strict: False hands out a model that misses its budget as well; it is not ``is_sound`` then.
 
     Raises:
         BuildError: the budget cannot be met; names the layers that cost most.
@@ -72,7 +75,8 @@ def quantize_section(
         key = str(judge.exam.dataset.path) if isinstance(judge, Judge) else ""
         time_s = budget_s if config.accuracy is not None else min(budget_s, UNASKED_S)
         made = mend(quantizer, judge, Means(evener, time_s, state, key), tell)
-        if judge is not None and judge.is_strict and _misses(made, judge):
+        is_sound = made.result is None or judge is None or made.result.value >= judge.floor
+        if judge is not None and judge.is_strict and strict and not is_sound:
             raise _missed(judge, made)
         tell("comparing layer by layer")
         few, maker = quantizer.feeds[:SCAN_PICTURES], made.quantizer
@@ -93,7 +97,13 @@ def quantize_section(
         sqnr_db=noise,
         seconds=time.perf_counter() - started,
         warnings=() if judge is None else tuple(_warnings(judge, made)),
+        is_sound=is_sound,
     )
+
+
+def rounded(config: ModelConfig, calibrated: Calibrated) -> Model:
+    """The model for this machine by plain rounding, of unknown accuracy: to see how fast INT8 can be."""
+    return Quantizer(calibrated.model, calibrated.table, recipe_of(config, "ort")).quick().model
 
 
 def recipe_of(config: ModelConfig, target: Target) -> Recipe:
@@ -134,10 +144,6 @@ def reasons(made: Mended) -> Mapping[str, str]:
             told = f"; alone in INT8 it makes {cost:.1%} of the outputs noise" if cost else ""
             found[name] = f"needed for accuracy{told}"
     return found
-
-
-def _misses(made: Mended, judge: Examiner) -> bool:
-    return made.result is not None and made.result.value < judge.goal
 
 
 def _warnings(judge: Examiner, made: Mended) -> Iterator[str]:

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgert.album import open_album
 from edgert.artifact import FileStore, cache_folder
@@ -22,6 +22,10 @@ from edgert.graph.load import load
 from edgert.graph.model import Model, to_bytes
 from edgert.quantize.prepare import is_quantised
 
+if TYPE_CHECKING:
+    from edgert.precision.calibration import Calibrated
+    from edgert.precision.outcome import Outcome
+
 log = logging.getLogger("edgert.precision")
 
 Tell = Callable[[str], object]
@@ -29,7 +33,7 @@ Tell = Callable[[str], object]
 Bar = Callable[[str, int, int], object]
 """Called with what is being counted, how many are done and how many there are."""
 
-_RECIPE = 1
+_RECIPE = 2
 """Part of the cache key: raise it when models are made in another way."""
 
 
@@ -56,7 +60,8 @@ def in_precision(
 
     ``int8`` calibrates and quantises once; after that the model comes from the cache until the file, its pictures,
     its labels or its settings change. ``auto`` with ``calibrate:`` takes what runs fastest here of fp32 and int8 within
-    the accuracy budget; without, the file's own. A file that is quantised already is run as it is.
+    the accuracy budget, and fp32 where int8 is not surely faster or not accurate enough; without, the file's own. A
+    file that is quantised already is run as it is.
 
     Args:
         where, directory: the section's place, and the folder of its file.
@@ -94,27 +99,53 @@ def check_precision(config: ModelConfig) -> None:
 
 
 def _int8(model: Model, config: ModelConfig, place: _Place) -> Model:
-    from edgert.precision.calibration import calibrate_section
-    from edgert.precision.quantization import quantize_section
-
-    if config.calibrate is not None:
-        place.tell(f"calibrating {config.onnx.name} (once: it is kept)")
-    progress = None if place.bar is None else _as_bar(place.bar)
-    calibrated = calibrate_section(config, target="ort", where=place.where, progress=progress)
-    outcome = quantize_section(
-        config, calibrated, where=place.where, directory=place.directory, tell=place.tell, bar=place.bar
-    )
-    for text in outcome.summary():
-        place.tell(text)
+    outcome = _quantised(config, _calibrated(config, place), place, strict=True)
     return outcome.model
 
 
 def _auto(model: Model, config: ModelConfig, place: _Place) -> Model:
+    """What runs fastest and is accurate enough. Accuracy, which takes minutes, is not looked into for nothing."""
+    from edgert.precision.quantization import rounded
     from edgert.precision.speed import fastest
 
-    choice = fastest({"fp32": model, "int8": _int8(model, config, place)}, config)
+    calibrated = _calibrated(config, place)
+    rough = fastest({"fp32": model, "int8": rounded(config, calibrated)}, config)
+    if rough.name == "fp32":
+        place.tell(f"precision: auto takes fp32: {rough.told}")
+        return model
+    outcome = _quantised(config, calibrated, place, strict=False)
+    if not outcome.is_sound:
+        place.tell("precision: auto takes fp32: INT8 would be faster and is not accurate enough")
+        return model
+    choice = fastest({"fp32": model, "int8": outcome.model}, config)
     place.tell(f"precision: auto takes {choice.name}: {choice.told}")
     return choice.model
+
+
+def _calibrated(config: ModelConfig, place: _Place) -> Calibrated:
+    from edgert.precision.calibration import calibrate_section
+
+    if config.calibrate is not None:
+        place.tell(f"calibrating {config.onnx.name} (once: it is kept)")
+    progress = None if place.bar is None else _as_bar(place.bar)
+    return calibrate_section(config, target="ort", where=place.where, progress=progress)
+
+
+def _quantised(config: ModelConfig, calibrated: Calibrated, place: _Place, *, strict: bool) -> Outcome:
+    from edgert.precision.quantization import quantize_section
+
+    outcome = quantize_section(
+        config,
+        calibrated,
+        where=place.where,
+        directory=place.directory,
+        tell=place.tell,
+        bar=place.bar,
+        strict=strict,
+    )
+    for text in outcome.summary():
+        place.tell(text)
+    return outcome
 
 
 def _fp16(model: Model, config: ModelConfig, place: _Place) -> Model:

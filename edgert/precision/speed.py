@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
-from edgert.backend import Engine, Session
+from edgert.backend import Session
 from edgert.board.host import core_count
 from edgert.config import ModelConfig
 from edgert.graph.model import Model
@@ -16,7 +17,12 @@ from edgert.ready import build_engine
 
 ROUNDS = 15
 """Runs of each version, in turns, so that a machine that slows down slows all."""
+MOST_ROUNDS = 120
+"""And at most, where the versions are too close to tell which is faster."""
 _WARM = 3
+_SURE = 3.0
+"""Standard deviations of a fair coin by which one version must win more turns than another. Turns are looked at again
+and again, so two would be too few."""
 _SPREAD = (10, 50, 90)  # percentiles
 
 
@@ -50,10 +56,45 @@ class Choice:
 
 
 def fastest(versions: Mapping[str, Model], config: ModelConfig, threads: int | None = None) -> Choice:
-    """Runs the versions in turns; of equals the earlier wins. Raises BuildError when the backend refuses one."""
-    times = run_ms(versions, config, threads)
-    best = min(times, key=lambda name: times[name].median_ms)
+    """Runs the versions in turns until it is sure which of them is fastest, or :data:`MOST_ROUNDS` have not told: then
+    the earliest of those that none surely beats is taken. So name first what is to be taken when in doubt.
+
+    Raises:
+        BuildError: the backend refuses a version.
+    """
+    with _racing(versions, config, threads) as turn:
+        taken = race(turn)
+    times = dict(zip(versions, map(_timing, taken), strict=True))
+    best = list(versions)[winner(taken)]
     return Choice(best, versions[best], times)
+
+
+def race(turn: Callable[[], Sequence[float]]) -> list[list[float]]:
+    """Runs in turns, each giving one time per version, until the fastest is known: the times of each version."""
+    taken = [turn() for _ in range(ROUNDS)]
+    while len(taken) < MOST_ROUNDS and not _is_settled(_columns(taken)):
+        taken += [turn() for _ in range(ROUNDS)]
+    return _columns(taken)
+
+
+def winner(taken: Sequence[Sequence[float]]) -> int:
+    """The first version that none surely beats."""
+    return next(i for i, one in enumerate(taken) if not any(_beats(other, one) for other in taken if other is not one))
+
+
+def _columns(turns: Sequence[Sequence[float]]) -> list[list[float]]:
+    return [list(column) for column in zip(*turns, strict=True)]
+
+
+def _is_settled(taken: Sequence[Sequence[float]]) -> bool:
+    best = min(taken, key=np.median)
+    return all(_beats(best, other) for other in taken if other is not best)
+
+
+def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether a version surely takes less: a sign test over the turns, which shrugs off single slow ones."""
+    wins = np.sign(np.subtract(other, one)).sum()
+    return bool(wins > _SURE * np.sqrt(len(one)))
 
 
 def run_ms(
@@ -64,30 +105,37 @@ def run_ms(
     Raises:
         BuildError: the section's backend refuses a version.
     """
-    count = threads or config.threads or core_count()
-    engines: dict[str, Engine] = {}
-    try:
-        for name, model in versions.items():
-            engines[name] = build_engine(model, config, count)
-        sessions = [engine.session() for engine in engines.values()]
-        taken = _in_turns(sessions, rounds)
-    finally:
-        for engine in engines.values():
-            engine.close()
+    with _racing(versions, config, threads) as turn:
+        taken = _columns([turn() for _ in range(rounds)])
     return dict(zip(versions, map(_timing, taken), strict=True))
+
+
+@contextmanager
+def _racing(
+    versions: Mapping[str, Model], config: ModelConfig, threads: int | None
+) -> Iterator[Callable[[], Sequence[float]]]:
+    """A function that runs every version and says how many milliseconds each took; already warm."""
+    count = threads or config.threads or core_count()
+    with ExitStack() as stack:
+        engines = [stack.enter_context(closing(build_engine(model, config, count))) for model in versions.values()]
+        sessions = [engine.session() for engine in engines]
+
+        def turn() -> Sequence[float]:
+            return [_run_ms(session) for session in sessions]
+
+        for _ in range(_WARM):
+            turn()
+        yield turn
+
+
+def _run_ms(session: Session) -> float:
+    """The second of two runs: during the first the other engines' threads, which spin for a while, go to sleep."""
+    session.run()
+    started = time.perf_counter()
+    session.run()
+    return (time.perf_counter() - started) * 1e3
 
 
 def _timing(times: Sequence[float]) -> Timing:
     low, median, high = np.percentile(times, _SPREAD).tolist()
     return Timing(median, low, high, len(times))
-
-
-def _in_turns(sessions: Sequence[Session], rounds: int) -> list[list[float]]:
-    taken: list[list[float]] = [[] for _ in sessions]
-    for turn in range(_WARM + rounds):
-        for times, session in zip(taken, sessions, strict=True):
-            started = time.perf_counter()
-            session.run()
-            if turn >= _WARM:
-                times.append((time.perf_counter() - started) * 1e3)
-    return taken
