@@ -64,8 +64,8 @@ def quantize(
     """Make a model INT8, within an accuracy budget, and say what it cost.
 
     With --data and --max-drop, or the pipeline's accuracy:, layers are kept in higher precision until the budget holds,
-    as few as can be; if none do, nothing is written and the layers that cost most are named. Without labels its
-    agreement with FP32 on the calibration pictures is told.
+    as few as can be; if none do, nothing is written and the layers that cost most are named. Without labels it is
+    compared with FP32 on the calibration pictures, and layers are kept only where INT8 throughout would spoil it.
 
     Examples:
 
