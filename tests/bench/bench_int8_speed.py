@@ -3,14 +3,14 @@
     python tests/bench/bench_int8_speed.py [--json FILE]
 
 Models are calibrated on 32 photographs; biases are left as they are, which changes no time. Forms of the INT8 model:
-``symmetric`` and ``unsigned`` (tensors that are never negative get all 255 steps) as ONNX Runtime fuses them, and, on
+``affine`` (the default: all 255 steps for the values there are) and ``symmetric`` as ONNX Runtime fuses them, and, on
 OpenVINO alone, ``gpu``: as TensorRT fuses them. One engine's FP32 and INT8 models run in turns on the same photograph,
 bound once, on all cores and on one thread, twice in each turn, of which the second counts; the speed-up is the median
 of the pairwise ratios FP32 / INT8. A form's cosine is the least over outputs and photographs between the engine's and a
 simulation of the same model, node by node as the ONNX standard says; an engine that is fast and wrong shows there.
 Beside it is the simulation's own to FP32.
 
-For ``auto`` FP32 and the symmetric form are measured once more, ``fastest`` is asked, and what it takes must not be
+For ``auto`` FP32 and the affine form are measured once more, ``fastest`` is asked, and what it takes must not be
 slower than the other by more than TIE. OpenVINO is measured where it is installed. EDGERT_BENCH_MODELS and
 EDGERT_BENCH_ROUNDS try it quickly.
 """
@@ -60,8 +60,8 @@ def forms(name: str) -> Mapping[str, Model]:
     """The INT8 models."""
     plain = for_this_machine(Recipe("ort", correct_bias=False))
     recipes = {
+        "affine": replace(plain, activation="affine"),
         "symmetric": plain,
-        "unsigned": replace(plain, activation="unsigned"),
         "gpu": Recipe("gpu", correct_bias=False),
     }
     ready = calibrated(name)
@@ -154,7 +154,7 @@ def speeds(name: str, engine: str) -> Iterator[Figure]:
 def choice(name: str, engine: str) -> Iterator[Figure]:
     """How much slower what ``auto`` takes is than the other."""
     config = model_config(name, backend=engine)
-    models = {"fp32": calibrated(name).model, "int8": forms(name)["symmetric"]}
+    models = {"fp32": calibrated(name).model, "int8": forms(name)["affine"]}
     (picture,) = calibrated(name).feeds(1)[0].values()
     for threads in thread_counts():
         taken = dict(zip(models, times_ms(models, config, threads, picture), strict=True))
