@@ -18,8 +18,9 @@ from edgert.graph.load import load
 from edgert.graph.node import Graph
 from edgert.precision.calibration import Calibrated, calibrate_section, prepared
 from edgert.precision.half import half_model
-from edgert.precision.judge import CORRECTION_PICTURES, Bar, examiner
-from edgert.precision.mend import SCAN_PICTURES, Means, Tell, mend
+from edgert.precision.judge import CORRECTION_PICTURES, examiner
+from edgert.precision.listener import Bar, Tell
+from edgert.precision.mend import SCAN_PICTURES, Means, mend
 from edgert.precision.outcome import Outcome
 from edgert.precision.quantization import recipe_of
 from edgert.quantize.compare import sqnr

@@ -18,6 +18,7 @@ from edgert.config import EmbedTask, ModelConfig, PythonTask
 from edgert.errors import CalibrationError
 from edgert.graph.model import Model
 from edgert.precision.calibration import Calibrated
+from edgert.precision.listener import Bar
 from edgert.precision.noise import OutputNoise
 from edgert.quantize.recipe import Quantized
 from edgert.quantize.walk import Feeds
@@ -37,9 +38,6 @@ REPAIRED = {"agreement": 0.9, "cosine": 0.97}
 """And what it must reach once something has to be done: less than SOUND would be luck."""
 NOISY, QUIET = 0.3, 0.15
 """The same for the noise of outputs whose meaning is not known, largest first."""
-
-Bar = Callable[[str, int, int], object]
-"""Called with what is being counted, how many are done and how many there are."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from edgert.precision.judge import Examiner, Result
+from edgert.precision.listener import Tell
 from edgert.precision.noise import rounding_noise
 from edgert.quantize.mixed import MixedPrecision, search
 from edgert.quantize.recipe import Quantized, Quantizer
@@ -26,9 +27,6 @@ _SCAN_SHARE = 0.5
 _SPARED = 1.05
 """How much noise may grow by giving units back, to be examined at all. mAP of 128 pictures moves by half a point with
 anything: of many sets that are nearly good enough some get there by luck."""
-
-Tell = Callable[[str], object]
-"""Called with one line about what is being done."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,11 +13,12 @@ from edgert.config import ModelConfig
 from edgert.errors import BuildError, EdgertError
 from edgert.graph.model import Model
 from edgert.precision.calibration import Calibrated
-from edgert.precision.judge import CORRECTION_PICTURES, Bar, Examiner, Judge, examiner
-from edgert.precision.mend import SCAN_PICTURES, Means, Mended, Tell, mend
+from edgert.precision.judge import CORRECTION_PICTURES, Examiner, Judge, examiner
+from edgert.precision.listener import Bar, Tell
+from edgert.precision.mend import SCAN_PICTURES, Means, Mended, mend
 from edgert.precision.outcome import Outcome
 from edgert.quantize.compare import sqnr
-from edgert.quantize.recipe import Quantizer, Recipe, for_this_machine
+from edgert.quantize.recipe import Quantized, Quantizer, Recipe, for_this_machine
 from edgert.quantize.scheme import Target
 
 BUDGET_S = 600.0
@@ -88,7 +90,7 @@ def quantize_section(
         prepared=maker.model,
         table=maker.table,
         recipe=maker.recipe,
-        quantized=made.quantized,
+        quantized=_told(made.quantized) if maker.model is not calibrated.model else made.quantized,
         kept=reasons(made),
         standing=judge.standing(accuracy) if isinstance(judge, Judge) and accuracy else None,
         labelled=config.accuracy is not None,
@@ -131,6 +133,13 @@ def _evened(
 ) -> Quantizer | None:
     even = calibrated.evened(target, stop=stop)
     return None if even is None else _quantizer(config, target, even, tell)
+
+
+def _told(quantized: Quantized) -> Quantized:
+    """With what was done to the model before it was quantised."""
+    return replace(
+        quantized, notes=("channels evened out, so that those of one tensor reach equally far", *quantized.notes)
+    )
 
 
 def reasons(made: Mended) -> Mapping[str, str]:

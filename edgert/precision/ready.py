@@ -20,6 +20,7 @@ from edgert.config import ModelConfig
 from edgert.errors import CalibrationError, EdgertError
 from edgert.graph.load import load
 from edgert.graph.model import Model, to_bytes
+from edgert.precision.listener import Bar, Tell
 from edgert.quantize.prepare import is_quantised
 
 if TYPE_CHECKING:
@@ -27,11 +28,6 @@ if TYPE_CHECKING:
     from edgert.precision.outcome import Outcome
 
 log = logging.getLogger("edgert.precision")
-
-Tell = Callable[[str], object]
-"""Called with one line about what is being done."""
-Bar = Callable[[str, int, int], object]
-"""Called with what is being counted, how many are done and how many there are."""
 
 _RECIPE = 2
 """Part of the cache key: raise it when models are made in another way."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 
@@ -13,9 +15,11 @@ from edgert.backend.ort import Function
 from edgert.config import ClassifyTask, InputConfig, ModelConfig
 from edgert.errors import CalibrationError
 from edgert.graph import Model, load, to_bytes
+from edgert.graph.node import Graph
 from edgert.precision.calibration import calibrate_section
 from edgert.precision.candidate import Wanted, versions
 from edgert.precision.evaluation import evaluation_report
+from edgert.quantize import recipe
 from edgert.quantize.table import save_table
 from tests.unit.precision.network import PICTURES, SIZE, network
 
@@ -66,6 +70,23 @@ def test_ranges_of_another_model_are_refused(config: ModelConfig, ranges: Path) 
 def test_pictures_of_the_exam_are_not_learnt_from(config: ModelConfig) -> None:
     with pytest.raises(CalibrationError, match="needs pictures"):
         versions(config, Wanted(("int8",)), album(PICTURES, 1))
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_bias_correction_that_does_harm_is_seen_on_the_models_own_pictures(
+    config: ModelConfig, ranges: Path, named: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def ruin(graph: Graph, *rest: Any) -> Graph:
+        return graph.with_constants({name: -graph.constants[name] for name in ("w4", "b4")})
+
+    monkeypatch.setattr(recipe, "correct_biases", ruin)
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(PICTURES):
+        cv2.imwrite(str(folder / f"{number}.png"), album(PICTURES, 5).frame(number).planes[0])
+    wanted = Wanted(("int8",), images=str(folder) if named else "", ranges=ranges)
+    made = versions(config, wanted, album(6, 9))["int8"].quantized
+    assert made is not None and made.result.notes == ()
 
 
 def test_only_what_is_asked_for_is_made(config: ModelConfig) -> None:

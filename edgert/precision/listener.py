@@ -1,0 +1,10 @@
+"""Who is told what goes on while a model is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Tell = Callable[[str], object]
+"""Called with one line about what is being done."""
+Bar = Callable[[str, int, int], object]
+"""Called with what is being counted, how many are done and how many there are."""
