@@ -1,0 +1,131 @@
+"""One governor at work: it is shown what is, decides, has it carried out, and notes what it did.
+
+No clock and no thread: whoever looks every :data:`LOOK_S` calls :meth:`Loop.step`, a control thread in a real run, an
+event in a simulated one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from edgert.budget.governor import Action, Observation, Rules, Setting, State, decide, start
+from edgert.budget.governor.state import ActionKind
+
+LOOK_S = 0.5
+"""Between two looks: Jetson's sensors average over 0.43 s, so that looking more often sees nothing new."""
+_KEPT_EVENTS = 1000
+
+Carry = Callable[[Action], None]
+"""Carries out a ``switch`` (to the setting whose index is in the action) or a ``stop``; told of a ``warn``, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that a governor did.
+
+    Attributes:
+        at_s: since the loop began.
+        kind: ``switch``, ``warn`` or ``stop``.
+        setting: in use from then on.
+        reason: for people.
+    """
+
+    at_s: float
+    kind: ActionKind
+    setting: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Governed:
+    """What a governor did in a run.
+
+    Attributes:
+        setting: the one in use.
+        seconds: setting → how long it was in use; those that never were are left out.
+        switches, warnings: how many.
+        events: the last thousand, the oldest first.
+        notes: what else there is to say, as of a meter that vanished.
+    """
+
+    setting: str
+    seconds: dict[str, float]
+    switches: int
+    warnings: int
+    events: tuple[Event, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What a loop adds up."""
+
+    last_ns: int
+    seconds: dict[str, float] = field(default_factory=dict)
+    counts: dict[ActionKind, int] = field(default_factory=dict)
+
+
+class Loop:
+    """Keeps the budgets of one run. For one thread at a time; :meth:`told` may be called from any.
+
+    Args:
+        rules: budget, settings and patience.
+        carry: carries out what was decided; not called for ``keep``.
+        at_ns: when the run begins, on the clock of the observations.
+
+    Raises:
+        ValueError: there are no settings.
+    """
+
+    def __init__(self, rules: Rules, carry: Carry, at_ns: int) -> None:
+        self.rules, self._carry, self._began_ns = rules, carry, at_ns
+        self._state = start(rules, at_ns)
+        self._tally = _Tally(at_ns)
+        self._events: deque[Event] = deque(maxlen=_KEPT_EVENTS)
+        if self._state.index:
+            carry(Action("switch", self._state.index, "the best that is predicted to keep the budgets"))
+
+    @property
+    def state(self) -> State:
+        """The governor's memory."""
+        return self._state
+
+    @property
+    def setting(self) -> Setting:
+        """The one in use."""
+        return self.rules.settings[self._state.index]
+
+    def step(self, seen: Observation) -> Action:
+        """One look: decides, carries out, notes. Looks must come in the order of time."""
+        self._spend(seen.at_ns)
+        decision = decide(self.rules, self._state, seen)
+        self._state = decision.state
+        if decision.action.kind != "keep":
+            self._note(seen.at_ns, decision.action)
+            self._carry(decision.action)
+        return decision.action
+
+    def told(self, notes: tuple[str, ...] = ()) -> Governed:
+        """What it did so far."""
+        tally = self._tally
+        counts = tally.counts
+        return Governed(
+            self.setting.name,
+            dict(tally.seconds),
+            counts.get("switch", 0),
+            counts.get("warn", 0),
+            tuple(self._events),
+            notes,
+        )
+
+    def _spend(self, at_ns: int) -> None:
+        tally, name = self._tally, self.setting.name
+        tally.seconds[name] = tally.seconds.get(name, 0.0) + (at_ns - tally.last_ns) / 1e9
+        tally.last_ns = at_ns
+
+    def _note(self, at_ns: int, action: Action) -> None:
+        counts = self._tally.counts
+        counts[action.kind] = counts.get(action.kind, 0) + 1
+        self._events.append(Event((at_ns - self._began_ns) / 1e9, action.kind, self.setting.name, action.reason))
