@@ -7,18 +7,17 @@ the contention model says. Frames leave in the order they came in. The same inpu
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from edgert.errors import PlacementError
 from edgert.place.contention import Contention
+from edgert.place.event import Accelerators, Timeline
 from edgert.place.step import Step
 
-_ARRIVAL, _RELEASE, _END = range(3)
 _WARM_UP = 0.1  # of the simulated time, not counted
 
 
@@ -133,131 +132,54 @@ class _Line:
         return replicas[chosen]
 
 
-@dataclass(slots=True)
-class _Server:
-    """An accelerator: who waits, what runs, how quickly."""
-
-    waiting: deque[_Frame] = field(default_factory=deque)
-    frame: _Frame | None = None
-    left_ms: float = 0.0
-    since_ms: float = 0.0
-    speed: float = 1.0
-    asked: float = 0.0
-    version: int = 0
-    busy_ms: float = 0.0
-
-
 class _Simulation:
     def __init__(self, streams: Sequence[Stream], duration_ms: float, contention: Contention | None) -> None:
-        self._end_ms, self._contention = duration_ms, contention
+        self._end_ms = duration_ms
         self._lines = [_Line(stream, _room(stream), [0.0] * len(stream.replicas)) for stream in streams]
-        every = (step for stream in streams for replica in stream.replicas for step in replica.steps)
-        self._servers = {name: _Server() for name in dict.fromkeys(step.accelerator for step in every) if name}
-        self._events: list[tuple[float, int, int, int, object]] = []
-        self._count = 0
+        self._time = Timeline()
+        self._accelerators = Accelerators(self._time, contention)
 
     def run(self) -> Played:
         for line in self._lines:
             for _ in range(1 if line.stream.rate_hz else line.limit or 1):
-                self._push(line.stream.start_ms, _ARRIVAL, line)
-        while self._events and self._events[0][0] <= self._end_ms:
-            now, _, kind, version, what = heapq.heappop(self._events)
-            if kind == _ARRIVAL:
-                assert isinstance(what, _Line)
-                self._arrive(what, now)
-            elif kind == _RELEASE:
-                assert isinstance(what, _Frame)
-                self._advance(what, now)
-            else:
-                assert isinstance(what, _Server)
-                if version == what.version:
-                    self._finish(what, now)
-        return self._told()
+                self._time.at(line.stream.start_ms, partial(self._arrive, line))
+        self._time.run(self._end_ms)
+        busy = {name: used.busy_ms / self._end_ms for name, used in self._accelerators.used().items()}
+        return Played(tuple(self._flow(line) for line in self._lines), busy)
 
-    def _push(self, at_ms: float, kind: int, what: object, version: int = 0) -> None:
-        self._count += 1
-        heapq.heappush(self._events, (at_ms, self._count, kind, version, what))
-
-    def _arrive(self, line: _Line, now: float) -> None:
+    def _arrive(self, line: _Line) -> None:
         if line.stream.rate_hz:
             count = line.next_in + line.dropped + 1
-            self._push(line.stream.start_ms + 1e3 * count / line.stream.rate_hz, _ARRIVAL, line)
+            self._time.at(line.stream.start_ms + 1e3 * count / line.stream.rate_hz, partial(self._arrive, line))
         if line.limit is not None and line.inside >= line.limit:
             line.dropped += 1
             return
-        frame = _Frame(line, line.next_in, now, line.deal().steps)
+        frame = _Frame(line, line.next_in, self._time.now_ms, line.deal().steps)
         line.next_in += 1
         line.inside += 1
-        self._enter(frame, now)
+        self._enter(frame)
 
-    def _enter(self, frame: _Frame, now: float) -> None:
+    def _enter(self, frame: _Frame) -> None:
         """Gets in line for its next step, or leaves."""
         if frame.at == len(frame.steps):
-            self._leave(frame, now)
-            return
-        step = frame.steps[frame.at]
-        if step.accelerator is None:
-            self._push(now + step.time_ms, _RELEASE, frame)
-            return
-        server = self._servers[step.accelerator]
-        server.waiting.append(frame)
-        if server.frame is None:
-            self._start(server, now)
-
-    def _advance(self, frame: _Frame, now: float) -> None:
-        frame.at += 1
-        self._enter(frame, now)
-
-    def _start(self, server: _Server, now: float) -> None:
-        frame = server.waiting.popleft()
-        step = frame.steps[frame.at]
-        server.frame, server.left_ms, server.since_ms, server.speed = frame, step.time_ms, now, 1.0
-        server.asked = 1e3 * step.traffic_bytes / step.time_ms
-        self._pace(now, server)
-
-    def _finish(self, server: _Server, now: float) -> None:
-        frame = server.frame
-        assert frame is not None
-        server.busy_ms += now - server.since_ms
-        server.frame, server.asked = None, 0.0
-        server.version += 1
-        if server.waiting:
-            self._start(server, now)
+            self._leave(frame)
         else:
-            self._pace(now, None)
-        self._advance(frame, now)
+            self._accelerators.run(frame.steps[frame.at], partial(self._advance, frame))
 
-    def _pace(self, now: float, started: _Server | None) -> None:
-        """New speeds, and so new ends, for all that runs."""
-        total = sum(server.asked for server in self._servers.values()) if self._contention else 0.0
-        for server in self._servers.values() if self._contention else (started,):
-            if server is None or server.frame is None:
-                continue
-            speed = 1 / self._contention.slowdown(server.asked, total - server.asked) if self._contention else 1.0
-            if speed != server.speed or server is started:
-                server.left_ms -= (now - server.since_ms) * server.speed
-                server.busy_ms += now - server.since_ms
-                server.since_ms, server.speed = now, speed
-                server.version += 1
-                self._push(now + max(server.left_ms, 0.0) / speed, _END, server, server.version)
+    def _advance(self, frame: _Frame) -> None:
+        frame.at += 1
+        self._enter(frame)
 
-    def _leave(self, frame: _Frame, now: float) -> None:
+    def _leave(self, frame: _Frame) -> None:
         """In order: behind all that came in earlier."""
-        line = frame.line
+        line, now = frame.line, self._time.now_ms
         line.done[frame.index] = frame.arrived_ms
         while line.next_out in line.done:
             line.left.append((now, now - line.done.pop(line.next_out)))
             line.next_out += 1
             line.inside -= 1
             if line.stream.rate_hz is None:
-                self._push(now, _ARRIVAL, line)
-
-    def _told(self) -> Played:
-        for server in self._servers.values():
-            if server.frame is not None:
-                server.busy_ms += self._end_ms - server.since_ms
-        busy = {name: server.busy_ms / self._end_ms for name, server in self._servers.items()}
-        return Played(tuple(self._flow(line) for line in self._lines), busy)
+                self._time.at(now, partial(self._arrive, line))
 
     def _flow(self, line: _Line) -> Flow:
         start = _WARM_UP * self._end_ms

@@ -1,0 +1,146 @@
+"""Simulated time: what happens when, and steps that wait for an accelerator and slow one another down."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from edgert.place.contention import Contention
+from edgert.place.step import Step
+
+Then = Callable[[], object]
+"""What happens next."""
+
+
+class Timeline:
+    """Events in order of time; those of one moment in the order in which they were noted. Milliseconds."""
+
+    __slots__ = ("_count", "_events", "now_ms")
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self._events: list[tuple[float, int, Then]] = []
+        self._count = 0
+
+    def at(self, at_ms: float, then: Then) -> None:
+        """Notes an event; not before the present."""
+        self._count += 1
+        heapq.heappush(self._events, (at_ms, self._count, then))
+
+    def run(self, until_ms: float) -> None:
+        """Lets everything happen up to then, and what follows from it up to then."""
+        events = self._events
+        while events and events[0][0] <= until_ms:
+            self.now_ms, _, then = heapq.heappop(events)
+            then()
+        self.now_ms = until_ms
+
+
+@dataclass(slots=True)
+class Used:
+    """What an accelerator did so far.
+
+    Attributes:
+        busy_ms: how long it ran.
+        worked_ms: how long that would have taken alone on the board.
+        traffic_bytes: to and from DRAM.
+    """
+
+    busy_ms: float = 0.0
+    worked_ms: float = 0.0
+    traffic_bytes: float = 0.0
+
+
+@dataclass(slots=True)
+class _Server:
+    """An accelerator: who waits, what runs, how quickly."""
+
+    waiting: deque[tuple[Step, Then]] = field(default_factory=deque)
+    step: Step | None = None
+    then: Then | None = None
+    left_ms: float = 0.0
+    since_ms: float = 0.0
+    speed: float = 1.0
+    asked: float = 0.0
+    version: int = 0
+    used: Used = field(default_factory=Used)
+
+    def catch_up(self, now_ms: float) -> None:
+        """Counts what was done since the last look."""
+        if self.step is None:
+            return
+        passed_ms = now_ms - self.since_ms
+        worked_ms = passed_ms * self.speed
+        self.left_ms -= worked_ms
+        self.since_ms = now_ms
+        self.used.busy_ms += passed_ms
+        self.used.worked_ms += worked_ms
+        self.used.traffic_bytes += worked_ms * self.asked / 1e3
+
+
+class Accelerators:
+    """Each runs one step at a time, first come first served, and is never interrupted; all share the memory.
+
+    Args:
+        contention: how those that run at once slow one another down; None: not at all.
+    """
+
+    def __init__(self, timeline: Timeline, contention: Contention | None) -> None:
+        self._timeline, self._contention = timeline, contention
+        self._servers: dict[str, _Server] = {}
+
+    def run(self, step: Step, then: Then) -> None:
+        """Gets in line; ``then`` follows when the step is done. A step without an accelerator only takes time."""
+        if step.accelerator is None:
+            self._timeline.at(self._timeline.now_ms + step.time_ms, then)
+            return
+        server = self._servers.get(step.accelerator)
+        if server is None:
+            server = self._servers[step.accelerator] = _Server()
+        server.waiting.append((step, then))
+        if server.step is None:
+            self._start(server)
+
+    def used(self) -> dict[str, Used]:
+        """Accelerator → what it did up to now."""
+        for server in self._servers.values():
+            server.catch_up(self._timeline.now_ms)
+        return {name: server.used for name, server in self._servers.items()}
+
+    def _start(self, server: _Server) -> None:
+        step, server.then = server.waiting.popleft()
+        server.step, server.left_ms, server.since_ms, server.speed = step, step.time_ms, self._timeline.now_ms, 1.0
+        server.asked = 1e3 * step.traffic_bytes / step.time_ms
+        self._pace(server)
+
+    def _finish(self, server: _Server, version: int) -> None:
+        if version != server.version:
+            return  # its pace changed since
+        then = server.then
+        assert then is not None
+        server.catch_up(self._timeline.now_ms)
+        server.step, server.asked = None, 0.0
+        server.version += 1
+        if server.waiting:
+            self._start(server)
+        else:
+            self._pace(None)
+        then()
+
+    def _pace(self, started: _Server | None) -> None:
+        """New speeds, and so new ends, for all that runs."""
+        now = self._timeline.now_ms
+        total = sum(server.asked for server in self._servers.values()) if self._contention else 0.0
+        for server in self._servers.values() if self._contention else (started,):
+            if server is None or server.step is None:
+                continue
+            speed = 1 / self._contention.slowdown(server.asked, total - server.asked) if self._contention else 1.0
+            if speed != server.speed or server is started:
+                server.catch_up(now)
+                server.speed = speed
+                server.version += 1
+                end_ms = now + max(server.left_ms, 0.0) / speed
+                self._timeline.at(end_ms, partial(self._finish, server, server.version))
