@@ -18,7 +18,8 @@ Anything else that escapes edgert is a bug in edgert.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 EXIT_OK = 0
 EXIT_ERROR = 1
@@ -53,6 +54,11 @@ class EdgertError(Exception):
         """This error with its place filled in, unless it already knows a closer one."""
         self.where = self.where or where
         return self
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data, for another process; :func:`error_of` reads it."""
+        told = {"what": self.what, "why": self.why, "where": self.where, "fix": self.fix}
+        return {"class": type(self).__name__, **told, "others": [one.to_json() for one in self.others]}
 
 
 class ConfigError(EdgertError):
@@ -89,6 +95,19 @@ class DeviceError(EdgertError):
 
 class StageError(EdgertError):
     """A stage of a running pipeline failed."""
+
+
+def error_of(plain: Mapping[str, Any]) -> EdgertError:
+    """An error that another process told as plain data, in its class; a class unknown here becomes EdgertError."""
+    kind = {one.__name__: one for one in _kinds(EdgertError)}.get(plain["class"], EdgertError)
+    told = {name: plain[name] for name in ("why", "where", "fix")}
+    return kind(plain["what"], **told, others=[error_of(one) for one in plain["others"]])
+
+
+def _kinds(kind: type[EdgertError]) -> Iterator[type[EdgertError]]:
+    yield kind
+    for one in kind.__subclasses__():
+        yield from _kinds(one)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

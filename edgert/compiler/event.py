@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 State = Literal["started", "progress", "done", "cached", "damaged", "skipped", "note", "failed"]
 
@@ -39,6 +39,14 @@ class Event:
         if self.state == "progress":
             told |= {"done": self.done, "total": self.total}
         return {**told, "detail": self.detail} if self.detail else told
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Event | None:
+        """What :meth:`to_json` made, of another process; None for data that is no event."""
+        if not isinstance(plain.get("step"), str) or plain.get("state") not in get_args(State):
+            return None
+        known = {name: plain[name] for name in ("state", "seconds", "detail", "done", "total") if name in plain}
+        return cls(plain["step"], str(plain.get("model", "")), **known)
 
 
 Tell = Callable[[Event], object]

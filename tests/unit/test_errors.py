@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import copy
+import json
 
 import pytest
 
 from edgert import errors
-from edgert.errors import ConfigError, EdgertError, nearest
+from edgert.errors import BuildError, ConfigError, EdgertError, error_of, nearest
 
 
 def test_the_message_has_all_that_is_known_in_the_promised_order() -> None:
@@ -33,6 +34,18 @@ def test_a_place_is_filled_in_once_and_the_closest_stays() -> None:
 def test_an_error_survives_copying(twin: object) -> None:
     error = ConfigError("one", why="because", others=[ConfigError("two")])
     assert str(twin(error)) == str(error)  # type: ignore[operator]
+
+
+def test_an_error_survives_being_told_to_another_process() -> None:
+    error = BuildError("one", why="because", where="b.yaml:1", fix="mend it", others=[ConfigError("two")])
+    again = error_of(json.loads(json.dumps(error.to_json())))
+    assert type(again) is BuildError and type(again.others[0]) is ConfigError
+    assert str(again) == str(error)
+
+
+def test_an_error_of_a_class_that_is_not_known_here_is_still_one_of_ours() -> None:
+    again = error_of({**EdgertError("one").to_json(), "class": "SystemExit"})
+    assert type(again) is EdgertError and again.what == "one"
 
 
 def test_every_error_of_the_tree_is_one_of_ours_and_stands_in_the_drawing() -> None:

@@ -8,14 +8,12 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, get_args
 
-from edgert import errors
-from edgert.backend.trt.failure import CompileError
 from edgert.backend.trt.log import Kind, LogRecord
 from edgert.backend.trt.mapping import Layer
 from edgert.backend.trt.pool import Pools
 from edgert.backend.trt.request import BuildRequest, Format, Span
 from edgert.backend.trt.result import BuildResult
-from edgert.errors import BuildError, EdgertError
+from edgert.errors import BuildError, EdgertError, error_of
 
 _REQUEST, _RESULT, _ERROR = "request.json", "result.json", "error.json"
 _BYTES = {"model": "model.onnx", "timing_cache": "timing.in"}
@@ -81,13 +79,13 @@ def read_result(folder: Path) -> BuildResult | None:
 
 def write_error(error: EdgertError, folder: Path) -> None:
     """Writes an error that edgert explains."""
-    _write(folder / _ERROR, json.dumps(_error_record(error)).encode())
+    _write(folder / _ERROR, json.dumps(error.to_json()).encode())
 
 
 def read_error(folder: Path) -> EdgertError | None:
     """Reads it as an error of the same class; None where there is none."""
     path = folder / _ERROR
-    return _error(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+    return error_of(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
 
 def record_of(plain: Mapping[str, str]) -> LogRecord:
@@ -115,15 +113,3 @@ def _span(plain: Mapping[str, list[int]]) -> Span:
 
 def _layer(plain: Mapping[str, Any]) -> Layer:
     return Layer(**{**plain, "inputs": tuple(plain["inputs"]), "outputs": tuple(plain["outputs"])})
-
-
-def _error_record(error: EdgertError) -> dict[str, Any]:
-    told = {name: getattr(error, name) for name in ("what", "why", "where", "fix")}
-    return {"class": type(error).__name__, **told, "others": [_error_record(one) for one in error.others]}
-
-
-def _error(plain: Mapping[str, Any]) -> EdgertError:
-    kind = CompileError if plain["class"] == CompileError.__name__ else getattr(errors, plain["class"], BuildError)
-    others = [_error(one) for one in plain["others"]]
-    made = kind(plain["what"], why=plain["why"], where=plain["where"], fix=plain["fix"], others=others)
-    return made if isinstance(made, EdgertError) else BuildError(plain["what"], why=plain["why"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -129,6 +130,13 @@ def test_events_as_lines_leave_out_what_does_not_apply() -> None:
     assert Event("load", "parts", "started").to_json() == {"step": "load", "model": "parts", "state": "started"}
     assert Event("load", "parts", "done", 0.12345, "fine").to_json()["seconds"] == 0.1235
     assert Event("calibrate", "parts", "progress", done=3, total=9).to_json()["total"] == 9
+
+
+def test_events_are_read_from_what_another_process_told() -> None:
+    told = [Event("load", "parts", "done", 0.25, "fine"), Event("calibrate", "", "progress", done=3, total=9)]
+    assert [Event.from_json(json.loads(json.dumps(event.to_json()))) for event in told] == told
+    assert Event.from_json({"bundle": "a.edgert"}) is None
+    assert Event.from_json({"step": "load", "state": "unheard of"}) is None
 
 
 def test_models_go_side_by_side_and_the_first_error_wins() -> None:
