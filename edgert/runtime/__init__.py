@@ -2,6 +2,7 @@
 
 from edgert.runtime.channel import Channel, ChannelStats, Inlet
 from edgert.runtime.frame import Color, Frame, PixelFormat
+from edgert.runtime.gate import Gate
 from edgert.runtime.metric import LatencyHistogram, Percentiles
 from edgert.runtime.record import (
     Classification,
@@ -27,6 +28,7 @@ __all__ = [
     "Detections",
     "Embedding",
     "Frame",
+    "Gate",
     "Inlet",
     "Keypoints",
     "LatencyHistogram",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 _BUCKETS_PER_OCTAVE = 64  # neighbouring buckets differ by 2^(1/64), so a percentile is right to 1.1 %
 _OCTAVES = 44  # 1 ns to 4.8 hours
@@ -34,13 +37,42 @@ class LatencyHistogram:
 
     def percentiles(self, *others: LatencyHistogram) -> Percentiles:
         """Of this and other histograms together; zeros when empty."""
-        counts = np.sum([self._buckets, *(other._buckets for other in others)], axis=0)
-        total = int(counts.sum())
-        if not total:
-            return Percentiles(0.0, 0.0, 0.0, 0)
-        at = np.searchsorted(np.cumsum(counts), np.ceil(np.array([0.50, 0.95, 0.99]) * total))
-        p50, p95, p99 = (2.0 ** ((at + 0.5) / _BUCKETS_PER_OCTAVE) / 1e6).tolist()
-        return Percentiles(p50, p95, p99, total)
+        return _percentiles(np.sum([self._buckets, *(other._buckets for other in others)], axis=0))
+
+    def counts(self) -> npt.NDArray[np.int64]:
+        """The buckets as they are now, a copy."""
+        return np.array(self._buckets, np.int64)
+
+
+class RecentLatency:
+    """Percentiles of what several histograms counted lately. For one thread at a time.
+
+    Args:
+        looks: how many calls back "lately" goes.
+    """
+
+    def __init__(self, histograms: Iterable[LatencyHistogram], looks: int) -> None:
+        self._histograms = tuple(histograms)
+        self._before = deque([self._now()], maxlen=looks)
+
+    def percentiles(self) -> Percentiles:
+        """Since ``looks`` calls ago; zeros when nothing came."""
+        now, then = self._now(), self._before[0]
+        self._before.append(now)
+        return _percentiles(now - then)
+
+    def _now(self) -> npt.NDArray[np.int64]:
+        counts = [histogram.counts() for histogram in self._histograms]
+        return np.sum(counts, axis=0) if counts else LatencyHistogram().counts()
+
+
+def _percentiles(counts: npt.NDArray[np.int64]) -> Percentiles:
+    total = int(counts.sum())
+    if not total:
+        return Percentiles(0.0, 0.0, 0.0, 0)
+    at = np.searchsorted(np.cumsum(counts), np.ceil(np.array([0.50, 0.95, 0.99]) * total))
+    p50, p95, p99 = (2.0 ** ((at + 0.5) / _BUCKETS_PER_OCTAVE) / 1e6).tolist()
+    return Percentiles(p50, p95, p99, total)
 
 
 class StageMeter:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from edgert.clock import Clock
 from edgert.errors import EdgertError, StageError
 from edgert.runtime.channel import Channel, Inlet
+from edgert.runtime.gate import Gate
 from edgert.runtime.join import Join
 from edgert.runtime.metric import StageMeter
 from edgert.runtime.record import Result
@@ -29,6 +30,7 @@ class Node:
         deal: which one of the outlets a result goes to, by number; None: to all.
         joins: whether several edges that carry one stream bring parts of the same frames, to be joined; otherwise
             each brings frames of its own.
+        gate: of a source that a governor may turn down; None: all its frames go on.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Node:
     meter: StageMeter = field(default_factory=StageMeter)
     deal: Callable[[Result], int] | None = None
     joins: bool = True
+    gate: Gate | None = None
 
     def under_way(self) -> int:
         """The most results of one stream that can be between its source and this node, by the slowest way."""
@@ -93,6 +96,10 @@ class Worker(threading.Thread):
         assert isinstance(source, Source)
         started = now()
         for frame in source.frames(self._stop_event):
+            if node.gate is not None and not node.gate.passes(self._stop_event):
+                frame.lease.release()
+                del frame
+                continue
             made = now()
             if source.live:  # waiting for the camera, mostly; its own work cannot be told apart
                 meter.wait_in_ns += made - started

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgert.runtime import LatencyHistogram
+from edgert.runtime.metric import RecentLatency
 
 
 def filled(durations_ns: list[int]) -> LatencyHistogram:
@@ -38,3 +39,14 @@ def test_several_histograms_count_together() -> None:
 @pytest.mark.parametrize("duration", [-5, 0, 1, 2**63])
 def test_the_ends_of_the_scale_are_counted_too(duration: int) -> None:
     assert filled([duration]).percentiles().count == 1
+
+
+def test_recent_latency_forgets_what_is_long_past() -> None:
+    histogram = LatencyHistogram()
+    recent = RecentLatency([histogram], looks=2)
+    histogram.add(50_000_000)
+    assert recent.percentiles().p99 == pytest.approx(50, rel=0.011)
+    histogram.add(10_000_000)
+    assert (recent.percentiles().count, recent.percentiles().count, recent.percentiles().count) == (2, 1, 0)
+    histogram.add(10_000_000)
+    assert recent.percentiles().p99 == pytest.approx(10, rel=0.011)
