@@ -123,24 +123,29 @@ class Accelerators:
         assert then is not None
         server.catch_up(self._timeline.now_ms)
         server.step, server.asked = None, 0.0
-        server.version += 1
         if server.waiting:
             self._start(server)
-        else:
+        elif self._contention is not None:
             self._pace(None)
         then()
 
     def _pace(self, started: _Server | None) -> None:
         """New speeds, and so new ends, for all that runs."""
-        now = self._timeline.now_ms
-        total = sum(server.asked for server in self._servers.values()) if self._contention else 0.0
-        for server in self._servers.values() if self._contention else (started,):
-            if server is None or server.step is None:
+        if self._contention is None:
+            if started is not None:
+                self._end(started)
+            return
+        total = sum(server.asked for server in self._servers.values())
+        for server in self._servers.values():
+            if server.step is None:
                 continue
-            speed = 1 / self._contention.slowdown(server.asked, total - server.asked) if self._contention else 1.0
+            speed = 1 / self._contention.slowdown(server.asked, total - server.asked)
             if speed != server.speed or server is started:
-                server.catch_up(now)
+                server.catch_up(self._timeline.now_ms)
                 server.speed = speed
-                server.version += 1
-                end_ms = now + max(server.left_ms, 0.0) / speed
-                self._timeline.at(end_ms, partial(self._finish, server, server.version))
+                self._end(server)
+
+    def _end(self, server: _Server) -> None:
+        server.version += 1
+        end_ms = self._timeline.now_ms + max(server.left_ms, 0.0) / server.speed
+        self._timeline.at(end_ms, partial(self._finish, server, server.version))

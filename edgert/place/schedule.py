@@ -15,7 +15,7 @@ import numpy as np
 
 from edgert.errors import PlacementError
 from edgert.place.contention import Contention
-from edgert.place.event import Accelerators, Timeline
+from edgert.place.event import Accelerators, Then, Timeline
 from edgert.place.step import Step
 
 _WARM_UP = 0.1  # of the simulated time, not counted
@@ -104,6 +104,7 @@ class _Frame:
     arrived_ms: float
     steps: tuple[Step, ...]
     at: int = 0
+    then: Then = lambda: None
 
 
 @dataclass(slots=True)
@@ -157,18 +158,17 @@ class _Simulation:
         frame = _Frame(line, line.next_in, self._time.now_ms, line.deal().steps)
         line.next_in += 1
         line.inside += 1
-        self._enter(frame)
+        frame.then = partial(self._advance, frame)
+        frame.then()
 
-    def _enter(self, frame: _Frame) -> None:
+    def _advance(self, frame: _Frame) -> None:
         """Gets in line for its next step, or leaves."""
         if frame.at == len(frame.steps):
             self._leave(frame)
-        else:
-            self._accelerators.run(frame.steps[frame.at], partial(self._advance, frame))
-
-    def _advance(self, frame: _Frame) -> None:
+            return
+        step = frame.steps[frame.at]
         frame.at += 1
-        self._enter(frame)
+        self._accelerators.run(step, frame.then)
 
     def _leave(self, frame: _Frame) -> None:
         """In order: behind all that came in earlier."""
