@@ -44,7 +44,7 @@ _MAJOR = {"32": "4", "34": "5", "35": "5", "36": "6", "38": "7", "39": "7"}
 def l4t_version(root: Path = Path("/")) -> str:
     """``"36.4.3"``, from ``/etc/nv_tegra_release`` or the package that brings it; empty where there is neither."""
     match = _RELEASE.search(read_text(root / "etc/nv_tegra_release"))
-    return ".".join(match.groups()) if match else _from_dpkg(root / "var/lib/dpkg/status")
+    return ".".join(match.groups()) if match else package_version("nvidia-l4t-core", root).partition("-")[0]
 
 
 def jetpack_of(l4t: str) -> str:
@@ -54,19 +54,20 @@ def jetpack_of(l4t: str) -> str:
     return exact or (f"{family}.x" if family else "")
 
 
-def _from_dpkg(status: Path) -> str:
+def package_version(package: str, root: Path = Path("/")) -> str:
+    """``"36.4.7-20250918154033"`` of an installed Debian package; empty where it is not installed, or none ever was."""
     try:
-        with status.open(encoding="utf-8", errors="replace") as lines:
-            return _version_of("nvidia-l4t-core", lines)
+        with (root / "var/lib/dpkg/status").open(encoding="utf-8", errors="replace") as lines:
+            return _version_of(package, lines)
     except OSError:
         return ""
 
 
 def _version_of(package: str, lines: Iterator[str]) -> str:
-    """The version in a package's paragraph of dpkg's status file, ``36.4.7-20250918154033`` → ``36.4.7``."""
+    """The version in a package's paragraph of dpkg's status file."""
     for line in lines:
         if line.rstrip() == f"Package: {package}":
             paragraph = takewhile(str.strip, lines)
             versions = (entry.split()[1] for entry in paragraph if entry.startswith("Version: "))
-            return next(versions, "").partition("-")[0]
+            return next(versions, "")
     return ""

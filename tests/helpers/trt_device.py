@@ -44,6 +44,15 @@ class FakeDevice:
     def __init__(self) -> None:
         self.blocks: dict[int, FakeBlock] = {}
         self.events: list[str] = []
+        self.depth = 0
+        """Blocks ``with device:`` that are open."""
+
+    def __enter__(self) -> FakeDevice:
+        self.depth += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
 
     def stream(self) -> Stream:
         return FakeStream(self)

@@ -100,6 +100,12 @@ class Gpu:
     def __init__(self) -> None:
         self._cuda = Cudart()
 
+    def __enter__(self) -> Gpu:
+        return self  # the CUDA runtime makes the primary context current by itself
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing was changed."""
+
     def stream(self) -> Stream:
         return GpuStream(self._cuda)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
@@ -52,7 +53,17 @@ class Block(Protocol):
 
 
 class Device(Protocol):
-    """A GPU that a context was made on. Raises DeviceError where it fails."""
+    """A GPU that a context was made on, current in a thread inside ``with device:``. Raises DeviceError."""
+
+    def __enter__(self) -> object:
+        """Makes the context current in this thread."""
+        ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leaves the thread's contexts as they were."""
+        ...
 
     def stream(self) -> Stream:
         """A new stream."""

@@ -148,17 +148,18 @@ class TrtEngine:
                 where=self.title,
                 fix="run it without a graph",
             )
-        return TrtSession(
-            self._library.trt,
-            self._engine,
-            self._context(),
-            self._device,
-            index=self.profiles.index(name),
-            shapes=self._profiles[name],
-            dynamic=self.dynamic_batch,
-            graph=graph,
-            title=self.title,
-        )
+        with self._device:
+            return TrtSession(
+                self._library.trt,
+                self._engine,
+                self._context(),
+                self._device,
+                index=self.profiles.index(name),
+                shapes=self._profiles[name],
+                dynamic=self.dynamic_batch,
+                graph=graph,
+                title=self.title,
+            )
 
     def kernels(self) -> bytes:
         """Kernels compiled so far, to be given to :func:`open_engine` next time; empty but for TensorRT-RTX."""
@@ -166,9 +167,10 @@ class TrtEngine:
 
     def close(self) -> None:
         """Gives the engine back; the runtime after it, which must outlive it."""
-        self._kernels = None
-        self._engine = None
-        self._runtime = None
+        with self._device:
+            self._kernels = None
+            self._engine = None
+            self._runtime = None
 
     def _context(self) -> IExecutionContext:
         if self._library.kind != "rtx":

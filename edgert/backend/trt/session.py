@@ -94,6 +94,10 @@ class TrtSession:
         count = self.rows if rows is None or not self._dynamic else rows
         if not 1 <= count <= self.rows:
             raise ModelError(f"cannot run {count} rows", why=f"this session has {self.rows}", where=self._title)
+        with self._device:
+            return self._run(count)
+
+    def _run(self, count: int) -> Sequence[Array]:
         if count != self._count:
             self._resize(count)
         for one in self._inputs:
@@ -109,10 +113,11 @@ class TrtSession:
 
     def close(self) -> None:
         """Gives the memory back; the context first, which reads it."""
-        self._launch = None
-        self._context = None
-        for one in self._bound:
-            one.block.release()
+        with self._device:
+            self._launch = None
+            self._context = None
+            for one in self._bound:
+                one.block.release()
 
     def _enqueue(self) -> None:
         """The first run after a change of shapes goes out by itself: TensorRT allocates in it, which a graph cannot."""

@@ -8,10 +8,11 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, get_args
 
+from edgert.backend.base import Span
 from edgert.backend.trt.log import Kind, LogRecord
 from edgert.backend.trt.mapping import Layer
 from edgert.backend.trt.pool import Pools
-from edgert.backend.trt.request import BuildRequest, Format, Span
+from edgert.backend.trt.request import BuildRequest, Format
 from edgert.backend.trt.result import BuildResult
 from edgert.errors import BuildError, EdgertError, error_of
 
@@ -51,15 +52,29 @@ def write_result(result: BuildResult, folder: Path) -> None:
     """Writes a result; its JSON last, so that a folder that has it has all. Raises BuildError."""
     for name, file in _MADE.items():
         _write(folder / file, getattr(result, name))
-    plain = {
+    _write(folder / _RESULT, json.dumps(plain_result(result)).encode())
+
+
+def plain_result(result: BuildResult) -> dict[str, Any]:
+    """A result as plain data, without its plan and timing cache."""
+    return {
         "log": [asdict(record) for record in result.log],
         "layers": [asdict(layer) for layer in result.layers],
-        "refused": result.refused,
+        "refused": list(result.refused),
         "inspector": result.inspector,
         "library": result.library,
         "seconds": result.seconds,
     }
-    _write(folder / _RESULT, json.dumps(plain).encode())
+
+
+def result_of(plain: Mapping[str, Any], plan: bytes, timing_cache: bytes = b"") -> BuildResult:
+    """The result that :func:`plain_result` told. Raises BuildError for a log of another edgert."""
+    made = {
+        "log": tuple(map(record_of, plain["log"])),
+        "layers": tuple(_layer(layer) for layer in plain["layers"]),
+        "refused": tuple(plain["refused"]),
+    }
+    return BuildResult(**{**plain, **made, "plan": plan, "timing_cache": timing_cache})
 
 
 def read_result(folder: Path) -> BuildResult | None:
@@ -67,14 +82,8 @@ def read_result(folder: Path) -> BuildResult | None:
     path = folder / _RESULT
     if not path.exists():
         return None
-    plain = json.loads(path.read_text(encoding="utf-8"))
     given = {name: (folder / file).read_bytes() for name, file in _MADE.items()}
-    made = {
-        "log": tuple(map(record_of, plain["log"])),
-        "layers": tuple(_layer(layer) for layer in plain["layers"]),
-        "refused": tuple(plain["refused"]),
-    }
-    return BuildResult(**{**plain, **given, **made})
+    return result_of(json.loads(path.read_text(encoding="utf-8")), **given)
 
 
 def write_error(error: EdgertError, folder: Path) -> None:

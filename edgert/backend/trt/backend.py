@@ -1,0 +1,176 @@
+"""TensorRT as a backend: compiled once per machine and what is asked for, kept, and run with host memory."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import cast
+
+from edgert.backend.base import DEFAULT_PROFILE, EngineOptions, Shapes, Store
+from edgert.backend.trt.build import build
+from edgert.backend.trt.device import Device
+from edgert.backend.trt.engine import TrtEngine, open_engine
+from edgert.backend.trt.library import Library, Wanted, load
+from edgert.backend.trt.made import Made, made_of, read_made
+from edgert.backend.trt.memo import keep, last_facts, timing_cache
+from edgert.backend.trt.origin import Facts, changes, key_of, machine_facts, request_facts
+from edgert.backend.trt.request import BuildRequest
+from edgert.backend.trt.result import BuildResult, Progress
+from edgert.backend.trt.retry import build_retrying
+from edgert.backend.trt.static import static_request
+from edgert.board import Machine, detect
+from edgert.board.cuda import cuda_driver
+from edgert.errors import ArtifactError
+from edgert.graph.model import Model
+
+log = logging.getLogger("edgert.backend")
+Once = Callable[..., BuildResult]
+"""Builds one request, as :func:`~edgert.backend.trt.build.build` does."""
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Who is told what happens while engines are compiled.
+
+    Attributes:
+        tell: gets a line: why an engine is compiled again, why it is tried otherwise.
+        step: gets the name of what is compiled, and how far the outermost phase of the compiler is.
+        stop: ends a compilation when set.
+    """
+
+    tell: Callable[[str], object] = log.warning
+    step: Callable[[str, int, int], object] = lambda name, done, total: None
+    stop: threading.Event = field(default_factory=threading.Event)
+
+
+class TrtBackend:
+    """See :class:`~edgert.backend.base.Backend`. One object for all engines of a pipeline: it counts DLA programs.
+
+    Args:
+        machine, root: this one by default.
+        library: the TensorRT of this machine by default.
+        device: opens the GPU, once, when the first engine is; PyCUDA's by default.
+        once: builds one engine, in a process of its own by default.
+        listener: who is told.
+    """
+
+    name = "tensorrt"
+
+    def __init__(
+        self,
+        *,
+        machine: Machine | None = None,
+        root: Path = Path("/"),
+        library: Library | None = None,
+        device: Callable[[], Device] | None = None,
+        once: Once | None = None,
+        listener: Listener | None = None,
+    ) -> None:
+        self._given_machine, self._root, self._given_library = machine, root, library
+        self._open_device, self._once = device or _open_gpu, once or build
+        self.listener = listener or Listener()
+        self._resident: Counter[int] = Counter()
+
+    @cached_property
+    def library(self) -> Library:
+        """Raises DeviceError where TensorRT is not installed; tells how to get it on this machine."""
+        return self._given_library or load()
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What of this machine engines depend on."""
+        machine = self._given_machine or detect(self._root)
+        return machine_facts(self.library, machine, cuda_driver(), self._root)
+
+    @cached_property
+    def _device(self) -> Device:
+        return self._open_device()
+
+    def compile(self, model: Model, options: EngineOptions) -> TrtEngine:
+        """See :class:`~edgert.backend.base.Backend`. Precision is that of the model: float32, float16, or Q/DQ.
+
+        Raises:
+            BuildError: TensorRT refuses the model, or its compiler fails; nodes are named where it tells.
+            ModelError: a profile does not fit the model's inputs, or an output's size depends on the data.
+            DeviceError: TensorRT, PyCUDA or the GPU is missing; each with how to get it.
+        """
+        request = static_request(model, options)
+        return self.open(self.made(request, options.store), options.profiles)
+
+    def made(self, request: BuildRequest, store: Store | None = None) -> Made:
+        """The engine of a request: from the store, else compiled, and kept there.
+
+        Before it is compiled again the listener is told what changed since the last time.
+
+        Raises:
+            BuildError, DeviceError: as :meth:`compile`.
+        """
+        facts = {**self.facts, **request_facts(request)}
+        kept = self._kept(request, facts, store)
+        if kept is not None:
+            return kept
+        before = last_facts(store, request.title)
+        if before is not None and before != facts:
+            self.listener.tell(f"{request.title} is compiled again: {', '.join(changes(before, facts))}")
+        asked = replace(request, timing_cache=timing_cache(store, self.facts))
+        built = build_retrying(asked, self._build, lambda attempt: self.listener.tell(f"again: {attempt.reason}"))
+        made = made_of(built, facts)
+        if store is not None:
+            keep(store, made, self.facts)
+        return made
+
+    def open(self, made: Made, profiles: Mapping[str, Shapes] | None = None) -> TrtEngine:
+        """Opens an engine for running.
+
+        Raises:
+            DeviceError: there is no GPU or PyCUDA; or the DLA core is missing, or has too many programs.
+            ModelError: an output's size depends on the data.
+        """
+        core, loadables = made.request.dla_core, made.engine_facts.loadables
+        with self._device:
+            engine = open_engine(
+                made.result.plan,
+                self.library,
+                self._device,
+                profiles=profiles or {DEFAULT_PROFILE: {}},
+                dla_core=core,
+                loadables=loadables,
+                resident=self._resident[core] if core is not None else 0,
+                title=made.request.title,
+            )
+        if core is not None:
+            self._resident[core] += loadables
+        told = {"cached": made.cached, "compile_s": made.result.seconds, "attempts": list(made.attempts)}
+        engine.info = {**engine.info, **told}
+        return engine
+
+    def _kept(self, request: BuildRequest, facts: Facts, store: Store | None) -> Made | None:
+        path = store.get(key_of(facts)) if store is not None else None
+        if path is None:
+            return None
+        try:
+            return read_made(path.read_bytes(), request, str(path))
+        except (ArtifactError, OSError) as error:
+            self.listener.tell(f"{request.title} is compiled again: the kept engine cannot be read ({error})")
+            return None
+
+    def _build(self, request: BuildRequest) -> BuildResult:
+        listener = self.listener
+
+        def step(progress: Progress) -> None:
+            if not progress.parent:
+                listener.step(request.title, progress.step, progress.steps)
+
+        wanted: Wanted = "tensorrt_rtx" if self.library.kind == "rtx" else "tensorrt"
+        return self._once(request, wanted=wanted, progress=step, cancel=listener.stop)
+
+
+def _open_gpu() -> Device:
+    from edgert.memory.cuda import open_device
+
+    return cast(Device, open_device())  # its blocks take its own streams only, which are the ones they get
