@@ -69,7 +69,7 @@ def _session(model: Model, static: Shapes, options: EngineOptions) -> tuple[Any,
     if cached is not None:
         settings.graph_optimization_level = ort().GraphOptimizationLevel.ORT_DISABLE_ALL
         return open_session(str(cached), settings, model), True
-    ready = _prepared(model, static, settings)
+    ready = prepared(model, static, settings)
     if options.store is None:
         return open_session(to_bytes(ready), settings, model), False
     with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
@@ -80,7 +80,7 @@ def _session(model: Model, static: Shapes, options: EngineOptions) -> tuple[Any,
     return session, False
 
 
-def _prepared(model: Model, static: Shapes, settings: Any) -> Model:
+def prepared(model: Model, static: Shapes, settings: Any) -> Model:
     """The model with a profile's shapes fixed and cleaned; a batch of several rows stays open, for runs of fewer."""
     open_batch = {
         spec.shape[0]

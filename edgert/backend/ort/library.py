@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
@@ -50,10 +51,12 @@ def session_settings(threads: int | None) -> Any:
     return settings
 
 
-def open_session(source: str | bytes, settings: Any, model: Model) -> Any:
+def open_session(
+    source: str | bytes, settings: Any, model: Model, providers: Sequence[object] = ("CPUExecutionProvider",)
+) -> Any:
     """A session on a file or its bytes; ``model`` is what it was made from. Raises BuildError."""
     try:
-        return ort().InferenceSession(source, settings, providers=["CPUExecutionProvider"])
+        return ort().InferenceSession(source, settings, providers=list(providers))
     except ort_errors() as error:
         raise BuildError(
             "ONNX Runtime cannot run this model",

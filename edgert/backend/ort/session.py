@@ -8,7 +8,7 @@ from typing import Any
 from edgert.backend.base import Array, Shapes, Tensor, share_first_dimension
 from edgert.backend.bound import bound_input
 from edgert.backend.ort.library import first_line, ort_errors
-from edgert.errors import BuildError, ModelError, nearest
+from edgert.errors import BuildError, EdgertError, ModelError, nearest
 from edgert.memory import aligned_empty
 
 _DTYPES = {
@@ -36,7 +36,7 @@ class OrtEngine:
         self.outputs = tuple(
             Tensor(out.name, array.shape, array.dtype.name) for out, array in zip(specs, arrays, strict=True)
         )
-        self.outputs_known = not _has_open_outputs(session)
+        self.outputs_known = not has_open_outputs(session)
         declared = share_first_dimension([arg.shape for arg in session.get_inputs()], [out.shape for out in specs])
         self.batched = tuple(
             known or _looks_batched(out.shape, array.shape, first.rows)
@@ -46,16 +46,22 @@ class OrtEngine:
 
     def session(self, profile: str | None = None) -> OrtSession:
         """A new set of bound tensors."""
-        name, session = profile or self.profiles[0], self._open_session()
+        shapes = self.shapes_of(profile)
+        return OrtSession(self.open_session(), shapes, self.path)
+
+    def shapes_of(self, profile: str | None) -> Shapes:
+        """The shapes of a profile, the first by default. Raises ModelError for an unknown one."""
+        name = profile or self.profiles[0]
         if name not in self._profiles:
             raise ModelError(
                 f"no profile {name!r}{nearest(name, self.profiles)}",
                 where=self.path,
                 fix=f"profiles: {', '.join(self.profiles)}",
             )
-        return OrtSession(session, self._profiles[name], self.path)
+        return self._profiles[name]
 
-    def _open_session(self) -> Any:
+    def open_session(self) -> Any:
+        """ONNX Runtime's own session. Raises ModelError after :meth:`close`."""
         if self._ort_session is None:
             raise ModelError("the engine is closed", why="its memory was given back", where=self.path)
         return self._ort_session
@@ -70,7 +76,7 @@ class OrtEngine:
         Returns:
             What runs the engine once; blocks until done. For one thread at a time; raises BuildError.
         """
-        session, path = self._open_session(), self.path
+        session, path = self.open_session(), self.path
         binding = session.io_binding()
         for name, array in inputs.items():
             _bind_array(binding.bind_input, name, array)
@@ -95,7 +101,7 @@ class OrtSession:
 
     def __init__(self, session: Any, shapes: Shapes, path: str) -> None:
         self._session, self._path = session, path
-        self.inputs: Mapping[str, Array] = {arg.name: _bound_input(arg, shapes, path) for arg in session.get_inputs()}
+        self.inputs: Mapping[str, Array] = {arg.name: self._input(arg, shapes) for arg in session.get_inputs()}
         self.rows = min((array.shape[0] for array in self.inputs.values() if array.ndim), default=1)
         batches = {arg.shape[0] if arg.shape else 1 for arg in session.get_inputs()}
         self.dynamic = len(batches) == 1 and not isinstance(batches.pop(), int)
@@ -108,16 +114,28 @@ class OrtSession:
             BuildError: ONNX Runtime fails.
             ModelError: more rows than there are, or none.
         """
-        count = self.rows if rows is None or not self.dynamic else rows
-        if not 1 <= count <= self.rows:
-            raise ModelError(f"cannot run {count} rows", why=f"this session has {self.rows}", where=self._path)
+        count = self._count(rows)
         run = self._runs.get(count)
         try:
             if run is None:
                 run = self._runs[count] = self._bind(count)
             return run()
         except ort_errors() as error:
-            raise BuildError("ONNX Runtime failed while running", why=first_line(error), where=self._path) from error
+            raise self._failed(error) from error
+
+    def _count(self, rows: int | None) -> int:
+        count = self.rows if rows is None or not self.dynamic else rows
+        if not 1 <= count <= self.rows:
+            raise ModelError(f"cannot run {count} rows", why=f"this session has {self.rows}", where=self._path)
+        return count
+
+    def _failed(self, error: Exception) -> EdgertError:
+        return BuildError("ONNX Runtime failed while running", why=first_line(error), where=self._path)
+
+    def _input(self, arg: Any, shapes: Shapes) -> Array:
+        """A bound tensor in the host's memory."""
+        shape, dtype = shapes.get(arg.name) or arg.shape, dtype_of(arg, f"input {arg.name!r}", self._path)
+        return bound_input(arg.name, shape, dtype, self._path)
 
     def _bind(self, rows: int) -> Callable[[], Sequence[Array]]:
         """Binds the first ``rows`` rows of the inputs, and outputs of the shapes that a first run shows."""
@@ -126,7 +144,7 @@ class OrtSession:
         for name, array in inputs.items():
             _bind_array(binding.bind_input, name, array)
         specs = self._session.get_outputs()
-        if _has_open_outputs(self._session):
+        if has_open_outputs(self._session):
             return self._unbound(binding, [out.name for out in specs])
         first = self._session.run(None, inputs)
         outputs = [aligned_empty(array.shape, array.dtype) for array in first]
@@ -155,7 +173,7 @@ class OrtSession:
         return run
 
 
-def _has_open_outputs(session: Any) -> bool:
+def has_open_outputs(session: Any) -> bool:
     """Whether the size of an output depends on the data: it has a dimension that no input has."""
     known = {dim for arg in session.get_inputs() for dim in arg.shape if isinstance(dim, str)}
     dims = [dim for out in session.get_outputs() for dim in out.shape]
@@ -171,7 +189,8 @@ def _bind_array(bind: Callable[..., None], name: str, array: Array) -> None:
     bind(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
 
-def _bound_input(arg: Any, shapes: Shapes, path: str) -> Array:
+def dtype_of(arg: Any, what: str, path: str) -> str:
+    """NumPy's name for the type of an input or output. Raises ModelError for what is no plain tensor."""
     if arg.type not in _DTYPES:
-        raise ModelError(f"input {arg.name!r} is a {arg.type}", why="edgert feeds plain tensors only", where=path)
-    return bound_input(arg.name, shapes.get(arg.name) or arg.shape, _DTYPES[arg.type], path)
+        raise ModelError(f"{what} is a {arg.type}", why="edgert feeds plain tensors only", where=path)
+    return _DTYPES[arg.type]

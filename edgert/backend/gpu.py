@@ -1,0 +1,73 @@
+"""Engines whose tensors lie on a GPU: what a pipeline needs of them to keep pixels and tensors there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from edgert.backend.base import Array, Engine, Session
+from edgert.memory.cuda import Block, CudaDevice, Stream
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GpuTensor:
+    """A bound tensor in memory of host and GPU; owned by its session.
+
+    Attributes:
+        shape: static, of all rows.
+        dtype: NumPy's name.
+        block: its memory; ``block.address`` on the GPU, a multiple of 256.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    block: Block
+
+    @property
+    def host(self) -> Array:
+        """The host's side: the same bytes where memory is mapped, else what ``block.download`` brought."""
+        nbytes = math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        array: Array = self.block.host[:nbytes].view(self.dtype).reshape(self.shape)
+        return array
+
+
+@runtime_checkable
+class GpuSession(Session, Protocol):
+    """A session that can be fed and read on the GPU, in the order of a stream.
+
+    Attributes:
+        device: where the tensors are.
+        stream: takes the engine's work; shared by all sessions of one engine.
+        exclusive: held while work that must not be mixed with others' is put on the stream, as when recording it.
+        inputs_on_gpu: by name.
+        outputs_on_gpu: in the model's order.
+    """
+
+    device: CudaDevice
+    stream: Stream
+    exclusive: AbstractContextManager[object]
+    inputs_on_gpu: Mapping[str, GpuTensor]
+    outputs_on_gpu: tuple[GpuTensor, ...]
+
+    def enqueue(self, rows: int | None = None) -> None:
+        """Puts one run over what the GPU holds on the stream. Does not wait, and copies nothing.
+
+        The first run of a number of rows may wait and allocate; those after it can be recorded as a CUDA graph.
+        """
+        ...
+
+
+class GpuEngine(Engine, Protocol):
+    """An engine of such sessions. ``close`` takes their memory back; the GPU must be done with it."""
+
+    device: CudaDevice
+
+    def session(self, profile: str | None = None) -> GpuSession:
+        """A new set of bound tensors. Raises ModelError for an unknown profile."""
+        ...

@@ -1,0 +1,134 @@
+"""ONNX Runtime on an NVIDIA GPU: its CUDA provider, on a stream of ours, over memory of ours.
+
+Provider and run options: https://onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider.html.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from edgert.backend.base import DEFAULT_PROFILE, EngineOptions, Shapes
+from edgert.backend.ort.compile import prepared
+from edgert.backend.ort.cuda_engine import OrtCudaEngine, is_out_of_memory
+from edgert.backend.ort.library import open_session, ort, session_settings
+from edgert.errors import BuildError, DeviceError
+from edgert.graph.liveness import peak_bytes
+from edgert.graph.model import Model, to_bytes
+from edgert.graph.node import read
+from edgert.graph.shape import with_shapes
+from edgert.memory.cuda import CudaDevice, Stream, open_device
+from edgert.units import format_bytes
+
+_PROVIDER = "CUDAExecutionProvider"
+_INSTALL = "pip install onnxruntime-gpu in place of onnxruntime; on a Jetson, the wheel that is built for its JetPack"
+
+
+class OrtCudaBackend:
+    """Compiles for the GPU; nodes that the provider cannot take run on the CPU, and ONNX Runtime copies between.
+
+    Float32 models may use TF32 in convolutions, as PyTorch does. Nothing is kept in the store: what takes long is
+    ONNX Runtime's search for convolution algorithms, which it cannot keep.
+
+    Args:
+        device: the GPU; the first one, opened when a model is compiled, by default.
+    """
+
+    name = "onnxruntime-cuda"
+
+    def __init__(self, device: CudaDevice | None = None) -> None:
+        self._device = device
+
+    @property
+    def version(self) -> str:
+        """Of ONNX Runtime. Raises DeviceError when it is not installed."""
+        return str(ort().__version__)
+
+    def compile(self, model: Model, options: EngineOptions) -> OrtCudaEngine:
+        """See :class:`~edgert.backend.base.Backend`.
+
+        Raises:
+            DeviceError: there is no GPU, no PyCUDA, no CUDA provider, or too little memory on the GPU.
+            BuildError: ONNX Runtime cannot take the model, or cannot start its provider.
+            ModelError: a profile does not fit, or the size of an output depends on the data.
+        """
+        check_provider()
+        started = time.perf_counter()
+        device = self._device or open_device()
+        profiles = options.profiles or {DEFAULT_PROFILE: {}}
+        static = next(iter(profiles.values())) if len(profiles) == 1 else {}
+        settings = session_settings(options.threads)
+        ready = prepared(model, static, settings)
+        info = {"backend": self.name, "version": self.version, "device": device.name, "cached": False}
+        try:
+            stream = device.stream()
+            session = _open(ready, settings, device, stream, model)
+            info["compile_s"] = round(time.perf_counter() - started, 3)
+            return OrtCudaEngine(session, profiles, str(model.path), info, device, stream)
+        except (BuildError, DeviceError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise too_little(model, static, device) from error
+
+
+def why_not() -> str:
+    """Why this machine cannot run models here; empty when it can. Opens the GPU for a moment, and loads no model."""
+    try:
+        check_provider()
+        open_device().close()
+    except DeviceError as error:
+        return ": ".join(filter(None, (error.what, error.why)))
+    return ""
+
+
+def check_provider() -> None:
+    """Raises DeviceError when the installed ONNX Runtime was built without CUDA."""
+    providers = ort().get_available_providers()
+    if _PROVIDER not in providers:
+        raise DeviceError(
+            "this ONNX Runtime has no CUDA provider",
+            why=f"version {ort().__version__} has {', '.join(providers)}",
+            fix=_INSTALL,
+        )
+
+
+def provider_options(device: CudaDevice, stream: Stream) -> Mapping[str, str]:
+    """Our stream, so that its work is ordered with ours; memory in the sizes asked for, not in powers of two."""
+    return {
+        "device_id": str(device.ordinal),
+        "user_compute_stream": str(stream.handle),
+        "arena_extend_strategy": "kSameAsRequested",
+    }
+
+
+def too_little(model: Model, shapes: Shapes, device: CudaDevice) -> DeviceError:
+    """What a model should take, beside what the GPU has."""
+    graph = read(with_shapes(model, shapes) if shapes else model)
+    weights = sum(array.nbytes for array in graph.constants.values())
+    free, total = device.free_bytes()
+    tensors = peak_bytes(graph)
+    return DeviceError(
+        "the model does not fit into the memory of the GPU",
+        why=f"planned: weights {format_bytes(weights)} and tensors {format_bytes(tensors)}, beside scratch space of "
+        f"kernels; actual: {format_bytes(free)} of {format_bytes(total)} are free on {device.name}",
+        where=str(model.path),
+        fix="a smaller batch or input size, precision: fp16, or end other programs that use the GPU",
+    )
+
+
+def _open(ready: Model, settings: Any, device: CudaDevice, stream: Stream, model: Model) -> Any:
+    """A session that is really on the GPU: ONNX Runtime itself falls back to the CPU in silence."""
+    preload = getattr(ort(), "preload_dlls", None)
+    if preload is not None:  # finds CUDA libraries that came by pip
+        preload()
+    providers = [(_PROVIDER, dict(provider_options(device, stream))), "CPUExecutionProvider"]
+    session = open_session(to_bytes(ready), settings, model, providers)
+    if _PROVIDER not in session.get_providers():
+        raise BuildError(
+            "ONNX Runtime could not start its CUDA provider",
+            why=f"libraries of CUDA and cuDNN that version {ort().__version__} was built for are missing or too old",
+            where=str(model.path),
+            fix="pip install nvidia-cudnn-cu12 or -cu13, as onnxruntime.ai lists for this version; or install cuDNN 9",
+        )
+    return session
