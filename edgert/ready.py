@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edgert.artifact import FileStore, cache_folder
-from edgert.backend import DEFAULT_PROFILE, Engine, EngineOptions, Shapes, backend
+from edgert.backend import DEFAULT_PROFILE, Engine, EngineOptions, Shapes, Span, backend
 from edgert.backend.base import Shaped
 from edgert.config import ModelConfig
 from edgert.errors import ModelError
@@ -28,37 +28,81 @@ def build_engine(model: Model, config: ModelConfig, threads: int, batch: int = 1
     """
     profiles: Mapping[str, Shapes] = config.profiles or default_profile(model, config, batch)
     store = FileStore(cache_folder() / "ort")
-    return backend(config.backend).compile(model, EngineOptions(threads, profiles, store=store))
+    options = EngineOptions(threads, profiles, open_spans(model, config, batch), store=store)
+    return backend(config.backend).compile(model, options)
 
 
 def default_profile(model: Model, config: ModelConfig, batch: int = 1) -> Mapping[str, Shapes]:
-    """Shapes for a model with dynamic dimensions and no profiles: batch as given, size from ``input: size``."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for spec in inputs(model):
-        if spec.shape and not all(isinstance(dim, int) for dim in spec.shape):
-            shapes[spec.name] = _filled(spec, config, batch, model.path)
-    return {DEFAULT_PROFILE: shapes}
+    """Shapes for a model with dynamic dimensions and no profiles: batch as given, unless ``input: shape`` says other;
+    size from ``input: size`` or ``shape``, there the usual one."""
+    return {DEFAULT_PROFILE: {name: span.usual for name, span in _spans(model, config, batch).items()}}
 
 
-def _filled(spec: TensorSpec, config: ModelConfig, batch: int, path: Path) -> tuple[int, ...]:
-    channels = 1 if config.input.color == "gray" else 3
-    likely = tuple(dim if isinstance(dim, int) else channels if n == 1 else -1 for n, dim in enumerate(spec.shape))
-    size: dict[int, int] = {0: batch}
-    if len(likely) == 4:
-        nchw = layout_of(likely, config.input.layout, channels, str(path)) == "nchw"
-        size[1 if nchw else 3] = channels
-        if config.input.size:
-            width, height = config.input.size
-            size.update({2: height, 3: width} if nchw else {1: height, 2: width})
-    shape = tuple(dim if isinstance(dim, int) else size.get(n) for n, dim in enumerate(spec.shape))
-    if None in shape:
+def open_spans(model: Model, config: ModelConfig, batch: int = 1) -> Mapping[str, Span]:
+    """Input → the shapes it may have, where ``input: shape`` names several; empty where it does not."""
+    return _spans(model, config, batch) if config.input.shape.is_open else {}
+
+
+def check_open(model: Model, config: ModelConfig) -> None:
+    """Holds ``input: shape`` to the model as its file has it. Raises ModelError for a size that it does not leave open.
+
+    A model made from it (quantised, or for a DLA) may have the usual size and no other; that is not asked here.
+    """
+    extents = config.input.shape.extents
+    for spec in inputs(model) if extents else ():
+        for axis, letter in _letters(spec, config, model.path).items():
+            dim, (least, _, largest) = spec.shape[axis], extents.get(letter, (0, 0, 0))
+            if letter in extents and isinstance(dim, int) and (least, largest) != (dim, dim):
+                raise ModelError(
+                    f"input {spec.name!r} cannot have {letter} from {least} to {largest}",
+                    why=f"the model fixes it to {dim}: {spec}",
+                    where=str(model.path),
+                    fix=f"leave {letter} out of input: shape, or export the model with that dimension dynamic",
+                )
+
+
+def _spans(model: Model, config: ModelConfig, batch: int) -> Mapping[str, Span]:
+    specs = [spec for spec in inputs(model) if spec.shape and not all(isinstance(dim, int) for dim in spec.shape)]
+    return {spec.name: _span(spec, config, batch, model.path) for spec in specs}
+
+
+def _span(spec: TensorSpec, config: ModelConfig, batch: int, path: Path) -> Span:
+    known = _extents(config, batch)
+    letters = _letters(spec, config, path)
+    shape = enumerate(spec.shape)
+    found = [(dim, dim, dim) if isinstance(dim, int) else known.get(letters.get(axis, "")) for axis, dim in shape]
+    sizes = [extent for extent in found if extent is not None]
+    if len(sizes) < len(spec.shape):
         raise ModelError(
             f"input {spec.name!r} has dynamic dimensions {list(spec.shape)}",
             why="tensors are allocated once, so their size must be known",
             where=str(path),
             fix="write input: {size: WIDTHxHEIGHT}, or profiles: {default: {" + spec.name + ": [1, 3, 640, 640]}}",
         )
-    return tuple(dim for dim in shape if dim is not None)
+    least, usual, most = (tuple(extent[which] for extent in sizes) for which in range(3))
+    return Span(least, usual, most)
+
+
+def _extents(config: ModelConfig, batch: int) -> dict[str, tuple[int, int, int]]:
+    """Letter → least, usual and largest size. As many rows as the pipeline fills, within what ``shape`` allows."""
+    channels = 1 if config.input.color == "gray" else 3
+    width, height = config.input.size or (0, 0)
+    sizes = {"N": batch, "C": channels, "H": height, "W": width}
+    known = {letter: (size, size, size) for letter, size in sizes.items() if size}
+    known.update(config.input.shape.extents)
+    if config.input.shape.N is not None:
+        least, usual, largest = config.input.shape.N
+        known["N"] = (least, min(max(usual, batch), largest), largest)
+    return known
+
+
+def _letters(spec: TensorSpec, config: ModelConfig, path: Path) -> dict[int, str]:
+    """Axis → its letter in the layout; of an input that is no picture, the batch only."""
+    if len(spec.shape) != 4:
+        return {0: "N"}
+    channels = 1 if config.input.color == "gray" else 3
+    likely = tuple(dim if isinstance(dim, int) else channels if n == 1 else -1 for n, dim in enumerate(spec.shape))
+    return dict(enumerate(layout_of(likely, config.input.layout, channels, str(path)).upper()))
 
 
 def one_picture(engine: Shaped) -> list[tuple[int, ...]]:

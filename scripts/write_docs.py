@@ -94,6 +94,11 @@ def pipeline_page() -> str:
         *keys(model.InputConfig),
         "### task",
         "",
+        "#### shape",
+        "",
+        inspect.cleandoc(model.ShapeConfig.__doc__ or ""),
+        "",
+        *keys(model.ShapeConfig),
         "One of:",
         "",
     ]

@@ -13,7 +13,7 @@ from edgert.errors import EdgertError
 from edgert.graph.load import load
 from edgert.graph.model import Model
 from edgert.place.engine import SegmentedEngine
-from edgert.ready import build_engine, one_picture, picture_input
+from edgert.ready import build_engine, check_open, one_picture, picture_input
 from edgert.runtime import Stage
 from edgert.runtime.branch import Branch
 from edgert.stages.decode.base import Decoder
@@ -139,6 +139,8 @@ class Models:
 
     def _model(self, name: str, config: ModelConfig) -> Model:
         """The model in the precision asked for; as the file has it where nothing will be computed."""
+        if config.input.shape.extents:
+            check_open(load(config.onnx), config)
         if not config.is_converted:
             return load(config.onnx)
         from edgert.precision.ready import check_precision, in_precision  # most pipelines start without it

@@ -7,6 +7,7 @@ from edgert.backend.base import (
     EngineOptions,
     Session,
     Shapes,
+    Span,
     Store,
     Tensor,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "Session",
     "Shapes",
     "Store",
+    "Span",
     "Tensor",
     "backend",
 ]

@@ -33,6 +33,20 @@ class Tensor:
     dtype: str
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The shapes an input may have in one profile: the smallest, the one to be fast for, the largest."""
+
+    least: tuple[int, ...]
+    usual: tuple[int, ...]
+    most: tuple[int, ...]
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether there is only one."""
+        return self.least == self.most
+
+
 class Store(Protocol):
     """Where compiled engines are kept between runs; see :mod:`edgert.artifact`."""
 
@@ -71,6 +85,8 @@ class Session(Protocol):
         outputs: the tensors that :meth:`run` fills, in the model's order.
     """
 
+        spans: input → all shapes that one profile is to allow, for backends whose engines can (TensorRT); the others,
+            and every session, have the shapes of ``profiles``. Empty: only those.
     inputs: Mapping[str, Array]
 
     def run(self, rows: int | None = None) -> Sequence[Array]:
@@ -78,6 +94,7 @@ class Session(Protocol):
 
         Args:
             rows: how many entries of the batch to run, for models whose batch size is dynamic; all by default.
+    spans: Mapping[str, Span] = field(default_factory=dict)
 
         Returns:
             The outputs in the model's order, valid until the next run.

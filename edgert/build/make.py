@@ -171,7 +171,8 @@ def _bundle(
         members |= part.members
     onnx = {name: entry.forms[ready[name].host] for name, entry in models.items()}
     labels = {name: entry.files["labels"] for name, entry in models.items() if "labels" in entry.files}
-    members[PIPELINE] = pipeline_text(file, onnx, labels, target).encode()
+    static = [name for name, one in ready.items() if one.is_static]
+    members[PIPELINE] = pipeline_text(file, onnx, labels, target, static).encode()
     if planned is not None:
         members[PLAN] = planned.files[PLAN]
     stages = file.config.stages

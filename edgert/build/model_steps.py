@@ -85,16 +85,19 @@ def shapes_step(subject: Subject, loaded: Product) -> Step:
     facts = loaded.json(FACTS)
     config = subject.config
     sizes: dict[str, Any] = {"profiles": config.model_dump(mode="json", include={"profiles"})["profiles"]}
-    if not facts["is_static"]:
-        sizes |= {key: subject.seen()[key] for key in ("size", "layout", "color")}
+    if not facts["is_static"] or config.input.shape.extents:
+        sizes |= {key: subject.seen()[key] for key in ("size", "shape", "layout", "color")} | {"why": subject.pinned}
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.graph import clean, load
         from edgert.graph.fit import ready
         from edgert.graph.model import to_bytes
-        from edgert.ready import default_profile
+        from edgert.ready import check_open, default_profile
 
         model = load(config.onnx)
+        check_open(model, config)
+        if subject.pinned:
+            report.note(f"built at the usual size of input: shape: {subject.pinned}")
         if facts["is_quantised"] or not subject.is_one_size:
             return {MODEL: to_bytes(clean(model)[0])}
         shapes = next(iter((config.profiles or default_profile(model, config)).values()))
@@ -106,7 +109,7 @@ def shapes_step(subject: Subject, loaded: Product) -> Step:
         specs = inputs(subject.model(files[MODEL]))
         shown = ", ".join(map(str, specs))
         if not subject.is_one_size:
-            return f"{len(config.profiles)} profiles of {shown}"
+            return f"{len(config.profiles)} profiles of {shown}" if config.profiles else f"open: {shown}"
         for spec in specs:
             if not spec.is_static:
                 raise ModelError(
@@ -201,9 +204,11 @@ def random_feeds(subject: Subject, content: bytes, count: int) -> Iterator[Mappi
     import numpy as np
 
     from edgert.graph.spec import inputs
+    from edgert.ready import default_profile
 
-    specs = inputs(subject.model(content))
-    profile = next(iter(subject.config.profiles.values()), {})
+    model = subject.model(content)
+    specs = inputs(model)
+    profile = next(iter((subject.config.profiles or default_profile(model, subject.config)).values()))
     rng = np.random.default_rng(0)
     mean, std = np.mean(subject.config.input.mean), np.mean(subject.config.input.std)
     low, high = float((0 - mean) / std), float((255 - mean) / std)

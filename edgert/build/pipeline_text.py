@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from edgert.build.target import BuildTarget
@@ -22,18 +22,27 @@ _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
 
 
-def pipeline_text(file: PipelineFile, models: Mapping[str, str], labels: Mapping[str, str], target: BuildTarget) -> str:
+def pipeline_text(
+    file: PipelineFile,
+    models: Mapping[str, str],
+    labels: Mapping[str, str],
+    target: BuildTarget,
+    static: Collection[str] = (),
+) -> str:
     """The file's text.
 
     Args:
         models: model → the member that ONNX Runtime runs.
         labels: model → the member with its labels, for those that have some.
+        static: models whose member has one size; ``input: shape`` has done its work for them.
     """
     data = copy.deepcopy(file.document.data)
     for loc, text in file.document.written.items():
         _put(data, loc, text)
     for name, section in data.get("models", {}).items():
         section["onnx"] = models[name]
+        if name in static and "input" in section:
+            section["input"].pop("shape", None)
         if name in labels:
             section["task"]["labels"] = labels[name]
         for key in (*_MADE, *(("placement",) if target.board is not None else ())):

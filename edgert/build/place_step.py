@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edgert.build.precision_steps import CHOSEN, KEPT, kept_units, used_table
@@ -16,6 +17,7 @@ from edgert.errors import ConfigError, PlacementError
 from edgert.shipped import data_folder
 
 if TYPE_CHECKING:
+    from edgert.backend import Span
     from edgert.plan import ModelRow, Plan
 
 PLACEMENT, PLAN = "placement.json", "plan.json"
@@ -92,10 +94,17 @@ def survey_step(subject: Subject, rewritten: Product, quantised: Product | None,
     return Step("survey", subject.name, 1, facts, make, promise)
 
 
-def placement_of(subject: Subject, planned: Product | None, surveyed: Product | None, nodes: Collection[str]) -> bytes:
+def placement_of(
+    subject: Subject,
+    planned: Product | None,
+    surveyed: Product | None,
+    nodes: Collection[str],
+    spans: Mapping[str, Span],
+) -> bytes:
     """``placement.json`` of a model: what was asked, what was chosen, and why a DLA can or cannot run each node.
 
     Args:
+        spans: input → the shapes that its engine is to allow, where there are several.
         nodes: names of the nodes of the model that is compiled; others, which the planner saw before they were folded,
             are left out.
     """
@@ -104,7 +113,10 @@ def placement_of(subject: Subject, planned: Product | None, surveyed: Product | 
     for engine in engines:
         engine["nodes"] = {node: place for node, place in engine["nodes"].items() if node in nodes}
     dla = surveyed.json(PLACEMENT) if surveyed is not None else None
-    return to_json({"asked": asked, "engines": engines, "dla": dla})
+    told = {"asked": asked, "engines": engines, "dla": dla}
+    if subject.config.input.shape.is_open:
+        told |= {"spans": {name: asdict(span) for name, span in spans.items()}, "pinned": subject.pinned}
+    return to_json(told)
 
 
 def _engines(made: Plan) -> dict[str, Any]:
@@ -130,7 +142,7 @@ def _engine(model: ModelRow, number: int) -> dict[str, Any]:
 def _planned(file: PipelineFile, name: str, digest: str) -> list[Any]:
     config = file.config.models[name]
     seen = config.model_dump(mode="json", include={"profiles", "precision", "placement"})
-    seen |= config.input.model_dump(mode="json", include={"size", "layout", "color"})
+    seen |= config.input.model_dump(mode="json", include={"size", "shape", "layout", "color"})
     return [digest, seen, config.calibrate is not None]
 
 

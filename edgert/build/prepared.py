@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from edgert.artifact.manifest import ModelEntry, TensorEntry
 from edgert.build.model_steps import CHANGES, FACTS, PORTS, load_step, rewrite_step, shapes_step
@@ -26,6 +27,9 @@ from edgert.compiler import Product
 from edgert.compiler.build import Runner
 from edgert.compiler.step import to_json
 from edgert.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from edgert.backend import Span
 
 FLOAT, FP16, ORT = "float", "fp16", "ort"
 
@@ -53,6 +57,11 @@ class Prepared:
     def host(self) -> str:
         """The form that ONNX Runtime runs."""
         return next(name for name in (ORT, FP16, FLOAT) if name in self.forms)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether that form has one size; other forms than the first are always made at one."""
+        return self.host != FLOAT or self.subject.is_one_size
 
 
 def prepare(subject: Subject, runner: Runner) -> Prepared:
@@ -123,6 +132,16 @@ class Packed:
     members: Mapping[str, bytes]
 
 
+def _spans(model: Prepared) -> Mapping[str, Span]:
+    """The shapes that an engine of the first form is to allow."""
+    from edgert.ready import open_spans
+
+    subject = model.subject
+    if subject.is_one_size or not subject.config.input.shape.is_open:
+        return {}
+    return open_spans(subject.model(model.forms[FLOAT].files[MODEL]), subject.config)
+
+
 _ENDINGS = {"cache": "calibration.cache", "labels": "labels.txt"}
 
 
@@ -134,7 +153,7 @@ def packed(model: Prepared, planned: Product | None) -> Packed:
     ports = model.forms[FLOAT].json(PORTS)
     content = dict(model.files)
     if subject.target.board is not None:
-        content["placement"] = placement_of(subject, planned, model.surveyed, set(ports["nodes"]))
+        content["placement"] = placement_of(subject, planned, model.surveyed, set(ports["nodes"]), _spans(model))
     files = {kind: f"{base}/{_ENDINGS.get(kind, f'{kind}.json')}" for kind in content}
 
     made = ModelEntry(

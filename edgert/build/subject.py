@@ -58,7 +58,18 @@ class Subject:
     @property
     def is_one_size(self) -> bool:
         """Whether its shapes are made static."""
-        return len(self.config.profiles) <= 1
+        return len(self.config.profiles) <= 1 and (bool(self.pinned) or not self.config.input.shape.is_open)
+
+    @property
+    def pinned(self) -> str:
+        """Why a model that ``input: shape`` gives several sizes is built at the usual one only; empty if it is not."""
+        if not self.config.input.shape.is_open:
+            return ""
+        if self.target.board is None:
+            return "ONNX Runtime runs it at the usual size"
+        if self.target.uses_dla(self.config):
+            return "a DLA takes one shape only; placement: gpu keeps them all"
+        return "INT8 ranges belong to the size they were measured at" if self.precision == "int8" else ""
 
     @cached_property
     def pictures(self) -> str:

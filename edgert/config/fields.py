@@ -98,6 +98,16 @@ def _region(value: object) -> object:
     return tuple(value)
 
 
+def _extent(value: object) -> object:
+    """``[320, 480, 640]``: the least, the usual and the largest size; one number stands for all three."""
+    sizes: list[Any] = list(value) if isinstance(value, (list, tuple)) else [value] * 3
+    if len(sizes) != 3 or any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in sizes):
+        raise ValueError("expected one size, or [least, usual, largest], whole numbers from 1 on")
+    if sizes != sorted(sizes):
+        raise ValueError("expected [least, usual, largest] in that order")
+    return tuple(sizes)
+
+
 def _one_or_list(item: dict[str, Any], least: int = 0) -> WithJsonSchema:
     many = {"type": "array", "items": item, **({"minItems": least} if least else {})}
     return WithJsonSchema({"anyOf": [item, many]})
@@ -108,6 +118,12 @@ Names = Annotated[
     tuple[str, ...], BeforeValidator(_names), _one_or_list({"anyOf": [_STRING, {"type": "integer", "minimum": 0}]})
 ]
 PerChannel = Annotated[tuple[float, ...], BeforeValidator(_one_or_many), _one_or_list(_NUMBER, 1)]
+_SIZE = {"type": "integer", "minimum": 1}
+Extent = Annotated[
+    tuple[int, int, int],
+    BeforeValidator(_extent),
+    WithJsonSchema({"anyOf": [_SIZE, {"type": "array", "items": _SIZE, "minItems": 3, "maxItems": 3}]}),
+]
 Inputs = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(min_length=1), _one_or_list(_STRING, 1)]
 Region = Annotated[
     tuple[float, float, float, float],

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from edgert.config.fields import FilePath, Fraction, Name, Names, PerChannel, PicturesPath, Section, Size
+from edgert.config.fields import Extent, FilePath, Fraction, Name, Names, PerChannel, PicturesPath, Section, Size
 from edgert.config.placement import PlacementConfig
 from edgert.config.verb import verb_tag
+
+
+class ShapeConfig(Section):
+    """Sizes that a model with dynamic dimensions is built for: one, or [least, usual, largest]. A Jetson's GPU engine
+    takes them all and is fastest at the usual one; everything else runs at the usual one."""
+
+    N: Extent | None = Field(default=None, description="pictures at a time")
+    H: Extent | None = Field(default=None, description="height, pixels")
+    W: Extent | None = Field(default=None, description="width, pixels")
+
+    @property
+    def extents(self) -> Mapping[str, tuple[int, int, int]]:
+        """Letter → least, usual and largest, of those that are written."""
+        written = {letter: getattr(self, letter) for letter in ("N", "H", "W")}
+        return {letter: extent for letter, extent in written.items() if extent is not None}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is more than one size."""
+        return any(least != largest for least, _, largest in self.extents.values())
 
 
 class InputConfig(Section):
@@ -33,6 +54,15 @@ class InputConfig(Section):
     std: PerChannel = Field(default=(1.0,), description="divided by, in grey levels; one value or one per channel")
     layout: Literal["auto", "nchw", "nhwc"] = Field(default="auto", description="auto reads it off the input's shape")
     size: Size | None = Field(default=None, description="network size, for models with dynamic height and width")
+    shape: ShapeConfig = Field(
+        default=ShapeConfig(), description="sizes by letter, for dynamic dimensions: {H: [320, 480, 640], N: [1, 1, 4]}"
+    )
+
+    @model_validator(mode="after")
+    def _one_size(self) -> InputConfig:
+        if self.size is not None and (self.shape.H or self.shape.W):
+            raise ValueError("size and shape both say height or width; write one of them")
+        return self
 
     @model_validator(mode="after")
     def _channels(self) -> InputConfig:
@@ -172,3 +202,9 @@ class ModelConfig(Section):
     def is_converted(self) -> bool:
         """Whether the model runs in another precision than the file's; ``auto`` may where it can calibrate."""
         return self.precision in ("fp16", "int8") or (self.precision == "auto" and self.calibrate is not None)
+    @model_validator(mode="after")
+    def _one_kind_of_shapes(self) -> ModelConfig:
+        if self.profiles and self.input.shape.extents:
+            raise ValueError("profiles and input.shape both say the input's sizes; write one of them")
+        return self
+

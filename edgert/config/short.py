@@ -18,6 +18,7 @@ from edgert.errors import ConfigError, nearest
 
 _T = TypeVar("_T")
 _USUAL = {"classify": "auto", "segment": "argmax", "embed": "l2"}
+_KEYS = tuple(key for key in InputConfig.model_fields if key != "shape")  # ranges of sizes are for the pipeline file
 _TASK_EXAMPLE = "write like 'detect yolox', 'classify auto', 'segment argmax', 'embed l2'"
 
 
@@ -36,10 +37,10 @@ def parse_input(text: str, where: str = "--input") -> InputConfig:
         key, equals, value = token.partition("=")
         if not equals:
             if token not in words:
-                raise _unknown(token, [*words, *(f"{key}=" for key in InputConfig.model_fields)], where)
+                raise _unknown(token, [*words, *(f"{key}=" for key in _KEYS)], where)
             key, value = words[token], token
-        elif key not in InputConfig.model_fields:
-            raise _unknown(key, InputConfig.model_fields, where)
+        elif key not in _KEYS:
+            raise _unknown(key, _KEYS, where)
         _set(found, key, _numbers(value) if equals else value, token, where)
     return _checked(TypeAdapter(InputConfig), found, text, where)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -221,3 +222,55 @@ def test_a_stopped_build_goes_on_where_it_was(tmp_path: Path, cache: Path) -> No
     with pytest.raises(Stopped):
         Build(path, tmp_path / "a.edgert", cache, stop=stop)
     assert Build(path, tmp_path / "a.edgert", cache).made == ALL
+
+
+RANGES = "{resize: stretch, std: 255, shape: {H: [8, 16, 32], W: [8, 16, 32]}}"
+FLOAT16 = TEXT.replace("int8\n    calibrate: {images: photos, early_stop: false}", "fp16")
+
+
+def dynamic(folder: Path, placement: str = "auto", text: str = FLOAT16) -> Path:
+    ranged = text.replace("{resize: stretch, std: 255}", f"{RANGES}\n    placement: {placement}")
+    return small_pipeline(folder, ranged, shape=(1, 3, "h", "w"))
+
+
+def placement_in(bundle: Path) -> tuple[list[object], dict[str, Any], str]:
+    """The float form's input shape, what placement.json says, and the pipeline of the bundle."""
+    with open_bundle(bundle) as opened:
+        (model,) = opened.manifest.models.values()
+        text = opened.read(opened.manifest.pipeline).decode()
+        return list(model.inputs[0].shape), json.loads(opened.read(model.files["placement"])), text
+
+
+def test_sizes_of_a_range_stay_open_for_a_gpu(tmp_path: Path, cache: Path) -> None:
+    Build(dynamic(tmp_path, "gpu"), tmp_path / "a.edgert", cache)
+    shape, placement, text = placement_in(tmp_path / "a.edgert")
+    assert shape == [1, 3, "h", "w"] and placement["pinned"] == ""
+    assert placement["spans"]["x"] == {"least": [1, 3, 8, 8], "usual": [1, 3, 16, 16], "most": [1, 3, 32, 32]}
+    assert "shape" not in text  # ONNX Runtime's own form has the usual size
+
+
+def test_a_dla_pins_them_to_the_usual_one_and_says_so(tmp_path: Path, cache: Path) -> None:
+    built = Build(dynamic(tmp_path), tmp_path / "a.edgert", cache)
+    shape, placement, text = placement_in(tmp_path / "a.edgert")
+    assert shape == [1, 3, 16, 16] and placement["spans"] == {} and "shape" not in text
+    assert placement["pinned"] == "a DLA takes one shape only; placement: gpu keeps them all"
+    assert "built at the usual size of input: shape: a DLA takes one shape only" in built.details
+
+
+def test_int8_pins_them_as_well(tmp_path: Path, cache: Path) -> None:
+    Build(dynamic(tmp_path, "gpu", TEXT), tmp_path / "a.edgert", cache)
+    shape, placement, _ = placement_in(tmp_path / "a.edgert")
+    assert shape == [1, 3, 16, 16] and placement["pinned"].startswith("INT8 ranges belong to the size")
+
+
+def test_a_range_for_a_size_that_the_model_fixes_is_refused(tmp_path: Path, cache: Path) -> None:
+    path = dynamic(tmp_path)
+    small_pipeline(tmp_path, path.read_text(), shape=(1, 3, 16, "w"))
+    with pytest.raises(ModelError, match="cannot have H from 8 to 32"):
+        Build(path, tmp_path / "a.edgert", cache)
+
+
+def test_a_bundle_with_pinned_sizes_runs_here(tmp_path: Path, cache: Path) -> None:
+    Build(dynamic(tmp_path, "gpu"), tmp_path / "a.edgert", cache)
+    with unpacked(tmp_path / "a.edgert") as bundle:
+        assert embedding(Pipeline(bundle.file), np.zeros((24, 24, 3), np.uint8)).shape == (4,)

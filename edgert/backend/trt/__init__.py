@@ -7,10 +7,11 @@ Nothing here imports TensorRT before it is needed, and no number of an enumerati
 in 11.0. Which names may be used is in ``tests/data/trt_api``, version by version, and a test holds this package to it.
 """
 
+from edgert.backend.base import Span
 from edgert.backend.trt.build import build
 from edgert.backend.trt.engine import TrtEngine, open_engine
 from edgert.backend.trt.pool import Pools
-from edgert.backend.trt.request import BuildRequest, Format, Span, request_of
+from edgert.backend.trt.request import BuildRequest, Format, request_of
 from edgert.backend.trt.result import BuildResult, Progress
 from edgert.backend.trt.retry import build_retrying
 

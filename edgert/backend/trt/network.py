@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from edgert.backend.trt.request import DTYPES, BuildRequest, Span
+from edgert.backend.base import Span
+from edgert.backend.trt.request import DTYPES, BuildRequest
 from edgert.backend.trt.vendor import (
     Builder,
     IBuilderConfig,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from edgert.backend.base import Span
 from edgert.backend.trt.pool import Pools
 from edgert.errors import BuildError, nearest
 from edgert.graph.model import Model, to_bytes
@@ -17,20 +18,6 @@ LAYOUTS = ("LINEAR", "CHW2", "CHW4", "CHW16", "CHW32", "HWC", "HWC8", "HWC16", "
 """TensorRT's names for the layouts that an input or output may have."""
 DTYPES = {"float32": "FLOAT", "float16": "HALF", "int8": "INT8", "int32": "INT32", "uint8": "UINT8", "bool": "BOOL"}
 """NumPy's name → TensorRT's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The shapes an input may have in one profile: the smallest, the one to be fast for, the largest."""
-
-    least: tuple[int, ...]
-    usual: tuple[int, ...]
-    most: tuple[int, ...]
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether there is only one."""
-        return self.least == self.most
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,36 @@ def test_a_checked_file_is_frozen(tmp_path: Path) -> None:
             "models.m.input: std is divided by",
             ":2 models.m",
         ),
+        (
+            model("{onnx: a, task: {detect: yolox}, input: {shape: {H: [640, 480, 320]}}}"),
+            "models.m.input.shape.H: expected [least, usual, largest] in that order",
+            ":2 models.m.input.shape.H",
+        ),
+        (
+            model("{onnx: a, task: {detect: yolox}, input: {shape: {N: [0, 1, 4]}}}"),
+            "models.m.input.shape.N: expected one size, or [least, usual, largest]",
+            ":2 models.m.input.shape.N",
+        ),
+        (
+            model("{onnx: a, task: {detect: yolox}, input: {shape: {H: [320, 480]}}}"),
+            "models.m.input.shape.H: expected one size, or [least, usual, largest]",
+            ":2 models.m.input.shape.H",
+        ),
+        (
+            model("{onnx: a, task: {detect: yolox}, input: {shape: {height: 480}}}"),
+            "unknown key 'height'",
+            ":2 models.m.input.shape.height",
+        ),
+        (
+            model("{onnx: a, task: {detect: yolox}, input: {size: 640x480, shape: {H: 480}}}"),
+            "models.m.input: size and shape both say height or width",
+            ":2 models.m.input",
+        ),
+        (
+            model("{onnx: a, task: {detect: yolox}, input: {shape: {N: 2}}, profiles: {a: {x: [1, 3, 8, 8]}}}"),
+            "models.m: profiles and input.shape both say the input's sizes",
+            ":2 models.m",
+        ),
         (model("{onnx: a, task: {detect: yolox}, input: {mean: [1, 2]}}"), "models.m.input: mean needs 1 or 3", ":2"),
         (model("{onnx: a, task: {detect: yolox}, input: {mean: .inf}}"), "models.m.input.mean: cannot use inf", ":2"),
         (
