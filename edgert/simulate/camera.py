@@ -1,0 +1,115 @@
+"""Sources in simulated time: when frames are due, what is on them, and what making them takes."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+from edgert.place.event import Timeline
+from edgert.simulate.design import Source
+from edgert.simulate.thread import Perform, Sender
+from edgert.simulate.token import Token
+
+
+class Camera(Sender):
+    """A source at work. A frame that becomes due while the last is not yet passed on takes the place of one that waits.
+
+    Args:
+        perform: carries out what making a frame takes.
+    """
+
+    def __init__(self, source: Source, timeline: Timeline, chance: Random, perform: Perform) -> None:
+        super().__init__()
+        self.source, self._timeline, self._chance = source, timeline, chance
+        self._perform = perform
+        self.passed = self.lost = 0
+        self._count = 0
+        self._waiting_ms: float | None = None
+        self._is_busy = False
+
+    @property
+    def _is_paced(self) -> bool:
+        return bool(self.source.rate_hz or self.source.times_ms)
+
+    @property
+    def _is_camera(self) -> bool:
+        return self._is_paced and not self.source.is_ahead
+
+    def start(self) -> None:
+        """Begins with the first frame."""
+        if self._is_camera:
+            self._await()
+        else:
+            self._make()
+
+    def _await(self) -> None:
+        """A camera's next frame comes at its time, whatever became of the last."""
+        if not self.has_ended:
+            self._timeline.at(max(self._timeline.now_ms, self._due()), self._arrived)
+
+    def _arrived(self) -> None:
+        if self._is_busy:
+            self.lost += self._waiting_ms is not None
+            self._waiting_ms = self._timeline.now_ms
+        else:
+            self._take(self._timeline.now_ms)
+        self._await()
+
+    def _take(self, born_ms: float) -> None:
+        self._is_busy, self._waiting_ms = True, None
+        self._perform(self.source.steps, lambda: self._give(born_ms))
+
+    def _make(self) -> None:
+        """What is made ahead is given out when it is due, and late where making it took longer."""
+        if not self.has_ended:
+            self._perform(self.source.steps, self._hold)
+
+    def _hold(self) -> None:
+        now_ms = self._timeline.now_ms
+        due_ms = max(self._due(), now_ms) if self._is_paced else now_ms
+        self._timeline.at(due_ms, lambda: self._give(due_ms))
+
+    def _give(self, born_ms: float) -> None:
+        token = Token(self.source.name, self.passed, born_ms, self._objects(self.passed))
+        self.passed += 1
+        self.send(((channel, token) for channel in self.outlets), self._given)
+
+    def _given(self) -> None:
+        self._is_busy = False
+        if not self._is_camera:
+            self._make()
+        elif self._waiting_ms is not None:
+            self._take(self._waiting_ms)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it gives no more."""
+        return self.source.limit is not None and self.passed + self.lost >= self.source.limit
+
+    def _due(self) -> float:
+        """When the next frame is due; frames of a trace come in its order, those of a rate in the order of time."""
+        count, times_ms = self._count, self.source.times_ms
+        self._count += 1
+        if times_ms:
+            rounds, place = divmod(count, len(times_ms))
+            return rounds * (times_ms[-1] + times_ms[-1] / max(1, len(times_ms) - 1)) + times_ms[place]
+        assert self.source.rate_hz is not None
+        period_ms = 1e3 / self.source.rate_hz
+        return count * period_ms + max(0.0, self._chance.gauss(0.0, self.source.jitter * period_ms))
+
+    def _objects(self, index: int) -> int:
+        objects = self.source.objects
+        if objects is None:
+            return self.source.most
+        if isinstance(objects, tuple):
+            return objects[index % len(objects)]
+        return poisson(self._chance, objects)
+
+
+def poisson(chance: Random, mean: float) -> int:
+    """A draw, for small means, by a product of uniform numbers (Knuth, The Art of Computer Programming 2, 3.4.1)."""
+    least, product, count = math.exp(-mean), chance.random(), 0
+    while product > least:
+        product *= chance.random()
+        count += 1
+    return count

@@ -1,0 +1,100 @@
+"""What is simulated, as plain records: sources, the threads between them and the sinks, and what each result costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgert.place.step import Step
+from edgert.runtime.channel import Drop
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A thread that makes frames.
+
+    Attributes:
+        name: of the stage, and of its stream.
+        rate_hz: frames that are due per second; None: the next is made when the last is taken.
+        times_ms: when the frames of a trace came, from the first; played over and over in place of ``rate_hz``.
+        jitter: standard deviation of when a frame is due, as a part of the period.
+        is_ahead: whether a frame is made before it is due, as from a file, and not after, as from a camera.
+        steps: what making one takes.
+        limit: frames; None: no end.
+        objects: how many are on each frame of the trace, or on every one: the mean of a Poisson distribution.
+        most: objects on every frame where ``objects`` is None.
+    """
+
+    name: str
+    rate_hz: float | None = None
+    times_ms: tuple[float, ...] = ()
+    jitter: float = 0.0
+    is_ahead: bool = False
+    steps: tuple[Step, ...] = ()
+    limit: int | None = None
+    objects: tuple[int, ...] | float | None = None
+    most: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A channel into a node; see :class:`edgert.runtime.channel.Channel`."""
+
+    producer: str
+    capacity: int
+    drop: Drop
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a node does with a result.
+
+    Attributes:
+        steps: of a result, whatever is on it.
+        run: of one run of a model on top of that; empty for other stages.
+        every: frames between two that the model looks at.
+        crops: most objects of a frame that the model is run on; None: it runs once, on the whole frame.
+        rows: crops that fit in one run. A run of n takes n times as long as a run of one.
+        crop: steps of each crop, as of filling its part of the input.
+        is_thinned: whether a governor may have frames left out here.
+    """
+
+    steps: tuple[Step, ...] = ()
+    run: tuple[Step, ...] = ()
+    every: int = 1
+    crops: int | None = None
+    rows: int = 1
+    crop: tuple[Step, ...] = ()
+    is_thinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A thread that takes results and passes them on.
+
+    Attributes:
+        inputs: what it listens to.
+        weights: how results are dealt to those who listen to it, in the order of ``Design.nodes``; empty: all get all.
+        gathers: the dealer whose order is restored here; empty: none.
+        joins: whether several inputs bring parts of the same frames.
+        spread: most objects of a frame that each go on as a result of their own; None: the frame goes on.
+    """
+
+    name: str
+    inputs: tuple[Edge, ...]
+    task: Task = Task()
+    weights: tuple[float, ...] = ()
+    gathers: str = ""
+    joins: bool = True
+    spread: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """A whole pipeline.
+
+    Attributes:
+        nodes: each after those it listens to.
+    """
+
+    sources: tuple[Source, ...]
+    nodes: tuple[Node, ...]

@@ -1,0 +1,151 @@
+"""Plays a design on a rig."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+from edgert.budget.governor import Action, Observation, Rules
+from edgert.budget.loop import LOOK_S, Loop
+from edgert.place.contention import Contention
+from edgert.place.cost.power import Power
+from edgert.place.event import Accelerators, Then, Timeline, Used
+from edgert.place.step import Step
+from edgert.simulate.camera import Camera
+from edgert.simulate.core import ANY_CORE, Cores
+from edgert.simulate.design import Design
+from edgert.simulate.graph import connected
+from edgert.simulate.meter import Meter
+from edgert.simulate.outcome import Simulated
+from edgert.simulate.plant import TICK_MS, Cooling, Plant
+from edgert.simulate.thread import LEAST_MS, Thread
+from edgert.simulate.token import Token
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """What a pipeline is played on.
+
+    Attributes:
+        cores: of the processor, as steps name them; other accelerators need no list.
+        contention: of accelerators for memory; None: they do not slow one another down.
+        power, cooling: None: nothing is known of it.
+        scatter: by which steps' times vary: the standard deviation of their logarithm.
+    """
+
+    cores: tuple[str, ...] = ()
+    contention: Contention | None = None
+    power: Power | None = None
+    cooling: Cooling | None = None
+    scatter: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Governing:
+    """What keeps the budgets.
+
+    Attributes:
+        shares: for each of the rules' settings, the part of the frames that models look at.
+    """
+
+    rules: Rules
+    shares: tuple[float, ...]
+
+
+def simulate(
+    design: Design, rig: Rig, seconds: float, *, seed: int = 0, governing: Governing | None = None
+) -> Simulated:
+    """Plays a pipeline for so long. The same seed gives the same outcome."""
+    return _Simulation(design, rig, seconds, seed, governing).run()
+
+
+class _Simulation:
+    def __init__(self, design: Design, rig: Rig, seconds: float, seed: int, governing: Governing | None) -> None:
+        self._rig, self._end_ms, self._chance = rig, 1e3 * seconds, Random(seed)  # noqa: S311 - a simulation
+        self._time = Timeline()
+        self._cores = Cores(self._time, rig.cores or (ANY_CORE,))
+        self._accelerators = Accelerators(self._time, rig.contention)
+        self._plant = Plant(rig.power, rig.cooling) if rig.power and rig.cooling else None
+        finished = self._finished
+        self._threads = [Thread(node, self._perform, finished, self._is_left_out) for node in design.nodes]
+        self._cameras = [
+            Camera(source, self._time, Random(self._chance.random()), self._perform)  # noqa: S311 - a simulation
+            for source in design.sources
+        ]
+        connected(self._cameras, self._threads)
+        self._meter = Meter(self._cameras, self._threads, self._plant, self._end_ms)
+        self._governing, self._share, self._credit = governing, 1.0, 0.0
+        self._is_stopped = False
+        self._loop = Loop(governing.rules, self._carry, 0) if governing else None
+
+    def run(self) -> Simulated:
+        for camera in self._cameras:
+            self._time.at(0.0, camera.start)
+        self._time.at(TICK_MS, self._tick)
+        if self._loop is not None:
+            self._time.at(1e3 * LOOK_S, self._look)
+        while self._time.now_ms < self._end_ms and not self._is_over():
+            self._time.run(min(self._time.now_ms + TICK_MS, self._end_ms))
+        return self._meter.told(self._time.now_ms, self._used(), self._loop.told() if self._loop else None)
+
+    def _is_over(self) -> bool:
+        """Whether sources have ended and nothing is under way any more, or a governor has stopped everything."""
+        return self._is_stopped or (
+            all(camera.has_ended for camera in self._cameras) and not any(thread.is_working for thread in self._threads)
+        )
+
+    def _perform(self, steps: Sequence[Step], then: Then) -> None:
+        """One after the other; never at once, so that nothing goes on forever at one moment."""
+        if not steps:
+            self._time.at(self._time.now_ms + LEAST_MS, then)
+            return
+        first, *rest = steps
+        follow = partial(self._perform, rest, then) if rest else then
+        if self._rig.scatter:
+            first = first.times(self._chance.lognormvariate(0.0, self._rig.scatter))
+        (self._cores if first.accelerator in self._cores else self._accelerators).run(first, follow)
+
+    def _finished(self, thread: Thread, token: Token) -> None:
+        if not thread.outlets:
+            self._meter.note(self._time.now_ms, token.born_ms)
+
+    def _is_left_out(self) -> bool:
+        """Evenly, so that the share of frames that models look at is kept."""
+        self._credit += self._share
+        if self._credit >= 1:
+            self._credit -= 1
+            return False
+        return True
+
+    def _used(self) -> dict[str, Used]:
+        used = self._accelerators.used()
+        cores = self._cores.used()
+        return {**used, ANY_CORE: cores} if cores.busy_ms else used
+
+    def _tick(self) -> None:
+        used = self._used()
+        if self._plant is not None:
+            self._plant.tick(used)
+        self._meter.tick(self._time.now_ms, used, self._loop.setting.name if self._loop else "")
+        self._time.at(self._time.now_ms + TICK_MS, self._tick)
+
+    def _look(self) -> None:
+        assert self._loop is not None
+        self._loop.step(
+            Observation(
+                round(self._time.now_ms * 1e6),
+                self._plant.sensed_w if self._plant else None,
+                self._meter.demand_hz(self._time.now_ms),
+                self._meter.recent_p99_ms(self._time.now_ms),
+                self._plant.margin_c if self._plant else None,
+            )
+        )
+        self._time.at(self._time.now_ms + 1e3 * LOOK_S, self._look)
+
+    def _carry(self, action: Action) -> None:
+        assert self._governing is not None
+        if action.kind == "switch":
+            self._share = self._governing.shares[action.setting]
+        self._is_stopped = self._is_stopped or action.kind == "stop"
