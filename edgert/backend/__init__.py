@@ -41,8 +41,8 @@ __all__ = [
     "EngineOptions",
     "Session",
     "Shapes",
-    "Store",
     "Span",
+    "Store",
     "Tensor",
     "backend",
 ]

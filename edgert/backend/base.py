@@ -66,12 +66,15 @@ class EngineOptions:
     Attributes:
         threads: CPU threads the engine may use; None leaves it to the backend.
         profiles: named input shapes; needed where the model's own are dynamic. The first is the default.
+        spans: input → all shapes that one profile is to allow, for backends whose engines can (TensorRT); the others,
+            and every session, have the shapes of ``profiles``. Empty: only those.
         precision: ``fp32``; other precisions are made by the quantiser, as models of their own.
         store: where the compiled engine is looked for and kept; None compiles afresh.
     """
 
     threads: int | None = None
     profiles: Mapping[str, Shapes] = field(default_factory=dict)
+    spans: Mapping[str, Span] = field(default_factory=dict)
     precision: str = "fp32"
     store: Store | None = None
 
@@ -85,8 +88,6 @@ class Session(Protocol):
         outputs: the tensors that :meth:`run` fills, in the model's order.
     """
 
-        spans: input → all shapes that one profile is to allow, for backends whose engines can (TensorRT); the others,
-            and every session, have the shapes of ``profiles``. Empty: only those.
     inputs: Mapping[str, Array]
 
     def run(self, rows: int | None = None) -> Sequence[Array]:
@@ -94,7 +95,6 @@ class Session(Protocol):
 
         Args:
             rows: how many entries of the batch to run, for models whose batch size is dynamic; all by default.
-    spans: Mapping[str, Span] = field(default_factory=dict)
 
         Returns:
             The outputs in the model's order, valid until the next run.

@@ -198,13 +198,13 @@ class ModelConfig(Section):
     accuracy: AccuracyConfig | None = Field(default=None, description="what reduced precision may cost")
     placement: PlacementConfig = Field(default="auto", description="which nodes run where")
 
-    @property
-    def is_converted(self) -> bool:
-        """Whether the model runs in another precision than the file's; ``auto`` may where it can calibrate."""
-        return self.precision in ("fp16", "int8") or (self.precision == "auto" and self.calibrate is not None)
     @model_validator(mode="after")
     def _one_kind_of_shapes(self) -> ModelConfig:
         if self.profiles and self.input.shape.extents:
             raise ValueError("profiles and input.shape both say the input's sizes; write one of them")
         return self
 
+    @property
+    def is_converted(self) -> bool:
+        """Whether the model runs in another precision than the file's; ``auto`` may where it can calibrate."""
+        return self.precision in ("fp16", "int8") or (self.precision == "auto" and self.calibrate is not None)
