@@ -45,6 +45,8 @@ def cli_page() -> str:
     group: Any = typer.main.get_command(app)
     parts = ["# The command line", "", "Written by `scripts/write_docs.py`; change the docstrings instead.", ""]
     for name, command in group.commands.items():
+        if command.hidden:
+            continue
         parts += [f"## edgert {name}", "", inspect.cleandoc(command.help or ""), ""]
         rows = [row for parameter in command.params if (row := option_row(parameter))]
         parts += ["| argument | meaning |", "|---|---|", *rows, ""] if rows else []

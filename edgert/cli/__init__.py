@@ -19,6 +19,7 @@ from edgert.cli.check import check
 from edgert.cli.doctor import doctor
 from edgert.cli.evaluate import evaluate
 from edgert.cli.inspect import inspect
+from edgert.cli.job import job
 from edgert.cli.new import new
 from edgert.cli.plan import plan
 from edgert.cli.quantize import quantize
@@ -40,6 +41,7 @@ app = typer.Typer(
 )
 for verb in (run, plan, build, validate, schema, new, check, calibrate, quantize, doctor, inspect, boards, top, bench):
     app.command()(verb)
+app.command(hidden=True)(job)
 app.command("eval")(evaluate)  # a function of that name would hide Python's
 
 

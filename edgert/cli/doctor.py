@@ -30,7 +30,7 @@ def doctor(json: JsonOption = None, debug: DebugOption = False) -> None:
 
     from rich.console import Console
 
-    from edgert.doctor import examine
+    from edgert.doctor import examine, facts
 
     findings = examine()
     broken = [finding.name for finding in findings if finding.state == "no"]
@@ -38,7 +38,8 @@ def doctor(json: JsonOption = None, debug: DebugOption = False) -> None:
     console.print(_table(findings))
     console.print(_verdict(broken))
     if json is not None:
-        write_json({"ok": not broken, "findings": [asdict(finding) for finding in findings]}, json)
+        found = [asdict(finding) for finding in findings]
+        write_json({"ok": not broken, "machine": facts(), "findings": found}, json)
     if broken:
         raise typer.Exit(EXIT_ERROR)
 

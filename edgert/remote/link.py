@@ -1,0 +1,187 @@
+"""Commands on the board through the system's ``ssh``, with the user's own configuration, keys and known hosts.
+
+Nothing is asked on a terminal (``BatchMode``), no host key is accepted here, and no option says otherwise than the
+user's configuration does about who may be trusted.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edgert.errors import ConfigError, DeviceError, EdgertError, error_of
+from edgert.remote.failure import FAILED, link_error
+from edgert.remote.line import read_line
+
+Look = Callable[[], object]
+"""Called every now and then while something is waited for; what it raises ends the wait."""
+_OPTIONS = {"BatchMode": "yes", "ConnectTimeout": "15", "ServerAliveInterval": "5", "ServerAliveCountMax": "4"}
+"""A connection that has been dead for 20 s is over: https://man.openbsd.org/ssh_config#ServerAliveCountMax."""
+_LOOK_S = 0.2
+_CHUNK_BYTES = 1 << 18
+_TAIL_LINES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Where the board is, and how edgert is called there.
+
+    Attributes:
+        address: as ssh takes it: ``user@host``, a name of its configuration, ``ssh://user@host:port``.
+        program: the words that call edgert there.
+    """
+
+    address: str
+    program: tuple[str, ...] = ("edgert",)
+
+    def __post_init__(self) -> None:
+        if not self.address or self.address.startswith("-"):
+            raise ConfigError(f"{self.address!r} is no address", where="--remote", fix="write user@host")
+
+    def call(self, *words: str) -> Call:
+        """Calls edgert there with these words; a context, in which it runs."""
+        return Call(self.address, [*self.program, *words])
+
+    def ask(self, *words: str, look: Look = bool) -> dict[str, Any]:
+        """The last line of JSON of a call. Blocks until it has ended. Raises as :meth:`Call.lines`."""
+        answer: dict[str, Any] = {}
+        with self.call(*words) as call:
+            for content in call.lines(look):
+                answer = content
+        return answer
+
+
+class Call:
+    """One command on the board, while it runs. A context; leaving it early ends ssh, not what the board started.
+
+    Raises:
+        DeviceError: there is no ssh on this machine.
+    """
+
+    def __init__(self, address: str, words: Sequence[str]) -> None:
+        self.address, self.words = address, words
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the call
+        self._rest = b""
+        options = [word for name, value in _OPTIONS.items() for word in ("-o", f"{name}={value}")]
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - no shell on this side; the words are quoted for the other
+                ["ssh", "-T", *options, "--", address, shlex.join(words)],  # noqa: S607 - the user's own ssh
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._said,
+                bufsize=0,
+                start_new_session=True,  # Ctrl-C is for us: the connection is still needed to end the job
+            )
+        except FileNotFoundError as error:
+            self._said.close()
+            raise DeviceError(
+                "there is no ssh on this machine", why=str(error), fix="sudo apt install openssh-client"
+            ) from error
+
+    def __enter__(self) -> Call:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._said):
+            assert stream is not None  # all are pipes
+            stream.close()
+
+    def write(self, chunk: bytes) -> bool:
+        """Sends bytes to the command; False when it takes no more, and :meth:`lines` tells why. Blocks."""
+        assert self._process.stdin is not None  # a pipe
+        rest = memoryview(chunk)
+        try:
+            while rest:
+                rest = rest[os.write(self._process.stdin.fileno(), rest) :]
+        except BrokenPipeError:
+            return False
+        return True
+
+    def line(self, look: Look) -> dict[str, Any] | None:
+        """The next line of JSON that the command wrote, other lines left out; None at its end.
+
+        Raises:
+            EdgertError: the board's side told of one.
+        """
+        while True:
+            end = self._rest.find(b"\n")
+            if end < 0:
+                piece = self._piece(look)
+                if not piece:
+                    return None
+                self._rest += piece
+                continue
+            line, self._rest = self._rest[:end], self._rest[end + 1 :]
+            content = read_line(line)
+            if content is not None and "error" in content:
+                raise told_there(self.address, content["error"])
+            if content is not None:
+                return content
+
+    def lines(self, look: Look) -> Iterator[dict[str, Any]]:
+        """All lines of JSON to the command's end.
+
+        Raises:
+            EdgertError: the board's side told of one.
+            LinkError: the connection failed.
+            DeviceError: the command failed in another way.
+        """
+        while (content := self.line(look)) is not None:
+            yield content
+        self.check()
+
+    def raw(self, look: Look) -> Iterator[bytes]:
+        """The bytes that follow the lines read so far, in pieces. Raises as :meth:`lines`."""
+        piece, self._rest = self._rest, b""
+        while piece or (piece := self._piece(look)):
+            yield piece
+            piece = b""
+        self.check()
+
+    def check(self) -> None:
+        """Raises unless the command has done what it should."""
+        code = self._process.wait()
+        if code == FAILED or code < 0:
+            raise link_error(self.address, self.said())
+        if code:
+            raise DeviceError(
+                f"{shlex.join(self.words)} failed on {self.address}",
+                why="\n".join(self.said().strip().splitlines()[-_TAIL_LINES:]) or f"exit code {code}",
+            )
+
+    def result(self, look: Look) -> tuple[int, str]:
+        """Exit code and everything on standard output, for a command that is not one of ours. Raises LinkError."""
+        content = b"".join(iter(lambda: self._piece(look), b""))
+        code = self._process.wait()
+        if code == FAILED or code < 0:
+            raise link_error(self.address, self.said())
+        return code, content.decode("utf-8", "replace")
+
+    def said(self) -> str:
+        """What ssh and the command wrote on standard error."""
+        self._said.seek(0)
+        return self._said.read().decode("utf-8", "replace")
+
+    def _piece(self, look: Look) -> bytes:
+        """The next bytes on standard output; none at its end."""
+        assert self._process.stdout is not None  # a pipe
+        while True:
+            look()
+            ready, _, _ = select.select([self._process.stdout], [], [], _LOOK_S)
+            if ready:
+                return os.read(self._process.stdout.fileno(), _CHUNK_BYTES)
+
+
+def told_there(address: str, plain: Mapping[str, Any]) -> EdgertError:
+    """An error of the board's, with the board in its place."""
+    error = error_of(plain)
+    error.where = f"{address}: {error.where}" if error.where else address
+    return error

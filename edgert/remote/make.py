@@ -1,0 +1,120 @@
+"""A pipeline or bundle, built here as far as any machine can, and compiled on its board."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgert.artifact.bundle import open_bundle
+from edgert.build.make import Built, build
+from edgert.compiler import Event, Tell
+from edgert.compiler.build import Stopped
+from edgert.config import PipelineFile
+from edgert.remote.addition import add
+from edgert.remote.agree import check_space, check_target, target_there
+from edgert.remote.link import Link
+from edgert.remote.outcome import is_abandoned, result_of
+from edgert.remote.patience import Patience
+from edgert.remote.there import There, look_there
+from edgert.remote.transfer import Transfer
+from edgert.remote.watch import Watch
+
+
+def build_there(
+    source: PipelineFile | Path,
+    output: Path,
+    address: str,
+    *,
+    program: str | None = None,
+    board: str | None = None,
+    mode: str | None = None,
+    tensorrt: str | None = None,
+    tell: Tell | None = None,
+    stop: threading.Event | None = None,
+) -> Built:
+    """Builds a bundle with the engines of a board that ssh reaches. Blocks until done.
+
+    A lost connection ends nothing: the board goes on, and is asked again. What was sent, and what finished steps made
+    here and there, is kept.
+
+    Args:
+        source: a pipeline, built here first; or a bundle.
+        output: the bundle to write, whole or not at all.
+        address: as ssh takes it.
+        program: path of ``edgert`` on the board; see :func:`edgert.remote.there.look_there`.
+        board, mode, tensorrt: of the target; by default what is found there.
+        tell: told of everything that happens here and there.
+        stop: ends the build here and there when set.
+
+    Raises:
+        LinkError: the board cannot be reached, does not let us in, or does not come back.
+        ConfigError: the target is not what is there.
+        DeviceError: edgert or TensorRT is not there, or another.
+        ArtifactError: a disk is full, or a transfer damaged.
+        EdgertError: as :func:`edgert.build.build`, here or there.
+    """
+    began = time.perf_counter()
+    remote = _Remote(address, Patience(tell or (lambda event: None), stop or threading.Event()))
+    link, there = remote.look(program)
+    with tempfile.TemporaryDirectory(prefix="edgert-") as name:
+        bundle = source if isinstance(source, Path) else Path(name) / "bundle.edgert"
+        if isinstance(source, PipelineFile):
+            target = target_there(source, there, board, mode, tensorrt)
+            check_target(there, address, target.name, target.tensorrt)
+            mode, tensorrt = target.mode or None, target.tensorrt or None
+            build(source, bundle, board=target.asked, mode=mode, tensorrt=tensorrt, tell=tell, stop=stop)
+        with open_bundle(bundle) as made:
+            check_target(there, address, made.manifest.board, made.manifest.tensorrt)
+            check_space(there, address, bundle.stat().st_size)
+            addition = remote.compile(link, bundle, Path(name) / "addition.zip")
+            manifest, written = add(made, addition, output)
+    return Built(output, manifest, written, output.stat().st_size, time.perf_counter() - began)
+
+
+@dataclass(frozen=True)
+class _Remote:
+    """The part of a build that is done on the board."""
+
+    address: str
+    patience: Patience
+
+    def look(self, program: str | None) -> tuple[Link, There]:
+        """Asks the board what it is, once: what cannot be reached at the start is said at once."""
+        began = time.perf_counter()
+        self.patience.tell(Event("board", "", "started"))
+        link, there = look_there(self.address, program, self._look)
+        self.patience.tell(Event("board", "", "done", time.perf_counter() - began, str(there)))
+        return link, there
+
+    def compile(self, link: Link, bundle: Path, addition: Path) -> Path:
+        """Sends a bundle, has it compiled, and fetches what was added to it into a new file."""
+        digest = Transfer(link, self.patience, self._look).send(bundle)
+        run, end, error = self._run(link, digest)
+        result = result_of(end, error, self.address)
+        Transfer(link, self.patience, self._look).fetch(run, result, addition)
+        return addition
+
+    def _run(self, link: Link, digest: str) -> tuple[str, Mapping[str, Any], Mapping[str, Any]]:
+        """The run that ended, how, and with which error. A job that another started and gave up is started anew."""
+        while True:
+            watch = self._start(link, f"{digest}.{uuid.uuid4().hex[:12]}")
+            end = watch.to_end()
+            if not (watch.joined and is_abandoned(end)):
+                return watch.run, end, watch.error
+
+    def _start(self, link: Link, run: str) -> Watch:
+        started = self.patience.through(lambda: link.ask("job", "start", run, look=self._look), lambda: 0)
+        if started["joined"]:
+            detail = "a build of the same bundle is at it: its result is taken"
+            self.patience.tell(Event("link", "", "note", detail=detail))
+        return Watch(link, started["run"], started["joined"], self.patience)
+
+    def _look(self) -> None:
+        if self.patience.stop.is_set():
+            raise Stopped("the build was stopped", where=self.address, fix="run it again: finished steps are kept")

@@ -1,0 +1,106 @@
+"""A bundle to the board, and what was made of it back; both go on from where a lost connection broke them off."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgert.artifact.member import Member
+from edgert.compiler import Event
+from edgert.errors import ArtifactError
+from edgert.remote.failure import link_error
+from edgert.remote.link import Link, Look
+from edgert.remote.patience import Patience
+from edgert.units import format_bytes
+
+_CHUNK_BYTES = 1 << 18
+_EVERY_S = 0.1
+
+
+@dataclass
+class Transfer:
+    """One file on its way, and how far it is. ``look`` is called every now and then, and ends it by raising."""
+
+    link: Link
+    patience: Patience
+    look: Look
+    at: int = 0
+    _told_s: float = 0.0
+
+    def send(self, bundle: Path) -> str:
+        """Sends a bundle unless it is there; returns its SHA-256. Blocks.
+
+        Raises:
+            LinkError: the connection cannot be had, or does not come back.
+            ArtifactError: the board cannot keep it.
+        """
+        digest, size_bytes = _sha256(bundle), bundle.stat().st_size
+        began = time.perf_counter()
+        self._event("send", "started")
+        sent = self.patience.through(lambda: self._send(bundle, digest, size_bytes), lambda: self.at)
+        detail = format_bytes(size_bytes) if sent else "is there already"
+        self._event("send", "done" if sent else "cached", time.perf_counter() - began, detail)
+        return digest
+
+    def _send(self, bundle: Path, digest: str, size_bytes: int) -> bool:
+        """One try; whether anything had to be sent."""
+        with self.link.call("job", "receive", digest, str(size_bytes)) as call, bundle.open("rb") as file:
+            answer = call.line(self.look)
+            if answer is not None:
+                first = self.at = file.seek(answer["at"])
+                while (chunk := file.read(_CHUNK_BYTES)) and call.write(chunk):
+                    self.look()
+                    self._moved("send", len(chunk), size_bytes)
+                if any(line.get("done") for line in call.lines(self.look)):
+                    return first < size_bytes
+            call.check()
+            raise link_error(self.link.address, "the board did not say that the bundle came in")
+
+    def fetch(self, run: str, wanted: Member, path: Path) -> None:
+        """Fetches what a run made into a new file. Blocks.
+
+        Raises:
+            LinkError: the connection does not come back.
+            ArtifactError: what came is not what the board made.
+        """
+        began = time.perf_counter()
+        self._event("fetch", "started")
+        path.touch()
+        self.patience.through(lambda: self._fetch(run, wanted, path), lambda: self.at)
+        if _sha256(path) != wanted.sha256:
+            raise ArtifactError(
+                "what the board made was damaged on its way",
+                why=f"its SHA-256 is not {wanted.sha256[:16]}…",
+                where=self.link.address,
+                fix="build again: the board has it in its cache",
+            )
+        self._event("fetch", "done", time.perf_counter() - began, format_bytes(wanted.size_bytes))
+
+    def _fetch(self, run: str, wanted: Member, path: Path) -> None:
+        self.at = path.stat().st_size
+        with path.open("ab") as file, self.link.call("job", "send", run, str(self.at)) as call:
+            call.line(self.look)
+            for piece in call.raw(self.look):
+                file.write(piece)
+                self._moved("fetch", len(piece), wanted.size_bytes)
+        if self.at != wanted.size_bytes:
+            raise link_error(self.link.address, f"{self.at} of {wanted.size_bytes} bytes came")
+
+    def _moved(self, step: str, count: int, total: int) -> None:
+        self.at += count
+        if time.monotonic() - self._told_s >= _EVERY_S:
+            self._told_s = time.monotonic()
+            self.patience.tell(Event(step, "", "progress", done=self.at, total=total))
+
+    def _event(self, step: str, state: str, seconds: float = 0.0, detail: str = "") -> None:
+        self.patience.tell(Event(step, "", state, seconds, detail))  # type: ignore[arg-type]  # one of State's words
+
+
+def _sha256(path: Path) -> str:
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            found.update(chunk)
+    return found.hexdigest()
