@@ -10,6 +10,8 @@ from edgert.simulate.design import Source
 from edgert.simulate.thread import Perform, Sender
 from edgert.simulate.token import Token
 
+_CLOSED_MS = 100.0
+
 
 class Camera(Sender):
     """A source at work. A frame that becomes due while the last is not yet passed on takes the place of one that waits.
@@ -22,8 +24,9 @@ class Camera(Sender):
         super().__init__()
         self.source, self._timeline, self._chance = source, timeline, chance
         self._perform = perform
-        self.passed = self.lost = 0
-        self._count = 0
+        self.passed = self.lost = self.held_back = 0
+        self._share, self._credit, self._given_ms = 1.0, 1.0, 0.0
+        self._count = self._index = 0
         self._waiting_ms: float | None = None
         self._is_busy = False
 
@@ -69,22 +72,53 @@ class Camera(Sender):
         due_ms = max(self._due(), now_ms) if self._is_paced else now_ms
         self._timeline.at(due_ms, lambda: self._give(due_ms))
 
+    def gate(self, share: float) -> None:
+        """How many of its frames go on from now, 0 to 1; see :class:`edgert.runtime.gate.Gate`."""
+        self._share = share
+
     def _give(self, born_ms: float) -> None:
-        token = Token(self.source.name, self.passed, born_ms, self._objects(self.passed))
+        if not self._passes():
+            self.held_back += 1
+            self._given()
+            return
+        token = Token(self.source.name, self._index, born_ms, self._objects(self._index))
+        self._index += 1
         self.passed += 1
         self.send(((channel, token) for channel in self.outlets), self._given)
 
+    def _passes(self) -> bool:
+        """A live source's frames stay behind, evenly; others come later."""
+        if not self.source.is_live:
+            return True
+        self._credit += self._share
+        if self._credit < 1.0:
+            self._index += 1
+            return False
+        self._credit = min(self._credit - 1.0, 1.0)
+        return True
+
     def _given(self) -> None:
         self._is_busy = False
-        if not self._is_camera:
+        if self._is_camera:
+            if self._waiting_ms is not None:
+                self._take(self._waiting_ms)
+        elif self.source.is_live or self._share >= 1.0:
             self._make()
-        elif self._waiting_ms is not None:
-            self._take(self._waiting_ms)
+        else:
+            self._later()
+
+    def _later(self) -> None:
+        """What a governor slows down takes a break after each frame; a closed gate looks now and then."""
+        now_ms = self._timeline.now_ms
+        own_ms, self._given_ms = max(now_ms - self._given_ms, 0.0), now_ms
+        break_ms = own_ms * (1 / self._share - 1) if self._share > 0 else _CLOSED_MS
+        self._given_ms += break_ms
+        self._timeline.at(now_ms + break_ms, self._make if self._share > 0 else self._later)
 
     @property
     def has_ended(self) -> bool:
         """Whether it gives no more."""
-        return self.source.limit is not None and self.passed + self.lost >= self.source.limit
+        return self.source.limit is not None and self.passed + self.lost + self.held_back >= self.source.limit
 
     def _due(self) -> float:
         """When the next frame is due; frames of a trace come in its order, those of a rate in the order of time."""

@@ -17,7 +17,8 @@ class Source:
         rate_hz: frames that are due per second; None: the next is made when the last is taken.
         times_ms: when the frames of a trace came, from the first; played over and over in place of ``rate_hz``.
         jitter: standard deviation of when a frame is due, as a part of the period.
-        is_ahead: whether a frame is made before it is due, as from a file, and not after, as from a camera.
+        is_ahead: whether a frame is made before it is due, as a file's, and not after, as a camera's.
+        is_live: whether a governor has frames left out; otherwise it has them made more slowly.
         steps: what making one takes.
         limit: frames; None: no end.
         objects: how many are on each frame of the trace, or on every one: the mean of a Poisson distribution.
@@ -29,6 +30,7 @@ class Source:
     times_ms: tuple[float, ...] = ()
     jitter: float = 0.0
     is_ahead: bool = False
+    is_live: bool = True
     steps: tuple[Step, ...] = ()
     limit: int | None = None
     objects: tuple[int, ...] | float | None = None
@@ -49,13 +51,11 @@ class Task:
     """What a node does with a result.
 
     Attributes:
-        steps: of a result, whatever is on it.
+        steps: of a result that it looks at, whatever is on it.
         run: of one run of a model on top of that; empty for other stages.
-        every: frames between two that the model looks at.
+        every: frames between two that the model looks at; the others cost nothing.
         crops: most objects of a frame that the model is run on; None: it runs once, on the whole frame.
         rows: crops that fit in one run. A run of n takes n times as long as a run of one.
-        crop: steps of each crop, as of filling its part of the input.
-        is_thinned: whether a governor may have frames left out here.
     """
 
     steps: tuple[Step, ...] = ()
@@ -63,8 +63,6 @@ class Task:
     every: int = 1
     crops: int | None = None
     rows: int = 1
-    crop: tuple[Step, ...] = ()
-    is_thinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -16,7 +15,7 @@ from edgert.simulate.plant import Plant
 from edgert.simulate.thread import Thread
 
 _MOMENT_MS = 1000.0
-_RECENT_MS = 2000.0  # what a governor's p99 and demand are of
+_RECENT_MS = 2000.0  # what a governor's p99 is of
 _NEAR_MS = 1e-6
 
 
@@ -39,20 +38,11 @@ class Meter:
         self._seen = self._out = self._dropped = 0
         self._energy_j = self._hottest_c = self._throttled_ms = self._ticked_ms = 0.0
         self._busy_ms: dict[str, float] = {}
-        self._given: deque[tuple[float, int]] = deque([(0.0, 0)])
 
     def note(self, now_ms: float, born_ms: float) -> None:
         """A result that a last stage took."""
         self._times_ms.append(now_ms)
         self._latencies_ms.append(now_ms - born_ms)
-
-    def demand_hz(self, now_ms: float) -> float:
-        """Frames per second that sources gave lately."""
-        self._given.append((now_ms, sum(camera.passed for camera in self._cameras)))
-        while len(self._given) > 2 and self._given[0][0] < now_ms - _RECENT_MS:
-            self._given.popleft()
-        (before_ms, before), (_, given) = self._given[0], self._given[-1]
-        return 1e3 * (given - before) / max(now_ms - before_ms, _NEAR_MS)
 
     def recent_p99_ms(self, now_ms: float) -> float | None:
         """Of latencies lately."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -47,11 +47,11 @@ class Governing:
     """What keeps the budgets.
 
     Attributes:
-        shares: for each of the rules' settings, the part of the frames that models look at.
+        shares: for each of the rules' settings, source → the part of its frames that go on.
     """
 
     rules: Rules
-    shares: tuple[float, ...]
+    shares: tuple[Mapping[str, float], ...]
 
 
 def simulate(
@@ -69,14 +69,14 @@ class _Simulation:
         self._accelerators = Accelerators(self._time, rig.contention)
         self._plant = Plant(rig.power, rig.cooling) if rig.power and rig.cooling else None
         finished = self._finished
-        self._threads = [Thread(node, self._perform, finished, self._is_left_out) for node in design.nodes]
+        self._threads = [Thread(node, self._perform, finished) for node in design.nodes]
         self._cameras = [
             Camera(source, self._time, Random(self._chance.random()), self._perform)  # noqa: S311 - a simulation
             for source in design.sources
         ]
         connected(self._cameras, self._threads)
         self._meter = Meter(self._cameras, self._threads, self._plant, self._end_ms)
-        self._governing, self._share, self._credit = governing, 1.0, 0.0
+        self._governing = governing
         self._is_stopped = False
         self._loop = Loop(governing.rules, self._carry, 0) if governing else None
 
@@ -111,14 +111,6 @@ class _Simulation:
         if not thread.outlets:
             self._meter.note(self._time.now_ms, token.born_ms)
 
-    def _is_left_out(self) -> bool:
-        """Evenly, so that the share of frames that models look at is kept."""
-        self._credit += self._share
-        if self._credit >= 1:
-            self._credit -= 1
-            return False
-        return True
-
     def _used(self) -> dict[str, Used]:
         used = self._accelerators.used()
         cores = self._cores.used()
@@ -137,9 +129,8 @@ class _Simulation:
             Observation(
                 round(self._time.now_ms * 1e6),
                 self._plant.sensed_w if self._plant else None,
-                self._meter.demand_hz(self._time.now_ms),
-                self._meter.recent_p99_ms(self._time.now_ms),
-                self._plant.margin_c if self._plant else None,
+                latency_ms=self._meter.recent_p99_ms(self._time.now_ms),
+                margin_c=self._plant.margin_c if self._plant else None,
             )
         )
         self._time.at(self._time.now_ms + 1e3 * LOOK_S, self._look)
@@ -147,5 +138,6 @@ class _Simulation:
     def _carry(self, action: Action) -> None:
         assert self._governing is not None
         if action.kind == "switch":
-            self._share = self._governing.shares[action.setting]
+            for camera in self._cameras:
+                camera.gate(self._governing.shares[action.setting][camera.source.name])
         self._is_stopped = self._is_stopped or action.kind == "stop"

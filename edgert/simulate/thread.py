@@ -88,15 +88,11 @@ class Thread(Sender):
     Args:
         perform: carries out its steps.
         finished: told of every result it is done with.
-        is_left_out: asked whether a governor wants this one left out by models.
     """
 
-    def __init__(
-        self, node: Node, perform: Perform, finished: Callable[[Thread, Token], None], is_left_out: Callable[[], bool]
-    ) -> None:
+    def __init__(self, node: Node, perform: Perform, finished: Callable[[Thread, Token], None]) -> None:
         super().__init__()
-        self.node, self._perform, self._finished, self._is_left_out = node, perform, finished, is_left_out
-        self.task = node.task
+        self.node, self._perform, self._finished = node, perform, finished
         self.inlets: list[Channel] = []
         self.ready: deque[int] = deque()
         self.join: Join | None = None
@@ -154,19 +150,24 @@ class Thread(Sender):
         return (self.outlets[self.dealer.branch(token)],)
 
     def _steps(self, token: Token) -> Sequence[Step]:
-        task = self.task
-        if not task.run or token.index % task.every or (task.is_thinned and self._is_left_out()):
-            return () if task.run else task.steps
-        return task.steps + (task.run if task.crops is None else tuple(_crop_steps(task, token.objects)))
+        task = self.node.task
+        if token.index % task.every:
+            return ()
+        if task.crops is None:
+            return task.steps + task.run
+        return task.steps + tuple(step for count in _batches(task, token.objects) for step in _times(task.run, count))
 
 
-def _crop_steps(task: Task, objects: int) -> Iterator[Step]:
-    """Runs of as many crops as fit, each after its crops were made ready."""
+def _batches(task: Task, objects: int) -> Iterator[int]:
+    """How many crops each run takes."""
     left = min(objects, task.crops or 0)
     while left > 0:
-        count = min(left, task.rows)
-        left -= count
-        yield from (step.times(count) for step in (*task.crop, *task.run))
+        yield min(left, task.rows)
+        left -= task.rows
+
+
+def _times(steps: Sequence[Step], count: int) -> Iterator[Step]:
+    return (step.times(count) for step in steps)
 
 
 class Dealer:
