@@ -100,6 +100,19 @@ def assemble(
     return _Assembler(file, callbacks or {}, clock, backend_name, bar).build()
 
 
+def queue_of(before: StageConfig, after: StageConfig, live: bool) -> tuple[int, Drop]:
+    """The bound of one edge: what the listener asks for, else what the source asks for, else what suits it.
+
+    Args:
+        live: whether ``before`` is a source that does not wait.
+    """
+    suits = LIVE_QUEUE if live else FILE_QUEUE if isinstance(before, SourceStage) else STAGE_QUEUE
+    asked = before if isinstance(before, SourceStage) else None
+    queue = after.queue or (asked and asked.queue) or suits
+    drop = after.drop or (asked and asked.drop) or ("oldest" if live else "never")
+    return queue, drop
+
+
 class _Assembler:
     """Holds what all steps of one assembly share."""
 
@@ -128,7 +141,7 @@ class _Assembler:
             nodes[name] = self._nodes(name, stages[name], streams[name])
         for name, stage in stages.items():
             for other in inputs_of(stage):
-                capacity, drop = self._edge(nodes[other][-1], stages[other], stage)
+                capacity, drop = queue_of(stages[other], stage, self._is_live(nodes[other][-1]))
                 connect(nodes[other][-1], nodes[name][0], streams[other], capacity, drop)
         everything = [node for own in nodes.values() for node in own]
         live = all(self._is_live(node) for node in everything if isinstance(node.work, Source))
@@ -139,15 +152,6 @@ class _Assembler:
     @staticmethod
     def _is_live(node: Node) -> bool:
         return isinstance(node.work, Source) and node.work.live
-
-    def _edge(self, producer: Node, before: StageConfig, after: StageConfig) -> tuple[int, Drop]:
-        """The bound of one edge: what the listener asks for, else what the source asks for, else what suits it."""
-        live = self._is_live(producer)
-        suits = LIVE_QUEUE if live else FILE_QUEUE if isinstance(producer.work, Source) else STAGE_QUEUE
-        asked = before if isinstance(before, SourceStage) else None
-        queue = after.queue or (asked and asked.queue) or suits
-        drop = after.drop or (asked and asked.drop) or ("oldest" if live else "never")
-        return queue, drop
 
     def _nodes(self, name: str, stage: StageConfig, streams: frozenset[str]) -> list[Node]:
         """What runs a stage: one node, or connected ones."""
