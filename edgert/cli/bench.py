@@ -86,6 +86,6 @@ def _profiled(console: Console, target: Path, board: str, quick: bool, output: P
             why="times are measured on the machine that edgert runs on",
             fix="--board host, or run this on the board",
         )
-    found = measure(load(target), 9 if quick else 30)
+    found = measure(load(target), 6 if quick else 12)
     write_json(found.to_json(), output)
     return [_shown(console, figure) for figure in figures_of(found)]
