@@ -36,7 +36,7 @@ from edgert.stages.resample import set_opencv_threads
 from edgert.stages.sink.select import sink_for
 from edgert.stages.source.select import source_for
 from edgert.stages.track import Track
-from edgert.stages.user import load_object
+from edgert.user import load_object
 
 Callback = Callable[[Result], object]
 FILE_QUEUE, LIVE_QUEUE = 4, 1

@@ -10,7 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LAYERS = (  # from the ground up; a part may import itself and whatever stands lower
     {"errors"},
-    {"units", "clock", "shipped"},
+    {"units", "clock", "shipped", "user"},
+    {"operator"},
     {"board", "config"},
     {"graph", "memory", "budget"},
     {"backend", "artifact"},

@@ -12,7 +12,7 @@ from edgert.runtime.record import Record
 from edgert.stages.decode.base import Array
 from edgert.stages.decode.shape import Shapes, Size
 from edgert.stages.geometry import Geometry
-from edgert.stages.user import load_object
+from edgert.user import load_object
 
 
 @dataclass(frozen=True, slots=True)

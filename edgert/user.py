@@ -1,4 +1,4 @@
-"""The user's own code, named ``module:function`` in the pipeline file."""
+"""The user's own code: ``module:function``, or a file of operators, named in the pipeline file."""
 
 from __future__ import annotations
 
@@ -29,14 +29,19 @@ def load_object(spec: str, where: str, search: Path | None = None) -> object:
     module_name, _, path = spec.partition(":")
     if not module_name or not path:
         raise ConfigError(f"{spec!r} names no function", where=where, fix="write module:function")
-    with _searched(search):
-        _refuse_shadow(module_name, where, search)
-        found: object = _import(module_name, where, search)
+    found: object = load_module(module_name, where, search)
     for name in path.split("."):
         found = _member(found, name, spec, where)
     if not callable(found):
         raise ConfigError(f"{spec!r} cannot be called", why=f"it is a {type(found).__name__}", where=where)
     return found
+
+
+def load_module(name: str, where: str, search: Path | None = None) -> ModuleType:
+    """The module of that name; see :func:`load_object`. Raises ConfigError."""
+    with _searched(search):
+        _refuse_shadow(name, where, search)
+        return _import(name, where, search)
 
 
 @contextmanager
