@@ -23,6 +23,11 @@ def fp16_exceptions(graph: Graph, scheme: Scheme) -> tuple[str, ...]:
     return tuple(node.name for node in graph.nodes if node.name in kept)
 
 
+def is_sayable(name: str) -> bool:
+    """Whether a node or tensor can be named on trtexec's command line."""
+    return bool(name) and not any(mark in name for mark in _RESERVED)
+
+
 def layer_precisions(nodes: Iterable[str], precision: str = "fp16") -> str:
     """The value of trtexec's ``--layerPrecisions``, ``"a:fp16,b:fp16"``; with ``--precisionConstraints=obey`` and
     ``--int8 --fp16``. Names may have colons: trtexec splits at the last one.
@@ -32,7 +37,7 @@ def layer_precisions(nodes: Iterable[str], precision: str = "fp16") -> str:
     """
     pairs = []
     for name in nodes:
-        if not name or any(mark in name for mark in _RESERVED):
+        if not is_sayable(name):
             raise CalibrationError(
                 f"node {name!r} cannot be named on trtexec's command line",
                 why="commas, single quotes and stars have a meaning there",

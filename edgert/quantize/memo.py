@@ -11,6 +11,7 @@ from typing import Any
 
 from edgert.artifact.atomic import replace_text
 from edgert.errors import CalibrationError
+from edgert.quantize.resume import foreign, read_unfinished
 
 log = logging.getLogger("edgert.quantize")
 
@@ -18,7 +19,7 @@ Units = frozenset[str]
 Progress = Callable[[int, int, str], None]
 """Called after every measurement: how many are done, how many there are at most, and what this one said."""
 
-_FORMAT = "edgert measurements"
+_FORMAT, _HOLDS = "edgert measurements", "measurements"
 _VERSION = 1
 
 
@@ -44,7 +45,7 @@ class Memo:
         self.values: dict[Units, float] = {}
         self.note = ""
         if path is not None and path.exists():
-            self._take(_content(path), path)
+            self._take(read_unfinished(path, _FORMAT, _HOLDS), path)
         self.resumed = len(self.values)
 
     def __call__(self, kept: Units) -> float:
@@ -68,7 +69,7 @@ class Memo:
 
     def _take(self, content: Mapping[str, Any], path: Path) -> None:
         if content.get("kind") != self._kind:
-            raise _foreign(path, f"it holds {content.get('kind')!r}, not {self._kind!r}")
+            raise foreign(path, _HOLDS, f"it holds {content.get('kind')!r}, not {self._kind!r}")
         if content.get("version") != _VERSION:
             self.note = f"{path} was written by another version of edgert; started over"
         elif content.get("key") != self._key:
@@ -91,21 +92,3 @@ def describe(kept: Collection[str]) -> str:
     if len(kept) > 1:
         return f"{len(kept)} units"
     return next((repr(name) for name in kept), "nothing")
-
-
-def _content(path: Path) -> Mapping[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CalibrationError(f"cannot read {path}", why=str(error), fix="choose another file") from error
-    except ValueError as error:
-        raise _foreign(path, str(error)) from error
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise _foreign(path, f"it does not say {_FORMAT!r}")
-    return content
-
-
-def _foreign(path: Path, why: str) -> CalibrationError:
-    return CalibrationError(
-        f"{path} holds no measurements to go on with", why=why, fix="remove it, or name another file for them"
-    )

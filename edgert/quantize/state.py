@@ -14,11 +14,12 @@ from typing import Any
 from edgert.artifact.atomic import replace_text
 from edgert.errors import CalibrationError
 from edgert.quantize.histogram import Histogram
+from edgert.quantize.resume import foreign, read_unfinished
 from edgert.quantize.shard import Feed
 
 log = logging.getLogger("edgert.quantize")
 
-_FORMAT = "edgert calibration in progress"
+_FORMAT, _HOLDS = "edgert calibration in progress", "calibration"
 _VERSION = 1
 _SAVE_S = 10.0  # between two writes, each of which takes a fraction of a second
 
@@ -118,7 +119,7 @@ def load_tally(path: Path, key: str) -> Tally:
     """
     if not path.exists():
         return Tally()
-    content = _read(path)
+    content = read_unfinished(path, _FORMAT, _HOLDS)
     if content.get("version") != _VERSION or content.get("key") != key:
         log.warning("%s belongs to another model, other pictures or other settings; started over", path)
         return Tally()
@@ -126,7 +127,7 @@ def load_tally(path: Path, key: str) -> Tally:
         before = None if content["before"] is None else _from_json(content["before"])
         return Tally(int(content["done"]), _from_json(content["counts"]), before, bool(content["settled"]))
     except (KeyError, TypeError, ValueError, AttributeError, CalibrationError) as error:
-        raise _foreign(path, str(error)) from error
+        raise foreign(path, _HOLDS, str(error)) from error
 
 
 def _to_json(histograms: Histograms) -> dict[str, Any]:
@@ -135,21 +136,3 @@ def _to_json(histograms: Histograms) -> dict[str, Any]:
 
 def _from_json(content: Mapping[str, Any]) -> Histograms:
     return {name: Histogram.from_json(value) for name, value in content.items()}
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CalibrationError(f"cannot read {str(path)!r}", why=str(error), fix="name another file") from error
-    except ValueError as error:
-        raise _foreign(path, str(error)) from error
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise _foreign(path, f"it does not say {_FORMAT!r}")
-    return content
-
-
-def _foreign(path: Path, why: str) -> CalibrationError:
-    return CalibrationError(
-        f"{str(path)!r} holds no calibration to go on with", why=why, fix="remove it, or name another file"
-    )

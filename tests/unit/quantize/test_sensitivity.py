@@ -126,7 +126,7 @@ def test_a_state_of_something_else_is_started_over_and_said_so(
 def test_a_file_that_is_no_state_is_refused_and_left_alone(tmp_path: Path, text: str) -> None:
     state = tmp_path / "precious.json"
     state.write_text(text)
-    with pytest.raises(CalibrationError, match=r"precious\.json holds no measurements"):
+    with pytest.raises(CalibrationError, match=r"precious\.json' holds no measurements"):
         scan(list(COSTS), Error(), state=state, key="k")
     assert state.read_text() == text
 
