@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgert.assemble import Assembly, Bar, Callback, assemble
 from edgert.budget.meter import peak_rss_bytes
@@ -22,6 +23,10 @@ from edgert.runtime import Node, Result, Runner, Summary, summarise
 from edgert.runtime.edge import connect, disconnect
 from edgert.stages.sink.callback import CallbackSink
 from edgert.stages.source.api import ApiSource
+
+if TYPE_CHECKING:
+    from edgert.budget.meter.meters import Meters
+    from edgert.budget.watch import Watch
 
 _TAP_QUEUE = 4
 
@@ -43,9 +48,10 @@ class Pipeline:
         callbacks: stage name → function called with each of that stage's results, in a thread of its own; also the
             functions of ``sink: callback`` stages.
         bar: called with (what, done, total) while a model is calibrated, which happens once, before anything starts.
+        meters: what budgets are watched by; those of this machine by default.
 
     Raises:
-        EdgertError: the file, a model or a stage is wrong; nothing has been started then.
+        EdgertError: the file, a model or a stage is wrong, or a budget cannot be kept; nothing has been started then.
     """
 
     def __init__(
@@ -55,6 +61,7 @@ class Pipeline:
         callbacks: Mapping[str, Callback] | None = None,
         clock: Clock = REAL,
         bar: Bar | None = None,
+        meters: Meters | None = None,
     ) -> None:
         self.file = path if isinstance(path, PipelineFile) else load_pipeline(path, overrides)
         callbacks = dict(callbacks or {})
@@ -65,6 +72,7 @@ class Pipeline:
             if getattr(self.file.config.stages.get(stage), "sink", None) != "callback":
                 self._listen(stage, function)
         self._runner = Runner(self._assembly.nodes, clock, self.file.located)
+        self._watch = self._watched(meters)
         self._started = False
 
     def __enter__(self) -> Pipeline:
@@ -91,16 +99,21 @@ class Pipeline:
         if not self._started:
             self._started = True
             self._runner.start()
+            if self._watch is not None:
+                self._watch.start()
 
     def run(self) -> Summary:
         """Runs until the sources end; returns what it amounted to. Raises the first error of any stage."""
         self.start()
-        self._runner.wait()
+        self.wait()
         return self.summary()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits ``timeout`` seconds for the end; whether it came. Raises the first error of any stage."""
-        return self._runner.wait(timeout)
+        try:
+            return self._runner.wait(timeout)
+        finally:
+            self._unwatch()
 
     def stop(self) -> None:
         """Tells the sources to end and returns at once; files are closed within 2 s."""
@@ -109,7 +122,10 @@ class Pipeline:
     def close(self) -> None:
         """Stops and waits for all threads. Raises the first error of any stage."""
         if self._started:
-            self._runner.shut_down()
+            try:
+                self._runner.shut_down()
+            finally:
+                self._unwatch()
 
     def results(self, stage: str, timeout: float | None = None) -> Results:
         """An iterator over a stage's results, from now on.
@@ -160,7 +176,29 @@ class Pipeline:
         end_ns = runner.ended_ns or self._clock.now_ns()
         engines = {name: dict(engine.info) for name, engine in assembly.engines.items()}
         wall_ns = end_ns - runner.started_ns if self._started else 0
-        return summarise(assembly.nodes, wall_ns, assembly.counter.read(), peak_rss_bytes(), engines)
+        counts, rss = assembly.counter.read(), peak_rss_bytes()
+        return summarise(assembly.nodes, wall_ns, counts, rss, engines, self._budgets())
+
+    def _watched(self, meters: Meters | None) -> Watch | None:
+        """What keeps the budgets; most pipelines have none and start without it."""
+        budgets = self.file.config.budgets
+        if budgets == type(budgets)():
+            return None
+        from edgert.assemble.govern import watch
+        from edgert.budget.meter.meters import Meters
+
+        return watch(self.file, self._assembly, meters or Meters(clock=self._clock), self._clock, self._runner.fail)
+
+    def _unwatch(self) -> None:
+        if self._watch is not None and not self._runner.running:
+            self._watch.stop()
+
+    def _budgets(self) -> dict[str, Any]:
+        """What was done to keep the budgets, as plain data."""
+        if self._watch is None:
+            return {}
+        held_back = sum(node.gate.held_back for node in self._assembly.nodes if node.gate is not None)
+        return {"governor": asdict(self._watch.told()), "held_back": held_back}
 
     def _listen(self, stage: str, function: Callable[[Result], object]) -> None:
         node, listener = self._node(stage), Node(f"callback of {stage}", CallbackSink(stage, function))

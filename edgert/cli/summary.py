@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from edgert.units import format_bytes
 
+_MOST_EVENTS = 20  # of a governor, the last ones; the JSON has more
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -53,8 +55,10 @@ def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False)
     )
     for name, engine in summary.engine.items():
         console.print(f"model {escape(name)}: {_engine_line(engine)}")
+    for line in _governed(summary):
+        console.print(line, markup=False)
     for line in _troubles(summary) + _broken_promises(file, summary):
-        console.print(line, style="yellow")
+        console.print(line, style="yellow", markup=False)
     for path in _files(file):
         console.print(f"[green]→[/] {escape(path)}")
 
@@ -76,8 +80,22 @@ def _troubles(summary: Summary) -> list[str]:
     return lines
 
 
+def _governed(summary: Summary) -> list[str]:
+    """What was done to keep the budgets, and why."""
+    governor = summary.budgets.get("governor")
+    if not governor:
+        return []
+    events = [f"  {event['at_s']:7.1f} s  {event['kind']}: {event['reason']}" for event in governor["events"]]
+    held_back = summary.budgets["held_back"]
+    seconds = sum(governor["seconds"].values()) or 1.0
+    shares = sorted(governor["seconds"].items(), key=lambda one: -one[1])
+    told = ", ".join(f"{name} {share / seconds:.0%} of the time" for name, share in shares)
+    frames = f"; {held_back} frames held back" if held_back else ""
+    return [f"budgets: {told}{frames}", *events[-_MOST_EVENTS:], *(f"  note: {note}" for note in governor["notes"])]
+
+
 def _broken_promises(file: PipelineFile, summary: Summary) -> list[str]:
-    """Budgets against what was measured; power cannot be measured here yet, and that is said."""
+    """Budgets against what was measured over the whole run."""
     budgets, lines = file.config.budgets, []
     if budgets.latency is not None and summary.latency_ms.p99 > budgets.latency * 1e3:
         p99 = summary.latency_ms.p99
@@ -86,8 +104,6 @@ def _broken_promises(file: PipelineFile, summary: Summary) -> list[str]:
         lines.append(
             f"over budget: memory {format_bytes(summary.peak_rss_bytes)}, promised {format_bytes(budgets.memory)}"
         )
-    if budgets.power is not None:
-        lines.append("budgets.power is not enforced by this version; edgert top shows what a board draws")
     return lines
 
 

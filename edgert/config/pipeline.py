@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from edgert.config.document import Document, read
 from edgert.config.fields import Bytes, Name, Seconds, Section, Watts
@@ -23,9 +23,20 @@ class BudgetConfig(Section):
     """Promises: what the pipeline may use, and what happens when it uses more."""
 
     power: Watts | None = Field(default=None, description="drawn by the module")
+    cpu: float | None = Field(
+        default=None,
+        gt=0,
+        description="CPU time of this process in cores, like 1.5; stands in for power where no sensor tells it",
+    )
     memory: Bytes | None = Field(default=None, description="resident in this process")
     latency: Seconds | None = Field(default=None, description="p99 from capture to sink")
     when_exceeded: Literal["warn", "degrade", "stop"] = Field(default="warn", description="what happens then")
+
+    @model_validator(mode="after")
+    def _one_kind_of_power(self) -> BudgetConfig:
+        if self.power is not None and self.cpu is not None:
+            raise ValueError("power and cpu are the same promise in two units; leave one of them out")
+        return self
 
 
 class PipelineConfig(Section):

@@ -37,7 +37,7 @@ class Runner:
         self._stop = threading.Event()
         self._error: EdgertError | None = None
         self._error_lock = threading.Lock()
-        self._workers = [Worker(node, clock, self._stop, self._fail) for node in nodes]
+        self._workers = [Worker(node, clock, self._stop, self.fail) for node in nodes]
         self._drain: threading.Timer | None = None
         self._listeners: list[Inlet] = []
         self.started_ns = self.ended_ns = 0
@@ -107,7 +107,8 @@ class Runner:
                 why=f"it is still busy {DRAIN_S + _LEAVE_S:.0f} s after the stop; its thread is left behind",
             )
 
-    def _fail(self, error: EdgertError) -> None:
+    def fail(self, error: EdgertError) -> None:
+        """Ends the pipeline with an error, if it is the first. Returns at once; callable from any thread."""
         with self._error_lock:
             self._error = self._error or self._located(error)
         self.stop()

@@ -43,6 +43,7 @@ class Summary:
         dropped: frames lost on the way, for whatever reason.
         fps: ``frames_out`` per second of ``seconds``.
         latency_ms: from capture to the end of the last stages.
+        budgets: what was done to keep them; empty for a pipeline without.
         copies_per_frame, bytes_copied_per_frame: copies of pixels in host memory, from every ``to_x`` call.
     """
 
@@ -58,6 +59,7 @@ class Summary:
     allocations: int
     peak_rss_bytes: int
     engine: Mapping[str, Any] = field(default_factory=dict)
+    budgets: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -65,7 +67,12 @@ class Summary:
 
 
 def summarise(
-    nodes: Sequence[Node], wall_ns: int, counts: Counts, peak_rss_bytes: int, engine: Mapping[str, Any]
+    nodes: Sequence[Node],
+    wall_ns: int,
+    counts: Counts,
+    peak_rss_bytes: int,
+    engine: Mapping[str, Any],
+    budgets: Mapping[str, Any] | None = None,
 ) -> Summary:
     """The state of a running or finished pipeline; callable at any time from any thread."""
     sources = [node for node in nodes if isinstance(node.work, Source)]
@@ -87,6 +94,7 @@ def summarise(
         allocations=counts.allocations,
         peak_rss_bytes=peak_rss_bytes,
         engine=engine,
+        budgets=budgets or {},
     )
 
 

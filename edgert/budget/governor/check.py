@@ -32,6 +32,9 @@ def check_settings(rules: Rules) -> None:
 def check_meter(budget: Budget, power: Reading) -> str:
     """What to tell of a power budget on a machine whose power no sensor knows; empty where one does, or none is asked.
 
+    Args:
+        power: measured; or modelled, which the budget is then kept by; or unavailable, and then it is not watched.
+
     Raises:
         BudgetError: ``when_exceeded: stop`` on such a machine: a pipeline is not ended for what a model says.
     """
@@ -45,6 +48,9 @@ def check_meter(budget: Budget, power: Reading) -> str:
             where="budgets.power",
             fix="when_exceeded: warn or degrade use modelled values; or leave budgets.power out",
         )
+    if not power.is_known:
+        told = f"budgets.power is not watched: no power sensor, and no model of this machine ({why})"
+        return f"{told}; budgets.cpu limits CPU time instead"
     return f"budgets.power is kept by modelled values: no power sensor ({why})"
 
 
@@ -62,6 +68,11 @@ def _needs(setting: Setting, budget: Budget) -> str:
 
 def _fix(setting: Setting, budget: Budget) -> str:
     """Budgets that it would keep, as the pipeline file says them."""
-    power = f"power: {math.ceil(10 * setting.power_w) / 10:g}{budget.unit}" if budget.power_w else ""
+    power = _power(math.ceil(10 * setting.power_w) / 10, budget.unit) if budget.power_w else ""
     latency = f"latency: {math.ceil(setting.latency_ms)}ms" if budget.latency_ms else ""
     return f"budgets: {{{', '.join(filter(None, (power, latency)))}}}"
+
+
+def _power(value: float, unit: str) -> str:
+    """``power: 9.1W``, or ``cpu: 0.5`` of CPU time."""
+    return f"power: {value:g}W" if unit == "W" else f"cpu: {value:g}"

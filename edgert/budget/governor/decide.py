@@ -67,7 +67,9 @@ def _exceeded(rules: Rules, state: State, seen: Observation, trouble: Trouble) -
 def _escape(rules: Rules, state: State, seen: Observation, trouble: Trouble) -> int:
     """The best setting that helps; if none does, the one that draws least."""
     fits = _usable(rules, state, seen, lambda i: trouble.helps(i) and keeps(rules, state, i, seen, 0.0))
-    return _best(rules, fits, seen.demand) if fits else _frugal(rules, state, seen)
+    if fits:
+        return _best(rules, fits, seen.demand)
+    return _frugal(rules, state, seen) if trouble.eases else state.index
 
 
 def _improve(rules: Rules, state: State, seen: Observation) -> Decision:
@@ -100,7 +102,8 @@ def _better(rules: Rules, state: State, seen: Observation) -> list[int]:
     def gains(index: int) -> bool:
         setting, known = rules.settings[index], state.records[index].own is not None
         gain = setting.served(seen.demand)
-        spare = patience.spare_known if known else spare_new - patience.eager * max(0.0, gain / max(served, 1e-9) - 1)
+        eager = patience.eager * max(0.0, gain / max(served, 1e-9) - 1)
+        spare = patience.spare_known if known else max(0.0, spare_new - eager)
         is_finer = gain >= served and setting.accuracy_rank < here.accuracy_rank
         return (gain > served * _MORE or is_finer) and keeps(rules, state, index, seen, spare)
 

@@ -16,14 +16,32 @@ from edgert.budget.governor.state import Observation, Record, State
 _DEMAND_STEP = 0.04  # of the setting's throughput; a smaller change is jitter of the sources
 _SLOWNESS = 0.5  # of learning, per look
 _READINGS = 2
-_AGREE = 0.02  # of the power: readings that differ by more are still on their way
 _MOST_DOUBLINGS = 6
 
 
 def estimate_w(rules: Rules, state: State, index: int, demand: float | None) -> float:
     """What a setting is expected to draw under that demand."""
     own = state.records[index].own
-    return rules.settings[index].predicted_w(demand) * (state.common or 1.0) * (1.0 if own is None else own)
+    factor = _between(rules, state, index, demand) if own is None else own
+    return rules.settings[index].predicted_w(demand) * (state.common or 1.0) * factor
+
+
+def _between(rules: Rules, state: State, index: int, demand: float | None) -> float:
+    """The own error of a setting that was never tried: between those of the two next to it in predicted power, as what
+    a prediction leaves out, like the work of decoding, is alike where settings are. Of one side only, the nearest's."""
+    power_w = rules.settings[index].predicted_w(demand)
+    tried = [
+        (setting.predicted_w(demand), record.own)
+        for setting, record in zip(rules.settings, state.records, strict=True)
+        if record.own is not None
+    ]
+    below = max((one for one in tried if one[0] <= power_w), default=None)
+    above = min((one for one in tried if one[0] > power_w), default=None)
+    if below is None or above is None:
+        near = below or above
+        return 1.0 if near is None else near[1]
+    part = (power_w - below[0]) / (above[0] - below[0])
+    return below[1] + part * (above[1] - below[1])
 
 
 def recent_w(state: State) -> float | None:
@@ -79,7 +97,7 @@ def _learn(rules: Rules, state: State, seen: Observation) -> State:
     is_steady = seen.at_ns - state.steady_ns >= rules.patience.sensor_s * 1e9
     if power_w is None or not is_steady or len(state.powers) < _READINGS:
         return state
-    if abs(state.powers[-1] - state.powers[0]) > _AGREE * power_w:
+    if abs(state.powers[-1] - state.powers[0]) > rules.patience.agree * power_w:  # still on their way
         return state
     ratio = power_w / max(rules.settings[state.index].predicted_w(state.demand), 1e-9)
     own = state.records[state.index].own

@@ -58,6 +58,8 @@ class Budget:
     Attributes:
         power_w: averaged over a second.
         latency_ms: p99 from capture to sink.
+        memory_bytes: of the process. No setting frees any, since only engines that are loaded are used; memory is
+            planned before the start, and only told of, or a reason to stop, when it grows beyond the budget later.
         margin_c: degrees to stay below the temperature at which the hardware throttles.
         when_exceeded: tell, choose another setting, or end the pipeline.
         unit: of ``power_w``: ``W``, or ``cores`` where CPU time stands in for watts.
@@ -68,6 +70,7 @@ class Budget:
     margin_c: float = 3.0
     when_exceeded: WhenExceeded = "warn"
     unit: str = "W"
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,7 @@ class Patience:
         doubt_per_s, most_doubt: added to expected power for each second without a sensor, and at most.
         cool_margin_c: degrees more than the budget's margin that a better setting needs.
         stop_s: how long a budget must be exceeded before ``stop`` ends the pipeline.
+        agree: part of the power by which two readings in a row may differ and still tell of a steady state.
     """
 
     sensor_s: float = 1.7
@@ -108,6 +112,7 @@ class Patience:
     most_doubt: float = 0.05
     cool_margin_c: float = 5.0
     stop_s: float = 2.0
+    agree: float = 0.02
 
 
 @dataclass(frozen=True, slots=True)

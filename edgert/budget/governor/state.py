@@ -18,6 +18,7 @@ class Observation:
         demand: results per second that the sources ask for.
         latency_ms: p99 of the recent past.
         margin_c: degrees to throttling.
+        memory_bytes: resident in the process.
     """
 
     at_ns: int
@@ -25,6 +26,7 @@ class Observation:
     demand: float | None = None
     latency_ms: float | None = None
     margin_c: float | None = None
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

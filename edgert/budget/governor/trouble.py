@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from edgert.budget.governor.estimate import estimate_w, recent_w
 from edgert.budget.governor.setting import Rules
 from edgert.budget.governor.state import Observation, State
+from edgert.units import format_bytes
 
 _LATE = 2  # looks in a row with a long latency before something is done
 _URGENT_C = 1.0
@@ -23,17 +24,20 @@ class Trouble:
         helps: whether a setting would keep this budget.
         power_w: what was drawn, if that was too much and a sensor said so.
         lasts: the setting in use is at fault whatever the demand, and should be left alone for a while.
+        eases: whether drawing less power makes it less, even where no setting keeps the budget.
     """
 
     why: str
     helps: Callable[[int], bool]
     power_w: float | None = None
     lasts: bool = False
+    eases: bool = True
 
 
 def find_trouble(rules: Rules, state: State, seen: Observation) -> Trouble | None:
-    """The first of power, heat and latency that is exceeded; None while all are kept."""
-    return _power(rules, state, seen) or _heat(rules, state, seen) or _latency(rules, state, seen)
+    """The first of power, heat, latency and memory that is exceeded; None while all are kept."""
+    found = _power(rules, state, seen) or _heat(rules, state, seen) or _latency(rules, state, seen)
+    return found or _memory(rules, seen)
 
 
 def keeps(rules: Rules, state: State, index: int, seen: Observation, spare: float) -> bool:
@@ -117,3 +121,10 @@ def _latency(rules: Rules, state: State, seen: Observation) -> Trouble | None:
     here_ms = rules.settings[state.index].latency_ms
     why = f"latency p99 {seen.latency_ms:.4g} of {limit_ms:.4g} ms"
     return Trouble(why, lambda index: rules.settings[index].latency_ms < here_ms, lasts=True)
+
+
+def _memory(rules: Rules, seen: Observation) -> Trouble | None:
+    most, held = rules.budget.memory_bytes, seen.memory_bytes
+    if most is None or held is None or held <= most:
+        return None
+    return Trouble(f"memory {format_bytes(held)} of {format_bytes(most)}", lambda index: False, eases=False)

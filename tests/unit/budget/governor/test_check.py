@@ -35,10 +35,18 @@ def test_a_prediction_that_nothing_can_be_chosen_by(numbers: tuple[float, float]
 
 def test_power_without_a_sensor_is_modelled_and_told_or_refused() -> None:
     missing = unavailable("W", "INA3221", "none here")
-    assert "modelled" in check_meter(Budget(8.0, when_exceeded="degrade"), missing)
+    told = check_meter(Budget(8.0, when_exceeded="degrade"), missing)
+    assert "not watched" in told and "budgets.cpu" in told
     assert "modelled" in check_meter(Budget(8.0), modelled(7.0, "W", "cost model"))
     assert check_meter(Budget(8.0, when_exceeded="stop"), measured(7.0, "W", "VDD_IN")) == ""
     assert check_meter(Budget(None, 50.0, when_exceeded="stop"), missing) == ""
     with pytest.raises(BudgetError) as caught:
         check_meter(Budget(8.0, when_exceeded="stop"), missing)
     assert caught.value.where == "budgets.power"
+
+
+def test_a_budget_of_cpu_time_is_told_as_the_file_writes_it() -> None:
+    with pytest.raises(BudgetError) as caught:
+        check_settings(Rules(Budget(0.1, unit="cores"), (Setting("10 % of the frames", 0.42, 3.0),)))
+    assert "predicted to need 0.42 of 0.1 cores" in caught.value.why
+    assert caught.value.fix.startswith("budgets: {cpu: 0.5};")

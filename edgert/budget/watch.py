@@ -1,0 +1,115 @@
+"""The thread beside a running pipeline that looks at meters and latency twice a second, and lets a governor decide."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from edgert.budget.governor import Budget, Observation, Patience
+from edgert.budget.loop import LOOK_S, Governed, Loop
+from edgert.budget.meter.energy import Energy
+from edgert.budget.meter.load import PROCESS
+from edgert.budget.meter.meters import Meters
+from edgert.budget.meter.reading import Reading
+from edgert.budget.meter.sample import Sample
+from edgert.budget.meter.thermal import MARGIN
+from edgert.clock import Clock
+
+CORES = "cores"
+"""Unit of a budget of CPU time, which stands in for watts."""
+CPU_LOOKS = 4
+"""Looks that CPU time is averaged over, two seconds: in half a second a camera gives a dozen frames, one more or less
+is too much."""
+CPU_PATIENCE = Patience(sensor_s=(CPU_LOOKS + 1) * LOOK_S, surge=0.1, agree=0.05)
+"""What an average over two seconds needs to tell of the setting in use alone; and frames differ in work by more than
+the noise of a power sensor."""
+
+_RSS = "memory.rss"
+_MOST_NOTES = 100
+
+
+class Eyes:
+    """Sees what a governor wants to know. For one thread.
+
+    Args:
+        meters: of the machine; read once per look.
+        budget: what is looked for: watts, or cores of CPU time.
+        latency_ms: gives the 99th percentile of the last seconds; None when nothing came.
+        clock: the meters' own.
+    """
+
+    def __init__(self, meters: Meters, budget: Budget, latency_ms: Callable[[], float | None] = lambda: None) -> None:
+        self._meters, self._budget, self._latency_ms = meters, budget, latency_ms
+        self._energy = Energy()
+        self._cores: deque[float] = deque(maxlen=CPU_LOOKS)
+        self._notes: deque[str] = deque(maxlen=_MOST_NOTES)
+        self.power: Reading | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What meters had to say: one that vanished, what is used instead."""
+        return tuple(self._notes)
+
+    def look(self) -> Observation:
+        """Reads everything once. Does not raise."""
+        sample = self._meters.sample()
+        self._notes.extend(sample.notes)
+        rss = sample[_RSS].value
+        return Observation(
+            sample.at_ns,
+            self._used(sample),
+            latency_ms=self._latency_ms(),
+            margin_c=sample[MARGIN].value,
+            memory_bytes=None if rss is None else round(rss),
+        )
+
+    def _used(self, sample: Sample) -> float | None:
+        if self._budget.power_w is None:
+            return None
+        if self._budget.unit == CORES:
+            return self._cpu(sample[PROCESS])
+        self.power = sample.power
+        self._energy.add(sample.at_ns, sample.power)
+        return self._energy.recent_w(LOOK_S) if sample.power.is_known else None
+
+    def _cpu(self, reading: Reading) -> float | None:
+        self.power = reading
+        if reading.value is None:
+            return None
+        self._cores.append(reading.value)
+        return sum(self._cores) / len(self._cores)
+
+
+class Watch(threading.Thread):
+    """Looks every :data:`LOOK_S` from :meth:`start` to :meth:`stop`.
+
+    Args:
+        fail: called with what went wrong, once; the thread then ends.
+        notes: to be told beside what meters say, as of a budget that cannot be watched here.
+    """
+
+    def __init__(
+        self, loop: Loop, eyes: Eyes, clock: Clock, fail: Callable[[Exception], None], notes: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(name="edgert:governor", daemon=True)
+        self._loop, self._eyes, self._clock, self._fail, self._notes = loop, eyes, clock, fail, notes
+        self._stop_event = threading.Event()
+
+    def run(self) -> None:
+        """The thread's body; never raises."""
+        try:
+            while not self._clock.wait(self._stop_event, LOOK_S):
+                self._loop.step(self._eyes.look())
+        except Exception as error:  # noqa: BLE001 - handed to whoever runs the pipeline, which then ends
+            self._fail(error)
+
+    def stop(self) -> None:
+        """Ends the thread after its look. May be called when it never started, and more than once."""
+        self._stop_event.set()
+        if self.ident is not None and self is not threading.current_thread():
+            self.join()
+
+    def told(self) -> Governed:
+        """What was done so far; callable from any thread."""
+        return self._loop.told((*self._notes, *self._eyes.notes))

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from edgert.budget.governor import Action, Budget, Observation, Rules, Setting
+from edgert.budget.loop import LOOK_S, Loop
+from edgert.budget.meter import Reading, measured, modelled
+from edgert.budget.meter.meters import Meters
+from edgert.budget.watch import CPU_LOOKS, Eyes, Watch
+from edgert.clock import VirtualClock
+from tests.helpers.sysfs import plant
+
+NEVER = threading.Event()
+
+
+def meters(root: Path, clock: VirtualClock, model: Reading | None = None) -> Meters:
+    return Meters(root, clock, None if model is None else lambda: model, nvml=lambda _: "")
+
+
+def test_a_look_has_power_latency_memory_and_margin(tmp_path: Path) -> None:
+    plant(tmp_path, "agx-orin-jp6")
+    clock = VirtualClock()
+    eyes = Eyes(meters(tmp_path, clock), Budget(30.0), lambda: 41.0)
+    eyes.look()
+    clock.wait(NEVER, LOOK_S)
+    seen = eyes.look()
+    assert seen.power_w == pytest.approx(Meters(tmp_path, nvml=lambda _: "").sample().power.value)
+    assert seen.latency_ms == 41.0
+    assert seen.margin_c is not None and seen.memory_bytes is not None
+    assert seen.at_ns == clock.now_ns()
+
+
+def test_cpu_time_is_averaged_over_two_seconds_and_needs_no_sensor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = VirtualClock()
+    found = meters(tmp_path, clock)
+    eyes = Eyes(found, Budget(1.0, unit="cores"))
+    values = iter([measured(value, "cores", "test") for value in (0.2, 0.4, 0.6, 0.8, 1.0)])
+    sample = found.sample
+    monkeypatch.setattr(found, "sample", lambda: _with(sample(), next(values)))
+    seen = [eyes.look().power_w for _ in range(5)]
+    assert CPU_LOOKS == 4
+    assert seen == pytest.approx([0.2, 0.3, 0.4, 0.5, 0.7])
+
+
+def _with(sample: object, reading: Reading) -> object:
+    from dataclasses import replace
+
+    return replace(sample, readings={**sample.readings, "cpu.process": reading})  # type: ignore[type-var, attr-defined]
+
+
+def test_a_meter_that_vanishes_is_told_and_modelled_power_taken(tmp_path: Path) -> None:
+    plant(tmp_path, "agx-orin-jp6")
+    clock = VirtualClock()
+    eyes = Eyes(meters(tmp_path, clock, modelled(21.0, "W", "the board's model")), Budget(30.0))
+    for _ in range(2):
+        eyes.look()
+        clock.wait(NEVER, LOOK_S)
+    for path in tmp_path.rglob("curr*_input"):
+        path.unlink()
+    for _ in range(3):
+        seen = eyes.look()
+        clock.wait(NEVER, LOOK_S)
+    assert seen.power_w == pytest.approx(21.0)
+    assert any("modelled from now on" in note for note in eyes.notes)
+
+
+class Ending(VirtualClock):
+    """Sets the event after so many waits."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self._left = looks
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        self._left -= 1
+        if self._left < 0:
+            event.set()
+        return super().wait(event, seconds)
+
+
+def test_the_thread_looks_until_it_is_stopped_and_tells(tmp_path: Path) -> None:
+    clock, carried = Ending(20), list[Action]()
+    rules = Rules(Budget(1.0, when_exceeded="warn", unit="cores", memory_bytes=1), (Setting("all frames", 1.0, 30.0),))
+    watch = Watch(Loop(rules, carried.append, 0), Eyes(Meters("/", clock), rules.budget), clock, print, ("a note",))
+    watch.start()
+    watch.join()
+    watch.stop()
+    told = watch.told()
+    assert told.seconds == {"all frames": pytest.approx(20 * LOOK_S)}
+    assert told.notes[0] == "a note"
+    assert [action.kind for action in carried] == ["warn"]
+    assert carried[0].reason.startswith("memory ")
+
+
+def test_what_goes_wrong_in_the_thread_ends_the_pipeline(tmp_path: Path) -> None:
+    failures: list[Exception] = []
+
+    class Blind(Eyes):
+        def look(self) -> Observation:
+            raise OSError("no eyes")
+
+    clock = VirtualClock()
+    rules = Rules(Budget(1.0), (Setting("all frames", 1.0, 30.0),))
+    loop = Loop(rules, lambda action: None, 0)
+    watch = Watch(loop, Blind(meters(tmp_path, clock), rules.budget), clock, failures.append)
+    watch.start()
+    watch.join()
+    assert [str(failure) for failure in failures] == ["no eyes"]
