@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edgert.artifact import FileStore, cache_folder
-from edgert.backend import DEFAULT_PROFILE, Engine, EngineOptions, Shapes, Span, backend
+from edgert.backend import DEFAULT_PROFILE, Backend, Engine, EngineOptions, Shapes, Span, Tuning, backend
 from edgert.backend.base import Shaped
 from edgert.config import ModelConfig
 from edgert.errors import ModelError
@@ -16,11 +16,14 @@ from edgert.graph.spec import TensorSpec, inputs
 from edgert.stages.preprocess import layout_of
 
 
-def build_engine(model: Model, config: ModelConfig, threads: int, batch: int = 1) -> Engine:
+def build_engine(
+    model: Model, config: ModelConfig, threads: int | None, batch: int = 1, by: Backend | None = None
+) -> Engine:
     """Compiles one model as its section says; its precision is that of the model given.
 
     Args:
         batch: rows, where the model's batch size is dynamic.
+        by: who compiles it, whatever the section says.
 
     Raises:
         BuildError: the backend refuses the model.
@@ -29,7 +32,7 @@ def build_engine(model: Model, config: ModelConfig, threads: int, batch: int = 1
     profiles: Mapping[str, Shapes] = config.profiles or default_profile(model, config, batch)
     store = FileStore(cache_folder() / "ort")
     options = EngineOptions(threads, profiles, open_spans(model, config, batch), store=store)
-    return backend(config.backend).compile(model, options)
+    return (by or backend(config.backend)).compile(model, options)
 
 
 def default_profile(model: Model, config: ModelConfig, batch: int = 1) -> Mapping[str, Shapes]:

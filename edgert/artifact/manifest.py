@@ -51,6 +51,40 @@ class ModelEntry(_Part):
     files: dict[str, str]
 
 
+class EngineEntry(_Part):
+    """One compiled engine of a model.
+
+    Attributes:
+        plan: member with TensorRT's serialised engine.
+        record: member that says how it came about: facts, placement, log, inspector, as JSON.
+        proof: member with what was found of it: where nodes run, how far its outputs are off, how long a run takes.
+        weight: how many frames it gets, in comparison with the model's other engines.
+    """
+
+    plan: str
+    record: str
+    proof: str
+    weight: int = 1
+
+
+class CompiledEntry(_Part):
+    """The engines that one machine compiled; they run there only.
+
+    Attributes:
+        facts: name → value, what of the machine they depend on.
+        engines: model → its engines.
+    """
+
+    facts: dict[str, str]
+    engines: dict[str, list[EngineEntry]]
+
+    @property
+    def members(self) -> list[str]:
+        """All its files."""
+        every = [engine for engines in self.engines.values() for engine in engines]
+        return [path for one in every for path in (one.plan, one.record, one.proof)]
+
+
 class Manifest(_Part):
     """What a bundle holds.
 
@@ -64,6 +98,7 @@ class Manifest(_Part):
         pipeline: member with the pipeline file.
         sources, sinks: stage → kind, where frames come from and where results go.
         models: by name.
+        compiled: folder of a machine below ``engines`` → what it compiled; left out of the file where there is none.
         members: every file of the bundle but the manifest itself.
     """
 
@@ -77,11 +112,13 @@ class Manifest(_Part):
     sources: dict[str, str]
     sinks: dict[str, str]
     models: dict[str, ModelEntry]
+    compiled: dict[str, CompiledEntry] = Field(default_factory=dict)
     members: dict[str, Member]
 
     def to_bytes(self) -> bytes:
         """The file: equal manifests give equal bytes."""
-        content = {"format": FORMAT, "schema": SCHEMA, **self.model_dump(mode="json")}
+        plain = self.model_dump(mode="json", exclude=None if self.compiled else {"compiled"})
+        content = {"format": FORMAT, "schema": SCHEMA, **plain}
         return _text({**content, "digest": hashlib.sha256(_text(content)).hexdigest()})
 
     @property
@@ -134,6 +171,8 @@ def _check(manifest: Manifest, where: str) -> None:
     named = [manifest.pipeline]
     for model in manifest.models.values():
         named += [*model.forms.values(), *model.files.values()]
+    for entry in manifest.compiled.values():
+        named += entry.members
     for path in named:
         if path not in manifest.members:
             raise _damaged(where, f"the manifest names {path!r}, and lists no such member")

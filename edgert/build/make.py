@@ -18,13 +18,14 @@ from edgert.artifact.bundle import save_bundle
 from edgert.artifact.manifest import Manifest, ModelEntry
 from edgert.artifact.member import member_of
 from edgert.board.host import core_count
-from edgert.board.memory import system_memory
+from edgert.board.memory import free_bytes
 from edgert.build.code import code_files
 from edgert.build.pipeline_text import pipeline_text
 from edgert.build.place_step import PLAN, plan_step
 from edgert.build.prepared import Prepared, packed, prepare
 from edgert.build.subject import Subject
 from edgert.build.target import BuildTarget, build_target, engines_of
+from edgert.build.tune_step import check_tune, tuned
 from edgert.compiler import Event, Product, Tell
 from edgert.compiler.build import Runner, side_by_side
 from edgert.compiler.cache import StepCache
@@ -66,6 +67,7 @@ def build(
     mode: str | None = None,
     tensorrt: str | None = None,
     folder: bool = False,
+    tune: bool = False,
     cache: Path | None = None,
     tell: Tell | None = None,
     stop: threading.Event | None = None,
@@ -79,6 +81,7 @@ def build(
         board: name or file; the pipeline's own by default. ``host`` is for any machine with ONNX Runtime.
         mode: power mode; the one that the board boots into by default.
         tensorrt: release on the board; that of its usual JetPack by default.
+        tune: searches for what runs each model fastest on this machine; the bundle is then of this machine's times.
         cache: folder of finished steps; the user's own by default.
         tell: told of everything that happens, from several threads.
         stop: ends the build when set.
@@ -92,6 +95,8 @@ def build(
     target = build_target(file, board, mode, tensorrt)
     if not file.config.models:
         raise ConfigError("this pipeline has no model to build", where=file.where("models"))
+    if tune:
+        check_tune(target)
     cache = cache or cache_folder() / "build"
     _check_space(output)
     stop = stop or threading.Event()
@@ -106,6 +111,8 @@ def build(
     )
     if target.board is not None:
         tell(Event("compile", "", "skipped", detail=compile_note(target)))
+    if tune:
+        ready = tuned(file, ready, runner)
     manifest, members = _bundle(file, target, ready, planned)
     began = time.perf_counter()
     written = save_bundle(output, manifest, members, folder=folder)
@@ -133,8 +140,7 @@ def _subjects(file: PipelineFile, target: BuildTarget, state: Path, stop: thread
 
 def _workers(subjects: Mapping[str, Subject]) -> int:
     """Models at a time: as many as there are cores, and memory for."""
-    memory = system_memory()
-    free = min(filter(None, (memory.available_bytes, memory.limit_bytes)), default=0)
+    free = free_bytes()
     largest = max((_size(one.config) for one in subjects.values()), default=0)
     fitting = free // (_BASE_BYTES + _PER_MODEL_BYTE * largest) if free else 1
     return max(1, min(len(subjects), core_count(), fitting))
@@ -181,7 +187,7 @@ def _bundle(
         board=target.name,
         mode=target.mode,
         tensorrt=target.tensorrt,
-        engines=engines_of(target, list(file.config.models.values())),
+        engines=engines_of(target, list(file.config.models.values()), file.config.engines),
         pipeline=PIPELINE,
         sources={name: _kind(stage.source) for name, stage in stages.items() if isinstance(stage, SourceStage)},
         sinks={name: stage.sink for name, stage in stages.items() if isinstance(stage, SinkStage)},

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from edgert.build.subject import MODEL, Subject, software
 from edgert.compiler import Product, Step
 from edgert.compiler.step import Report, to_json
+from edgert.config import ModelConfig
 from edgert.errors import BuildError, ModelError
 
 if TYPE_CHECKING:
@@ -197,6 +198,11 @@ def _apart(subject: Subject, before: bytes, after: bytes) -> float:
 
 
 def random_feeds(subject: Subject, content: bytes, count: int) -> Iterator[Mapping[str, Array]]:
+    """See :func:`uniform_feeds`, for a model's bytes."""
+    yield from uniform_feeds(subject.model(content), subject.config, count)
+
+
+def uniform_feeds(model: Model, config: ModelConfig, count: int) -> Iterator[Mapping[str, Array]]:
     """Inputs that are the same every time: uniform over the range that the section's preprocessing yields.
 
     Open dimensions have the sizes of the first profile.
@@ -204,13 +210,11 @@ def random_feeds(subject: Subject, content: bytes, count: int) -> Iterator[Mappi
     import numpy as np
 
     from edgert.graph.spec import inputs
-    from edgert.ready import default_profile
 
-    model = subject.model(content)
     specs = inputs(model)
-    profile = next(iter((subject.config.profiles or default_profile(model, subject.config)).values()))
+    profile = next(iter(config.profiles.values()), {})
     rng = np.random.default_rng(0)
-    mean, std = np.mean(subject.config.input.mean), np.mean(subject.config.input.std)
+    mean, std = np.mean(config.input.mean), np.mean(config.input.std)
     low, high = float((0 - mean) / std), float((255 - mean) / std)
     for _ in range(count):
         feeds = {}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgert.board import HOST
 from edgert.board.record import Board, board_file, find_board
 from edgert.config import ModelConfig, PipelineFile
+from edgert.config.engine import ENGINES, ORT, TENSORRT_DLA
 from edgert.config.placement import ReplicateConfig
 from edgert.errors import ConfigError
 
@@ -19,10 +21,6 @@ has 10.13.3 (https://developer.nvidia.com/embedded/jetpack-archive)."""
 _USUAL_JETPACK = 6
 _FIRST_TYPED = 11
 """TensorRT's first release that takes no calibration cache: types and scales stand in the model."""
-TENSORRT, TENSORRT_DLA = "tensorrt", "tensorrt-dla"
-ORT, ORT_CUDA = "onnxruntime", "onnxruntime-cuda"
-ENGINES = (TENSORRT_DLA, TENSORRT, ORT_CUDA, ORT)
-"""Who may run a model, fastest first."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +100,24 @@ def precision_of(config: ModelConfig, target: BuildTarget) -> str:
     return "fp32" if target.board is None else "fp16"
 
 
-def engines_of(target: BuildTarget, configs: list[ModelConfig]) -> list[str]:
-    """Who may run the bundle, in order."""
+def engines_of(target: BuildTarget, configs: list[ModelConfig], asked: Sequence[str] = ()) -> list[str]:
+    """Who may run the bundle, in order: those the pipeline file asks for, without what the target cannot have.
+
+    Raises:
+        ConfigError: nothing is left of what was asked for.
+    """
     if target.board is None:
-        return [ORT]
-    return [name for name in ENGINES if name != TENSORRT_DLA or any(map(target.uses_dla, configs))]
+        known: Sequence[str] = [ORT]
+    else:
+        known = [name for name in ENGINES if name != TENSORRT_DLA or any(map(target.uses_dla, configs))]
+    found = [name for name in asked if name in known] if asked else list(known)
+    if not found:
+        raise ConfigError(
+            f"none of engines: {', '.join(asked)} can run a bundle for {target.name}",
+            why=f"there it is {', '.join(known)}",
+            fix=f"add one of them, or --board {HOST} for a bundle that any machine runs",
+        )
+    return found
 
 
 def _names_dla(config: ModelConfig) -> bool:

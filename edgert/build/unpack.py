@@ -11,8 +11,9 @@ from pathlib import Path
 from edgert.artifact.bundle import Bundle, open_bundle
 from edgert.artifact.manifest import Manifest
 from edgert.board import HOST, Machine, detect
-from edgert.build.target import ORT, ORT_CUDA, TENSORRT, TENSORRT_DLA
+from edgert.build.tuning import Tuning, tuning_of
 from edgert.config import PipelineFile, load_pipeline
+from edgert.config.engine import ORT, ORT_CUDA, TENSORRT, TENSORRT_DLA
 from edgert.errors import ArtifactError, BuildError
 
 
@@ -36,12 +37,14 @@ class Unpacked:
         manifest: of the bundle.
         engine: who runs it.
         skipped: those before it in the chain, with the reason.
+        tuned: a line per model that was tuned: what runs it, or why that does not hold here.
     """
 
     file: PipelineFile
     manifest: Manifest
     engine: str
     skipped: tuple[Skipped, ...]
+    tuned: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -72,8 +75,13 @@ def unpacked(
         with tempfile.TemporaryDirectory(prefix="edgert-") as name:
             folder = Path(name)
             bundle.extract(folder, _needed(bundle))
-            file = load_pipeline(folder / bundle.manifest.pipeline, overrides)
-            yield Unpacked(file, bundle.manifest, engine, skipped)
+            given = tuple(overrides)
+            file = load_pipeline(folder / bundle.manifest.pipeline, given)
+            tuning = tuning_of(bundle, file) if engine == ORT else Tuning()
+            if tuning.overrides:
+                bundle.extract(folder, tuning.members)
+                file = load_pipeline(folder / bundle.manifest.pipeline, (*tuning.overrides, *given))
+            yield Unpacked(file, bundle.manifest, engine, skipped, tuning.told)
 
 
 def choose(manifest: Manifest, machine: Machine, where: str) -> tuple[str, tuple[Skipped, ...]]:

@@ -41,7 +41,7 @@ def verify_step(subject: Subject, shaped: Product, forms: Mapping[str, Product],
         for name, form in forms.items():
             fused = name in ("float", "fp16", "ort")  # TensorRT's forms: every Q/DQ pair as the standard says
             made = _outputs(subject, form.files[MODEL], feeds, fused)
-            found[name] = {"tolerance": TOLERANCE[name], **_distance(wanted, made)}
+            found[name] = {"tolerance": TOLERANCE[name], **distance(wanted, made)}
         return {EVIDENCE: to_json({"pictures": len(feeds), "forms": found})}
 
     def promise(files: Mapping[str, bytes]) -> str:
@@ -80,7 +80,7 @@ def _outputs(
     return [function(feed) for feed in feeds]
 
 
-def _distance(wanted: Sequence[Mapping[str, Array]], made: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
+def distance(wanted: Sequence[Mapping[str, Array]], made: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
     """Relative error over everything and output by output; None where numbers are not finite or shapes differ."""
     sums = {
         name: [_sums(one[name], other.get(name)) for one, other in zip(wanted, made, strict=True)] for name in wanted[0]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli.option import DebugOption, PipelineArgument, SetOption, pipeline_path
+from edgert.cli.option import DebugOption, SetOption, pipeline_path
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,10 +17,14 @@ if TYPE_CHECKING:
     from edgert.build import Built
     from edgert.compiler import Tell
     from edgert.config import PipelineFile
+    from edgert.tune.trial import Tuned
 
 
 def build(
-    pipeline: PipelineArgument,
+    pipeline: Annotated[
+        str,
+        typer.Argument(metavar="PIPELINE", help="A pipeline file, a shipped name like hello, or a bundle to finish."),
+    ],
     board: Annotated[
         str | None,
         typer.Option("--board", "-b", metavar="BOARD", help="A board's name or file; the pipeline's own if left out."),
@@ -36,37 +41,61 @@ def build(
     folder: Annotated[
         bool, typer.Option("--folder", help="Write a folder of plain files, to look into, instead of one file.")
     ] = False,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Search for what runs each model fastest on this machine.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Of a bundle: an error instead of an engine further down its chain.")
+    ] = False,
     overrides: SetOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print every event as one line of JSON.")] = False,
     debug: DebugOption = False,
 ) -> None:
-    """Prepare a pipeline for a board on any machine, and pack all of it into one file.
+    """Prepare a pipeline for a board on any machine, and pack all of it into one file; or finish that file on a board.
 
     Models are checked, given static shapes, rewritten for the DLA, calibrated, quantised, placed and compared with
     what they were. Every step is kept under what it depends on: a second build does nothing, and one that was
-    interrupted goes on. Engines are compiled on the board, once: no x86 machine can build them.
+    interrupted goes on. Engines are compiled on the board, once: no x86 machine can build them. Given a bundle, this
+    verb does just that: it compiles what is missing here, checks and times it, and with -o packs it.
 
     Examples:
 
         edgert build pipeline.yaml --board orin-nx-16gb -o dock.edgert
 
         edgert build hello --board orin-nx-16gb --trt 10.3 --json
+
+        edgert build pipeline.yaml --tune
     """
     import threading
 
+    from edgert.artifact.bundle import is_bundle
+
+    source = pipeline_path(pipeline)
+    if is_bundle(source):
+        from edgert.cli.build_finish import finish_here
+
+        given = {"--board": board, "--mode": mode, "--trt": trt, "--set": overrides}
+        finish_here(source, output, folder, json, strict, given)
+        return
+    if strict:
+        raise typer.BadParameter(f"it is for bundles, and {source} is a pipeline file", param_hint="--strict")
     from edgert.build.make import build as build_pipeline
     from edgert.cli.signals import stop_on_signal
     from edgert.config import load_pipeline
 
-    file = load_pipeline(pipeline_path(pipeline), overrides or ())
+    file = load_pipeline(source, overrides or ())
     path = output or Path(f"{_plain(file.config.name)}.edgert")
     stop = threading.Event()
-    with _listener(json) as tell, stop_on_signal(stop.set):
-        built = build_pipeline(file, path, board=board, mode=mode, tensorrt=trt, folder=folder, tell=tell, stop=stop)
+    with listener(json) as tell, stop_on_signal(stop.set):
+        built = build_pipeline(
+            file, path, board=board, mode=mode, tensorrt=trt, folder=folder, tune=tune, tell=tell, stop=stop
+        )
+    found = _tuned(built) if tune else {}
     if json:
-        typer.echo(_line({"bundle": str(built.path), "written": built.written, **_sizes(built)}))
+        told = {"tuned": {name: one.to_json() for name, one in found.items()}} if tune else {}
+        typer.echo(_line({"bundle": str(built.path), "written": built.written, **_sizes(built), **told}))
     else:
-        _show(built, file)
+        _show(built, file, found)
 
 
 def _plain(name: str) -> str:
@@ -84,7 +113,8 @@ class _Lines:
         return None
 
 
-def _listener(json: bool) -> _Lines:
+def listener(json: bool) -> _Lines:
+    """A context that gives what is to be told of events: lines of JSON, or a display."""
     if json:
         return _Lines()
     from edgert.cli.build_progress import BuildProgress
@@ -108,12 +138,21 @@ def _sizes(built: Built) -> dict[str, object]:
     }
 
 
-def _show(built: Built, file: PipelineFile) -> None:
+def _tuned(built: Built) -> Mapping[str, Tuned]:
+    from edgert.build.tuning import tuned_models
+
+    return tuned_models(built.path)
+
+
+def _show(built: Built, file: PipelineFile, tuned: Mapping[str, Tuned]) -> None:
     from rich.console import Console
 
+    from edgert.cli.tune_table import show_tuned
     from edgert.units import format_bytes
 
     console = Console(highlight=False)
+    for name, one in tuned.items():
+        show_tuned(console, name, one)
     word = "written" if built.written else "nothing has changed; left as it is"
     models = format_bytes(built.manifest.onnx_bytes)
     console.print(

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from edgert.config.document import Document, read
+from edgert.config.engine import EngineChain
 from edgert.config.fields import Bytes, Name, Seconds, Section, Watts
 from edgert.config.flow import check_flow
 from edgert.config.model import TASK_VERBS, ModelConfig
@@ -47,6 +48,11 @@ class PipelineConfig(Section):
     board: str = Field(
         default="auto",
         description="auto is this machine, host its processor only; or a board that edgert boards lists, or its file",
+    )
+    engines: EngineChain = Field(
+        default=(),
+        description="who runs the models, the first that can: tensorrt-dla, tensorrt, onnxruntime-cuda, onnxruntime; "
+        "what is skipped is told. Without the key: ONNX Runtime, and of a bundle what its board has",
     )
     budgets: BudgetConfig = Field(default=BudgetConfig(), description="what the pipeline may use")
     models: dict[Name, ModelConfig] = Field(default_factory=dict, description="by name, for infer")

@@ -25,7 +25,7 @@ from edgert.backend.trt.retry import build_retrying
 from edgert.backend.trt.static import static_request
 from edgert.board import Machine, detect
 from edgert.board.cuda import cuda_driver
-from edgert.errors import ArtifactError
+from edgert.errors import ArtifactError, BuildError, DeviceError
 from edgert.graph.model import Model
 
 log = logging.getLogger("edgert.backend")
@@ -90,6 +90,21 @@ class TrtBackend:
     @cached_property
     def _device(self) -> Device:
         return self._open_device()
+
+    def why_no_library(self) -> str:
+        """Why nothing can be compiled here, and what to install, in one line; empty if it can."""
+        return self._trouble("library")
+
+    def why_not(self) -> str:
+        """Why nothing can be compiled and run here, and what to install, in one line; empty if it can."""
+        return self._trouble("library") or self._trouble("_device")
+
+    def _trouble(self, part: str) -> str:
+        try:
+            getattr(self, part)
+        except (DeviceError, BuildError) as error:
+            return f"{error.what}: {error.why}" + (f" ({error.fix})" if error.fix else "")
+        return ""
 
     def compile(self, model: Model, options: EngineOptions) -> TrtEngine:
         """See :class:`~edgert.backend.base.Backend`. Precision is that of the model: float32, float16, or Q/DQ.

@@ -1,0 +1,205 @@
+"""An ordered chain of engines: the first that can run a model does, and why those before it do not is said.
+
+Never silent: what was skipped is told when it happens, and stands in the ``info`` of the engine that runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Generic, TypeVar
+
+from edgert.backend.trt.backend import TrtBackend
+from edgert.board import Machine
+from edgert.config.engine import ORT, ORT_CUDA, TENSORRT, TENSORRT_DLA
+from edgert.errors import BuildError, DeviceError, EdgertError, ModelError, PlacementError
+
+log = logging.getLogger("edgert.backend")
+MadeT = TypeVar("MadeT")
+_REFUSALS = (BuildError, DeviceError, ModelError, PlacementError)
+"""What makes the next engine be tried. Anything else is no engine's fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """An engine that stands earlier in the chain and does not run.
+
+    Attributes:
+        engine: its name.
+        why: in one line.
+        model: the only one it does not run; empty where it runs none.
+    """
+
+    engine: str
+    why: str
+    model: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.engine} skipped{f' for model {self.model}' if self.model else ''}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken(Generic[MadeT]):
+    """What a model runs on.
+
+    Attributes:
+        engine: its name in the chain.
+        made: what was made for it.
+        skipped: those before it, with the reason.
+    """
+
+    engine: str
+    made: MadeT
+    skipped: tuple[Skipped, ...]
+
+    @property
+    def info(self) -> dict[str, object]:
+        """For the summary of a run."""
+        return {"engine": self.engine, "skipped": [asdict(one) for one in self.skipped]}
+
+
+class Chain:
+    """The engines of one pipeline.
+
+    Args:
+        engines: their names, in order.
+        why_not: why an engine cannot run on this machine; empty if it can. Asked once for each.
+        strict: an engine that would be skipped is an error.
+        tell: told of each engine that is skipped.
+        where: of the chain, for errors.
+        stop: when set, a compilation that fails was ended on purpose, and no other engine is tried.
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[str],
+        why_not: Callable[[str], str],
+        *,
+        strict: bool = False,
+        tell: Callable[[Skipped], object] = lambda skipped: log.warning("%s", skipped),
+        where: str = "",
+        stop: threading.Event | None = None,
+    ) -> None:
+        self.engines, self.strict, self.where = tuple(engines), strict, where
+        self._why_not, self._tell, self._stop = why_not, tell, stop or threading.Event()
+        self._known: dict[str, str] = {}
+
+    def unable(self) -> tuple[Skipped, ...]:
+        """The engines before the first that can run here.
+
+        Raises:
+            BuildError: ``strict``, and there is one; or no engine is left.
+        """
+        found: list[Skipped] = []
+        for engine in self.engines:
+            why = self._why(engine)
+            if not why:
+                return tuple(found)
+            found.append(Skipped(engine, why))
+        raise self._nothing_left(found)
+
+    def first(self, model: str, make: Callable[[str], MadeT]) -> Taken[MadeT]:
+        """The first engine that takes a model.
+
+        Args:
+            model: its name.
+            make: compiles it for an engine; may be called for several.
+
+        Raises:
+            BuildError: ``strict``, and an engine would be skipped; or none takes it.
+        """
+        skipped: list[Skipped] = []
+        for name in self.engines:
+            why = self._why(name)
+            if why:
+                skipped.append(Skipped(name, why))
+                continue
+            try:
+                return Taken(name, make(name), tuple(skipped))
+            except _REFUSALS as error:
+                if self._stop.is_set():
+                    raise
+                if self.strict:
+                    raise self._with_the_able(error, name, make)  # noqa: B904 - the same error, with who can
+                skipped.append(Skipped(name, in_one_line(error), model))
+                self._tell(skipped[-1])
+        raise self._nothing_left(skipped)
+
+    def _why(self, engine: str) -> str:
+        """Why an engine cannot run here. Tells so the first time, and raises BuildError if that must not be."""
+        if engine not in self._known:
+            why = self._known[engine] = self._why_not(engine)
+            if why and self.strict:
+                raise self._strictly(Skipped(engine, why))
+            if why:
+                self._tell(Skipped(engine, why))
+        return self._known[engine]
+
+    def _with_the_able(self, error: EdgertError, engine: str, make: Callable[[str], object]) -> EdgertError:
+        """An engine's refusal, with the engines further down that take the model."""
+        able = [name for name in self._after(engine) if not self._why_not(name) and _takes(name, make)]
+        told = f"{' and '.join(able)} can run it: engines: [{', '.join(able)}]" if able else ""
+        error.fix = "; ".join(filter(None, (error.fix, told)))
+        return error
+
+    def _after(self, engine: str) -> tuple[str, ...]:
+        return self.engines[self.engines.index(engine) + 1 :]
+
+    def _strictly(self, skipped: Skipped) -> BuildError:
+        rest = self._after(skipped.engine)
+        return BuildError(
+            f"{skipped.engine} cannot run this here",
+            why=skipped.why,
+            where=self.where,
+            fix=f"leave strict out to run it with {' or '.join(rest)}" if rest else "",
+        )
+
+    def _nothing_left(self, skipped: Sequence[Skipped]) -> BuildError:
+        return BuildError(
+            "no engine of the chain can run this here",
+            why="; ".join(map(str, skipped)) or "the chain is empty",
+            where=self.where,
+            fix=f"put {ORT} at its end, which runs everywhere: pip install onnxruntime",
+        )
+
+
+def _takes(engine: str, make: Callable[[str], object]) -> bool:
+    try:
+        make(engine)
+    except _REFUSALS:
+        return False
+    return True
+
+
+def why_not(engine: str, machine: Machine, trt: TrtBackend, *, runs: bool = True) -> str:
+    """Why an engine cannot run on a machine, in one line that also says what to install; empty if it can.
+
+    Args:
+        runs: False asks only whether TensorRT can compile: that is possible without a GPU's memory and PyCUDA.
+    """
+    if engine == TENSORRT_DLA and (missing := _why_no_dla(machine)):
+        return missing
+    if engine in (TENSORRT, TENSORRT_DLA):
+        return trt.why_not() if runs else trt.why_no_library()
+    if engine == ORT_CUDA:
+        from edgert.backend.ort import cuda
+
+        return cuda.why_not()
+    return "" if engine == ORT else f"this edgert knows no engine {engine!r}"
+
+
+def _why_no_dla(machine: Machine) -> str:
+    if machine.board is None or not machine.board.dla.cores:
+        return f"{machine.board.title if machine.board else machine.name} has no DLA"
+    modes = {mode.name: mode for mode in machine.board.modes}
+    if machine.mode in modes and not modes[machine.mode].dla_cores:
+        return f"power mode {machine.mode} switches the DLA off: sudo nvpmodel -m NUMBER sets another"
+    return ""
+
+
+def in_one_line(error: EdgertError) -> str:
+    """What, why and how to mend it."""
+    told = error.what + (f": {error.why}" if error.why else "")
+    return " ".join((told + (f" ({error.fix})" if error.fix else "")).split())

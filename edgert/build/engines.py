@@ -1,0 +1,136 @@
+"""The engines of an unpacked bundle on this machine: compiled or found, checked, and opened for running."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from edgert.backend import Backend, Engine, Store
+from edgert.backend.chain import Chain
+from edgert.backend.replicated import Replicated
+from edgert.backend.trt.backend import TrtBackend
+from edgert.backend.trt.made import Made
+from edgert.build import proof
+from edgert.build.order import Bundled, Order, orders
+from edgert.build.proof import Proof
+from edgert.build.telling import CHECK, COMPILE, Telling
+from edgert.compiler.verify import Policy
+from edgert.config import ModelConfig
+from edgert.config.engine import ORT_CUDA, TENSORRT, TENSORRT_DLA
+from edgert.graph.load import load
+from edgert.ready import build_engine
+from edgert.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """One engine of a model, compiled and checked."""
+
+    order: Order
+    made: Made
+    proof: Proof
+
+
+class BundleEngines:
+    """The models of a bundle on the engines of its chain. Everything is kept, so that the next start finds it.
+
+    Args:
+        bundled: gives a model of the unpacked bundle.
+        chain: who may run them.
+        trt: compiles and opens TensorRT's engines.
+        store: where engines are kept.
+        telling: told of every step.
+        policy: ``strict`` refuses an engine that runs nodes elsewhere than planned, ``warn`` says so.
+        opens: whether engines can be opened here; else they are compiled only.
+    """
+
+    def __init__(
+        self,
+        bundled: Bundled,
+        chain: Chain,
+        trt: TrtBackend,
+        store: Store,
+        telling: Telling,
+        *,
+        policy: Policy = "warn",
+        opens: bool = True,
+    ) -> None:
+        self._bundled, self.chain, self._trt, self._store = bundled, chain, trt, store
+        self._telling, self._policy, self._opens = telling, policy, opens
+        trt.listener = telling.listener(trt.listener.stop)
+
+    def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
+        """See :class:`~edgert.assemble.engines.Engines`."""
+        taken = self.chain.first(name, partial(self._opened, name, config, threads, batch))
+        engine = taken.made
+        engine.info = {**engine.info, **taken.info}
+        return engine
+
+    def compiled(self, name: str, config: ModelConfig, engine: str) -> tuple[Compiled, ...]:
+        """A model's engines for one name of the chain; none for ONNX Runtime, which keeps its own.
+
+        Raises:
+            EdgertError: the model cannot be compiled, or an engine does not keep its promises.
+        """
+        if engine not in (TENSORRT, TENSORRT_DLA):
+            self._onnxruntime(name, config, None, 1, engine).close()
+            return ()
+        found = []
+        for order in self._orders(name, config, engine):
+            one, opened = self._checked(name, config, order)
+            found.append(one)
+            if opened is not None:
+                opened.close()
+        return tuple(found)
+
+    def _opened(self, name: str, config: ModelConfig, threads: int, batch: int, engine: str) -> Engine:
+        if engine not in (TENSORRT, TENSORRT_DLA):
+            return self._onnxruntime(name, config, threads, batch, engine)
+        parts: list[tuple[Engine, int]] = []
+        for order in self._orders(name, config, engine):
+            _, opened = self._checked(name, config, order)
+            parts += [(opened, order.weight)] if opened is not None else []
+        return parts[0][0] if len(parts) == 1 else Replicated(parts)
+
+    def _orders(self, name: str, config: ModelConfig, engine: str) -> tuple[Order, ...]:
+        return orders(self._bundled.model(name, config), engine, self._trt.library)
+
+    def _onnxruntime(self, name: str, config: ModelConfig, threads: int | None, batch: int, engine: str) -> Engine:
+        with self._telling.step(COMPILE, name) as ended:
+            made = build_engine(load(config.onnx), config, threads, batch, by=onnxruntime(engine))
+            ended.cached = bool(made.info.get("cached"))
+            ended.detail = f"{engine} {made.info.get('version', '')}".strip()
+        return made
+
+    def _checked(self, name: str, config: ModelConfig, order: Order) -> tuple[Compiled, Engine | None]:
+        """An engine, compiled or found, held to its promises, and opened where it can be."""
+        with self._telling.step(COMPILE, name) as ended:
+            made = self._trt.made(order.request, self._store)
+            ended.cached = made.cached
+            ended.detail = f"{made.result.library}, {format_bytes(len(made.result.plan))}"
+        with self._telling.step(CHECK, name) as ended:
+            opened = self._trt.open(made, order.profiles) if self._opens else None
+            kept = proof.kept(self._store, made.key, ran=self._opens)
+            found = kept or self._proven(config, order, made, opened)
+            ended.cached, ended.detail = kept is not None, proof.in_words(found)
+        return Compiled(order, made, found), opened
+
+    def _proven(self, config: ModelConfig, order: Order, made: Made, opened: Engine | None) -> Proof:
+        found: dict[str, Any] = {"placement": proof.placed(made, self._policy)}
+        if opened is not None:
+            found["outputs"] = proof.compared(opened, load(order.reference), config, made.request.precision)
+            found["profile"] = proof.timed(opened)
+        proof.keep(self._store, made.key, found)
+        return found
+
+
+def onnxruntime(engine: str) -> Backend:
+    """The backend of an engine that is ONNX Runtime's."""
+    if engine == ORT_CUDA:
+        from edgert.backend.ort.cuda import OrtCudaBackend
+
+        return OrtCudaBackend()
+    from edgert.backend.ort import OrtBackend
+
+    return OrtBackend()

@@ -1,0 +1,190 @@
+"""The last step of a build, on the machine that will run it: what a bundle misses is compiled, checked and timed."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from edgert.artifact import FileStore, cache_folder
+from edgert.artifact.bundle import Bundle, open_bundle, save_bundle
+from edgert.artifact.manifest import Manifest
+from edgert.backend.chain import Chain, Skipped, why_not
+from edgert.backend.trt.backend import TrtBackend
+from edgert.board import HOST, Machine, detect
+from edgert.build.engines import BundleEngines, Compiled
+from edgert.build.member_engines import packed, take, target_of
+from edgert.build.order import Bundled
+from edgert.build.telling import Telling
+from edgert.compiler import Tell
+from edgert.compiler.verify import Policy
+from edgert.config import load_pipeline
+from edgert.config.engine import TENSORRT, TENSORRT_DLA
+from edgert.errors import ArtifactError
+
+STORE_BYTES = 16 * 2**30
+"""What all kept engines may take together; the least recently used goes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What came of it.
+
+    Attributes:
+        path: the bundle with engines; None where they were only kept on this machine.
+        manifest: what is in it.
+        engines: model → who runs it here.
+        skipped: who does not, and why.
+        target: folder of this machine's engines in the bundle; empty where TensorRT compiled none.
+        written: whether the bundle was written; False where the same was there already.
+        size_bytes: of the file; 0 without one.
+        seconds: it took.
+    """
+
+    path: Path | None
+    manifest: Manifest
+    engines: Mapping[str, str]
+    skipped: tuple[Skipped, ...]
+    target: str
+    written: bool
+    size_bytes: int
+    seconds: float
+
+
+def finish(
+    bundle: Path,
+    output: Path | None = None,
+    *,
+    strict: bool = False,
+    policy: Policy = "warn",
+    folder: bool = False,
+    tell: Tell | None = None,
+    stop: threading.Event | None = None,
+    machine: Machine | None = None,
+    trt: TrtBackend | None = None,
+    store: FileStore | None = None,
+) -> Finished:
+    """Compiles every model of a bundle for the first engine of its chain that takes it on this machine.
+
+    Blocks until done. Engines are kept under what they depend on, so that what was interrupted goes on, and
+    ``edgert run`` finds them. Where there is no GPU to run them, engines are compiled and not compared or timed.
+
+    Args:
+        output: the bundle to write, with the engines as members; with ``folder`` a folder of plain files.
+        strict: an engine that would be skipped is an error.
+        policy: ``strict`` refuses an engine that runs nodes elsewhere than planned, ``warn`` says so.
+        tell: told of everything that happens.
+        stop: ends the compilation when set.
+        machine, trt, store: those of this machine by default.
+
+    Raises:
+        ArtifactError: the bundle is damaged, or for another board than this Jetson, or cannot be written.
+        BuildError: no engine takes a model; or ``strict``, and the first does not.
+    """
+    started, skipped = time.perf_counter(), list[Skipped]()
+    telling = Telling(tell)
+    trt = trt or TrtBackend()
+    trt.listener = telling.listener(stop or threading.Event())
+    with open_bundle(bundle) as opened, tempfile.TemporaryDirectory(prefix="edgert-") as name:
+        here = machine or detect()
+        check_board(opened.manifest, here, str(bundle))
+        opened.extract(Path(name), models_of(opened.manifest))
+
+        def skip(one: Skipped) -> None:
+            skipped.append(one)
+            telling.skipped(one)
+
+        reasons = partial(_why_not_compiled, machine=here, trt=trt)
+        chain = Chain(opened.manifest.engines, reasons, strict=strict, tell=skip, where=str(bundle), stop=stop)
+        job = _Job(opened, Path(name), chain, trt, store or engine_store(), telling, policy)
+        chosen = job.compile()
+        manifest, written, size_bytes = job.save(output, folder) if output is not None else (opened.manifest, False, 0)
+    seconds = time.perf_counter() - started
+    return Finished(output, manifest, chosen, tuple(skipped), job.target, written, size_bytes, seconds)
+
+
+def engine_store() -> FileStore:
+    """Where this machine's engines are kept."""
+    return FileStore(cache_folder() / "engine", STORE_BYTES)
+
+
+def models_of(manifest: Manifest) -> list[str]:
+    """All members but the engines."""
+    engines = {path for entry in manifest.compiled.values() for path in entry.members}
+    return [path for path in manifest.members if path not in engines]
+
+
+def check_board(manifest: Manifest, machine: Machine, where: str) -> None:
+    """Raises ArtifactError on a Jetson that the bundle is not for."""
+    if machine.is_jetson and manifest.board not in (HOST, machine.name):
+        raise ArtifactError(
+            f"this bundle is for {manifest.board}",
+            why=f"this machine is a {machine.name}: placement, scales and predictions are another's",
+            where=where,
+            fix=f"edgert build PIPELINE --board {machine.name if machine.board else 'BOARD'}",
+        )
+
+
+def _why_not_compiled(engine: str, machine: Machine, trt: TrtBackend) -> str:
+    """TensorRT compiles where nothing can be run, as TensorRT-RTX does without a GPU."""
+    return why_not(engine, machine, trt, runs=False)
+
+
+class _Job:
+    """What the steps of finishing one bundle share."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        folder: Path,
+        chain: Chain,
+        trt: TrtBackend,
+        store: FileStore,
+        telling: Telling,
+        policy: Policy,
+    ) -> None:
+        self._bundle, self._chain, self._trt, self._store, self._telling = bundle, chain, trt, store, telling
+        self._file = load_pipeline(folder / bundle.manifest.pipeline)
+        self._bundled, self._policy = Bundled(folder, bundle.manifest), policy
+        self._compiled: dict[str, tuple[Compiled, ...]] = {}
+
+    @property
+    def target(self) -> str:
+        """The folder of this machine's engines; empty where there are none."""
+        return target_of(self._trt.facts) if any(self._compiled.values()) else ""
+
+    def compile(self) -> dict[str, str]:
+        """All models; model → who runs it."""
+        self._take()
+        opens = self._uses_tensorrt() and not self._trt.why_not()
+        engines = BundleEngines(
+            self._bundled, self._chain, self._trt, self._store, self._telling, policy=self._policy, opens=opens
+        )
+        chosen = {}
+        for name, config in self._file.config.models.items():
+            taken = self._chain.first(name, partial(engines.compiled, name, config))
+            self._compiled[name], chosen[name] = taken.made, taken.engine
+        return chosen
+
+    def save(self, output: Path, folder: bool) -> tuple[Manifest, bool, int]:
+        """Writes the bundle; what is in it, whether it had to be written, and its size."""
+        members = {path: self._bundle.read(path) for path in self._bundle.manifest.members}
+        manifest = self._bundle.manifest
+        if self.target:
+            manifest, members = packed(manifest, members, self._trt.facts, self._compiled)
+        written = save_bundle(output, manifest, members, folder=folder)
+        return manifest, written, sum(map(len, members.values())) if folder else output.stat().st_size
+
+    def _uses_tensorrt(self) -> bool:
+        return any(name in (TENSORRT, TENSORRT_DLA) for name in self._chain.engines) and not self._trt.why_no_library()
+
+    def _take(self) -> None:
+        """Engines that the bundle brings, where they are this machine's."""
+        if self._bundle.manifest.compiled and self._uses_tensorrt():
+            left = take(self._bundle, self._trt.facts, self._store)
+            if left:
+                self._telling.note(left)

@@ -1,0 +1,207 @@
+"""What a bundle asks of TensorRT: for each engine of a model the form, precision, placement and scales it takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgert.artifact.manifest import Manifest, ModelEntry
+from edgert.config import ModelConfig
+from edgert.config.engine import TENSORRT_DLA
+from edgert.errors import CalibrationError, PlacementError
+
+if TYPE_CHECKING:
+    from edgert.backend.base import Shapes
+    from edgert.backend.trt.library import Library
+    from edgert.backend.trt.request import BuildRequest
+    from edgert.graph.node import Graph
+
+_QUANTISE, _DEQUANTISE = "QuantizeLinear", "DequantizeLinear"
+_GPU_FORMS = ("gpu", "fp16", "float")
+_DLA = "dla"
+_PARTS = 100
+"""Shares of the frames are rounded to hundredths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One engine.
+
+    Attributes:
+        request: what is compiled.
+        profiles: named shapes it is opened with; empty where there is one static shape.
+        reference: file of the model that computes the same, for any machine.
+        weight: how many frames it gets, in comparison with the model's other engines.
+    """
+
+    request: BuildRequest
+    profiles: Mapping[str, Shapes]
+    reference: Path
+    weight: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Bundled:
+    """An unpacked bundle: where its members are, and what they are."""
+
+    folder: Path
+    manifest: Manifest
+
+    def model(self, name: str, config: ModelConfig) -> Source:
+        """One of its models, with its section of the bundle's pipeline file."""
+        return Source(self.folder, self.manifest, name, config)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One model of an unpacked bundle.
+
+    Attributes:
+        folder: where the bundle's members are.
+        manifest: of the bundle.
+        name: of the model.
+        config: its section in the bundle's pipeline file.
+    """
+
+    folder: Path
+    manifest: Manifest
+    name: str
+    config: ModelConfig
+
+    @property
+    def entry(self) -> ModelEntry:
+        """Its part of the manifest."""
+        return self.manifest.models[self.name]
+
+    def path(self, form: str) -> Path:
+        """The file of one of its forms."""
+        return self.folder / self.entry.forms[form]
+
+    def text(self, kind: str) -> str:
+        """One of its files."""
+        return (self.folder / self.entry.files[kind]).read_text(encoding="utf-8")
+
+
+def orders(source: Source, engine: str, library: Library) -> tuple[Order, ...]:
+    """The engines of a model, those with most frames first.
+
+    Args:
+        engine: ``tensorrt-dla`` for the placement that the bundle has, ``tensorrt`` for one engine on the GPU.
+        library: the TensorRT that is to build them.
+
+    Raises:
+        PlacementError: nothing of the model was placed on a DLA.
+        CalibrationError: INT8 on a DLA, and the bundle has no scales.
+        BuildError: what is asked for cannot be.
+    """
+    if engine != TENSORRT_DLA:
+        return (_order(source, _gpu_form(source), library, {}, {}, 1),)
+    found = [one for one in _engines(source) if one["share"] > 0]
+    if not any(where.startswith(_DLA) for one in found for where in one["nodes"].values()):
+        raise PlacementError(
+            f"nothing of model {source.name!r} was placed on a DLA",
+            why=f"the bundle's placement for {source.manifest.board} has {_where(found)}",
+            where=f"models.{source.name}",
+            fix="placement: dla asks for it; edgert inspect shows why each node can or cannot",
+        )
+    return tuple(_placed(source, one, library) for one in found)
+
+
+def _engines(source: Source) -> list[dict[str, Any]]:
+    if "placement" not in source.entry.files:
+        return []
+    engines: list[dict[str, Any]] = json.loads(source.text("placement"))["engines"]
+    return engines
+
+
+def _where(engines: list[dict[str, Any]]) -> str:
+    names = sorted({where for one in engines for where in one["nodes"].values()})
+    return f"it on {' and '.join(names)}" if names else "no engines"
+
+
+def _gpu_form(source: Source) -> str:
+    return next(form for form in _GPU_FORMS if form in source.entry.forms)
+
+
+def _placed(source: Source, engine: Mapping[str, Any], library: Library) -> Order:
+    """One engine of the placement. On the GPU alone it is built from the form for GPUs."""
+    nodes = {name: where for name, where in engine["nodes"].items() if where.startswith(_DLA)}
+    weight = max(1, round(engine["share"] * _PARTS))
+    if not nodes:
+        return _order(source, _gpu_form(source), library, {}, {}, weight)
+    if library.kind == "weak":
+        return _order(source, "float", library, nodes, _weak(source, library), weight)
+    form = next(form for form in ("dla", "fp16", "float") if form in source.entry.forms)
+    return _order(source, form, library, nodes, {}, weight)
+
+
+def _weak(source: Source, library: Library) -> dict[str, Any]:
+    """What the dialect of TensorRT up to 10 takes besides a float model: precision by flag, INT8 by cache."""
+    if source.entry.precision != "int8":
+        return {"precision": source.entry.precision}
+    if "cache" not in source.entry.files:
+        raise CalibrationError(
+            f"model {source.name!r} has no scales for a DLA",
+            why=f"{library.title} builds INT8 for a DLA from a calibration cache, and the bundle, made for TensorRT "
+            f"{source.manifest.tensorrt}, has none",
+            where=f"models.{source.name}",
+            fix=f"edgert build PIPELINE --board {source.manifest.board} --trt {library.version}",
+        )
+    from edgert.quantize.cache import parse_cache, write_cache
+
+    cache = write_cache(parse_cache(source.text("cache")).scales, library.version)  # it reads caches of its own only
+    return {"precision": "int8", "calibration": cache, "half": tuple(json.loads(source.text("exceptions"))["half"])}
+
+
+def _order(
+    source: Source, form: str, library: Library, nodes: Mapping[str, str], further: Mapping[str, Any], weight: int
+) -> Order:
+    from edgert.backend.base import EngineOptions
+    from edgert.backend.trt.request import request_of
+    from edgert.backend.trt.static import precision_of, static_request
+    from edgert.graph.load import load
+    from edgert.graph.node import read
+    from edgert.ready import open_spans
+
+    model = load(source.path(form))
+    graph = read(model)
+    told = {"title": _title(source, nodes), "placement": spread(graph, nodes), **further}
+    emulated = "dla" if "calibration" in further and "dla" in source.entry.forms else form
+    reference = source.path(emulated)
+    if all(spec.is_static for spec in graph.inputs):
+        return Order(request_of(model, **{"precision": precision_of(graph, "fp32"), **told}), {}, reference, weight)
+    options = EngineOptions(profiles=source.config.profiles, spans=open_spans(model, source.config))
+    return Order(static_request(model, options, **told), source.config.profiles, reference, weight)
+
+
+def _title(source: Source, nodes: Mapping[str, str]) -> str:
+    """What the engine is called in messages, and known by from one bundle to the next."""
+    places = sorted(set(nodes.values()))
+    return f"{source.manifest.name}: {source.name}{f' on {places[0]}' if places else ''}"
+
+
+def spread(graph: Graph, nodes: Mapping[str, str]) -> dict[str, str]:
+    """A placement of a float model's nodes for a form of it, in which Q/DQ nodes stand between them.
+
+    A Q belongs to the node whose output it rounds, and at an input of the model to its readers; a DQ belongs to its
+    readers, if all are in one place. Nodes that the form does not have are left out.
+    """
+    found = {node.name: nodes[node.name] for node in graph.nodes if node.name in nodes}
+    for node in reversed(graph.nodes):
+        if node.op == _DEQUANTISE and node.name not in found:
+            _follow(found, node.name, [reader.name for reader in graph.consumers.get(node.outputs[0], ())])
+    for node in graph.nodes:
+        if node.op == _QUANTISE and node.name not in found:
+            maker = graph.producers.get(node.inputs[0])
+            readers = [reader.name for reader in graph.consumers.get(node.outputs[0], ())]
+            _follow(found, node.name, [maker.name] if maker is not None else readers)
+    return found
+
+
+def _follow(found: dict[str, str], name: str, others: list[str]) -> None:
+    places = {found.get(other, "") for other in others}
+    if len(places) == 1 and "" not in places:
+        found[name] = places.pop()

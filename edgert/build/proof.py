@@ -1,0 +1,132 @@
+"""A compiled engine held against its plan and against the model it was made of, and timed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgert.build.model_steps import uniform_feeds
+from edgert.build.subject import FEW
+from edgert.build.verify_step import distance
+from edgert.compiler.step import to_json
+from edgert.compiler.verify import Policy, verify
+from edgert.config import ModelConfig
+from edgert.errors import ArtifactError, BuildError
+
+if TYPE_CHECKING:
+    from edgert.backend.base import Array, Engine, Session, Store
+    from edgert.backend.trt.made import Made
+    from edgert.graph.model import Model
+
+log = logging.getLogger("edgert.build")
+Proof = Mapping[str, Any]
+"""What was found of an engine, as plain data: ``placement``, and where it could be run ``outputs`` and ``profile``."""
+TOLERANCE: Mapping[str, float] = {"fp32": 1e-2, "fp16": 2e-2, "int8": 0.7}
+"""Precision → how far an engine's outputs may be from the reference's: root of the mean squared difference over that
+of the reference. A GPU computes float32 in TF32, whose 11 bits round by 2^-11 = 0.0005 in each layer: 0.005 after 100
+layers, as errors that know nothing of each other add up. FP16 and INT8: as in :mod:`edgert.build.verify_step`."""
+_WARM_UP, _RUNS = 3, 30
+
+
+def placed(made: Made, policy: Policy) -> dict[str, Any]:
+    """Where nodes run, against the plan. Raises PlacementError with policy ``strict`` where that differs."""
+    found = verify(made.request, made.result, policy)
+    return {
+        "source": found.source,
+        "moved": [[one.node, one.planned, one.actual, one.reason] for one in found.moved],
+        "layers": len(found.facts.layers),
+        "reformats": found.facts.reformats,
+        "loadables": found.facts.loadables,
+    }
+
+
+def compared(engine: Engine, reference: Model, config: ModelConfig, precision: str) -> dict[str, Any]:
+    """An engine's outputs against those of ONNX Runtime for the model that computes the same, Q/DQ as ONNX says.
+
+    Raises:
+        BuildError: they are further apart than :data:`TOLERANCE`.
+    """
+    from edgert.backend.ort import Function
+
+    function, session = Function(reference, fused=False), engine.session()
+    names = [tensor.name for tensor in engine.outputs]
+    wanted, found = [], []
+    for feed in uniform_feeds(reference, config, FEW):
+        wanted.append(function(feed))
+        found.append(dict(zip(names, _outputs(session, feed), strict=True)))
+    told = {"tolerance": TOLERANCE[precision], **distance(wanted, found)}
+    error = told["relative_error"]
+    if error is None or error > TOLERANCE[precision]:
+        raise BuildError(
+            "the engine does not compute what the model does",
+            why=f"relative error {'that is not finite' if error is None else f'{error:.2g}'} in {precision}, "
+            f"at most {TOLERANCE[precision]:g} is accepted",
+            fix="precision: fp16 or fp32 for this model, or quantize: {keep: …} names layers that stay in FP16",
+        )
+    return told
+
+
+def timed(engine: Engine) -> dict[str, Any]:
+    """How long a run takes, host to host, alone on the machine: milliseconds, of so many runs."""
+    session = engine.session()
+    for _ in range(_WARM_UP):
+        session.run()
+    times = sorted(_run_ms(session) for _ in range(_RUNS))
+    return {"runs": _RUNS, "median_ms": statistics.median(times), "least_ms": times[0], "most_ms": times[-1]}
+
+
+def _run_ms(session: Session) -> float:
+    started = time.perf_counter()
+    session.run()
+    return (time.perf_counter() - started) * 1e3
+
+
+def _outputs(session: Session, feed: Mapping[str, Array]) -> list[Array]:
+    for name, values in feed.items():
+        session.inputs[name][...] = values
+    return [array.copy() for array in session.run()]
+
+
+def in_words(found: Proof) -> str:
+    """One line for people."""
+    placement, outputs, profile = (found.get(name) for name in ("placement", "outputs", "profile"))
+    told = []
+    if placement:
+        moved = len(placement["moved"])
+        told.append(f"{moved} nodes elsewhere than planned" if moved else "placed as planned")
+    if outputs:
+        told.append(f"relative error {outputs['relative_error']:.2g}")
+    told.append(f"{profile['median_ms']:.2f} ms" if profile else "not run: it cannot be opened here")
+    return ", ".join(told)
+
+
+def keep(store: Store, key: str, found: Proof) -> None:
+    """Keeps a proof beside its engine. One that cannot be kept is made again at the next start."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
+            path = Path(folder) / "proof"
+            path.write_bytes(to_json(found))
+            store.put(_key(key), path)
+    except (ArtifactError, OSError) as error:
+        log.warning("%s", error)
+
+
+def kept(store: Store, key: str, *, ran: bool) -> Proof | None:
+    """The proof kept for an engine.
+
+    Args:
+        ran: whether one counts only if the engine was run for it.
+    """
+    path = store.get(_key(key))
+    found: Proof | None = json.loads(path.read_bytes()) if path is not None else None
+    return None if found is not None and ran and "outputs" not in found else found
+
+
+def _key(key: str) -> str:
+    return f"{key}-proof"

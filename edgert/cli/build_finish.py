@@ -1,0 +1,78 @@
+"""``edgert build dock.edgert``: the last step of a build, on the machine that runs it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from edgert.build.finish import Finished
+
+
+def finish_here(
+    bundle: Path, output: Path | None, folder: bool, json: bool, strict: bool, foreign: Mapping[str, object]
+) -> None:
+    """Compiles what a bundle misses, and shows how it goes: in lines, or as events in JSON.
+
+    Args:
+        foreign: option → value, of those that say what a bundle is built for, which this one knows already.
+    """
+    from edgert.build.finish import finish
+    from edgert.cli.build import listener
+    from edgert.cli.signals import stop_on_signal
+    from edgert.errors import EdgertError
+
+    for option, value in foreign.items():
+        if value:
+            raise typer.BadParameter(f"{bundle} is a bundle, which says that itself", param_hint=option)
+    stop = threading.Event()
+    try:
+        with listener(json) as tell, stop_on_signal(stop.set):
+            done = finish(bundle, output, strict=strict, folder=folder, tell=tell, stop=stop)
+    except EdgertError as error:
+        if json:
+            typer.echo(_line({"error": error.to_json()}))
+        raise
+    if json:
+        typer.echo(_line(told(done)))
+    else:
+        _show(done)
+
+
+def told(done: Finished) -> dict[str, object]:
+    """The last line of ``--json``."""
+    return {
+        "bundle": str(done.path) if done.path is not None else None,
+        "written": done.written,
+        "size_bytes": done.size_bytes,
+        "seconds": round(done.seconds, 3),
+        "board": done.manifest.board,
+        "target": done.target,
+        "engines": dict(done.engines),
+        "skipped": [{"engine": one.engine, "model": one.model, "why": one.why} for one in done.skipped],
+    }
+
+
+def _line(data: object) -> str:
+    import json
+
+    return json.dumps(data)
+
+
+def _show(done: Finished) -> None:
+    from rich.console import Console
+
+    from edgert.units import format_bytes
+
+    console = Console(highlight=False)
+    for model, engine in done.engines.items():
+        console.print(f"{model} runs with {engine} here", markup=False)
+    if done.path is None:
+        console.print(f"kept on this machine: edgert run finds it ({done.seconds:.1f} s)")
+        return
+    word = "written" if done.written else "nothing has changed; left as it is"
+    console.print(f"[green]→[/] {done.path}: {format_bytes(done.size_bytes)}; {word} ({done.seconds:.1f} s)")
