@@ -19,7 +19,6 @@ from typing import Any
 
 from edgert.artifact.atomic import replace_text
 from edgert.errors import ArtifactError, BuildError, EdgertError
-from edgert.remote.addition import pack_addition
 from edgert.remote.board.folder import Content, Run, is_run, make_folder, sweep
 from edgert.remote.board.lock import is_held, take
 
@@ -116,6 +115,8 @@ def _ended(compiler: subprocess.Popen[bytes], is_asked: Callable[[], bool]) -> i
 
 def _result(run: Run) -> dict[str, Any]:
     """What is to be fetched, with its digest; or why there is nothing."""
+    from edgert.remote.addition import pack_addition  # bundles take half a second to import, on every connection
+
     try:
         made = pack_addition(run.content.bundle, run.output, run.addition)
     except EdgertError as error:

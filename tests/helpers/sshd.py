@@ -1,0 +1,193 @@
+"""A board on this machine: an ``sshd`` of our own on loopback, and an ``edgert`` behind it with folders of its own."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.board_program import Compiler
+from tests.helpers.command import ROOT
+
+_PROGRAM = """\
+#!{python}
+import os, sys
+from pathlib import Path
+os.environ.update({environment!r})
+sys.path.insert(0, {root!r})
+sys.dont_write_bytecode = True
+from tests.helpers.board_program import main
+main(Path({folder!r}))
+"""
+_SERVER = """\
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/authorized_keys
+PidFile none
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+LogLevel VERBOSE
+"""
+_CLIENT = """\
+Host board
+  HostName 127.0.0.1
+  Port {port}
+  User {user}
+  IdentityFile {folder}/user_key
+  IdentitiesOnly yes
+  UserKnownHostsFile {folder}/known_hosts
+  GlobalKnownHostsFile none
+  StrictHostKeyChecking ask
+"""
+_SHIM = """\
+#!/bin/sh
+echo $$ >> {folder}/calls
+exec {ssh} -F {folder}/ssh_config "$@"
+"""
+
+
+@dataclass
+class Board:
+    """A board that ssh reaches as ``board``.
+
+    Attributes:
+        folder: everything of it.
+        port: of its sshd.
+    """
+
+    folder: Path
+    port: int
+    _server: subprocess.Popen[bytes] | None = None
+
+    @property
+    def program(self) -> str:
+        """Path of ``edgert`` on the board."""
+        return str(self.folder / "edgert")
+
+    @property
+    def cache(self) -> Path:
+        """edgert's folder on the board."""
+        return self.folder / "cache"
+
+    @property
+    def compiled(self) -> int:
+        """Compilations that were begun."""
+        path = self.folder / "compiled"
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
+    def compiler(self, **wishes: object) -> None:
+        """Says what the compiler is to do."""
+        Compiler(**wishes).save(self.folder)  # type: ignore[arg-type]
+
+    def go(self) -> None:
+        """Lets the compiler go on."""
+        (self.folder / "go").touch()
+
+    def up(self) -> None:
+        """Starts its sshd, and waits until it listens."""
+        command = [str(sshd()), "-D", "-e", "-f", str(self.folder / "sshd_config")]
+        with (self.folder / "sshd.log").open("ab") as log:
+            self._server = subprocess.Popen(command, stderr=log, start_new_session=True)
+        until = time.monotonic() + 10
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except ConnectionRefusedError:
+                assert time.monotonic() < until and self._server.poll() is None, self.log()
+                time.sleep(0.02)
+
+    def down(self) -> None:
+        """Ends its sshd; connections that there are go on, as sshd has it."""
+        if self._server is not None:
+            self._server.terminate()
+            self._server.wait()
+            self._server = None
+
+    def new_host_key(self) -> None:
+        """As if the board had been set up anew."""
+        key = self.folder / "host_key"
+        key.unlink(missing_ok=True)
+        keygen(key)
+
+    def knows_host(self) -> None:
+        """Writes the board's key down as known."""
+        words = (self.folder / "host_key.pub").read_text().split()[:2]
+        (self.folder / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {' '.join(words)}\n")
+
+    def cut(self) -> int:
+        """Kills every ssh that runs to it; returns how many there were."""
+        killed = 0
+        for pid in map(int, (self.folder / "calls").read_text().split()):
+            try:
+                name = Path(f"/proc/{pid}/comm").read_text().strip()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if name == "ssh":
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
+        return killed
+
+    def log(self) -> str:
+        """What its sshd said."""
+        return (self.folder / "sshd.log").read_text()
+
+
+def sshd() -> Path:
+    """The server; skips the test, saying so, where there is none."""
+    found = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    if found is None or shutil.which("ssh-keygen") is None:
+        pytest.skip("there is no sshd here: apt install openssh-server")
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # root's sshd wants it, and nobody makes it in a container
+    return Path(found)
+
+
+def keygen(path: Path) -> None:
+    """A key pair without a passphrase."""
+    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+
+
+def board(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
+    """A board, up; its ``ssh`` comes first on the path. The caller takes it down."""
+    sshd()
+    folder.mkdir()
+    made = Board(folder, free_port())
+    for name in ("host_key", "user_key"):
+        keygen(folder / name)
+    shutil.copy(folder / "user_key.pub", folder / "authorized_keys")
+    (folder / "calls").touch()
+    environment = {"EDGERT_CACHE": str(made.cache), "HOME": str(folder), "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
+    program = _PROGRAM.format(python=sys.executable, environment=environment, root=str(ROOT), folder=str(folder))
+    (folder / "edgert").write_text(program)
+    (folder / "sshd_config").write_text(_SERVER.format(port=made.port, folder=folder))
+    (folder / "ssh_config").write_text(_CLIENT.format(port=made.port, folder=folder, user=getpass.getuser()))
+    (folder / "bin").mkdir()
+    (folder / "bin" / "ssh").write_text(_SHIM.format(folder=folder, ssh=shutil.which("ssh")))
+    for path in (folder / "edgert", folder / "bin" / "ssh"):
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)
+    made.knows_host()
+    made.up()
+    return made
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,71 @@
+"""The other side of :mod:`tests.helpers.sshd`: builds on that board, as they go on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from edgert.artifact.bundle import save_bundle
+from edgert.build import Built
+from edgert.compiler import Event
+from edgert.errors import EdgertError
+from edgert.remote.make import build_there
+from tests.helpers.bundles import MEMBERS, manifest_of
+from tests.helpers.sshd import Board
+
+
+def bundle_for_any(path: Path, members: dict[str, bytes] | None = None) -> Path:
+    """A bundle for every machine."""
+    content = {**MEMBERS, **(members or {})}
+    save_bundle(path, manifest_of(content, board="host", mode="", tensorrt="", engines=["onnxruntime"]), content)
+    return path
+
+
+class RemoteBuild:
+    """One build on a board, in a thread of its own.
+
+    Attributes:
+        events: what it told so far.
+    """
+
+    def __init__(self, there: Board, bundle: Path, output: Path, program: str = "") -> None:
+        self.events: list[Event] = []
+        self._stop = threading.Event()
+        self._built: Built | None = None
+        self._error: EdgertError | None = None
+        self._words = (bundle, output, program or there.program)
+        self._thread = threading.Thread(target=self._build)
+        self._thread.start()
+
+    def _build(self) -> None:
+        bundle, output, program = self._words
+        try:
+            self._built = build_there(
+                bundle, output, "board", program=program, tell=self.events.append, stop=self._stop
+            )
+        except EdgertError as error:
+            self._error = error
+
+    def stop(self) -> None:
+        """As Ctrl-C does."""
+        self._stop.set()
+
+    def result(self) -> Built:
+        """What came of it. Raises what it raised."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        assert self._built is not None
+        return self._built
+
+    def details(self, step: str) -> list[str]:
+        """What was told about a step, in order."""
+        return [event.detail for event in self.events if event.step == step]
+
+    def wait_for(self, step: str, times: int = 1) -> None:
+        """Returns once a step was told of so often."""
+        until = time.monotonic() + 60
+        while len(self.details(step)) < times:
+            assert self._thread.is_alive() and time.monotonic() < until, (self._error, self.events)
+            time.sleep(0.02)

@@ -1,0 +1,264 @@
+"""``edgert build --remote`` against a real sshd on loopback, with a second home and cache as the board."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edgert.artifact.bundle import open_bundle
+from edgert.compiler.build import Stopped
+from edgert.errors import ArtifactError, BuildError
+from edgert.remote.failure import LinkError
+from edgert.remote.make import build_there
+from tests.helpers.board_program import ENGINE
+from tests.helpers.bundles import MEMBERS
+from tests.helpers.sshd import Board, board, free_port
+from tests.helpers.workstation import RemoteBuild, bundle_for_any
+
+LAST = "kernel2"
+"""The last step that the board's compiler tells of before it waits."""
+
+
+@pytest.fixture(name="there")
+def _there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Board]:
+    made = board(tmp_path / "board", monkeypatch)
+    made.compiler()
+    yield made
+    made.go()
+    made.down()
+
+
+@pytest.fixture(name="bundle")
+def _bundle(tmp_path: Path) -> Path:
+    return bundle_for_any(tmp_path / "dock.edgert")
+
+
+def test_engines_come_back_into_the_bundle(there: Board, bundle: Path, tmp_path: Path) -> None:
+    work = RemoteBuild(there, bundle, tmp_path / "out.edgert")
+    built = work.result()
+    with open_bundle(tmp_path / "out.edgert") as made:
+        assert made.manifest == built.manifest and built.written
+        assert made.read(ENGINE).startswith(b"engine")
+        assert {name: made.read(name) for name in MEMBERS} == MEMBERS
+    steps = [event.step for event in work.events if event.state == "done"]
+    assert steps == ["board", "send", "kernel0", "kernel1", "kernel2", "fetch"]
+    assert "host" in work.details("board")[-1]
+
+
+def refusal(bundle: Path, address: str = "board", program: str | None = None) -> LinkError:
+    with pytest.raises(LinkError) as caught:
+        build_there(bundle, bundle.with_name("out.edgert"), address, program=program)
+    assert not bundle.with_name("out.edgert").exists()
+    return caught.value
+
+
+def test_a_board_that_refuses(there: Board, bundle: Path) -> None:
+    there.down()
+    error = refusal(bundle)
+    assert error.what == "board refused the connection" and "systemctl enable --now ssh" in error.fix
+    assert "Connection refused" in error.why
+
+
+def test_a_host_key_that_has_changed(there: Board, bundle: Path) -> None:
+    there.down()
+    there.new_host_key()
+    there.up()
+    error = refusal(bundle)
+    assert error.what == "the host key of board is another than it was" and "ssh-keygen -R board" in error.fix
+
+
+def test_a_host_key_that_nobody_has_accepted(there: Board, bundle: Path) -> None:
+    (there.folder / "known_hosts").unlink()
+    error = refusal(bundle)
+    assert error.what == "the host key of board is not known yet" and "ssh board once by hand" in error.fix
+    assert not (there.folder / "known_hosts").exists()
+
+
+def test_a_board_that_does_not_know_the_key(there: Board, bundle: Path) -> None:
+    (there.folder / "authorized_keys").write_text("")
+    error = refusal(bundle)
+    assert error.what == "board does not let this user in" and "ssh-copy-id board" in error.fix
+
+
+def test_a_board_that_there_is_not(there: Board, bundle: Path) -> None:
+    error = refusal(bundle, "nobody@no-such-host.invalid")
+    assert error.what == "there is no host 'no-such-host.invalid'"
+
+
+def test_a_port_that_nobody_listens_on(there: Board, bundle: Path) -> None:
+    error = refusal(bundle, f"ssh://user@127.0.0.1:{free_port()}")
+    assert error.what.endswith("refused the connection") and "ssh://user@host:2222" in error.fix
+
+
+@pytest.mark.slow
+def test_a_killed_ssh_loses_nothing(there: Board, bundle: Path, tmp_path: Path) -> None:
+    there.compiler(waits=True)
+    work = RemoteBuild(there, bundle, tmp_path / "out.edgert")
+    work.wait_for(LAST)
+    assert there.cut() == 1
+    work.wait_for("link")
+    there.go()
+    work.result()
+    assert there.compiled == 1
+    assert "again in 0.5 s" in work.details("link")[0]
+    assert len(work.details(LAST)) == 1  # events that are known are not told again
+
+
+@pytest.mark.slow
+def test_a_board_that_is_away_for_a_while(there: Board, bundle: Path, tmp_path: Path) -> None:
+    there.compiler(waits=True)
+    work = RemoteBuild(there, bundle, tmp_path / "out.edgert")
+    work.wait_for(LAST)
+    there.down()
+    there.cut()
+    work.wait_for("link", 3)
+    there.go()
+    there.up()
+    work.result()
+    assert there.compiled == 1
+    assert any("refused the connection" in text for text in work.details("link"))
+
+
+@pytest.mark.slow
+def test_two_builds_of_one_bundle_compile_once(there: Board, bundle: Path, tmp_path: Path) -> None:
+    there.compiler(waits=True)
+    first = RemoteBuild(there, bundle, tmp_path / "first.edgert")
+    first.wait_for(LAST)
+    second = RemoteBuild(there, bundle, tmp_path / "second.edgert")
+    second.wait_for(LAST)
+    there.go()
+    assert first.result().manifest == second.result().manifest
+    assert there.compiled == 1
+    assert second.details("send")[-1] == "is there already"
+    assert second.details("link") == ["a build of the same bundle is at it: its result is taken"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_job_on_the_board(there: Board, bundle: Path, tmp_path: Path) -> None:
+    there.compiler(waits=True)
+    work = RemoteBuild(there, bundle, tmp_path / "out.edgert")
+    work.wait_for(LAST)
+    work.stop()
+    with pytest.raises(Stopped, match="the build was stopped"):
+        work.result()
+    assert not is_running(there)
+    assert not (tmp_path / "out.edgert").exists()
+
+
+@pytest.mark.slow
+def test_who_joined_a_job_that_is_cancelled_begins_anew(there: Board, bundle: Path, tmp_path: Path) -> None:
+    there.compiler(waits=True)
+    first = RemoteBuild(there, bundle, tmp_path / "first.edgert")
+    first.wait_for(LAST)
+    second = RemoteBuild(there, bundle, tmp_path / "second.edgert")
+    second.wait_for(LAST)
+    first.stop()
+    with pytest.raises(Stopped):
+        first.result()
+    second.wait_for(LAST, 2)
+    there.go()
+    second.result()
+    assert there.compiled == 2
+
+
+@pytest.mark.slow
+def test_who_joined_leaves_without_ending_the_job(there: Board, bundle: Path, tmp_path: Path) -> None:
+    there.compiler(waits=True)
+    first = RemoteBuild(there, bundle, tmp_path / "first.edgert")
+    first.wait_for(LAST)
+    second = RemoteBuild(there, bundle, tmp_path / "second.edgert")
+    second.wait_for(LAST)
+    second.stop()
+    with pytest.raises(Stopped, match="another build of the same bundle goes on"):
+        second.result()
+    there.go()
+    first.result()
+    assert there.compiled == 1
+
+
+@pytest.mark.slow
+def test_a_job_that_was_killed_is_told_and_taken_over(there: Board, bundle: Path, tmp_path: Path) -> None:
+    there.compiler(waits=True)
+    work = RemoteBuild(there, bundle, tmp_path / "out.edgert")
+    work.wait_for(LAST)
+    for path in there.cache.glob("remote/*/*/pid"):
+        os.killpg(int(path.read_text()), signal.SIGKILL)
+    with pytest.raises(BuildError, match="the build on board broke off") as caught:
+        work.result()
+    assert "killed, or the board was restarted" in caught.value.why
+    there.go()
+    RemoteBuild(there, bundle, tmp_path / "out.edgert").result()
+    assert there.compiled == 2
+
+
+@pytest.mark.slow
+def test_errors_of_the_compiler_arrive_as_they_were(there: Board, bundle: Path, tmp_path: Path) -> None:
+    there.compiler(ends="error")
+    with pytest.raises(BuildError, match="node 'Conv_7' cannot be compiled") as caught:
+        RemoteBuild(there, bundle, tmp_path / "out.edgert").result()
+    assert (caught.value.why, caught.value.where, caught.value.fix) == ("no kernel", "board: parts", "use another")
+
+
+@pytest.mark.slow
+def test_a_crash_is_told_with_the_end_of_the_log(there: Board, bundle: Path, tmp_path: Path) -> None:
+    there.compiler(ends="crash")
+    with pytest.raises(BuildError, match=r"edgert crashed \(SIGSEGV\) on board") as caught:
+        RemoteBuild(there, bundle, tmp_path / "out.edgert").result()
+    assert caught.value.why == "the last words"
+
+
+@pytest.mark.slow
+def test_a_full_disk(there: Board, tmp_path: Path) -> None:
+    bundle = bundle_for_any(tmp_path / "large.edgert", {"large.bin": bytes(2 << 20)})
+    with pytest.raises(ArtifactError, match="the disk of the board is full") as caught:
+        RemoteBuild(there, bundle, tmp_path / "out.edgert", program=on_small_disk(there)).result()
+    assert caught.value.where.startswith("board: ") and "No space left on device" in caught.value.why
+    assert "EDGERT_CACHE" in caught.value.fix
+
+
+def on_small_disk(there: Board) -> str:
+    """The board's program with a cache on a disk of 1 MiB, of its own; skips the test where that cannot be had."""
+    try_out = ["unshare", "-Urm", "mount", "-t", "tmpfs", "-o", "size=1m", "none", str(there.folder / "bin")]
+    if shutil.which("unshare") is None or subprocess.run(try_out, check=False, capture_output=True).returncode:
+        pytest.skip("this system lets nobody but root mount a small disk (user namespaces)")
+    there.cache.mkdir(exist_ok=True)
+    (there.folder / "doctor.json").write_text('{"free_bytes": 1000000000000}')  # it was free when it was asked
+    program = there.folder / "small"
+    mount = f"mount -t tmpfs -o size=1m none {there.cache}"
+    program.write_text(f'#!/bin/sh\nexec unshare -Urm sh -c \'{mount} && exec {there.program} "$@"\' sh "$@"\n')
+    program.chmod(0o755)
+    return str(program)
+
+
+@pytest.mark.slow
+def test_a_bundle_goes_on_from_where_it_broke_off(there: Board, tmp_path: Path) -> None:
+    bundle = bundle_for_any(tmp_path / "large.edgert", {"large.bin": os.urandom(8 << 20)})
+    whole = bundle.read_bytes()
+    RemoteBuild(there, bundle, tmp_path / "out.edgert").result()
+    (arrived,) = there.cache.glob("remote/*/bundle.edgert")
+    assert arrived.read_bytes() == whole
+    arrived.rename(arrived.with_suffix(".part"))
+    os.truncate(arrived.with_suffix(".part"), len(whole) - 1000)
+    work = RemoteBuild(there, bundle, tmp_path / "out.edgert")
+    work.result()
+    sent = [event.done for event in work.events if event.step == "send" and event.state == "progress"]
+    assert sent == [len(whole)]  # one piece: the rest
+    assert arrived.read_bytes() == whole
+
+
+def is_running(there: Board) -> bool:
+    """Whether a compiler of the board is still there, a moment later."""
+    pids = [int(line) for line in (there.folder / "compiled").read_text().split()]
+    until = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        if time.monotonic() > until:
+            return True
+        time.sleep(0.05)
+    return False
