@@ -14,7 +14,6 @@ from edgert.config import PipelineFile
 from edgert.errors import ConfigError, EdgertError, PlacementError
 from edgert.place.capability import Survey
 from edgert.place.choose import solve
-from edgert.place.contention import Contention
 from edgert.place.cost.coefficients import Accuracy, Coefficients, coefficients
 from edgert.place.cost.network import network
 from edgert.place.cost.power import power
@@ -28,6 +27,7 @@ from edgert.place.schedule import play
 from edgert.plan.host import HOST, plan_host
 from edgert.plan.judge import Machine, judged
 from edgert.plan.path import frame_rate_hz, longest_ms
+from edgert.plan.rig import contention_of
 from edgert.plan.row import BoardPlan, EngineRow, ModelRow, Objective, Plan, Row
 from edgert.plan.subject import Subject, overridden, subjects
 from edgert.plan.workload import demands
@@ -202,14 +202,10 @@ class _Scene:
     def __init__(self, planner: _BoardPlanner, mode: Mode) -> None:
         self._planner, self._mode = planner, mode
         board, costs = planner.board, planner.costs
-        self._power = power(board, mode, costs.power)
-        bandwidth = (board.bandwidth_gb_s(mode) or 0.0) * 1e9
-        self._contention = Contention(
-            costs.contention.ceiling * bandwidth, floor_bytes_s=costs.contention.floor * bandwidth
-        )
+        self._contention = contention_of(board, mode, costs)
         self._limits = Limits(
-            static_w=self._power.static_w,
-            traffic_bytes_s=costs.contention.ceiling * bandwidth,
+            static_w=power(board, mode, costs.power).static_w,
+            traffic_bytes_s=self._contention.total_bytes_s,
             loadables={f"dla{core}": MAX_LOADABLES for core in range(mode.dla_cores)},
         )
         self._networks = tuple(map(self._network, planner.subjects, planner.surveys, planner.works))

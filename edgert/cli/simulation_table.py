@@ -1,0 +1,63 @@
+"""A simulation in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from edgert.plan.simulation_words import kept, simulation_headline
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from edgert.plan.simulation import Simulation
+    from edgert.simulate import Moment
+
+_MOST_ROWS = 12
+
+
+def show_simulation(console: Console, simulation: Simulation) -> None:
+    """Verdict, what happened over time, what was lost where, what the governor did, and what was assumed."""
+    from rich.markup import escape
+
+    is_kept, told = kept(simulation)
+    console.print(f"[bold {'green' if is_kept else 'red'}]{escape(simulation_headline(simulation))}[/]")
+    if told:
+        console.print(f"[{'green' if is_kept else 'red'}]{escape(told)}[/]")
+    played = simulation.played
+    _table(console, _merged(played.moments))
+    latency = played.latency_ms
+    console.print(
+        f"{played.frames_out} of {played.frames_in} frames, {played.dropped} dropped, "
+        f"latency p50 {latency.p50:.1f} p95 {latency.p95:.1f} p99 {latency.p99:.1f} ms"
+    )
+    lost = [f"{name} {one.dropped}" for name, one in played.stages.items() if one.dropped]
+    if lost:
+        console.print(escape(f"dropped before: {', '.join(lost)}"))
+    if played.energy_j_per_frame is not None:
+        console.print(f"{played.energy_j_per_frame:.3g} J a frame, at most {played.temperature_c:.0f} °C")
+    for event in played.governed.events if played.governed else ():
+        console.print(escape(f"{event.at_s:.1f} s: {event.kind}: {event.reason}"), style="yellow")
+    console.print(f"[dim]simulated: {escape(simulation.basis)}[/]")
+    for note in simulation.notes:
+        console.print(f"[dim]note: {escape(note)}[/]")
+
+
+def _merged(moments: Sequence[Moment]) -> Sequence[Moment]:
+    """Every n-th, so that a table stays readable; the JSON and the page have all."""
+    step = -(-len(moments) // _MOST_ROWS) if moments else 1
+    return moments[step - 1 :: step]
+
+
+def _table(console: Console, moments: Sequence[Moment]) -> None:
+    from rich.table import Table
+
+    names = list(dict.fromkeys(name for moment in moments for name in moment.busy))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for head in ("second", "fps", "p50 ms", "p99 ms", "dropped", "W", "°C", *names):
+        table.add_column(head, justify="right", no_wrap=True)
+    for one in moments:
+        values = (one.p50_ms, one.p99_ms, float(one.dropped), one.power_w, one.temperature_c)
+        told = ["–" if value is None else f"{value:.3g}" for value in values]
+        table.add_row(f"{one.at_s:.0f}", f"{one.fps:.3g}", *told, *(f"{one.busy.get(name, 0.0):.0%}" for name in names))
+    console.print(table)
