@@ -31,7 +31,8 @@ def build_engine(
     """
     profiles: Mapping[str, Shapes] = config.profiles or default_profile(model, config, batch)
     store = FileStore(cache_folder() / "ort")
-    options = EngineOptions(threads, profiles, open_spans(model, config, batch), store=store)
+    tuning = Tuning(**config.tuning.model_dump())
+    options = EngineOptions(threads, profiles, open_spans(model, config, batch), store=store, tuning=tuning)
     return (by or backend(config.backend)).compile(model, options)
 
 

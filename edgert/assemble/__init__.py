@@ -1,7 +1,7 @@
 """Config in, live objects out: the only place that knows everything."""
 
 from edgert.assemble.build import FILE_QUEUE, LIVE_QUEUE, Assembly, Callback, assemble
-from edgert.assemble.model import MOST_REPLICAS, STAGE_QUEUE, Bar
+from edgert.assemble.model import MOST_REPLICAS, STAGE_QUEUE, Bar, replicas_of, threads_of
 
 __all__ = [
     "FILE_QUEUE",
@@ -12,4 +12,6 @@ __all__ = [
     "Bar",
     "Callback",
     "assemble",
+    "replicas_of",
+    "threads_of",
 ]

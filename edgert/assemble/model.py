@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from edgert.assemble.place import At, Cut, Placer, compiled
 from edgert.backend import Engine
 from edgert.board.host import core_count, share_cores
-from edgert.config import CropConfig, InferStage, ModelConfig, PipelineFile, PythonStage, PythonTask
+from edgert.config import CropConfig, InferStage, ModelConfig, PipelineConfig, PipelineFile, PythonStage, PythonTask
 from edgert.config.flow import upstream
 from edgert.errors import EdgertError
 from edgert.graph.load import load
@@ -73,8 +73,8 @@ class Models:
         self, name: str, stage: InferStage, model: ModelConfig, placed: Sequence[At], live: bool
     ) -> list[Branch]:
         """The model on its accelerators, or as often as it suits the machine's threads."""
-        count = len(placed) or self._replicas(stage.infer, live)
-        threads = 1 if placed else self._threads(model) // count
+        count = len(placed) or replicas_of(self.config, stage.infer, live)
+        threads = 1 if placed else threads_of(self.config, stage.infer) // count
         stages = [self._infer(name, stage, model, self._engine(stage.infer, model, threads)) for _ in range(count)]
         if not placed:
             return [Branch((one,)) for one in stages]
@@ -150,18 +150,6 @@ class Models:
             return load(config.onnx)
         return in_precision(config, where=self.file.where("models", name), directory=self.directory, bar=self._bar)
 
-    def _threads(self, config: ModelConfig) -> int:
-        infers = [stage for stage in self.config.stages.values() if isinstance(stage, InferStage)]
-        return config.threads or share_cores(core_count(), len(infers))
-
-    def _replicas(self, name: str, live: bool) -> int:
-        """How many frames a model works on at a time: for files as many as it has threads, for cameras and crops one,
-        as waiting for a second frame would only add latency."""
-        users = [s for s in self.config.stages.values() if isinstance(s, InferStage) and s.infer == name]
-        if live or any(stage.crop is not None for stage in users):
-            return 1
-        return min(self._threads(self.config.models[name]), MOST_REPLICAS)
-
     def _batch(self, model: str) -> int:
         """Rows that a model of dynamic batch size is given: as many crops as any of its stages asks for."""
         stages = self.config.stages.values()
@@ -177,3 +165,19 @@ class Models:
         files = {task.labels for task in tasks if not isinstance(task, PythonTask) and task.labels}
         labels = {label for file in files for label in read_labels(file)}
         check_classes(crop, labels, self.file.where("stages", name, "crop"))
+
+
+def threads_of(config: PipelineConfig, name: str) -> int:
+    """CPU threads of a model: those of its section, else its share of the cores."""
+    infers = [stage for stage in config.stages.values() if isinstance(stage, InferStage)]
+    return config.models[name].threads or share_cores(core_count(), len(infers))
+
+
+def replicas_of(config: PipelineConfig, name: str, live: bool) -> int:
+    """How many frames a model works on at a time: those of its section, else for files as many as it has threads, and
+    for cameras and crops one, as waiting for a second frame would only add latency. Never more than it has threads."""
+    users = [stage for stage in config.stages.values() if isinstance(stage, InferStage) and stage.infer == name]
+    asked = config.models[name].replicas
+    if asked is None and (live or any(stage.crop is not None for stage in users)):
+        return 1
+    return min(threads_of(config, name), asked or MOST_REPLICAS)

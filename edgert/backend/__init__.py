@@ -2,6 +2,7 @@
 
 from edgert.backend.base import (
     DEFAULT_PROFILE,
+    USUAL,
     Backend,
     Engine,
     EngineOptions,
@@ -10,6 +11,7 @@ from edgert.backend.base import (
     Span,
     Store,
     Tensor,
+    Tuning,
 )
 from edgert.errors import ConfigError, nearest
 
@@ -36,6 +38,7 @@ def backend(name: str) -> Backend:
 __all__ = [
     "BACKENDS",
     "DEFAULT_PROFILE",
+    "USUAL",
     "Backend",
     "Engine",
     "EngineOptions",
@@ -44,5 +47,6 @@ __all__ = [
     "Span",
     "Store",
     "Tensor",
+    "Tuning",
     "backend",
 ]

@@ -60,6 +60,29 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Tuning:
+    """How ONNX Runtime works inside; other backends have no use for it. The same results, sooner or later.
+
+    Attributes:
+        optimization: ``all``; ``extended`` without its own tensor layouts; ``basic`` without its operators; ``none``.
+        spinning: threads wait for their next piece of work without going to sleep.
+        arena: keeps the memory of one run for the next.
+        prepacking: a second copy of the weights, in the order in which kernels read them.
+        balance: hands out work in ever smaller pieces, for cores that are not equally fast.
+    """
+
+    optimization: str = "all"
+    spinning: bool = True
+    arena: bool = True
+    prepacking: bool = True
+    balance: bool = False
+
+
+USUAL = Tuning()
+"""What edgert does unless it is told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineOptions:
     """How to compile.
 
@@ -70,6 +93,7 @@ class EngineOptions:
             and every session, have the shapes of ``profiles``. Empty: only those.
         precision: ``fp32``; other precisions are made by the quantiser, as models of their own.
         store: where the compiled engine is looked for and kept; None compiles afresh.
+        tuning: what ONNX Runtime does to be fast.
     """
 
     threads: int | None = None
@@ -77,6 +101,7 @@ class EngineOptions:
     spans: Mapping[str, Span] = field(default_factory=dict)
     precision: str = "fp32"
     store: Store | None = None
+    tuning: Tuning = USUAL
 
 
 @runtime_checkable

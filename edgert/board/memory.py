@@ -33,6 +33,12 @@ def system_memory(root: Path = Path("/")) -> SystemMemory:
     return SystemMemory(total_bytes, lines.get("MemAvailable", 0), _limit(root / "sys/fs/cgroup", total_bytes))
 
 
+def free_bytes(root: Path = Path("/")) -> int:
+    """What this process may have of the memory that is available now; 0 when unknown."""
+    memory = system_memory(root)
+    return min(filter(None, (memory.available_bytes, memory.limit_bytes)), default=0)
+
+
 def _limit(cgroup: Path, total_bytes: int) -> int | None:
     text = read_text(cgroup / "memory.max") or read_text(cgroup / "memory/memory.limit_in_bytes")
     limit_bytes = int(text) if text.isdigit() else total_bytes  # "max": no limit

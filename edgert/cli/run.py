@@ -90,6 +90,8 @@ def _tell_engine(bundle: Unpacked) -> None:
     for one in bundle.skipped:
         typer.secho(str(one), fg="yellow", err=True)
     typer.echo(f"bundle for {bundle.manifest.board}: runs with {bundle.engine}", err=True)
+    for line in bundle.tuned:
+        typer.echo(line, err=True)
 
 
 def _engine(bundle: Unpacked | None) -> dict[str, object]:

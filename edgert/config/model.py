@@ -174,6 +174,18 @@ class AccuracyConfig(Section):
     max_drop: Fraction = Field(description="largest loss against fp32 that is accepted")
 
 
+class TuningConfig(Section):
+    """How ONNX Runtime works inside; the results are the same. `edgert build --tune` finds what is fastest."""
+
+    optimization: Literal["all", "extended", "basic", "none"] = Field(
+        default="all", description="extended leaves out its own tensor layouts, basic its own operators as well"
+    )
+    spinning: bool = Field(default=True, description="threads wait for their next piece of work without sleeping")
+    arena: bool = Field(default=True, description="keeps the memory of one run for the next")
+    prepacking: bool = Field(default=True, description="a second copy of the weights in the order kernels read them")
+    balance: bool = Field(default=False, description="work in ever smaller pieces, for cores of different speed")
+
+
 class ModelConfig(Section):
     """One model and how to use it."""
 
@@ -190,6 +202,13 @@ class ModelConfig(Section):
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads of the engine; by default its share of the cores"
     )
+    replicas: int | None = Field(
+        default=None,
+        ge=1,
+        description="frames it works on at a time, which share the threads; by default as many as "
+        "there are threads for files, and one for cameras and crops",
+    )
+    tuning: TuningConfig = Field(default=TuningConfig(), description="how ONNX Runtime works inside")
     precision: Literal["fp32", "fp16", "int8", "auto"] = Field(
         default="auto", description="auto: the fastest that keeps the accuracy, or without calibrate that of the file"
     )

@@ -170,7 +170,8 @@ def _as_bar(bar: Bar) -> Callable[[int, int | None, str], None]:
 
 def _key(model: Model, config: ModelConfig) -> str:
     """What a made model depends on."""
-    settings: dict[str, Any] = config.model_dump(mode="json", exclude={"onnx", "threads", "placement"})
+    speed = {"threads", "replicas", "placement", "tuning"}
+    settings: dict[str, Any] = config.model_dump(mode="json", exclude={"onnx", *speed})
     facts = [_RECIPE, model.digest, settings, platform.machine(), *_data(config)]
     if config.precision == "auto":
         facts.append(cpu_name())

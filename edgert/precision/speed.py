@@ -64,15 +64,16 @@ def fastest(versions: Mapping[str, Model], config: ModelConfig, threads: int | N
     """
     with _racing(versions, config, threads) as turn:
         taken = race(turn)
-    times = dict(zip(versions, map(_timing, taken), strict=True))
+    times = dict(zip(versions, map(timing, taken), strict=True))
     best = list(versions)[winner(taken)]
     return Choice(best, versions[best], times)
 
 
-def race(turn: Callable[[], Sequence[float]]) -> list[list[float]]:
-    """Runs in turns, each giving one time per version, until the fastest is known: the times of each version."""
+def race(turn: Callable[[], Sequence[float]], most: int = MOST_ROUNDS) -> list[list[float]]:
+    """Runs in turns, each giving one time per version, until the fastest is known, or ``most`` were run: the times of
+    each version."""
     taken = [turn() for _ in range(ROUNDS)]
-    while len(taken) < MOST_ROUNDS and not _is_settled(_columns(taken)):
+    while len(taken) < most and not _is_settled(_columns(taken)):
         taken += [turn() for _ in range(ROUNDS)]
     return _columns(taken)
 
@@ -107,7 +108,7 @@ def run_ms(
     """
     with _racing(versions, config, threads) as turn:
         taken = _columns([turn() for _ in range(rounds)])
-    return dict(zip(versions, map(_timing, taken), strict=True))
+    return dict(zip(versions, map(timing, taken), strict=True))
 
 
 @contextmanager
@@ -136,6 +137,7 @@ def _run_ms(session: Session) -> float:
     return (time.perf_counter() - started) * 1e3
 
 
-def _timing(times: Sequence[float]) -> Timing:
+def timing(times: Sequence[float]) -> Timing:
+    """Of so many runs."""
     low, median, high = np.percentile(times, _SPREAD).tolist()
     return Timing(median, low, high, len(times))

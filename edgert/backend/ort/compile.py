@@ -63,9 +63,9 @@ class OrtBackend:
 
 def _session(model: Model, static: Shapes, options: EngineOptions) -> tuple[Any, bool]:
     """An ONNX Runtime session and whether its optimised model came from the store."""
-    key = _key(model, static)
+    key = _key(model, static, options.tuning.optimization)
     cached = options.store.get(key) if options.store else None
-    settings = session_settings(options.threads)
+    settings = session_settings(options.threads, options.tuning)
     if cached is not None:
         settings.graph_optimization_level = ort().GraphOptimizationLevel.ORT_DISABLE_ALL
         return open_session(str(cached), settings, model), True
@@ -105,9 +105,10 @@ def _keep(store: Store, key: str, content: Path) -> None:
         log.warning("%s", error)
 
 
-def _key(model: Model, static: Shapes) -> str:
+def _key(model: Model, static: Shapes, optimization: str) -> str:
     """What an optimised model depends on: the model, our preparation, ONNX Runtime, and the CPU's instructions."""
-    facts = [_RECIPE, model.digest, sorted((k, list(v)) for k, v in static.items()), ort().__version__, _cpu()]
+    shapes = sorted((k, list(v)) for k, v in static.items())
+    facts = [_RECIPE, model.digest, shapes, optimization, ort().__version__, _cpu()]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
 

@@ -7,9 +7,15 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
+from edgert.backend.base import USUAL, Tuning
 from edgert.board.cpu import saturates_bytes
 from edgert.errors import BuildError, DeviceError
 from edgert.graph.model import Model
+
+_LEVELS = {"all": "ENABLE_ALL", "extended": "ENABLE_EXTENDED", "basic": "ENABLE_BASIC", "none": "DISABLE_ALL"}
+_BLOCK_BASE = "4"
+"""How finely work is cut for balance: a thread's next piece is a fourth of its share of what is left. The value that
+onnxruntime_session_options_config_keys.h gives as its example."""
 
 
 def ort() -> ModuleType:
@@ -38,11 +44,22 @@ def first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
-def session_settings(threads: int | None) -> Any:
-    """Options of a session that runs its nodes one after another, every optimisation on; None: all threads."""
+def session_settings(threads: int | None, tuning: Tuning = USUAL) -> Any:
+    """Options of a session that runs its nodes one after another; None: all threads.
+
+    Keys of entries: onnxruntime_session_options_config_keys.h,
+    https://github.com/microsoft/onnxruntime/blob/main/include/onnxruntime/core/session.
+    """
     settings = ort().SessionOptions()
     settings.execution_mode = ort().ExecutionMode.ORT_SEQUENTIAL
-    settings.graph_optimization_level = ort().GraphOptimizationLevel.ORT_ENABLE_ALL
+    settings.graph_optimization_level = getattr(ort().GraphOptimizationLevel, f"ORT_{_LEVELS[tuning.optimization]}")
+    settings.enable_cpu_mem_arena = tuning.arena
+    if not tuning.spinning:
+        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if not tuning.prepacking:
+        settings.add_session_config_entry("session.disable_prepacking", "1")
+    if tuning.balance:
+        settings.add_session_config_entry("session.dynamic_block_base", _BLOCK_BASE)
     settings.inter_op_num_threads = 1
     settings.intra_op_num_threads = threads or 0
     if saturates_bytes():

@@ -70,13 +70,18 @@ def gst_source(name: str, pipeline: str, config: SourceStage, counter: Counter, 
     """
     where = f"stages.{name}"
     gstreamer(where)
-    is_live = bool(_LIVE.search(pipeline))
+    is_live = names_live(pipeline)
     live = is_live if config.realtime is None else config.realtime
     timeline = Timeline(name, config, clock, MediaClock(live=is_live), fps=config.fps, paced=False)
     text = with_appsink(pipeline, drop=live and is_live, sync=bool(config.realtime) and not is_live)
     connect = partial(Pipeline, text, is_live, config.timeout, counter, clock, where)
     reconnect = config.reconnect and is_live
     return LiveSource(name, "GStreamer pipeline", connect, timeline, clock, live=live, reconnect=reconnect)
+
+
+def names_live(pipeline: str) -> bool:
+    """Whether a pipeline holds an element that gives what happens now: a camera, a network source."""
+    return bool(_LIVE.search(pipeline))
 
 
 def with_appsink(pipeline: str, *, drop: bool, sync: bool) -> str:

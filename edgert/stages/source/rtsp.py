@@ -32,9 +32,9 @@ def network_source(name: str, config: SourceStage, counter: Counter, clock: Cloc
         ConfigError: not a URL.
     """
     _check_address(config.source, f"stages.{name}.source")
-    is_recording = _is_recording(config.source)
-    live = not is_recording if config.realtime is None else config.realtime
-    reconnect = config.reconnect and not is_recording  # it would begin anew, and give frames twice
+    recorded = is_recording(config.source)
+    live = not recorded if config.realtime is None else config.realtime
+    reconnect = config.reconnect and not recorded  # it would begin anew, and give frames twice
     timeline = Timeline(name, config, clock, MediaClock(live=True), fps=config.fps, paced=False)
 
     def connect() -> Stream:
@@ -109,6 +109,7 @@ def _check_address(url: str, where: str) -> None:
         )
 
 
-def _is_recording(url: str) -> bool:
+def is_recording(url: str) -> bool:
+    """Whether a URL names a file that has an end, and not what a camera sees now."""
     parts = urlsplit(url)
     return parts.scheme in ("http", "https") and PurePosixPath(parts.path).suffix.lower() in _RECORDINGS

@@ -99,6 +99,20 @@ def kind_of(source: str, directory: Path = Path()) -> str:
     return "network" if scheme[1].lower() in rtsp.SCHEMES and "://" in source else ""
 
 
+def is_live(config: SourceStage, directory: Path = Path()) -> bool:
+    """Whether the source will call itself live, as cameras do: its newest frame counts. Opens nothing."""
+    kind, rest = kind_of(config.source, directory), config.source.partition(":")[2]
+    if kind in ("file", "images", "api", ""):
+        return False
+    if config.realtime is not None or kind == "synthetic":
+        return bool(config.realtime)
+    if kind == "gst":
+        from edgert.stages.source.gst import names_live
+
+        return names_live(rest)
+    return kind == "camera" or not rtsp.is_recording(config.source)
+
+
 def _kind_of_path(path: Path) -> str:
     from edgert.stages.source.images import SUFFIXES
 
