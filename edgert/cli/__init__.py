@@ -18,6 +18,7 @@ from edgert.cli.calibrate import calibrate
 from edgert.cli.check import check
 from edgert.cli.doctor import doctor
 from edgert.cli.evaluate import evaluate
+from edgert.cli.export import export
 from edgert.cli.inspect import inspect
 from edgert.cli.job import job
 from edgert.cli.new import new
@@ -25,6 +26,7 @@ from edgert.cli.plan import plan
 from edgert.cli.quantize import quantize
 from edgert.cli.run import run
 from edgert.cli.schema import schema
+from edgert.cli.simulate import simulate
 from edgert.cli.top import top
 from edgert.cli.validate import validate
 from edgert.errors import EXIT_BUG, EXIT_ERROR, EdgertError
@@ -39,7 +41,24 @@ app = typer.Typer(
     rich_markup_mode=None,  # its help pages cost a third of a second of imports
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (run, plan, build, validate, schema, new, check, calibrate, quantize, doctor, inspect, boards, top, bench):
+for verb in (
+    run,
+    plan,
+    simulate,
+    build,
+    export,
+    validate,
+    schema,
+    new,
+    check,
+    calibrate,
+    quantize,
+    doctor,
+    inspect,
+    boards,
+    top,
+    bench,
+):
     app.command()(verb)
 app.command(hidden=True)(job)
 app.command("eval")(evaluate)  # a function of that name would hide Python's

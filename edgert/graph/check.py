@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgert.errors import ModelError, nearest
 from edgert.graph import proto as messages
+from edgert.graph.model import Model
 
 if TYPE_CHECKING:
     import onnx
@@ -31,6 +32,18 @@ def check_versions(proto: onnx.ModelProto, file: Path) -> None:
         return
     fix = f"pip install --upgrade onnx, or export with opset {min(opset, known)} or lower"
     raise ModelError(f"model {str(file)!r} is newer than the installed onnx", why=why, fix=fix)
+
+
+def check_standard(model: Model) -> None:
+    """Raises ModelError where onnx's own checker, types and shapes included, finds what the standard forbids."""
+    import onnx
+
+    try:
+        onnx.checker.check_model(model.proto, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise ModelError(
+            f"model {str(model.path)!r} is not valid ONNX", why=str(error).splitlines()[0], fix=_AGAIN
+        ) from error
 
 
 def check_graph(proto: onnx.ModelProto, file: Path) -> None:

@@ -26,7 +26,7 @@ LAYERS = (  # from the ground up; a part may import itself and whatever stands l
     {"engine", "int8", "pipeline", "plan", "validate", "doctor", "wiring", "tune"},
     {"build"},
     {"remote"},
-    {"bench"},
+    {"bench", "export"},
     {"cli"},
     {"__main__"},
     {"__init__"},  # the facade: only its version is ever asked for from inside

@@ -1,0 +1,173 @@
+"""Writing what leaves, format by format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from edgert.artifact.atomic import replace_bytes
+from edgert.artifact.member import check_paths
+from edgert.board import HOST
+from edgert.build.prepared import FLOAT, FP16, ORT
+from edgert.config import ClassifyTask
+from edgert.config.placement import ReplicateConfig
+from edgert.errors import ArtifactError, ConfigError
+from edgert.export.engine import commands_of, dealt
+from edgert.export.plain import Form, Target, check_written, form_of, usual_form
+from edgert.export.script import script
+from edgert.export.source import Item, Source
+from edgert.export.triton import Device, Served, repository_part
+from edgert.graph.load import load
+from edgert.graph.model import to_bytes
+from edgert.graph.spec import inputs, outputs
+
+Format = Literal["triton", "onnx", "trtexec"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+SCRIPT = "build.sh"
+_GPU = "gpu"
+_TENSORRT_MODES = {_GPU: "INT8", FP16: "FP16", FLOAT: "FP32"}
+"""Form on a GPU → what TensorRT may compute it in, inside ONNX Runtime:
+https://github.com/triton-inference-server/onnxruntime_backend#onnx-runtime-with-tensorrt-optimization."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What was written.
+
+    Attributes:
+        files: in order.
+        unsaid: what the format has no words for, model by model.
+    """
+
+    files: tuple[Path, ...]
+    unsaid: tuple[str, ...]
+
+
+def leave(
+    source: Source,
+    format: Format,
+    output: Path,
+    *,
+    form: Form | None = None,
+    target: Target | None = None,
+    device: Device | None = None,
+    max_batch: int | None = None,
+) -> Left:
+    """Writes a source's models. Files that are there already are replaced, each whole or not at all; others stay.
+
+    Args:
+        output: a folder; for ``onnx`` and a single model also a file that ends in ``.onnx``.
+        form: which ONNX form; what the model's precision asks for by default. trtexec decides by the TensorRT.
+        target: whose INT8 form; ONNX Runtime's by default.
+        device: where Triton runs the models; on a GPU where they were built for a board.
+        max_batch: of requests, for Triton; see :func:`~edgert.export.triton.batch_of`.
+
+    Raises:
+        ConfigError: an option that the format has no use for, or no TensorRT is known.
+        ArtifactError: nothing can be written there; or what was written does not compute what it should.
+        BuildError: the format cannot take a model.
+    """
+    options = {"--form": form, "--for": target, "--device": device, "--max-batch": max_batch}
+    _refuse(format, options)
+    if format == "onnx":
+        return _onnx(source, output, form, target)
+    if format == "triton":
+        return _triton(source, output, device, max_batch)
+    return _trtexec(source, output)
+
+
+def _refuse(format: Format, options: Mapping[str, object]) -> None:
+    takes = {"onnx": ("--form", "--for"), "triton": ("--device", "--max-batch"), "trtexec": ()}[format]
+    for option, value in options.items():
+        if value is not None and option not in takes:
+            raise ConfigError(f"{option} says nothing for --format {format}", fix=f"leave {option} out")
+
+
+def _onnx(source: Source, output: Path, form: Form | None, target: Target | None) -> Left:
+    written, unsaid = [], list(source.around)
+    is_file = output.suffix == ".onnx"
+    if is_file and len(source.items) > 1:
+        names = ", ".join(item.name for item in source.items)
+        raise ConfigError(f"{len(source.items)} models in one file?", why=names, fix="name a folder, or --model NAME")
+    for item in source.items:
+        model = form_of(item, form or usual_form(item), target or "ort")
+        path = output if is_file else output / f"{item.name}.onnx"
+        replace_bytes(path, to_bytes(model))
+        check_written(path, item, model)
+        written.append(path)
+        unsaid += [f"{item.name}, {line}" for line in item.work]
+    return Left(tuple(written), tuple(unsaid))
+
+
+def _triton(source: Source, output: Path, device: Device | None, max_batch: int | None) -> Left:
+    chosen = device or ("cpu" if source.board == HOST else "gpu")
+    files: dict[str, bytes] = {}
+    unsaid: list[str] = []
+    for item in source.items:
+        served = served_of(item, source, chosen, max_batch)
+        files |= repository_part(served)
+        unsaid += [f"{item.name}, {line}" for line in served.unsaid]
+    return Left(_write(output, files), tuple(unsaid))
+
+
+def served_of(item: Item, source: Source, device: Device, max_batch: int | None) -> Served:
+    """A model as Triton is to run it: by ONNX Runtime, on a GPU with TensorRT inside."""
+    wanted = (_GPU, FP16, FLOAT) if device == "gpu" else (ORT, FP16, FLOAT)
+    form = next(name for name in wanted if name in item.forms)
+    model = load(item.forms[form])
+    return Served(
+        item.name,
+        inputs(model),
+        outputs(model),
+        to_bytes(model),
+        device=device,
+        instances=_instances(item, device),
+        threads=item.config.threads if device == "cpu" else None,
+        precision=_TENSORRT_MODES[form] if item.packed is not None and device == "gpu" else "",
+        shapes=next(iter(item.config.profiles.values()), {}),
+        max_batch=max_batch,
+        labels=item.files["labels"].read_bytes() if "labels" in item.files else b"",
+        is_classifier=isinstance(item.config.task, ClassifyTask),
+        unsaid=(*item.work, *_placed(item), *source.around),
+    )
+
+
+def _instances(item: Item, device: Device) -> int:
+    """As many as the placement has replicas on the processor."""
+    asked = item.config.placement
+    return len(asked.replicate) if device == "cpu" and isinstance(asked, ReplicateConfig) else 1
+
+
+def _placed(item: Item) -> tuple[str, ...]:
+    places = " and ".join("+".join(engine["accelerators"]) for engine in item.engines)
+    return (f"its placement on {places}: here it runs in one place",) if item.uses_dla else ()
+
+
+def _trtexec(source: Source, output: Path) -> Left:
+    if not source.tensorrt:
+        raise ConfigError(
+            "trtexec of which TensorRT?",
+            why="its options differ from release to release",
+            where=str(source.path),
+            fix="--board NAME, or --trt 10.3",
+        )
+    commands = [one for item in source.items for one in commands_of(item, source.tensorrt)]
+    unsaid = [*dict.fromkeys(line for one in commands for line in one.unsaid)]
+    unsaid += [f"{item.name}, {line}" for item in source.items for line in (*item.work, *dealt(item))]
+    unsaid += source.around
+    files = {name: content for one in commands for name, content in one.members.items()}
+    written = _write(output, {**files, SCRIPT: script(commands, source.tensorrt, unsaid).encode()})
+    written[-1].chmod(0o755)
+    return Left(written, tuple(unsaid))
+
+
+def _write(output: Path, files: Mapping[str, bytes]) -> tuple[Path, ...]:
+    """Files below a folder, in order. Raises ArtifactError."""
+    check_paths(files, str(output))
+    if output.exists() and not output.is_dir():
+        raise ArtifactError(f"cannot write {str(output)!r}", why="it is a file", fix="name a folder")
+    for name, content in files.items():
+        replace_bytes(output / name, content)
+    return tuple(output / name for name in files)
