@@ -151,8 +151,11 @@ class _Designer:
         """Of every part; what the stage does besides is done by the first."""
         crops = stage.crop.limit if stage.crop is not None else None
         own = self._own(name, lane.core(0), lane.engine_ms * (1.0 if crops is None else self._objects(crops)))
+        batch = min(stage.batch.max, lane.rows) if stage.batch is not None else 1
+        wait_ms = 1e3 * stage.batch.wait if stage.batch is not None else 0.0
         return [
-            Task(() if number else own, part, stage.every, crops, lane.rows) for number, part in enumerate(lane.parts)
+            Task(() if number else own, part, stage.every, crops, lane.rows, batch, wait_ms)
+            for number, part in enumerate(lane.parts)
         ]
 
     def _own(self, name: str, core: str, engine_ms: float = 0.0) -> tuple[Step, ...]:

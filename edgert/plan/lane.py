@@ -81,11 +81,10 @@ class HostLanes:
 
 
 def rows_of(config: ModelConfig, stage: InferStage) -> int:
-    """Crops that fit in one run: all where the model leaves its batch open, else as many as it has rows."""
+    """Crops or frames that fit in one run: all where the model leaves its batch open, else as many as it has rows."""
     first = inputs(load(config.onnx))[0].shape[:1]
-    if stage.crop is None or not first:
-        return 1
-    return first[0] if isinstance(first[0], int) else stage.crop.limit
+    wanted = stage.crop.limit if stage.crop is not None else stage.batch.max if stage.batch is not None else 1
+    return first[0] if first and isinstance(first[0], int) else wanted
 
 
 def _step(profile: Profile, measured: str, core: str, threads: int = 1) -> Step:

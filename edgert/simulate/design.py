@@ -55,7 +55,8 @@ class Task:
         run: of one run of a model on top of that; empty for other stages.
         every: frames between two that the model looks at; the others cost nothing.
         crops: most objects of a frame that the model is run on; None: it runs once, on the whole frame.
-        rows: crops that fit in one run. A run of n takes n times as long as a run of one.
+        rows: crops that fit in one run. A run of n rows takes n times as long as a run of one.
+        batch, wait_ms: frames that are held back for one run, and how long the first waits for others at most.
     """
 
     steps: tuple[Step, ...] = ()
@@ -63,6 +64,8 @@ class Task:
     every: int = 1
     crops: int | None = None
     rows: int = 1
+    batch: int = 1
+    wait_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from edgert.place.contention import Contention
 from edgert.place.cost.power import Power
 from edgert.place.event import Accelerators, Then, Timeline, Used
 from edgert.place.step import Step
+from edgert.simulate.batch import BatchThread
 from edgert.simulate.camera import Camera
 from edgert.simulate.core import ANY_CORE, Cores
 from edgert.simulate.design import Design
@@ -69,7 +70,9 @@ class _Simulation:
         self._accelerators = Accelerators(self._time, rig.contention)
         self._plant = Plant(rig.power, rig.cooling) if rig.power and rig.cooling else None
         finished = self._finished
-        self._threads = [Thread(node, self._perform, finished) for node in design.nodes]
+        self._threads = [
+            (BatchThread if node.task.batch > 1 else Thread)(node, self._perform, finished) for node in design.nodes
+        ]
         self._cameras = [
             Camera(source, self._time, Random(self._chance.random()), self._perform)  # noqa: S311 - a simulation
             for source in design.sources

@@ -92,14 +92,14 @@ class Thread(Sender):
 
     def __init__(self, node: Node, perform: Perform, finished: Callable[[Thread, Token], None]) -> None:
         super().__init__()
-        self.node, self._perform, self._finished = node, perform, finished
+        self.node, self.perform, self._finished = node, perform, finished
         self.inlets: list[Channel] = []
         self.ready: deque[int] = deque()
         self.join: Join | None = None
         self.gather: Gather | None = None
         self.dealer: Dealer | None = Dealer(node.weights, node.task.every) if node.weights else None
         self.taken = self.passed = self.unmatched = 0
-        self._is_busy = False
+        self.is_busy = False
 
     @property
     def dropped(self) -> int:
@@ -109,30 +109,37 @@ class Thread(Sender):
     @property
     def is_working(self) -> bool:
         """Whether it has anything to do."""
-        return self._is_busy or bool(self.ready)
+        return self.is_busy or bool(self.ready)
 
     def wake(self) -> None:
         """Takes the next result if it has nothing to do."""
-        while not self._is_busy and self.ready:
-            self._is_busy = True
+        while not self.is_busy and self.ready:
+            self.is_busy = True
             edge = self.ready.popleft()
             token = self.inlets[edge].take()
             is_whole, lost = self.join.add(edge, token) if self.join is not None else (True, 0)
             self.unmatched += lost
             if is_whole:
-                self._perform(self._steps(token), partial(self._done, token))
+                self.work(token)
             else:
-                self._is_busy = False
+                self.is_busy = False
 
-    def _done(self, token: Token) -> None:
-        self.taken += 1
-        self._finished(self, token)
-        results = list(self._results(token))
+    def work(self, token: Token) -> None:
+        """Does what there is to do, and passes the result on."""
+        self.perform(self._steps(token), partial(self.done, (token,)))
+
+    def done(self, tokens: Sequence[Token]) -> None:
+        """Passes results on; then the next may come."""
+        for token in tokens:
+            self.taken += 1
+            self._finished(self, token)
+        results = [result for token in tokens for result in self._results(token)]
         self.passed += len(results)
-        self.send(((channel, result) for result in results for channel in self._listeners(result)), self._free)
+        self.send(((channel, result) for result in results for channel in self._listeners(result)), self.free)
 
-    def _free(self) -> None:
-        self._is_busy = False
+    def free(self) -> None:
+        """Takes the next result, if one waits."""
+        self.is_busy = False
         self.wake()
 
     def _results(self, token: Token) -> Iterator[Token]:
@@ -155,7 +162,7 @@ class Thread(Sender):
             return ()
         if task.crops is None:
             return task.steps + task.run
-        return task.steps + tuple(step for count in _batches(task, token.objects) for step in _times(task.run, count))
+        return task.steps + tuple(step for count in _batches(task, token.objects) for step in times(task.run, count))
 
 
 def _batches(task: Task, objects: int) -> Iterator[int]:
@@ -166,7 +173,8 @@ def _batches(task: Task, objects: int) -> Iterator[int]:
         left -= task.rows
 
 
-def _times(steps: Sequence[Step], count: int) -> Iterator[Step]:
+def times(steps: Sequence[Step], count: int) -> Iterator[Step]:
+    """Steps of a run of so many rows."""
     return (step.times(count) for step in steps)
 
 
