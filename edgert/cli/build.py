@@ -47,6 +47,14 @@ def build(
     strict: Annotated[
         bool, typer.Option("--strict", help="Of a bundle: an error instead of an engine further down its chain.")
     ] = False,
+    remote: Annotated[
+        str | None,
+        typer.Option("--remote", metavar="USER@HOST", help="Compile on this board, over ssh, and bring engines back."),
+    ] = None,
+    remote_edgert: Annotated[
+        str | None,
+        typer.Option("--remote-edgert", metavar="PATH", help="edgert there, from the home folder; found by itself."),
+    ] = None,
     overrides: SetOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print every event as one line of JSON.")] = False,
     debug: DebugOption = False,
@@ -65,12 +73,29 @@ def build(
         edgert build hello --board orin-nx-16gb --trt 10.3 --json
 
         edgert build pipeline.yaml --tune
+
+        edgert build pipeline.yaml --remote user@jetson -o dock.edgert
     """
     import threading
 
     from edgert.artifact.bundle import is_bundle
 
     source = pipeline_path(pipeline)
+    if remote is not None:
+        from edgert.cli.build_remote import build_remotely
+
+        build_remotely(
+            source,
+            output,
+            remote,
+            remote_edgert,
+            target={"board": board, "mode": mode, "tensorrt": trt},
+            overrides=overrides or (),
+            json=json,
+            foreign={"--folder": folder, "--tune": tune, "--strict": strict},
+        )
+        return
+    refuse({"--remote-edgert": remote_edgert}, "it says where edgert is on the board of --remote")
     if is_bundle(source):
         from edgert.cli.build_finish import finish_here
 
@@ -84,7 +109,7 @@ def build(
     from edgert.config import load_pipeline
 
     file = load_pipeline(source, overrides or ())
-    path = output or Path(f"{_plain(file.config.name)}.edgert")
+    path = output or bundle_of(file)
     stop = threading.Event()
     with listener(json) as tell, stop_on_signal(stop.set):
         built = build_pipeline(
@@ -98,9 +123,17 @@ def build(
         _show(built, file, found)
 
 
-def _plain(name: str) -> str:
-    """A pipeline's name as that of a file."""
-    return "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in name) or "pipeline"
+def bundle_of(file: PipelineFile) -> Path:
+    """The bundle that a pipeline makes when none is named."""
+    name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in file.config.name)
+    return Path(f"{name or 'pipeline'}.edgert")
+
+
+def refuse(options: Mapping[str, object], why: str) -> None:
+    """A usage error for the first of these options that was given."""
+    for option, value in options.items():
+        if value:
+            raise typer.BadParameter(why, param_hint=option)
 
 
 class _Lines:

@@ -22,13 +22,11 @@ def finish_here(
         foreign: option → value, of those that say what a bundle is built for, which this one knows already.
     """
     from edgert.build.finish import finish
-    from edgert.cli.build import listener
+    from edgert.cli.build import listener, refuse
     from edgert.cli.signals import stop_on_signal
     from edgert.errors import EdgertError
 
-    for option, value in foreign.items():
-        if value:
-            raise typer.BadParameter(f"{bundle} is a bundle, which says that itself", param_hint=option)
+    refuse(foreign, f"{bundle} is a bundle, which says that itself")
     stop = threading.Event()
     try:
         with listener(json) as tell, stop_on_signal(stop.set):

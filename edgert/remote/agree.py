@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from edgert.board import HOST
 from edgert.board.record import find_board
 from edgert.build.target import THIS_MACHINE, BuildTarget, build_target
 from edgert.config import PipelineFile
+from edgert.config.engine import TENSORRT, TENSORRT_DLA
 from edgert.errors import ArtifactError, ConfigError, DeviceError
 from edgert.remote.there import There
 from edgert.units import format_bytes
@@ -31,11 +34,12 @@ def target_there(
     return build_target(file, asked, mode or (there.mode if known else None), tensorrt or there.tensorrt or None)
 
 
-def check_target(there: There, address: str, board: str, tensorrt: str) -> None:
+def check_target(there: There, address: str, board: str, engines: Collection[str], tensorrt: str) -> None:
     """Holds what a bundle is for to what is there.
 
     Args:
         board: the bundle's; ``host`` is for any machine.
+        engines: who may run it.
         tensorrt: the release it is for; empty for ``host``.
 
     Raises:
@@ -50,14 +54,16 @@ def check_target(there: There, address: str, board: str, tensorrt: str) -> None:
             where="--remote",
             fix=f"leave --board out, or write --board {there.name}",
         )
-    if tensorrt and not there.tensorrt:
+    if not {TENSORRT, TENSORRT_DLA}.intersection(engines):
+        return
+    if not there.tensorrt:
         raise DeviceError(
             f"there is no TensorRT on {address}",
             why=there.tensorrt_fix,
             where=address,
             fix="edgert doctor, on the board, says how to get it",
         )
-    if tensorrt and tensorrt.split(".")[0] != there.tensorrt.split(".")[0]:
+    if tensorrt.split(".")[0] != there.tensorrt.split(".")[0]:
         raise ConfigError(
             f"this is built for TensorRT {tensorrt}, and {address} has {there.tensorrt}",
             why="scales and precisions are handed over in another form",

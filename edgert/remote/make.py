@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from edgert.artifact.bundle import open_bundle
-from edgert.build.make import Built, build
+from edgert.artifact.manifest import Manifest
+from edgert.build.make import build
+from edgert.build.target import engines_of
 from edgert.compiler import Event, Tell
 from edgert.compiler.build import Stopped
 from edgert.config import PipelineFile
@@ -26,6 +28,29 @@ from edgert.remote.transfer import Transfer
 from edgert.remote.watch import Watch
 
 
+@dataclass(frozen=True, slots=True)
+class BuiltThere:
+    """What came of a build on a board.
+
+    Attributes:
+        path: the bundle.
+        manifest: what is in it.
+        written: whether it was written; False where the same bundle was there already.
+        size_bytes: of the file.
+        seconds: it took.
+        there: the board.
+        engines: model → who runs it there.
+    """
+
+    path: Path
+    manifest: Manifest
+    written: bool
+    size_bytes: int
+    seconds: float
+    there: There
+    engines: Mapping[str, str]
+
+
 def build_there(
     source: PipelineFile | Path,
     output: Path,
@@ -37,7 +62,7 @@ def build_there(
     tensorrt: str | None = None,
     tell: Tell | None = None,
     stop: threading.Event | None = None,
-) -> Built:
+) -> BuiltThere:
     """Builds a bundle with the engines of a board that ssh reaches. Blocks until done.
 
     A lost connection ends nothing: the board goes on, and is asked again. What was sent, and what finished steps made
@@ -66,15 +91,19 @@ def build_there(
         bundle = source if isinstance(source, Path) else Path(name) / "bundle.edgert"
         if isinstance(source, PipelineFile):
             target = target_there(source, there, board, mode, tensorrt)
-            check_target(there, address, target.name, target.tensorrt)
+            engines = engines_of(target, list(source.config.models.values()), source.config.engines)
+            check_target(there, address, target.name, engines, target.tensorrt)
             mode, tensorrt = target.mode or None, target.tensorrt or None
             build(source, bundle, board=target.asked, mode=mode, tensorrt=tensorrt, tell=tell, stop=stop)
         with open_bundle(bundle) as made:
-            check_target(there, address, made.manifest.board, made.manifest.tensorrt)
+            known = made.manifest
+            check_target(there, address, known.board, known.engines, known.tensorrt)
             check_space(there, address, bundle.stat().st_size)
-            addition = remote.compile(link, bundle, Path(name) / "addition.zip")
+            addition = Path(name) / "addition.zip"
+            engines_there = remote.compile(link, bundle, addition)
             manifest, written = add(made, addition, output)
-    return Built(output, manifest, written, output.stat().st_size, time.perf_counter() - began)
+    size_bytes, seconds = output.stat().st_size, time.perf_counter() - began
+    return BuiltThere(output, manifest, written, size_bytes, seconds, there, engines_there)
 
 
 @dataclass(frozen=True)
@@ -92,21 +121,22 @@ class _Remote:
         self.patience.tell(Event("board", "", "done", time.perf_counter() - began, str(there)))
         return link, there
 
-    def compile(self, link: Link, bundle: Path, addition: Path) -> Path:
-        """Sends a bundle, has it compiled, and fetches what was added to it into a new file."""
+    def compile(self, link: Link, bundle: Path, addition: Path) -> Mapping[str, str]:
+        """Sends a bundle, has it compiled, and fetches what was added to it into a new file; who runs which model."""
         digest = Transfer(link, self.patience, self._look).send(bundle)
-        run, end, error = self._run(link, digest)
-        result = result_of(end, error, self.address)
-        Transfer(link, self.patience, self._look).fetch(run, result, addition)
-        return addition
+        watch, end = self._run(link, digest)
+        result = result_of(end, watch.error, self.address)
+        Transfer(link, self.patience, self._look).fetch(watch.run, result, addition)
+        engines: Mapping[str, str] = watch.summary.get("engines", {})
+        return engines
 
-    def _run(self, link: Link, digest: str) -> tuple[str, Mapping[str, Any], Mapping[str, Any]]:
-        """The run that ended, how, and with which error. A job that another started and gave up is started anew."""
+    def _run(self, link: Link, digest: str) -> tuple[Watch, Mapping[str, Any]]:
+        """The run that ended, and how. A job that another started and gave up is started anew."""
         while True:
             watch = self._start(link, f"{digest}.{uuid.uuid4().hex[:12]}")
             end = watch.to_end()
             if not (watch.joined and is_abandoned(end)):
-                return watch.run, end, watch.error
+                return watch, end
 
     def _start(self, link: Link, run: str) -> Watch:
         started = self.patience.through(lambda: link.ask("job", "start", run, look=self._look), lambda: 0)

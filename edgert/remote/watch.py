@@ -22,6 +22,7 @@ class Watch:
         joined: somebody else started it, so that it is not ours to cancel.
         at: how much of its events is known.
         error: the error that the compiler told, if any.
+        summary: its last line, once it has told it.
     """
 
     link: Link
@@ -30,6 +31,7 @@ class Watch:
     patience: Patience
     at: int = 0
     error: Mapping[str, Any] = field(default_factory=dict)
+    summary: Mapping[str, Any] = field(default_factory=dict)
     _cancelled: bool = False
 
     def to_end(self) -> Mapping[str, Any]:
@@ -60,7 +62,10 @@ class Watch:
         content = read_line(text.encode())
         if content is None:
             return
-        self.error = content.get("error", self.error)
+        if "error" in content:
+            self.error = content["error"]
+        elif "bundle" in content:
+            self.summary = content
         event = Event.from_json(content)
         if event is not None:
             self.patience.tell(event)

@@ -7,10 +7,9 @@ import time
 from pathlib import Path
 
 from edgert.artifact.bundle import save_bundle
-from edgert.build import Built
 from edgert.compiler import Event
 from edgert.errors import EdgertError
-from edgert.remote.make import build_there
+from edgert.remote.make import BuiltThere, build_there
 from tests.helpers.bundles import MEMBERS, manifest_of
 from tests.helpers.sshd import Board
 
@@ -32,7 +31,7 @@ class RemoteBuild:
     def __init__(self, there: Board, bundle: Path, output: Path, program: str = "") -> None:
         self.events: list[Event] = []
         self._stop = threading.Event()
-        self._built: Built | None = None
+        self._built: BuiltThere | None = None
         self._error: EdgertError | None = None
         self._words = (bundle, output, program or there.program)
         self._thread = threading.Thread(target=self._build)
@@ -51,7 +50,7 @@ class RemoteBuild:
         """As Ctrl-C does."""
         self._stop.set()
 
-    def result(self) -> Built:
+    def result(self) -> BuiltThere:
         """What came of it. Raises what it raised."""
         self._thread.join()
         if self._error is not None:

@@ -1,0 +1,82 @@
+"""``edgert build PIPELINE --remote user@jetson``: engines compiled on their board, from here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from edgert.config import PipelineFile
+    from edgert.remote.make import BuiltThere
+
+
+def build_remotely(
+    source: Path,
+    output: Path | None,
+    address: str,
+    program: str | None,
+    *,
+    target: Mapping[str, str | None],
+    overrides: Sequence[str],
+    json: bool,
+    foreign: Mapping[str, object],
+) -> None:
+    """Builds a pipeline or bundle, and shows how it goes here and there: in lines, or as events in JSON.
+
+    Args:
+        target: board, mode and TensorRT as they were asked for.
+        foreign: option → value, of those that a remote build has no use for.
+    """
+    from edgert.artifact.bundle import is_bundle
+    from edgert.cli.build import bundle_of, listener, refuse
+    from edgert.cli.signals import stop_on_signal
+    from edgert.config import load_pipeline
+    from edgert.remote.make import build_there
+
+    refuse(foreign, "it is for builds on this machine")
+    made: PipelineFile | Path = source
+    if is_bundle(source):
+        given = {"--board": target["board"], "--mode": target["mode"], "--trt": target["tensorrt"], "--set": overrides}
+        refuse(given, f"{source} is a bundle, which says that itself")
+        output = output or source
+    else:
+        made = load_pipeline(source, overrides)
+        output = output or bundle_of(made)
+    stop = threading.Event()
+    with listener(json) as tell, stop_on_signal(stop.set):
+        built = build_there(made, output, address, program=program, **target, tell=tell, stop=stop)
+    if json:
+        typer.echo(_told(built))
+    else:
+        _show(built, address)
+
+
+def _told(built: BuiltThere) -> str:
+    import json
+
+    return json.dumps(
+        {
+            "bundle": str(built.path),
+            "written": built.written,
+            "size_bytes": built.size_bytes,
+            "seconds": round(built.seconds, 3),
+            "board": built.there.name,
+            "engines": dict(built.engines),
+        }
+    )
+
+
+def _show(built: BuiltThere, address: str) -> None:
+    from rich.console import Console
+
+    from edgert.units import format_bytes
+
+    console = Console(highlight=False)
+    for model, engine in built.engines.items():
+        console.print(f"{model} runs with {engine} on {address}", markup=False)
+    word = "written" if built.written else "nothing has changed; left as it is"
+    console.print(f"[green]→[/] {built.path}: {format_bytes(built.size_bytes)}; {word} ({built.seconds:.1f} s)")
