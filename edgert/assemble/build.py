@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from edgert.assemble.board import board_of
+from edgert.assemble.engines import Engines
 from edgert.assemble.model import SEGMENT_QUEUE, STAGE_QUEUE, Bar, Models
 from edgert.backend import Engine
 from edgert.clock import REAL, Clock
@@ -30,6 +31,7 @@ from edgert.runtime.branch import branch_nodes
 from edgert.runtime.channel import Drop
 from edgert.runtime.edge import connect
 from edgert.stages.draw import Draw
+from edgert.stages.gpu.lane import GpuLane
 from edgert.stages.python import python_stage
 from edgert.stages.region import CropDetections, CropRegion
 from edgert.stages.resample import set_opencv_threads
@@ -54,6 +56,7 @@ class Assembly:
         engines: model name → its engine.
         counter: copies and allocations of this pipeline.
         live: whether all sources are cameras or the like.
+        lanes: what holds memory of a GPU beside the engines.
         stats: the state of the run as plain data, for live pages; set by whoever runs it.
         opencv_threads: how many OpenCV had before. While a pipeline lives it has one per caller: pictures of network
             size are too small to share out, and its pool fights the engine's for cores.
@@ -64,6 +67,7 @@ class Assembly:
     engines: Mapping[str, Engine | SegmentedEngine]
     counter: Counter
     live: bool
+    lanes: Sequence[GpuLane] = ()
     stats: Callable[[], Mapping[str, object]] = field(default=dict)
     opencv_threads: int = -1
 
@@ -72,7 +76,9 @@ class Assembly:
         return next(node for node in self.nodes if node.name == name)
 
     def close(self) -> None:
-        """Gives the engines back, once no thread runs, and OpenCV its threads."""
+        """Gives lanes and engines back, once no thread runs, and OpenCV its threads."""
+        for lane in self.lanes:
+            lane.close()
         for engine in self.engines.values():
             engine.close()
         set_opencv_threads(self.opencv_threads)
@@ -85,19 +91,23 @@ def assemble(
     clock: Clock = REAL,
     backend_name: str | None = None,
     bar: Bar | None = None,
+    engines: Engines | None = None,
+    strict: bool = False,
 ) -> Assembly:
     """Builds every engine and stage of a pipeline and connects them; starts nothing and opens no camera.
 
     Args:
         callbacks: functions for the stages ``sink: callback``, by stage name.
         backend_name: runs every model on this backend, whatever the file says.
-        bar: moved while a model is calibrated: what, done, total.
+        bar: moved while a model is calibrated, or compiled by TensorRT: what, done, total.
+        engines: who compiles the models; by default the file's ``engines:``, or each section's backend.
+        strict: an engine of ``engines:`` that would be skipped is an error.
 
     Raises:
         EdgertError: whatever does not fit together, with the line of the file it comes from.
     """
     board_of(file)
-    return _Assembler(file, callbacks or {}, clock, backend_name, bar).build()
+    return _Assembler(file, callbacks or {}, clock, Models(file, backend_name, bar, clock, engines, strict)).build()
 
 
 def queue_of(before: StageConfig, after: StageConfig, live: bool) -> tuple[int, Drop]:
@@ -121,13 +131,12 @@ class _Assembler:
         file: PipelineFile,
         callbacks: Mapping[str, Callback],
         clock: Clock,
-        backend_name: str | None,
-        bar: Bar | None,
+        models: Models,
     ) -> None:
         self.file, self.callbacks, self.clock = file, callbacks, clock
         self.config, self.directory = file.config, file.document.path.parent
         self.counter = Counter()
-        self.models = Models(file, backend_name, bar)
+        self.models = models
         self.assembly: Assembly | None = None
         self.live = False  # whether any source is
 
@@ -146,7 +155,9 @@ class _Assembler:
         everything = [node for own in nodes.values() for node in own]
         live = all(self._is_live(node) for node in everything if isinstance(node.work, Source))
         engines = self.models.engines
-        self.assembly = Assembly(everything, streams, engines, self.counter, live, opencv_threads=set_opencv_threads(1))
+        self.assembly = Assembly(
+            everything, streams, engines, self.counter, live, self.models.lanes, opencv_threads=set_opencv_threads(1)
+        )
         return self.assembly
 
     @staticmethod

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from edgert.assemble.gpu import gpu_lane, is_on_gpu
 from edgert.assemble.place import At, Cut, Placer, compiled
 from edgert.backend import Engine
 from edgert.board.host import core_count, share_cores
-from edgert.config import CropConfig, InferStage, ModelConfig, PipelineConfig, PipelineFile, PythonStage, PythonTask
+from edgert.clock import REAL, Clock
+from edgert.config import (
+    BatchConfig,
+    CropConfig,
+    InferStage,
+    ModelConfig,
+    PipelineConfig,
+    PipelineFile,
+    PythonStage,
+    PythonTask,
+)
 from edgert.config.flow import upstream
-from edgert.errors import EdgertError
+from edgert.errors import ConfigError, EdgertError
 from edgert.graph.load import load
 from edgert.graph.model import Model
 from edgert.place.engine import SegmentedEngine
@@ -18,7 +30,9 @@ from edgert.runtime import Stage
 from edgert.runtime.branch import Branch
 from edgert.stages.decode.base import Decoder
 from edgert.stages.decode.select import decoder_for
-from edgert.stages.infer import Infer, InferCrops, Lane
+from edgert.stages.gpu.lane import Collect, GpuLane, Submitting
+from edgert.stages.infer import AnyLane, Infer, InferCrops, Lane
+from edgert.stages.infer_batch import InferBatch
 from edgert.stages.infer_segment import FirstSegment, InferSegment, LastSegment, Pinned
 from edgert.stages.label import read_labels
 from edgert.stages.preprocess import Preprocessor
@@ -39,12 +53,14 @@ class Models:
 
     Args:
         backend_name: runs every model on this backend, whatever the file says.
+        clock: by which batches are held.
     """
 
-    def __init__(self, file: PipelineFile, backend_name: str | None, bar: Bar | None) -> None:
+    def __init__(self, file: PipelineFile, backend_name: str | None, bar: Bar | None, clock: Clock = REAL) -> None:
         self.file, self.config, self.directory = file, file.config, file.document.path.parent
-        self._backend_name, self._bar = backend_name, bar
+        self._backend_name, self._bar, self._clock = backend_name, bar, clock
         self.engines: dict[str, Engine | SegmentedEngine] = {}
+        self.lanes: list[GpuLane] = []
         self._placer = Placer(file)
 
     def branches(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
@@ -59,6 +75,12 @@ class Models:
         model = self._section(stage.infer)
         try:
             plan = self._placer.plan(stage.infer, model, stage, lambda: self._model(stage.infer, model))
+            if stage.batch and model.placement != "auto":
+                raise ConfigError(
+                    "batch cannot go with placement",
+                    why="placed models take one frame at a time",
+                    fix="placement: auto",
+                )
             if plan.cut is not None:
                 return [self._split(name, stage, model, plan.cut)]
             return self._whole(name, stage, model, plan.whole, live)
@@ -75,17 +97,49 @@ class Models:
         """The model on its accelerators, or as often as it suits the machine's threads."""
         count = len(placed) or replicas_of(self.config, stage.infer, live)
         threads = 1 if placed else threads_of(self.config, stage.infer) // count
-        stages = [self._infer(name, stage, model, self._engine(stage.infer, model, threads)) for _ in range(count)]
+        engine = self._engine(stage.infer, model, threads)
+        lane = None if placed else self._gpu_lane(stage, engine, model)
+        if lane is not None:
+            return [self._on_gpu(name, stage, lane)]
+        stages = [self._infer(name, stage, self._lane(stage, engine, model)) for _ in range(count)]
         if not placed:
             return [Branch((one,)) for one in stages]
         return [Branch((Pinned(one, at.core),), at.weight) for one, at in zip(stages, placed, strict=True)]
 
-    def _infer(self, name: str, stage: InferStage, model: ModelConfig, engine: Engine) -> Stage:
-        lane = self._lane(stage, engine, model)
+    def _on_gpu(self, name: str, stage: InferStage, lane: GpuLane) -> Branch:
+        """A thread that brings frames up and one that waits for records; crops need both in one."""
+        if stage.crop is not None:
+            return Branch((self._infer(name, stage, lane),))
+        return Branch((self._infer(name, stage, Submitting(lane)), Collect(name)))
+
+    def _infer(self, name: str, stage: InferStage, lane: AnyLane) -> Stage:
+        if stage.batch is not None:
+            return self._batched(name, stage, stage.batch, lane)
         if stage.crop is None:
             return Infer(name, lane, stage.every)
         self.check_classes(name, stage.crop)
         return InferCrops(name, lane, stage.crop, stage.every)
+
+    def _batched(self, name: str, stage: InferStage, batch: BatchConfig, lane: AnyLane) -> Stage:
+        if batch.max > lane.rows:
+            raise ConfigError(
+                f"batches of {batch.max} for a model that takes {lane.rows} at a time",
+                why="its batch size is fixed",
+                where=self.file.where("stages", name, "batch"),
+                fix="export the model with a batch size that is left open, or leave batch out",
+            )
+        return InferBatch(name, lane, batch.max, batch.wait, self._clock, stage.every)
+
+    def _gpu_lane(self, stage: InferStage, engine: Engine, model: ModelConfig) -> GpuLane | None:
+        """A lane on the GPU, where the engine is there and the pictures can be prepared there."""
+        if not is_on_gpu(engine):
+            return None
+        lane = gpu_lane(
+            engine, stage.profile, model.input, partial(self._decoder, stage.infer, model, engine), str(model.onnx)
+        )
+        if lane is not None:
+            self.lanes.append(lane)
+        return lane
 
     def _split(self, name: str, stage: InferStage, model: ModelConfig, cut: Cut) -> Branch:
         """The segments of a cut model, each on its core."""
@@ -151,10 +205,9 @@ class Models:
         return in_precision(config, where=self.file.where("models", name), directory=self.directory, bar=self._bar)
 
     def _batch(self, model: str) -> int:
-        """Rows that a model of dynamic batch size is given: as many crops as any of its stages asks for."""
-        stages = self.config.stages.values()
-        crops = [s.crop.limit for s in stages if isinstance(s, InferStage) and s.infer == model and s.crop]
-        return max(crops, default=1)
+        """Rows that a model of dynamic batch size is given: as many crops or frames as any of its stages asks for."""
+        users = [s for s in self.config.stages.values() if isinstance(s, InferStage) and s.infer == model]
+        return max([s.crop.limit for s in users if s.crop] + [s.batch.max for s in users if s.batch], default=1)
 
     def check_classes(self, name: str, crop: CropConfig) -> None:
         """Holds the classes a stage crops to those that reach it, unless the user's own code may make others."""
@@ -178,6 +231,8 @@ def replicas_of(config: PipelineConfig, name: str, live: bool) -> int:
     for cameras and crops one, as waiting for a second frame would only add latency. Never more than it has threads."""
     users = [stage for stage in config.stages.values() if isinstance(stage, InferStage) and stage.infer == name]
     asked = config.models[name].replicas
+    if any(stage.batch for stage in users):
+        return 1
     if asked is None and (live or any(stage.crop is not None for stage in users)):
         return 1
     return min(threads_of(config, name), asked or MOST_REPLICAS)

@@ -23,10 +23,12 @@ def backend(name: str) -> Backend:
     from edgert.backend.null import NullBackend
     from edgert.backend.openvino import OpenVinoBackend
     from edgert.backend.ort import OrtBackend
+    from edgert.backend.ort.cuda import OrtCudaBackend
 
     known: dict[str, type[Backend]] = {
         "auto": OrtBackend,
         "ort": OrtBackend,
+        "onnxruntime-cuda": OrtCudaBackend,
         "openvino": OpenVinoBackend,
         "null": NullBackend,
     }

@@ -17,6 +17,7 @@ from edgert.config.model import (
 )
 from edgert.config.pipeline import BudgetConfig, PipelineConfig, PipelineFile, json_schema, load_pipeline
 from edgert.config.stage import (
+    BatchConfig,
     CropConfig,
     CropStage,
     DrawStage,
@@ -30,6 +31,7 @@ from edgert.config.stage import (
 
 __all__ = [
     "AccuracyConfig",
+    "BatchConfig",
     "BudgetConfig",
     "CalibrateConfig",
     "ClassifyTask",

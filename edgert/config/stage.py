@@ -44,6 +44,13 @@ class CropConfig(Section):
     min_size: int = Field(default=8, ge=1, description="pixels; smaller boxes are left out")
 
 
+class BatchConfig(Section):
+    """Frames of several cameras in one run of the model."""
+
+    max: int = Field(ge=2, le=64, description="frames in a full batch")
+    wait: Seconds = Field(default=0.005, description="the longest that a frame waits for others to fill the batch")
+
+
 class _Fed(_Stage):
     inputs: Inputs = Field(alias="from", description="the stage or stages it listens to")
 
@@ -57,6 +64,15 @@ class InferStage(_Fed):
     )
     profile: str | None = Field(default=None, description="which of the model's profiles; the first by default")
     every: int = Field(default=1, ge=1, description="run on every n-th frame; the others pass through")
+    batch: BatchConfig | None = Field(
+        default=None, description="run on frames of several streams at once; one by one by default"
+    )
+
+    @model_validator(mode="after")
+    def _one_kind_of_batch(self) -> InferStage:
+        if self.batch and self.crop:
+            raise ValueError("batch cannot go with crop: the crops of a frame are run together already")
+        return self
 
 
 class TrackStage(_Fed):

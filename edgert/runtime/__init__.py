@@ -15,11 +15,12 @@ from edgert.runtime.record import (
     Segmentation,
 )
 from edgert.runtime.runner import Runner
-from edgert.runtime.stage import Source, SourceStats, Stage
+from edgert.runtime.stage import Batching, Source, SourceStats, Stage
 from edgert.runtime.summary import StageSummary, Summary, summarise
 from edgert.runtime.worker import Node
 
 __all__ = [
+    "Batching",
     "Channel",
     "ChannelStats",
     "Classification",

@@ -65,3 +65,16 @@ class Stage(Protocol):
     def close(self) -> None:
         """Finishes files and gives everything back. Called once if :meth:`open` was, also after an error."""
         ...
+
+
+@runtime_checkable
+class Batching(Stage, Protocol):
+    """A stage that holds results back, to work on several together, but not for longer than it promised."""
+
+    def due_ns(self) -> int | None:
+        """When :meth:`flush` must be called at the latest, by the pipeline's clock; None while nothing is held."""
+        ...
+
+    def flush(self) -> Iterable[Result]:
+        """Gives out what is held. Called in the stage's thread: when it is due, and at the end of the input."""
+        ...

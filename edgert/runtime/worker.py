@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from edgert.clock import Clock
@@ -13,7 +14,7 @@ from edgert.runtime.gate import Gate
 from edgert.runtime.join import Join
 from edgert.runtime.metric import StageMeter
 from edgert.runtime.record import Result
-from edgert.runtime.stage import Source, Stage
+from edgert.runtime.stage import Batching, Source, Stage
 
 _KEPT = 16
 """Results that a user's stage may hold back, to pass several on at once, without a join giving their frames up."""
@@ -120,7 +121,7 @@ class Worker(threading.Thread):
         join = Join(node.carried, node.under_way() + _KEPT) if is_join else None
         waiting = now()
         try:
-            for edge, result in node.inlet:
+            for edge, result in self._arrivals(node, stage):
                 whole = result if join is None else self._joined(node, join, edge, result)
                 if whole is not None:
                     meter.wait_in_ns += now() - waiting
@@ -131,6 +132,36 @@ class Worker(threading.Thread):
         finally:
             if join is not None:
                 self._give_up(node, join.drain())
+
+    def _arrivals(self, node: Node, stage: Stage) -> Iterator[tuple[int, Result]]:
+        """What comes in; between, stages that hold results back give them out when they are due, and at the end."""
+        if not isinstance(stage, Batching):
+            yield from node.inlet
+            return
+        while True:
+            try:
+                arrived = node.inlet.get(self._patience_s(stage))
+            except queue.Empty:
+                self._flush(node, stage)
+                continue
+            if arrived is None:
+                break
+            yield arrived
+            del arrived  # like the loop's own variables: it would keep the frame's memory in use
+        self._flush(node, stage)
+
+    def _patience_s(self, stage: Batching) -> float | None:
+        due_ns = stage.due_ns()
+        return None if due_ns is None else max(due_ns - self._clock.now_ns(), 0) / 1e9
+
+    def _flush(self, node: Node, stage: Batching) -> None:
+        now, meter = self._clock.now_ns, node.meter
+        started = now()
+        out = stage.flush()
+        done = now()
+        meter.busy_ns += done - started
+        meter.results_out += self._pass_on(node, out)
+        meter.wait_out_ns += now() - done
 
     def _step(self, node: Node, stage: Stage, result: Result) -> None:
         now, meter = self._clock.now_ns, node.meter

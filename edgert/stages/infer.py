@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from edgert.backend import Session
 from edgert.config import CropConfig
@@ -11,6 +12,27 @@ from edgert.stages.decode.base import Array, Decoder
 from edgert.stages.geometry import Geometry
 from edgert.stages.preprocess import Preprocessor
 from edgert.stages.region import crop_boxes
+
+
+class AnyLane(Protocol):
+    """What stages ask of a lane, wherever its tensors are. For one thread at a time."""
+
+    @property
+    def rows(self) -> int:
+        """The most frames that fit in one run."""
+        ...
+
+    def warm_up(self) -> None:
+        """Makes the first frame no slower than the others."""
+        ...
+
+    def fill(self, frame: Frame, row: int = 0) -> Geometry:
+        """Takes a frame into a row of the next run; it may be released then. The way back to source pixels."""
+        ...
+
+    def run(self, *geometries: Geometry) -> list[Record]:
+        """Runs the rows that were filled; a record for each."""
+        ...
 
 
 class Lane:
@@ -61,7 +83,7 @@ class Lane:
 class Infer:
     """A stage that adds one model's record to every ``every``-th result; the others pass without."""
 
-    def __init__(self, name: str, lane: Lane, every: int = 1) -> None:
+    def __init__(self, name: str, lane: AnyLane, every: int = 1) -> None:
         self.name, self._lane, self._every = name, lane, every
 
     def open(self) -> None:
@@ -88,7 +110,7 @@ class InferCrops:
         every: frames between two runs; the others pass without a record.
     """
 
-    def __init__(self, name: str, lane: Lane, crop: CropConfig, every: int = 1) -> None:
+    def __init__(self, name: str, lane: AnyLane, crop: CropConfig, every: int = 1) -> None:
         self.name, self._lane, self._crop, self._every = name, lane, crop, every
 
     def open(self) -> None:

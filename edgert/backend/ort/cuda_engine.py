@@ -96,7 +96,7 @@ class OrtCudaSession(OrtSession):
         tensors = [*self.inputs_on_gpu.values(), *self.outputs_on_gpu]
         self.inputs_on_gpu, self.outputs_on_gpu = {}, ()
         if tensors:
-            self.stream.synchronize()
+            self.device.settle()
         for tensor in tensors:
             tensor.block.release()
 

@@ -13,7 +13,8 @@ with device:                                # current in this thread; PyTorch an
 from edgert.memory.cuda.block import Block, DeviceBlock, MappedBlock, StagedBlock
 from edgert.memory.cuda.device import CudaDevice, open_device
 from edgert.memory.cuda.dlpack import from_dlpack
-from edgert.memory.cuda.kernel import Kernel, Module
+from edgert.memory.cuda.graph import Graph
+from edgert.memory.cuda.kernel import Kernel, Launch, Module
 from edgert.memory.cuda.kind import MemoryKind, Traits, memory_kind
 from edgert.memory.cuda.nvrtc import Nvrtc, nvrtc
 from edgert.memory.cuda.pool import DevicePool, StreamLease
@@ -27,7 +28,9 @@ __all__ = [
     "DevicePool",
     "DeviceView",
     "Event",
+    "Graph",
     "Kernel",
+    "Launch",
     "MappedBlock",
     "MemoryKind",
     "Module",

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.errors import DeviceError, StageError
+from edgert.memory.cuda.library import failed, is_lost
 
 if TYPE_CHECKING:
     from edgert.memory.cuda.device import CudaDevice
@@ -39,17 +40,22 @@ class Block(ABC):
         return self._address
 
     @property
+    def is_staged(self) -> bool:
+        """Whether uploads and downloads are copies."""
+        return False
+
+    @property
     def host(self) -> U8:
         """The host's side, 1-D. Raises DeviceError for memory of the GPU alone."""
         raise DeviceError("this memory is the GPU's alone", fix="device.block() makes memory that both sides see")
 
     @abstractmethod
-    def upload(self, stream: Stream) -> None:
-        """Enqueues the copy from host to GPU; nothing where both see the same bytes."""
+    def upload(self, stream: Stream, nbytes: int | None = None) -> None:
+        """Enqueues the copy of the first ``nbytes``, by default all, to the GPU; nothing where both see the same."""
 
     @abstractmethod
-    def download(self, stream: Stream) -> None:
-        """Enqueues the copy from GPU to host; nothing where both see the same bytes."""
+    def download(self, stream: Stream, nbytes: int | None = None) -> None:
+        """Enqueues the copy of the first ``nbytes``, by default all, to the host; nothing where both see the same."""
 
     def release(self) -> None:
         """Gives the memory back. Twice is once. Work that uses it must be done."""
@@ -57,9 +63,16 @@ class Block(ABC):
             return
         self._address = None
         if self.device.is_open:  # else the context took the memory with it
+            self._free_in_context()
+        self.device.forget(self)
+
+    def _free_in_context(self) -> None:
+        try:
             with self.device:
                 self._free()
-        self.device.forget(self)
+        except self.device.driver.Error as error:
+            if not is_lost(str(error)):  # else the memory is gone with the context
+                raise failed(error, "freeing") from error
 
     @abstractmethod
     def _free(self) -> None: ...
@@ -79,10 +92,10 @@ class DeviceBlock(Block):
         device.driver.memset_d8(int(self._memory), 0, nbytes)
         self._address = int(self._memory)
 
-    def upload(self, stream: Stream) -> None:
+    def upload(self, stream: Stream, nbytes: int | None = None) -> None:
         """Nothing: there is no host's side."""
 
-    def download(self, stream: Stream) -> None:
+    def download(self, stream: Stream, nbytes: int | None = None) -> None:
         """Nothing: there is no host's side."""
 
     def _free(self) -> None:
@@ -104,10 +117,10 @@ class MappedBlock(Block):
         _ = self.address
         return self._host
 
-    def upload(self, stream: Stream) -> None:
+    def upload(self, stream: Stream, nbytes: int | None = None) -> None:
         """Nothing: both see the same bytes."""
 
-    def download(self, stream: Stream) -> None:
+    def download(self, stream: Stream, nbytes: int | None = None) -> None:
         """Nothing: both see the same bytes."""
 
     def _free(self) -> None:
@@ -130,22 +143,29 @@ class StagedBlock(Block):
         self._address = int(self._inner)
 
     @property
+    def is_staged(self) -> bool:
+        """They are."""
+        return True
+
+    @property
     def host(self) -> U8:
         """The host's side."""
         _ = self.address
         return self._host
 
-    def upload(self, stream: Stream) -> None:
+    def upload(self, stream: Stream, nbytes: int | None = None) -> None:
         """Host to GPU, counted."""
+        part = self.host[:nbytes]
         with self.device:
-            self.device.driver.memcpy_htod_async(self.address, self._host, stream.raw)
-        self.device.counter.copied(self.nbytes)
+            self.device.driver.memcpy_htod_async(self.address, part, stream.raw)
+        self.device.counter.copied(part.nbytes)
 
-    def download(self, stream: Stream) -> None:
+    def download(self, stream: Stream, nbytes: int | None = None) -> None:
         """GPU to host, counted."""
+        part = self.host[:nbytes]
         with self.device:
-            self.device.driver.memcpy_dtoh_async(self._host, self.address, stream.raw)
-        self.device.counter.copied(self.nbytes)
+            self.device.driver.memcpy_dtoh_async(part, self.address, stream.raw)
+        self.device.counter.copied(part.nbytes)
 
     def _free(self) -> None:
         self._host = np.empty(0, np.uint8)

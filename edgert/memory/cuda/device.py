@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from edgert.errors import DeviceError, StageError
 from edgert.memory.counter import Counter
 from edgert.memory.cuda.block import Block, DeviceBlock, MappedBlock, StagedBlock
-from edgert.memory.cuda.graph import GraphDriver, capture
+from edgert.memory.cuda.graph import Graph, GraphDriver, capture
 from edgert.memory.cuda.kernel import Module
 from edgert.memory.cuda.kind import MemoryKind, Traits, memory_kind
-from edgert.memory.cuda.library import failed, initialise, pycuda_driver
+from edgert.memory.cuda.library import failed, initialise, is_lost, pycuda_driver
 from edgert.memory.cuda.stream import Event, Stream
 from edgert.units import format_bytes
 
@@ -116,7 +116,7 @@ class CudaDevice:
         except self.driver.Error as error:
             raise failed(error, "loading kernels") from error
 
-    def capture(self, stream: Stream, enqueue: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, stream: Stream, enqueue: Callable[[], None]) -> Graph:
         """Records what ``enqueue`` puts on the stream as a CUDA graph; returns what launches it there.
 
         ``enqueue`` must have run before, must not allocate or wait, and must use no DLA. Raises DeviceError.
@@ -136,6 +136,15 @@ class CudaDevice:
                 self._context.synchronize()
         except self.driver.Error as error:
             raise failed(error, "work on the GPU") from error
+
+    def settle(self) -> None:
+        """Like :meth:`synchronize`, before memory is freed: on a GPU that is lost there is nothing to wait for."""
+        try:
+            with self:
+                self._context.synchronize()
+        except self.driver.Error as error:
+            if not is_lost(str(error)):
+                raise failed(error, "work on the GPU") from error
 
     def close(self) -> None:
         """Gives the context back. Raises StageError, and does so nevertheless, when blocks were not released."""

@@ -13,9 +13,26 @@ from edgert.errors import DeviceError
 
 if TYPE_CHECKING:
     from edgert.memory.cuda.device import CudaDevice
+    from edgert.memory.cuda.kernel import Launch
     from edgert.memory.cuda.stream import Stream
 
 _THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may go on allocating
+_HOST_NODE = 3  # CU_GRAPH_NODE_TYPE_HOST
+
+
+class _KernelNode(ctypes.Structure):
+    """CUDA_KERNEL_NODE_PARAMS, the longer form of CUDA 12; older drivers use its beginning."""
+
+    _fields_ = (
+        ("function", ctypes.c_void_p),
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("parameters", ctypes.POINTER(ctypes.c_void_p)),
+        ("extra", ctypes.c_void_p),
+        ("kernel", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+    )
 
 
 class GraphDriver:
@@ -43,11 +60,37 @@ class GraphDriver:
         return graph.value or 0
 
     def instantiate(self, graph: int) -> int:
-        """An executable graph; the recording is dropped."""
+        """An executable graph."""
         ready = ctypes.c_void_p()
         self._call("cuGraphInstantiateWithFlags", ctypes.byref(ready), ctypes.c_void_p(graph), ctypes.c_ulonglong(0))
-        self._call("cuGraphDestroy", ctypes.c_void_p(graph))
         return ready.value or 0
+
+    def nodes(self, graph: int) -> list[int]:
+        """All nodes of a recording."""
+        return self._listed("cuGraphGetNodes", graph)
+
+    def first(self, graph: int) -> int:
+        """The node that a recording starts with. Raises DeviceError unless there is exactly one."""
+        roots = self._listed("cuGraphGetRootNodes", graph)
+        if len(roots) != 1:
+            raise DeviceError("this work cannot be changed in a CUDA graph", why=f"it starts with {len(roots)} nodes")
+        return roots[0]
+
+    def is_host(self, node: int) -> bool:
+        """Whether a node calls back into this process."""
+        kind = ctypes.c_int()
+        self._call("cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
+        return kind.value == _HOST_NODE
+
+    def relaunch(self, ready: int, node: int, launch: Launch) -> None:
+        """From now on, a kernel's node launches with another grid and argument; the function and block stay."""
+        told = _KernelNode()
+        self._call(self._newest("cuGraphKernelNodeGetParams"), ctypes.c_void_p(node), ctypes.byref(told))
+        argument = ctypes.create_string_buffer(launch.argument, len(launch.argument))
+        told.parameters = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
+        told.grid, told.extra = launch.grid, None
+        name = self._newest("cuGraphExecKernelNodeSetParams")
+        self._call(name, ctypes.c_void_p(ready), ctypes.c_void_p(node), ctypes.byref(told))
 
     def launch(self, ready: int, stream: int) -> None:
         """Puts the whole graph on a stream."""
@@ -57,29 +100,56 @@ class GraphDriver:
         """Gives an executable graph back."""
         self._call("cuGraphExecDestroy", ctypes.c_void_p(ready))
 
+    def forget(self, graph: int) -> None:
+        """Gives a recording back."""
+        self._call("cuGraphDestroy", ctypes.c_void_p(graph))
+
+    def _listed(self, name: str, graph: int) -> list[int]:
+        count = ctypes.c_size_t()
+        self._call(name, ctypes.c_void_p(graph), None, ctypes.byref(count))
+        found = (ctypes.c_void_p * count.value)()
+        self._call(name, ctypes.c_void_p(graph), found, ctypes.byref(count))
+        return [node or 0 for node in found]
+
+    def _newest(self, name: str) -> str:
+        return f"{name}_v2" if hasattr(self._library, f"{name}_v2") else name
+
     def _call(self, name: str, *arguments: Any) -> None:
         code = getattr(self._library, name)(*arguments)
         if code:
             text = ctypes.c_char_p()
             self._library.cuGetErrorString(code, ctypes.byref(text))
             why = text.value.decode() if text.value else f"CUDA error {code}"
-            raise DeviceError(f"{name} failed", why=why, fix="cuda_graph: false runs without CUDA graphs")
+            raise DeviceError(f"{name} failed", why=why)
 
 
 class Graph:
     """Work that was recorded; calling it launches it on its stream."""
 
-    def __init__(self, device: CudaDevice, driver: GraphDriver, ready: int, stream: Stream) -> None:
-        self._device, self._driver, self._ready, self._stream = device, driver, ready, stream
+    def __init__(self, device: CudaDevice, driver: GraphDriver, recorded: int, stream: Stream) -> None:
+        self._device, self._driver, self._recorded, self._stream = device, driver, recorded, stream
+        self._ready = driver.instantiate(recorded)
+        self._first: int | None = None
 
     def __call__(self) -> None:
         with self._device:
             self._driver.launch(self._ready, self._stream.handle)
 
+    def start_with(self, launch: Launch) -> None:
+        """The first kernel gets another argument and grid, from the next launch on; runs under way keep theirs.
+
+        Raises DeviceError when the graph does not start with one kernel.
+        """
+        with self._device:
+            if self._first is None:
+                self._first = self._driver.first(self._recorded)
+            self._driver.relaunch(self._ready, self._first, launch)
+
     def __del__(self) -> None:
-        if self._device.is_open:
+        if self._device.is_open and hasattr(self, "_ready"):
             with self._device:
                 self._driver.destroy(self._ready)
+                self._driver.forget(self._recorded)
 
 
 def capture(device: CudaDevice, stream: Stream, enqueue: Callable[[], None], driver: GraphDriver) -> Graph:
@@ -89,5 +159,11 @@ def capture(device: CudaDevice, stream: Stream, enqueue: Callable[[], None], dri
         try:
             enqueue()
         finally:
-            graph = driver.end(stream.handle)
-        return Graph(device, driver, driver.instantiate(graph), stream)
+            recorded = driver.end(stream.handle)
+        if any(driver.is_host(node) for node in driver.nodes(recorded)):
+            driver.forget(recorded)
+            raise DeviceError(
+                "this work cannot be a CUDA graph",
+                why="it calls back into the host, for memory that is given back once and would be every time",
+            )
+        return Graph(device, driver, recorded, stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edgert.errors import DeviceError
@@ -35,6 +36,20 @@ class Kernel:
                 self._function.prepared_async_call(grid, block, stream.raw, argument)
         except self._device.driver.Error as error:
             raise failed(error, f"launching {self.name}") from error
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Launch:
+    """A kernel, what it is told, and its grid and blocks; not yet on a stream."""
+
+    kernel: Kernel
+    argument: bytes
+    grid: Size3
+    block: Size3
+
+    def enqueue(self, stream: Stream) -> None:
+        """Puts it on the stream. Raises DeviceError."""
+        self.kernel.launch(self.argument, self.grid, self.block, stream)
 
 
 class Module:

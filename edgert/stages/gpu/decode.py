@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from edgert.errors import ModelError, StageError
 from edgert.memory.cuda import Stream
-from edgert.runtime import Detections
+from edgert.runtime import Detections, Record
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.nms import CANDIDATES
 from edgert.stages.decode.shape import Size, all_cells
@@ -75,9 +75,13 @@ class GpuDetector:
         grid = (-(-self._boxes // _THREADS), rows, 1)
         self._candidates.launch(self._argument, grid, (_THREADS, 1, 1), stream)
         self._suppress.launch(self._argument, (rows, 1, 1), (_BLOCK_OF_SUPPRESS, 1, 1), stream)
-        self._out.download(stream)
+        self._out.download(stream, rows * self._row_bytes)
 
-    def read(self, geometries: Sequence[Geometry]) -> list[Detections]:
+    def copied(self, rows: int) -> Sequence[int]:
+        """Bytes of each copy to the host that :meth:`enqueue` makes."""
+        return [rows * self._row_bytes] if self._out.is_staged else []
+
+    def read(self, geometries: Sequence[Geometry]) -> list[Record]:
         """The records, in source pixels, new memory throughout; once the stream has passed.
 
         Raises:

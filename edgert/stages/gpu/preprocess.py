@@ -7,7 +7,7 @@ from itertools import groupby
 
 from edgert.config import InputConfig
 from edgert.errors import ModelError, StageError
-from edgert.memory.cuda import Kernel, Stream, StreamLease
+from edgert.memory.cuda import Kernel, Launch, Stream, StreamLease
 from edgert.runtime import Frame
 from edgert.stages.geometry import Geometry
 from edgert.stages.gpu.job import BATCH_BYTES, JOBS, SOURCES, Shape, fill_job, new_batch
@@ -73,29 +73,35 @@ class GpuPreprocessor:
             StageError: there are more frames than rows, a frame does not fit (``resize: none``), is host memory, was
                 released, or has a format that the kernel does not read.
         """
+        launches, geometries = self.launches(frames, first_row)
+        self.wait_for(frames, stream)
+        for launch in launches:
+            launch.enqueue(stream)
+        hold(frames, stream)
+        return geometries
+
+    def launches(self, frames: Sequence[Frame], first_row: int = 0) -> tuple[list[Launch], list[Geometry]]:
+        """What :meth:`into` puts on the stream, and the ways back; raises like it. One launch where all frames have
+        one format and are no more than 32."""
         if first_row + len(frames) > self.target.rows:
             raise StageError(
                 f"{len(frames)} frames from row {first_row} on", why=f"the input has {self.target.rows} rows"
             )
         placements = [place(frame, self.network, self.config) for frame in frames]
-        self._wait_for(frames, stream)
+        launches = []
         rows = enumerate(placements, first_row)
         for form, same in groupby(rows, key=lambda pair: pair[1].frame.format):
             jobs = list(same)
-            for start in range(0, len(jobs), JOBS):
-                self._launch(form, jobs[start : start + JOBS], stream)
-        for frame in frames:
-            if isinstance(frame.lease, StreamLease):
-                frame.lease.after(stream)
-        return [placement.geometry for placement in placements]
+            launches += [self._launch(form, jobs[start : start + JOBS]) for start in range(0, len(jobs), JOBS)]
+        return launches, [placement.geometry for placement in placements]
 
-    def _launch(self, form: str, jobs: Sequence[tuple[int, Placement]], stream: Stream) -> None:
+    def _launch(self, form: str, jobs: Sequence[tuple[int, Placement]]) -> Launch:
         shape = Shape()
         for slot, (row, placement) in enumerate(jobs):
             shape |= fill_job(self._batch, slot, placement, self.config.color, row)
         across, down = _BLOCK[0] * self._step, _BLOCK[1] * self._rows
         grid = (-(-self.target.width // across), -(-self.target.height // down), len(jobs))
-        self._kernel(form, shape).launch(bytes(self._batch), grid, _BLOCK, stream)
+        return Launch(self._kernel(form, shape), bytes(self._batch), grid, _BLOCK)
 
     def _kernel(self, form: str, shape: Shape) -> Kernel:
         if (form, shape) not in self._made:
@@ -123,12 +129,19 @@ class GpuPreprocessor:
             "JOBS": JOBS,
         }
 
-    def _wait_for(self, frames: Sequence[Frame], stream: Stream) -> None:
+    def wait_for(self, frames: Sequence[Frame], stream: Stream) -> None:
         """Puts the stream behind those that write the frames."""
         writers = {getattr(frame.planes[0], "stream", None) for frame in frames}
         for writer in writers - {stream}:
             if isinstance(writer, Stream):
                 stream.wait(self._event.record(writer))
+
+
+def hold(frames: Sequence[Frame], stream: Stream) -> None:
+    """Leases of pooled frames last until what the stream has now is done."""
+    for frame in frames:
+        if isinstance(frame.lease, StreamLease):
+            frame.lease.after(stream)
 
 
 def unsupported(config: InputConfig) -> str:

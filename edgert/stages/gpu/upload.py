@@ -51,7 +51,7 @@ class Uploader:
             on_gpu = view[start : start + size].reshape(plane.shape[0], pitch)[:, :inner]
             planes.append(_shaped(on_gpu, plane.shape).written_on(self._stream))
             start += size
-        block.upload(self._stream)
+        block.upload(self._stream, start)
         lease.after(self._stream)
         return replace(frame, planes=cast("tuple[U8, ...]", tuple(planes)), lease=lease, root=None)
 
@@ -62,7 +62,7 @@ class Uploader:
             self._pool = None
 
     def _pool_of(self, nbytes: int) -> DevicePool:
-        if self._pool is None or self._pool.nbytes != nbytes:
+        if self._pool is None or self._pool.nbytes < nbytes:
             self.close()
             self._pool = DevicePool(self._device, nbytes, self._in_flight, self._counter, self._device.kind)
         return self._pool

@@ -1,0 +1,92 @@
+"""A model's lane where its engine is on a GPU: frames go up, records come down, pixels and tensors stay there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeGuard, cast
+
+from edgert.artifact import FileStore, cache_folder
+from edgert.backend import Engine
+from edgert.backend.gpu import GpuEngine, GpuSession, GpuTensor
+from edgert.config import InputConfig
+from edgert.errors import ModelError
+from edgert.memory.cuda import CudaDevice
+from edgert.place.engine import SegmentedEngine
+from edgert.ready import picture_input
+from edgert.stages.decode.base import Decoder
+from edgert.stages.decode.detection import Detector
+from edgert.stages.decode.shape import Size
+from edgert.stages.gpu.decode import GpuDetector
+from edgert.stages.gpu.decode import unsupported as not_decoded
+from edgert.stages.gpu.kernels import Kernels
+from edgert.stages.gpu.lane import SLOTS, GpuLane
+from edgert.stages.gpu.outputs import HostReader
+from edgert.stages.gpu.preprocess import GpuPreprocessor
+from edgert.stages.gpu.preprocess import unsupported as not_prepared
+from edgert.stages.gpu.slot import Reader, Slot
+from edgert.stages.gpu.target import ITEM_BYTES, Target, TensorLayout, ValueType, target
+from edgert.stages.gpu.upload import Uploader
+from edgert.stages.preprocess import layout_of
+
+
+def is_on_gpu(engine: Engine | SegmentedEngine) -> TypeGuard[GpuEngine]:
+    """Whether an engine's tensors are on a GPU."""
+    return isinstance(getattr(engine, "device", None), CudaDevice)
+
+
+def gpu_lane(
+    engine: GpuEngine, profile: str | None, config: InputConfig, decoder_for: Callable[[Size], Decoder], where: str
+) -> GpuLane | None:
+    """A lane over sessions of its own; None where pictures must be prepared on the host (``interpolation: area``).
+
+    Args:
+        decoder_for: gives the decoder for a network of (width, height).
+
+    Raises:
+        ModelError: the model's input is no picture, or of a type that pictures cannot be written in.
+        DeviceError: too little memory, or no compiler for kernels that are not kept yet.
+    """
+    if not_prepared(config):
+        return None
+    kernels = Kernels(engine.device, FileStore(cache_folder() / "cuda"))
+    sessions = [engine.session(profile) for _ in range(SLOTS)]
+    layout = _target(sessions[0].inputs_on_gpu[picture_input(sessions[0].inputs, where)], config, where)
+    decoder = decoder_for((layout.width, layout.height))
+    slots = [_slot(session, layout, config, decoder, engine.batched, kernels, where) for session in sessions]
+    device, rows = engine.device, slots[0].rows
+    uploader = Uploader(device, device.stream(), device.counter, in_flight=rows * (SLOTS + 1))
+    return GpuLane(slots, config, uploader)
+
+
+def _slot(
+    session: GpuSession,
+    layout: Target,
+    config: InputConfig,
+    decoder: Decoder,
+    batched: Sequence[bool],
+    kernels: Kernels,
+    where: str,
+) -> Slot:
+    (picture,) = session.inputs_on_gpu.values()
+    preprocessor = GpuPreprocessor(config, layout, picture.block.address, kernels, where=where)
+    return Slot(session, preprocessor, _reader(session, decoder, batched, preprocessor.network, kernels))
+
+
+def _reader(session: GpuSession, decoder: Decoder, batched: Sequence[bool], network: Size, kernels: Kernels) -> Reader:
+    outputs = session.outputs_on_gpu
+    if isinstance(decoder, Detector) and len(outputs) == 1:
+        (only,) = outputs
+        if not not_decoded(decoder, only.shape, only.dtype, network):
+            return GpuDetector(decoder, only.shape, only.dtype, only.block.address, network, kernels)
+    return HostReader(outputs, batched, decoder)
+
+
+def _target(picture: GpuTensor, config: InputConfig, where: str) -> Target:
+    shape, dtype = picture.shape, picture.dtype
+    channels = 1 if config.color == "gray" else 3
+    layout = layout_of(shape, config.layout, channels, where)
+    height, width = shape[2:] if layout == "nchw" else shape[1:3]
+    if dtype not in ITEM_BYTES:
+        raise ModelError(f"the model wants {dtype} pixels", why=f"edgert writes {', '.join(ITEM_BYTES)}", where=where)
+    kind = cast("TensorLayout", layout)
+    return target(kind, cast("ValueType", dtype), shape[0], width, height, channels)

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from edgert.clock import VirtualClock
+from edgert.errors import EdgertError
+from edgert.runtime import Batching, Frame, Node, Result
+from edgert.runtime.edge import connect
+from edgert.runtime.worker import Worker
+from edgert.stages.geometry import Geometry
+from edgert.stages.infer_batch import InferBatch
+from tests.helpers.frames import frame_of, result_of
+
+GEOMETRY = Geometry(1, 1, 0, 0, (4, 4), (0.0, 0.0, 4.0, 4.0))
+
+
+class Rows:
+    """A lane whose record for a row is the frame that it was filled with."""
+
+    rows = 4
+
+    def __init__(self) -> None:
+        self.filled: dict[int, str] = {}
+        self.runs: list[int] = []
+
+    def warm_up(self) -> None:
+        self.runs.append(0)
+
+    def fill(self, frame: Frame, row: int = 0) -> Geometry:
+        self.filled[row] = f"{frame.stream}{frame.index}"
+        return GEOMETRY
+
+    def run(self, *geometries: Geometry) -> list[Any]:
+        self.runs.append(len(geometries))
+        return [self.filled[row] for row in range(len(geometries))]
+
+
+def of(stream: str, index: int) -> Result:
+    pixels = (np.zeros((4, 4, 3), np.uint8),)
+    return result_of(frame_of(4, 4, pixels=pixels, index=index, stream=stream))
+
+
+def stage(most: int = 3, every: int = 1) -> tuple[InferBatch, Rows, VirtualClock]:
+    lane, clock = Rows(), VirtualClock()
+    made = InferBatch("find", lane, most, 0.005, clock, every)
+    made.open()
+    return made, lane, clock
+
+
+def given(out: Any) -> list[Any]:
+    results = [out] if isinstance(out, Result) else list(out)
+    return [result.outputs.get("find") for result in results]
+
+
+def test_a_full_batch_is_run_and_each_frame_gets_its_own_record() -> None:
+    find, lane, _ = stage()
+    assert isinstance(find, Batching)
+    assert given(find.process(of("a", 0))) == given(find.process(of("b", 0))) == []
+    assert given(find.process(of("c", 0))) == ["a0", "b0", "c0"]
+    assert lane.runs == [0, 3] and find.due_ns() is None and given(find.flush()) == []
+
+
+def test_the_first_frame_waits_no_longer_than_it_must() -> None:
+    find, lane, clock = stage()
+    assert given(find.process(of("a", 0))) == []
+    assert find.due_ns() == clock.now_ns() + 5_000_000
+    clock.wait(threading.Event(), 0.004)
+    assert given(find.process(of("b", 0))) == [] and find.due_ns() == 5_000_000  # the second does not put it off
+    clock.wait(threading.Event(), 0.001)
+    assert given(find.flush()) == ["a0", "b0"] and lane.runs == [0, 2]
+
+
+def test_a_frame_that_comes_when_the_batch_is_due_goes_with_it() -> None:
+    find, _, clock = stage()
+    find.process(of("a", 0))
+    clock.wait(threading.Event(), 1)
+    assert given(find.process(of("b", 0))) == ["a0", "b0"]
+
+
+def test_frames_left_out_keep_their_place() -> None:
+    find, lane, _ = stage(most=2, every=2)
+    assert given(find.process(of("a", 1))) == [None]
+    assert given(find.process(of("a", 2))) == given(find.process(of("a", 3))) == []
+    assert given(find.process(of("b", 2))) == ["a2", None, "b2"] and lane.runs == [0, 2]
+
+
+def test_leases_last_until_a_result_has_gone_on() -> None:
+    find, _, _ = stage(most=2)
+    first, second = of("a", 0), of("b", 0)
+    find.process(first)
+    first.frame.lease.release()  # as the worker does after process
+    assert first.frame.lease.alive
+    out = iter(find.process(second))
+    assert next(out).frame is first.frame and first.frame.lease.alive
+    next(out)
+    assert not first.frame.lease.alive
+    held = of("c", 0)
+    find.process(held)
+    held.frame.lease.release()
+    find.close()
+    assert not held.frame.lease.alive
+
+
+def run_worker(find: InferBatch, clock: VirtualClock, feed: Any) -> tuple[list[Any], list[EdgertError]]:
+    """What a worker passes on of what ``feed`` puts into two edges, and its errors."""
+    cameras = [Node(name, find) for name in "ab"]
+    node, sink = Node("find", find), Node("sink", find)
+    for camera in cameras:
+        connect(camera, node, frozenset(camera.name), 8, "never")
+    connect(node, sink, frozenset("ab"), 8, "never")
+    errors: list[EdgertError] = []
+    worker = Worker(node, clock, threading.Event(), errors.append)
+    worker.start()
+    out: list[Any] = []
+    feed(cameras[0].outlets[0], cameras[1].outlets[0], sink.inlet, out)
+    worker.join(5)
+    assert not worker.is_alive()
+    while (left := sink.inlet.get(1)) is not None:
+        out.append(left[1].outputs["find"])
+    return out, errors
+
+
+def test_a_silent_camera_stalls_nobody() -> None:
+    find, _, clock = stage(most=2)
+
+    def feed(a: Any, b: Any, out: Any, found: list[Any]) -> None:
+        for index in range(2):
+            a.put(of("a", index))
+            found.append(out.get(5)[1].outputs["find"])  # before "b" has sent anything
+        a.close()
+        b.close()
+
+    assert run_worker(find, clock, feed) == (["a0", "a1"], [])
+
+
+def test_what_is_held_at_the_end_is_run() -> None:
+    find, lane, clock = stage(most=4)
+
+    def feed(a: Any, b: Any, out: Any, found: list[Any]) -> None:
+        a.put(of("a", 0))
+        b.put(of("b", 0))
+        a.close()
+        b.close()
+
+    found, errors = run_worker(find, clock, feed)
+    assert sorted(found) == ["a0", "b0"] and not errors and sum(lane.runs) == 2
