@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from edgert.assemble import Assembly, Bar, Callback, assemble
+from edgert.assemble import Assembly, Bar, Callback, Engines, assemble
 from edgert.budget.meter import peak_rss_bytes
 from edgert.clock import REAL, Clock
 from edgert.config import PipelineFile, load_pipeline
@@ -47,7 +47,10 @@ class Pipeline:
         overrides: ``key.path=value`` strings, as given to ``--set``.
         callbacks: stage name → function called with each of that stage's results, in a thread of its own; also the
             functions of ``sink: callback`` stages.
-        bar: called with (what, done, total) while a model is calibrated, which happens once, before anything starts.
+        bar: called with (what, done, total) while a model is calibrated, or compiled by TensorRT, which happens once,
+            before anything starts.
+        engines: who compiles the models, such as those of an unpacked bundle; by default the file's ``engines:``.
+        strict: an engine of the chain that would be skipped is an error.
         meters: what budgets are watched by; those of this machine by default.
 
     Raises:
@@ -61,11 +64,15 @@ class Pipeline:
         callbacks: Mapping[str, Callback] | None = None,
         clock: Clock = REAL,
         bar: Bar | None = None,
+        engines: Engines | None = None,
+        strict: bool = False,
         meters: Meters | None = None,
     ) -> None:
         self.file = path if isinstance(path, PipelineFile) else load_pipeline(path, overrides)
         callbacks = dict(callbacks or {})
-        self._assembly: Assembly = assemble(self.file, callbacks=callbacks, clock=clock, bar=bar)
+        self._assembly: Assembly = assemble(
+            self.file, callbacks=callbacks, clock=clock, bar=bar, engines=engines, strict=strict
+        )
         self._assembly.stats = lambda: self.summary().to_json()
         self._clock = clock
         for stage, function in callbacks.items():

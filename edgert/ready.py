@@ -15,6 +15,9 @@ from edgert.graph.model import Model
 from edgert.graph.spec import TensorSpec, inputs
 from edgert.stages.preprocess import layout_of
 
+ENGINE_STORE_BYTES = 16 * 2**30
+"""What all kept TensorRT engines may take together; the least recently used goes first."""
+
 
 def build_engine(
     model: Model, config: ModelConfig, threads: int | None, batch: int = 1, by: Backend | None = None
@@ -30,10 +33,16 @@ def build_engine(
         ModelError: dynamic dimensions and neither ``input: size`` nor profiles.
     """
     profiles: Mapping[str, Shapes] = config.profiles or default_profile(model, config, batch)
-    store = FileStore(cache_folder() / "ort")
+    chosen = by or backend(config.backend)
+    store = engine_store() if chosen.name == "tensorrt" else FileStore(cache_folder() / "ort")
     tuning = Tuning(**config.tuning.model_dump())
     options = EngineOptions(threads, profiles, open_spans(model, config, batch), store=store, tuning=tuning)
-    return (by or backend(config.backend)).compile(model, options)
+    return chosen.compile(model, options)
+
+
+def engine_store() -> FileStore:
+    """Where TensorRT's engines, which take minutes to make, are kept."""
+    return FileStore(cache_folder() / "engine", ENGINE_STORE_BYTES)
 
 
 def default_profile(model: Model, config: ModelConfig, batch: int = 1) -> Mapping[str, Shapes]:

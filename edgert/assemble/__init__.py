@@ -1,6 +1,7 @@
 """Config in, live objects out: the only place that knows everything."""
 
 from edgert.assemble.build import FILE_QUEUE, LIVE_QUEUE, Assembly, Callback, assemble
+from edgert.assemble.engines import Engines
 from edgert.assemble.model import MOST_REPLICAS, STAGE_QUEUE, Bar, replicas_of, threads_of
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Assembly",
     "Bar",
     "Callback",
+    "Engines",
     "assemble",
     "replicas_of",
     "threads_of",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from edgert.assemble.engines import ChainEngines, Engines, Form
 from edgert.assemble.gpu import gpu_lane, is_on_gpu
 from edgert.assemble.place import At, Cut, Placer, compiled
 from edgert.backend import Engine
+from edgert.backend.replicated import Replicated
 from edgert.board.host import core_count, share_cores
 from edgert.clock import REAL, Clock
 from edgert.config import (
@@ -54,14 +56,26 @@ class Models:
     Args:
         backend_name: runs every model on this backend, whatever the file says.
         clock: by which batches are held.
+        engines: who compiles the models; by default the file's ``engines:``, or each section's backend.
+        strict: an engine of ``engines:`` that would be skipped is an error.
     """
 
-    def __init__(self, file: PipelineFile, backend_name: str | None, bar: Bar | None, clock: Clock = REAL) -> None:
+    def __init__(
+        self,
+        file: PipelineFile,
+        backend_name: str | None,
+        bar: Bar | None,
+        clock: Clock = REAL,
+        engines: Engines | None = None,
+        strict: bool = False,
+    ) -> None:
         self.file, self.config, self.directory = file, file.config, file.document.path.parent
         self._backend_name, self._bar, self._clock = backend_name, bar, clock
         self.engines: dict[str, Engine | SegmentedEngine] = {}
         self.lanes: list[GpuLane] = []
         self._placer = Placer(file)
+        chained = backend_name is None and bool(file.config.engines)
+        self._by = engines or (ChainEngines(file, self._model, strict, bar) if chained else None)
 
     def branches(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
         """What runs a stage: one branch, or several that frames are dealt to.
@@ -89,6 +103,8 @@ class Models:
 
     def _section(self, name: str) -> ModelConfig:
         config = self.config.models[name]
+        if self._by is not None and config.placement == "gpu":  # the chain's engines are there, or say why not
+            config = config.model_copy(update={"placement": "auto"})
         return config.model_copy(update={"backend": self._backend_name}) if self._backend_name else config
 
     def _whole(
@@ -98,6 +114,9 @@ class Models:
         count = len(placed) or replicas_of(self.config, stage.infer, live)
         threads = 1 if placed else threads_of(self.config, stage.infer) // count
         engine = self._engine(stage.infer, model, threads)
+        if isinstance(engine, Replicated):
+            lanes = [(self._lane(stage, one, model), weight) for one, weight in engine.parts]
+            return [Branch((self._infer(name, stage, one),), weight) for one, weight in lanes]
         lane = None if placed else self._gpu_lane(stage, engine, model)
         if lane is not None:
             return [self._on_gpu(name, stage, lane)]
@@ -188,10 +207,16 @@ class Models:
     def _engine(self, name: str, config: ModelConfig, threads: int) -> Engine:
         engine = self.engines.get(name)
         if engine is None or isinstance(engine, SegmentedEngine):
-            engine = self.engines[name] = build_engine(self._model(name, config), config, threads, self._batch(name))
+            engine = self.engines[name] = self._compiled(name, config, threads)
         return engine
 
-    def _model(self, name: str, config: ModelConfig) -> Model:
+    def _compiled(self, name: str, config: ModelConfig, threads: int) -> Engine:
+        if self._by is not None:
+            return self._by.compile(name, config, threads, self._batch(name))
+        form: Form = "gpu" if config.backend == "tensorrt" else "ort"
+        return build_engine(self._model(name, config, form), config, threads, self._batch(name))
+
+    def _model(self, name: str, config: ModelConfig, form: Form = "ort") -> Model:
         """The model in the precision asked for; as the file has it where nothing will be computed."""
         if config.input.shape.extents:
             check_open(load(config.onnx), config)
@@ -202,7 +227,8 @@ class Models:
         if config.backend == "null":
             check_precision(config)
             return load(config.onnx)
-        return in_precision(config, where=self.file.where("models", name), directory=self.directory, bar=self._bar)
+        where = self.file.where("models", name)
+        return in_precision(config, where=where, directory=self.directory, bar=self._bar, target=form)
 
     def _batch(self, model: str) -> int:
         """Rows that a model of dynamic batch size is given: as many crops or frames as any of its stages asks for."""

@@ -15,7 +15,7 @@ from edgert.backend.base import (
 )
 from edgert.errors import ConfigError, nearest
 
-BACKENDS = ("ort", "openvino", "null")
+BACKENDS = ("ort", "openvino", "tensorrt", "null")
 
 
 def backend(name: str) -> Backend:
@@ -24,12 +24,14 @@ def backend(name: str) -> Backend:
     from edgert.backend.openvino import OpenVinoBackend
     from edgert.backend.ort import OrtBackend
     from edgert.backend.ort.cuda import OrtCudaBackend
+    from edgert.backend.trt.backend import TrtBackend
 
     known: dict[str, type[Backend]] = {
         "auto": OrtBackend,
         "ort": OrtBackend,
         "onnxruntime-cuda": OrtCudaBackend,
         "openvino": OpenVinoBackend,
+        "tensorrt": TrtBackend,
         "null": NullBackend,
     }
     if name not in known:

@@ -74,7 +74,7 @@ class BundleEngines:
             EdgertError: the model cannot be compiled, or an engine does not keep its promises.
         """
         if engine not in (TENSORRT, TENSORRT_DLA):
-            self._onnxruntime(name, config, None, 1, engine).close()
+            self._optimised(name, config, engine)
             return ()
         found = []
         for order in self._orders(name, config, engine):
@@ -86,7 +86,7 @@ class BundleEngines:
 
     def _opened(self, name: str, config: ModelConfig, threads: int, batch: int, engine: str) -> Engine:
         if engine not in (TENSORRT, TENSORRT_DLA):
-            return self._onnxruntime(name, config, threads, batch, engine)
+            return build_engine(load(config.onnx), config, threads, batch, by=onnxruntime(engine))
         parts: list[tuple[Engine, int]] = []
         for order in self._orders(name, config, engine):
             _, opened = self._checked(name, config, order)
@@ -96,12 +96,13 @@ class BundleEngines:
     def _orders(self, name: str, config: ModelConfig, engine: str) -> tuple[Order, ...]:
         return orders(self._bundled.model(name, config), engine, self._trt.library)
 
-    def _onnxruntime(self, name: str, config: ModelConfig, threads: int | None, batch: int, engine: str) -> Engine:
+    def _optimised(self, name: str, config: ModelConfig, engine: str) -> None:
+        """ONNX Runtime's own form of a model, in its own cache."""
         with self._telling.step(COMPILE, name) as ended:
-            made = build_engine(load(config.onnx), config, threads, batch, by=onnxruntime(engine))
+            made = build_engine(load(config.onnx), config, None, by=onnxruntime(engine))
             ended.cached = bool(made.info.get("cached"))
             ended.detail = f"{engine} {made.info.get('version', '')}".strip()
-        return made
+            made.close()
 
     def _checked(self, name: str, config: ModelConfig, order: Order) -> tuple[Compiled, Engine | None]:
         """An engine, compiled or found, held to its promises, and opened where it can be."""

@@ -10,24 +10,22 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from edgert.artifact import FileStore, cache_folder
+from edgert.artifact import FileStore
 from edgert.artifact.bundle import Bundle, open_bundle, save_bundle
 from edgert.artifact.manifest import Manifest
 from edgert.backend.chain import Chain, Skipped, why_not
 from edgert.backend.trt.backend import TrtBackend
-from edgert.board import HOST, Machine, detect
+from edgert.board import Machine, detect
 from edgert.build.engines import BundleEngines, Compiled
 from edgert.build.member_engines import packed, take, target_of
 from edgert.build.order import Bundled
 from edgert.build.telling import Telling
+from edgert.build.unpack import check_board, models_of
 from edgert.compiler import Tell
 from edgert.compiler.verify import Policy
 from edgert.config import load_pipeline
 from edgert.config.engine import TENSORRT, TENSORRT_DLA
-from edgert.errors import ArtifactError
-
-STORE_BYTES = 16 * 2**30
-"""What all kept engines may take together; the least recently used goes first."""
+from edgert.ready import engine_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,28 +103,6 @@ def finish(
         manifest, written, size_bytes = job.save(output, folder) if output is not None else (opened.manifest, False, 0)
     seconds = time.perf_counter() - started
     return Finished(output, manifest, chosen, tuple(skipped), job.target, written, size_bytes, seconds)
-
-
-def engine_store() -> FileStore:
-    """Where this machine's engines are kept."""
-    return FileStore(cache_folder() / "engine", STORE_BYTES)
-
-
-def models_of(manifest: Manifest) -> list[str]:
-    """All members but the engines."""
-    engines = {path for entry in manifest.compiled.values() for path in entry.members}
-    return [path for path in manifest.members if path not in engines]
-
-
-def check_board(manifest: Manifest, machine: Machine, where: str) -> None:
-    """Raises ArtifactError on a Jetson that the bundle is not for."""
-    if machine.is_jetson and manifest.board not in (HOST, machine.name):
-        raise ArtifactError(
-            f"this bundle is for {manifest.board}",
-            why=f"this machine is a {machine.name}: placement, scales and predictions are another's",
-            where=where,
-            fix=f"edgert build PIPELINE --board {machine.name if machine.board else 'BOARD'}",
-        )
 
 
 def _why_not_compiled(engine: str, machine: Machine, trt: TrtBackend) -> str:

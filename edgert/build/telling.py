@@ -56,6 +56,11 @@ class Telling:
         """An engine that does not run a model, or any."""
         self._tell(Event(COMPILE, one.model, "skipped", detail=f"{one.engine}: {one.why}"))
 
+    def refused(self, one: Skipped) -> None:
+        """An engine that does not run one model; those that run none are told by whoever starts the pipeline."""
+        if one.model:
+            self.skipped(one)
+
     def listener(self, stop: threading.Event) -> Listener:
         """For the backend that compiles."""
         return Listener(self.note, self._progress, stop)

@@ -19,6 +19,34 @@ _MARKS = {
 }
 
 
+class FirstTimeProgress:
+    """A :class:`BuildProgress` that costs nothing, imports included, until it is first told of something; a context.
+
+    Args:
+        quiet: shows nothing.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._shown: BuildProgress | None = None
+        self._tell: Tell | None = None
+
+    def __enter__(self) -> Tell:
+        return self._told
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown is not None:
+            self._shown.__exit__()
+
+    def _told(self, event: Event) -> None:
+        if self._quiet:
+            return
+        if self._tell is None:
+            self._shown = BuildProgress()
+            self._tell = self._shown.__enter__()
+        self._tell(event)
+
+
 class BuildProgress:
     """A context that gives what is to be told of events; they may come from several threads."""
 

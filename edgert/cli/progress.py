@@ -33,11 +33,17 @@ class PictureBar:
             if self._name:
                 self._bar.remove_task(self._task)
             self._name, self._task = name, self._bar.add_task(name, total=total, rate="")
-        speed = self._bar.tasks[-1].speed
+        speed = None if name.startswith("compiling") else self._bar.tasks[-1].speed
         self._bar.update(self._task, completed=done, rate=f"{speed:.1f} pictures/s" if speed else "")
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
+
+
+def _first_time(name: str) -> str:
+    if name.startswith("compiling"):
+        return "engines are compiled once; the next start finds them in the cache"
+    return "INT8 is made once, from the calibration pictures; the next start finds it in the cache"
 
 
 class FirstTimeBar:
@@ -59,7 +65,7 @@ class FirstTimeBar:
             from rich.console import Console
 
             console = Console(stderr=True, highlight=False)
-            console.print("INT8 is made once, from the calibration pictures; the next start finds it in the cache")
+            console.print(_first_time(name))
             self._bar = PictureBar(console).__enter__()
         self._bar(name, done, total)
 

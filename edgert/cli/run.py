@@ -13,6 +13,7 @@ from edgert.cli.option import DebugOption, JsonOption, SetOption, pipeline_path,
 
 if TYPE_CHECKING:
     from edgert.build import Unpacked
+    from edgert.compiler import Tell
     from edgert.config import PipelineFile
 
 
@@ -31,7 +32,7 @@ def run(
     plain: Annotated[bool, typer.Option("--plain", help="Plain lines instead of the live view.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only the summary.")] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Of a bundle: an error instead of an engine further down its chain.")
+        bool, typer.Option("--strict", help="An error instead of an engine further down the chain (engines:).")
     ] = False,
     debug: DebugOption = False,
 ) -> None:
@@ -47,6 +48,7 @@ def run(
 
         edgert run dock.edgert
     """
+    from edgert.cli.build_progress import FirstTimeProgress
     from edgert.cli.live import show
     from edgert.cli.progress import FirstTimeBar
     from edgert.cli.signals import stop_on_signal
@@ -54,41 +56,39 @@ def run(
     from edgert.pipeline import Pipeline
 
     with ExitStack() as stack:
-        file, bundle = _opened(stack, pipeline_path(pipeline), overrides or (), strict)
-        with FirstTimeBar(quiet) as bar:
-            pipe = Pipeline(file, bar=bar)
+        with FirstTimeBar(quiet) as bar, FirstTimeProgress(quiet) as tell:
+            file, bundle = _opened(stack, pipeline_path(pipeline), overrides or (), strict, tell)
+            pipe = Pipeline(file, bar=bar, engines=bundle.engines if bundle else None, strict=strict)
         with pipe as running, stop_on_signal(running.stop):
             show(running, duration_s=duration, plain=plain, quiet=quiet)
             summary = running.summary()
         print_summary(running.file, summary, to_stderr=str(json) == "-")
         if bundle is not None:
-            _tell_engine(bundle)
+            _tell_bundle(bundle)
         if json is not None:
             write_json({**summary.to_json(), **_engine(bundle)}, json)
 
 
 def _opened(
-    stack: ExitStack, path: Path, overrides: Sequence[str], strict: bool
+    stack: ExitStack, path: Path, overrides: Sequence[str], strict: bool, tell: Tell
 ) -> tuple[PipelineFile, Unpacked | None]:
     """The pipeline, and the bundle that it comes out of, whose files are there until the stack is left."""
     from edgert.artifact.bundle import is_bundle
     from edgert.config import load_pipeline
 
     if not is_bundle(path):
-        if strict:
-            raise typer.BadParameter(f"it is for bundles, and {path} is a pipeline file", param_hint="--strict")
         return load_pipeline(path, overrides), None
     from edgert.build import unpacked
 
-    bundle = stack.enter_context(unpacked(path, overrides, strict=strict))
-    _tell_engine(bundle)
+    bundle = stack.enter_context(unpacked(path, overrides, strict=strict, tell=tell))
+    for one in bundle.skipped:
+        typer.secho(str(one), fg="yellow", err=True)
+    _tell_bundle(bundle)
     return bundle.file, bundle
 
 
-def _tell_engine(bundle: Unpacked) -> None:
-    """Says which engine runs a bundle, and why those before it do not."""
-    for one in bundle.skipped:
-        typer.secho(str(one), fg="yellow", err=True)
+def _tell_bundle(bundle: Unpacked) -> None:
+    """Says which engine runs a bundle."""
     typer.echo(f"bundle for {bundle.manifest.board}: runs with {bundle.engine}", err=True)
     for line in bundle.tuned:
         typer.echo(line, err=True)

@@ -55,12 +55,23 @@ def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False)
     )
     for name, engine in summary.engine.items():
         console.print(f"model {escape(name)}: {_engine_line(engine)}")
+    for line in dict.fromkeys(_skipped(summary)):
+        console.print(line, style="yellow", markup=False)
     for line in _governed(summary):
         console.print(line, markup=False)
     for line in _troubles(summary) + _broken_promises(file, summary):
         console.print(line, style="yellow", markup=False)
     for path in _files(file):
         console.print(f"[green]→[/] {escape(path)}")
+
+
+def _skipped(summary: Summary) -> list[str]:
+    """Engines of the chain that do not run, and why."""
+    lines = []
+    for name, engine in summary.engine.items():
+        for one in engine.get("skipped", ()):
+            lines.append(f"{one['engine']} skipped{f' for model {name}' if one['model'] else ''}: {one['why']}")
+    return lines
 
 
 def _engine_line(engine: Mapping[str, Any]) -> str:

@@ -196,8 +196,10 @@ class ModelConfig(Section):
         default_factory=dict,
         description="named shapes for a model with dynamic dimensions: {small: {x: [1,3,320,320]}}",
     )
-    backend: Literal["auto", "ort", "openvino", "null"] = Field(
-        default="auto", description="what runs it: ONNX Runtime, OpenVINO (an extra), or null, which runs nothing"
+    backend: Literal["auto", "ort", "onnxruntime-cuda", "openvino", "tensorrt", "null"] = Field(
+        default="auto",
+        description="what runs it, whatever engines: says: ONNX Runtime, there or on a GPU, OpenVINO (an extra), "
+        "TensorRT, or null, which runs nothing",
     )
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads of the engine; by default its share of the cores"

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from edgert.album import open_album
 from edgert.artifact import FileStore, cache_folder
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from edgert.precision.outcome import Outcome
 
 log = logging.getLogger("edgert.precision")
+Target = Literal["ort", "gpu"]
+"""Who runs the model that is made: ONNX Runtime, or TensorRT on a GPU."""
 
 _RECIPE = 2
 """Part of the cache key: raise it when models are made in another way."""
@@ -35,12 +37,13 @@ _RECIPE = 2
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a model's section stands, and who is told what happens."""
+    """Where a model's section stands, who is told what happens, and who is to run what is made."""
 
     where: str
     directory: Path | None
     tell: Tell
     bar: Bar | None
+    target: Target
 
 
 def in_precision(
@@ -51,6 +54,7 @@ def in_precision(
     tell: Tell | None = None,
     bar: Bar | None = None,
     store: Store | None = None,
+    target: Target = "ort",
 ) -> Model:
     """Loads a section's model and makes it the precision that the section asks for.
 
@@ -63,18 +67,19 @@ def in_precision(
         where, directory: the section's place, and the folder of its file.
         tell, bar: told what goes on, and how far it is.
         store: the cache; the user's by default.
+        target: who runs it: ``gpu`` makes INT8 as TensorRT takes it, and ``auto`` is not timed, as nothing runs yet.
 
     Raises:
         CalibrationError: no pictures to calibrate on, or too few.
         BuildError: the accuracy budget cannot be met.
         EdgertError: the model, the pictures or the labels cannot be used.
     """
-    place = _Place(where, directory, tell or log.info, bar)
+    place = _Place(where, directory, tell or log.info, bar, target)
     model = load(config.onnx)
     if not config.is_converted or is_quantised(model):
         return model
     try:
-        key = _key(model, config)
+        key = _key(model, config, target)
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
     store = store or FileStore(cache_folder() / "precision")
@@ -105,6 +110,9 @@ def _auto(model: Model, config: ModelConfig, place: _Place) -> Model:
     from edgert.precision.speed import fastest
 
     calibrated = _calibrated(config, place)
+    if place.target != "ort":
+        outcome = _quantised(config, calibrated, place, strict=False)
+        return outcome.model if outcome.is_sound else model
     rough = fastest({"fp32": model, "int8": rounded(config, calibrated)}, config)
     if rough.name == "fp32":
         place.tell(f"precision: auto takes fp32: {rough.told}")
@@ -124,7 +132,7 @@ def _calibrated(config: ModelConfig, place: _Place) -> Calibrated:
     if config.calibrate is not None:
         place.tell(f"calibrating {config.onnx.name} (once: it is kept)")
     progress = None if place.bar is None else _as_bar(place.bar)
-    return calibrate_section(config, target="ort", where=place.where, progress=progress)
+    return calibrate_section(config, target=place.target, where=place.where, progress=progress)
 
 
 def _quantised(config: ModelConfig, calibrated: Calibrated, place: _Place, *, strict: bool) -> Outcome:
@@ -133,6 +141,7 @@ def _quantised(config: ModelConfig, calibrated: Calibrated, place: _Place, *, st
     outcome = quantize_section(
         config,
         calibrated,
+        target=place.target,
         where=place.where,
         directory=place.directory,
         tell=place.tell,
@@ -168,11 +177,13 @@ def _as_bar(bar: Bar) -> Callable[[int, int | None, str], None]:
     return progress
 
 
-def _key(model: Model, config: ModelConfig) -> str:
+def _key(model: Model, config: ModelConfig, target: Target) -> str:
     """What a made model depends on."""
     speed = {"threads", "replicas", "placement", "tuning"}
     settings: dict[str, Any] = config.model_dump(mode="json", exclude={"onnx", *speed})
     facts = [_RECIPE, model.digest, settings, platform.machine(), *_data(config)]
+    if target != "ort":
+        facts.append(target)
     if config.precision == "auto":
         facts.append(cpu_name())
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]

@@ -188,4 +188,8 @@ class TrtBackend:
 def _open_gpu() -> Device:
     from edgert.memory.cuda import open_device
 
+    driver = cuda_driver()
+    if driver is None or not driver.gpus:
+        why = "there is no CUDA driver (libcuda.so.1)" if driver is None else driver.trouble or "its driver drives none"
+        raise DeviceError("there is no NVIDIA GPU here", why=why)
     return cast(Device, open_device())  # its blocks take its own streams only, which are the ones they get

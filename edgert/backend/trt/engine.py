@@ -107,6 +107,7 @@ class TrtEngine:
     ) -> None:
         self._library, self._runtime, self._device, self._profiles = library, runtime, device, profiles
         self._engine: ICudaEngine = engine
+        self._sessions: list[TrtSession] = []
         self._kernels: IRuntimeCache = None
         self._saved = kernels
         self.title, self.loadables = title, loadables
@@ -149,7 +150,7 @@ class TrtEngine:
                 fix="run it without a graph",
             )
         with self._device:
-            return TrtSession(
+            made = TrtSession(
                 self._library.trt,
                 self._engine,
                 self._context(),
@@ -160,13 +161,18 @@ class TrtEngine:
                 graph=graph,
                 title=self.title,
             )
+        self._sessions.append(made)
+        return made
 
     def kernels(self) -> bytes:
         """Kernels compiled so far, to be given to :func:`open_engine` next time; empty but for TensorRT-RTX."""
         return serialized(self._kernels) if self._kernels is not None else self._saved
 
     def close(self) -> None:
-        """Gives the engine back; the runtime after it, which must outlive it."""
+        """Gives the memory of all sessions back, then the engine, then the runtime, which must outlive it."""
+        for session in self._sessions:
+            session.close()
+        self._sessions.clear()
         with self._device:
             self._kernels = None
             self._engine = None

@@ -112,12 +112,13 @@ class TrtSession:
         return [one.values for one in self._outputs]
 
     def close(self) -> None:
-        """Gives the memory back; the context first, which reads it."""
+        """Gives the memory back; the context first, which reads it. Twice is once."""
         with self._device:
             self._launch = None
             self._context = None
             for one in self._bound:
                 one.block.release()
+            self._bound.clear()
 
     def _enqueue(self) -> None:
         """The first run after a change of shapes goes out by itself: TensorRT allocates in it, which a graph cannot."""
