@@ -20,6 +20,7 @@ _HOME = {
     "LoadedEngine": "edgert.engine",
     "calibrate": "edgert.int8",
     "quantize": "edgert.int8",
+    "op": "edgert.operator",
     "Result": "edgert.runtime",
     "Frame": "edgert.runtime",
     "Summary": "edgert.runtime",
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from edgert.engine import LoadedEngine, load_engine
     from edgert.errors import EdgertError
     from edgert.int8 import calibrate, quantize
+    from edgert.operator import op
     from edgert.pipeline import Pipeline, ResultTimeout
     from edgert.runtime import (
         Classification,
@@ -68,6 +70,7 @@ __all__ = [
     "calibrate",
     "load_engine",
     "load_pipeline",
+    "op",
     "quantize",
 ]
 

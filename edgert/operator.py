@@ -11,9 +11,10 @@ node's attributes.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -100,6 +101,8 @@ class Operator:
 
 
 _KNOWN: dict[tuple[str, str], Operator] = {}
+_IMPORTED: dict[str, Path] = {}
+"""Digest of a file → where it was last."""
 
 
 def op(
@@ -147,12 +150,27 @@ def operator(domain: str, name: str) -> Operator | None:
     return _KNOWN.get((domain, name))
 
 
+def source_digests() -> dict[str, str]:
+    """Operator → SHA-256 of its file, for whatever is kept under the results of its function."""
+    return {str(one): hashlib.sha256(one.file.read_bytes()).hexdigest() for _, one in sorted(_KNOWN.items())}
+
+
 def load_operators(files: Iterable[Path], where: str = "") -> None:
-    """Imports files that register operators. Raises ConfigError: there is no such file, or it fails."""
+    """Imports files that register operators; one whose content was imported already, as from a bundle, stays as it is.
+
+    Raises:
+        ConfigError: there is no such file, it fails, or another module has its name.
+    """
     for file in files:
         if not file.is_file():
             raise ConfigError(f"there is no file {str(file)!r}", where=where, fix="ops: [FILE.py], beside the pipeline")
-        load_module(file.stem, where, file.parent)
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        if digest not in _IMPORTED:
+            load_module(file.stem, where, file.parent)
+        for key, one in _KNOWN.items():
+            if one.file == _IMPORTED.get(digest):
+                _KNOWN[key] = replace(one, file=file)  # where it is now: a bundle's folder does not stay
+        _IMPORTED[digest] = file
 
 
 def _add(made: Operator) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from edgert.backend.base import DEFAULT_PROFILE, Array, EngineOptions, Tensor, share_first_dimension
 from edgert.backend.bound import bound_input
+from edgert.backend.own import refuse_own
 from edgert.board.host import core_count
 from edgert.errors import BuildError, DeviceError, ModelError, nearest
 from edgert.graph.clean import clean
@@ -33,10 +34,11 @@ class OpenVinoBackend:
         Compiled models are not kept in the store: OpenVINO compiles about as fast as it would load them.
 
         Raises:
-            BuildError: OpenVINO cannot take the model.
+            BuildError: OpenVINO cannot take the model, or it has an operator of the user's own.
             ModelError: a profile does not fit the model's inputs, or leaves a dimension open.
             DeviceError: OpenVINO is not installed.
         """
+        refuse_own(model, "OpenVINO")
         started = time.perf_counter()
         profiles = options.profiles or {DEFAULT_PROFILE: {}}
         ready = {name: with_shapes(model, shapes) if shapes else model for name, shapes in profiles.items()}

@@ -22,7 +22,16 @@ def code_files(config: PipelineConfig, directory: Path) -> dict[str, bytes]:
         for path in files:
             if path.is_file():
                 found[path.relative_to(directory).as_posix()] = _content(path)
-    return found
+    return found | {name: _content(path) for path, name in operator_members(config, directory).items()}
+
+
+def operator_members(config: PipelineConfig, directory: Path) -> dict[Path, str]:
+    """File of operators → its member: where it stands beside the pipeline file, else its name."""
+    beside = directory.absolute()
+    return {
+        path: path.absolute().relative_to(beside).as_posix() if path.absolute().is_relative_to(beside) else path.name
+        for path in config.ops
+    }
 
 
 def _specs(config: PipelineConfig) -> Iterator[str]:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from edgert.build.code import operator_members
 from edgert.build.target import BuildTarget
 from edgert.config import PipelineFile
 
@@ -39,6 +40,8 @@ def pipeline_text(
     data = copy.deepcopy(file.document.data)
     for loc, text in file.document.written.items():
         _put(data, loc, text)
+    if file.config.ops:
+        data["ops"] = list(operator_members(file.config, file.document.path.parent).values())
     for name, section in data.get("models", {}).items():
         section["onnx"] = models[name]
         if name in static and "input" in section:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgert.build.target import BuildTarget, precision_of
 from edgert.config import ModelConfig
+from edgert.operator import source_digests
 
 if TYPE_CHECKING:
     from edgert.album import Album
@@ -119,9 +120,14 @@ def as_files(files: Mapping[str, bytes]) -> Iterator[Path]:
         yield Path(name)
 
 
-@lru_cache(maxsize=1)
 def software() -> dict[str, str]:
-    """What computes: numbers may differ in their last digits from one release or processor family to another."""
+    """What computes: numbers may differ in their last digits from one release or processor family to another, and by
+    more when an operator of the user's own is changed."""
+    return _libraries() | source_digests()
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> dict[str, str]:
     return {name: _version(name) for name in ("numpy", "onnx", "onnxruntime")} | {"machine": platform.machine()}
 
 

@@ -11,13 +11,14 @@ from pydantic import Field, ValidationError, model_validator
 
 from edgert.config.document import Document, read
 from edgert.config.engine import EngineChain
-from edgert.config.fields import Bytes, Name, Seconds, Section, Watts
+from edgert.config.fields import Bytes, FilePath, Name, Seconds, Section, Watts
 from edgert.config.flow import check_flow
 from edgert.config.model import TASK_VERBS, ModelConfig
 from edgert.config.stage import STAGE_VERBS, StageConfig
 from edgert.config.variable import hide_in
 from edgert.config.verb import explain_no_verb
 from edgert.errors import ConfigError, EdgertError
+from edgert.operator import load_operators
 
 
 class BudgetConfig(Section):
@@ -55,6 +56,9 @@ class PipelineConfig(Section):
         "what is skipped is told. Without the key: ONNX Runtime, and of a bundle what its board has",
     )
     budgets: BudgetConfig = Field(default=BudgetConfig(), description="what the pipeline may use")
+    ops: tuple[FilePath, ...] = Field(
+        default=(), description="files of your own that register operators with edgert.op; see docs/operators.md"
+    )
     models: dict[Name, ModelConfig] = Field(default_factory=dict, description="by name, for infer")
     stages: dict[Name, StageConfig] = Field(min_length=1, description="by name, for from; in any order")
 
@@ -84,7 +88,7 @@ class PipelineFile:
 def load_pipeline(
     path: str | Path, overrides: Iterable[str] = (), env: Mapping[str, str] | None = None
 ) -> PipelineFile:
-    """Reads and checks a pipeline file; opens no model, touches no hardware.
+    """Reads and checks a pipeline file; opens no model, touches no hardware, runs no code but that under ``ops:``.
 
     Args:
         path: the YAML file; paths in it are relative to it.
@@ -100,6 +104,7 @@ def load_pipeline(
         check_flow(config.stages, tuple(config.models), document.where)
     except ConfigError as error:
         raise hide_in(error, document.variables) from None
+    load_operators(config.ops, document.where(("ops",)))
     return PipelineFile(config, document)
 
 

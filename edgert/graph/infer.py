@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from edgert.errors import ModelError
+from edgert.graph.own import type_own_nodes
 from edgert.graph.proto import default_opset, dtype_name
 from edgert.graph.spec import TensorSpec, value_spec
 from edgert.graph.standin import stand_in
@@ -33,6 +34,7 @@ def infer_values(proto: onnx.ModelProto, *, strict: bool = False) -> dict[str, o
         light = lighten(proto)
         for node in light.graph.node:
             stand_in(node, default_opset(proto))
+        type_own_nodes(light)
         inferred = shape_inference.infer_shapes(light, strict_mode=strict, data_prop=True)
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
         fix = "export the model again, or check it with onnx.checker"

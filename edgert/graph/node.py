@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from edgert.errors import ModelError
 from edgert.graph.index import captured_names
 from edgert.graph.model import Model
-from edgert.graph.proto import Array, attributes, default_opset, dtype_name, from_array, is_standard, label, to_array
+from edgert.graph.proto import Array, attributes, default_opset, element_type, from_array, is_standard, label, to_array
 from edgert.graph.rewrite import allow_plain_initializers, free_name
 from edgert.graph.shape import type_map
 from edgert.graph.spec import TensorSpec, inputs, outputs
@@ -260,12 +260,5 @@ def _value(spec: TensorSpec) -> onnx.ValueInfoProto:
     from onnx import helper
 
     return helper.make_tensor_value_info(
-        spec.name, _element_type(spec.dtype), list(spec.shape) if spec.ranked else None
+        spec.name, element_type(spec.dtype), list(spec.shape) if spec.ranked else None
     )
-
-
-def _element_type(dtype: str) -> int:
-    from onnx import TensorProto
-
-    numbers: dict[str, int] = {dtype_name(number): number for number in TensorProto.DataType.values()}
-    return numbers[dtype]

@@ -92,6 +92,14 @@ def dtype_name(element_type: int) -> str:
     return _TYPES.get(TensorProto.DataType.Name(element_type), ("unknown", 0))[0]
 
 
+def element_type(dtype: str) -> int:
+    """The number that ONNX has for a type of NumPy's name; KeyError for one that it has not."""
+    from onnx import TensorProto
+
+    numbers: dict[str, int] = {dtype_name(number): number for number in TensorProto.DataType.values()}
+    return numbers[dtype]
+
+
 def dtype_bits(dtype: str) -> int:
     """Bits one element takes in a tensor: 32 for ``"float32"``, 4 for the packed ``"int4"``; 0 for what has no size."""
     return _BITS.get(dtype, 0)

@@ -12,13 +12,15 @@ from typing import Any
 
 from edgert.backend import EngineOptions, Store, Tensor
 from edgert.backend.base import Array, share_first_dimension
-from edgert.backend.ort import OrtBackend, OrtEngine
+from edgert.backend.ort import OrtBackend, OrtEngine, OwnEngine
 from edgert.errors import EdgertError, PlacementError
 from edgert.graph.model import Model
 from edgert.graph.node import Graph
 from edgert.graph.spec import TensorSpec
 from edgert.memory import aligned_empty
 from edgert.place.partition import Part, cut
+
+_Engine = OrtEngine | OwnEngine
 
 
 class SegmentedEngine:
@@ -30,7 +32,7 @@ class SegmentedEngine:
         info: plain facts for the summary.
     """
 
-    def __init__(self, parts: Sequence[Part], engines: Sequence[OrtEngine], graph: Graph, path: Path) -> None:
+    def __init__(self, parts: Sequence[Part], engines: Sequence[_Engine], graph: Graph, path: Path) -> None:
         self.segments, self._engines, self._path = tuple(parts), tuple(engines), path
         self._tensors = {t.name: t for engine in engines for t in (*engine.inputs, *engine.outputs)}
         missing = [spec.name for spec in graph.outputs if spec.name not in self._tensors]
@@ -89,7 +91,7 @@ class Chain:
         segments: how many run one after another.
     """
 
-    def __init__(self, engine: SegmentedEngine, engines: Sequence[OrtEngine], slots: int) -> None:
+    def __init__(self, engine: SegmentedEngine, engines: Sequence[_Engine], slots: int) -> None:
         self.slots, self.segments = slots, len(engines)
         self._parts = engine.segments
         self._sets = _tensor_sets(engine, slots)
@@ -146,6 +148,6 @@ def _zeros(tensor: Tensor) -> Array:
     return array
 
 
-def _bound(engine: OrtEngine, tensors: Mapping[str, Array]) -> Callable[[], None]:
+def _bound(engine: _Engine, tensors: Mapping[str, Array]) -> Callable[[], None]:
     outputs = {tensor.name: tensors[tensor.name] for tensor in engine.outputs}
     return engine.bind({tensor.name: tensors[tensor.name] for tensor in engine.inputs}, outputs)

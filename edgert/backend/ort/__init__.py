@@ -2,6 +2,7 @@
 
 from edgert.backend.ort.compile import OrtBackend
 from edgert.backend.ort.function import Function
+from edgert.backend.ort.own import OwnEngine
 from edgert.backend.ort.session import OrtEngine
 
-__all__ = ["Function", "OrtBackend", "OrtEngine"]
+__all__ = ["Function", "OrtBackend", "OrtEngine", "OwnEngine"]

@@ -14,10 +14,12 @@ from typing import Any
 
 from edgert.backend.base import DEFAULT_PROFILE, EngineOptions, Shapes, Store
 from edgert.backend.ort.library import open_session, ort, session_settings
+from edgert.backend.ort.own import OwnEngine, compile_own
 from edgert.backend.ort.session import OrtEngine
 from edgert.errors import ArtifactError
 from edgert.graph.clean import clean
 from edgert.graph.model import Model, to_bytes
+from edgert.graph.own import has_own
 from edgert.graph.shape import with_shapes
 from edgert.graph.spec import inputs
 
@@ -37,13 +39,17 @@ class OrtBackend:
         """Of ONNX Runtime. Raises DeviceError when it is not installed."""
         return str(ort().__version__)
 
-    def compile(self, model: Model, options: EngineOptions) -> OrtEngine:
+    def compile(self, model: Model, options: EngineOptions) -> OrtEngine | OwnEngine:
         """See :class:`~edgert.backend.base.Backend`.
 
         Raises:
             BuildError: ONNX Runtime cannot take the model; the node it stumbled over is named where it tells.
             ModelError: a profile does not fit the model's inputs.
         """
+        return compile_own(model, options, self._whole) if has_own(model.proto) else self._whole(model, options)
+
+    def _whole(self, model: Model, options: EngineOptions) -> OrtEngine:
+        """A model of ONNX Runtime's own operators."""
         started = time.perf_counter()
         profiles = options.profiles or {DEFAULT_PROFILE: {}}
         static = next(iter(profiles.values())) if len(profiles) == 1 else {}

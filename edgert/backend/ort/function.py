@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from edgert.backend.base import Array
 from edgert.backend.ort.library import first_line, open_session, ort, ort_errors, session_settings
+from edgert.backend.ort.section import OwnFunction
 from edgert.errors import BuildError
 from edgert.graph.model import Model, to_bytes
+from edgert.graph.own import has_own
 
 
 class Function:
@@ -31,7 +34,11 @@ class Function:
         if not fused:
             settings.graph_optimization_level = ort().GraphOptimizationLevel.ORT_DISABLE_ALL
         self._where = str(model.path)
-        self._session = open_session(to_bytes(model), settings, model)
+
+        def opened(part: Model) -> Any:
+            return open_session(to_bytes(part), settings, part)
+
+        self._session = OwnFunction(model, opened) if has_own(model.proto) else opened(model)
         self.inputs: tuple[str, ...] = tuple(item.name for item in self._session.get_inputs())
         self.outputs: tuple[str, ...] = tuple(item.name for item in self._session.get_outputs())
 

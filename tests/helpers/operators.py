@@ -1,0 +1,41 @@
+"""Models with an operator that is not of the standard set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from edgert.graph import Model
+from edgert.operator import load_operators
+from edgert.shipped import data_folder
+from tests.helpers.models import Dims, make
+
+EXAMPLE = data_folder("pipelines") / "my_operator.py"
+
+
+def example() -> None:
+    """Registers ``demo::HardMishLite``, as ``ops: [my_operator.py]`` does."""
+    load_operators([EXAMPLE])
+
+
+def mish(x: np.ndarray, alpha: float = 0.5) -> np.ndarray:
+    """What it computes, said in another way."""
+    return alpha * x * np.minimum(2, np.maximum(0, x + 2))
+
+
+def network(shape: Dims = (1, 3, 8, 8), ops: Sequence[str] = ("HardMishLite",), domain: str = "demo") -> Model:
+    """``mean`` = the average per channel of a convolution of ``x``, after each of the operators."""
+    example()
+    random = np.random.default_rng(0)
+    weights = {"w": random.standard_normal((4, 3, 3, 3)).astype("f4"), "b": random.standard_normal(4).astype("f4")}
+    nodes = [helper.make_node("Conv", ["x", "w", "b"], ["t0"], pads=[1, 1, 1, 1], name="conv")]
+    for number, name in enumerate(ops):
+        tensors = [f"t{number}"], [f"t{number + 1}"]
+        nodes.append(helper.make_node(name, *tensors, domain=domain, name=f"own{number}", alpha=0.25))
+    nodes.append(helper.make_node("GlobalAveragePool", [f"t{len(ops)}"], ["mean"], name="pool"))
+    model = make(nodes, {"x": (shape, TensorProto.FLOAT)}, {"mean": ((shape[0], 4, 1, 1), TensorProto.FLOAT)}, weights)
+    proto = model.copied_proto()
+    proto.opset_import.add(domain=domain, version=1)
+    return model.derive(proto)

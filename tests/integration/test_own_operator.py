@@ -1,0 +1,162 @@
+"""Models with an operator of the user's own, run for real and compared with NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import edgert
+from edgert.artifact import FileStore
+from edgert.artifact.bundle import open_bundle
+from edgert.backend import EngineOptions, backend
+from edgert.backend.ort import Function, OwnEngine
+from edgert.build import unpacked
+from edgert.build.subject import software
+from edgert.engine import load_engine
+from edgert.errors import BuildError, ModelError
+from edgert.graph import Model, to_bytes
+from edgert.operator import _KNOWN, load_operators
+from edgert.pipeline import Pipeline
+from edgert.runtime.record import Embedding
+from tests.helpers.models import conv, make
+from tests.helpers.operators import EXAMPLE, example, mish, network
+from tests.helpers.small_pipeline import TEXT, Build, small_pipeline
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """What a test registers is gone after it; the example stays."""
+    example()
+    before = dict(_KNOWN)
+    yield
+    _KNOWN.clear()
+    _KNOWN.update(before)
+
+
+def picture(rows: int = 1, size: int = 8) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((rows, 3, size, size)).astype("f4")
+
+
+def expected(x: np.ndarray, times: int = 1) -> np.ndarray:
+    """The convolution by ONNX Runtime, the operator by NumPy."""
+    values = Function(without_operators())({"x": x})["t0"]
+    for _ in range(times):
+        values = mish(values, 0.25)
+    return np.asarray(values.mean((2, 3), keepdims=True))
+
+
+def without_operators() -> Model:
+    proto = network((None, 3, None, None)).copied_proto()
+    del proto.graph.node[1:]
+    proto.graph.output[0].name = "t0"
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    return conv().derive(proto)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_an_engine_computes_what_numpy_does(times: int) -> None:
+    engine = backend("ort").compile(network(ops=["HardMishLite"] * times), EngineOptions(1))
+    assert isinstance(engine, OwnEngine) and engine.info["operators"] == ["demo::HardMishLite"] * times
+    session = engine.session()
+    session.inputs["x"][...] = picture()
+    np.testing.assert_allclose(session.run()[0], expected(picture(), times), rtol=1e-5, atol=1e-6)
+
+
+def test_sessions_do_not_share_tensors_and_shapes_come_from_profiles() -> None:
+    options = EngineOptions(1, {"small": {"x": (1, 3, 8, 8)}, "large": {"x": (2, 3, 16, 16)}})
+    engine = backend("ort").compile(network(("n", 3, "h", "w")), options)
+    first, second = engine.session(), engine.session("large")
+    first.inputs["x"][...], second.inputs["x"][...] = picture(), picture(2, 16)
+    made = first.run()[0]
+    np.testing.assert_allclose(second.run()[0], expected(picture(2, 16)), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(made, expected(picture()), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ModelError, match="no profile 'lage'; did you mean 'large'"):
+        engine.session("lage")
+
+
+def test_parts_are_kept_between_starts(tmp_path: Path) -> None:
+    options = EngineOptions(1, store=FileStore(tmp_path))
+    assert not backend("ort").compile(network(), options).info["cached"]
+    assert backend("ort").compile(network(), options).info["cached"]
+
+
+def test_a_function_that_does_not_keep_to_its_rules_is_told() -> None:
+    @edgert.op("demo::Wrong")
+    def wrong(x: np.ndarray, *, alpha: float = 0) -> np.ndarray:
+        return x.astype(np.float64)[:, :1]
+
+    with pytest.raises(BuildError, match="node 'own0': demo::Wrong does not keep to its own rules") as caught:
+        backend("ort").compile(network(ops=["Wrong"]), EngineOptions(1))
+    assert "it returned float64 [1, 1, 8, 8]; its shape and dtype rules say float32 [1, 4, 8, 8]" in caught.value.why
+
+
+def test_a_size_that_is_not_known_beforehand_is_told() -> None:
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["at"], name="nonzero"),
+        helper.make_node("Cast", ["at"], ["f"], to=TensorProto.FLOAT, name="cast"),
+        helper.make_node("HardMishLite", ["f"], ["y"], domain="demo", name="own"),
+    ]
+    model = make(nodes, {"x": ((2, 3), TensorProto.FLOAT)}, {"y": (None, TensorProto.FLOAT)})
+    with pytest.raises(ModelError, match="the size of tensor 'y' is not known before the model runs"):
+        backend("ort").compile(model, EngineOptions(1))
+
+
+@pytest.mark.parametrize("name", ["openvino"])
+def test_other_engines_refuse_it(name: str) -> None:
+    with pytest.raises(BuildError, match="OpenVINO cannot run node 'own0'") as caught:
+        backend(name).compile(network(), EngineOptions(1))
+    assert "demo::HardMishLite is an operator of your own" in caught.value.why and "backend: ort" in caught.value.fix
+
+
+def test_in_a_pipeline_and_its_bundle(tmp_path: Path) -> None:
+    path = small_pipeline(tmp_path)
+    (tmp_path / "parts.onnx").write_bytes(to_bytes(network((1, 3, 16, 16))))
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "my_operator.py").write_bytes(EXAMPLE.read_bytes())
+    path.write_text("ops: [code/my_operator.py]\n" + TEXT)
+    Build(path, tmp_path / "a.edgert", tmp_path / "cache", board="host")
+    assert Build(path, tmp_path / "a.edgert", tmp_path / "cache", board="host").made == []
+    with open_bundle(tmp_path / "a.edgert") as bundle:
+        assert bundle.read("code/my_operator.py") == EXAMPLE.read_bytes()
+        (model,) = bundle.manifest.models.values()
+        assert {"float", "ort"} <= set(model.forms)
+    with unpacked(tmp_path / "a.edgert") as found, Pipeline(found.file) as running:
+        results = running.results("find", timeout=20)
+        running.submit(np.full((24, 24, 3), 90, np.uint8))
+        record = next(results).outputs["find"]
+        running.finish()
+    assert isinstance(record, Embedding)
+    wanted = expected(np.full((1, 3, 16, 16), 90 / 255, "f4")).reshape(-1)
+    assert np.abs(np.array(record.vector) - wanted).max() < 0.05 * np.abs(wanted).max()
+
+
+def test_measuring_a_model_runs_it_as_well() -> None:
+    function = Function(network(("n", 3, "h", "w")), fused=False)
+    assert (function.inputs, function.outputs) == (("x",), ("mean",))
+    np.testing.assert_allclose(function({"x": picture(2, 6)})["mean"], expected(picture(2, 6)), rtol=1e-5, atol=1e-6)
+
+
+def test_an_operator_that_nobody_registered_is_a_build_error() -> None:
+    with pytest.raises(BuildError, match="ONNX Runtime cannot run this model") as caught:
+        backend("ort").compile(network(domain="elsewhere"), EngineOptions(1))
+    assert "elsewhere" in caught.value.why
+
+
+def test_from_python(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(to_bytes(network()))
+    with load_engine(tmp_path / "m.onnx", cache=False) as engine:
+        np.testing.assert_allclose(engine(picture()), expected(picture()), rtol=1e-5, atol=1e-6)
+
+
+def test_a_changed_operator_is_a_changed_model_for_the_cache(tmp_path: Path) -> None:
+    source = tmp_path / "changing_ops.py"
+    text = "import edgert\n@edgert.op('test::Changing')\ndef changing(x):\n    return x\n"
+    source.write_text(text)
+    load_operators([source])
+    before = software()
+    source.write_text(text.replace("return x", "return -x"))
+    assert before != software() and before["numpy"] == software()["numpy"]
