@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -196,6 +197,33 @@ def _compile(model: Model, specs: Sequence[TensorSpec], open_batch: bool, thread
             where=str(model.path),
             fix="backend: ort runs more operators",
         ) from error
+
+
+def usual_run(path: Path, feeds: Mapping[str, Array], threads: int) -> tuple[str, Callable[[], Mapping[str, Array]]]:
+    """OpenVINO as its documentation shows it, with options as they are, but for the threads: what edgert's engine is
+    compared with.
+
+    Args:
+        path: the ONNX file.
+        feeds: input → array.
+
+    Returns:
+        ``"openvino 2026.4.1"``, and what runs it once: output → array of the caller's own.
+
+    Raises:
+        DeviceError: OpenVINO is not installed.
+        BuildError: it cannot run the model.
+    """
+    ov = _openvino()
+    given = dict(feeds)
+    try:
+        compiled = ov.Core().compile_model(str(path), "CPU", {"INFERENCE_NUM_THREADS": str(threads)})
+        compiled(given)
+    except RuntimeError as error:
+        raise BuildError("OpenVINO cannot run this model", why=_reason(error), where=str(path)) from error
+    names = [port.any_name for port in compiled.outputs]
+    version = ov.__version__.partition("-")[0]
+    return f"openvino {version}", lambda: dict(zip(names, compiled(given).values(), strict=True))
 
 
 def _reason(error: Exception) -> str:

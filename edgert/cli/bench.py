@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 def bench(
     target: Annotated[
-        str, typer.Argument(metavar="MODEL.onnx|PIPELINE", help="A model alone, or a pipeline and edgert around it.")
+        str,
+        typer.Argument(metavar="MODEL.onnx|PIPELINE|BUNDLE", help="A model alone, or a pipeline and edgert around it."),
     ] = "hello",
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds.")] = False,
     profile: Annotated[
@@ -28,6 +29,14 @@ def bench(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="With --profile: where it is written.")
     ] = Path("profile.json"),
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="PEER", help="Race the engine with onnxruntime, openvino or torch used by themselves."),
+    ] = None,
+    torch: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:FUNCTION", help="With --against torch: returns the nn.Module of the model."),
+    ] = None,
     json: JsonOption = None,
     debug: DebugOption = False,
 ) -> None:
@@ -47,6 +56,8 @@ def bench(
         edgert bench pipeline.yaml --json bench.json
 
         edgert bench --profile model.onnx -o profile.json
+
+        edgert bench dock.edgert --against onnxruntime
     """
     from rich.console import Console
 
@@ -55,7 +66,9 @@ def bench(
 
     console = Console(stderr=True, highlight=False)
     with console.status("measuring ..."):
-        if profile:
+        if against is not None or torch is not None:
+            figures = _raced(console, pipeline_path(target), against or "", torch, quick)
+        elif profile:
             figures = _profiled(console, Path(target), board, quick, output)
         else:
             figures = [_shown(console, figure) for figure in measure(pipeline_path(target), quick)]
@@ -89,3 +102,20 @@ def _profiled(console: Console, target: Path, board: str, quick: bool, output: P
     found = measure(load(target), 6 if quick else 12)
     write_json(found.to_json(), output)
     return [_shown(console, figure) for figure in figures_of(found)]
+
+
+def _raced(console: Console, target: Path, peer: str, torch: str | None, quick: bool) -> list[Figure]:
+    """Races every model with a peer, and tells both times."""
+    from edgert.bench.against import against as race
+
+    figures = []
+    for figure in race(target, peer, torch, 15 if quick else 41):
+        figures.append(_shown(console, figure))
+        told = figure.detail
+        apart = "not compared" if told["relative_error"] is None else f"{told['relative_error']:.1e} apart"
+        console.print(
+            f"    {told['edgert']}: {told['edgert_ms']:.2f} ms a frame; peer: {told['peer_ms']:.2f} ms on "
+            f"{told['threads']} threads; outputs {apart}",
+            soft_wrap=True,
+        )
+    return figures

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from edgert.units import format_bytes
@@ -13,33 +15,40 @@ if TYPE_CHECKING:
 
 
 def show_tuned(console: Console, name: str, tuned: Tuned) -> None:
-    """Prints every tactic of a model, fastest first, and the gain."""
+    """Prints every tactic of a model that ran, fastest first, why others did not, and the gain."""
     from rich.markup import escape
     from rich.table import Table
 
     kind = "cameras" if tuned.live else "files"
     table = Table(title=f"{escape(name)}: {len(tuned.tried)} tactics, for {kind}", title_justify="left")
     table.add_column("tactic", overflow="fold")
-    for title in ("ms a frame", "10–90 %", "× default", "n", "memory"):
+    for title in ("ms a frame", "× default", "n", "memory"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
     for trial in tuned.tried:
-        table.add_row(*map(escape, _row(trial, tuned)), style="bold" if trial.tactic == tuned.chosen else "")
+        if trial.frame is not None:
+            table.add_row(*map(escape, _row(trial, tuned)), style="bold" if trial.tactic == tuned.chosen else "")
     console.print(table)
-    console.print(f"[green]→[/] {escape(name)}: gain {tuned.gain:.2f} ×; {escape(tuned.told)}")
+    for line in _not_run(tuned):
+        console.print(escape(line), style="dim", soft_wrap=True)
+    console.print(f"[green]→[/] {escape(name)}: gain {tuned.gain:.2f} ×; {escape(tuned.told)}", soft_wrap=True)
 
 
 def _row(trial: Trial, tuned: Tuned) -> list[str]:
-    frame = trial.frame
-    times = ["–"] * 2 if frame is None else [f"{frame.median_ms:.2f}", f"{frame.low_ms:.2f}–{frame.high_ms:.2f}"]
-    gain = "–" if trial.gain is None else f"{trial.gain:.2f}"
-    memory = "–" if trial.memory_bytes is None else format_bytes(trial.memory_bytes)
-    return [str(trial.tactic), *times, gain, str(frame.runs) if frame else "–", memory, _verdict(trial, tuned)]
-
-
-def _verdict(trial: Trial, tuned: Tuned) -> str:
+    assert trial.frame is not None  # asked by the caller
+    memory = "" if trial.memory_bytes is None else format_bytes(trial.memory_bytes)
     words = [
         *(["default"] if trial.tactic == tuned.default else []),
         *(["chosen"] if trial.tactic == tuned.chosen else []),
     ]
-    return ", ".join(words) or trial.barred
+    times = [f"{trial.frame.median_ms:.2f}", f"{trial.gain:.2f}", str(trial.frame.runs), memory]
+    return [str(trial.tactic), *times, ", ".join(words) or trial.barred]
+
+
+def _not_run(tuned: Tuned) -> Iterator[str]:
+    """Reasons, each with one of the tactics that it holds for."""
+    barred = sorted((trial.barred, str(trial.tactic)) for trial in tuned.tried if trial.frame is None)
+    for why, group in groupby(barred, key=lambda pair: pair[0]):
+        tactics = [tactic for _, tactic in group]
+        more = f" and {len(tactics) - 1} more" if len(tactics) > 1 else ""
+        yield f"{tactics[0]}{more}: {why}"

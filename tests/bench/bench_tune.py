@@ -1,0 +1,103 @@
+"""Bar 3: `edgert build --tune` never ends slower than the default engine.
+
+    python tests/bench/bench_tune.py [--json FILE]
+
+Each model is built and tuned as `edgert build PIPELINE --tune` does it, for files (a source that waits for the
+pipeline) in FP32, and those of INT8 with `precision: auto`, calibrated on 32 photographs, where FP32 and INT8 are both
+candidates. Then the default and what was chosen are compiled again, as `edgert run` compiles them, and run in turns;
+the gain is the median of the pairwise ratios default / tuned. Where the default was kept they are the same engine, and
+the gain is 1. EDGERT_BENCH_MODELS and EDGERT_BENCH_ROUNDS try it quickly.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import report
+from bench_check import RECIPES
+from zoo import NEEDED, calibration_folder, chosen, model_path, rounds
+
+from edgert.artifact.bundle import open_bundle
+from edgert.bench.measure import Figure, in_turn, median_ratio
+from edgert.build import build
+from edgert.build.model_steps import uniform_feeds
+from edgert.build.tuning import tuned_model
+from edgert.config import ModelConfig, load_pipeline
+from edgert.graph import load
+from edgert.tune.contestant import Contestant
+from edgert.tune.trial import Tuned
+
+FLOAT = ("squeezenet_fp32", "mobilenet_v1_025_224", "yolox_nano_416", "nanodet_m_320", "fastestdet")
+INT8 = ("squeezenet_fp32", "mobilenet_v1_025_224")
+ROUNDS, FRAMES = 61, 8
+
+
+def pipeline(name: str, folder: Path, int8: bool) -> Path:
+    """A pipeline file for one model."""
+    task, picture, _ = RECIPES[name]
+    calibrate = f"calibrate: {{images: {calibration_folder(name)}, limit: 32, early_stop: false}}" if int8 else ""
+    path = folder / "tune.yaml"
+    path.write_text(
+        f"models:\n  net:\n    onnx: {model_path(name)}\n    task: {{{task}}}\n    input: {{{picture}}}\n"
+        f"    {calibrate}\n"
+        'stages:\n  camera: {source: api}\n  see: {infer: net, from: camera}\n  out: {sink: "null", from: see}\n'
+    )
+    return path
+
+
+def gain(name: str, int8: bool) -> Figure:
+    """Builds, tunes and compares."""
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        file = load_pipeline(pipeline(name, folder, int8))
+        built = build(file, folder / "net.edgert", board="host", tune=True)
+        with open_bundle(built.path) as bundle:
+            found = tuned_model(bundle, "net")
+            assert found is not None
+            forms = bundle.manifest.models["net"].forms
+            bundle.extract(folder, forms.values())
+        paths = {form: folder / path for form, path in forms.items()}
+        default_ms, tuned_ms = raced(found, paths, file.config.models["net"])
+    ran = [trial for trial in found.tried if trial.frame is not None]
+    detail = {
+        "default": str(found.default),
+        "tuned": str(found.chosen),
+        "default_ms": statistics.median(default_ms),
+        "tuned_ms": statistics.median(tuned_ms),
+        "gain_in_search": found.gain,
+        "turns_in_search": found.runs,
+        "tactics": len(ran),
+        "seconds": built.seconds,
+    }
+    is_kept = found.chosen == found.default
+    ratio = 1.0 if is_kept else median_ratio(default_ms, tuned_ms)
+    title = f"{name}{', auto' if int8 else ''}: default / tuned, {found.chosen}"
+    return Figure(title, ratio, "×", 1.0, "higher", len(default_ms), detail)
+
+
+def raced(found: Tuned, paths: Mapping[str, Path], config: ModelConfig) -> list[list[float]]:
+    """Milliseconds per frame of the default and of what was chosen, in turns, both compiled afresh."""
+    default, best = load(paths[found.default.form]), load(paths[found.chosen.form])
+    feed = next(uniform_feeds(default, config, 1))
+    with (
+        Contestant(found.default, default, config, feed) as one,
+        Contestant(found.chosen, best, config, feed) as other,
+    ):
+        in_turn(3, lambda: one.frame_ms(FRAMES), lambda: other.frame_ms(FRAMES))
+        return in_turn(rounds(ROUNDS), lambda: one.frame_ms(FRAMES), lambda: other.frame_ms(FRAMES))
+
+
+def measure() -> Iterator[Figure]:
+    """Every model."""
+    report.needs(*NEEDED)
+    for name in chosen(FLOAT):
+        yield gain(name, int8=False)
+    for name in chosen(INT8):
+        yield gain(name, int8=True)
+
+
+if __name__ == "__main__":
+    report.main("Bar 3: tuned engines are never slower than the default", measure)

@@ -1,0 +1,166 @@
+"""`edgert build --tune` with real engines, and bundles that run as they were tuned, or say why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgert.artifact.bundle import open_bundle, save_bundle
+from edgert.artifact.member import member_of
+from edgert.backend import Tuning
+from edgert.build import build, unpacked
+from edgert.build.tuning import tuned_model, tuned_models
+from edgert.compiler import Event
+from edgert.compiler.step import to_json
+from edgert.config import ModelConfig, load_pipeline
+from edgert.errors import ArtifactError, BudgetError, BuildError, ConfigError
+from edgert.pipeline import Pipeline
+from edgert.tune import heat, memory, search
+from edgert.tune.memory import Footprint, footprint
+from edgert.tune.tactic import Tactic
+from edgert.tune.trial import Tuned
+from tests.helpers.small_pipeline import TEXT, small_pipeline
+
+AUTO = TEXT.replace("precision: int8", "precision: auto")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few turns, and no child process for every tactic: what they do is tested by itself."""
+    monkeypatch.setattr(search, "_LONG", 15)
+    monkeypatch.setattr(search, "MOST_ROUNDS", 15)
+    monkeypatch.setattr(heat, "_TURN_MS", 0.1)
+    monkeypatch.setattr(memory, "footprint", lambda *given: Footprint(2**27, 2**20))
+
+
+def tune(folder: Path, text: str = AUTO, **options: object) -> tuple[Path, list[Event]]:
+    events: list[Event] = []
+    path = small_pipeline(folder, text)
+    output = folder / "small.edgert"
+    given = {"board": "host", "tune": True, "cache": folder / "cache", **options}
+    build(load_pipeline(path), output, tell=events.append, **given)  # type: ignore[arg-type]
+    return output, events
+
+
+def with_tactic(path: Path, tuned: Tuned) -> Path:
+    """The bundle with another result of the search."""
+    with open_bundle(path) as bundle:
+        member = bundle.manifest.models["parts"].files["tune"]
+        members = {name: bundle.read(name) for name in bundle.manifest.members}
+        members[member] = to_json(tuned.to_json())
+        listed = {name: member_of(content) for name, content in members.items()}
+        manifest = bundle.manifest.model_copy(update={"members": listed})
+    save_bundle(path, manifest, members)
+    return path
+
+
+def test_a_bundle_is_tuned_once(tmp_path: Path) -> None:
+    path, events = tune(tmp_path)
+    (tuned,) = tuned_models(path).values()
+    assert tuned.gain >= 1.0 and not tuned.live
+    ran = {trial.tactic for trial in tuned.tried if trial.frame is not None}
+    assert {one.form for one in ran} == {"float", "ort"} and tuned.default in ran
+    assert any(event.step == "tune" and event.state == "done" for event in events)
+    _, again = tune(tmp_path)
+    assert [event.state for event in again if event.step == "tune"] == ["started", "cached"]
+    assert not list((tmp_path / "cache/state").glob("*.json"))
+
+
+def test_a_tuned_bundle_runs_as_it_says(tmp_path: Path) -> None:
+    path, _ = tune(tmp_path)
+    (tuned,) = tuned_models(path).values()
+    lean = Tactic("ort", "float", 2, 1, True, Tuning("basic", arena=False, prepacking=False))
+    with_tactic(path, replace(tuned, chosen=lean, gain=1.5, runs=30))
+    with unpacked(path) as found:
+        model = found.file.config.models["parts"]
+        assert model.onnx.name == "model.onnx" and model.replicas == 2
+        assert not model.tuning.arena and model.tuning.optimization == "basic"
+        assert found.tuned[0].startswith(f"model parts: tuned, {lean}: 1.50 ×")
+        with Pipeline(found.file) as pipeline:
+            pipeline.submit(np.zeros((24, 24, 3), np.uint8))
+            pipeline.finish()
+            pipeline.run()
+            nodes = [node.name for node in pipeline._assembly.nodes]
+        assert len([name for name in nodes if name.startswith("find")]) >= 2
+
+
+def test_elsewhere_the_default_runs_and_it_is_said(tmp_path: Path) -> None:
+    path, _ = tune(tmp_path)
+    (tuned,) = tuned_models(path).values()
+    lean = replace(tuned.default, tuning=Tuning(arena=False))
+    with_tactic(path, replace(tuned, chosen=lean, machine={**tuned.machine, "cpu": "Z80"}))
+    with unpacked(path) as found:
+        assert found.file.config.models["parts"].tuning.arena
+        assert "cpu Z80 →" in found.tuned[0] and "default engine runs" in found.tuned[0]
+    with_tactic(path, replace(tuned, chosen=lean))
+    with unpacked(path, ["stages.cam.source=/dev/video0"]) as found:
+        assert found.file.config.models["parts"].tuning.arena
+        assert "tuned for files, and this runs on cameras" in found.tuned[0]
+    with unpacked(path, ["models.parts.tuning.spinning=false"]) as found:
+        assert not found.file.config.models["parts"].tuning.spinning  # what the user says goes above all
+
+
+def test_a_tactic_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    path, _ = tune(tmp_path)
+    with open_bundle(path) as bundle:
+        entry = bundle.manifest.models["parts"]
+        members = {name: bundle.read(name) for name in bundle.manifest.members}
+        data = json.loads(members[entry.files["tune"]])
+        del data["chosen"]
+        members[entry.files["tune"]] = to_json(data)
+        listed = {name: member_of(content) for name, content in members.items()}
+        manifest = bundle.manifest.model_copy(update={"members": listed})
+    save_bundle(path, manifest, members)
+    with open_bundle(path) as bundle, pytest.raises(ArtifactError, match="how model 'parts' was tuned") as caught:
+        tuned_model(bundle, "parts")
+    assert "--tune" in caught.value.fix
+
+
+def test_what_is_not_accurate_is_never_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from edgert.tune.contestant import Contestant
+
+    true = Contestant.outputs
+
+    def spoiled(self: Contestant) -> Mapping[str, np.ndarray]:
+        found = true(self)
+        return {name: array * 2 for name, array in found.items()} if self.tactic.form == "float" else found
+
+    monkeypatch.setattr(Contestant, "outputs", spoiled)
+    path, _ = tune(tmp_path)
+    (tuned,) = tuned_models(path).values()
+    wrong = [trial for trial in tuned.tried if trial.tactic.form == "float" and trial.tactic.backend == "ort"]
+    assert wrong and all("relative error 1, at most 0.00" in trial.barred for trial in wrong)
+    assert tuned.chosen.form == "ort"
+
+
+def test_a_board_cannot_be_measured_here(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot measure orin-nx-16gb here") as caught:
+        tune(tmp_path, board="orin-nx-16gb")
+    assert "--board host" in caught.value.fix
+
+
+def test_a_placement_that_is_written_is_not_searched_for(tmp_path: Path) -> None:
+    path, events = tune(tmp_path, AUTO.replace("precision: auto", "precision: auto\n    placement: cpu0"))
+    assert tuned_models(path) == {}
+    (told,) = [event for event in events if event.step == "tune"]
+    assert (told.state, told.detail) == ("skipped", "its placement is written in the pipeline file")
+
+
+def test_budgets_that_nothing_keeps(tmp_path: Path) -> None:
+    with pytest.raises(BudgetError, match="keeps the budgets") as caught:
+        tune(tmp_path, f"{AUTO}budgets: {{memory: 100MiB}}\n")
+    assert "the closest is" in caught.value.why
+
+
+def test_memory_is_that_of_a_process_of_its_own(tmp_path: Path) -> None:
+    path = small_pipeline(tmp_path)
+    config = load_pipeline(path).config.models["parts"]
+    found = footprint(Tactic("ort", "float", 2, 1), tmp_path / "parts.onnx", config)
+    assert found.base_bytes > 20 * 2**20 and 0 < found.engine_bytes < 200 * 2**20
+    with pytest.raises(BuildError, match="no backend"):
+        footprint(Tactic("abacus", "float", 1, 1), tmp_path / "parts.onnx", ModelConfig(**dict(config)))

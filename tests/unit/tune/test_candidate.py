@@ -1,0 +1,66 @@
+"""What a search tries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from edgert.backend import USUAL, Tuning
+from edgert.config import EmbedTask, ModelConfig
+from edgert.tune.candidate import Freedom, backends_of, forms_of, lean, neighbours, structures
+from edgert.tune.tactic import Tactic
+
+DEFAULT = Tactic("ort", "ort", 4, 2)
+FREE = Freedom(DEFAULT, ("ort", "openvino"), ("float", "ort"), 8, replicated=True, pinned=True)
+CONFIG = ModelConfig(onnx=Path("m.onnx"), task=EmbedTask(embed="none"))
+
+
+def shares(freedom: Freedom) -> set[tuple[int, int, bool]]:
+    return {(one.replicas, one.threads, one.pinned) for one in structures(freedom)}
+
+
+def test_every_backend_form_and_share_once_the_default_first() -> None:
+    found = structures(FREE)
+    assert found[0] == DEFAULT and len(set(found)) == len(found)
+    assert {(one.backend, one.form) for one in found} == {(b, f) for b in ("ort", "openvino") for f in ("float", "ort")}
+    assert shares(FREE) == {(1, n, False) for n in (1, 2, 4, 8)} | {(2, 4, False), (4, 2, False)}
+    assert not any(one.pinned and one.backend != "ort" for one in found)
+
+
+def test_cores_of_their_own_where_each_replica_has_one_thread() -> None:
+    two = replace(FREE, default=Tactic("ort", "ort", 2, 1), threads=2)
+    assert shares(two) == {(1, 2, False), (1, 1, False), (2, 1, False), (2, 1, True)}
+    assert not any(pinned for *_, pinned in shares(replace(two, pinned=False)))
+
+
+def test_cameras_get_one_frame_at_a_time() -> None:
+    live = replace(FREE, default=Tactic("ort", "ort", 1, 8), replicated=False)
+    assert shares(live) == {(1, n, False) for n in (1, 2, 4, 8)}
+
+
+def test_what_the_file_says_is_kept() -> None:
+    assert shares(replace(FREE, fixed_replicas=True)) == {(4, 2, False)}
+    assert {one * other for one, other, _ in shares(replace(FREE, fixed_threads=True))} == {8}
+    assert backends_of(CONFIG) == ("ort", "openvino")
+    assert backends_of(CONFIG.model_copy(update={"backend": "openvino"})) == ("openvino",)
+    made = ("float", "ort")
+    assert forms_of("auto", made) == made
+    assert (forms_of("int8", made), forms_of("fp32", made)) == (("ort",), ("float",))
+    assert forms_of("int8", ("float",)) == ("float",)  # quantised already
+    tuned = replace(FREE, default=replace(DEFAULT, tuning=Tuning(arena=False)))
+    assert not any(one.tuning.arena for one in structures(tuned))
+
+
+def test_neighbours_differ_in_one_thing_that_matters() -> None:
+    found = neighbours(DEFAULT, ())
+    assert {str(one).partition("threads, ")[2] for one in found} == {
+        "extended optimizations", "basic optimizations", "no spinning", "no arena", "no prepacking", "balanced",
+    }  # fmt: skip
+    assert len(neighbours(replace(DEFAULT, threads=1), ())) == 4  # no pool of threads: nothing spins
+    assert neighbours(DEFAULT, found) == []
+    assert neighbours(replace(DEFAULT, backend="openvino"), ()) == ()
+
+
+def test_lean_tactics_keep_less() -> None:
+    (found,) = lean([DEFAULT, replace(DEFAULT, backend="openvino")])
+    assert found.tuning == replace(USUAL, arena=False, prepacking=False)

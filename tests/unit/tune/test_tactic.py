@@ -1,0 +1,68 @@
+"""Tactics as keys of the pipeline file, and back from JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from edgert.backend import Tuning
+from edgert.backend.ort.library import session_settings
+from edgert.config import load_pipeline
+from edgert.tune.machine import difference, identity
+from edgert.tune.tactic import Tactic, applied, overrides, tactic_of
+from tests.helpers.small_pipeline import small_pipeline
+
+PLAIN = Tactic("ort", "float", 1, 2)
+RICH = Tactic("ort", "ort", 2, 1, True, Tuning("basic", spinning=False, arena=False, prepacking=False, balance=True))
+
+
+def test_it_says_what_is_not_as_usual() -> None:
+    assert str(PLAIN) == "ort float, 2 threads"
+    told = "ort int8, 2 × 1 thread, pinned, basic optimizations, no spinning, no arena, no prepacking, balanced"
+    assert str(RICH) == told
+
+
+@pytest.mark.parametrize("tactic", [PLAIN, RICH])
+def test_json_and_back(tactic: Tactic) -> None:
+    assert tactic_of(json.loads(json.dumps(tactic.to_json()))) == tactic
+
+
+def test_a_tactic_of_another_edgert_is_refused() -> None:
+    with pytest.raises(TypeError, match="a tactic has"):
+        tactic_of({**PLAIN.to_json(), "magic": 1})
+
+
+@pytest.mark.parametrize("tactic", [PLAIN, RICH])
+def test_the_keys_of_a_file_say_the_same(tactic: Tactic, tmp_path: Path) -> None:
+    path = small_pipeline(tmp_path)
+    plain = load_pipeline(path).config.models["parts"]
+    written = load_pipeline(path, overrides("parts", tactic, "parts.onnx")).config.models["parts"]
+    assert written == applied(plain, tactic)
+    assert (written.threads, written.replicas) == (2, tactic.replicas)
+    assert (written.placement == "auto") is not tactic.pinned
+
+
+def test_what_a_tactic_says_reaches_onnx_runtime() -> None:
+    settings = session_settings(1, RICH.tuning)
+    usual = session_settings(1)
+    assert (settings.graph_optimization_level, usual.graph_optimization_level) == (
+        type(usual.graph_optimization_level).ORT_ENABLE_BASIC,
+        type(usual.graph_optimization_level).ORT_ENABLE_ALL,
+    )
+    assert (settings.enable_cpu_mem_arena, usual.enable_cpu_mem_arena) == (False, True)
+    entries = {
+        "session.intra_op.allow_spinning": "0",
+        "session.disable_prepacking": "1",
+        "session.dynamic_block_base": "4",
+    }
+    assert {key: settings.get_session_config_entry(key) for key in entries} == entries
+
+
+def test_what_differs_between_machines_is_named() -> None:
+    here = identity()
+    assert difference(here, here) == ""
+    assert difference({**here, "cpu": "Z80", "openvino": ""}, {**here, "openvino": "9.9"}) == (
+        f"cpu Z80 → {here['cpu']}, openvino none → 9.9"
+    )
