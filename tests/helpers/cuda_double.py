@@ -36,6 +36,7 @@ class _Allocation:
 
     def free(self) -> None:
         self._gpu.check()
+        self._gpu.fail("free")
         if self not in self._gpu.allocations:
             raise CudaError("cuMemFree failed: invalid argument")
         self._gpu.allocations.remove(self)

@@ -113,8 +113,9 @@ class DevicePool:
 
     def close(self) -> None:
         """Waits for the GPU and frees all buffers, escaped ones too: nobody may look at them any more."""
+        if self._device.is_open:
+            self._device.settle()
         for slot in [*self._all, *self._escaped]:
-            slot.synchronize()
             slot.block.release()
         self._all, self._escaped = [], []
         self._free.clear()

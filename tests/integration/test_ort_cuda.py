@@ -1,0 +1,218 @@
+"""Engines of ONNX Runtime on a GPU: how they use memory and streams, with doubles; what they compute, on a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from edgert.backend import Engine, EngineOptions
+from edgert.backend.gpu import GpuSession
+from edgert.backend.ort import cuda
+from edgert.backend.ort.cuda import OrtCudaBackend, too_little
+from edgert.backend.ort.cuda_engine import OrtCudaEngine
+from edgert.backend.ort.library import open_session, session_settings
+from edgert.errors import BuildError, DeviceError, ModelError
+from edgert.graph import Model
+from edgert.graph.model import to_bytes
+from edgert.memory.cuda import CudaDevice
+from tests.helpers import models
+from tests.helpers.cuda_double import CudaDouble
+from tests.helpers.gpu import gpu_or_skip
+from tests.helpers.ort_double import CudaLike
+
+FOUR = {"default": {"x": (4, 3, 8, 8)}}
+
+
+@pytest.fixture
+def gpu() -> CudaDouble:
+    return CudaDouble(memory_bytes=2**24)
+
+
+def engine_on(gpu: CudaDouble, model: Model, profiles: Any = None) -> tuple[OrtCudaEngine, CudaLike]:
+    session = CudaLike(open_session(to_bytes(model), session_settings(1), model))
+    device = CudaDevice(gpu, 0)
+    return OrtCudaEngine(session, profiles or {"default": {}}, "m.onnx", {}, device, device.stream()), session
+
+
+def noise(shape: tuple[int, ...], seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def exact(model: Model, **inputs: Any) -> list[Any]:
+    return list(ReferenceEvaluator(model.proto).run(None, inputs))
+
+
+def test_is_an_engine_with_tensors_on_the_gpu(gpu: CudaDouble) -> None:
+    engine, _ = engine_on(gpu, models.conv())
+    session = engine.session()
+    assert isinstance(engine, Engine) and isinstance(session, GpuSession)
+    assert [(t.name, t.shape, t.dtype) for t in engine.inputs] == [("x", (1, 3, 8, 8), "float32")]
+    assert [t.name for t in session.outputs_on_gpu] == ["y", "mean"] and session.inputs_on_gpu["x"].shape == (
+        1,
+        3,
+        8,
+        8,
+    )
+    engine.close()
+    assert engine.device.live_bytes == 0 and engine.device.leaked == 0
+    engine.close()
+
+
+def test_runs_from_host_to_host_and_counts_the_copies(gpu: CudaDouble) -> None:
+    model = models.conv()
+    engine, _ = engine_on(gpu, model)
+    session, x = engine.session(), noise((1, 3, 8, 8))
+    session.inputs["x"][...] = x
+    before = engine.device.counter.read()
+    for found, wanted in zip(session.run(), exact(model, x=x), strict=True):
+        assert np.allclose(found, wanted, atol=1e-5)
+    after = engine.device.counter.read()
+    assert after.copies - before.copies == 3 and after.bytes_copied - before.bytes_copied == x.nbytes + 4 * (256 + 4)
+    engine.close()
+
+
+def test_what_is_enqueued_reads_and_writes_the_gpu_and_copies_nothing(gpu: CudaDouble) -> None:
+    model = models.conv()
+    engine, ort = engine_on(gpu, model)
+    session, x = engine.session(), noise((1, 3, 8, 8), 1)
+    source = engine.device.block(x.nbytes)
+    with engine.device:
+        gpu.memcpy_htod(session.inputs_on_gpu["x"].block.address, x)
+    before, runs = engine.device.counter.read(), ort.runs
+    session.enqueue()
+    assert engine.device.counter.read() == before and ort.runs == runs + 1
+    session.outputs_on_gpu[1].block.download(session.stream)
+    assert np.allclose(session.outputs_on_gpu[1].host, exact(model, x=x)[1], atol=1e-5)
+    source.release()
+    engine.close()
+
+
+def test_fewer_rows_than_there_are(gpu: CudaDouble) -> None:
+    model = models.conv(("n", 3, 8, 8))
+    engine, _ = engine_on(gpu, model, FOUR)
+    assert engine.dynamic_batch and engine.batched == (True, True)
+    session, x = engine.session(), noise((4, 3, 8, 8), 2)
+    session.inputs["x"][...] = x
+    y, mean = session.run(2)
+    assert y.shape == (2, 4, 8, 8) and np.allclose(mean, exact(model, x=x[:2])[1], atol=1e-5)
+    with pytest.raises(ModelError, match="cannot run 5 rows"):
+        session.enqueue(5)
+    engine.close()
+
+
+def test_sessions_share_nothing_but_the_stream(gpu: CudaDouble) -> None:
+    engine, _ = engine_on(gpu, models.conv())
+    one, other = engine.session(), engine.session()
+    assert one.stream is other.stream
+    assert one.inputs_on_gpu["x"].block.address != other.inputs_on_gpu["x"].block.address
+    assert not np.shares_memory(one.run()[0], other.run()[0])
+    engine.close()
+
+
+def test_outputs_of_unknown_size_are_refused(gpu: CudaDouble) -> None:
+    with pytest.raises(ModelError, match="depends on the data") as caught:
+        engine_on(gpu, models.keep_above())
+    assert "backend: ort" in caught.value.fix and caught.value.where == "m.onnx"
+
+
+def test_onnx_runtime_without_cuda_says_what_to_install() -> None:
+    if not cuda.why_not():
+        pytest.skip("this ONNX Runtime has CUDA")
+    with pytest.raises(DeviceError, match="no CUDA provider") as caught:
+        OrtCudaBackend().compile(models.conv(), EngineOptions())
+    assert "pip install onnxruntime-gpu" in caught.value.fix and "CPUExecutionProvider" in caught.value.why
+    assert "no CUDA provider" in cuda.why_not()
+
+
+def test_why_not_names_what_stands_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "check_provider", lambda: None)
+
+    def no_driver() -> CudaDevice:
+        raise DeviceError("there is no CUDA driver", why="libcuda.so.1: cannot open shared object file")
+
+    monkeypatch.setattr(cuda, "open_device", no_driver)
+    assert cuda.why_not() == "there is no CUDA driver: libcuda.so.1: cannot open shared object file"
+    monkeypatch.setattr(cuda, "open_device", lambda: CudaDevice(CudaDouble(), 0))
+    assert cuda.why_not() == ""
+
+
+def test_a_provider_that_does_not_start_is_an_error(gpu: CudaDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "check_provider", lambda: None)
+    real = open_session
+    monkeypatch.setattr(cuda, "open_session", lambda source, settings, model, providers: real(source, settings, model))
+    with pytest.raises(BuildError, match="could not start its CUDA provider") as caught:
+        OrtCudaBackend(CudaDevice(gpu, 0)).compile(models.conv(), EngineOptions())
+    assert "cuDNN" in caught.value.fix and caught.value.where == "test.onnx"
+
+
+def test_too_little_memory_tells_plan_and_actual(gpu: CudaDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "check_provider", lambda: None)
+
+    def fails(*_: object) -> Any:
+        raise BuildError("ONNX Runtime cannot run this model", why="CUDA failure 2: out of memory ; GPU=0")
+
+    monkeypatch.setattr(cuda, "open_session", fails)
+    with pytest.raises(DeviceError, match="does not fit into the memory of the GPU") as caught:
+        OrtCudaBackend(CudaDevice(gpu, 0)).compile(models.conv(), EngineOptions())
+    assert caught.value.why.startswith("planned: weights 448 B and tensors") and "16.0 MiB" in caught.value.why
+    assert "precision: fp16" in caught.value.fix
+
+
+def test_memory_that_runs_out_while_running(gpu: CudaDouble) -> None:
+    engine, ort = engine_on(gpu, models.conv())
+    session = engine.session()
+    ort.broken = RuntimeError("BFCArena: Failed to allocate memory for requested buffer of size 4096")
+    with pytest.raises(DeviceError, match="too little memory") as caught:
+        session.enqueue()
+    assert "4096" in caught.value.why
+    ort.broken = RuntimeError("CUDNN failure 5000: CUDNN_STATUS_EXECUTION_FAILED")
+    with pytest.raises(BuildError, match="failed while running"):
+        session.run()
+    engine.close()
+
+
+def test_plans_with_the_shapes_of_a_profile(gpu: CudaDouble) -> None:
+    model, device = models.conv(("n", 3, 8, 8)), CudaDevice(gpu, 0)
+    assert too_little(model, FOUR["default"], device).why != too_little(model, {"x": (1, 3, 8, 8)}, device).why
+
+
+@pytest.fixture
+def real() -> Iterator[OrtCudaBackend]:
+    device = gpu_or_skip()
+    if missing := cuda.why_not():
+        pytest.skip(missing)
+    yield OrtCudaBackend(device)
+
+
+@pytest.mark.gpu
+class TestOnAGpu:
+    def test_computes_the_same(self, real: OrtCudaBackend) -> None:
+        model = models.conv(("n", 3, 8, 8))
+        engine = real.compile(model, EngineOptions(profiles=FOUR))
+        session, x = engine.session(), noise((4, 3, 8, 8), 3)
+        session.inputs["x"][...] = x
+        for rows in (4, 1, 3):
+            for found, wanted in zip(session.run(rows), exact(model, x=x[:rows]), strict=True):
+                assert found.shape == wanted.shape and np.allclose(found, wanted, atol=2e-2)
+        engine.close()
+        assert engine.device.live_bytes == 0
+
+    def test_can_be_recorded_as_a_graph(self, real: OrtCudaBackend) -> None:
+        model = models.conv()
+        engine = real.compile(model, EngineOptions())
+        session, x = engine.session(), noise((1, 3, 8, 8), 4)
+        session.inputs["x"][...] = x
+        session.run()
+        graph = session.device.capture(session.stream, session.enqueue)
+        session.inputs["x"][...] = -x
+        session.inputs_on_gpu["x"].block.upload(session.stream)
+        graph()
+        session.outputs_on_gpu[0].block.download(session.stream)
+        session.stream.synchronize()
+        assert np.allclose(session.outputs_on_gpu[0].host, exact(model, x=-x)[0], atol=2e-2)
+        del graph
+        engine.close()

@@ -1,0 +1,223 @@
+"""Lanes on a GPU that is this process's memory; kernels are launched and counted, and compute nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from edgert.backend.gpu import GpuTensor
+from edgert.config import InputConfig
+from edgert.errors import DeviceError
+from edgert.memory import Counter
+from edgert.memory.cuda import CudaDevice
+from edgert.runtime import Frame
+from edgert.stages.geometry import Geometry
+from edgert.stages.gpu import slot as slot_module
+from edgert.stages.gpu.kernels import Kernels
+from edgert.stages.gpu.lane import SLOTS, Collect, GpuLane, Pending, Submitting
+from edgert.stages.gpu.outputs import HostReader
+from edgert.stages.gpu.preprocess import GpuPreprocessor
+from edgert.stages.gpu.slot import Slot, run_sizes
+from edgert.stages.gpu.target import target
+from edgert.stages.gpu.upload import Uploader
+from edgert.stages.infer import Infer
+from tests.helpers.cuda_double import CudaDouble
+from tests.helpers.frames import frame_of, result_of
+
+SIDE = 16
+
+
+class Session:
+    """An engine that writes, for each row, how many runs there were."""
+
+    def __init__(self, device: CudaDevice, rows: int, dynamic: bool = True) -> None:
+        self.device, self.stream, self.exclusive = device, device.stream(), threading.RLock()
+        self.dynamic, self.sizes = dynamic, []
+        shape = (rows, 3, SIDE, SIDE)
+        self.inputs_on_gpu = {"x": GpuTensor("x", shape, "float32", device.block(4 * int(np.prod(shape))))}
+        self.outputs_on_gpu = (GpuTensor("y", (rows, 2), "float32", device.block(8 * rows)),)
+        self.inputs = {"x": self.inputs_on_gpu["x"].host}
+
+    sizes: list[int]
+
+    def run(self, rows: int | None = None) -> Sequence[Any]:
+        raise AssertionError("the lane must not go through the host")
+
+    def enqueue(self, rows: int | None = None) -> None:
+        self.sizes.append(rows or 0)
+        values = np.arange(len(self.sizes), len(self.sizes) + (rows or 0), dtype=np.float32).repeat(2)
+        block = self.outputs_on_gpu[0].block
+        with self.device:
+            self.stream.raw.put(lambda: self.device.driver.memcpy_htod(block.address, values))
+
+
+class Rig:
+    """A lane on a GPU of its own."""
+
+    def __init__(self, rows: int = 1, dynamic: bool = True) -> None:
+        self.gpu = CudaDouble()
+        self.device = CudaDevice(self.gpu, 0, Counter())
+        compiler = SimpleNamespace(compile=lambda *_: b"")
+        kernels = Kernels(self.device, compiler=cast("Callable[[], Any]", lambda: compiler))
+        config = InputConfig(resize="stretch")
+        self.sessions = [Session(self.device, rows, dynamic) for _ in range(SLOTS)]
+        slots = []
+        for session in self.sessions:
+            address = session.inputs_on_gpu["x"].block.address
+            preprocessor = GpuPreprocessor(config, target("nchw", "float32", rows, SIDE, SIDE), address, kernels)
+            slots.append(Slot(session, preprocessor, HostReader(session.outputs_on_gpu, (True,), record)))
+        uploader = Uploader(self.device, self.device.stream(), self.device.counter, in_flight=4 * rows)
+        self.lane = GpuLane(slots, config, uploader)
+
+    def close(self) -> None:
+        self.lane.close()
+        for session in self.sessions:
+            for tensor in (*session.inputs_on_gpu.values(), *session.outputs_on_gpu):
+                tensor.block.release()
+
+
+def record(outputs: Sequence[Any], geometry: Geometry) -> tuple[float, Geometry]:
+    return float(outputs[0][0]), geometry
+
+
+@pytest.fixture(autouse=True)
+def no_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def capture(*_: object) -> None:
+        raise DeviceError("there is no CUDA driver")
+
+    monkeypatch.setattr(CudaDevice, "capture", capture)
+
+
+def nv12(index: int = 0) -> Frame:
+    return frame_of(64, 48, "nv12", index=index)
+
+
+def test_a_frame_goes_up_once_and_the_outputs_come_down_once() -> None:
+    rig = Rig()
+    rig.lane.warm_up()
+    before, launches = rig.device.counter.read(), len(rig.gpu.launches)
+    frame = nv12()
+    geometry = rig.lane.fill(frame)
+    frame.lease.release()  # the host's pixels are not needed any more
+    ((value, way_back),) = rig.lane.run(geometry)
+    after = rig.device.counter.read()
+    assert (value, way_back.scale_x, way_back.scale_y) == (2, 4, 3)
+    assert after.copies - before.copies == 2 and after.bytes_copied - before.bytes_copied == 64 * 48 * 3 // 2 + 8
+    assert [launch[0] for launch in rig.gpu.launches[launches:]] == ["preprocess"]
+    rig.close()
+    assert rig.device.live_bytes == 0 and rig.device.leaked == 0
+
+
+def test_the_host_waits_for_nothing_before_the_record_is_wanted() -> None:
+    rig = Rig()
+    stage, collect = Infer("find", Submitting(rig.lane)), Collect("find")
+    stage.open()
+    rig.gpu.paused = True
+    first, second = (stage.process(result_of(nv12(index))) for index in range(2))
+    assert isinstance(first.outputs["find"], Pending) and rig.gpu.streams[0].work
+    assert [collect.process(one).outputs["find"][0] for one in (first, second)] == [2, 2]
+    passing = result_of(nv12(2))
+    assert collect.process(passing) is passing
+    rig.gpu.paused = False
+    rig.gpu.run_all()
+    rig.close()
+
+
+def test_sizes_of_a_batch_are_rounded_up_and_rows_keep_their_order() -> None:
+    rig = Rig(rows=5)
+    rig.lane.warm_up()
+    assert rig.sessions[0].sizes == [1, 2, 4, 5]
+    geometries = [rig.lane.fill(nv12(row), row) for row in range(3)]
+    assert [value for value, _ in rig.lane.run(*geometries)] == [5, 6, 7]
+    assert rig.sessions[0].sizes[-1] == 4
+    assert rig.gpu.launches[-1][1][2] == 3  # pictures in the grid
+    rig.close()
+
+
+@pytest.mark.parametrize(
+    ("rows", "dynamic", "sizes"), [(1, True, (1,)), (8, True, (1, 2, 4, 8)), (6, True, (1, 2, 4, 6)), (8, False, (8,))]
+)
+def test_run_sizes(rows: int, dynamic: bool, sizes: tuple[int, ...]) -> None:
+    assert run_sizes(rows, dynamic) == sizes
+
+
+class Recorded:
+    """A graph that notes what it is told."""
+
+    def __init__(self, enqueue: Callable[[], None]) -> None:
+        self.told: list[Any] = []
+        self._enqueue = enqueue
+        enqueue()
+
+    def start_with(self, launch: Any) -> None:
+        self.told.append(launch.argument)
+
+    def __call__(self) -> None:
+        self.told.append("launched")
+
+
+def test_the_second_run_is_recorded_and_further_ones_are_told_where_their_frames_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graphs: list[Recorded] = []
+
+    def capture(device: CudaDevice, stream: Any, enqueue: Callable[[], None]) -> Recorded:
+        graphs.append(Recorded(enqueue))
+        return graphs[-1]
+
+    monkeypatch.setattr(CudaDevice, "capture", capture)
+    rig = Rig()
+    for index in range(4 * SLOTS):
+        rig.lane.run(rig.lane.fill(nv12(index)))
+    assert len(graphs) == SLOTS and [len(session.sizes) for session in rig.sessions] == [2] * SLOTS
+    assert all(graph.told[1::2] == ["launched"] * 3 for graph in graphs)
+    addresses = {graph.told[at][120:128] for graph in graphs for at in (0, 2, 4)}
+    assert addresses  # each launch has an argument of its own
+    counts = rig.device.counter.read()
+    assert counts.copies == 2 * 4 * SLOTS
+    wide = frame_of(64, 48, "bgr")
+    rig.lane.run(rig.lane.fill(wide))
+    rig.lane.close()
+    graphs.clear()
+    rig.close()
+
+
+def test_work_that_cannot_be_recorded_is_enqueued_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    with caplog.at_level("INFO", slot_module.log.name):
+        for index in range(3 * SLOTS):
+            rig.lane.run(rig.lane.fill(nv12(index)))
+    assert "no CUDA graph: there is no CUDA driver" in caplog.text
+    assert [len(session.sizes) for session in rig.sessions] == [3] * SLOTS
+    rig.close()
+
+
+def test_a_gpu_that_is_lost_is_an_error_and_closing_goes_on() -> None:
+    rig = Rig()
+    rig.lane.run(rig.lane.fill(nv12()))
+    pending = rig.lane.submit(rig.lane.fill(nv12(1)))
+    rig.gpu.broken["event"] = "cuEventSynchronize failed: an illegal memory access was encountered"
+    with pytest.raises(DeviceError, match="the GPU is lost to this process"):
+        pending[0].record()
+    rig.gpu.broken["free"] = rig.gpu.broken["event"]
+    rig.close()
+    assert rig.device.live_bytes == 0
+
+
+def test_frames_on_the_gpu_are_not_uploaded() -> None:
+    rig = Rig()
+    uploader = Uploader(rig.device, rig.device.stream(), rig.device.counter)
+    frame = uploader.upload(nv12())
+    before = rig.device.counter.read()
+    rig.lane.run(rig.lane.fill(frame))
+    assert rig.device.counter.read().copies == before.copies + 1  # the outputs
+    assert frame.lease.alive
+    frame.lease.release()
+    del frame
+    rig.close()
+    uploader.close()
