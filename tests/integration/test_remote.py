@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -19,6 +20,8 @@ from edgert.remote.failure import LinkError
 from edgert.remote.make import build_there
 from tests.helpers.board_program import ENGINE
 from tests.helpers.bundles import MEMBERS
+from tests.helpers.command import edgert
+from tests.helpers.small_pipeline import TEXT, small_pipeline
 from tests.helpers.sshd import Board, board, free_port
 from tests.helpers.workstation import RemoteBuild, bundle_for_any
 
@@ -51,6 +54,19 @@ def test_engines_come_back_into_the_bundle(there: Board, bundle: Path, tmp_path:
     assert steps == ["board", "send", "kernel0", "kernel1", "kernel2", "fetch"]
     assert "host" in work.details("board")[-1] and built.there.name == "host"
     assert built.engines == {"parts": "the tests' own"}
+
+
+def test_a_pipeline_is_built_here_and_finished_there(there: Board, tmp_path: Path) -> None:
+    (there.folder / "compiler.json").unlink()  # edgert itself, its doctor included
+    pipeline = small_pipeline(tmp_path / "pipeline", TEXT.replace("precision: int8", "precision: fp32"))
+    words = ("build", str(pipeline), "--remote", "board", "--remote-edgert", there.program, "--json")
+    done = edgert(*words, cwd=tmp_path, env={"EDGERT_CACHE": str(tmp_path / "cache")})
+    assert done.returncode == 0, done.stderr
+    *events, last = map(json.loads, done.stdout.splitlines())
+    assert last["board"] == "host" and last["engines"] == {"parts": "onnxruntime"}
+    assert [event["step"] for event in events if event["state"] == "done"][-1] == "fetch"
+    with open_bundle(tmp_path / "small.edgert") as made:
+        assert made.manifest.engines == ["onnxruntime"]
 
 
 def refusal(bundle: Path, address: str = "board", program: str | None = None) -> LinkError:

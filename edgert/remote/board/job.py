@@ -6,6 +6,7 @@ who finds the lock free knows that nobody works, however the last one ended.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -135,7 +136,8 @@ def cancel(run: Run) -> None:
     """Asks a run to end; one that has ended already is left alone. Returns at once."""
     if not run.end.exists() and is_alive(run):
         run.cancelled.touch()
-        os.kill(int(run.process.read_text(encoding="utf-8")), signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):  # it has ended since
+            os.killpg(int(run.process.read_text(encoding="utf-8")), signal.SIGTERM)
 
 
 def _named(content: Content) -> Run | None:

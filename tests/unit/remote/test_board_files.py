@@ -1,0 +1,224 @@
+"""The board's side: locks, bundles that come in, runs and how they end."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+
+from edgert.errors import ArtifactError, BuildError, EdgertError
+from edgert.remote.board import receive as receiving
+from edgert.remote.board.action import perform
+from edgert.remote.board.folder import KEPT_S, RUN_KEPT_S, Content, Run, content_of, known_run, run_of, sweep
+from edgert.remote.board.follow import follow
+from edgert.remote.board.job import cancel, start
+from edgert.remote.board.lock import held, is_held, take
+from edgert.remote.board.receive import receive
+
+BYTES = bytes(range(256)) * 40
+DIGEST = hashlib.sha256(BYTES).hexdigest()
+
+
+@pytest.fixture(name="content")
+def _content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Content:
+    monkeypatch.setenv("EDGERT_CACHE", str(tmp_path))
+    return content_of(DIGEST)
+
+
+@pytest.fixture(name="source")
+def _source(tmp_path: Path) -> Iterator[BinaryIO]:
+    """All the bytes, as a stream."""
+    (tmp_path / "sent").write_bytes(BYTES)
+    with (tmp_path / "sent").open("rb", buffering=0) as file:
+        yield file  # type: ignore[misc]  # raw, as standard input is read
+
+
+def told(out: io.BytesIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def test_a_lock_ends_with_the_last_process_that_inherited_it(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "lock"
+    assert not is_held(path)
+    first = take(path)
+    assert first is not None and is_held(path) and take(path) is None
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=(first,)) as compiler:
+        os.close(first)
+        assert is_held(path)
+        compiler.kill()
+    assert not is_held(path)
+
+
+def test_a_lock_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    first = take(tmp_path / "lock")
+    assert first is not None
+    with pytest.raises(ArtifactError, match="is being copied to the board already"), held(tmp_path / "lock", 0):
+        pass
+    os.close(first)
+
+
+def test_a_bundle_comes_in_whole(content: Content, source: BinaryIO) -> None:
+    out = io.BytesIO()
+    receive(content, len(BYTES), source, out)
+    assert told(out) == [{"at": 0}, {"done": True}]
+    assert content.bundle.read_bytes() == BYTES and not content.part.exists()
+
+
+def test_a_bundle_goes_on_from_where_it_broke_off(content: Content, source: BinaryIO) -> None:
+    content.folder.mkdir(parents=True)
+    content.part.write_bytes(BYTES[:1000])
+    source.seek(1000)
+    out = io.BytesIO()
+    receive(content, len(BYTES), source, out)
+    assert told(out)[0] == {"at": 1000} and content.bundle.read_bytes() == BYTES
+
+
+def test_a_bundle_that_is_there_is_not_sent_again(content: Content, source: BinaryIO) -> None:
+    receive(content, len(BYTES), source, io.BytesIO())
+    out = io.BytesIO()
+    receive(content, len(BYTES), source, out)
+    assert told(out) == [{"at": len(BYTES)}, {"done": True}]
+
+
+def test_a_bundle_that_was_damaged_there_is_sent_again(content: Content, source: BinaryIO) -> None:
+    content.folder.mkdir(parents=True)
+    content.bundle.write_bytes(b"?" + BYTES[1:])
+    out = io.BytesIO()
+    receive(content, len(BYTES), source, out)
+    assert told(out)[0] == {"at": 0} and content.bundle.read_bytes() == BYTES
+
+
+def test_a_bundle_that_is_cut_short_is_kept_to_go_on_from(content: Content, source: BinaryIO) -> None:
+    source.seek(0)
+    with pytest.raises(ArtifactError, match="did not come in whole") as caught:
+        receive(content, len(BYTES) + 1, source, io.BytesIO())
+    assert caught.value.why == f"{len(BYTES)} of {len(BYTES) + 1} bytes came"
+    assert content.part.read_bytes() == BYTES and not content.bundle.exists()
+
+
+def test_a_bundle_that_was_damaged_on_its_way_is_thrown_away(content: Content, source: BinaryIO) -> None:
+    content.folder.mkdir(parents=True)
+    content.part.write_bytes(b"?" + BYTES[1:1000])
+    source.seek(1000)
+    with pytest.raises(ArtifactError, match="damaged on its way to the board"):
+        receive(content, len(BYTES), source, io.BytesIO())
+    assert not content.part.exists() and not content.bundle.exists()
+
+
+def test_a_disk_that_fills_up_is_named(content: Content, source: BinaryIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, chunk: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(receiving, "_write", full)
+    with pytest.raises(ArtifactError, match="the disk of the board is full") as caught:
+        receive(content, len(BYTES), source, io.BytesIO())
+    assert "No space left" in caught.value.why and "EDGERT_CACHE" in caught.value.fix
+
+
+@pytest.mark.parametrize("name", ["../../etc", "a" * 63, "A" * 64])
+def test_names_from_the_other_side_cannot_lead_out(name: str) -> None:
+    with pytest.raises(ArtifactError, match="names no content"):
+        content_of(name)
+    with pytest.raises(ArtifactError, match="names no job"):
+        run_of(f"{name}.{'0' * 12}")
+
+
+def test_a_run_whose_files_are_gone_is_told(content: Content) -> None:
+    with pytest.raises(ArtifactError, match="the board has no such job") as caught:
+        known_run(f"{DIGEST}.{'0' * 12}")
+    assert "build again" in caught.value.fix
+
+
+def a_run(content: Content, number: int = 0) -> Run:
+    run = run_of(f"{content.digest}.{number:012x}")
+    run.folder.mkdir(parents=True)
+    run.events.write_text('{"step": "a"}\n{"step": "b"}\nhalf a li')
+    run.log.write_text("line\n" * 100 + "the last\n")
+    return run
+
+
+def test_events_are_told_from_any_line_on(content: Content) -> None:
+    run = a_run(content)
+    run.end.write_text('{"code": 0}')
+    out = io.BytesIO()
+    follow(run, 14, out)
+    line, end = told(out)
+    assert line == {"at": 28, "text": '{"step": "b"}'}
+    assert end["at"] == 28 and end["end"]["code"] == 0 and not end["end"]["cancelled"]
+    assert end["end"]["log"].splitlines()[-1] == "the last" and len(end["end"]["log"].splitlines()) == 20
+
+
+def test_a_run_that_nobody_works_on_any_more_is_over(content: Content) -> None:
+    out = io.BytesIO()
+    follow(a_run(content), 0, out)
+    assert told(out)[-1]["end"]["code"] is None
+
+
+def test_a_run_asked_for_again_is_not_started_twice(content: Content) -> None:
+    run = a_run(content)
+    assert start(run) == (run, False)
+
+
+def test_who_comes_second_joins_the_first(content: Content, source: BinaryIO) -> None:
+    receive(content, len(BYTES), source, io.BytesIO())
+    lock, first = take(content.work), a_run(content)
+    assert lock is not None
+    os.write(lock, first.name.encode())
+    assert start(run_of(f"{DIGEST}.{1:012x}")) == (first, True)
+    os.close(lock)
+
+
+def test_a_job_needs_its_bundle(content: Content) -> None:
+    with pytest.raises(ArtifactError, match="the bundle is not on the board"):
+        start(run_of(f"{DIGEST}.{1:012x}"))
+
+
+def test_cancelling_what_has_ended_does_nothing(content: Content) -> None:
+    run = a_run(content)
+    cancel(run)
+    assert not run.cancelled.exists()
+
+
+def test_what_nothing_needs_is_swept(content: Content) -> None:
+    old, new = a_run(content, 1), a_run(content, 2)
+    other = content_of("0" * 64)
+    other.folder.mkdir()
+    other.bundle.touch()
+    for folder, age_s in ((old.folder, RUN_KEPT_S), (other.folder, KEPT_S)):
+        for path in (*folder.iterdir(), folder):
+            os.utime(path, (0, path.stat().st_mtime - age_s - 1))
+    sweep(content)
+    assert not old.folder.exists() and not other.folder.exists() and new.folder.exists()
+
+
+def test_an_error_is_told_to_the_other_side(content: Content) -> None:
+    out = io.BytesIO()
+    with pytest.raises(ArtifactError):
+        perform(["cancel", f"{DIGEST}.{'0' * 12}"], io.BytesIO(), out)
+    assert told(out)[0]["error"]["what"] == "the board has no such job"
+
+
+def test_an_action_that_there_is_not() -> None:
+    with pytest.raises(EdgertError, match="there is no action 'folow'; did you mean 'follow'"):
+        perform(["folow"], io.BytesIO(), io.BytesIO())
+
+
+def test_a_job_that_neither_lives_nor_ends_is_told(
+    content: Content, source: BinaryIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgert.remote.board.job._SETTLE_S", 0.0)
+    receive(content, len(BYTES), source, io.BytesIO())
+    lock, first = take(content.work), a_run(content)
+    assert lock is not None
+    os.write(lock, first.name.encode())
+    first.end.write_text("{}")
+    with pytest.raises(BuildError, match="does not end"):
+        start(run_of(f"{DIGEST}.{1:012x}"))
+    os.close(lock)

@@ -1,0 +1,124 @@
+"""The board at the other end: what its doctor says, and whether it fits."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from edgert import __version__
+from edgert.config import load_pipeline
+from edgert.errors import ArtifactError, ConfigError, DeviceError
+from edgert.remote.agree import check_space, check_target, target_there
+from edgert.remote.link import Link
+from edgert.remote.there import There, read_doctor
+
+LINK = Link("u@jetson", ("edgert",))
+TRT = ("tensorrt", "onnxruntime")
+
+
+def there(**changes: Any) -> There:
+    known = There("orin-nx-16gb", "15W", "6.2", "10.3.0", "", "/home/u/.cache/edgert", 10 * 2**30)
+    return There(**{**{name: getattr(known, name) for name in There.__slots__}, **changes})
+
+
+def doctor(machine: dict[str, Any] | None = None, **states: str) -> str:
+    """The JSON of a Jetson's doctor."""
+    known = {"edgert": __version__, "board": "orin-nx-16gb", "mode": "15W", "jetpack": "6.2"}
+    found = {"TensorRT": "yes", **states}
+    findings = [
+        {"name": name, "state": state, "detail": "10.3.0.30", "fix": "mend it"} for name, state in found.items()
+    ]
+    told = {**known, "cache": "/c", "free_bytes": 5, **(machine or {})}
+    return json.dumps({"ok": True, "machine": told, "findings": findings}, indent=2)
+
+
+def test_a_doctor_is_read_after_what_a_login_shell_prints() -> None:
+    found = read_doctor("Welcome {to} the board\n" + doctor(), LINK)
+    assert found == There("orin-nx-16gb", "15W", "6.2", "10.3.0", "", "/c", 5)
+    assert str(there()) == "orin-nx-16gb, JetPack 6.2, 15W, TensorRT 10.3.0, 10.0 GiB free"
+
+
+def test_another_version_is_refused() -> None:
+    with pytest.raises(DeviceError, match=r"u@jetson has edgert 0\.0\.1, this is edgert") as caught:
+        read_doctor(doctor({"edgert": "0.0.1"}), LINK)
+    assert f"pip install edgert=={__version__}" in caught.value.fix
+
+
+def test_a_version_that_does_not_say_which_it_is_is_refused() -> None:
+    with pytest.raises(DeviceError, match="u@jetson has edgert of an earlier version"):
+        read_doctor('{"ok": true, "findings": []}', LINK)
+
+
+def test_an_edgert_that_cannot_run_is_refused_with_its_own_fix() -> None:
+    with pytest.raises(DeviceError, match="edgert cannot run on u@jetson") as caught:
+        read_doctor(doctor(PyAV="no"), LINK)
+    assert caught.value.why == "PyAV: 10.3.0.30" and caught.value.fix == "mend it"
+
+
+def test_a_doctor_that_says_nothing_is_told_with_what_it_said_instead() -> None:
+    with pytest.raises(DeviceError, match="edgert does not work on u@jetson") as caught:
+        read_doctor("", LINK, "Traceback\nImportError: libcudart.so")
+    assert caught.value.why == "ImportError: libcudart.so" and caught.value.fix == "ssh u@jetson edgert doctor"
+
+
+def test_a_bundle_for_the_board_that_is_there_fits() -> None:
+    check_target(there(), "jetson", "orin-nx-16gb", TRT, "10.3.0")
+    check_target(there(tensorrt=""), "jetson", "host", ("onnxruntime",), "")
+    check_target(there(tensorrt=""), "jetson", "orin-nx-16gb", ("onnxruntime",), "10.3.0")
+
+
+@pytest.mark.parametrize(("name", "what"), [("host", "is no Jetson"), ("agx-orin-64gb", "is a agx-orin-64gb")])
+def test_a_bundle_for_another_board_is_refused(name: str, what: str) -> None:
+    with pytest.raises(ConfigError, match=f"built for orin-nx-16gb, and jetson {what}") as caught:
+        check_target(there(name=name), "jetson", "orin-nx-16gb", TRT, "10.3.0")
+    assert f"--board {name}" in caught.value.fix
+
+
+def test_a_board_without_tensorrt_is_refused() -> None:
+    with pytest.raises(DeviceError, match="there is no TensorRT on jetson") as caught:
+        check_target(
+            there(tensorrt="", tensorrt_fix="sudo apt install nvidia-jetpack"), "jetson", "orin-nx-16gb", TRT, "10.3.0"
+        )
+    assert "nvidia-jetpack" in caught.value.why and "edgert doctor" in caught.value.fix
+
+
+def test_a_bundle_for_another_kind_of_tensorrt_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"built for TensorRT 11\.4\.0, and jetson has 10\.3\.0") as caught:
+        check_target(there(), "jetson", "orin-nx-16gb", TRT, "11.4.0")
+    assert "without --trt" in caught.value.fix
+
+
+def test_a_disk_without_room_is_refused_before_anything_is_sent() -> None:
+    check_space(there(), "jetson", 2**30)
+    with pytest.raises(ArtifactError, match="the disk of jetson is full") as caught:
+        check_space(there(), "jetson", 3 * 2**30)
+    assert "10.0 GiB are free, 12.1 GiB are wanted" in caught.value.why
+
+
+PIPELINE = "name: a\nboard: {board}\nmodels: {{}}\nstages: {{cam: {{source: api}}, out: {{sink: 'null', from: cam}}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("file_board", "options", "wanted"),
+    [
+        ("auto", (None, None, None), ("orin-nx-16gb", "15W", "10.3.0")),
+        ("auto", ("host", None, None), ("host", "", "")),
+        ("auto", ("orin-nx-16gb", "10W", "10.7"), ("orin-nx-16gb", "10W", "10.7.0")),
+        ("orin-nx-16gb", (None, None, None), ("orin-nx-16gb", "15W", "10.3.0")),
+    ],
+)
+def test_a_pipeline_is_built_for_what_is_there_unless_it_says_otherwise(
+    tmp_path: Any, file_board: str, options: tuple[str | None, ...], wanted: tuple[str, ...]
+) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(PIPELINE.format(board=file_board))
+    target = target_there(load_pipeline(path), there(), *options)
+    assert (target.name, target.mode, target.tensorrt) == wanted
+
+
+def test_a_mode_that_edgert_does_not_know_is_not_asked_for(tmp_path: Any) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(PIPELINE.format(board="auto"))
+    assert target_there(load_pipeline(path), there(mode="MY_OWN"), None, None, None).mode != "MY_OWN"
