@@ -56,6 +56,18 @@ def cuda_driver(library: str = "libcuda.so.1") -> CudaDriver | None:
     return query(driver)
 
 
+def gpu_free_bytes(library: str = "libcuda.so.1") -> int:
+    """Free memory of the GPU whose context is current in this thread; 0 without one, or where it is the board's own."""
+    try:
+        driver = ctypes.CDLL(library)
+    except OSError:
+        return 0
+    device, free, total = ctypes.c_int(), ctypes.c_size_t(), ctypes.c_size_t()
+    if driver.cuCtxGetDevice(ctypes.byref(device)) or _attribute(driver, _INTEGRATED, device):
+        return 0
+    return 0 if driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) else free.value
+
+
 def query(driver: Any) -> CudaDriver:
     """Asks a loaded driver library."""
     number = ctypes.c_int()

@@ -9,7 +9,7 @@ from edgert.backend.trt.dialect import Dialect, dialect_of
 from edgert.backend.trt.failure import CompileError
 from edgert.backend.trt.library import Library
 from edgert.backend.trt.listen import logger_to
-from edgert.backend.trt.log import LogRecord, foreign_ends, tail
+from edgert.backend.trt.log import LogRecord, asked_bytes, foreign_ends, tail
 from edgert.backend.trt.mapping import Layer, correspond, network_layers
 from edgert.backend.trt.monitor import monitor_to
 from edgert.backend.trt.network import add_profiles, parse, set_formats
@@ -28,8 +28,10 @@ from edgert.backend.trt.vendor import (
     Runtime,
     Trt,
 )
-from edgert.board.cuda import cuda_driver
+from edgert.board.cuda import cuda_driver, gpu_free_bytes
+from edgert.board.memory import system_memory
 from edgert.errors import BuildError
+from edgert.units import format_bytes
 
 Tell = Callable[[LogRecord], object]
 Step = Callable[[Progress], bool]
@@ -117,9 +119,22 @@ def failure(request: BuildRequest, log: Sequence[LogRecord], *, cancelled: bool 
         what, fix = f"TensorRT has no implementation for {ends}", "more workspace, or these nodes on the GPU"
     elif "memory" in kinds:
         what, fix = "TensorRT ran out of memory", "stop other programs, or limit the workspace"
+        return CompileError(what, why=f"{memory_in_words(log)}: {tail(log)}", where=request.title, fix=fix)
     else:
         what, fix = "TensorRT built no engine", ""
     return CompileError(what, why=tail(log) or "it told no reason", where=request.title, fix=fix)
+
+
+def memory_in_words(log: Sequence[LogRecord]) -> str:
+    """What was needed and what there was, when the log is read: right after the builder gave up."""
+    needed, there_was = asked_bytes(log), free_bytes()
+    asked = f"{format_bytes(needed)} were needed" if needed else "it did not say how much it needed"
+    return f"{asked}, {format_bytes(there_was)} there were"
+
+
+def free_bytes() -> int:
+    """Free memory: the GPU's own, or where it shares the board's, that."""
+    return gpu_free_bytes() or system_memory().available_bytes
 
 
 def _configure(trt: Trt, config: IBuilderConfig, request: BuildRequest) -> None:

@@ -81,6 +81,7 @@ _WORTH_A_LOOK = re.compile(
 """A build writes tens of thousands of verbose lines; nearly all of them end here."""
 _PLACED = re.compile(r"DLA|\[DlaLayer\]|\[GpuLayer\]")
 _REASONS = ("rule", "scale", "precision", "dynamic", "batch", "loadables")
+_ASKED = re.compile(r"\((\d+) bytes\)|[Rr]equested size (?:of|was) (\d+)")
 _FOREIGN = re.compile(r"^\{ForeignNode\[(.*)\]\}$")
 
 
@@ -130,6 +131,16 @@ def reasons(records: Iterable[LogRecord]) -> Mapping[str, str]:
             found.setdefault(record.layer, waiting or record.text)
             waiting = ""
     return found
+
+
+def asked_bytes(records: Iterable[LogRecord]) -> int:
+    """The most memory that a line about too little of it names; 0 where none says how much.
+
+    TensorRT writes ``Requested amount of GPU memory (123 bytes) could not be allocated``, or ``insufficient memory on
+    requested size of 123``.
+    """
+    texts = (record.text for record in records if record.kind == "memory")
+    return max((int(match[1] or match[2]) for text in texts for match in _ASKED.finditer(text)), default=0)
 
 
 def foreign_ends(layer: str) -> tuple[str, ...]:

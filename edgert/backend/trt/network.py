@@ -19,6 +19,7 @@ from edgert.backend.trt.vendor import (
 from edgert.errors import BuildError, nearest
 
 _MOST_ERRORS = 5
+_OTHERS = "engines: [tensorrt, onnxruntime] has ONNX Runtime run what TensorRT cannot"
 
 
 def parse(parser: OnnxParser, network: INetworkDefinition, request: BuildRequest) -> None:
@@ -106,7 +107,9 @@ def _error(error: ParserError, request: BuildRequest) -> BuildError:
     operator = error.node_operator() if hasattr(error, "node_operator") else ""
     position = error.node()
     name = name or (names[position] if 0 <= position < len(names) else "")
-    subject = f"node {name!r}{f' ({operator})' if operator else ''}" if name else "the model"
+    opset = f"opset {request.opset}" if request.opset else ""
+    kind = ", ".join(filter(None, (operator, opset)))
+    subject = f"node {name!r}{f' ({kind})' if kind else ''}" if name else "the model"
     return request.refusal(f"TensorRT cannot parse {subject}", _plain(error.desc()), _advice(error.desc()))
 
 
@@ -117,7 +120,7 @@ def _plain(text: str) -> str:
 
 def _advice(text: str) -> str:
     if "Plugin not found" in text:
-        return "TensorRT has no such operator: write it with others, or use engines: [onnxruntime]"
+        return f"TensorRT has no such operator: write it with others; {_OTHERS}"
     if "zero point" in text:
         return "quantise the float model with edgert quantize, which gives symmetric ranges"
-    return ""
+    return _OTHERS

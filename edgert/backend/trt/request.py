@@ -41,6 +41,7 @@ class BuildRequest:
         model: ONNX file, weights inside.
         nodes: node → the tensors it computes, in the order they run. Names that the file leaves out are made up.
         title: of the model, for messages.
+        opset: version of its standard operators, for messages; 0 where it is not known.
         explicit: whether the model has QuantizeLinear or DequantizeLinear nodes.
         precision: what may be computed in. TensorRT from 11 on, and TensorRT-RTX, take it from the model's types.
         profiles: input → shapes, one mapping per optimisation profile; none where the model's shapes are static.
@@ -62,6 +63,7 @@ class BuildRequest:
     model: bytes
     nodes: Mapping[str, tuple[str, ...]]
     title: str = "model"
+    opset: int = 0
     explicit: bool = False
     precision: Precision = "fp32"
     profiles: tuple[Mapping[str, Span], ...] = ()
@@ -128,7 +130,9 @@ def request_of(model: Model, **options: Any) -> BuildRequest:
         BuildError: an option names a node or a layout that is not there, or a node and a core that cannot be.
         ModelError: the model is broken, or larger than one ONNX file can be.
     """
-    nodes = read(model).nodes
+    graph = read(model)
+    nodes = graph.nodes
     explicit = any(node.op in ("QuantizeLinear", "DequantizeLinear") for node in nodes)
     names = {node.name: node.outputs for node in nodes}
-    return BuildRequest(to_bytes(model), names, **{"title": str(model.path), "explicit": explicit, **options})
+    told = {"title": str(model.path), "opset": graph.opset, "explicit": explicit, **options}
+    return BuildRequest(to_bytes(model), names, **told)

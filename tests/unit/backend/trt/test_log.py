@@ -10,6 +10,7 @@ import pytest
 
 from edgert.backend.trt.log import (
     LogRecord,
+    asked_bytes,
     classify,
     foreign_ends,
     is_worth_keeping,
@@ -141,3 +142,15 @@ def test_tail_prefers_errors() -> None:
     lines = [LogRecord("INFO", "one"), LogRecord("ERROR", "two"), LogRecord("INFO", "three")]
     assert tail(lines) == "two"
     assert tail(lines[:1]) == "one" and tail([LogRecord("VERBOSE", "x")]) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("Requested amount of GPU memory (2147483648 bytes) could not be allocated. Out of memory.", 2147483648),
+        ("Skipping tactic 0 due to insufficient memory on requested size of 12345 detected for tactic 0x1.", 12345),
+        ("Out of memory", 0),
+    ],
+)
+def test_how_much_memory_was_asked_for(text: str, asked: int) -> None:
+    assert asked_bytes([classify("ERROR", text), classify("ERROR", "Requested amount (9 bytes)")]) == asked

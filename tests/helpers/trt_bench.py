@@ -1,0 +1,83 @@
+"""TensorRT as a backend without TensorRT: the recording double, a GPU of NumPy arrays, builds in this process."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from edgert.backend.trt.backend import Listener, TrtBackend
+from edgert.backend.trt.compile import compile_engine
+from edgert.backend.trt.library import library_of
+from edgert.backend.trt.request import BuildRequest
+from edgert.backend.trt.result import BuildResult
+from edgert.board import HOST, Machine
+from edgert.board.record import board
+from edgert.errors import EdgertError
+from tests.helpers.trt_device import FakeDevice
+from tests.helpers.trt_double import Double, FakeTensor, Script
+
+HERE = Machine(HOST, None, "", (), "", "", "x86", 2, 2, 2**33)
+ORIN = replace(HERE, name="orin-nx-16gb", board=board("orin-nx-16gb"), l4t="36.4.3", jetpack="6.2", mode="15W")
+FIXED = {"x": ((1, 3, 8, 8), "FLOAT", "INPUT"), "y": ((1, 4, 8, 8), "FLOAT", "OUTPUT")}
+
+
+class Bench:
+    """A backend that writes down what it builds.
+
+    Attributes:
+        requests: built, in order.
+        told: by the backend.
+        failures: raised by the next builds, one each.
+    """
+
+    def __init__(
+        self,
+        version: str = "10.3",
+        *,
+        machine: Machine = ORIN,
+        root: Path = Path("/nowhere"),
+        answer: Mapping[str, Any] | None = None,
+        **script: Any,
+    ) -> None:
+        self.device = FakeDevice()
+        ends = {"inputs": [FakeTensor("x")], "outputs": [FakeTensor("y")]}
+        self.double = Double(version, Script(**{"bound": FIXED, **ends, **script}))
+        self.requests: list[BuildRequest] = []
+        self.told: list[str] = []
+        self.failures: list[EdgertError] = []
+        self.answer = answer or {}
+        self.backend = TrtBackend(
+            machine=machine,
+            root=root,
+            library=library_of(self.double),
+            device=lambda: self.device,
+            once=self.build,
+            listener=Listener(self.told.append),
+        )
+
+    def build(self, request: BuildRequest, **_: object) -> BuildResult:
+        """Stands in for a build in another process."""
+        self.requests.append(request)
+        if self.failures:
+            raise self.failures.pop(0)
+        made = compile_engine(library_of(self.double), request, lambda record: None, lambda progress: True)
+        return replace(made, **self.answer)
+
+
+class MemoryStore:
+    """A store in a folder of its own."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="edgert-test-")
+        self.folder = Path(self._folder.name)
+
+    def get(self, key: str) -> Path | None:
+        path = self.folder / key
+        return path if path.exists() else None
+
+    def put(self, key: str, content: Path) -> Path:
+        (self.folder / key).write_bytes(content.read_bytes())
+        return self.folder / key
