@@ -1,0 +1,27 @@
+# edgert on any machine's processor. Versions: docker/docker-bake.hcl.
+ARG BASE
+
+FROM ${BASE} AS build
+ARG EXTRAS
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
+COPY edgert edgert
+COPY dla dla
+COPY pipelines pipelines
+COPY configs configs
+RUN python -m venv /opt/edgert \
+ && /opt/edgert/bin/pip install --no-cache-dir --only-binary=:all: ".[${EXTRAS}]"
+
+FROM ${BASE}
+RUN useradd --create-home --uid 10001 --groups video edgert \
+ && install --directory --owner edgert --group edgert /work /cache
+COPY --from=build /opt/edgert /opt/edgert
+COPY docker/health.py /opt/edgert/health.py
+ENV PATH=/opt/edgert/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    EDGERT_CACHE=/cache
+WORKDIR /work
+USER 10001
+HEALTHCHECK --interval=60s --timeout=30s --start-period=60s CMD ["python", "/opt/edgert/health.py"]
+ENTRYPOINT ["edgert"]
+CMD ["--help"]

