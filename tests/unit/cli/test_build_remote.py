@@ -1,0 +1,42 @@
+"""``edgert build --remote``: what cannot be meant is refused before any connection."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from edgert.cli import app
+from edgert.errors import ConfigError
+from tests.helpers.bundles import bundle
+
+
+def refused(*words: str) -> str:
+    """What a usage error says, on one line."""
+    done = CliRunner().invoke(app, ["build", *words], env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    return " ".join(done.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("option", ["--folder", "--tune", "--strict"])
+def test_options_of_builds_on_this_machine(option: str) -> None:
+    said = refused("hello", "--remote", "jetson", option)
+    assert option in said and "it is for builds on this machine" in said
+
+
+def test_a_place_of_edgert_without_a_board() -> None:
+    assert "it says where edgert is on the board of --remote" in refused(
+        "hello", "--remote-edgert", "edgert/bin/edgert"
+    )
+
+
+@pytest.mark.parametrize("words", [("--board", "orin-nx-16gb"), ("--trt", "10.3"), ("--set", "name=b")])
+def test_a_bundle_says_itself_what_it_is_for(tmp_path: Path, words: tuple[str, str]) -> None:
+    said = refused(str(bundle(tmp_path / "a.edgert")), "--remote", "jetson", *words)
+    assert words[0] in said and "is a bundle, which says that itself" in said
+
+
+def test_an_address_that_is_an_option() -> None:
+    done = CliRunner().invoke(app, ["build", "hello", "--remote", "-oProxyCommand=true"])
+    assert isinstance(done.exception, ConfigError) and done.exception.where == "--remote"
