@@ -107,6 +107,7 @@ def pipeline_page() -> str:
     for task in TASKS:
         parts += [f"**{verb(task, model.TASK_VERBS)}**: {inspect.cleandoc(task.__doc__ or '')}", "", *keys(task)]
     parts += ["### calibrate", "", *keys(model.CalibrateConfig), "### accuracy", "", *keys(model.AccuracyConfig)]
+    parts += ["### tuning", "", inspect.cleandoc(model.TuningConfig.__doc__ or ""), "", *keys(model.TuningConfig)]
     parts += ["### placement", "", inspect.cleandoc(placement.PLACEMENT_HELP), "", *keys(placement.ReplicateConfig)]
     parts += ["## stages.NAME", "", "A stage does one thing, said by its verb.", ""]
     for kind in STAGES:

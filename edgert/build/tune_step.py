@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -143,7 +144,7 @@ def _default(file: PipelineFile, one: Prepared, live: bool) -> Tactic:
 def _freedom(file: PipelineFile, one: Prepared, live: bool) -> Freedom:
     from edgert.assemble import threads_of
     from edgert.board.core import core_accelerators
-    from edgert.tune.candidate import Freedom, backends_of, forms_of
+    from edgert.tune.candidate import ORT, Freedom, backends_of, forms_of
 
     name, config = one.subject.name, file.config.models[one.subject.name]
     has_crops = any(stage.crop is not None for stage in _users(file.config, name))
@@ -151,7 +152,7 @@ def _freedom(file: PipelineFile, one: Prepared, live: bool) -> Freedom:
     threads = threads_of(file.config, name)
     return Freedom(
         default=_default(file, one, live),
-        backends=backends_of(config),
+        backends=(ORT,) if file.config.engines else backends_of(config),  # the chain names no OpenVINO
         forms=forms_of(config.precision, one.forms),
         threads=threads,
         fixed_threads=config.threads is not None,
@@ -170,31 +171,33 @@ def _track(one: Prepared, report: Report) -> Track:
     subject = one.subject
     models = {form: subject.model(product.files[MODEL]) for form, product in one.forms.items()}
     feed = _feed(one)
-    wanted = Function(models["float"])(feed)
+    known = {form: Function(model)(feed) for form, model in models.items()}
     return Track(
         config=subject.config,
         models=models,
         feed=feed,
-        wrong=_judge(one, wanted),
+        wrong=_judge(known),
         streams=MOST_REPLICAS,
         stop=subject.stop,
         told=lambda done: report.progress(done, MOST_ROUNDS, "turns"),
     )
 
 
-def _judge(one: Prepared, wanted: Mapping[str, Array]) -> Callable[[str, Mapping[str, Array]], str]:
-    """Holds an engine's outputs to the distance from the float model that its form has."""
-    from edgert.build.precision_steps import EVIDENCE
+def _judge(known: Mapping[str, Mapping[str, Array]]) -> Callable[[str, Mapping[str, Array]], str]:
+    """Holds an engine's outputs to the distance from the float model that its form has.
+
+    Args:
+        known: form → its outputs by ONNX Runtime.
+    """
     from edgert.build.verify_step import distance
 
-    known = one.verified.json(EVIDENCE)["forms"]
+    def error(outputs: Mapping[str, Array]) -> float:
+        found = distance([known["float"]], [outputs])["relative_error"]
+        return math.inf if found is None else float(found)
 
     def wrong(form: str, outputs: Mapping[str, Array]) -> str:
-        error, own = distance([wanted], [outputs])["relative_error"], known[form]["relative_error"]
-        most = _NEAR * (own or 0.0) + _NEXT_TO_NOTHING
-        if error is not None and error <= most:
-            return ""
-        return f"relative error {'not finite' if error is None else f'{error:.2g}'}, at most {most:.2g}"
+        found, most = error(outputs), _NEAR * error(known[form]) + _NEXT_TO_NOTHING
+        return "" if found <= most else f"relative error {found:.2g}, at most {most:.2g}"
 
     return wrong
 

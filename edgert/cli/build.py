@@ -99,7 +99,7 @@ def build(
     if is_bundle(source):
         from edgert.cli.build_finish import finish_here
 
-        given = {"--board": board, "--mode": mode, "--trt": trt, "--set": overrides}
+        given = {"--board": board, "--mode": mode, "--trt": trt, "--set": overrides, "--tune": tune}
         finish_here(source, output, folder, json, strict, given)
         return
     if strict:
