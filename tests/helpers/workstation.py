@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from edgert.artifact.bundle import save_bundle
@@ -28,11 +29,19 @@ class RemoteBuild:
         events: what it told so far.
     """
 
-    def __init__(self, there: Board, bundle: Path, output: Path, program: str = "") -> None:
+    def __init__(
+        self,
+        there: Board,
+        bundle: Path,
+        output: Path,
+        program: str = "",
+        on_event: Callable[[Event], object] = bool,
+    ) -> None:
         self.events: list[Event] = []
         self._stop = threading.Event()
         self._built: BuiltThere | None = None
         self._error: EdgertError | None = None
+        self._on_event = on_event
         self._words = (bundle, output, program or there.program)
         self._thread = threading.Thread(target=self._build)
         self._thread.start()
@@ -40,11 +49,13 @@ class RemoteBuild:
     def _build(self) -> None:
         bundle, output, program = self._words
         try:
-            self._built = build_there(
-                bundle, output, "board", program=program, tell=self.events.append, stop=self._stop
-            )
+            self._built = build_there(bundle, output, "board", program=program, tell=self._tell, stop=self._stop)
         except EdgertError as error:
             self._error = error
+
+    def _tell(self, event: Event) -> None:
+        self.events.append(event)
+        self._on_event(event)
 
     def stop(self) -> None:
         """As Ctrl-C does."""

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from edgert.artifact.bundle import open_bundle
+from edgert.compiler import Event
 from edgert.compiler.build import Stopped
-from edgert.errors import ArtifactError, BuildError
+from edgert.errors import ArtifactError, BuildError, DeviceError
 from edgert.remote.failure import LinkError
 from edgert.remote.make import build_there
 from tests.helpers.board_program import ENGINE
@@ -112,6 +113,40 @@ def test_a_board_that_there_is_not(there: Board, bundle: Path) -> None:
 def test_a_port_that_nobody_listens_on(there: Board, bundle: Path) -> None:
     error = refusal(bundle, f"ssh://user@127.0.0.1:{free_port()}")
     assert error.what.endswith("refused the connection") and "ssh://user@host:2222" in error.fix
+
+
+def test_a_board_without_edgert(there: Board, bundle: Path) -> None:
+    with pytest.raises(DeviceError, match="there is no edgert on board") as caught:
+        build_there(bundle, bundle, "board", program="~/no/edgert")
+    assert caught.value.why.startswith("'no/edgert' cannot be run there")
+    assert "--remote-edgert edgert/bin/edgert" in caught.value.fix
+
+
+@pytest.mark.slow
+def test_a_board_with_another_edgert(there: Board, bundle: Path) -> None:
+    (there.folder / "doctor.json").write_text('{"edgert": "0.0.1"}')
+    with pytest.raises(DeviceError, match=r"board has edgert 0\.0\.1, this is edgert"):
+        build_there(bundle, bundle, "board", program=there.program)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["send", "fetch"])
+def test_a_transfer_that_is_cut_goes_on(there: Board, tmp_path: Path, step: str) -> None:
+    there.compiler(engine_bytes=8 << 20)
+    bundle = bundle_for_any(tmp_path / "large.edgert", {"large.bin": os.urandom(8 << 20)})
+    cuts: list[int] = []
+
+    def cut(event: Event) -> None:
+        if (event.step, event.state) == (step, "progress") and not cuts:
+            cuts.append(there.cut())
+
+    work = RemoteBuild(there, bundle, tmp_path / "out.edgert", on_event=cut)
+    work.result()
+    assert cuts == [1] and len(work.details("link")) == 1
+    (arrived,) = there.cache.glob("remote/*/bundle.edgert")
+    assert arrived.read_bytes() == bundle.read_bytes()
+    with open_bundle(tmp_path / "out.edgert") as made:
+        assert len(made.read(ENGINE)) == 8 << 20
 
 
 @pytest.mark.slow
