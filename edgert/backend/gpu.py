@@ -47,13 +47,26 @@ class GpuSession(Session, Protocol):
         exclusive: held while work that must not be mixed with others' is put on the stream, as when recording it.
         inputs_on_gpu: by name.
         outputs_on_gpu: in the model's order.
+        dynamic: whether fewer rows than all can be run.
     """
 
-    device: CudaDevice
-    stream: Stream
-    exclusive: AbstractContextManager[object]
-    inputs_on_gpu: Mapping[str, GpuTensor]
-    outputs_on_gpu: tuple[GpuTensor, ...]
+    @property
+    def device(self) -> CudaDevice: ...
+
+    @property
+    def stream(self) -> Stream: ...
+
+    @property
+    def exclusive(self) -> AbstractContextManager[object]: ...
+
+    @property
+    def inputs_on_gpu(self) -> Mapping[str, GpuTensor]: ...
+
+    @property
+    def outputs_on_gpu(self) -> tuple[GpuTensor, ...]: ...
+
+    @property
+    def dynamic(self) -> bool: ...
 
     def enqueue(self, rows: int | None = None) -> None:
         """Puts one run over what the GPU holds on the stream. Does not wait, and copies nothing.
@@ -66,7 +79,10 @@ class GpuSession(Session, Protocol):
 class GpuEngine(Engine, Protocol):
     """An engine of such sessions. ``close`` takes their memory back; the GPU must be done with it."""
 
-    device: CudaDevice
+    @property
+    def device(self) -> CudaDevice:
+        """Where its sessions are."""
+        ...
 
     def session(self, profile: str | None = None) -> GpuSession:
         """A new set of bound tensors. Raises ModelError for an unknown profile."""

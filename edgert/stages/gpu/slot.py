@@ -47,7 +47,7 @@ class Slot:
     def __init__(self, session: GpuSession, preprocessor: GpuPreprocessor, reader: Reader) -> None:
         self._session, self._preprocessor, self._reader = session, preprocessor, reader
         self.rows, self.network = preprocessor.target.rows, preprocessor.network
-        self.sizes = run_sizes(self.rows, getattr(session, "dynamic", False))
+        self.sizes = run_sizes(self.rows, session.dynamic)
         self._done = session.device.event()
         self._graphs: dict[tuple[int, Kernel], Graph | None] = {}
         self._recordable = True

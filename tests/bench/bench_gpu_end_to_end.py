@@ -1,0 +1,266 @@
+"""1080p NV12 frames in, records out, on one GPU: pipelines beside PyTorch doing the same, and beside the bare engine.
+
+    python tests/bench/bench_gpu_end_to_end.py [--json FILE]
+
+ResNet-50 at 224 × 224 and a detector of YOLOX-s's size at 640 × 640, random weights. Frames lie in ordinary memory of
+the host. edgert runs its own threads: one brings frames up, one waits for records. PyTorch runs eagerly, frame after
+frame: upload, planes scaled and converted on the GPU, network, boxes suppressed there, result down. The bare engine is
+the same ONNX Runtime session, its CUDA graph replayed in a loop with nothing around it. EDGERT_GPU_FRAMES is how many
+frames the memory test takes. Needs a GPU, PyCUDA, PyTorch and ONNX Runtime with CUDA; says so and passes where one is
+missing.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from edgert.assemble.gpu import gpu_lane
+from edgert.backend import EngineOptions
+from edgert.backend.gpu import GpuEngine
+from edgert.backend.ort.cuda import OrtCudaBackend, why_not
+from edgert.bench.measure import Figure
+from edgert.config import InputConfig
+from edgert.graph import load
+from edgert.memory.cuda import CudaDevice, open_device
+from edgert.runtime import Color
+from edgert.stages.decode.base import Decoder
+from edgert.stages.decode.classify import Classify
+from edgert.stages.decode.detection import Detector
+from edgert.stages.decode.yolox import YoloX
+from edgert.stages.gpu.lane import GpuLane
+from edgert.stages.gpu.upload import Uploader
+from edgert.stages.resample import yuv_matrix
+from tests.bench.gpu_run import HEIGHT, WIDTH, Camera, Run, frame_of, frames, run
+from tests.bench.report import main
+
+COUNT, ROUNDS, CAMERAS, RATE_HZ = 2000, 300, 8, 30.0
+SIDES = {"resnet50": 224, "detector": 640}
+IOU = 0.45
+YUV_BYTES = WIDTH * HEIGHT * 3 // 2
+
+
+class Subject:
+    """One network in one precision: PyTorch's, and edgert's engine of the same weights."""
+
+    def __init__(self, name: str, half: bool, folder: Path, device: CudaDevice, pixels: list[Any]) -> None:
+        import torch
+
+        from tests.bench import gpu_peer
+
+        self.name, self.half, self.device, self.pixels = name, half, device, pixels
+        self.side, self.is_detector = SIDES[name], name == "detector"
+        self._torch, self._peer = torch, gpu_peer
+        dtype = torch.float16 if half else torch.float32
+        self.net = gpu_peer.network(name).cuda().to(dtype)
+        self.matrix = torch.tensor(yuv_matrix(Color(), "rgb"), device="cuda", dtype=dtype)
+        self.score = self._hundredth() if self.is_detector else 0.0
+        self.path = gpu_peer.export(self.net, self.side, half, folder / f"{name}-{'fp16' if half else 'fp32'}.onnx")
+
+    @property
+    def config(self) -> InputConfig:
+        if self.is_detector:
+            return InputConfig()
+        return InputConfig(resize="stretch", mean=self._peer.MEAN, std=self._peer.STD)
+
+    @property
+    def decoder(self) -> Decoder:
+        return Detector(YoloX(), self.score, IOU, 300) if self.is_detector else Classify("softmax", 5)
+
+    def out(self, pixels: Any) -> Any:
+        """PyTorch's output for a host frame."""
+        frame = self._torch.from_numpy(pixels).cuda()
+        return self.net(self._peer.prepared(frame, self.side, not self.is_detector, self.is_detector, self.matrix))
+
+    def _hundredth(self) -> float:
+        """A score that about a hundred boxes reach."""
+        with self._torch.inference_mode():
+            found = self.out(self.pixels[0])[0].float()
+        return float((found[:, 4] * found[:, 5:].max(1).values).topk(100).values[-1])
+
+    def eager_ms(self) -> list[float]:
+        """Milliseconds per frame, upload and result included."""
+        decode = self._peer.detected(self.score, IOU, self.side) if self.is_detector else self._peer.classified
+        taken = []
+        with self._torch.inference_mode():
+            for index in range(ROUNDS + 30):
+                started = time.perf_counter_ns()
+                decode(self.out(self.pixels[index % len(self.pixels)]))
+                taken.append((time.perf_counter_ns() - started) / 1e6)
+        return taken[30:]
+
+    def engine(self, rows: int) -> GpuEngine:
+        profiles = {"default": {self._peer.INPUT: (rows, 3, self.side, self.side)}}
+        return OrtCudaBackend(self.device).compile(load(self.path), EngineOptions(profiles=profiles))
+
+    def lane(self, engine: GpuEngine) -> GpuLane:
+        made = gpu_lane(engine, None, self.config, lambda _: self.decoder, self.name)
+        assert made is not None
+        made.warm_up()
+        return made
+
+
+def bare_ms(engine: GpuEngine) -> list[float]:
+    """Milliseconds per run of the engine alone, its graph replayed twenty times between two events."""
+    session, device = engine.session(), engine.device
+    session.run()
+    session.enqueue()
+    graph = device.capture(session.stream, session.enqueue)
+    start, end, taken = device.event(timed=True), device.event(timed=True), []
+    for _ in range(ROUNDS // 10 + 3):
+        start.record(session.stream)
+        for _ in range(20):
+            graph()
+        end.record(session.stream).synchronize()
+        taken.append(end.since_ms(start) / 20)
+    return taken[3:]
+
+
+def host_us(subject: Subject, lane: GpuLane) -> dict[str, float]:
+    """Host microseconds per frame, waiting for the GPU left out; frames of host memory, and frames on the GPU."""
+    uploader = Uploader(subject.device, subject.device.stream(), subject.device.counter)
+    host = frame_of(subject.pixels[0])
+    there = uploader.upload(host)
+    pinned = np.empty_like(subject.pixels[0])
+    found = {}
+    for name, frame in (("from_host_us", host), ("on_gpu_us", there)):
+        taken = []
+        for _ in range(ROUNDS):
+            started = time.perf_counter_ns()
+            (pending,) = lane.submit(lane.fill(frame))
+            submitted = time.perf_counter_ns()
+            subject.device.synchronize()
+            passed = time.perf_counter_ns()
+            pending.record()
+            taken.append((time.perf_counter_ns() - passed + submitted - started) / 1e3)
+        found[name] = statistics.median(taken)
+    copying = []
+    for _ in range(50):
+        started = time.perf_counter_ns()
+        np.copyto(pinned, subject.pixels[1])
+        copying.append((time.perf_counter_ns() - started) / 1e3)
+    there.lease.release()
+    del there, frame
+    uploader.close()
+    return {**found, "of_that_pixels_us": statistics.median(copying)}
+
+
+def files(subject: Subject, lane: GpuLane, count: int = COUNT, rows: int = 1) -> Run:
+    """A file that is read as fast as results are taken."""
+    return run(lane, subject.device.counter, [Camera("cam", subject.pixels, count)], count, rows)
+
+
+def cameras(subject: Subject, lane: GpuLane, number: int, seconds: float) -> Run:
+    """So many cameras at 30 Hz, batched."""
+    count = round(seconds * RATE_HZ)
+    live = [Camera(f"cam{n}", subject.pixels, count, RATE_HZ, n / number) for n in range(number)]
+    return run(lane, subject.device.counter, live, count, min(number, lane.rows))
+
+
+def one_frame(name: str, device: CudaDevice, folder: Path, pixels: list[Any]) -> Iterator[Figure]:
+    """Bars 1 and 2."""
+    eager, fps = {}, {}
+    for half in (False, True):
+        subject = Subject(name, half, folder, device, pixels)
+        eager[half] = statistics.median(subject.eager_ms())
+        engine = subject.engine(1)
+        bare = statistics.median(bare_ms(engine))
+        lane = subject.lane(engine)
+        host, found = host_us(subject, lane), files(subject, lane)
+        fps[half] = found.fps
+        form = "FP16" if half else "FP32"
+        table = {"fps": found.fps, "bare_fps": 1e3 / bare, "eager_ms": eager[half], "gpu": device.name}
+        yield Figure(
+            f"{name} {form}: pipeline / bare engine", found.fps * bare / 1e3, "x", 0.95, "higher", COUNT, table
+        )
+        yield Figure(
+            f"{name} {form}: host time per frame on the GPU", host["on_gpu_us"], "µs", 150, "lower", ROUNDS, host
+        )
+        yield Figure(f"{name} {form}: copies per frame", found.copies, "", 2, "lower", COUNT,
+                     {"bytes": found.bytes_copied, "yuv_bytes": YUV_BYTES, "p50_ms": found.p50_ms})  # fmt: skip
+        lane.close()
+        engine.close()
+    for half, bar in ((False, 4.0), (True, 2.0)):
+        form = "FP16" if half else "FP32"
+        told = {"same_precision": fps[half] * eager[half] / 1e3, "fps": fps[True]}
+        best = max(fps.values()) * eager[half] / 1e3
+        yield Figure(f"{name}: pipeline / PyTorch eager {form}", best, "x", bar, "higher", ROUNDS, told)
+
+
+def many_cameras(device: CudaDevice, folder: Path, pixels: list[Any]) -> Iterator[Figure]:
+    """Bar 4."""
+    subject = Subject("detector", True, folder, device, pixels)
+    single_engine = subject.engine(1)
+    lane = subject.lane(single_engine)
+    single = cameras(subject, lane, 1, 6)
+    lane.close()
+    engine = subject.engine(CAMERAS)
+    lane = subject.lane(engine)
+    files(subject, lane, 400, CAMERAS)  # records the graphs of all sizes
+    eight = cameras(subject, lane, CAMERAS, 8)
+    told = {"p99_ms": eight.p99_ms, "single_p99_ms": single.p99_ms, "p50_ms": eight.p50_ms, "fps": eight.fps}
+    yield Figure("eight cameras: frames lost", eight.lost, "", 0, "lower", round(CAMERAS * 8 * RATE_HZ), told)
+    yield Figure("eight cameras: p99 / p99 of one", eight.p99_ms / single.p99_ms, "x", 1.5, "lower", 1, told)
+    held, tried = CAMERAS, dict[str, float]()
+    for number in (16, 24, 32, 40, 48, 64, 80, 96):
+        found = cameras(subject, lane, number, 3)
+        tried[f"lost_of_{number}"] = found.lost
+        if found.lost > 0.001 * number * 3 * RATE_HZ:
+            break
+        held = number
+    tried["batched_file_fps"] = files(subject, lane, COUNT, CAMERAS).fps
+    yield Figure("30 fps cameras that one GPU holds", held, "", None, "higher", 1, tried)
+    lane.close()
+    engine.close()
+    single_engine.close()
+
+
+def growth(device: CudaDevice, folder: Path, pixels: list[Any]) -> Iterator[Figure]:
+    """Bar 5."""
+    count = int(os.environ.get("EDGERT_GPU_FRAMES", "100000"))
+    subject = Subject("resnet50", True, folder, device, pixels)
+    engine = subject.engine(1)
+    lane = subject.lane(engine)
+    files(subject, lane)
+    before, live, resident = device.free_bytes()[0], device.live_bytes, rss_bytes()
+    files(subject, lane, count)
+    told = {"live_bytes": float(device.live_bytes - live), "rss_bytes": float(rss_bytes() - resident)}
+    yield Figure("GPU memory grown", before - device.free_bytes()[0], "bytes", 0, "lower", count, told)
+    lane.close()
+    engine.close()
+    yield Figure("blocks leaked", device.leaked, "", 0, "lower", count)
+
+
+def rss_bytes() -> int:
+    """The most that this process had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def measure() -> Iterator[Figure]:
+    """All of it."""
+    missing = why_not()
+    if missing:
+        print(f"skipped: {missing}")
+        return
+    device, pixels = open_device(), frames(16)
+    parts: list[Callable[..., Iterator[Figure]]] = [many_cameras, growth]
+    with tempfile.TemporaryDirectory() as folder:
+        for name in SIDES:
+            yield from one_frame(name, device, Path(folder), pixels)
+        for part in parts:
+            yield from part(device, Path(folder), pixels)
+
+
+if __name__ == "__main__":
+    main(__doc__ or "", measure)

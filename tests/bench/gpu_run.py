@@ -1,0 +1,141 @@
+"""Pipelines over a lane on a GPU, without a file: the same frames over and over, and what came of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from edgert.clock import REAL
+from edgert.memory import Counter, lend
+from edgert.runtime import Frame, Node, Result, Runner, SourceStats
+from edgert.runtime.branch import Branch, branch_nodes
+from edgert.runtime.edge import connect
+from edgert.stages.gpu.lane import Collect, GpuLane, Submitting
+from edgert.stages.infer import Infer
+from edgert.stages.infer_batch import InferBatch
+
+WIDTH, HEIGHT = 1920, 1080
+WAIT_S = 0.005
+
+
+def frames(count: int) -> list[Any]:
+    """(1620, 1920) uint8 NV12 each: coarse random patterns, so that networks see more than noise."""
+    random = np.random.default_rng(0)
+    coarse = random.integers(16, 236, (count, HEIGHT * 3 // 2 // 60, WIDTH // 60), np.uint8)
+    return list(np.ascontiguousarray(coarse.repeat(60, 1).repeat(60, 2)))
+
+
+def frame_of(pixels: Any, stream: str = "cam", index: int = 0, at_ns: int = 0) -> Frame:
+    """A host frame over the pixels."""
+    planes = pixels[:HEIGHT], pixels[HEIGHT:].reshape(HEIGHT // 2, WIDTH // 2, 2)
+    return Frame(stream, index, at_ns, 0, WIDTH, HEIGHT, "nv12", planes, lend(pixels, Counter()))
+
+
+class Camera:
+    """Gives frames, as fast as they are taken or so many per second.
+
+    Args:
+        rate_hz: None for a file.
+        phase: 0 to 1, of the time between two frames.
+    """
+
+    def __init__(
+        self, name: str, pixels: Sequence[Any], count: int, rate_hz: float | None = None, phase: float = 0.0
+    ) -> None:
+        self.name, self.live, self._pixels, self._count = name, rate_hz is not None, pixels, count
+        self._rate_hz, self._phase = rate_hz, phase
+
+    def frames(self, stop: threading.Event) -> Iterator[Frame]:
+        """See :class:`~edgert.runtime.Source`."""
+        started = time.monotonic()
+        for index in range(self._count):
+            if self._rate_hz:
+                time.sleep(max(started + (index + self._phase) / self._rate_hz - time.monotonic(), 0))
+            if stop.is_set():
+                return
+            yield frame_of(self._pixels[index % len(self._pixels)], self.name, index, time.monotonic_ns())
+
+    def stats(self) -> SourceStats:
+        """Nothing went wrong."""
+        return SourceStats()
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class Sink:
+    """Notes when results came, and how old they were."""
+
+    def __init__(self) -> None:
+        self.at_ns: list[int] = []
+        self.age_ns: list[int] = []
+        self.last: Result | None = None
+
+    def open(self) -> None:
+        """Needs nothing."""
+
+    def process(self, result: Result) -> None:
+        """See :class:`~edgert.runtime.Stage`."""
+        now = time.monotonic_ns()
+        self.at_ns.append(now)
+        self.age_ns.append(now - result.timestamp_ns)
+        self.last = replace(result, frame=result.frame)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of it; the first tenth, in which graphs are recorded, is left out of the times.
+
+    Attributes:
+        fps: results per second.
+        p50_ms, p99_ms: from the camera to the sink.
+        lost: frames that never arrived.
+        copies, bytes_copied: between host and GPU, per frame.
+    """
+
+    fps: float
+    p50_ms: float
+    p99_ms: float
+    lost: int
+    copies: float
+    bytes_copied: float
+    records: Any
+
+
+def run(lane: GpuLane, counter: Counter, cameras: Sequence[Camera], count: int, batch: int = 1) -> Run:
+    """Runs ``cameras`` of ``count`` frames each through the lane."""
+    names = frozenset(camera.name for camera in cameras)
+    feed = Submitting(lane)
+    first = InferBatch("find", feed, batch, WAIT_S, REAL) if batch > 1 else Infer("find", feed)
+    chain = branch_nodes("find", [Branch((first, Collect("find")))], names, 1)
+    sink = Sink()
+    nodes = [Node(camera.name, camera) for camera in cameras]
+    for node in nodes:
+        live = node.work.live  # type: ignore[union-attr]
+        connect(node, chain[0], frozenset({node.name}), 1 if live else 4, "oldest" if live else "never")
+    end = Node("sink", sink)
+    connect(chain[-1], end, names, 2, "never")
+    before = counter.read()
+    runner = Runner([*nodes, *chain, end])
+    runner.start()
+    runner.wait()
+    after, total = counter.read(), len(sink.at_ns)
+    skip = total // 10
+    ages = np.array(sink.age_ns[skip:]) / 1e6
+    assert sink.last is not None
+    return Run(
+        (total - skip - 1) / (sink.at_ns[-1] - sink.at_ns[skip]) * 1e9,
+        *np.percentile(ages, [50, 99]).tolist(),
+        lost=count * len(cameras) - total,
+        copies=(after.copies - before.copies) / total,
+        bytes_copied=(after.bytes_copied - before.bytes_copied) / total,
+        records=sink.last.outputs["find"],
+    )
