@@ -18,6 +18,7 @@ from edgert.build.telling import CHECK, COMPILE, Telling
 from edgert.compiler.verify import Policy
 from edgert.config import ModelConfig
 from edgert.config.engine import ORT_CUDA, TENSORRT, TENSORRT_DLA
+from edgert.errors import EdgertError
 from edgert.graph.load import load
 from edgert.ready import build_engine
 from edgert.units import format_bytes
@@ -113,7 +114,12 @@ class BundleEngines:
         with self._telling.step(CHECK, name) as ended:
             opened = self._trt.open(made, order.profiles) if self._opens else None
             kept = proof.kept(self._store, made.key, ran=self._opens)
-            found = kept or self._proven(config, order, made, opened)
+            try:
+                found = kept or self._proven(config, order, made, opened)
+            except EdgertError:
+                if opened is not None:
+                    opened.close()
+                raise
             ended.cached, ended.detail = kept is not None, proof.in_words(found)
         return Compiled(order, made, found), opened
 

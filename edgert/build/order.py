@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from edgert.artifact.manifest import Manifest, ModelEntry
 from edgert.config import ModelConfig
 from edgert.config.engine import TENSORRT_DLA
-from edgert.errors import CalibrationError, PlacementError
+from edgert.errors import BuildError, PlacementError
 
 if TYPE_CHECKING:
     from edgert.backend.base import Shapes
@@ -94,8 +94,7 @@ def orders(source: Source, engine: str, library: Library) -> tuple[Order, ...]:
 
     Raises:
         PlacementError: nothing of the model was placed on a DLA.
-        CalibrationError: INT8 on a DLA, and the bundle has no scales.
-        BuildError: what is asked for cannot be.
+        BuildError: INT8 on a DLA, and the bundle has no scales; or what is asked for cannot be.
     """
     if engine != TENSORRT_DLA:
         return (_order(source, _gpu_form(source), library, {}, {}, 1),)
@@ -143,12 +142,12 @@ def _weak(source: Source, library: Library) -> dict[str, Any]:
     if source.entry.precision != "int8":
         return {"precision": source.entry.precision}
     if "cache" not in source.entry.files:
-        raise CalibrationError(
+        raise BuildError(
             f"model {source.name!r} has no scales for a DLA",
             why=f"{library.title} builds INT8 for a DLA from a calibration cache, and the bundle, made for TensorRT "
             f"{source.manifest.tensorrt}, has none",
             where=f"models.{source.name}",
-            fix=f"edgert build PIPELINE --board {source.manifest.board} --trt {library.version}",
+            fix=f"build it again, with calibrate: in the pipeline file and --trt {library.version}",
         )
     from edgert.quantize.cache import parse_cache, write_cache
 

@@ -29,7 +29,7 @@ from edgert.backend.trt.vendor import (
     Trt,
 )
 from edgert.board.cuda import cuda_driver, gpu_free_bytes
-from edgert.board.memory import system_memory
+from edgert.board.memory import free_bytes
 from edgert.errors import BuildError
 from edgert.units import format_bytes
 
@@ -127,14 +127,9 @@ def failure(request: BuildRequest, log: Sequence[LogRecord], *, cancelled: bool 
 
 def memory_in_words(log: Sequence[LogRecord]) -> str:
     """What was needed and what there was, when the log is read: right after the builder gave up."""
-    needed, there_was = asked_bytes(log), free_bytes()
+    needed, there_was = asked_bytes(log), gpu_free_bytes() or free_bytes()
     asked = f"{format_bytes(needed)} were needed" if needed else "it did not say how much it needed"
     return f"{asked}, {format_bytes(there_was)} there were"
-
-
-def free_bytes() -> int:
-    """Free memory: the GPU's own, or where it shares the board's, that."""
-    return gpu_free_bytes() or system_memory().available_bytes
 
 
 def _configure(trt: Trt, config: IBuilderConfig, request: BuildRequest) -> None:

@@ -4,56 +4,81 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from edgert.board import HOST, Machine
+from edgert.artifact.bundle import open_bundle
+from edgert.backend import Engine, EngineOptions
+from edgert.backend.replicated import Replicated
+from edgert.backend.trt.backend import TrtBackend
+from edgert.board import HOST
 from edgert.board.record import board
-from edgert.build.unpack import choose, unpacked
-from edgert.errors import ArtifactError, BuildError
+from edgert.build.finish import finish
+from edgert.build.unpack import check_board, unpacked
+from edgert.compiler import Event
+from edgert.errors import ArtifactError, BuildError, DeviceError
+from edgert.pipeline import Pipeline
 from tests.helpers.bundles import bundle, manifest_of
+from tests.helpers.trt_bench import HERE, ORIN, Bench
+from tests.helpers.trt_bundle import SPLIT, bench, engine, model, trt_bundle
 
-HERE = Machine(HOST, None, "", (), "", "", "x86", 2, 2, 2**33)
-ORIN = replace(HERE, name="orin-nx-16gb", board=board("orin-nx-16gb"), l4t="36.4.3", jetpack="6.2")
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))
 
 
-def test_a_jetsons_bundle_falls_back_here_and_says_why() -> None:
-    engine, skipped = choose(manifest_of(), HERE, "dock.edgert")
-    assert engine == "onnxruntime"
-    assert [one.engine for one in skipped] == ["tensorrt-dla", "tensorrt", "onnxruntime-cuda"]
-    assert "orin-nx-16gb only" in skipped[0].why and "processor" in skipped[2].why
-    assert str(skipped[1]).startswith("tensorrt skipped: its engines")
+def no_gpu() -> TrtBackend:
+    def none() -> None:
+        raise DeviceError("there is no NVIDIA GPU here", why="there is no CUDA driver")
+
+    return TrtBackend(machine=HERE, library=Bench().backend.library, device=none)  # type: ignore[arg-type]
+
+
+def test_a_jetsons_bundle_falls_back_here_and_says_why(tmp_path: Path) -> None:
+    with unpacked(bundle(tmp_path / "dock.edgert"), machine=HERE, trt=no_gpu()) as found:
+        assert found.engine == "onnxruntime"
+        assert [one.engine for one in found.skipped] == ["tensorrt-dla", "tensorrt", "onnxruntime-cuda"]
+        assert [str(one) for one in found.skipped[:2]] == [
+            "tensorrt-dla skipped: host has no DLA",
+            "tensorrt skipped: there is no NVIDIA GPU here: there is no CUDA driver",
+        ]
 
 
 def test_strict_refuses_what_it_would_skip(tmp_path: Path) -> None:
     path = bundle(tmp_path / "dock.edgert")
     with (
         pytest.raises(BuildError, match="tensorrt-dla cannot run") as caught,
-        unpacked(path, strict=True, machine=HERE),
+        unpacked(path, strict=True, machine=HERE, trt=no_gpu()),
     ):
-        pass
-    assert "--strict" in caught.value.fix and "onnxruntime" in caught.value.fix
+        pytest.fail("it was opened")
+    assert "strict" in caught.value.fix and "onnxruntime" in caught.value.fix
 
 
 def test_a_bundle_for_another_board_is_refused() -> None:
     for other in ("agx-orin-64gb", "jetson"):
         machine = replace(ORIN, name=other, board=board(other) if other != "jetson" else None)
         with pytest.raises(ArtifactError, match="for orin-nx-16gb") as caught:
-            choose(manifest_of(), machine, "dock.edgert")
+            check_board(manifest_of(), machine, "dock.edgert")
         assert other in caught.value.why and "--board" in caught.value.fix
-    choose(manifest_of(), ORIN, "dock.edgert")
-    choose(manifest_of(board=HOST, engines=["onnxruntime"]), ORIN, "dock.edgert")
+    check_board(manifest_of(), ORIN, "dock.edgert")
+    check_board(manifest_of(board=HOST, engines=["onnxruntime"]), ORIN, "dock.edgert")
 
 
-def test_no_engine_left_is_an_error_that_lists_them() -> None:
-    with pytest.raises(BuildError, match="no engine can run") as caught:
-        choose(manifest_of(engines=["tensorrt", "abacus"]), HERE, "dock.edgert")
+def test_no_engine_left_is_an_error_that_lists_them(tmp_path: Path) -> None:
+    path = trt_bundle(tmp_path / "dock.edgert", engines=["tensorrt", "abacus"])
+    with (
+        pytest.raises(BuildError, match="no engine of the chain") as caught,
+        unpacked(path, machine=HERE, trt=no_gpu()),
+    ):
+        pytest.fail("it was opened")
     assert "tensorrt skipped" in caught.value.why and "no engine 'abacus'" in caught.value.why
 
 
 def test_unpacked_files_are_there_inside_the_block_only(tmp_path: Path) -> None:
     path = bundle(tmp_path / "dock.edgert")
-    with unpacked(path, ["name=renamed"], machine=HERE) as found:
+    with unpacked(path, ["name=renamed"], machine=HERE, trt=no_gpu()) as found:
         folder = found.file.document.path.parent
         assert found.file.config.name == "renamed"
         files = {one.relative_to(folder).as_posix() for one in folder.rglob("*") if one.is_file()}
@@ -68,3 +93,56 @@ def test_nothing_of_a_damaged_bundle_is_unpacked(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(ArtifactError, match="damaged"), unpacked(path, machine=HERE):
         pytest.fail("it was opened")
+
+
+class TestOnABoard:
+    def run(self, path: Path, on: Bench, events: list[Event]) -> dict[str, Any]:
+        """Runs a bundle as ``edgert run`` does; what the summary says of its engine."""
+        with unpacked(path, machine=ORIN, trt=on.backend, tell=events.append) as found:
+            with Pipeline(found.file, engines=found.engines) as pipeline:
+                summary = pipeline.run()
+            assert (found.engine, summary.frames_out) == ("tensorrt-dla", 3)
+            return dict(summary.engine["parts"])
+
+    def test_the_first_run_compiles_and_the_second_does_not(self, tmp_path: Path) -> None:
+        path, events = trt_bundle(tmp_path / "dock.edgert"), list[Event]()
+        first, second = bench(), bench()
+        info = self.run(path, first, events)
+        assert (info["engine"], info["skipped"], info["cached"]) == ("tensorrt-dla", [], False)
+        assert [(one.step, one.state) for one in events if one.state != "started"] == [
+            ("compile", "done"),
+            ("check", "done"),
+        ]
+        assert self.run(path, second, events)["cached"] is True and second.requests == []
+        assert first.device.blocks == second.device.blocks == {}
+
+    def test_frames_are_dealt_to_all_engines_of_a_model(self, tmp_path: Path) -> None:
+        engines = engine(dict.fromkeys(SPLIT, "gpu"), 2 / 3), engine(dict.fromkeys(SPLIT, "dla0"), 1 / 3)
+        path = trt_bundle(tmp_path / "dock.edgert", *engines)
+        info = self.run(path, bench(), [])
+        assert [one["weight"] for one in info["parts"]] == [67, 33]
+
+    def test_a_model_that_tensorrt_refuses_runs_with_onnx_runtime(self, tmp_path: Path) -> None:
+        path, events = trt_bundle(tmp_path / "dock.edgert"), list[Event]()
+        info = self.run(path, bench(errors=[(0, "conv", "Conv", "Plugin not found")]), events)
+        assert info["engine"] == "onnxruntime" and len(info["skipped"]) == 2
+        assert [one.detail.partition(":")[0] for one in events if one.state == "skipped"] == [
+            "tensorrt-dla",
+            "tensorrt",
+        ]
+
+    def test_engines_of_the_bundle_are_taken(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path, packed = trt_bundle(tmp_path / "dock.edgert"), tmp_path / "packed.edgert"
+        finish(path, packed, machine=ORIN, trt=bench().backend)
+        monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "elsewhere"))
+        on = bench()
+        assert self.run(packed, on, [])["cached"] is True and on.requests == []
+        with open_bundle(packed) as opened:
+            assert len(opened.manifest.compiled) == 1
+
+
+def test_several_engines_are_one() -> None:
+    first, second = (bench().backend.compile(model(), EngineOptions()) for _ in range(2))
+    both = Replicated([(first, 2), (second, 1)])
+    assert isinstance(both, Engine) and both.inputs == first.inputs and both.session().run()
+    both.close()

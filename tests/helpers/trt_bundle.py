@@ -1,0 +1,134 @@
+"""A bundle with a real small model, for TensorRT: float, Q/DQ and calibration cache, placed on GPU and DLA."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from edgert.artifact.bundle import save_bundle
+from edgert.artifact.manifest import Manifest, ModelEntry, TensorEntry
+from edgert.artifact.member import member_of
+from edgert.backend.ort import Function
+from edgert.graph import Model
+from edgert.graph.model import to_bytes
+from edgert.graph.node import read, write
+from edgert.quantize.cache import write_cache
+from edgert.quantize.lower import lower
+from edgert.quantize.scheme import scheme
+from tests.helpers.models import make
+from tests.helpers.trt_bench import Bench
+from tests.helpers.trt_double import FakeLayer
+
+SHAPE = (1, 3, 8, 8)
+SPLIT = {"conv": "dla0", "relu": "gpu"}
+PIPELINE = """\
+name: dock
+models:
+  parts:
+    onnx: models/parts/model.onnx
+    task: {segment: argmax}
+    input: {resize: stretch}
+stages:
+  cam: {source: "synthetic:noise", size: 64x64, limit: 3}
+  look: {infer: parts, from: cam}
+  out: {sink: "null", from: look}
+"""
+
+
+def model() -> Model:
+    """A convolution with three channels in and out, and a ReLU."""
+    weights = np.random.default_rng(0).normal(0, 0.3, (3, 3, 3, 3)).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["y"], name="relu"),
+    ]
+    return make(nodes, {"x": (SHAPE, TensorProto.FLOAT)}, {"y": (SHAPE, TensorProto.FLOAT)}, {"w": weights})
+
+
+def int8(target: str) -> Model:
+    """Its Q/DQ form for a ``gpu`` or a ``dla``."""
+    graph = read(model())
+    return write(lower(graph, scheme(graph, target), lambda names: 300.0), model())  # type: ignore[arg-type]
+
+
+def members(engines: list[dict[str, Any]], precision: str = "int8") -> dict[str, bytes]:
+    """The bundle's files. ``engines`` stand in ``placement.json``."""
+    scales = {"x": 300 / 127, "c": 300 / 127, "y": 300 / 127}
+    found = {
+        "pipeline.yaml": PIPELINE.encode(),
+        "models/parts/model.onnx": to_bytes(model()),
+        "models/parts/placement.json": json.dumps({"asked": "auto", "dla": None, "engines": engines}).encode(),
+    }
+    if precision == "int8":
+        found |= {
+            "models/parts/gpu.onnx": to_bytes(int8("gpu")),
+            "models/parts/dla.onnx": to_bytes(int8("dla")),
+            "models/parts/calibration.cache": write_cache(scales, "10.3.0").encode(),
+            "models/parts/exceptions.json": json.dumps({"half": ["relu"], "layer_precisions": ""}).encode(),
+        }
+    return found
+
+
+def engine(nodes: dict[str, str], share: float = 1.0) -> dict[str, Any]:
+    """One engine of ``placement.json``."""
+    return {"share": share, "accelerators": sorted(set(nodes.values())), "nodes": nodes, "predicted": {}}
+
+
+def trt_bundle(
+    path: Path, *engines: dict[str, Any], precision: str = "int8", drop: tuple[str, ...] = (), **changes: Any
+) -> Path:
+    """Writes the bundle; without the files and forms named in ``drop``."""
+    content = members(list(engines or (engine(SPLIT),)), precision)
+    port = TensorEntry(name="x", dtype="float32", shape=list(SHAPE))
+    kinds = {"cache": "calibration.cache", "exceptions": "exceptions.json", "placement": "placement.json"}
+    forms = {"float": "model.onnx", "gpu": "gpu.onnx", "dla": "dla.onnx"}
+    here = {name: f"models/parts/{file}" for name, file in {**kinds, **forms}.items()}
+    here = {name: file for name, file in here.items() if file in content and name not in drop}
+    entry = ModelEntry(
+        source="parts.onnx",
+        digest="0" * 64,
+        precision=precision,
+        inputs=[port],
+        outputs=[port],
+        forms={name: file for name, file in here.items() if name in forms},
+        files={name: file for name, file in here.items() if name in kinds},
+    )
+    named = {"pipeline.yaml", *here.values()}
+    content = {file: data for file, data in content.items() if file in named}
+    manifest = Manifest(
+        name="dock",
+        board="orin-nx-16gb",
+        mode="15W",
+        tensorrt="10.3.0",
+        engines=["tensorrt-dla", "tensorrt", "onnxruntime"],
+        pipeline="pipeline.yaml",
+        sources={},
+        sinks={},
+        models={"parts": entry},
+        members={file: member_of(data) for file, data in content.items()},
+    )
+    save_bundle(path, manifest.model_copy(update=changes), content)
+    return path
+
+
+LAYERS = (
+    FakeLayer("conv", "CONVOLUTION", "conv", ("x",), ("c",)),
+    FakeLayer("relu", "ACTIVATION", "relu", ("c",), ("y",)),
+)
+
+
+def bench(version: str = "10.3", *, error: float = 0.0, **options: Any) -> Bench:
+    """A backend whose engines compute what the model does, but for a relative error."""
+    bound = {name: (SHAPE, "FLOAT", mode) for name, mode in (("x", "INPUT"), ("y", "OUTPUT"))}
+    function = Function(model())
+
+    def compute(addresses: dict[str, int], shapes: dict[str, tuple[int, ...]]) -> None:
+        given = made.device.array(addresses["x"], "float32", SHAPE)
+        made.device.array(addresses["y"], "float32", SHAPE)[...] = function({"x": given})["y"] * (1 + error)
+
+    made = Bench(version, **{"bound": bound, "layers": LAYERS, "compute": compute, **options})
+    return made
