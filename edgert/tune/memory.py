@@ -41,15 +41,19 @@ def footprint(tactic: Tactic, onnx: Path, config: ModelConfig) -> Footprint:
     """
     own = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (own, os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        [sys.executable, "-m", "edgert.tune.memory"],
-        input=_question(tactic, onnx, config),
-        capture_output=True,
-        text=True,
-        timeout=_LIMIT_S,
-        env={**os.environ, "PYTHONPATH": path},
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "edgert.tune.memory"],
+            input=_question(tactic, onnx, config),
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,  # Ctrl-C ends the search between two heats, not this as if it had crashed
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BuildError(f"{tactic.backend} did not end", why=str(error), where=str(config.onnx)) from error
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise BuildError(f"{tactic.backend} crashed", why=last[0], where=str(config.onnx))

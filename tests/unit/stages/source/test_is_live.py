@@ -1,0 +1,44 @@
+"""What a source is called before it is made is what it calls itself afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgert.clock import REAL
+from edgert.config import SourceStage
+from edgert.memory import Counter
+from edgert.stages.source.gst import names_live
+from edgert.stages.source.select import is_live, source_for
+
+
+@pytest.mark.parametrize("realtime", [None, True, False])
+@pytest.mark.parametrize(
+    ("source", "live"),
+    [
+        ("api", False),
+        ("synthetic:conveyor", False),
+        ("rtsp://camera.example/stream", True),
+        ("https://example.com/clip.mp4", False),
+        ("https://example.com/live.m3u8", True),
+        ("v4l2:///dev/video0", True),
+    ],
+)
+def test_as_the_source_says(source: str, live: bool, realtime: bool | None, tmp_path: Path) -> None:
+    if source == "api" and realtime is not None:
+        pytest.skip("realtime has no meaning for source: api")
+    config = SourceStage(source=source, realtime=realtime)
+    made = source_for("cam", config, Counter(), REAL, tmp_path)
+    assert is_live(config, tmp_path) == made.live == (live if realtime is None else realtime)
+
+
+def test_files_never_are(tmp_path: Path) -> None:
+    assert not is_live(SourceStage(source="clip.mp4", realtime=True), tmp_path)
+    assert not is_live(SourceStage(source="images:photos/*.jpg"), tmp_path)
+
+
+def test_gstreamer_pipelines_are_where_an_element_is() -> None:
+    assert names_live("nvarguscamerasrc ! nvvidconv")
+    assert is_live(SourceStage(source="gst:v4l2src ! videoconvert"))
+    assert not is_live(SourceStage(source="gst:filesrc location=a.mp4 ! decodebin"))
