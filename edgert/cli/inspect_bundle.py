@@ -34,6 +34,8 @@ def tell_bundle(console: Console, path: Path) -> dict[str, Any]:
 
 
 def _rows(bundle: Bundle) -> Iterator[tuple[str, str]]:
+    from edgert.build.tuning import tuned_model
+
     manifest = bundle.manifest
     size_bytes = sum(member.size_bytes for member in manifest.members.values())
     yield "bundle", f"{bundle.path}, {format_bytes(size_bytes)} in {len(manifest.members)} members, all whole"
@@ -47,6 +49,8 @@ def _rows(bundle: Bundle) -> Iterator[tuple[str, str]]:
     for name, model in manifest.models.items():
         yield f"model {name}", _model(model)
         yield from (("", line) for line in _evidence(bundle, model))
+        if tuned := tuned_model(bundle, name):
+            yield "", f"tuned for {'cameras' if tuned.live else 'files'} on {tuned.machine['cpu']}: {tuned.told}"
 
 
 def _model(model: ModelEntry) -> str:
