@@ -10,26 +10,18 @@ from typing import Literal, get_args
 from edgert.artifact.atomic import replace_bytes
 from edgert.artifact.member import check_paths
 from edgert.board import HOST
-from edgert.build.prepared import FLOAT, FP16, ORT
-from edgert.config import ClassifyTask
-from edgert.config.placement import ReplicateConfig
 from edgert.errors import ArtifactError, ConfigError
 from edgert.export.engine import commands_of, dealt
 from edgert.export.plain import Form, Target, check_written, form_of, usual_form
 from edgert.export.script import script
-from edgert.export.source import Item, Source
-from edgert.export.triton import Device, Served, repository_part
-from edgert.graph.load import load
+from edgert.export.serve import served_of
+from edgert.export.source import Source
+from edgert.export.triton import Device, repository_part
 from edgert.graph.model import to_bytes
-from edgert.graph.spec import inputs, outputs
 
 Format = Literal["triton", "onnx", "trtexec"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 SCRIPT = "build.sh"
-_GPU = "gpu"
-_TENSORRT_MODES = {_GPU: "INT8", FP16: "FP16", FLOAT: "FP32"}
-"""Form on a GPU → what TensorRT may compute it in, inside ONNX Runtime:
-https://github.com/triton-inference-server/onnxruntime_backend#onnx-runtime-with-tensorrt-optimization."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,46 +95,10 @@ def _onnx(source: Source, output: Path, form: Form | None, target: Target | None
 
 def _triton(source: Source, output: Path, device: Device | None, max_batch: int | None) -> Left:
     chosen = device or ("cpu" if source.board == HOST else "gpu")
-    files: dict[str, bytes] = {}
-    unsaid: list[str] = []
-    for item in source.items:
-        served = served_of(item, source, chosen, max_batch)
-        files |= repository_part(served)
-        unsaid += [f"{item.name}, {line}" for line in served.unsaid]
-    return Left(_write(output, files), tuple(unsaid))
-
-
-def served_of(item: Item, source: Source, device: Device, max_batch: int | None) -> Served:
-    """A model as Triton is to run it: by ONNX Runtime, on a GPU with TensorRT inside."""
-    wanted = (_GPU, FP16, FLOAT) if device == "gpu" else (ORT, FP16, FLOAT)
-    form = next(name for name in wanted if name in item.forms)
-    model = load(item.forms[form])
-    return Served(
-        item.name,
-        inputs(model),
-        outputs(model),
-        to_bytes(model),
-        device=device,
-        instances=_instances(item, device),
-        threads=item.config.threads if device == "cpu" else None,
-        precision=_TENSORRT_MODES[form] if item.packed is not None and device == "gpu" else "",
-        shapes=next(iter(item.config.profiles.values()), {}),
-        max_batch=max_batch,
-        labels=item.files["labels"].read_bytes() if "labels" in item.files else b"",
-        is_classifier=isinstance(item.config.task, ClassifyTask),
-        unsaid=(*item.work, *_placed(item), *source.around),
-    )
-
-
-def _instances(item: Item, device: Device) -> int:
-    """As many as the placement has replicas on the processor."""
-    asked = item.config.placement
-    return len(asked.replicate) if device == "cpu" and isinstance(asked, ReplicateConfig) else 1
-
-
-def _placed(item: Item) -> tuple[str, ...]:
-    places = " and ".join("+".join(engine["accelerators"]) for engine in item.engines)
-    return (f"its placement on {places}: here it runs in one place",) if item.uses_dla else ()
+    every = [one for item in source.items for one in served_of(item, chosen, max_batch)]
+    files = {name: content for one in every for name, content in repository_part(one).items()}
+    unsaid = (*(f"{one.name}, {line}" for one in every for line in one.unsaid), *source.around)
+    return Left(_write(output, files), unsaid)
 
 
 def _trtexec(source: Source, output: Path) -> Left:

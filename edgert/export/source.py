@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from edgert.artifact.bundle import Bundle, is_bundle, open_bundle
+from edgert.artifact.manifest import EngineEntry
+from edgert.backend.trt.made import read_record
 from edgert.board import HOST
 from edgert.board.record import find_board
 from edgert.build import order
@@ -24,6 +26,26 @@ from edgert.config import EmbedTask, InferStage, ModelConfig, PipelineFile, load
 from edgert.errors import ConfigError, nearest
 from edgert.graph.load import load
 from edgert.graph.model import to_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A compiled engine of a model.
+
+    Attributes:
+        path: TensorRT's file.
+        dla_core: where it has its DLA layers; None for none.
+        weight: how many frames it gets, in comparison with the model's other engines.
+    """
+
+    path: Path
+    dla_core: int | None
+    weight: int
+
+    @property
+    def place(self) -> str:
+        """``gpu``, or its DLA core."""
+        return "gpu" if self.dla_core is None else f"dla{self.dla_core}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +60,7 @@ class Item:
             ``float`` is always there.
         files: what else a bundle has of it.
         packed: its place in the bundle; None for an ONNX file, of which nothing is known but itself.
+        plans: its engines, where a board compiled some into the bundle.
     """
 
     name: str
@@ -46,6 +69,7 @@ class Item:
     forms: Mapping[str, Path]
     files: Mapping[str, Path] = field(default_factory=dict)
     packed: order.Source | None = None
+    plans: tuple[Plan, ...] = ()
 
     @cached_property
     def engines(self) -> list[dict[str, Any]]:
@@ -152,7 +176,27 @@ def _item(packed: order.Source, path: Path) -> Item:
         {name: packed.folder / member for name, member in members.items()}
         for members in (packed.entry.forms, packed.entry.files)
     )
-    return Item(packed.name, f"{path} models.{packed.name}", packed.config, forms, files, packed)
+    where = f"{path} models.{packed.name}"
+    return Item(packed.name, where, packed.config, forms, files, packed, _plans(packed, where))
+
+
+def _plans(packed: order.Source, where: str) -> tuple[Plan, ...]:
+    """The engines of the one machine that compiled some."""
+    found = {target: one.engines[packed.name] for target, one in packed.manifest.compiled.items()}
+    if len(found) > 1:
+        raise ConfigError(
+            f"engines of which machine? The bundle has those of {len(found)}",
+            why=", ".join(sorted(found)),
+            where=where,
+            fix="export the bundle as it was before the others were packed into it; an engine runs on its machine only",
+        )
+    return tuple(_plan(packed.folder, one) for engines in found.values() for one in engines)
+
+
+def _plan(folder: Path, engine: EngineEntry) -> Plan:
+    record = read_record((folder / engine.record).read_bytes(), engine.record)
+    cores = {int(where.removeprefix("dla")) for where in record["placement"].values() if where.startswith("dla")}
+    return Plan(folder / engine.plan, min(cores, default=None), engine.weight)
 
 
 def _of_file(path: Path, folder: Path, board: str | None, tensorrt: str | None) -> Source:

@@ -46,7 +46,8 @@ class Served:
         dla_core: where a TensorRT engine has its DLA layers.
         precision: what TensorRT may compute in where ONNX Runtime hands a model on a GPU to it; empty: it does not.
         shapes: input → a usual shape, for the warm-up of inputs whose dimensions are open.
-        max_batch: requests that are put together at most; None leaves it to the model.
+        max_batch: requests that are put together at most, asked for; None: as many as the model's own shapes allow.
+        usual_batch: how many those are, where its batch is open.
         labels: text of the file of class names.
         is_classifier: whether its only output is a score for each label.
         unsaid: what the server does not do and its clients have to.
@@ -64,6 +65,7 @@ class Served:
     precision: str = ""
     shapes: Mapping[str, Sequence[int]] | None = None
     max_batch: int | None = None
+    usual_batch: int = USUAL_BATCH
     labels: bytes = b""
     is_classifier: bool = False
     unsaid: tuple[str, ...] = ()
@@ -119,7 +121,7 @@ def batch_of(served: Served) -> int:
     """
     first = {spec.shape[0] if spec.shape else 0 for spec in (*served.inputs, *served.outputs)}
     if len(first) == 1 and isinstance(next(iter(first)), str):
-        return USUAL_BATCH if served.max_batch is None else served.max_batch
+        return served.usual_batch if served.max_batch is None else served.max_batch
     if served.max_batch:
         raise BuildError(
             f"model {served.name!r} cannot be served in batches of {served.max_batch}",
