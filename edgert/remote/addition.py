@@ -41,15 +41,16 @@ def add(before: Bundle, addition: Path, output: Path) -> tuple[Manifest, bool]:
         manifest = parse_manifest(archive.read(NAME), str(addition))
         members = {name: archive.read(name) for name in archive.sizes if name != NAME}
     for name, member in manifest.members.items():
-        if name not in members:
-            if before.manifest.members.get(name) != member:
-                raise ArtifactError(
-                    "what the board sent belongs to another bundle",
-                    why=f"member {name!r} is not in {before.path}, or is another there",
-                    fix="build again",
-                )
+        if name in members:
+            check_content(name, members[name], member, str(addition))
+        elif before.manifest.members.get(name) == member:
             members[name] = before.read(name)
-        check_content(name, members[name], member, str(addition))
+        else:
+            raise ArtifactError(
+                "what the board sent belongs to another bundle",
+                why=f"member {name!r} is not in {before.path}, or is another there",
+                fix="build again",
+            )
     return manifest, save_bundle(output, manifest, members)
 
 
