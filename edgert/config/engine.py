@@ -33,5 +33,5 @@ _NAMES = {"type": "string", "enum": list(ENGINES)}
 EngineChain = Annotated[
     tuple[EngineName, ...],
     BeforeValidator(_chain),
-    WithJsonSchema({"anyOf": [_NAMES, {"type": "array", "items": _NAMES, "uniqueItems": True}]}),
+    WithJsonSchema({"anyOf": [_NAMES, {"type": "array", "items": _NAMES}]}),
 ]

@@ -65,7 +65,7 @@ def test_it_runs_here_and_says_on_what(home: Path) -> None:
     options = ("--set", "stages.belt.limit=10", "--quiet", "--json", "summary.json")
     done = edgert("run", "dock.edgert", *options, cwd=home, env=env(home))
     assert done.returncode == 0, done.stderr
-    assert "tensorrt-dla skipped: its engines are built and run on orin-nx-16gb only" in done.stderr
+    assert "tensorrt-dla skipped: host has no DLA" in done.stderr
     told = json.loads((home / "summary.json").read_text())
     assert told["bundle"]["engine"] == "onnxruntime"
     assert [one["engine"] for one in told["bundle"]["skipped"]] == ["tensorrt-dla", "tensorrt", "onnxruntime-cuda"]
@@ -76,7 +76,22 @@ def test_it_runs_here_and_says_on_what(home: Path) -> None:
 def test_strict_makes_a_skipped_engine_an_error(home: Path) -> None:
     done = edgert("run", "dock.edgert", "--strict", cwd=home, env=env(home))
     assert done.returncode == 1
-    assert "tensorrt-dla cannot run this bundle here" in done.stderr and "Traceback" not in done.stderr
+    assert "tensorrt-dla cannot run this here" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_bundle_is_finished_here(home: Path, tmp_path: Path) -> None:
+    bundle = str(home / "dock.edgert")
+    options = ("--json", "-o", "here.edgert")
+    done = edgert("build", bundle, *options, cwd=tmp_path, env={**env(home), "CUDA_VISIBLE_DEVICES": ""})
+    assert done.returncode == 0, done.stderr
+    *events, last = (json.loads(line) for line in done.stdout.splitlines())
+    assert {event["state"] for event in events} >= {"skipped", "started"} and events[0]["step"] == "compile"
+    assert last["bundle"] == "here.edgert" and list(last["engines"]) == ["parts"]
+    assert last["skipped"][0]["engine"] == "tensorrt-dla" and (tmp_path / "here.edgert").is_file()
+    assert edgert("build", bundle, "--board", "orin-nx-16gb", cwd=tmp_path).returncode == 2
+    strict = edgert("build", bundle, "--strict", "--json", cwd=tmp_path, env=env(home))
+    assert strict.returncode == 1
+    assert json.loads(strict.stdout.splitlines()[-1])["error"]["what"] == "tensorrt-dla cannot run this here"
 
 
 @pytest.mark.parametrize("verb", ["run", "inspect"])

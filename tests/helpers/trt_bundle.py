@@ -79,10 +79,17 @@ def engine(nodes: dict[str, str], share: float = 1.0) -> dict[str, Any]:
 
 
 def trt_bundle(
-    path: Path, *engines: dict[str, Any], precision: str = "int8", drop: tuple[str, ...] = (), **changes: Any
+    path: Path,
+    *engines: dict[str, Any],
+    precision: str = "int8",
+    drop: tuple[str, ...] = (),
+    gpu: bytes = b"",
+    **changes: Any,
 ) -> Path:
-    """Writes the bundle; without the files and forms named in ``drop``."""
+    """Writes the bundle; without the files and forms named in ``drop``, and with another form for GPUs if given."""
     content = members(list(engines or (engine(SPLIT),)), precision)
+    if gpu:
+        content["models/parts/gpu.onnx"] = gpu
     port = TensorEntry(name="x", dtype="float32", shape=list(SHAPE))
     kinds = {"cache": "calibration.cache", "exceptions": "exceptions.json", "placement": "placement.json"}
     forms = {"float": "model.onnx", "gpu": "gpu.onnx", "dla": "dla.onnx"}

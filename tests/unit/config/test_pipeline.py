@@ -171,6 +171,13 @@ def test_a_checked_file_is_frozen(tmp_path: Path) -> None:
             "models.m.threads: cannot use 0",
             ":2 models.m.threads",
         ),
+        (
+            "engines: [tensort, onnxruntime]\n" + MINIMAL,
+            "engines: no engine 'tensort'; did you mean 'tensorrt'?; known: tensorrt-dla, tensorrt",
+            ":1 engines",
+        ),
+        ("engines: [tensorrt, tensorrt]\n" + MINIMAL, "engines: an engine stands twice: tensorrt", ":1 engines"),
+        ("engines: 3\n" + MINIMAL, "engines: cannot use 3", ":1 engines"),
     ],
 )
 def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, what: str, where: str) -> None:
@@ -178,6 +185,11 @@ def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, what: str, w
     assert error.what.startswith(what), str(error)
     assert f"p.yaml{where}" in error.where
     assert not error.others, str(error)
+
+
+def test_one_engine_is_a_chain_too(tmp_path: Path) -> None:
+    for text, chain in (("engines: tensorrt\n", ("tensorrt",)), ("engines: [tensorrt]\n", ("tensorrt",)), ("", ())):
+        assert pipeline(tmp_path, text + MINIMAL).config.engines == chain
 
 
 def test_mistakes_of_several_sections_are_told_at_once(tmp_path: Path) -> None:
@@ -252,6 +264,8 @@ class TestSchema:
             "schema_version: 1\n" + MINIMAL,
             "modles: {}\n" + MINIMAL,
             "budgets: {power: 15}\n" + MINIMAL,
+            "engines: [tensort]\n" + MINIMAL,
+            "engines: {tensorrt: 1}\n" + MINIMAL,
             stages("{infre: m, from: cam}"),
             stages("{sink: jsnl, from: cam}"),
             stages("{sink: http}"),
