@@ -18,6 +18,7 @@ _HOME = {
     "load_pipeline": "edgert.config",
     "load_engine": "edgert.engine",
     "LoadedEngine": "edgert.engine",
+    "build": "edgert.importer",
     "calibrate": "edgert.int8",
     "quantize": "edgert.int8",
     "op": "edgert.operator",
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from edgert.config import load_pipeline
     from edgert.engine import LoadedEngine, load_engine
     from edgert.errors import EdgertError
+    from edgert.importer import build
     from edgert.int8 import calibrate, quantize
     from edgert.operator import op
     from edgert.pipeline import Pipeline, ResultTimeout
@@ -67,6 +69,7 @@ __all__ = [
     "Segmentation",
     "Summary",
     "__version__",
+    "build",
     "calibrate",
     "load_engine",
     "load_pipeline",

@@ -15,6 +15,7 @@ from edgert.backend import Engine, EngineOptions, Session, Shapes, Tensor, backe
 from edgert.board.host import core_count
 from edgert.errors import ModelError, nearest
 from edgert.graph.load import load
+from edgert.graph.model import Model
 
 Array = npt.NDArray[Any]
 
@@ -125,6 +126,18 @@ def load_engine(
         ModelError: no such file, not ONNX, or dimensions left open.
         BuildError: the backend refuses the model.
     """
+    return load_model(load(path), shapes=shapes, threads=threads, backend_name=backend_name, cache=cache)
+
+
+def load_model(
+    model: Model,
+    *,
+    shapes: Shapes | None = None,
+    threads: int | None = None,
+    backend_name: str = "auto",
+    cache: bool = True,
+) -> LoadedEngine:
+    """The same for a model that is in memory already. Raises ModelError or BuildError."""
     store = FileStore(cache_folder() / "ort") if cache else None
     profiles = {"default": dict(shapes)} if shapes else {}
     options = EngineOptions(threads or core_count(), profiles, store=store)

@@ -19,6 +19,7 @@ from edgert.cli.check import check
 from edgert.cli.doctor import doctor
 from edgert.cli.evaluate import evaluate
 from edgert.cli.export import export
+from edgert.cli.import_model import import_model
 from edgert.cli.inspect import inspect
 from edgert.cli.job import job
 from edgert.cli.new import new
@@ -61,6 +62,7 @@ for verb in (
 ):
     app.command()(verb)
 app.command(hidden=True)(job)
+app.command("import")(import_model)
 app.command("eval")(evaluate)  # a function of that name would hide Python's
 
 

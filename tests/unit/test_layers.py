@@ -25,6 +25,7 @@ LAYERS = (  # from the ground up; a part may import itself and whatever stands l
     {"assemble"},
     {"engine", "int8", "pipeline", "plan", "validate", "doctor", "wiring", "tune"},
     {"build"},
+    {"importer"},
     {"remote"},
     {"bench", "export"},
     {"cli"},
@@ -61,6 +62,11 @@ DOORS = {
     "dask": ("edgert/quantize/cluster.py",),
     "tensorrt": ("edgert/backend/trt/",),
     "pycuda": ("edgert/memory/cuda/",),
+    "torch": ("edgert/importer/torch_model.py",),
+    "onnxscript": ("edgert/importer/torch_model.py",),
+    "tensorflow": ("edgert/importer/tensorflow_model.py",),
+    "tf2onnx": ("edgert/importer/tensorflow_model.py",),
+    "ai_edge_litert": ("edgert/importer/tensorflow_model.py",),
 }
 LAZY = {
     "scipy",
@@ -74,6 +80,11 @@ LAZY = {
     "dask",
     "tensorrt",
     "pycuda",
+    "torch",
+    "onnxscript",
+    "tensorflow",
+    "tf2onnx",
+    "ai_edge_litert",
 }
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("edgert/**/*.py"))
 

@@ -1,0 +1,119 @@
+"""PyTorch's models imported for real; skipped where PyTorch and onnxscript are not installed (extra torch)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import edgert
+from edgert.backend.ort import Function
+from edgert.errors import BuildError, ModelError
+from edgert.graph.load import load
+from edgert.importer import import_model
+from edgert.importer.make import Wanted
+
+torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: extra torch")
+pytest.importorskip("onnxscript", reason="onnxscript is not installed: extra torch")
+
+MINE = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.drop = torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.Dropout(0.9)
+        self.head = torch.nn.Linear(4, 5)
+
+    def forward(self, picture, scale):
+        y = self.drop(torch.relu(self.conv(picture)) * scale)
+        return {"features": y, "scores": self.head(y.mean((2, 3)))}
+
+def model():
+    torch.manual_seed(0)
+    return Net(), (torch.randn(2, 3, 16, 16), torch.ones(1))
+
+def nothing():
+    return Net()
+
+def branching():
+    class Odd(torch.nn.Module):
+        def forward(self, x):
+            return x + 1 if x.sum() > 0 else x - 1
+    return Odd(), torch.ones(3)
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a module that makes models, which is the current one."""
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_function_that_makes_a_module(mine: Path) -> None:
+    made = import_model("mine:model", mine / "m.onnx", Wanted(dynamic={"picture": ["batch", None, None, None]}))
+    assert [str(spec) for spec in made.inputs] == ["picture float32[batch, 3, 16, 16]", "scale float32[1]"]
+    assert [one.name for one in made.differences] == ["features", "scores"]
+    assert made.opset == 18 and max(one.relative for one in made.differences) < 1e-5
+    run = Function(load(mine / "m.onnx"))
+    assert run({"picture": np.zeros((5, 3, 16, 16), "f4"), "scale": np.ones(1, "f4")})["scores"].shape == (5, 5)
+
+
+def test_an_exported_program_and_inputs_of_the_users_own(mine: Path) -> None:
+    script = (
+        "import torch, mine; net, given = mine.model(); "
+        "torch.export.save(torch.export.export(net.eval(), given), 'm.pt2')"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=mine)
+    np.savez(mine / "own.npz", picture=np.full((2, 3, 16, 16), 3, "f4"), scale=np.full(1, 2, "f4"))
+    made = import_model("m.pt2", mine / "m.onnx", Wanted(inputs=mine / "own.npz"))
+    assert [spec.name for spec in made.inputs] == ["picture", "scale"] and made.differences[0].largest > 1
+
+
+def test_what_cannot_be_exported_is_told_with_the_reason(mine: Path) -> None:
+    with pytest.raises(BuildError, match="PyTorch cannot export mine:branching"):
+        import_model("mine:branching", mine / "m.onnx")
+    with pytest.raises(ModelError, match="mine:nothing gives no module with its inputs"):
+        import_model("mine:nothing", mine / "m.onnx")
+    assert not (mine / "m.onnx").exists()
+
+
+def test_an_input_that_the_module_does_not_have_is_told(mine: Path) -> None:
+    with pytest.raises(ModelError, match="no input 'pictures'; did you mean 'picture'"):
+        import_model("mine:model", mine / "m.onnx", Wanted(dynamic={"pictures": ["n"]}))
+
+
+def test_a_damaged_program_is_told(mine: Path) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(mine / "m.pt2", "w") as archive:
+        archive.writestr("m/archive_format", "pt2")
+    with pytest.raises(BuildError, match="cannot be converted"):
+        import_model("m.pt2", mine / "m.onnx")
+
+
+def test_a_module_built_from_python(tmp_path: Path) -> None:
+    class Net(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            return torch.nn.functional.hardswish(x) * 2
+
+    net, x = Net().train(), torch.randn(2, 7)
+    with edgert.build(net, tmp_path / "net.onnx", example_inputs=x, threads=1) as engine:
+        np.testing.assert_allclose(engine(x.numpy()), net(x).numpy(), atol=1e-6)
+    assert net.training and (tmp_path / "net.onnx").is_file()
+
+
+def test_the_command_line(mine: Path) -> None:
+    command = [sys.executable, "-m", "edgert", "import", "mine:model", "-o", "m.onnx", "--json", "-"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=mine, check=True)
+    told = json.loads(done.stdout)
+    assert (
+        told["path"] == "m.onnx" and set(told["differences"]) == {"features", "scores"} and "torch" in told["versions"]
+    )
