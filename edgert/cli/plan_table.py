@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from edgert.plan.words import basis, board_headline, headline, why_not
+from edgert.report.number import share
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
@@ -78,12 +79,20 @@ def _table(
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("budgets", overflow="fold")
     for (first, second), row, is_chosen in rows:
-        kept = "[green]kept[/]" if not row.misses else f"[red]{escape('; '.join(row.misses))}[/]"
+        kept = _kept(row)
         mark = "→" if is_chosen else "·" if row.is_best else ""
         style = "bold" if is_chosen else None
         table.add_row(mark, escape(first), escape(second), *_numbers(row), kept, style=style)
     console.print(table)
     console.print(f"[dim]→ chosen, · Pareto; {told}[/]")
+
+
+def _kept(row: Row) -> str:
+    from rich.markup import escape
+
+    if row.misses:
+        return f"[red]{escape('; '.join(row.misses))}[/]"
+    return f"[green]kept, {share(row.margin)} of {row.tightest} to spare[/]"
 
 
 def _numbers(row: Row) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ def judged(
     board: Machine, rows: Sequence[Row], budgets: BudgetConfig, objective: Objective, skipped: tuple[str, ...] = ()
 ) -> BoardPlan:
     """The rows best first, with what each misses; the first that misses nothing is taken."""
-    told = [replace(row, misses=tuple(_misses(row, budgets, board))) for row in rows]
+    told = [_told(row, budgets, board) for row in rows]
     best = pareto(
         told,
         lambda row: -row.headroom,
@@ -59,6 +59,13 @@ def judged(
     chosen = 0 if ordered and not ordered[0].misses else None
     advice = () if chosen is not None else tuple(_relaxed(row, budgets, board) for row in ordered[:_CLOSEST])
     return BoardPlan(board.name, board.title, tuple(ordered), chosen, advice, skipped)
+
+
+def _told(row: Row, budgets: BudgetConfig, board: Machine) -> Row:
+    factors = _factors(row, budgets, board)
+    tightest = max(factors, key=factors.__getitem__)
+    misses = tuple(_misses(row, budgets, board))
+    return replace(row, misses=misses, tightest=tightest, margin=1 - factors[tightest])
 
 
 def _misses(row: Row, budgets: BudgetConfig, board: Machine) -> Iterator[str]:
@@ -83,11 +90,18 @@ def _memory(budgets: BudgetConfig, board: Machine) -> int:
 
 def _far(row: Row, budgets: BudgetConfig, board: Machine) -> float:
     """How far a row is from keeping its budgets: the largest of the factors by which they are missed."""
-    factors = [1 / max(row.headroom, 1e-9), row.memory_bytes / _memory(budgets, board)]
-    factors += [_or_none(row.power_w) / budgets.power] if budgets.power is not None else []
-    factors += [_or_none(row.power_w) / row.mode_w] if row.mode_w is not None else []
-    factors += [row.p99_ms / (1e3 * budgets.latency)] if budgets.latency is not None else []
-    return max(factors)
+    return max(_factors(row, budgets, board).values())
+
+
+def _factors(row: Row, budgets: BudgetConfig, board: Machine) -> dict[str, float]:
+    """Of each limit that there is, the part that is used."""
+    factors = {"rate": 1 / max(row.headroom, 1e-9), "memory": row.memory_bytes / _memory(budgets, board)}
+    limits = [watts for watts in (budgets.power, row.mode_w) if watts is not None]
+    if limits:
+        factors["power"] = _or_none(row.power_w) / min(limits)
+    if budgets.latency is not None:
+        factors["latency"] = row.p99_ms / (1e3 * budgets.latency)
+    return factors
 
 
 def _relaxed(row: Row, budgets: BudgetConfig, board: Machine) -> str:

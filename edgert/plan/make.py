@@ -27,10 +27,12 @@ from edgert.place.schedule import play
 from edgert.plan.host import HOST, plan_host
 from edgert.plan.judge import Machine, judged
 from edgert.plan.path import frame_rate_hz, longest_ms
-from edgert.plan.rig import contention_of
+from edgert.plan.rig import contention_of, rig_of
 from edgert.plan.row import BoardPlan, EngineRow, ModelRow, Objective, Plan, Row
+from edgert.plan.sizing import sized
 from edgert.plan.subject import Subject, overridden, subjects
 from edgert.plan.workload import demands
+from edgert.simulate import Rig
 
 ALL = "all"
 _SOLVE_S = 0.5  # for one placement that has to be searched for; the best by then is taken
@@ -135,13 +137,12 @@ class _BoardPlanner:
         skipped = tuple(
             f"{name}: {error.what}" + (f" ({error.why})" if error.why else "") for name, error in errors.items()
         )
-        return judged(
-            Machine(self.board.name, self.board.title, self.board.memory.bytes),
-            rows,
-            self.file.config.budgets,
-            self.objective,
-            skipped,
-        )
+        machine = Machine(self.board.name, self.board.title, self.board.memory.bytes)
+        budgets, objective = self.file.config.budgets, self.objective
+        return sized(self.file, rows, lambda found: judged(machine, found, budgets, objective, skipped), self._rig_of)
+
+    def _rig_of(self, mode: str) -> Rig:
+        return rig_of(self.board, self.board.mode(mode), self.costs)
 
     def _named(self, mode: str, strict: bool) -> tuple[Mode, ...]:
         """The mode of that name; of several boards not every one needs to have it."""

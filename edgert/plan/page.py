@@ -92,7 +92,9 @@ def _picked(board: BoardPlan) -> Row | None:
 
 def _verdict(board: BoardPlan) -> Markup:
     if board.chosen is not None:
-        return tag("span", "✓ keeps every budget", class_="good")
+        chosen = board.rows[board.chosen]
+        room = f"{share(chosen.margin)} of {chosen.tightest} to spare"
+        return join([tag("span", "✓ keeps every budget", class_="good"), f", {room}"])
     row = _picked(board)
     why = "; ".join(row.misses) if row else "; ".join(board.skipped) or "nothing can run"
     return tag("span", f"✗ {why}", class_="bad")

@@ -9,6 +9,8 @@ from edgert.place.cost.coefficients import Coefficients
 from edgert.place.cost.power import power
 from edgert.simulate import Cooling, Rig
 
+AMBIENT_C = 25.0
+"""Around the board, where nobody says otherwise."""
 _RISE_C = 40.0
 """Assumed, as no cooler is known: how much warmer than the air a module gets at the most that a mode is named for."""
 
@@ -19,7 +21,7 @@ def contention_of(board: Board, mode: Mode, costs: Coefficients) -> Contention:
     return Contention(costs.contention.ceiling * bandwidth, floor_bytes_s=costs.contention.floor * bandwidth)
 
 
-def rig_of(board: Board, mode: Mode, costs: Coefficients, ambient_c: float) -> Rig:
+def rig_of(board: Board, mode: Mode, costs: Coefficients, ambient_c: float = AMBIENT_C) -> Rig:
     """Cores, memory, power and heat. What processor cores draw is not known apart; some of it is in the idle power."""
     watts = power(board, mode, costs.power)
     named = [one.watts for one in board.modes if one.watts is not None]

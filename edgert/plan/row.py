@@ -62,6 +62,8 @@ class Row:
         headroom: how many times the asked rates it sustains.
         fps: frames a second that its sources could send: the asked rate times the headroom.
         p99_ms: from a frame's first engine to its last result; engines only, without the host's work around them.
+        is_simulated: whether the whole pipeline was played for ``p99_ms``, queues and dealing and all; otherwise it is
+            the sum of what each model needs at worst.
         power_w: of the whole module at the asked rates, or at what it sustains where that is less;
             None where nothing is known of it.
         memory_bytes: of engines: weights, tensors, DLA pools.
@@ -70,6 +72,8 @@ class Row:
         error: relative error to expect of times: the 90th percentile on networks that the cost model had not seen.
         mode_w: what the power mode is named for; None for one without a limit.
         misses: budgets it breaks, in words; empty if none.
+        tightest: the budget or limit with the least to spare: ``rate``, ``power``, ``latency`` or ``memory``.
+        margin: the part of it that is to spare; negative where it is exceeded.
         is_best: whether no other row of its board is better or equal in speed, latency, power and memory.
     """
 
@@ -86,7 +90,10 @@ class Row:
     busy: Mapping[str, float]
     error: float | None
     mode_w: float | None = None
+    is_simulated: bool = False
     misses: tuple[str, ...] = ()
+    tightest: str = ""
+    margin: float = 0.0
     is_best: bool = False
 
 

@@ -19,7 +19,7 @@ from edgert.place.profile import Profile, read_profile
 from edgert.plan.design import Lanes, Scene, design_of
 from edgert.plan.lane import BoardLanes, HostLanes
 from edgert.plan.make import ALL, plan
-from edgert.plan.rig import rig_of
+from edgert.plan.rig import AMBIENT_C, rig_of
 from edgert.plan.row import Objective, Row
 from edgert.plan.workload import ASSUMED_HZ, demands
 from edgert.simulate import Design, Governing, Rig, Simulated, simulate
@@ -27,7 +27,6 @@ from edgert.simulate.measured import StageTimes, read_stage_times
 from edgert.simulate.trace import read_trace
 
 SECONDS = 60.0
-AMBIENT_C = 25.0
 _MODELLED = "times and power by a model fitted to published measurements; nothing of this was measured on the board"
 _PROFILED = "times as profiled on this machine"
 
