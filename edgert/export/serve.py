@@ -62,11 +62,7 @@ def _by_engine(served: Served, item: Item, plan: Plan) -> Served:
         backend="tensorrt",
         content=plan.path.read_bytes(),
         dla_core=plan.dla_core,
-        unsaid=(
-            *served.unsaid,
-            *several,
-            "where it runs: an engine does on the machine that compiled it, and no other",
-        ),
+        unsaid=(*served.unsaid, *several, "that an engine runs on the machine that compiled it, and on no other"),
     )
 
 
