@@ -141,4 +141,4 @@ def load_model(
     store = FileStore(cache_folder() / "ort") if cache else None
     profiles = {"default": dict(shapes)} if shapes else {}
     options = EngineOptions(threads or core_count(), profiles, store=store)
-    return LoadedEngine(backend(backend_name).compile(load(path), options), Path(path))
+    return LoadedEngine(backend(backend_name).compile(model, options), model.path)
