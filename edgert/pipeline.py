@@ -18,13 +18,14 @@ from edgert.assemble import Assembly, Bar, Callback, Engines, assemble
 from edgert.budget.meter import peak_rss_bytes
 from edgert.clock import REAL, Clock
 from edgert.config import PipelineFile, load_pipeline
-from edgert.errors import StageError, nearest
+from edgert.errors import BudgetError, StageError, nearest
 from edgert.runtime import Node, Result, Runner, Summary, summarise
 from edgert.runtime.edge import connect, disconnect
 from edgert.stages.sink.callback import CallbackSink
 from edgert.stages.source.api import ApiSource
 
 if TYPE_CHECKING:
+    from edgert.budget.footprint import Footprint
     from edgert.budget.meter.meters import Meters
     from edgert.budget.watch import Watch
 
@@ -69,6 +70,7 @@ class Pipeline:
         meters: Meters | None = None,
     ) -> None:
         self.file = path if isinstance(path, PipelineFile) else load_pipeline(path, overrides)
+        self._footprint = self._fitted()
         callbacks = dict(callbacks or {})
         self._assembly: Assembly = assemble(
             self.file, callbacks=callbacks, clock=clock, bar=bar, engines=engines, strict=strict
@@ -184,7 +186,16 @@ class Pipeline:
         engines = {name: dict(engine.info) for name, engine in assembly.engines.items()}
         wall_ns = end_ns - runner.started_ns if self._started else 0
         counts, rss = assembly.counter.read(), peak_rss_bytes()
-        return summarise(assembly.nodes, wall_ns, counts, rss, engines, self._budgets())
+        return summarise(assembly.nodes, wall_ns, counts, rss, engines, self._budgets(rss))
+
+    def _fitted(self) -> Footprint | None:
+        """Makes the pipeline small enough for its memory budget; its memory by plan. None without such a budget."""
+        if self.file.config.budgets.memory is None:
+            return None
+        from edgert.assemble.memory import fitted
+
+        self.file, footprint = fitted(self.file)
+        return footprint
 
     def _watched(self, meters: Meters | None) -> Watch | None:
         """What keeps the budgets; most pipelines have none and start without it."""
@@ -194,18 +205,27 @@ class Pipeline:
         from edgert.assemble.govern import watch
         from edgert.budget.meter.meters import Meters
 
-        return watch(self.file, self._assembly, meters or Meters(clock=self._clock), self._clock, self._runner.fail)
+        meters = meters or Meters(clock=self._clock)
+        try:
+            return watch(self.file, self._assembly, meters, self._clock, self._runner.fail)
+        except BudgetError:
+            self._assembly.close()
+            raise
 
     def _unwatch(self) -> None:
         if self._watch is not None and not self._runner.running:
             self._watch.stop()
 
-    def _budgets(self) -> dict[str, Any]:
-        """What was done to keep the budgets, as plain data."""
+    def _budgets(self, peak_bytes: int) -> dict[str, Any]:
+        """What was done to keep the budgets, and memory beside its plan, as plain data."""
         if self._watch is None:
             return {}
         held_back = sum(node.gate.held_back for node in self._assembly.nodes if node.gate is not None)
-        return {"governor": asdict(self._watch.told()), "held_back": held_back}
+        told: dict[str, Any] = {"governor": asdict(self._watch.told()), "held_back": held_back}
+        if self._footprint is None:
+            return told
+        measured = {"measured_bytes": peak_bytes, "more_bytes": peak_bytes - self._footprint.total_bytes}
+        return {**told, "memory": {**self._footprint.to_json(), **measured, "nvmap_bytes": self._watch.nvmap_bytes}}
 
     def _listen(self, stage: str, function: Callable[[Result], object]) -> None:
         node, listener = self._node(stage), Node(f"callback of {stage}", CallbackSink(stage, function))

@@ -114,7 +114,7 @@ def watch(file: PipelineFile, assembly: Assembly, meters: Meters, clock: Clock, 
     if all(value is None for value in (budgets.power, budgets.cpu, budgets.latency, budgets.memory)):
         return None
     gates = _gates(assembly, clock)
-    found = ways(tuple(gates))
+    found = ways(tuple(gates)) if budgets.when_exceeded == "degrade" else ways(tuple(gates))[:1]
     rules = rules_of(budgets, found, _cost(file, assembly))
     notes = _check(rules, meters.sample().power, file.where("budgets"))
 

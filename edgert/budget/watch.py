@@ -25,7 +25,7 @@ CPU_PATIENCE = Patience(sensor_s=(CPU_LOOKS + 1) * LOOK_S, surge=0.1, agree=0.05
 """What an average over two seconds needs to tell of the setting in use alone; and frames differ in work by more than
 the noise of a power sensor."""
 
-_RSS = "memory.rss"
+_RSS, _NVMAP = "memory.rss", "memory.nvmap"
 _MOST_NOTES = 100
 
 
@@ -44,7 +44,7 @@ class Eyes:
         self._energy = Energy()
         self._cores: deque[float] = deque(maxlen=CPU_LOOKS)
         self._notes: deque[str] = deque(maxlen=_MOST_NOTES)
-        self.power: Reading | None = None
+        self.nvmap_bytes: int | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -55,7 +55,9 @@ class Eyes:
         """Reads everything once. Does not raise."""
         sample = self._meters.sample()
         self._notes.extend(sample.notes)
-        rss = sample[_RSS].value
+        rss, nvmap = sample[_RSS].value, sample[_NVMAP].value
+        if nvmap is not None:
+            self.nvmap_bytes = max(self.nvmap_bytes or 0, round(nvmap))
         return Observation(
             sample.at_ns,
             self._used(sample),
@@ -69,12 +71,10 @@ class Eyes:
             return None
         if self._budget.unit == CORES:
             return self._cpu(sample[PROCESS])
-        self.power = sample.power
         self._energy.add(sample.at_ns, sample.power)
         return self._energy.recent_w(LOOK_S) if sample.power.is_known else None
 
     def _cpu(self, reading: Reading) -> float | None:
-        self.power = reading
         if reading.value is None:
             return None
         self._cores.append(reading.value)
@@ -109,6 +109,11 @@ class Watch(threading.Thread):
         self._stop_event.set()
         if self.ident is not None and self is not threading.current_thread():
             self.join()
+
+    @property
+    def nvmap_bytes(self) -> int | None:
+        """See :class:`Eyes`; callable from any thread."""
+        return self._eyes.nvmap_bytes
 
     def told(self) -> Governed:
         """What was done so far; callable from any thread."""

@@ -34,6 +34,9 @@ def run(
     strict: Annotated[
         bool, typer.Option("--strict", help="An error instead of an engine further down the chain (engines:).")
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell the memory it will take, part by part; 1 if that is too much.")
+    ] = False,
     debug: DebugOption = False,
 ) -> None:
     """Run a pipeline until its sources end, or Ctrl-C.
@@ -58,6 +61,9 @@ def run(
     with ExitStack() as stack:
         with FirstTimeBar(quiet) as bar, FirstTimeProgress(quiet) as tell:
             file, bundle = _opened(stack, pipeline_path(pipeline), overrides or (), strict, tell)
+            if dry_run:
+                _tell_memory(file, json)
+                return
             pipe = Pipeline(file, bar=bar, engines=bundle.engines if bundle else None, strict=strict)
         with pipe as running, stop_on_signal(running.stop):
             show(running, duration_s=duration, plain=plain, quiet=quiet)
@@ -67,6 +73,19 @@ def run(
             _tell_bundle(bundle)
         if json is not None:
             write_json({**summary.to_json(), **_engine(bundle)}, json)
+
+
+def _tell_memory(file: PipelineFile, json: Path | None) -> None:
+    """The memory plan as a table and as JSON; leaves with 1 where it does not fit."""
+    from edgert.assemble.memory import planned
+    from edgert.cli.memory_table import show_memory
+
+    plan = planned(file)
+    show_memory(plan, to_stderr=str(json) == "-")
+    if json is not None:
+        write_json({"memory": plan.to_json()}, json)
+    if not plan.fits:
+        raise typer.Exit(1)
 
 
 def _opened(

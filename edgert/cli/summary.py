@@ -102,7 +102,23 @@ def _governed(summary: Summary) -> list[str]:
     shares = sorted(governor["seconds"].items(), key=lambda one: -one[1])
     told = ", ".join(f"{name} {share / seconds:.0%} of the time" for name, share in shares)
     frames = f"; {held_back} frames held back" if held_back else ""
-    return [f"budgets: {told}{frames}", *events[-_MOST_EVENTS:], *(f"  note: {note}" for note in governor["notes"])]
+    return [
+        f"budgets: {told}{frames}",
+        *_memory(summary),
+        *events[-_MOST_EVENTS:],
+        *(f"  note: {note}" for note in governor["notes"]),
+    ]
+
+
+def _memory(summary: Summary) -> list[str]:
+    """The plan beside what was measured."""
+    plan = summary.budgets.get("memory")
+    if plan is None:
+        return []
+    more, planned = plan["more_bytes"], plan["total_bytes"]
+    told = f"{format_bytes(abs(more))} {'more' if more > 0 else 'less'} than the {format_bytes(planned)} planned"
+    mapped = "" if plan["nvmap_bytes"] is None else f"; mapped by GPU and DLA {format_bytes(plan['nvmap_bytes'])}"
+    return [f"memory: peak {format_bytes(plan['measured_bytes'])}, {told}{mapped}", *plan["steps"]]
 
 
 def _broken_promises(file: PipelineFile, summary: Summary) -> list[str]:

@@ -1,0 +1,268 @@
+"""A pipeline's memory on this machine, before anything of it is made.
+
+    peak = process + libraries + engines + frames
+
+Of an engine of ONNX Runtime, with w bytes of weights, a of activations at their peak (:mod:`edgert.graph.liveness`),
+b of bound tensors, n nodes and r replicas:
+
+    4 w + (1 + r) (a + b) + n * 9 KiB
+
+Weights are there four times while an engine is opened: as edgert read them, as ONNX Runtime parsed them, as tensors,
+and once more in the order in which kernels read them. A first run allocates tensor after tensor and leaves its pieces
+to the arena; every further one asks for a whole block (SessionOptions.enable_mem_pattern), which those pieces are too
+small for. ``tests/bench/bench_memory_plan.py`` measures the four, the two and the 9 KiB on models made for it. Not in
+it: what compiling takes the first time, and calibrating; a model that is converted counts in 32 bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from edgert.assemble.build import queue_of
+from edgert.assemble.library import ENGINE, VIDEO, library_bytes
+from edgert.assemble.model import replicas_of
+from edgert.board.memory import system_memory
+from edgert.budget.footprint import Footprint, Part, Step, check_footprint, shrunk
+from edgert.budget.meter import rss_bytes
+from edgert.config import (
+    DrawStage,
+    InferStage,
+    ModelConfig,
+    PipelineConfig,
+    PipelineFile,
+    SinkStage,
+    SourceStage,
+    StageConfig,
+)
+from edgert.config.flow import inputs_of, upstream
+from edgert.errors import EdgertError
+from edgert.graph.clean import clean
+from edgert.graph.liveness import peak_bytes
+from edgert.graph.load import load
+from edgert.graph.node import read
+from edgert.graph.proto import tensor_bytes
+from edgert.graph.shape import with_shapes
+from edgert.ready import default_profile
+from edgert.stages.source.select import kind_of
+
+WEIGHT_COPIES, NODE_BYTES = 4, 9 * 2**10
+_ASSUMED_PX = (1920, 1080)  # of a file or stream whose size nobody told
+_SCENE_PX = (640, 480)
+_POOL = 4  # buffers that a source begins with
+_PICTURES = 6  # that a drawing stage or a video sink keeps
+_I420, _BGR = 1.5, 3.0
+_MOST_REFERENCES, _REFERENCE_PX = 16, 32_768 * 256
+"""Frames that an H.264 decoder keeps, and pixels of all of them at level 4.1: ITU-T H.264, A.3.1 and table A-1."""
+_LOOKAHEAD = 10 + 3 + 1
+"""Frames inside x264 at preset veryfast: look-ahead, B frames and a reference (x264 --fullhelp)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of a model in 32 bits: stored, alive at once, bound; and its nodes."""
+
+    weights: int
+    activations: int
+    bindings: int
+    nodes: int
+
+
+def planned(file: PipelineFile) -> Footprint:
+    """What a pipeline will take here, at its peak, made smaller as far as its memory budget asks for.
+
+    Reads the models; makes nothing. Takes a second, for a child process that measures what libraries take.
+
+    Raises:
+        EdgertError: a model cannot be read or its size is open; a library is missing.
+    """
+    return _shrunk(file)[1]
+
+
+def fitted(file: PipelineFile) -> tuple[PipelineFile, Footprint]:
+    """The pipeline with shorter queues, fewer replicas and smaller batches, as far as its memory budget asks for them.
+
+    Raises:
+        BudgetError: it does not fit even so; says what would do.
+        EdgertError: as :func:`planned`.
+    """
+    found, plan = _shrunk(file)
+    check_footprint(plan, file.where("budgets", "memory"))
+    return found, plan
+
+
+def _shrunk(file: PipelineFile) -> tuple[PipelineFile, Footprint]:
+    process = tuple(_process(file))
+    return shrunk(file, lambda one: _planned(one, process), STEPS)
+
+
+def _process(file: PipelineFile) -> Iterator[Part]:
+    yield Part("process", "cpu", "runtime", rss_bytes(), "measured: this process as it stands")
+    stages = file.config.stages.values()
+    needed = [ENGINE] if any(isinstance(stage, InferStage) for stage in stages) else []
+    needed += [VIDEO] if any(_is_video(stage, file) for stage in stages) else []
+    for name, size in library_bytes(needed).items():
+        yield Part(name, "cpu", "runtime", size, "measured in a process that loads it")
+
+
+def _is_video(stage: object, file: PipelineFile) -> bool:
+    if isinstance(stage, SourceStage):
+        return kind_of(stage.source, file.document.path.parent) in ("file", "network", "camera")
+    return isinstance(stage, SinkStage) and stage.sink == "video"
+
+
+def _planned(file: PipelineFile, process: tuple[Part, ...]) -> Footprint:
+    memory = system_memory()
+    machine = min(memory.total_bytes, memory.limit_bytes or memory.total_bytes)
+    parts = (*process, *_engines(file), *_frames(file))
+    return Footprint(parts, file.config.budgets.memory, machine)
+
+
+def _engines(file: PipelineFile) -> Iterator[Part]:
+    config = file.config
+    live = any(_is_live(stage, file) for stage in config.stages.values())
+    for name, model in config.models.items():
+        if all(not isinstance(stage, InferStage) or stage.infer != name for stage in config.stages.values()):
+            continue
+        try:
+            sizes = _sizes(model.onnx, _shapes(model, batch_of(config, name)))
+        except EdgertError as error:
+            raise file.located(error, file.where("models", name))  # noqa: B904 - the same error, with its place
+        lanes = 1 + replicas_of(config, name, live)
+        yield Part(name, "cpu", "weights", WEIGHT_COPIES * sizes.weights, f"{WEIGHT_COPIES} copies while opened")
+        yield Part(
+            name, "cpu", "activations", lanes * sizes.activations, f"{lanes} runs: by liveness, arena rounded up"
+        )
+        yield Part(name, "cpu", "bindings", lanes * sizes.bindings, f"{lanes} sets of inputs and outputs")
+        yield Part(name, "cpu", "structure", sizes.nodes * NODE_BYTES, f"{sizes.nodes} nodes")
+
+
+def _is_live(stage: object, file: PipelineFile) -> bool:
+    if not isinstance(stage, SourceStage):
+        return False
+    kind = kind_of(stage.source, file.document.path.parent)
+    return kind in ("camera", "network", "gst") or (kind == "synthetic" and bool(stage.realtime))
+
+
+def batch_of(config: PipelineConfig, model: str) -> int:
+    """Rows that a model of dynamic batch size is given."""
+    users = [stage for stage in config.stages.values() if isinstance(stage, InferStage) and stage.infer == model]
+    asked = [user.crop.limit for user in users if user.crop] + [user.batch.max for user in users if user.batch]
+    return max(asked, default=1)
+
+
+def _shapes(model: ModelConfig, batch: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    profiles = model.profiles or default_profile(load(model.onnx), model, batch)
+    return tuple((name, tuple(shape)) for name, shape in next(iter(profiles.values()), {}).items())
+
+
+@cache
+def _sizes(path: Path, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Sizes:
+    model = load(path)
+    graph = read(clean(with_shapes(model, dict(shapes)) if shapes else model)[0])
+    ends = [spec for spec in (*graph.inputs, *graph.outputs) if spec.is_static]
+    bound = sum(tensor_bytes(spec.dtype, math.prod(dim for dim in spec.shape if isinstance(dim, int))) for spec in ends)
+    weights = sum(array.nbytes for array in graph.constants.values())
+    return Sizes(weights, max(0, peak_bytes(graph) - bound), bound, len(graph.nodes))
+
+
+def _frames(file: PipelineFile) -> Iterator[Part]:
+    stages = file.config.stages
+    for name, stage in stages.items():
+        if isinstance(stage, SourceStage):
+            yield from _source(name, stage, file)
+        elif isinstance(stage, DrawStage):
+            width, height, note = _picture(name, file)
+            yield Part(name, "cpu", "frames", round(_PICTURES * width * height * _BGR), f"{_PICTURES} pictures{note}")
+        elif isinstance(stage, SinkStage) and stage.sink == "video":
+            width, height, note = _picture(name, file)
+            held = _PICTURES + _LOOKAHEAD
+            yield Part(name, "cpu", "encoder", round(held * width * height * _I420), f"{held} frames{note}")
+
+
+def _source(name: str, stage: SourceStage, file: PipelineFile) -> Iterator[Part]:
+    width, height, note = _size(stage, file)
+    kind = kind_of(stage.source, file.document.path.parent)
+    pixel = _BGR if kind in ("synthetic", "images", "api") else _I420
+    held = max(_POOL, 1 + _under_way(name, file))
+    yield Part(name, "cpu", "frames", round(held * width * height * pixel), f"{held} frames of {width}x{height}{note}")
+    if kind in ("file", "network"):
+        kept = max(1, min(_MOST_REFERENCES, _REFERENCE_PX // (width * height)))
+        yield Part(name, "cpu", "decoder", round(kept * width * height * _I420), f"{kept} reference frames{note}")
+
+
+def _under_way(source: str, file: PipelineFile) -> int:
+    """Frames of a source that stages and the queues before them can hold."""
+    stages = file.config.stages
+    fed = [stage for name, stage in stages.items() if source in upstream(stages, name)]
+    return sum(1 + _queue(stage, file) for stage in fed)
+
+
+def _queue(stage: StageConfig, file: PipelineFile) -> int:
+    """The longest of the queues before a stage."""
+    before = [file.config.stages[name] for name in inputs_of(stage)]
+    return max((queue_of(other, stage, _is_live(other, file))[0] for other in before), default=0)
+
+
+def _size(stage: SourceStage, file: PipelineFile) -> tuple[int, int, str]:
+    if stage.size is not None:
+        return (*stage.size, "")
+    kind = kind_of(stage.source, file.document.path.parent)
+    width, height = _SCENE_PX if kind == "synthetic" else _ASSUMED_PX
+    return width, height, "" if kind == "synthetic" else "; size assumed"
+
+
+def _picture(name: str, file: PipelineFile) -> tuple[int, int, str]:
+    """Of the largest source before a stage."""
+    stages = file.config.stages
+    before = [stages[other] for other in upstream(stages, name)]
+    return max((_size(stage, file) for stage in before if isinstance(stage, SourceStage)), key=lambda one: one[0])
+
+
+def _with(file: PipelineFile, config: PipelineConfig) -> PipelineFile:
+    return replace(file, config=config)
+
+
+def _shorter(file: PipelineFile) -> PipelineFile | None:
+    """Half of every queue that is longer than one."""
+    stages = dict(file.config.stages)
+    for name, stage in file.config.stages.items():
+        now = _queue(stage, file)
+        if now > 1:
+            stages[name] = stage.model_copy(update={"queue": now // 2})
+    return None if stages == file.config.stages else _with(file, file.config.model_copy(update={"stages": stages}))
+
+
+def _fewer(file: PipelineFile) -> PipelineFile | None:
+    """One replica less of the model that has most."""
+    config = file.config
+    used = {stage.infer for stage in config.stages.values() if isinstance(stage, InferStage)}
+    live = any(_is_live(stage, file) for stage in config.stages.values())
+    counts = {name: replicas_of(config, name, live) for name in used if config.models[name].placement == "auto"}
+    most = max(counts, key=lambda name: counts[name], default="")
+    if not most or counts[most] <= 1:
+        return None
+    models = {**config.models, most: config.models[most].model_copy(update={"replicas": counts[most] - 1})}
+    return _with(file, config.model_copy(update={"models": models}))
+
+
+def _narrower(file: PipelineFile) -> PipelineFile | None:
+    """Half the frames in every batch."""
+    stages = dict(file.config.stages)
+    for name, stage in file.config.stages.items():
+        if isinstance(stage, InferStage) and stage.batch is not None and stage.batch.max > 1:
+            stages[name] = stage.model_copy(
+                update={"batch": stage.batch.model_copy(update={"max": stage.batch.max // 2})}
+            )
+    return None if stages == file.config.stages else _with(file, file.config.model_copy(update={"stages": stages}))
+
+
+STEPS: tuple[Step[PipelineFile], ...] = (
+    ("queues half as long", _shorter),
+    ("a replica less", _fewer),
+    ("batches half as large", _narrower),
+)
+"""What gives way for memory, the least harmful first."""

@@ -1,0 +1,126 @@
+"""The memory that a pipeline will take, part by part, and what gives way where it is too much. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeVar
+
+from edgert.errors import BudgetError
+from edgert.units import format_bytes
+
+Kind = Literal["runtime", "weights", "activations", "bindings", "structure", "frames", "decoder", "encoder"]
+"""``runtime`` is what the process holds before anything is made; ``structure`` an engine's nodes and kernels."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Memory of one thing.
+
+    Attributes:
+        name: of the model or stage, or ``process``.
+        on: the accelerator whose memory it is; ``cpu`` for the host's.
+        kind: what it is for.
+        size_bytes: at its peak.
+        note: how it was found, or what was assumed.
+    """
+
+    name: str
+    on: str
+    kind: Kind
+    size_bytes: int
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """A pipeline's memory, predicted.
+
+    Attributes:
+        parts: what adds up.
+        budget_bytes: promised; None without a promise.
+        machine_bytes: what can be had at all.
+        steps: what was changed in the pipeline to make it less, in words.
+    """
+
+    parts: tuple[Part, ...]
+    budget_bytes: int | None
+    machine_bytes: int
+    steps: tuple[str, ...] = ()
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all parts at their peak."""
+        return sum(part.size_bytes for part in self.parts)
+
+    @property
+    def limit_bytes(self) -> int:
+        """The smaller of budget and machine."""
+        return min(self.budget_bytes or self.machine_bytes, self.machine_bytes)
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is within the limit."""
+        return self.total_bytes <= self.limit_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {**asdict(self), "total_bytes": self.total_bytes, "limit_bytes": self.limit_bytes, "fits": self.fits}
+
+
+Step = tuple[str, Callable[[T], T | None]]
+"""A name for people, and what makes a smaller pipeline of one; None where it has nothing to give."""
+
+
+def shrunk(first: T, plan: Callable[[T], Footprint], steps: Iterable[Step[T]]) -> tuple[T, Footprint]:
+    """The pipeline as it is, or changed step by step until it fits; steps that save nothing are left out.
+
+    Args:
+        first: the pipeline as it was written.
+        plan: its memory.
+        steps: in the order in which they hurt least; each is taken as often as it gives something.
+
+    Returns:
+        The last pipeline that was tried, and its memory with the steps that led to it; it may still not fit.
+    """
+    now, footprint, taken = first, plan(first), list[str]()
+    for name, change in steps:
+        while not footprint.fits and (smaller := change(now)) is not None:
+            found = plan(smaller)
+            if found.total_bytes >= footprint.total_bytes:
+                break
+            saved = format_bytes(footprint.total_bytes - found.total_bytes)
+            taken.append(f"{name}: {saved} less")
+            now, footprint = smaller, found
+    return now, replace(footprint, steps=tuple(taken))
+
+
+def check_footprint(footprint: Footprint, where: str) -> None:
+    """Refuses what does not fit.
+
+    Raises:
+        BudgetError: with the largest parts, what was tried, and the budget that would do.
+    """
+    if footprint.fits:
+        return
+    largest = sorted(footprint.parts, key=lambda part: -part.size_bytes)[:3]
+    told = ", ".join(f"{part.name} {part.kind} {format_bytes(part.size_bytes)}" for part in largest)
+    tried = f"; already tried: {'; '.join(footprint.steps)}" if footprint.steps else ""
+    raise BudgetError(
+        f"the pipeline needs {format_bytes(footprint.total_bytes)} of memory, {_of(footprint)}",
+        why=f"the largest parts: {told}{tried}",
+        where=where,
+        fix=f"{_fix(footprint)}; or a smaller model; edgert run --dry-run shows every part",
+    )
+
+
+def _of(footprint: Footprint) -> str:
+    owner = "the budget" if footprint.limit_bytes == footprint.budget_bytes else "this machine"
+    return f"{owner} has {format_bytes(footprint.limit_bytes)}"
+
+
+def _fix(footprint: Footprint) -> str:
+    if footprint.total_bytes > footprint.machine_bytes:
+        return "a machine with more memory"
+    return f"budgets: {{memory: {-(-footprint.total_bytes // 2**20)}MiB}}"

@@ -1,0 +1,44 @@
+"""A memory plan in the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgert.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from edgert.budget.footprint import Footprint
+
+
+def show_memory(plan: Footprint, *, to_stderr: bool = False) -> None:
+    """Every part, what was changed to make it fit, and whether it does."""
+    from rich.console import Console
+
+    console = Console(stderr=to_stderr, highlight=False)
+    console.print(_table(plan))
+    for step in plan.steps:
+        console.print(f"made smaller: {step}", markup=False)
+    console.print(_verdict(plan), style="green" if plan.fits else "red", markup=False)
+
+
+def _table(plan: Footprint) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for head in ("part", "on", "for"):
+        table.add_column(head, no_wrap=True)
+    table.add_column("memory", justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for part in plan.parts:
+        table.add_row(escape(part.name), part.on, part.kind, format_bytes(part.size_bytes), escape(part.note))
+    table.add_row("all", "", "", format_bytes(plan.total_bytes), "predicted peak", style="bold")
+    return table
+
+
+def _verdict(plan: Footprint) -> str:
+    owner = "budget" if plan.limit_bytes == plan.budget_bytes else "machine"
+    word = "fits" if plan.fits else "does not fit"
+    return f"{word}: {format_bytes(plan.total_bytes)} of the {owner}'s {format_bytes(plan.limit_bytes)}"

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgert.assemble import memory
+from edgert.assemble.memory import fitted, planned
+from edgert.budget.footprint import Part
+from edgert.config import load_pipeline
+from edgert.errors import BudgetError, EdgertError
+from tests.helpers.command import ROOT
+
+ASSETS = ROOT / "pipelines" / "assets"
+MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def _small_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of 10 MiB with every library loaded, whatever ran before."""
+    monkeypatch.setattr(memory, "_process", lambda file: iter([Part("process", "cpu", "runtime", 10 * MIB)]))
+    monkeypatch.setattr("edgert.assemble.model.core_count", lambda: 4)
+
+
+def write(folder: Path, budgets: str = "{}", more: str = "", source: str = "") -> Path:
+    path = folder / "p.yaml"
+    path.write_text(
+        f"budgets: {budgets}\n"
+        f"models:\n  parts: {{onnx: {ASSETS}/parts.onnx, task: {{detect: yolox, labels: {ASSETS}/parts.txt}},"
+        " precision: fp32, input: {std: 255}}\n"
+        'stages:\n  belt: {source: "synthetic:noise", size: 320x240' + source + "}\n"
+        "  find: {infer: parts, from: belt}\n" + more
+    )
+    return path
+
+
+def sizes(path: Path, *overrides: str) -> dict[tuple[str, str], int]:
+    return {(part.name, part.kind): part.size_bytes for part in planned(load_pipeline(path, overrides)).parts}
+
+
+def test_every_kind_of_memory_has_its_part(tmp_path: Path) -> None:
+    more = "  paint: {draw: boxes, from: find}\n  video: {sink: video, from: paint, path: out.mp4}\n"
+    found = sizes(write(tmp_path, more=more))
+    assert set(found) == {
+        ("process", "runtime"),
+        ("parts", "weights"),
+        ("parts", "activations"),
+        ("parts", "bindings"),
+        ("parts", "structure"),
+        ("belt", "frames"),
+        ("paint", "frames"),
+        ("video", "encoder"),
+    }
+    assert found["paint", "frames"] == 6 * 320 * 240 * 3
+    assert found["parts", "weights"] < 4 * (ASSETS / "parts.onnx").stat().st_size
+
+
+def test_a_camera_needs_one_replica_and_fewer_frames_than_a_file(tmp_path: Path) -> None:
+    file, camera = sizes(write(tmp_path)), sizes(write(tmp_path, source=", realtime: true"))
+    assert file["parts", "bindings"] * 2 == camera["parts", "bindings"] * 5
+    assert file["belt", "frames"] > camera["belt", "frames"]
+
+
+def test_a_budget_takes_from_queues_then_replicas_and_the_pipeline_is_changed(tmp_path: Path) -> None:
+    free = planned(load_pipeline(write(tmp_path))).total_bytes
+    file, plan = fitted(load_pipeline(write(tmp_path, f"{{memory: {int(0.75 * free)}B}}")))
+    assert plan.fits and plan.total_bytes <= 0.75 * free
+    assert plan.steps[0].startswith("queues half as long: ")
+    assert "a replica less" in plan.steps[-1]
+    assert file.config.models["parts"].replicas in (1, 2, 3)
+    assert file.config.stages["find"].queue == 2  # less would save nothing: a source begins with four
+
+
+def test_a_budget_that_nothing_reaches_is_refused_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(BudgetError) as caught:
+        fitted(load_pipeline(write(tmp_path, "{memory: 11MiB}")))
+    assert caught.value.where.endswith("p.yaml:1 budgets.memory")
+    assert "already tried: queues half as long" in caught.value.why
+    assert not planned(load_pipeline(write(tmp_path, "{memory: 11MiB}"))).fits
+
+
+def test_a_model_that_cannot_be_read_is_told_with_its_place(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    path.write_text(path.read_text().replace(f"{ASSETS}/parts.onnx", "none.onnx"))
+    with pytest.raises(EdgertError) as caught:
+        planned(load_pipeline(path))
+    assert "none.onnx" in str(caught.value)
+
+
+def test_a_decoder_keeps_as_many_frames_as_its_level_allows(tmp_path: Path) -> None:
+    clip = tmp_path / "clip.mp4"
+    clip.touch()
+    path = write(tmp_path)
+    path.write_text(path.read_text().replace("synthetic:noise", str(clip)).replace(", size: 320x240", ""))
+    found = sizes(path)
+    assert found["belt", "decoder"] == round(4 * 1920 * 1080 * 1.5)  # level 4.1 holds four frames of full HD
