@@ -16,21 +16,20 @@ import statistics
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic, perf_counter_ns, thread_time_ns
+from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
+from calm import Calm
 from report import main, needs
 from zoo import chosen, model_config, model_path, rounds
 
 from edgert.assemble import assemble
-from edgert.backend import Engine
 from edgert.bench.measure import Figure
 from edgert.bench.overhead import Still, lane_of
 from edgert.bench.profile import profile
-from edgert.board.core import core_accelerators, pinned
+from edgert.board.core import core_accelerators
 from edgert.config import load_pipeline
 from edgert.graph.clean import clean
 from edgert.graph.load import load
@@ -50,8 +49,7 @@ SHARES = (0.35, 0.5, 0.65)
 """Parts of the work in the first segment of the splits that are measured besides the best one."""
 FRAMES = 60
 FIRST, SECOND = "cpu0", "cpu1"
-TOLERANCE, PATIENCE_S, TRIES = 1.08, 20.0, 8
-"""A core is calm when it takes at most this many times as long as in the profile; how long it is waited for."""
+TRIES = 8
 
 
 @dataclass(frozen=True)
@@ -150,37 +148,6 @@ def _splits(found: Profile, graph: Graph) -> list[tuple[float, Candidate]]:
             globs = {"*": FIRST, **dict.fromkeys(sorted(second), SECOND)}
             splits.append((done / total, Candidate(f"split behind {unit.name}", globs, parts=parts)))
     return splits
-
-
-class Calm:
-    """Whether both cores run as fast as they did for the profile, by running the model on both at once."""
-
-    def __init__(self, found: Profile, engine: Engine) -> None:
-        self._expected_ms = {core: found.whole[core].busy_ms for core in (FIRST, SECOND)}
-        self._sessions = {core: engine.session() for core in self._expected_ms}
-
-    def is_now(self) -> bool:
-        """Takes a few runs of the model."""
-        with ThreadPoolExecutor(len(self._sessions)) as pool:
-            taken = pool.map(self._median_ms, self._sessions)
-        return all(ms < TOLERANCE * self._expected_ms[core] for ms, core in zip(taken, self._sessions, strict=True))
-
-    def is_soon(self) -> bool:
-        """Waits for it, but not for ever."""
-        end = monotonic() + PATIENCE_S
-        while not self.is_now():
-            if monotonic() > end:
-                return False
-        return True
-
-    def _median_ms(self, core: str) -> float:
-        taken = []
-        with pinned(core_accelerators()[core]):
-            for _ in range(5):
-                started = thread_time_ns()
-                self._sessions[core].run()
-                taken.append(thread_time_ns() - started)
-        return statistics.median(taken) / 1e6
 
 
 def _in_turn(name: str, candidates: Sequence[Candidate], calm: Calm) -> list[list[float]]:

@@ -1,0 +1,67 @@
+"""Moments in which a shared machine runs as fast as it did for a profile."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import monotonic, process_time, thread_time_ns
+
+from edgert.backend import Engine
+from edgert.board.core import core_accelerators, pinned
+from edgert.place.profile import Profile
+
+TOLERANCE, PATIENCE_S = 1.08, 20.0
+"""A core is calm when it takes at most this many times as long as in the profile; how long it is waited for."""
+
+
+class Calm:
+    """Whether both cores run as fast as they did for the profile, by running the model on both at once."""
+
+    def __init__(self, found: Profile, engine: Engine) -> None:
+        self._expected_ms = {core: found.whole[core].busy_ms for core in found.whole}
+        self._sessions = {core: engine.session() for core in self._expected_ms}
+
+    def is_now(self) -> bool:
+        """Takes a few runs of the model."""
+        with ThreadPoolExecutor(len(self._sessions)) as pool:
+            taken = pool.map(self._median_ms, self._sessions)
+        return all(ms < TOLERANCE * self._expected_ms[core] for ms, core in zip(taken, self._sessions, strict=True))
+
+    def is_soon(self) -> bool:
+        """Waits for it, but not for ever."""
+        end = monotonic() + PATIENCE_S
+        while not self.is_now():
+            if monotonic() > end:
+                return False
+        return True
+
+    def _median_ms(self, core: str) -> float:
+        taken = []
+        with pinned(core_accelerators()[core]):
+            for _ in range(5):
+                started = thread_time_ns()
+                self._sessions[core].run()
+                taken.append(thread_time_ns() - started)
+        return statistics.median(taken) / 1e6
+
+
+class Others:
+    """What everybody else on this machine took of its cores, since this was made."""
+
+    def __init__(self) -> None:
+        self._began_s, self._own_s, self._all_s = monotonic(), process_time(), _busy_s()
+
+    @property
+    def cores(self) -> float:
+        """How many cores, on average."""
+        passed_s = max(monotonic() - self._began_s, 1e-9)
+        return max(0.0, (_busy_s() - self._all_s - (process_time() - self._own_s)) / passed_s)
+
+
+def _busy_s() -> float:
+    """Seconds that all cores together were not idle, by /proc/stat."""
+    fields = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()[1:]
+    user, nice, system, _, _, irq, softirq, steal = map(int, fields[:8])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")

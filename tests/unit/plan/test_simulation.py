@@ -1,0 +1,180 @@
+"""Pipeline files simulated on boards and on this machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from edgert.board.core import core_accelerators
+from edgert.config import PipelineFile, load_pipeline
+from edgert.errors import BudgetError, ConfigError
+from edgert.graph import to_bytes
+from edgert.graph.load import load
+from edgert.place.profile import Handing, Profile, ProfiledUnit, Whole
+from edgert.plan import plan
+from edgert.plan.lane import static_graph
+from edgert.plan.simulation import Circumstances, Simulation, simulate_pipeline
+from edgert.plan.simulation_page import render
+from edgert.plan.simulation_words import kept, simulation_headline
+from tests.helpers.models import make
+
+ORIN = "orin-nx-16gb"
+SHORT = Circumstances(seconds=3.0)
+
+
+def network(path: Path) -> None:
+    """A convolution."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="first", pads=[1] * 4),
+        helper.make_node("Relu", ["a"], ["y"], name="relu"),
+    ]
+    arrays = {"w": np.full((8, 3, 3, 3), 0.1, np.float32)}
+    inputs, outputs = {"x": ((1, 3, 64, 64), TensorProto.FLOAT)}, {"y": ((1, 8, 64, 64), TensorProto.FLOAT)}
+    path.write_bytes(to_bytes(make(nodes, inputs, outputs, arrays)))
+
+
+def pipeline(folder: Path, more: str = "", model: str = "", stages: str = "") -> PipelineFile:
+    network(folder / "net.onnx")
+    text = f"""
+board: {ORIN}
+{more}
+models:
+  net: {{onnx: net.onnx, task: {{embed: none}}{model}}}
+stages:
+  cam: {{source: 'usb:0', fps: 30}}
+  look: {{infer: net, from: cam}}
+{stages}
+"""
+    (folder / "p.yaml").write_text(text)
+    return load_pipeline(folder / "p.yaml")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Simulation:
+    file = pipeline(tmp_path_factory.mktemp("simulation"), "budgets: {power: 14W, latency: 50ms}", ", precision: fp16")
+    return simulate_pipeline(file, mode="15W", given=SHORT)
+
+
+def test_a_camera_on_a_board(made: Simulation) -> None:
+    assert (made.board, made.mode) == (ORIN, "15W")
+    assert made.played.fps == pytest.approx(30.0, rel=0.05) and made.played.dropped == 0
+    assert made.played.power_w is not None and 2 < made.played.power_w < 15
+    assert kept(made) == (True, "budgets kept")
+    assert "simulated for 3" in simulation_headline(made) and "15W" in simulation_headline(made)
+    assert any("cooler is assumed" in note for note in made.notes)
+
+
+def test_its_json_says_that_it_is_simulated(made: Simulation) -> None:
+    told = json.loads(json.dumps(made.to_json()))
+    assert told["simulated"] is True and told["played"]["frames_in"] == made.played.frames_in
+    assert len(told["played"]["moments"]) == 3
+
+
+def test_its_page_shows_every_chart(made: Simulation) -> None:
+    text = render(made)
+    for title in ("Frames per second", "Latency from capture to sink", "Power", "Temperature", "Busy"):
+        assert f"<figcaption>{title}" in text
+    assert "budget 14 W" in text and render(made) == text
+
+
+def test_a_plan_of_a_board_has_the_p99_of_a_simulation(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, "budgets: {latency: 50ms}", ", precision: fp16")
+    (board,) = plan(file, mode="15W").boards
+    assert board.chosen is not None
+    row = board.rows[board.chosen]
+    assert row.is_simulated and row.p99_ms < 50
+    assert row.tightest in ("rate", "latency", "memory", "power") and 0 < row.margin < 1
+    played = simulate_pipeline(file, mode="15W", given=SHORT).played
+    assert played.latency_ms.p99 == pytest.approx(row.p99_ms, rel=0.05)
+
+
+def test_budgets_that_no_share_of_the_frames_keeps_are_refused(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, "budgets: {power: 1W, when_exceeded: degrade}", ", precision: fp16")
+    with pytest.raises(BudgetError, match="no setting keeps the budgets"):
+        simulate_pipeline(file, mode="15W", given=SHORT)
+
+
+def test_what_cannot_be_simulated_is_refused(tmp_path: Path) -> None:
+    file = pipeline(tmp_path)
+    with pytest.raises(ConfigError, match="orin-nx-16gb"):
+        simulate_pipeline(file, board="orin-nx-16g", given=SHORT)
+    with pytest.raises(ConfigError, match="MAXN") as caught:
+        simulate_pipeline(file, mode="16W", given=SHORT)
+    assert "16W" in caught.value.what
+    with pytest.raises(ConfigError, match="one board at a time"):
+        simulate_pipeline(file, board="all", mode="15W", given=SHORT)
+    for seconds in (0.0, -1.0, float("nan")):
+        with pytest.raises(ConfigError, match="cannot simulate") as caught:
+            simulate_pipeline(file, given=Circumstances(seconds=seconds))
+        assert caught.value.where == "--seconds"
+
+
+def test_a_pipeline_without_models_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text("stages:\n  cam: {source: 'usb:0'}\n  end: {sink: null, from: cam}\n")
+    with pytest.raises(ConfigError, match="no stage runs a model"):
+        simulate_pipeline(load_pipeline(tmp_path / "p.yaml"), board=ORIN, given=SHORT)
+
+
+def test_a_trace_of_a_stream_that_is_no_source_is_refused(tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text('{"time_s": 0, "stream": "cma"}\n{"time_s": 1, "stream": "cma"}\n')
+    with pytest.raises(ConfigError, match=r"'cma'.*cam") as caught:
+        simulate_pipeline(pipeline(tmp_path, model=", precision: fp16"), given=replace(SHORT, trace=trace))
+    assert "sources: cam" in caught.value.fix
+
+
+def profile(folder: Path, file: PipelineFile, alone_ms: float = 10.0) -> Path:
+    """As if measured: every core takes as long, and half as long again in company."""
+    config = file.config.models["net"]
+    nodes = tuple(node.name for node in static_graph(config).nodes)
+    cores = list(core_accelerators())
+    whole = {core: Whole(alone_ms, 1.5 * alone_ms, alone_ms) for core in cores}
+    unit = ProfiledUnit(nodes[0], nodes, dict.fromkeys(cores, alone_ms))
+    digest = load(config.onnx).digest
+    made = Profile("net", digest, "host", "", {"cpu": "test"}, 1, whole, (unit,), Handing(0.1, 0.0, 0.0))
+    path = folder / "profile.json"
+    path.write_text(json.dumps({"schema": 1, **asdict(made)}))
+    return path
+
+
+def test_this_machine_is_simulated_from_profiles(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, model=", placement: cpu0")
+    made = simulate_pipeline(file, board="host", profiles=[profile(tmp_path, file)], given=SHORT)
+    assert made.board == "host" and made.played.power_w is None
+    assert made.played.latency_ms.p50 == pytest.approx(10.0, abs=0.1)
+
+
+@pytest.mark.skipif(len(core_accelerators()) < 2, reason="needs two cores")
+def test_replicas_on_this_machine_take_turns(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, model=", placement: {replicate: {cpu0: 1, cpu1: 1}}")
+    text = (tmp_path / "p.yaml").read_text().replace("'usb:0', fps: 30", "'synthetic:noise'")
+    (tmp_path / "p.yaml").write_text(text)
+    file = load_pipeline(tmp_path / "p.yaml")
+    made = simulate_pipeline(file, board="host", profiles=[profile(tmp_path, file)], given=SHORT)
+    cores = len(core_accelerators())
+    assert made.played.fps == pytest.approx(200 / (1 + 0.5 / (cores - 1)), rel=0.05)
+
+
+def test_a_model_without_a_profile_is_refused(tmp_path: Path) -> None:
+    file = pipeline(tmp_path)
+    path = profile(tmp_path, file)
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps({**data, "digest": "0" * 64}))
+    with pytest.raises(ConfigError, match="no profile of model 'net'") as caught:
+        simulate_pipeline(file, board="host", profiles=[path], given=SHORT)
+    assert "bench --profile" in caught.value.fix
+
+
+def test_stages_take_what_a_run_measured(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, model=", precision: fp16", stages="  paint: {draw: boxes, from: look}")
+    stages = tmp_path / "run.json"
+    busy = {"paint": {"busy_ms_per_result": 12.0}}
+    stages.write_text(json.dumps({"stages": busy, "latency_ms": {"p50": 1, "p99": 1}}))
+    plain = simulate_pipeline(file, mode="15W", given=SHORT).played
+    timed = simulate_pipeline(file, mode="15W", given=replace(SHORT, stages=stages)).played
+    assert timed.latency_ms.p50 == pytest.approx(plain.latency_ms.p50 + 12.0, abs=0.2)
