@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -45,7 +46,7 @@ def served_of(item: Item, device: Device, max_batch: int | None = None) -> list[
         usual_batch=max((span.most[0] for span in spans.values() if span.most), default=USUAL_BATCH),
         labels=item.files["labels"].read_bytes() if "labels" in item.files else b"",
         is_classifier=isinstance(item.config.task, ClassifyTask),
-        unsaid=item.work,
+        unsaid=(*item.work, *(_tuned(item) if device == "cpu" else ())),
     )
     if plans:
         return [_by_engine(served, item, plan) for plan in plans]
@@ -70,6 +71,12 @@ def _instances(item: Item, device: Device) -> int:
     """As many as the placement has replicas on the processor."""
     asked = item.config.placement
     return len(asked.replicate) if device == "cpu" and isinstance(asked, ReplicateConfig) else 1
+
+
+def _tuned(item: Item) -> tuple[str, ...]:
+    """What ``edgert build --tune`` found, or the file says, of how ONNX Runtime works inside."""
+    found = item.config.tuning.model_dump(mode="json", exclude_defaults=True)
+    return (f"tuning: {json.dumps(found)}",) if found else ()
 
 
 def _placed(item: Item) -> tuple[str, ...]:

@@ -41,7 +41,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("strong", "agx-orin-64gb", "11.4.1"),
         ("host", "host", None),
     ):
-        overrides = ["models.parts.placement=dla0"] if tensorrt else ["models.parts.threads=2"]
+        overrides = (
+            ["models.parts.placement=dla0"]
+            if tensorrt
+            else ["models.parts.threads=2", "models.parts.tuning.arena=false"]
+        )
         Build(file, folder / f"{name}.edgert", folder / "cache", overrides, board=board, tensorrt=tensorrt)
     return folder
 
@@ -135,6 +139,7 @@ def test_a_triton_repository_for_a_processor(opened: Any, tmp_path: Path) -> Non
     assert config.max_batch_size == 0 and config.parameters["intra_op_thread_count"].string_value == "2"
     assert config.instance_group[0].kind == config.instance_group[0].Kind.Value("KIND_CPU")
     assert left.files[1].read_text() == "bolt\nnut\n" and "after it: task: " in left.files[2].read_text()
+    assert 'parts, tuning: {"arena": false}' in left.unsaid
 
 
 def test_a_triton_repository_for_a_board(opened: Any, tmp_path: Path) -> None:
