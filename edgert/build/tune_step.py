@@ -96,7 +96,8 @@ def tune_step(file: PipelineFile, ready: Mapping[str, Prepared], name: str) -> S
         from edgert.tune.search import Search
 
         journal = Journal(one.subject.state / f"{digest_of(facts)[:40]}.json")
-        freedom, track = _freedom(file, one, live), _track(one, report)
+        freedom = _freedom(file, one, live)
+        track = _track(one, freedom, report)
         with as_files({f"{form}.onnx": product.files[MODEL] for form, product in one.forms.items()}) as folder:
 
             def measure(tactic: Tactic) -> Any:
@@ -162,10 +163,10 @@ def _freedom(file: PipelineFile, one: Prepared, live: bool) -> Freedom:
     )
 
 
-def _track(one: Prepared, report: Report) -> Track:
-    from edgert.assemble import MOST_REPLICAS
+def _track(one: Prepared, freedom: Freedom, report: Report) -> Track:
     from edgert.backend.ort import Function
     from edgert.precision.speed import MOST_ROUNDS
+    from edgert.tune.candidate import structures
     from edgert.tune.heat import Track
 
     subject = one.subject
@@ -177,7 +178,7 @@ def _track(one: Prepared, report: Report) -> Track:
         models=models,
         feed=feed,
         wrong=_judge(known),
-        streams=MOST_REPLICAS,
+        streams=max(tactic.replicas for tactic in structures(freedom)),
         stop=subject.stop,
         told=lambda done: report.progress(done, MOST_ROUNDS, "turns"),
     )

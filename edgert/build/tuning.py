@@ -98,4 +98,4 @@ def _why_not(tuned: Tuned, machine: Mapping[str, str], live: bool) -> str:
 def _told(name: str, tuned: Tuned, wrong: str) -> str:
     if wrong:
         return f"model {name}: {wrong}; the default engine runs. edgert build PIPELINE --tune tunes it again"
-    return f"model {name}: tuned, {tuned.told}"
+    return f"model {name} runs as tuned: {tuned.told}"

@@ -80,7 +80,7 @@ def test_a_tuned_bundle_runs_as_it_says(tmp_path: Path) -> None:
         model = found.file.config.models["parts"]
         assert model.onnx.name == "model.onnx" and model.replicas == 2
         assert not model.tuning.arena and model.tuning.optimization == "basic"
-        assert found.tuned[0].startswith(f"model parts: tuned, {lean}: 1.50 ×")
+        assert found.tuned[0].startswith(f"model parts runs as tuned: {lean}: 1.50 ×")
         with Pipeline(found.file) as pipeline:
             pipeline.submit(np.zeros((24, 24, 3), np.uint8))
             pipeline.finish()
