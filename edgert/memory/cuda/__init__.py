@@ -16,8 +16,9 @@ from edgert.memory.cuda.dlpack import from_dlpack
 from edgert.memory.cuda.graph import Graph
 from edgert.memory.cuda.kernel import Kernel, Launch, Module
 from edgert.memory.cuda.kind import MemoryKind, Traits, memory_kind
+from edgert.memory.cuda.loan import Loans, StreamLease
 from edgert.memory.cuda.nvrtc import Nvrtc, nvrtc
-from edgert.memory.cuda.pool import DevicePool, StreamLease
+from edgert.memory.cuda.pool import DevicePool
 from edgert.memory.cuda.stream import Event, Stream
 from edgert.memory.cuda.view import DeviceView, from_cuda_array
 
@@ -31,6 +32,7 @@ __all__ = [
     "Graph",
     "Kernel",
     "Launch",
+    "Loans",
     "MappedBlock",
     "MemoryKind",
     "Module",

@@ -61,6 +61,13 @@ class CudaDevice:
         return f"sm_{major}{minor}"
 
     @property
+    def context_handle(self) -> int:
+        """The ``CUcontext``, for libraries that are told which to use. Raises DeviceError once closed."""
+        if self._context is None:
+            raise DeviceError(f"{self.name} was closed", why="its context was given back")
+        return int(self._context.handle)
+
+    @property
     def is_open(self) -> bool:
         """Whether it was not closed."""
         return self._context is not None

@@ -9,57 +9,23 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from edgert.memory.buffer import Lease
 from edgert.memory.counter import Counter
 from edgert.memory.cuda.block import Block
 from edgert.memory.cuda.kind import MemoryKind
-from edgert.memory.cuda.stream import Event, Stream
+from edgert.memory.cuda.loan import Marks, StreamLease
 from edgert.memory.cuda.view import DeviceView, view_of
 
 if TYPE_CHECKING:
     from edgert.memory.cuda.device import CudaDevice
 
 
-class StreamLease(Lease):
-    """A lease that the GPU holds too: the memory is not lent again before the work it was named for is done."""
-
-    __slots__ = ("_after",)
-
-    def __init__(self, give_back: Callable[[], None], counter: Counter, after: Callable[[Stream], None]) -> None:
-        super().__init__(give_back, counter)
-        self._after = after
-
-    def after(self, stream: Stream) -> None:
-        """The work that the stream has now uses this memory. Call it after enqueuing, before releasing."""
-        self._after(stream)
-
-
-class _Slot:
+class _Slot(Marks):
     """One buffer, the streams that use it, and the arrays that look at it."""
 
     def __init__(self, block: Block) -> None:
+        super().__init__(block.device)
         self.block = block
         self.seen: weakref.ref[DeviceView] | None = None
-        self._events: dict[int, Event] = {}
-        self._waiting: set[int] = set()
-
-    def after(self, stream: Stream) -> None:
-        """Events are made once per stream and used again."""
-        if stream.handle not in self._events:
-            self._events[stream.handle] = self.block.device.event()
-        self._events[stream.handle].record(stream)
-        self._waiting.add(stream.handle)
-
-    def passed(self) -> bool:
-        """Whether all of the GPU's work with it is done."""
-        self._waiting = {handle for handle in self._waiting if not self._events[handle].passed()}
-        return not self._waiting
-
-    def synchronize(self) -> None:
-        """Blocks until it is."""
-        for handle in self._waiting:
-            self._events[handle].synchronize()
-        self._waiting.clear()
 
     @property
     def is_looked_at(self) -> bool:
