@@ -42,12 +42,14 @@ class Footprint:
         budget_bytes: promised; None without a promise.
         machine_bytes: what can be had at all.
         steps: what was changed in the pipeline to make it less, in words.
+        error: part by which such a prediction was too small at worst; a promise is kept with this to spare.
     """
 
     parts: tuple[Part, ...]
     budget_bytes: int | None
     machine_bytes: int
     steps: tuple[str, ...] = ()
+    error: float = 0.0
 
     @property
     def total_bytes(self) -> int:
@@ -60,13 +62,19 @@ class Footprint:
         return min(self.budget_bytes or self.machine_bytes, self.machine_bytes)
 
     @property
+    def most_bytes(self) -> int:
+        """Of all parts, should the prediction be as much too small as any before."""
+        return round(self.total_bytes * (1 + self.error))
+
+    @property
     def fits(self) -> bool:
-        """Whether it is within the limit."""
-        return self.total_bytes <= self.limit_bytes
+        """Whether it is within the limit, error and all."""
+        return self.most_bytes <= self.limit_bytes
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        return {**asdict(self), "total_bytes": self.total_bytes, "limit_bytes": self.limit_bytes, "fits": self.fits}
+        sums = {"total_bytes": self.total_bytes, "most_bytes": self.most_bytes, "limit_bytes": self.limit_bytes}
+        return {**asdict(self), **sums, "fits": self.fits}
 
 
 Step = tuple[str, Callable[[T], T | None]]
@@ -108,7 +116,7 @@ def check_footprint(footprint: Footprint, where: str) -> None:
     told = ", ".join(f"{part.name} {part.kind} {format_bytes(part.size_bytes)}" for part in largest)
     tried = f"; already tried: {'; '.join(footprint.steps)}" if footprint.steps else ""
     raise BudgetError(
-        f"the pipeline needs {format_bytes(footprint.total_bytes)} of memory, {_of(footprint)}",
+        f"the pipeline needs up to {format_bytes(footprint.most_bytes)} of memory, {_of(footprint)}",
         why=f"the largest parts: {told}{tried}",
         where=where,
         fix=f"{_fix(footprint)}; or a smaller model; edgert run --dry-run shows every part",
@@ -121,6 +129,6 @@ def _of(footprint: Footprint) -> str:
 
 
 def _fix(footprint: Footprint) -> str:
-    if footprint.total_bytes > footprint.machine_bytes:
+    if footprint.most_bytes > footprint.machine_bytes:
         return "a machine with more memory"
-    return f"budgets: {{memory: {-(-footprint.total_bytes // 2**20)}MiB}}"
+    return f"budgets: {{memory: {-(-footprint.most_bytes // 2**20)}MiB}}"

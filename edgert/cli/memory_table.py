@@ -41,4 +41,5 @@ def _table(plan: Footprint) -> Table:
 def _verdict(plan: Footprint) -> str:
     owner = "budget" if plan.limit_bytes == plan.budget_bytes else "machine"
     word = "fits" if plan.fits else "does not fit"
-    return f"{word}: {format_bytes(plan.total_bytes)} of the {owner}'s {format_bytes(plan.limit_bytes)}"
+    told = f"{format_bytes(plan.most_bytes)} with {plan.error:.0%} to spare for the prediction's error"
+    return f"{word}: {told}, of the {owner}'s {format_bytes(plan.limit_bytes)}"

@@ -41,9 +41,9 @@ def decide(rules: Rules, state: State, seen: Observation) -> Decision:
     state = look(rules, state, seen)
     trouble = find_trouble(rules, state, seen)
     state = replace(state, margin_c=seen.margin_c)
-    if trouble is not None:
+    if trouble is not None and (trouble.eases or not state.was_told or rules.budget.when_exceeded == "stop"):
         return _exceeded(rules, replace(state, wanted_ns=None), seen, trouble)
-    if not _is_uncertain(rules, state, seen):
+    if trouble is None and not _is_uncertain(rules, state, seen):
         state = replace(state, exceeded_ns=None, was_told=False)
     if rules.budget.when_exceeded != "degrade":
         return Decision(Action("keep", state.index), state)

@@ -41,7 +41,7 @@ def test_what_does_not_fit_is_refused_with_the_largest_parts_and_what_would_do()
     _, footprint = shrunk(2, lambda frames: plan(60, frames), [("shorter queues", halved)])
     with pytest.raises(BudgetError) as caught:
         check_footprint(footprint, "p.yaml:1 budgets.memory")
-    assert caught.value.what == "the pipeline needs 141.0 MiB of memory, the budget has 100.0 MiB"
+    assert caught.value.what == "the pipeline needs up to 141.0 MiB of memory, the budget has 100.0 MiB"
     assert "process runtime 80.0 MiB, m weights 60.0 MiB" in caught.value.why
     assert "already tried: shorter queues: 1.0 MiB less" in caught.value.why
     assert caught.value.where == "p.yaml:1 budgets.memory"
@@ -59,3 +59,10 @@ def test_it_is_json() -> None:
     data = json.loads(json.dumps(plan().to_json()))
     assert (data["total_bytes"], data["limit_bytes"], data["fits"]) == (120 * MIB, 100 * MIB, False)
     assert data["parts"][1] == {"name": "m", "on": "cpu", "kind": "weights", "size_bytes": 10 * MIB, "note": ""}
+
+
+def test_a_promise_is_kept_with_the_error_of_the_prediction_to_spare() -> None:
+    exact = Footprint((PROCESS,), 85 * MIB, 1000 * MIB)
+    assert exact.fits
+    unsure = Footprint((PROCESS,), 85 * MIB, 1000 * MIB, error=0.08)
+    assert (unsure.total_bytes, unsure.most_bytes, unsure.fits) == (80 * MIB, round(86.4 * MIB), False)

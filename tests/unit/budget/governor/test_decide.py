@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgert.budget.governor import Action, Budget, Observation, Rules, Setting, State, decide, start
+from edgert.budget.governor.estimate import estimate_w
 from tests.helpers.plant import play, scenario
 
 FAST = Setting("gpu, 918 MHz", 20.0, 60.0, 20.0, 0, 5.0)
@@ -174,3 +176,31 @@ def test_whatever_is_seen_up_comes_at_most_every_ten_seconds(seen: list[tuple[fl
         if "headroom" in decision.action.reason:
             assert number / 2 - last_s >= 10.0
         last_s = number / 2
+
+
+def test_memory_is_told_once_and_holds_no_frames_back() -> None:
+    law = Rules(Budget(25.0, when_exceeded="degrade", memory_bytes=100), ALL)
+    state = replace(start(law), index=2)
+    seen = [replace(look, memory_bytes=101) for look in steady(0.5, 30.0, 9.0)]
+    actions, state = looks(law, state, *seen)
+    assert [action.kind for action in actions if action.kind != "keep"] == ["warn", "switch"]
+    assert "memory 101 B of 100 B" in actions[0].reason
+    assert state.index == 0
+
+
+def test_memory_stops_where_that_was_asked_for() -> None:
+    law = Rules(Budget(None, when_exceeded="stop", memory_bytes=100), ALL[:1])
+    actions, _ = looks(law, start(law), *[Observation(round(n * 5e8), memory_bytes=101) for n in range(1, 8)])
+    assert next(n for n, action in enumerate(actions) if action.kind == "stop") == 4
+
+
+def test_an_untried_setting_is_judged_by_those_beside_it() -> None:
+    ladder = tuple(Setting(f"{n}0 %", 0.1 * n, 3.0 * n) for n in range(10, 0, -1))
+    law = Rules(Budget(0.6, when_exceeded="degrade"), ladder)
+    state = replace(start(law), index=8, common=1.0)  # 20 %, of a pipeline whose source alone takes 0.4
+    known = {0: 1.0, 5: 1.2, 8: 2.5}
+    records = tuple(replace(record, own=known.get(n)) for n, record in enumerate(state.records))
+    state = replace(state, records=records)
+    assert estimate_w(law, state, 2, None) == pytest.approx(0.8 * 1.08)
+    assert estimate_w(law, state, 7, None) == pytest.approx(0.3 * (2.5 - 1.3 / 3))
+    assert estimate_w(law, state, 9, None) == pytest.approx(0.1 * 2.5)
