@@ -150,6 +150,16 @@ def operator(domain: str, name: str) -> Operator | None:
     return _KNOWN.get((domain, name))
 
 
+def operators() -> tuple[Operator, ...]:
+    """All that were registered."""
+    return tuple(_KNOWN.values())
+
+
+def source_files(some: Iterable[Operator]) -> tuple[str, ...]:
+    """Where operators are written, each file once."""
+    return tuple(sorted({str(one.file) for one in some}))
+
+
 def source_digests() -> dict[str, str]:
     """Operator → SHA-256 of its file, for whatever is kept under the results of its function."""
     return {str(one): hashlib.sha256(one.file.read_bytes()).hexdigest() for _, one in sorted(_KNOWN.items())}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from edgert.graph.proto import attributes, dtype_name, element_type, is_standard, label
+from edgert.graph.model import Model
+from edgert.graph.proto import attributes, dtype_name, element_type, is_standard, label, set_attribute
 from edgert.graph.spec import Dim, TensorSpec, value_spec
 from edgert.operator import Operator, operator
 
@@ -50,6 +51,22 @@ def results(
         TensorSpec(name, shape or (), dtype, ranked=shape is not None)
         for name, shape, dtype in zip(outputs, shapes, dtypes, strict=False)
     ]
+
+
+def for_plugins(model: Model) -> Model:
+    """The model with what TensorRT's parser looks a plugin up by: the domain as a namespace, and a version.
+
+    Both are attributes of the node, by the parser's own names:
+    https://github.com/onnx/onnx-tensorrt/blob/main/onnxOpImporters.cpp (FallbackPluginImporter).
+    """
+    if not has_own(model.proto):
+        return model
+    proto = model.copied_proto()
+    for node in proto.graph.node:
+        if operator_of(node) is not None:
+            set_attribute(node, "plugin_namespace", node.domain)
+            set_attribute(node, "plugin_version", "1")
+    return model.derive(proto)
 
 
 def _shapes(

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.helpers.trt_api import Api, api
+from tests.helpers.trt_api import Api, Class, api
 
 WALKING = {"get_layer", "get_input", "get_output", "get_error", "get_tensor_name", "get_tensor_mode"}
 """Calls that only look at something; they are not recorded."""
@@ -122,6 +122,8 @@ class Double:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self._api:
             raise AttributeError(f"{self.__name__} {self.__version__} has no {name!r}")
+        if name in FUNCTIONS:
+            return lambda *args: FUNCTIONS[name](self, *args)
         if name not in self._made:
             self._made[name] = Enumeration(self._api.enums[name]) if name in self._api.enums else self._class(name)
         return self._made[name]
@@ -133,7 +135,6 @@ class Double:
         return made
 
     def _class(self, name: str) -> type:
-        known = self._api.classes[name]
         double, script = self, self._script
 
         class Recorder:
@@ -142,22 +143,24 @@ class Double:
                 double.calls.append(f"{name}({shown(args)})")
 
             def __init_subclass__(cls) -> None:
-                wrong = [item for item in vars(cls) if not item.startswith("_") and item not in known]
+                own = [item for item in vars(cls) if not item.startswith("_")]
+                wrong = [item for item in own if not any(item in one for one in bases_of(double, cls))]
                 if wrong:
                     raise AttributeError(f"{name} has no {wrong[0]!r} to override")
 
             def __getattr__(self, item: str) -> Any:
                 if item.startswith("__"):
                     raise AttributeError(item)
-                if item not in known:
+                owner = next((one for one in bases_of(double, type(self)) if item in one), None)
+                if owner is None:
                     raise AttributeError(f"{name} of {double.__version__} has no {item!r}")
-                if item in known.properties:
-                    return property_of(double, script, self, name, item)
-                return lambda *args: call(double, script, self, name, item, args)
+                if item in owner.properties:
+                    return property_of(double, script, self, owner.name, item)
+                return lambda *args: call(double, script, self, owner.name, item, args)
 
             def __setattr__(self, item: str, value: Any) -> None:
                 if not item.startswith("_"):
-                    if item not in known.properties:
+                    if not any(item in one.properties for one in bases_of(double, type(self))):
                         raise AttributeError(f"{name} of {double.__version__} has no property {item!r}")
                     owner = f"{name}[{self._state['name']}]" if "name" in self._state else name
                     double.calls.append(f"{owner}.{item} = {shown((value,))}")
@@ -167,6 +170,15 @@ class Double:
 
         Recorder.__name__ = Recorder.__qualname__ = name
         return Recorder
+
+
+def bases_of(double: Double, kind: type) -> list[Class]:
+    """The classes of the binding that a class is made of; a plugin is made of several."""
+    known = double._api.classes
+    return [known[base.__name__] for base in kind.__mro__ if base.__name__ in known]
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {"get_plugin_registry": lambda double: double.make("IPluginRegistry")}
 
 
 def shown(args: Sequence[Any]) -> str:

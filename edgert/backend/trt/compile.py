@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from edgert.backend.trt.dialect import Dialect, dialect_of
 from edgert.backend.trt.failure import CompileError
@@ -14,6 +15,7 @@ from edgert.backend.trt.mapping import Layer, correspond, network_layers
 from edgert.backend.trt.monitor import monitor_to
 from edgert.backend.trt.network import add_profiles, parse, set_formats
 from edgert.backend.trt.place import check_core, place
+from edgert.backend.trt.plugin import check_plugins, register_operators
 from edgert.backend.trt.request import BuildRequest
 from edgert.backend.trt.result import BuildResult, Progress
 from edgert.backend.trt.vendor import (
@@ -31,6 +33,7 @@ from edgert.backend.trt.vendor import (
 from edgert.board.cuda import cuda_driver, gpu_free_bytes
 from edgert.board.memory import free_bytes
 from edgert.errors import BuildError
+from edgert.operator import load_operators
 from edgert.units import format_bytes
 
 Tell = Callable[[LogRecord], object]
@@ -52,6 +55,10 @@ def compile_engine(library: Library, request: BuildRequest, tell: Tell, step: St
     started = time.perf_counter()
     dialect = dialect_of(library)
     dialect.check(request)
+    check_plugins(request, library)
+    if request.operators:
+        load_operators(map(Path, request.operators), request.title)
+        register_operators(library.trt)
     job = _Job(library, dialect, request, tell)
     layers = job.parse()
     refused = job.configure(layers)

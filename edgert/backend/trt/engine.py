@@ -11,6 +11,7 @@ from edgert.backend.trt.device import Device
 from edgert.backend.trt.library import Library
 from edgert.backend.trt.listen import logger_to
 from edgert.backend.trt.log import LogRecord, tail
+from edgert.backend.trt.plugin import can_plug, register_operators
 from edgert.backend.trt.rtx import runtime_settings, serialized
 from edgert.backend.trt.session import TrtSession, dtype_of
 from edgert.backend.trt.vendor import ICudaEngine, IExecutionContext, IRuntimeCache, Runtime, Trt
@@ -52,6 +53,8 @@ def open_engine(
     _check_loadables(loadables, resident, dla_core, title)
     log: list[LogRecord] = []
     trt: Trt = library.trt
+    if can_plug(library):
+        register_operators(trt)
     runtime: Runtime = trt.Runtime(logger_to(trt, log.append))
     if dla_core is not None:
         _take_core(runtime, dla_core, title)

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from edgert.backend.base import Span
+from edgert.backend.trt.kernel import check_kernels
 from edgert.backend.trt.pool import Pools
 from edgert.errors import BuildError, nearest
 from edgert.graph.model import Model, to_bytes
 from edgert.graph.node import read
+from edgert.graph.own import for_plugins, own_nodes
+from edgert.operator import source_files
 
 Precision = Literal["fp32", "fp16", "int8"]
 GPU = "gpu"
@@ -57,6 +60,7 @@ class BuildRequest:
         strip: it holds no weights; they are put in by refitting.
         direct_io: no reformatting at inputs and outputs, where this TensorRT can be asked for that.
         optimization_level: 0 to 5; None leaves TensorRT's own, 3.
+        operators: files of the user's own operators that the model has, which become plugins.
         compute: CUDA compute capabilities to build for, ``("8.6",)``; TensorRT-RTX only, empty for all it supports.
     """
 
@@ -80,6 +84,7 @@ class BuildRequest:
     direct_io: bool = False
     optimization_level: int | None = None
     compute: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in (*self.placement, *self.half):
@@ -127,12 +132,17 @@ def request_of(model: Model, **options: Any) -> BuildRequest:
     """The request for a model; ``options`` are fields of :class:`BuildRequest`.
 
     Raises:
-        BuildError: an option names a node or a layout that is not there, or a node and a core that cannot be.
+        BuildError: an option names a node or a layout that is not there, or a node and a core that cannot be; or an
+            operator of the user's own has no kernel.
         ModelError: the model is broken, or larger than one ONNX file can be.
     """
     graph = read(model)
     nodes = graph.nodes
     explicit = any(node.op in ("QuantizeLinear", "DequantizeLinear") for node in nodes)
     names = {node.name: node.outputs for node in nodes}
-    told = {"title": str(model.path), "opset": graph.opset, "explicit": explicit, **options}
-    return BuildRequest(to_bytes(model), names, **told)
+    own = own_nodes(graph)
+    files = source_files(own.values())
+    told = {"title": str(model.path), "opset": graph.opset, "explicit": explicit, "operators": files, **options}
+    request = BuildRequest(to_bytes(for_plugins(model)), names, **told)
+    check_kernels(request, own)
+    return request

@@ -12,15 +12,18 @@ from typing import Any, TypeAlias
 Trt: TypeAlias = Any
 """The module, ``tensorrt`` or ``tensorrt_rtx``."""
 Builder: TypeAlias = Any
+DynamicPluginTensorDesc: TypeAlias = Any
 EngineInspector: TypeAlias = Any
 IBuilderConfig: TypeAlias = Any
 ICudaEngine: TypeAlias = Any
 IExecutionContext: TypeAlias = Any
+IExprBuilder: TypeAlias = Any
 IHostMemory: TypeAlias = Any
 ILayer: TypeAlias = Any
 ILogger: TypeAlias = Any
 INetworkDefinition: TypeAlias = Any
 IOptimizationProfile: TypeAlias = Any
+IPluginRegistry: TypeAlias = Any
 IProgressMonitor: TypeAlias = Any
 IRuntimeCache: TypeAlias = Any
 IRuntimeConfig: TypeAlias = Any
@@ -28,4 +31,6 @@ ITensor: TypeAlias = Any
 ITimingCache: TypeAlias = Any
 OnnxParser: TypeAlias = Any
 ParserError: TypeAlias = Any
+PluginField: TypeAlias = Any
+PluginTensorDesc: TypeAlias = Any
 Runtime: TypeAlias = Any

@@ -41,6 +41,7 @@ def read_request(folder: Path) -> BuildRequest:
         "nodes": {name: tuple(outputs) for name, outputs in plain["nodes"].items()},
         "half": tuple(plain["half"]),
         "compute": tuple(plain["compute"]),
+        "operators": tuple(plain["operators"]),
         "pools": Pools(**plain["pools"]),
         "formats": {name: Format(**form) for name, form in plain["formats"].items()},
         "profiles": tuple({name: _span(span) for name, span in one.items()} for one in plain["profiles"]),

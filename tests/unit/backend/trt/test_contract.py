@@ -23,6 +23,7 @@ CLAIMS = {
     "strong.py": STRONG,
     "rtx.py": RTX,
     "timing.py": (*WEAK, *STRONG),
+    "plugin.py": (*WEAK[1:], *STRONG),  # plugins in Python came with 10.0, and TensorRT-RTX has none
 }
 TYPES = {name for name in vars(vendor) if name[0].isupper() and name not in ("Any", "TypeAlias")}
 RETURNS = {  # what pybind11 does not tell, because the method is overloaded or returns nothing on failure
