@@ -34,7 +34,10 @@ def plan(
     profiles: Annotated[
         list[Path] | None,
         typer.Option(
-            "--profile", metavar="FILE", help="With --board host: a model's measured times (edgert bench --profile)."
+            "--profile",
+            metavar="FILE",
+            help="Measured times: of a model with --board host (edgert bench --profile), of a board a bundle finished "
+            "there.",
         ),
     ] = None,
     report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write it as one HTML page.")] = None,
@@ -57,6 +60,8 @@ def plan(
         edgert plan pipeline.yaml --board orin-nx-16gb --mode 15W --objective energy
 
         edgert plan pipeline.yaml --board host --profile profile.json
+
+        edgert plan pipeline.yaml --board orin-nx-16gb --profile from-the-board.edgert
     """
     from rich.console import Console
 

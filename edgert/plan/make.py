@@ -12,6 +12,7 @@ from edgert.board.mode import Mode
 from edgert.board.record import Board, boards, find_board
 from edgert.config import PipelineFile
 from edgert.errors import ConfigError, EdgertError, PlacementError
+from edgert.graph.load import load
 from edgert.place.capability import Survey
 from edgert.place.choose import solve
 from edgert.place.cost.coefficients import Accuracy, Coefficients, coefficients
@@ -26,6 +27,7 @@ from edgert.place.profile import Profile, read_profile
 from edgert.place.schedule import play
 from edgert.plan.host import HOST, plan_host
 from edgert.plan.judge import Machine, judged
+from edgert.plan.measured import MeasuredEngine, read_measured, scaled, told
 from edgert.plan.path import frame_rate_hz, longest_ms
 from edgert.plan.rig import contention_of, rig_of
 from edgert.plan.row import BoardPlan, EngineRow, ModelRow, Objective, Plan, Row
@@ -61,7 +63,7 @@ def plan(
         objective: what each placement is made best in.
         tensorrt: the release that will build engines for the DLA; by default that of the board's usual JetPack.
         profiles: measured on the machine that is planned for, one of each model; needed for ``board="host"``, whose
-            speed no model tells.
+            speed no model tells. For a board: bundles that were finished there, whose engines' times are taken.
         progress: told which board is next.
 
     Raises:
@@ -76,15 +78,26 @@ def plan(
     planned = subjects(file)
     if not planned:
         raise ConfigError("no stage runs a model", where=file.where("stages"), fix="add one: {infer: MODEL, from: ...}")
+    measured = _measured(planned, profiles)
     made = []
     for number, one in enumerate(asked):
         if progress is not None:
             progress(one.title, number, len(asked))
-        made.append(_BoardPlanner(file, planned, one, objective, tensorrt).plan(mode, strict=len(asked) == 1))
+        made.append(_BoardPlanner(file, planned, one, objective, tensorrt, measured).plan(mode, strict=len(asked) == 1))
     fitting = [one for one, result in zip(asked, made, strict=True) if result.chosen is not None]
     smallest = min(fitting, key=_size, default=None)
-    notes = dict.fromkeys(note for subject in planned for note in subject.demand.notes)
+    notes = dict.fromkeys([*(note for subject in planned for note in subject.demand.notes), *told(measured)])
     return Plan(file.config.name, objective, tuple(made), smallest.name if smallest else None, tuple(notes))
+
+
+def _measured(planned: Sequence[Subject], profiles: Sequence[Path]) -> tuple[MeasuredEngine, ...]:
+    """Engines that ran on a board. Raises ConfigError for one of another model, ArtifactError for no such bundle."""
+    engines = [engine for path in profiles for engine in read_measured(path)]
+    for subject in planned:
+        for engine in engines:
+            if engine.model == subject.demand.model:
+                engine.check(load(subject.config.onnx).digest, subject.where)
+    return tuple(engines)
 
 
 def _plan_host(file: PipelineFile, profiles: Sequence[Profile], objective: Objective) -> Plan:
@@ -120,6 +133,7 @@ class _BoardPlanner:
     board: Board
     objective: Objective
     tensorrt: str | None
+    measured: tuple[MeasuredEngine, ...] = ()
 
     def plan(self, mode: str, *, strict: bool) -> BoardPlan:
         """All rows; ``strict`` raises what forbids the whole board instead of noting it."""
@@ -276,7 +290,9 @@ class _Scene:
             rate_hz=subject.demand.rate_hz,
             works=works,
         )
-        return overridden(made, subject, found)
+        here = (subject.demand.model, planner.board.name, self._mode.name)
+        timed = [one for one in planner.measured if (one.model, one.board, one.mode) == here]
+        return overridden(scaled(made, timed), subject, found)
 
 
 def _allowed(found: Survey | None) -> Collection[str]:
