@@ -14,7 +14,7 @@ from edgert.config.engine import TENSORRT_DLA
 from edgert.errors import BuildError, PlacementError
 
 if TYPE_CHECKING:
-    from edgert.backend.base import Shapes
+    from edgert.backend.base import Shapes, Span
     from edgert.backend.trt.library import Library
     from edgert.backend.trt.request import BuildRequest
     from edgert.graph.node import Graph
@@ -97,7 +97,7 @@ def orders(source: Source, engine: str, library: Library) -> tuple[Order, ...]:
         BuildError: INT8 on a DLA, and the bundle has no scales; or what is asked for cannot be.
     """
     if engine != TENSORRT_DLA:
-        return (_order(source, _gpu_form(source), library, {}, {}, 1),)
+        return (_on_gpu(source, library, 1),)
     found = [one for one in _engines(source) if one["share"] > 0]
     if not any(where.startswith(_DLA) for one in found for where in one["nodes"].values()):
         raise PlacementError(
@@ -121,8 +121,23 @@ def _where(engines: list[dict[str, Any]]) -> str:
     return f"it on {' and '.join(names)}" if names else "no engines"
 
 
-def _gpu_form(source: Source) -> str:
-    return next(form for form in _GPU_FORMS if form in source.entry.forms)
+def _on_gpu(source: Source, library: Library, weight: int) -> Order:
+    """One engine for the GPU alone. For several sizes that is the float form, in whose precision a flag has its say:
+    the others were made at one."""
+    if _spans(source):
+        return _order(source, "float", library, {}, {"precision": source.entry.precision}, weight)
+    form = next(form for form in _GPU_FORMS if form in source.entry.forms)
+    return _order(source, form, library, {}, {}, weight)
+
+
+def _spans(source: Source) -> dict[str, Span]:
+    """Input → the shapes that ``input: shape`` of the pipeline named, where the bundle keeps them open."""
+    from edgert.backend.base import Span
+
+    if "placement" not in source.entry.files:
+        return {}
+    told: dict[str, dict[str, list[int]]] = json.loads(source.text("placement")).get("spans", {})
+    return {name: Span(*(tuple(one[key]) for key in ("least", "usual", "most"))) for name, one in told.items()}
 
 
 def _placed(source: Source, engine: Mapping[str, Any], library: Library) -> Order:
@@ -130,7 +145,7 @@ def _placed(source: Source, engine: Mapping[str, Any], library: Library) -> Orde
     nodes = {name: where for name, where in engine["nodes"].items() if where.startswith(_DLA)}
     weight = max(1, round(engine["share"] * _PARTS))
     if not nodes:
-        return _order(source, _gpu_form(source), library, {}, {}, weight)
+        return _on_gpu(source, library, weight)
     if library.kind == "weak":
         return _order(source, "float", library, nodes, _weak(source, library), weight)
     form = next(form for form in ("dla", "fp16", "float") if form in source.entry.forms)
@@ -158,12 +173,11 @@ def _weak(source: Source, library: Library) -> dict[str, Any]:
 def _order(
     source: Source, form: str, library: Library, nodes: Mapping[str, str], further: Mapping[str, Any], weight: int
 ) -> Order:
-    from edgert.backend.base import EngineOptions
+    from edgert.backend.base import DEFAULT_PROFILE, EngineOptions
     from edgert.backend.trt.request import request_of
     from edgert.backend.trt.static import precision_of, static_request
     from edgert.graph.load import load
     from edgert.graph.node import read
-    from edgert.ready import open_spans
 
     model = load(source.path(form))
     graph = read(model)
@@ -172,8 +186,10 @@ def _order(
     reference = source.path(emulated)
     if all(spec.is_static for spec in graph.inputs):
         return Order(request_of(model, **{"precision": precision_of(graph, "fp32"), **told}), {}, reference, weight)
-    options = EngineOptions(profiles=source.config.profiles, spans=open_spans(model, source.config))
-    return Order(static_request(model, options, **told), source.config.profiles, reference, weight)
+    spans = _spans(source)
+    usual = {DEFAULT_PROFILE: {name: span.usual for name, span in spans.items()}} if spans else {}
+    options = EngineOptions(profiles=source.config.profiles or usual, spans=spans)
+    return Order(static_request(model, options, **told), options.profiles, reference, weight)
 
 
 def _title(source: Source, nodes: Mapping[str, str]) -> str:

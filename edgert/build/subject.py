@@ -70,7 +70,11 @@ class Subject:
             return "ONNX Runtime runs it at the usual size"
         if self.target.uses_dla(self.config):
             return "a DLA takes one shape only; placement: gpu keeps them all"
-        return "INT8 ranges belong to the size they were measured at" if self.precision == "int8" else ""
+        if self.precision == "int8":
+            return "INT8 ranges belong to the size they were measured at"
+        if self.precision == "fp16" and not self.target.takes_cache:
+            return f"TensorRT {self.target.tensorrt} takes float16 as a model of its own, made at one size"
+        return ""
 
     @cached_property
     def pictures(self) -> str:

@@ -38,7 +38,8 @@ def converted(request: Request, folder: Path, python: Path | None = None) -> dic
     write_request(request, folder)
     interpreter = str(python or sys.executable)
     with _only_edgert() as path:
-        environment = {**os.environ, **_QUIET, **({"PYTHONPATH": path} if python else {})}
+        own = [] if python else filter(None, [os.environ.get("PYTHONPATH")])  # packages of another Python do not fit
+        environment = {**os.environ, **_QUIET, "PYTHONPATH": os.pathsep.join([path, *own])}
         command = [interpreter, "-m", "edgert.importer.child", str(folder)]
         try:
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 
 from edgert.artifact.bundle import open_bundle
+from edgert.backend import Span
+from edgert.backend.trt.library import library_of
 from edgert.build import unpacked
+from edgert.build.order import Bundled, orders
 from edgert.build.subject import model_of
 from edgert.compiler.build import Stopped
 from edgert.errors import BuildError, CalibrationError, ConfigError, EdgertError, ModelError
@@ -20,6 +23,7 @@ from edgert.quantize.cache import parse_cache
 from edgert.quantize.table import load_table
 from edgert.runtime.record import Embedding
 from tests.helpers.small_pipeline import TEXT, Build, small_pipeline, write_photo
+from tests.helpers.trt_double import Double
 
 ALL = ["load", "shapes", "rewrite", "calibrate", *["quantise"] * 3, "survey", "lower", "verify", "place", "bundle"]
 
@@ -247,6 +251,23 @@ def test_sizes_of_a_range_stay_open_for_a_gpu(tmp_path: Path, cache: Path) -> No
     assert shape == [1, 3, "h", "w"] and placement["pinned"] == ""
     assert placement["spans"]["x"] == {"least": [1, 3, 8, 8], "usual": [1, 3, 16, 16], "most": [1, 3, 32, 32]}
     assert "shape" not in text  # ONNX Runtime's own form has the usual size
+
+
+def test_an_engine_of_such_a_bundle_allows_them_all(tmp_path: Path, cache: Path) -> None:
+    Build(dynamic(tmp_path, "gpu"), tmp_path / "a.edgert", cache)
+    with unpacked(tmp_path / "a.edgert") as found, open_bundle(tmp_path / "a.edgert") as bundle:
+        folder = tmp_path / "unpacked"
+        bundle.extract(folder)
+        source = Bundled(folder, bundle.manifest).model("parts", found.file.config.models["parts"])
+        (order,) = orders(source, "tensorrt", library_of(Double("10.3")))
+    assert order.request.profiles == ({"x": Span((1, 3, 8, 8), (1, 3, 16, 16), (1, 3, 32, 32))},)
+    assert order.request.precision == "fp16" and order.profiles == {"default": {"x": (1, 3, 16, 16)}}
+
+
+def test_float16_as_a_model_of_its_own_pins_them(tmp_path: Path, cache: Path) -> None:
+    Build(dynamic(tmp_path, "gpu"), tmp_path / "a.edgert", cache, tensorrt="11.4")
+    shape, placement, _ = placement_in(tmp_path / "a.edgert")
+    assert shape == [1, 3, 16, 16] and placement["pinned"].startswith("TensorRT 11.4.0 takes float16 as a model")
 
 
 def test_a_dla_pins_them_to_the_usual_one_and_says_so(tmp_path: Path, cache: Path) -> None:

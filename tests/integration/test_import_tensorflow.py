@@ -14,6 +14,7 @@ from edgert.errors import DeviceError, ModelError
 from edgert.importer import import_model
 from edgert.importer.make import Wanted
 
+pytestmark = pytest.mark.slow
 PYTHON = Path(os.environ.get("EDGERT_TENSORFLOW_PYTHON", sys.executable))
 MAKE = """
 import numpy as np, tensorflow as tf

@@ -21,6 +21,7 @@ from edgert.importer.make import Wanted
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: extra torch")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed: extra torch")
 
+pytestmark = pytest.mark.slow
 MINE = """
 import torch
 

@@ -47,7 +47,9 @@ def request_facts(request: BuildRequest) -> Facts:
     settings = [request.obey, request.version_compatible, request.refit, request.strip, request.direct_io]
     formats = {name: asdict(form) for name, form in request.formats.items()}
     shapes = [{name: asdict(span) for name, span in one.items()} for one in request.profiles]
+    own = {"operators": _digest([_digest(Path(file).read_bytes()) for file in request.operators])}
     return {
+        **(own if request.operators else {}),
         "model": _digest(request.model),
         "precision": request.precision,
         "placement": _digest(placed) if placed else GPU,
