@@ -53,6 +53,7 @@ class Pipeline:
         engines: who compiles the models, such as those of an unpacked bundle; by default the file's ``engines:``.
         strict: an engine of the chain that would be skipped is an error.
         meters: what budgets are watched by; those of this machine by default.
+        label: written on every result that a sink gets; none by default.
 
     Raises:
         EdgertError: the file, a model or a stage is wrong, or a budget cannot be kept; nothing has been started then.
@@ -68,12 +69,13 @@ class Pipeline:
         engines: Engines | None = None,
         strict: bool = False,
         meters: Meters | None = None,
+        label: str = "",
     ) -> None:
         self.file = path if isinstance(path, PipelineFile) else load_pipeline(path, overrides)
         self._footprint = self._fitted()
         callbacks = dict(callbacks or {})
         self._assembly: Assembly = assemble(
-            self.file, callbacks=callbacks, clock=clock, bar=bar, engines=engines, strict=strict
+            self.file, callbacks=callbacks, clock=clock, bar=bar, engines=engines, strict=strict, label=label
         )
         self._assembly.stats = lambda: self.summary().to_json()
         self._clock = clock

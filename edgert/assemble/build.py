@@ -9,6 +9,7 @@ from typing import Any
 from edgert.assemble.board import board_of
 from edgert.assemble.engines import Engines
 from edgert.assemble.model import SEGMENT_QUEUE, STAGE_QUEUE, Bar, Models
+from edgert.assemble.pixels import put_on_gpu
 from edgert.backend import Engine
 from edgert.clock import REAL, Clock
 from edgert.config import (
@@ -35,6 +36,7 @@ from edgert.stages.gpu.lane import GpuLane
 from edgert.stages.python import python_stage
 from edgert.stages.region import CropDetections, CropRegion
 from edgert.stages.resample import set_opencv_threads
+from edgert.stages.sink.marked import PICTURE_SINKS, Marked
 from edgert.stages.sink.select import sink_for
 from edgert.stages.source.select import source_for
 from edgert.stages.track import Track
@@ -93,6 +95,7 @@ def assemble(
     bar: Bar | None = None,
     engines: Engines | None = None,
     strict: bool = False,
+    label: str = "",
 ) -> Assembly:
     """Builds every engine and stage of a pipeline and connects them; starts nothing and opens no camera.
 
@@ -102,12 +105,14 @@ def assemble(
         bar: moved while a model is calibrated, or compiled by TensorRT: what, done, total.
         engines: who compiles the models; by default the file's ``engines:``, or each section's backend.
         strict: an engine of ``engines:`` that would be skipped is an error.
+        label: written on every result that a sink gets; none by default.
 
     Raises:
         EdgertError: whatever does not fit together, with the line of the file it comes from.
     """
     board_of(file)
-    return _Assembler(file, callbacks or {}, clock, Models(file, backend_name, bar, clock, engines, strict)).build()
+    models = Models(file, backend_name, bar, clock, engines, strict)
+    return _Assembler(file, callbacks or {}, clock, models, label).build()
 
 
 def queue_of(before: StageConfig, after: StageConfig, live: bool) -> tuple[int, Drop]:
@@ -132,11 +137,12 @@ class _Assembler:
         callbacks: Mapping[str, Callback],
         clock: Clock,
         models: Models,
+        label: str = "",
     ) -> None:
         self.file, self.callbacks, self.clock = file, callbacks, clock
         self.config, self.directory = file.config, file.document.path.parent
         self.counter = Counter()
-        self.models = models
+        self.models, self.label = models, label
         self.assembly: Assembly | None = None
         self.live = False  # whether any source is
 
@@ -152,6 +158,8 @@ class _Assembler:
             for other in inputs_of(stage):
                 capacity, drop = queue_of(stages[other], stage, self._is_live(nodes[other][-1]))
                 connect(nodes[other][-1], nodes[name][0], streams[other], capacity, drop)
+        sources = {name: own[-1].work for name, own in nodes.items()}
+        put_on_gpu(stages, sources, self.models.devices, self.callbacks)
         everything = [node for own in nodes.values() for node in own]
         live = all(self._is_live(node) for node in everything if isinstance(node.work, Source))
         engines = self.models.engines
@@ -182,7 +190,7 @@ class _Assembler:
         if isinstance(stage, TrackStage):
             return Track(name, stage, self._rate_hz(name))
         if isinstance(stage, DrawStage):
-            return Draw(name, stage)
+            return Draw(name, stage, self.clock)
         if isinstance(stage, CropStage):
             if isinstance(stage.crop, tuple):
                 return CropRegion(stage.crop)
@@ -198,7 +206,8 @@ class _Assembler:
         function: Any = self.callbacks.get(name)
         if function is None and stage.python:
             function = load_object(stage.python, where, self.directory)
-        return sink_for(name, stage, stats=self._stats, function=function)
+        sink = sink_for(name, stage, stats=self._stats, function=function)
+        return Marked(sink, self.label, stage.sink in PICTURE_SINKS) if self.label else sink
 
     def _stats(self) -> Mapping[str, object]:
         """The state of the run, once there is one; for live pages."""

@@ -21,8 +21,12 @@ _REFRESH_S = 0.25
 _LINE_EVERY_S = 5.0
 
 
-def show(pipeline: Pipeline, *, duration_s: float | None, plain: bool, quiet: bool) -> None:
-    """Runs the pipeline to its end, or for ``duration_s``, showing how it goes. Raises its first error."""
+def show(pipeline: Pipeline, *, duration_s: float | None, plain: bool, quiet: bool, label: str = "") -> None:
+    """Runs the pipeline to its end, or for ``duration_s``, showing how it goes. Raises its first error.
+
+    Args:
+        label: before every line, where what is shown is not this machine's.
+    """
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)
@@ -31,12 +35,16 @@ def show(pipeline: Pipeline, *, duration_s: float | None, plain: bool, quiet: bo
     if quiet:
         _watch(pipeline, duration_s, lambda summary: None, _LINE_EVERY_S)
     elif plain or not console.is_terminal:
-        _watch(pipeline, duration_s, lambda summary: typer.echo(_line(summary), err=True), _LINE_EVERY_S)
+        _watch(pipeline, duration_s, lambda summary: typer.echo(_line(summary, label), err=True), _LINE_EVERY_S)
     else:
         from rich.live import Live
 
         with Live(console=console, refresh_per_second=4, transient=True) as live:
-            _watch(pipeline, duration_s, lambda summary: live.update(stage_table(summary, _line(summary))), _REFRESH_S)
+
+            def tell(summary: Summary) -> None:
+                live.update(stage_table(summary, _line(summary, label)))
+
+            _watch(pipeline, duration_s, tell, _REFRESH_S)
 
 
 def _log_to(console: Console, quiet: bool) -> None:
@@ -62,9 +70,9 @@ def _watch(pipeline: Pipeline, duration_s: float | None, tell: Callable[[Summary
             tell(pipeline.summary())
 
 
-def _line(summary: Summary) -> str:
+def _line(summary: Summary, label: str) -> str:
     latency = summary.latency_ms
     return (
-        f"{summary.seconds:7.1f} s  {summary.frames_out} frames  {summary.fps:.1f} fps  "
+        f"{label}{'  ' if label else ''}{summary.seconds:7.1f} s  {summary.frames_out} frames  {summary.fps:.1f} fps  "
         f"latency p50 {latency.p50:.1f} p99 {latency.p99:.1f} ms  dropped {summary.dropped}"
     )

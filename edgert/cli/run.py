@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from edgert.build import Unpacked
     from edgert.compiler import Tell
     from edgert.config import PipelineFile
+    from edgert.plan.stand_in import StandIn
 
 
 def run(
@@ -37,6 +38,14 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only tell the memory it will take, part by part; 1 if that is too much.")
     ] = False,
+    as_board: Annotated[
+        str | None,
+        typer.Option("--as", metavar="BOARD", help="Take the place of a board: its predicted times, power and heat."),
+    ] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option("--mode", metavar="MODE", help="With --as: a power mode; else the plan's choice."),
+    ] = None,
     debug: DebugOption = False,
 ) -> None:
     """Run a pipeline until its sources end, or Ctrl-C.
@@ -50,6 +59,8 @@ def run(
         edgert run pipeline.yaml --set stages.camera.source=clip.mp4
 
         edgert run dock.edgert
+
+        edgert run pipeline.yaml --as orin-nx-16gb --mode 15W
     """
     from edgert.cli.build_progress import FirstTimeProgress
     from edgert.cli.live import show
@@ -64,15 +75,48 @@ def run(
             if dry_run:
                 _tell_memory(file, json)
                 return
-            pipe = Pipeline(file, bar=bar, engines=bundle.engines if bundle else None, strict=strict)
+            place = _in_place_of(file, as_board, mode, bundle)
+            if place is None:
+                pipe = Pipeline(file, bar=bar, engines=bundle.engines if bundle else None, strict=strict)
+            else:
+                pipe = Pipeline(place.file, bar=bar, **place.options)
+        label = place.label if place else ""
         with pipe as running, stop_on_signal(running.stop):
-            show(running, duration_s=duration, plain=plain, quiet=quiet)
+            show(running, duration_s=duration, plain=plain, quiet=quiet, label=label)
             summary = running.summary()
+            told = place.told(summary.frames_out) if place else {}
         print_summary(running.file, summary, to_stderr=str(json) == "-")
+        if place is not None:
+            _tell_place(told)
         if bundle is not None:
             _tell_bundle(bundle)
         if json is not None:
-            write_json({**summary.to_json(), **_engine(bundle)}, json)
+            write_json({**told, **summary.to_json(), **_engine(bundle)}, json)
+
+
+def _in_place_of(file: PipelineFile, board: str | None, mode: str | None, bundle: Unpacked | None) -> StandIn | None:
+    """What makes this machine take the place of a board, where one is named."""
+    if board is None:
+        if mode is not None:
+            raise typer.BadParameter("it goes with --as", param_hint="--mode")
+        return None
+    if bundle is not None:
+        raise typer.BadParameter("it is for pipeline files; a bundle is made for its own board", param_hint="--as")
+    from edgert.plan.stand_in import stand_in
+
+    place = stand_in(file, board, mode)
+    typer.secho(place.label, fg="yellow", err=True)
+    for note in place.notes:
+        typer.secho(f"note: {note}", err=True)
+    return place
+
+
+def _tell_place(told: Mapping[str, Any]) -> None:
+    """Power and heat of the board, and how well this machine kept up."""
+    watts, joules = told["power_w"], told["energy_j_per_frame"]
+    power = "" if watts is None or joules is None else f": {watts:.1f} W, {joules:.3g} J a frame"
+    line = f"{told['simulated']}{power}, {told['temperature_c']:.0f} °C"
+    typer.secho(f"{line}, {told['late_runs']:.1%} of runs later than on the board", fg="yellow", err=True)
 
 
 def _tell_memory(file: PipelineFile, json: Path | None) -> None:

@@ -1,0 +1,133 @@
+"""This machine in the place of a board: paced, governed and labelled; and simulations against runs paced like that.
+
+The engines compute nothing here, so that a busy machine is fast enough.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import cv2
+import pytest
+import yaml
+
+from edgert.config import PipelineFile, load_pipeline
+from edgert.errors import ConfigError
+from edgert.pipeline import Pipeline
+from edgert.plan.simulation import Circumstances, simulate_pipeline
+from edgert.plan.stand_in import StandIn, stand_in
+from edgert.runtime import Summary
+
+ORIN, MODE = "orin-nx-16gb", "10W"
+SECONDS, SLOWER = 0.6, 12.0
+"""Of the board, and how many real ones are one of them: what threads and queues cost here hardly shows then."""
+Section = dict[str, object]
+ASSETS = Path(__file__).parents[2] / "pipelines" / "assets"
+BOXES = """
+import numpy as np
+from edgert.runtime import Detections, Result
+
+def four(result: Result) -> Result:
+    places = np.array([[20, 20, 180, 150], [300, 40, 460, 170], [60, 250, 220, 380], [400, 300, 560, 430]], np.float32)
+    return result.with_output("boxes", Detections(places, np.full(4, 0.9, np.float32), np.zeros(4, np.int32)))
+"""
+
+
+def pipeline(
+    folder: Path, fps: float, stages: Section, more: Section | None = None, seconds: float = SECONDS
+) -> PipelineFile:
+    (folder / "boxes.py").write_text(BOXES, encoding="utf-8")
+    model = {"onnx": str(ASSETS / "parts.onnx"), "task": {"detect": "yolox"}, "backend": "null", "precision": "fp32"}
+    camera = {"source": "synthetic:noise", "size": "640x480", "realtime": True, "fps": fps}
+    camera["limit"] = round(fps * seconds)
+    config = {"models": {"parts": model}, "stages": {"camera": camera, **stages}, **(more or {})}
+    (folder / "p.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+    return load_pipeline(folder / "p.yaml")
+
+
+def paced(file: PipelineFile, slower: float = SLOWER) -> tuple[Summary, StandIn]:
+    place = stand_in(file, ORIN, MODE, slower=slower)
+    with Pipeline(place.file, **place.options) as running:
+        return running.run(), place
+
+
+FIND = {"find": {"infer": "parts", "from": "camera"}}
+END = {"sink": "null", "from": "find"}
+CASES = {
+    "easy": (60.0, {**FIND, "end": END}),
+    "overload": (900.0, {**FIND, "end": END}),
+    "cascade": (
+        60.0,
+        {
+            **FIND,
+            "boxes": {"python": "boxes:four", "from": "find"},
+            "read": {"infer": "parts", "from": "boxes", "crop": {"limit": 4}},
+            "end": {"sink": "null", "from": "read"},
+        },
+    ),
+    "branching": (
+        100.0,
+        {
+            **FIND,
+            "look": {"infer": "parts", "from": "camera"},
+            "end": {"sink": "null", "from": ["find", "look"]},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_simulation_and_a_paced_run_agree(tmp_path: Path, name: str) -> None:
+    file = pipeline(tmp_path, *CASES[name])
+    real, _ = paced(file)
+    given = Circumstances(seconds=SECONDS)
+    played = simulate_pipeline(file, board=ORIN, mode=MODE, given=given).played
+    assert played.fps == pytest.approx(real.fps, rel=0.15)
+    assert played.latency_ms.p50 == pytest.approx(real.latency_ms.p50, rel=0.15, abs=1.0)
+    assert played.dropped == pytest.approx(real.dropped, rel=0.25, abs=5)
+
+
+def test_every_output_says_that_it_is_simulated(tmp_path: Path) -> None:
+    stages = {
+        **FIND,
+        "lines": {"sink": "jsonl", "from": "find", "path": str(tmp_path / "out.jsonl")},
+        "pictures": {"sink": "images", "from": "camera", "path": str(tmp_path / "out"), "every": 10},
+    }
+    summary, place = paced(pipeline(tmp_path, 60.0, stages))
+    lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
+    assert lines and all("Orin NX 16GB in 10W" in json.loads(line)["outputs"]["simulated"] for line in lines)
+    assert "simulated" in summary.engine["parts"] and place.told(10)["simulated"] == place.label
+    first = cv2.imread(str(sorted((tmp_path / "out").iterdir())[0]))
+    foot = first[-10:, :100]
+    assert (foot.max(axis=(1, 2)) < 255).any() or foot.std() < first[:100].std()  # a box over the noise
+
+
+def test_power_and_heat_are_the_boards(tmp_path: Path) -> None:
+    _, place = paced(pipeline(tmp_path, 100.0, {**FIND, "end": END}))
+    told = place.told(400)
+    played = simulate_pipeline(
+        pipeline(tmp_path, 100.0, {**FIND, "end": END}), board=ORIN, mode=MODE, given=Circumstances(seconds=SECONDS)
+    ).played
+    assert told["power_w"] == pytest.approx(played.power_w, rel=0.1)
+    assert 25 < told["temperature_c"] < 95
+
+
+def test_a_budget_of_power_is_kept_by_what_the_board_would_draw(tmp_path: Path) -> None:
+    stages = {**FIND, "end": END}
+    played = simulate_pipeline(pipeline(tmp_path, 200.0, stages), board=ORIN, mode=MODE).played
+    idle = simulate_pipeline(pipeline(tmp_path, 5.0, stages), board=ORIN, mode=MODE).played
+    assert played.power_w is not None and idle.power_w is not None
+    cap_w = 0.4 * idle.power_w + 0.6 * played.power_w
+    budgets = {"budgets": {"power": f"{cap_w:.2f}W", "when_exceeded": "degrade"}}
+    summary, place = paced(pipeline(tmp_path, 200.0, stages, budgets, seconds=8.0), slower=1.0)
+    assert summary.budgets["held_back"] > 0
+    assert place.told(1)["power_w"] < played.power_w
+
+
+def test_a_board_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, 30.0, {**FIND, "end": END})
+    with pytest.raises(ConfigError, match="orin-nx-16gb"):
+        stand_in(file, "orin-nx-16g")
+    with pytest.raises(ConfigError, match="16W"):
+        stand_in(file, ORIN, "16W")
