@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -113,7 +114,8 @@ def test_a_module_built_from_python(tmp_path: Path) -> None:
 
 def test_the_command_line(mine: Path) -> None:
     command = [sys.executable, "-m", "edgert", "import", "mine:model", "-o", "m.onnx", "--json", "-"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=mine, check=True)
+    here = {**os.environ, "PYTHONPATH": str(Path(edgert.__file__).parents[1])}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=mine, env=here, check=True)
     told = json.loads(done.stdout)
     assert (
         told["path"] == "m.onnx" and set(told["differences"]) == {"features", "scores"} and "torch" in told["versions"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -150,6 +151,20 @@ def test_from_python(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(to_bytes(network()))
     with load_engine(tmp_path / "m.onnx", cache=False) as engine:
         np.testing.assert_allclose(engine(picture()), expected(picture()), rtol=1e-5, atol=1e-6)
+
+
+def test_a_board_gets_it_on_its_gpu(tmp_path: Path) -> None:
+    path = small_pipeline(tmp_path, TEXT.replace("int8\n    calibrate: {images: photos, early_stop: false}", "fp16"))
+    (tmp_path / "parts.onnx").write_bytes(to_bytes(network((1, 3, 16, 16))))
+    (tmp_path / "my_operator.py").write_bytes(EXAMPLE.read_bytes())
+    path.write_text("ops: [my_operator.py]\n" + path.read_text())
+    Build(path, tmp_path / "a.edgert", tmp_path / "cache")
+    with open_bundle(tmp_path / "a.edgert") as bundle:
+        (model,) = bundle.manifest.models.values()
+        placement = json.loads(bundle.read(model.files["placement"]))
+    verdict = next(node for node in placement["dla"]["nodes"] if node["name"] == "own0")
+    assert verdict["answer"] == "no" and "HardMishLite" in verdict["reason"]
+    assert all(engine["nodes"]["own0"] == "gpu" for engine in placement["engines"])
 
 
 def test_a_changed_operator_is_a_changed_model_for_the_cache(tmp_path: Path) -> None:

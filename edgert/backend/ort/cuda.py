@@ -13,7 +13,8 @@ from edgert.backend.base import DEFAULT_PROFILE, EngineOptions, Shapes
 from edgert.backend.ort.compile import prepared
 from edgert.backend.ort.cuda_engine import OrtCudaEngine, is_out_of_memory
 from edgert.backend.ort.library import open_session, ort, session_settings
-from edgert.errors import BuildError, DeviceError
+from edgert.backend.own import refuse_own
+from edgert.errors import BuildError, DeviceError, ModelError
 from edgert.graph.liveness import peak_bytes
 from edgert.graph.model import Model, to_bytes
 from edgert.graph.node import read
@@ -54,6 +55,7 @@ class OrtCudaBackend:
             ModelError: a profile does not fit, or the size of an output depends on the data.
         """
         check_provider()
+        refuse_own(model, "ONNX Runtime on CUDA")
         started = time.perf_counter()
         device = self._device or open_device()
         profiles = options.profiles or {DEFAULT_PROFILE: {}}
