@@ -10,7 +10,7 @@ from edgert.plan.simulation import Simulation
 from edgert.plan.simulation_words import kept, simulation_headline
 from edgert.report.document import columns, document, figures
 from edgert.report.markup import Markup, code, join, paragraph, tag
-from edgert.report.number import counted, fixed, share, significant
+from edgert.report.number import counted, fixed, significant
 from edgert.report.series import LINES, Series, series_chart
 from edgert.report.table import Cell, Column, table
 from edgert.simulate import Moment
@@ -80,7 +80,8 @@ def _charts(simulation: Simulation) -> Iterator[Markup]:
         yield _chart("Power", moments, [("power", lambda one: one.power_w)], _w, budgets.power_w)
         yield _chart("Temperature", moments, [("temperature", lambda one: one.temperature_c)], _c)
     names = sorted({name for one in moments for name in one.busy})[:LINES]
-    yield _chart("Busy", moments, [(name, _busy(name)) for name in names], _part)
+    title = f"Busy: {names[0]}" if len(names) == 1 else "Busy"
+    yield _chart(title, moments, [(name, _busy(name)) for name in names], _part)
 
 
 _Value = Callable[[Moment], float | None]
@@ -115,7 +116,7 @@ def _c(value: float) -> str:
 
 
 def _part(value: float) -> str:
-    return share(value) if value < 1 else f"{100 * value:.0f} %"
+    return f"{100 * value:.3g} %"
 
 
 def _stages(simulation: Simulation) -> Markup:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from edgert.plan.simulation import Simulation
-from edgert.report.number import fixed, significant
+from edgert.report.number import fixed, milliseconds, significant
+
+_SPACE = "\N{NO-BREAK SPACE}"
 
 
 def simulation_headline(simulation: Simulation) -> str:
     """One sentence: where, how fast, how late, at what power."""
     played = simulation.played
     mode = f" in {simulation.mode}" if simulation.mode else ""
-    watts = f" at {fixed(played.power_w, 1)} W" if played.power_w is not None else ""
+    watts = f" at {fixed(played.power_w, 1)}{_SPACE}W" if played.power_w is not None else ""
     return (
-        f"{simulation.title}{mode}, simulated for {significant(played.seconds)} s: {significant(played.fps)} frames a "
-        f"second{watts}, p99 {significant(played.latency_ms.p99)} ms."
+        f"{simulation.title}{mode}, simulated for {significant(played.seconds)}{_SPACE}s: {significant(played.fps)} "
+        f"frames a second{watts}, p99 {milliseconds(played.latency_ms.p99)}."
     )
 
 
