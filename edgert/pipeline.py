@@ -205,9 +205,9 @@ class Pipeline:
         if budgets == type(budgets)():
             return None
         from edgert.assemble.govern import watch
-        from edgert.budget.meter.meters import Meters
+        from edgert.assemble.power import meters_here
 
-        meters = meters or Meters(clock=self._clock)
+        meters = meters or meters_here(self._clock)
         try:
             return watch(self.file, self._assembly, meters, self._clock, self._runner.fail)
         except BudgetError:

@@ -113,10 +113,15 @@ def watch(file: PipelineFile, assembly: Assembly, meters: Meters, clock: Clock, 
     budgets = file.config.budgets
     if all(value is None for value in (budgets.power, budgets.cpu, budgets.latency, budgets.memory)):
         return None
+    meters.sample()  # energy counters give no power before they are read a second time
     gates = _gates(assembly, clock)
     found = ways(tuple(gates)) if budgets.when_exceeded == "degrade" else ways(tuple(gates))[:1]
     rules = rules_of(budgets, found, _cost(file, assembly))
-    notes = _check(rules, meters.sample().power, file.where("budgets"))
+    try:
+        notes = _check(rules, meters.sample().power)
+    except BudgetError as error:
+        error.where = file.where(*error.where.split("."))
+        raise
 
     def carry(action: Action) -> None:
         for stream, share in found[action.setting].shares.items():
@@ -139,14 +144,12 @@ def _gates(assembly: Assembly, clock: Clock) -> dict[str, Gate]:
     return gates
 
 
-def _check(rules: Rules, power: Reading, where: str) -> tuple[str, ...]:
+def _check(rules: Rules, power: Reading) -> tuple[str, ...]:
     """What has to be said of the budgets before the start."""
     budget = rules.budget
     if budget.when_exceeded != "warn":
         check_settings(rules)
-    if budget.power_w is None or budget.unit == CORES or power.is_known:
-        return ()
-    told = check_meter(budget, power)  # raises for ``stop``
+    told = "" if budget.unit == CORES else check_meter(budget, power)
     return (told,) if told else ()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from edgert.units import format_bytes
@@ -9,7 +10,7 @@ from edgert.units import format_bytes
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from edgert.budget.footprint import Footprint
+    from edgert.budget.footprint import Footprint, Part
 
 
 def show_memory(plan: Footprint, *, to_stderr: bool = False) -> None:
@@ -17,13 +18,14 @@ def show_memory(plan: Footprint, *, to_stderr: bool = False) -> None:
     from rich.console import Console
 
     console = Console(stderr=to_stderr, highlight=False)
-    console.print(_table(plan))
+    console.print(parts_table(plan.parts))
     for step in plan.steps:
         console.print(f"made smaller: {step}", markup=False)
     console.print(_verdict(plan), style="green" if plan.fits else "red", markup=False)
 
 
-def _table(plan: Footprint) -> Table:
+def parts_table(parts: Sequence[Part]) -> Table:
+    """A row for each part, and their sum."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -32,9 +34,10 @@ def _table(plan: Footprint) -> Table:
         table.add_column(head, no_wrap=True)
     table.add_column("memory", justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
-    for part in plan.parts:
+    for part in parts:
         table.add_row(escape(part.name), part.on, part.kind, format_bytes(part.size_bytes), escape(part.note))
-    table.add_row("all", "", "", format_bytes(plan.total_bytes), "predicted peak", style="bold")
+    total_bytes = sum(part.size_bytes for part in parts)
+    table.add_row("all", "", "", format_bytes(total_bytes), "predicted peak", style="bold")
     return table
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from edgert.cli.memory_table import parts_table
 from edgert.plan.words import basis, board_headline, headline, why_not
 from edgert.report.number import share
 from edgert.units import format_bytes
@@ -46,6 +47,7 @@ def _show_board(console: Console, board: BoardPlan) -> None:
                 counts = {name: engine.assignment.count(name) for name in engine.accelerators}
                 told = ", ".join(f"{count} units on {name}" for name, count in counts.items())
                 console.print(f"{escape(model.name)}: {engine.share:.0%} of its frames, {told}")
+        console.print(parts_table(chosen.memory))
     for text in board.advice:
         console.print(escape(text))
     for text in board.skipped:

@@ -9,7 +9,6 @@ from edgert.board.memory import system_memory
 from edgert.config import PipelineFile
 from edgert.errors import ConfigError, PlacementError
 from edgert.graph.clean import clean
-from edgert.graph.liveness import peak_bytes
 from edgert.graph.load import load
 from edgert.graph.node import Graph, read
 from edgert.graph.shape import with_shapes
@@ -20,6 +19,7 @@ from edgert.place.problem import Cost, Network, Unit
 from edgert.place.profile import Profile, network_of
 from edgert.place.schedule import play
 from edgert.plan.judge import Machine, judged
+from edgert.plan.memory import host_parts
 from edgert.plan.path import frame_rate_hz, longest_ms
 from edgert.plan.row import BoardPlan, EngineRow, ModelRow, Objective, Row
 from edgert.plan.subject import bound_to
@@ -133,6 +133,7 @@ def _row(
         )
     met = min(one.fps / (network.rate_hz or 1.0) for network, one in zip(networks, placement.networks, strict=True))
     headroom = met / max(*placement.utilisation.values(), 1e-9)
+    memory = host_parts(file, placement)
     return Row(
         board=HOST,
         mode="",
@@ -142,17 +143,9 @@ def _row(
         fps=frame_rate_hz(file.config) * headroom,
         p99_ms=longest_ms(file.config, {model.name: model.p99_ms for model in models}),
         power_w=None,
-        memory_bytes=_memory_bytes(measured, placement),
+        memory_bytes=sum(part.size_bytes for part in memory),
         energy_mj=None,
         busy=dict(placement.utilisation),
         error=None,
+        memory=memory,
     )
-
-
-def _memory_bytes(measured: Sequence[_Measured], placement: Placement) -> int:
-    """Weights and tensors of every engine; ONNX Runtime shares weights between replicas, so they count once."""
-    total = 0
-    for one, placed in zip(measured, placement.networks, strict=True):
-        weights = sum(array.nbytes for array in one.graph.constants.values())
-        total += weights + len(placed.engines) * peak_bytes(one.graph)
-    return total

@@ -28,6 +28,7 @@ from edgert.place.schedule import play
 from edgert.plan.host import HOST, plan_host
 from edgert.plan.judge import Machine, judged
 from edgert.plan.measured import MeasuredEngine, read_measured, scaled, told
+from edgert.plan.memory import NOT_PLANNED, board_parts
 from edgert.plan.path import frame_rate_hz, longest_ms
 from edgert.plan.rig import contention_of, rig_of
 from edgert.plan.row import BoardPlan, EngineRow, ModelRow, Objective, Plan, Row
@@ -86,7 +87,9 @@ def plan(
         made.append(_BoardPlanner(file, planned, one, objective, tensorrt, measured).plan(mode, strict=len(asked) == 1))
     fitting = [one for one, result in zip(asked, made, strict=True) if result.chosen is not None]
     smallest = min(fitting, key=_size, default=None)
-    notes = dict.fromkeys([*(note for subject in planned for note in subject.demand.notes), *told(measured)])
+    notes = dict.fromkeys(
+        [*(note for subject in planned for note in subject.demand.notes), *told(measured), NOT_PLANNED]
+    )
     return Plan(file.config.name, objective, tuple(made), smallest.name if smallest else None, tuple(notes))
 
 
@@ -261,6 +264,7 @@ class _Scene:
             _model(subject, network, one, (flow.p50_ms, flow.p99_ms))
             for subject, network, one, flow in zip(planner.subjects, networks, placement.networks, flows, strict=True)
         )
+        memory = board_parts(planner.file, networks, placement)
         return Row(
             board=planner.board.name,
             mode=self._mode.name,
@@ -270,11 +274,12 @@ class _Scene:
             fps=rate_hz * headroom,
             p99_ms=longest_ms(config, {model.name: model.p99_ms for model in models}),
             power_w=placement.power_w,
-            memory_bytes=placement.memory_bytes,
+            memory_bytes=sum(part.size_bytes for part in memory),
             energy_mj=1e3 * placement.power_w / (rate_hz * min(1.0, headroom)),
             busy=dict(placement.utilisation),
             error=_error(planner.costs, any(model.dla_share for model in models)),
             mode_w=self._mode.watts,
+            memory=memory,
         )
 
     def _network(self, subject: Subject, found: Survey | None, works: Sequence[Work]) -> Network:

@@ -36,6 +36,7 @@ def _sections(plan: Plan) -> Iterator[tuple[str, str, Markup]]:
         yield board.board, f"{board.title}: modes and placements", _rows(board)
         if board.chosen is not None:
             row = board.rows[board.chosen]
+            yield f"{board.board}-memory", f"Memory on {board.title}", _memory(row)
             for model in row.models:
                 yield f"{board.board}-{model.name}", f"{model.name} on {board.title}, {row.mode}", _model(model)
     if plan.notes:
@@ -65,7 +66,7 @@ def _figures(row: Row) -> Iterable[tuple[str, str, str]]:
     yield "p99 of the engines", f"{significant(row.p99_ms)} ms", "with everything running"
     if row.power_w is not None and row.energy_mj is not None:
         yield "Power", f"{significant(row.power_w)} W", f"{significant(row.energy_mj)} mJ a frame"
-    yield "Memory of engines", size(row.memory_bytes), "weights and tensors"
+    yield "Memory", size(row.memory_bytes), "engines and frames"
 
 
 def _boards(plan: Plan) -> Markup:
@@ -117,6 +118,22 @@ def _rows(board: BoardPlan) -> Markup:
     )
     more = [*board.advice, *(f"{text}: not planned" for text in board.skipped)]
     return join([whole, tag("ul", *(tag("li", text) for text in more)) if more else ""])
+
+
+def _memory(row: Row) -> Markup:
+    """Every part, the largest first."""
+    parts = sorted(row.memory, key=lambda part: -part.size_bytes)
+    return table(
+        "Memory",
+        [
+            Column("Part", [part.name for part in parts]),
+            Column("On", [part.on for part in parts]),
+            Column("For", [part.kind for part in parts]),
+            Column("Memory", [Cell(size(part.size_bytes), part.size_bytes) for part in parts], "number"),
+            Column("", [part.note for part in parts], "prose"),
+        ],
+        sortable=True,
+    )
 
 
 def _numbers(rows: Sequence[Row | None]) -> Iterator[Column]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from edgert.plan.row import BoardPlan, ModelRow, Plan, Row
@@ -44,6 +45,7 @@ def _row(row: Row, is_chosen: bool) -> dict[str, Any]:
         "p99_ms": row.p99_ms,
         "power_w": row.power_w,
         "memory_bytes": row.memory_bytes,
+        "memory": [asdict(part) for part in row.memory] if is_chosen else [],
         "energy_mj_per_frame": row.energy_mj,
         "busy": dict(row.busy),
         "relative_error": row.error,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from edgert.budget.footprint import Part
 from edgert.place.problem import Assignment, Network
 
 Objective = Literal["throughput", "latency", "energy"]
@@ -66,7 +67,7 @@ class Row:
             the sum of what each model needs at worst.
         power_w: of the whole module at the asked rates, or at what it sustains where that is less;
             None where nothing is known of it.
-        memory_bytes: of engines: weights, tensors, DLA pools.
+        memory_bytes: of all that :mod:`edgert.plan.memory` knows.
         energy_mj: of one frame, with the board's idle power.
         busy: accelerator → part of its time at that rate, 0 to 1.
         error: relative error to expect of times: the 90th percentile on networks that the cost model had not seen.
@@ -74,6 +75,7 @@ class Row:
         misses: budgets it breaks, in words; empty if none.
         tightest: the budget or limit with the least to spare: ``rate``, ``power``, ``latency`` or ``memory``.
         margin: the part of it that is to spare; negative where it is exceeded.
+        memory: its parts.
         is_best: whether no other row of its board is better or equal in speed, latency, power and memory.
     """
 
@@ -94,6 +96,7 @@ class Row:
     misses: tuple[str, ...] = ()
     tightest: str = ""
     margin: float = 0.0
+    memory: tuple[Part, ...] = ()
     is_best: bool = False
 
 

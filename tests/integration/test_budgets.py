@@ -94,6 +94,7 @@ def test_a_budget_of_cpu_time_that_no_setting_keeps_is_refused_with_the_closest(
         edgert.Pipeline(write(tmp_path, "{cpu: 0.0001, when_exceeded: degrade}"))
     assert "10 % of the frames, is predicted to need" in caught.value.why
     assert "cpu: " in caught.value.fix
+    assert caught.value.where.endswith("p.yaml:1 budgets")
 
 
 def test_a_latency_that_the_engine_alone_exceeds_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,51 @@
+"""The memory of a planned row, part by part.
+
+Of a board: weights and tensors of every engine, by accelerator, and the host's frames. What CUDA and TensorRT keep for
+themselves is not in it: it depends on their versions, and no figures of it are published for these boards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgert.assemble.memory import engine_parts, frame_parts, sizes_of
+from edgert.budget.footprint import Part
+from edgert.config import PipelineFile
+from edgert.place.limit import engine_bytes
+from edgert.place.placement import Placement
+from edgert.place.problem import Assignment, Network
+
+NOT_PLANNED = "memory: what CUDA, TensorRT and Python keep for themselves is not in it; edgert run measures it"
+
+
+def board_parts(file: PipelineFile, networks: Sequence[Network], placement: Placement) -> tuple[Part, ...]:
+    """Of a placement on a board; ``networks`` in its order."""
+    engines = [
+        part
+        for network, placed in zip(networks, placement.networks, strict=True)
+        for engine in placed.engines
+        for part in _engine(network, engine.assignment)
+    ]
+    return (*engines, *frame_parts(file))
+
+
+def host_parts(file: PipelineFile, placement: Placement) -> tuple[Part, ...]:
+    """Of a placement on the cores of this machine, where ONNX Runtime runs the models."""
+    config = file.config
+    engines = [
+        part
+        for placed in placement.networks
+        for part in engine_parts(placed.name, sizes_of(config, placed.name), len(placed.engines))
+    ]
+    return (*engines, *frame_parts(file))
+
+
+def _engine(network: Network, assignment: Assignment) -> list[Part]:
+    """Weights lie with the accelerator that reads them; tensors are shared by all that the engine runs on."""
+    weights: dict[str, int] = {}
+    for unit, name in zip(network.units, assignment, strict=True):
+        weights[name] = weights.get(name, 0) + unit.weight_bytes
+    tensors = engine_bytes(network) - sum(weights.values())
+    where = "+".join(weights)
+    parts = [Part(network.name, name, "weights", size) for name, size in weights.items()]
+    return [*parts, Part(network.name, where, "activations", tensors, "inputs and outputs among them")]

@@ -1,0 +1,42 @@
+"""Budgets of ``edgert run`` as a user types them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.helpers.command import edgert
+
+FILE = ("run", "hello", "--set", "models.parts.precision=fp32")
+
+
+def test_a_dry_run_shows_the_memory_plan_and_makes_nothing(tmp_path: Path) -> None:
+    done = edgert(*FILE, "--dry-run", "--json", "plan.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "predicted peak" in done.stdout and "fits" in done.stdout
+    plan = json.loads((tmp_path / "plan.json").read_text())["memory"]
+    assert plan["total_bytes"] == sum(part["size_bytes"] for part in plan["parts"])
+    assert {"runtime", "weights", "activations", "bindings", "frames", "encoder"} <= {
+        part["kind"] for part in plan["parts"]
+    }
+    assert not (tmp_path / "out").exists()
+
+
+def test_too_little_memory_is_exit_1_dry_or_not(tmp_path: Path) -> None:
+    dry = edgert(*FILE, "--set", "budgets.memory=20MiB", "--dry-run", cwd=tmp_path)
+    assert dry.returncode == 1
+    assert "does not fit" in dry.stdout and "made smaller: queues half as long" in dry.stdout
+    real = edgert(*FILE, "--set", "budgets.memory=20MiB", cwd=tmp_path)
+    assert real.returncode == 1
+    assert "of memory, the budget has 20.0 MiB" in real.stderr and "budgets: {memory: " in real.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_summary_tells_of_budgets_that_nothing_here_can_watch(tmp_path: Path) -> None:
+    sets = ("--set", "budgets.power=15W", "--set", "stages.belt.limit=30")
+    done = edgert(*FILE, *sets, "-q", "--json", "run.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "run.json").read_text())["budgets"]
+    if told["governor"]["notes"]:  # a machine without a power sensor
+        assert "budgets.power is not watched" in " ".join(done.stdout.split())
+    assert told["governor"]["setting"] == "all frames"

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from edgert.assemble.govern import Cost, rules_of, ways
+from edgert.budget.watch import CPU_PATIENCE
+from edgert.config.pipeline import BudgetConfig
+
+DOOR = {"door": 30.0}
+
+
+def test_fewer_frames_then_fewer_streams_then_the_first_alone() -> None:
+    found = ways(("door", "yard"))
+    assert found[0].shares == {"door": 1.0, "yard": 1.0}
+    assert [way.shares["door"] for way in found[:8]] == [way.shares["yard"] for way in found[:8]]
+    assert [way.name for way in found[7:]] == [
+        "30 % of the frames",
+        "30 % of the frames, without yard",
+        "20 % of the frames, without yard",
+        "10 % of the frames, without yard",
+    ]
+    assert [way.name for way in ways(("door",))][::9] == ["all frames", "10 % of the frames"]
+
+
+def test_settings_take_power_with_their_frames() -> None:
+    rules = rules_of(BudgetConfig(cpu=0.5, when_exceeded="degrade"), ways(("door",)), Cost(DOOR, 0.9, 12.0))
+    assert [setting.power_w for setting in rules.settings] == pytest.approx([0.09 * n for n in range(10, 0, -1)])
+    assert [setting.throughput for setting in rules.settings] == pytest.approx([3.0 * n for n in range(10, 0, -1)])
+    assert rules.settings[0].latency_ms == 12.0
+    assert (rules.budget.power_w, rules.budget.unit, rules.patience) == (0.5, "cores", CPU_PATIENCE)
+
+
+def test_streams_count_by_their_rate() -> None:
+    rules = rules_of(BudgetConfig(cpu=1.0), ways(("door", "yard")), Cost({"door": 30.0, "yard": 10.0}, 0.8, 0.0))
+    alone = next(setting for setting in rules.settings if setting.name == "30 % of the frames, without yard")
+    assert (alone.throughput, alone.power_w) == pytest.approx((9.0, 0.18))
+
+
+def test_power_that_nobody_can_predict_begins_with_all_frames() -> None:
+    rules = rules_of(
+        BudgetConfig.model_validate({"power": "15W", "latency": "60ms"}), ways(("door",)), Cost(DOOR, 0.9, 0.0)
+    )
+    assert (rules.settings[0].power_w, rules.settings[-1].power_w) == pytest.approx((15.0, 1.5))
+    assert (rules.budget.unit, rules.budget.latency_ms) == ("W", 60.0)
+
+
+def test_a_pipeline_without_engines_is_governed_too() -> None:
+    rules = rules_of(BudgetConfig(cpu=0.5), ways(("door",)), Cost(DOOR, None, 0.0))
+    assert rules.settings[0].power_w == 0.5
+
+
+def test_power_and_cpu_are_one_promise() -> None:
+    with pytest.raises(ValueError, match="the same promise in two units"):
+        BudgetConfig.model_validate({"power": "15W", "cpu": 1.0})

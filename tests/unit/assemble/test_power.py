@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from edgert.assemble.power import meters_here, power_model
+from edgert.clock import VirtualClock
+from tests.helpers.sysfs import plant
+
+
+def test_a_board_without_its_sensor_has_modelled_power_that_grows_with_the_gpus_load(tmp_path: Path) -> None:
+    plant(tmp_path, "agx-orin-jp6")
+    model = power_model(tmp_path)
+    assert model is not None
+    (load,) = [path for path in tmp_path.rglob("load") if path.read_text().strip().isdigit()][:1]
+    load.write_text("0")
+    idle = model()
+    load.write_text("1000")
+    busy = model()
+    assert (idle.kind, idle.unit, idle.source) == ("modelled", "W", "cost model of agx-orin-64gb")
+    assert idle.value is not None and busy.value is not None and 0 < idle.value < busy.value
+
+
+def test_meters_fall_back_on_it_and_a_workstation_has_none(tmp_path: Path) -> None:
+    plant(tmp_path, "agx-orin-jp6")
+    for folder in tmp_path.rglob("hwmon*"):
+        if folder.is_dir() and any(folder.glob("**/curr*_input")):
+            shutil.rmtree(folder, ignore_errors=True)
+    assert meters_here(VirtualClock(), tmp_path).sample().power.kind == "modelled"
+    assert power_model(tmp_path / "empty") is None

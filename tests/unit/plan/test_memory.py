@@ -1,0 +1,52 @@
+"""The memory of planned rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgert.place.choose import solve
+from edgert.place.limit import engine_bytes
+from edgert.place.problem import Cost, Crossing, Edge, Network, Unit
+from edgert.plan import plan
+from edgert.plan.memory import NOT_PLANNED, board_parts
+from edgert.plan.page import render
+from edgert.plan.plain import to_json
+from tests.unit.plan.test_make import pipeline
+
+
+def network(name: str) -> Network:
+    """Two units, the first for the DLA only, the second for the GPU only."""
+    units = (Unit("a", ("a",), {"dla0": Cost(1.0)}, 1000), Unit("b", ("b",), {"gpu": Cost(1.0)}, 500))
+    crossing = {("dla0", "gpu"): Crossing(0.1)}
+    edges = (Edge("x", None, (0,), False, {}, 64), Edge("y", 0, (1,), False, crossing, 32))
+    return Network(name, units, edges, "gpu", 10.0)
+
+
+def test_weights_lie_with_their_accelerator_and_tensors_with_all(tmp_path: Path) -> None:
+    net = network("net")
+    found = board_parts(pipeline(tmp_path), [net], solve([net], "throughput"))
+    parts = {(part.name, part.on, part.kind): part.size_bytes for part in found}
+    assert parts["net", "dla0", "weights"] == 1000
+    assert parts["net", "gpu", "weights"] == 500
+    assert parts["net", "dla0+gpu", "activations"] == engine_bytes(net) - 1500
+    assert parts["cam", "cpu", "frames"] > 0
+
+
+def test_a_plan_shows_the_parts_of_what_it_chose_and_says_what_is_not_in_it(tmp_path: Path) -> None:
+    made = plan(pipeline(tmp_path), mode="15W")
+    row = made.boards[0].rows[0]
+    assert row.memory_bytes == sum(part.size_bytes for part in row.memory)
+    rows = to_json(made)["boards"][0]["rows"]
+    assert {part["kind"] for part in rows[0]["memory"]} == {"weights", "activations", "frames"}
+    assert rows[1]["memory"] == []
+    page = render(made)
+    assert "Memory on Jetson" in page and "activations" in page
+    assert NOT_PLANNED in made.notes
+
+
+def test_a_memory_budget_counts_frames_too(tmp_path: Path) -> None:
+    made = plan(pipeline(tmp_path), mode="15W")
+    engines = sum(part.size_bytes for part in made.boards[0].rows[0].memory if part.kind != "frames")
+    short = plan(pipeline(tmp_path, more=f"budgets: {{memory: {engines + 1000}B}}"), mode="15W")
+    assert short.smallest is None
+    assert short.boards[0].advice[0].endswith("MiB") and "memory: " in short.boards[0].advice[0]
