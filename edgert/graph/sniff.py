@@ -33,10 +33,10 @@ _FIXES = {
     "a Git LFS pointer": "fetch the real file: git lfs pull",
     "a TensorRT engine": "engines fit one machine only; give the ONNX file that it was built from",
     "an ONNX Runtime .ort file": "edgert reads ONNX; give the .onnx file that it was converted from",
-    "a TensorFlow Lite model": "convert it to ONNX with tf2onnx --tflite",
+    "a TensorFlow Lite model": "edgert import FILE -o model.onnx",
     "a web page": "download the file itself (the 'raw' link), not the page that shows it",
-    "a zip archive, such as a PyTorch .pt file": "export the model with torch.onnx.export, or unpack the archive",
-    "a Python pickle, such as an old PyTorch .pth file": "export the model with torch.onnx.export",
+    "a zip archive, such as a PyTorch .pt file": "edgert import FILE.pt2, or torch.onnx.export; or unpack the archive",
+    "a Python pickle, such as an old PyTorch .pth file": "edgert import module:function, or torch.onnx.export",
     "an HDF5 file, such as a Keras model": "convert it to ONNX with tf2onnx",
 }
 DEFAULT_FIX = "give a file written by an ONNX exporter, such as torch.onnx.export"
