@@ -26,6 +26,7 @@ from edgert.config.flow import upstream
 from edgert.errors import ConfigError, EdgertError
 from edgert.graph.load import load
 from edgert.graph.model import Model
+from edgert.memory.cuda import CudaDevice
 from edgert.place.engine import SegmentedEngine
 from edgert.ready import build_engine, check_open, one_picture, picture_input
 from edgert.runtime import Stage
@@ -73,6 +74,7 @@ class Models:
         self._backend_name, self._bar, self._clock = backend_name, bar, clock
         self.engines: dict[str, Engine | SegmentedEngine] = {}
         self.lanes: list[GpuLane] = []
+        self.devices: dict[str, CudaDevice] = {}  # of the stages that read frames there
         self._placer = Placer(file)
         chained = backend_name is None and bool(file.config.engines)
         self._by = engines or (ChainEngines(file, self._model, strict, bar) if chained else None)
@@ -117,7 +119,7 @@ class Models:
         if isinstance(engine, Replicated):
             lanes = [(self._lane(stage, one, model), weight) for one, weight in engine.parts]
             return [Branch((self._infer(name, stage, one),), weight) for one, weight in lanes]
-        lane = None if placed else self._gpu_lane(stage, engine, model)
+        lane = None if placed else self._gpu_lane(name, stage, engine, model)
         if lane is not None:
             return [self._on_gpu(name, stage, lane)]
         stages = [self._infer(name, stage, self._lane(stage, engine, model)) for _ in range(count)]
@@ -149,7 +151,7 @@ class Models:
             )
         return InferBatch(name, lane, batch.max, batch.wait, self._clock, stage.every)
 
-    def _gpu_lane(self, stage: InferStage, engine: Engine, model: ModelConfig) -> GpuLane | None:
+    def _gpu_lane(self, name: str, stage: InferStage, engine: Engine, model: ModelConfig) -> GpuLane | None:
         """A lane on the GPU, where the engine is there and the pictures can be prepared there."""
         if not is_on_gpu(engine):
             return None
@@ -158,6 +160,7 @@ class Models:
         )
         if lane is not None:
             self.lanes.append(lane)
+            self.devices[name] = engine.device
         return lane
 
     def _split(self, name: str, stage: InferStage, model: ModelConfig, cut: Cut) -> Branch:

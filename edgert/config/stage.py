@@ -33,6 +33,9 @@ class SourceStage(_Stage):
     reconnect: bool = Field(default=True, description="live sources: keep trying; otherwise the first loss is an error")
     transport: Literal["tcp", "udp"] = Field(default="tcp", description="of RTSP")
     format: str | None = Field(default=None, description="camera pixel format to ask for, like mjpeg or yuyv422")
+    decode: Literal["cpu", "gpu"] | None = Field(
+        default=None, description="of files and networks; by default on the GPU where nothing else looks at the pixels"
+    )
 
 
 class CropConfig(Section):

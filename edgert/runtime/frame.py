@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from edgert.errors import StageError
-from edgert.memory import Lease
+from edgert.memory import Lease, lend
+
+if TYPE_CHECKING:
+    from edgert.memory.cuda import DeviceView
 
 U8 = npt.NDArray[np.uint8]
 PixelFormat = Literal["i420", "nv12", "yuyv", "bgr", "rgb", "gray"]
@@ -36,7 +39,8 @@ class Frame:
         width, height: in pixels.
         format: how ``planes`` are to be read.
         planes: uint8 arrays, rows possibly padded: i420 (h,w) (h/2,w/2) (h/2,w/2) rounded up; nv12 (h,w)
-            (h/2,w/2,2); yuyv (h,w,2); bgr and rgb (h,w,3); gray (h,w). Valid while ``lease`` is alive.
+            (h/2,w/2,2); yuyv (h,w,2); bgr and rgb (h,w,3); gray (h,w). Valid while ``lease`` is alive. Of a frame
+            that is on a GPU, they are :class:`~edgert.memory.cuda.DeviceView`.
         lease: who owns the bytes. Whoever keeps a frame beyond the call that handed it over retains it.
         color: for the YUV formats.
         origin: (x, y) of this frame's first pixel in the full picture; other than (0, 0) only for crops.
@@ -95,11 +99,23 @@ class Frame:
             root=self.root or self,
         )
 
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether its planes are memory of a GPU."""
+        return hasattr(self.planes[0], "__cuda_array_interface__")
+
+    def to_host(self) -> Frame:
+        """The frame with its planes on the host: itself, or a copy of a frame that is on a GPU, which is counted."""
+        if not self.is_on_gpu:
+            return self
+        planes = tuple(plane.to_host() for plane in cast("tuple[DeviceView, ...]", self.planes))
+        return replace(self, planes=planes, lease=lend(planes, self.lease.counter), root=None)
+
     def to_bgr(self) -> U8:
-        """A new (height, width, 3) uint8 BGR picture. A copy, and counted as one."""
+        """A new (height, width, 3) uint8 BGR picture. A copy, and counted as one; two for a frame on a GPU."""
         from edgert.runtime.color import bgr_from
 
-        picture = bgr_from(self)
+        picture = bgr_from(self.to_host())
         self.lease.counter.copied(picture.nbytes)
         return picture
 

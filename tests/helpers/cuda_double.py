@@ -43,6 +43,8 @@ class _Allocation:
 
 
 class _Context:
+    handle = 0xC0DE
+
     def __init__(self, gpu: CudaDouble) -> None:
         self._gpu = gpu
 

@@ -62,7 +62,7 @@ class Stream:
     """Work for a GPU, done in order; never the default stream, and never waiting for it."""
 
     def __init__(self, device: CudaDevice) -> None:
-        self._device = device
+        self.device = self._device = device
         with device:
             self._stream = device.driver.Stream(_NON_BLOCKING)
         self.handle = int(self._stream.handle)

@@ -103,6 +103,24 @@ class DeviceView:
             )
         return replace(self, shape=shape, strides=_row_major(shape, dtype), dtype=dtype, base=self.base or self)
 
+    def to_host(self) -> npt.NDArray[Any]:
+        """A new array of the same shape and type, rows without gaps. A copy, counted; waits for the bytes.
+
+        Raises:
+            DeviceError: it is not known which stream wrote the bytes.
+        """
+        if self.stream is None:
+            raise DeviceError("this memory cannot be brought to the host", why="nobody said what stream wrote it")
+        span = sum((size - 1) * step for size, step in zip(self.shape, self.strides, strict=True)) + self.dtype.itemsize
+        raw = np.empty(span, np.uint8)
+        device = self.stream.device
+        with device:
+            device.driver.memcpy_dtoh_async(raw, self.address, self.stream.raw)
+        self.stream.synchronize()
+        device.counter.copied(span)
+        array: npt.NDArray[Any] = np.ndarray(self.shape, self.dtype, raw.data, strides=self.strides)
+        return np.ascontiguousarray(array)
+
     def written_on(self, stream: Stream) -> DeviceView:
         """The same, for consumers on other streams: they wait for what the stream has now."""
         return replace(self, stream=stream, base=self.base or self)

@@ -22,7 +22,11 @@ from edgert.stages.source.redact import redact
 if TYPE_CHECKING:
     import av
     from av.container import InputContainer
+    from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
+
+    from edgert.memory.cuda import CudaDevice
+    from edgert.stages.source.nvdec import Nvdec
 
 PIXELS_PER_THREAD = 1920 * 1088
 """Every further decoder thread costs processor time and, for frame threads, a frame of latency; one keeps up with
@@ -93,6 +97,7 @@ class Video:
         self.target, self.where = redact(target), where
         self.skipped = self.packets = 0
         self._counter, self._clock, self._live, self._timeout_s = counter, clock, live, timeout_s
+        self._gpu: Nvdec | None = None
         self._container = self._open(target, format, dict(options or {}))
         self._stream = self._video_stream()
         self.outline = _outline(self._container, self._stream)
@@ -102,6 +107,42 @@ class Video:
 
         Planes lie in the decoder's own frame, which the lease keeps. Raises StageError, or DeviceError when live.
         """
+        if self._gpu is not None:
+            yield from self._gpu.pictures(self._packets())
+            return
+        for frame in self._frames():
+            yield to_picture(frame, self._counter, self._clock.now_ns())
+
+    def why_not_on(self, device: CudaDevice) -> str:
+        """Why the GPU's own decoder cannot take this video; empty when it can. May read a file's first picture."""
+        from edgert.stages.source.nvdec import why_not
+
+        reason = why_not(self._stream, device)
+        if reason or self._live:
+            return reason
+        first = next(self._frames(), None)
+        is_turned = first is not None and first.rotation != 0
+        return "it says it was filmed upright, and is turned on the host" if is_turned else ""
+
+    def decode_on(self, device: CudaDevice) -> None:
+        """From now on, pictures are decoded on the GPU, and stay there. Raises DeviceError."""
+        from edgert.stages.source.nvdec import Nvdec
+
+        low_latency = self._live and not self._stream.codec_context.has_b_frames
+        self._gpu = Nvdec(self._stream, device, self._counter, self._clock, low_latency=low_latency, where=self.where)
+
+    def count(self) -> int:
+        """How many pictures there are, from reading every packet and decoding none; the video is then at its end."""
+        return sum(packet.size > 0 for packet in self._packets())
+
+    def close(self) -> None:
+        """Closes the file or connection. Pictures already handed out stay valid. May be called twice."""
+        if self._gpu is not None:
+            self._gpu.close()
+        self._container.close()
+
+    def _frames(self) -> Iterator[VideoFrame]:
+        """What FFmpeg decodes, whole frames only."""
         from av.error import FFmpegError
 
         for packet in self._packets():
@@ -117,15 +158,7 @@ class Video:
                 if frame.is_corrupt:
                     self.skipped += 1
                 else:
-                    yield to_picture(frame, self._counter, self._clock.now_ns())
-
-    def count(self) -> int:
-        """How many pictures there are, from reading every packet and decoding none; the video is then at its end."""
-        return sum(packet.size > 0 for packet in self._packets())
-
-    def close(self) -> None:
-        """Closes the file or connection. Pictures already handed out stay valid. May be called twice."""
-        self._container.close()
+                    yield frame
 
     def _packets(self) -> Iterator[av.Packet[Any]]:
         from av.error import FFmpegError, InvalidDataError

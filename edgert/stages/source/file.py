@@ -11,6 +11,7 @@ from edgert.clock import Clock
 from edgert.config.stage import SourceStage
 from edgert.errors import StageError, nearest
 from edgert.memory import Counter
+from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import Frame
 from edgert.runtime.stage import SourceStats
 from edgert.stages.source.decode import Outline, Video
@@ -41,6 +42,7 @@ class VideoFile:
         self._where = f"stages.{name}"
         self._counter, self._clock = counter, clock
         self._skipped = 0
+        self._device: CudaDevice | None = None
         self._video: Video | None = self._open()
         period_ns = self._video.outline.period_ns or DEFAULT_PERIOD_NS
         self._timeline = Timeline(
@@ -51,6 +53,15 @@ class VideoFile:
         """Frames until the file ends (never, when looping), the limit is reached, or ``stop`` is set."""
         with closing(self._pictures()) as pictures:
             yield from self._timeline.frames(pictures, stop)
+
+    def on_gpu(self, device: CudaDevice) -> str:
+        """Decodes on this GPU, where frames then stay; or says why not, and goes on as before. Ask before the start."""
+        video = self._video = self._video or self._open()
+        reason = video.why_not_on(device)
+        self.close()
+        self._skipped = 0
+        self._device = None if reason else device
+        return reason
 
     def stats(self) -> SourceStats:
         """Damaged frames so far."""
@@ -90,6 +101,8 @@ class VideoFile:
             video.close()
             why = f"it ends after {size_bytes} bytes; its index knows frames up to byte {video.outline.end_bytes}"
             raise self._error("is cut off", why, "copy it again, or keep what is there: ffmpeg -i IN -c copy OUT")
+        if self._device is not None:
+            video.decode_on(self._device)
         return video
 
     def _error(self, what: str, why: str, fix: str) -> StageError:

@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 from edgert.clock import Clock
 from edgert.errors import DeviceError, EdgertError, StageError
+from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import Frame
 from edgert.runtime.stage import SourceStats
 from edgert.stages.source.picture import Picture
@@ -46,6 +47,10 @@ class Device(Protocol):
 Message = Picture | EdgertError | Literal["connected", "ended"]
 
 
+def _from_host(device: CudaDevice) -> str:
+    return "its pictures come in memory of the host"
+
+
 class LiveSource:
     """Frames of a camera that may go away.
 
@@ -59,6 +64,7 @@ class LiveSource:
     Args:
         name: of the stage. title: how messages call the device, without secrets.
         connect: opens the device; raises DeviceError.
+        on_gpu: makes devices that are opened from now on give their pictures on a GPU; or says why not.
     """
 
     def __init__(
@@ -71,8 +77,9 @@ class LiveSource:
         *,
         live: bool,
         reconnect: bool,
+        on_gpu: Callable[[CudaDevice], str] = _from_host,
     ) -> None:
-        self.live = live
+        self.live, self.on_gpu = live, on_gpu
         self._name, self._title, self._timeline, self._clock = name, title, timeline, clock
         self._connect, self._reconnect = connect, reconnect
         self._reader: Reader | None = None

@@ -48,7 +48,7 @@ def to_picture(frame: VideoFrame, counter: Counter, now_ns: int) -> Picture:
     pixel_format = _FORMATS.get(frame.format.name)
     if pixel_format is None or frame.planes[0].line_size < 0:
         frame, pixel_format = _to_known(frame, counter)
-    color = _color(frame.colorspace, frame.color_range, frame.format.name)
+    color = color_of_tags(frame.colorspace, frame.color_range, frame.format.name)
     planes = _as_planes(frame, pixel_format)
     lease = lend(frame, counter)
     width, height = frame.width, frame.height
@@ -94,9 +94,12 @@ def _as_array(plane: VideoPlane, channels: int) -> U8:
 
 
 @lru_cache(maxsize=32)
-def _color(colorspace: int, color_range: int, format_name: str) -> Color:
-    """An untagged stream is BT.601 here, whatever its size, because FFmpeg and OpenCV turn it into RGB that way, and
-    models were trained on what they made. (Players such as mpv guess BT.709 above 576 lines.)"""
+def color_of_tags(colorspace: int, color_range: int, format_name: str) -> Color:
+    """What the numbers of AVColorSpace and AVColorRange mean.
+
+    An untagged stream is BT.601 here, whatever its size, because FFmpeg and OpenCV turn it into RGB that way, and
+    models were trained on what they made. (Players such as mpv guess BT.709 above 576 lines.)
+    """
     full_range = color_range == _FULL_RANGE or format_name.startswith("yuvj")
     return Color("bt709" if colorspace in _LIKE_BT709 else "bt601", full_range)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
@@ -10,12 +11,16 @@ from edgert.clock import Clock
 from edgert.config.stage import SourceStage
 from edgert.errors import ConfigError, DeviceError
 from edgert.memory import Counter
+from edgert.memory.cuda import CudaDevice
 from edgert.stages.source.decode import Video
 from edgert.stages.source.live import LiveSource
+from edgert.stages.source.nvdec import missing
 from edgert.stages.source.pace import MediaClock
 from edgert.stages.source.picture import Picture
 from edgert.stages.source.redact import redact
 from edgert.stages.source.timeline import Timeline
+
+log = logging.getLogger("edgert.source")
 
 SCHEMES = ("rtsp", "rtsps", "http", "https", "rtmp", "udp")
 _RECORDINGS = frozenset({".mp4", ".mkv", ".mov", ".avi", ".webm", ".m4v"})
@@ -37,10 +42,17 @@ def network_source(name: str, config: SourceStage, counter: Counter, clock: Cloc
     reconnect = config.reconnect and not recorded  # it would begin anew, and give frames twice
     timeline = Timeline(name, config, clock, MediaClock(live=True), fps=config.fps, paced=False)
 
-    def connect() -> Stream:
-        return Stream(name, config, counter, clock)
+    device: list[CudaDevice] = []
 
-    return LiveSource(name, redact(config.source), connect, timeline, clock, live=live, reconnect=reconnect)
+    def on_gpu(chosen: CudaDevice) -> str:
+        device[:] = [chosen]  # whether the stream suits is known when it is there
+        return missing()
+
+    def connect() -> Stream:
+        return Stream(name, config, counter, clock, *device)
+
+    title = redact(config.source)
+    return LiveSource(name, title, connect, timeline, clock, live=live, reconnect=reconnect, on_gpu=on_gpu)
 
 
 def options_for(config: SourceStage) -> dict[str, str]:
@@ -60,9 +72,15 @@ def options_for(config: SourceStage) -> dict[str, str]:
 
 
 class Stream:
-    """One connection. Raises DeviceError when it cannot be made."""
+    """One connection. Raises DeviceError when it cannot be made.
 
-    def __init__(self, name: str, config: SourceStage, counter: Counter, clock: Clock) -> None:
+    Args:
+        device: decodes on this GPU, where it can; else tells why not, once per connection.
+    """
+
+    def __init__(
+        self, name: str, config: SourceStage, counter: Counter, clock: Clock, device: CudaDevice | None = None
+    ) -> None:
         self._where = f"stages.{name}"
         scheme, colon, rest = config.source.partition(":")
         self._video = Video(
@@ -74,6 +92,8 @@ class Stream:
             timeout_s=config.timeout,
             live=True,
         )
+        if device is not None:
+            self._decode_on(device, strict=config.decode == "gpu")
 
     @property
     def skipped(self) -> int:
@@ -94,6 +114,18 @@ class Stream:
     def close(self) -> None:
         """Hangs up."""
         self._video.close()
+
+    def _decode_on(self, device: CudaDevice, strict: bool) -> None:
+        reason = self._video.why_not_on(device)
+        if not reason:
+            self._video.decode_on(device)
+        elif not strict:
+            log.info("%s: decoded on the CPU: %s", self._where, reason)
+        else:
+            self._video.close()
+            raise DeviceError(
+                f"{self._video.target} cannot be decoded on the GPU", why=reason, where=self._where, fix="decode: cpu"
+            )
 
 
 def _check_address(url: str, where: str) -> None:

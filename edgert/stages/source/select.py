@@ -22,21 +22,29 @@ _PREFIXES = ("v4l2://", "usb:", "images:", "gst:", "synthetic:", "file:", *(f"{n
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):")  # two letters at least: C:\ is a path
 
 _OWN_SIZE = "its frames have the size they were made in; models and sinks scale for themselves"
+_NO_CODEC = "its pictures are not decoded by edgert"
 _NO_END = "a live stream has no end to start again from"
 # Told but not refused, so that anything can stand in for a camera: --set stages.camera.source=clip.mp4
-_ASKED_OF_CAMERAS = ("size", "format")
+_ASKED_OF_CAMERAS = ("size", "format", "decode")
 _UNUSED: dict[str, dict[str, str]] = {
     "file": {"size": _OWN_SIZE, "format": "it is a camera's option"},
     "network": {"size": _OWN_SIZE, "loop": _NO_END, "format": "the camera's own settings decide it"},
-    "camera": {"loop": _NO_END},
-    "images": {"size": _OWN_SIZE, "format": "it is a camera's option"},
+    "camera": {"loop": _NO_END, "decode": "frames go to the GPU by themselves where they can"},
+    "images": {"size": _OWN_SIZE, "format": "it is a camera's option", "decode": "pictures are decoded on the CPU"},
     "gst": {
         "size": "write it into the pipeline, like video/x-raw,width=1280,height=720",
         "format": "write it into the pipeline, like video/x-raw,format=NV12",
         "loop": "a pipeline plays once; use a file",
+        "decode": "its elements do that: nvv4l2decoder is a Jetson's",
     },
-    "synthetic": {"loop": "a scene never ends", "format": "scenes are always bgr"},
-    "api": {"size": _OWN_SIZE, "loop": _NO_END, "format": "each submit() says it", "realtime": "you set the pace"},
+    "synthetic": {"loop": "a scene never ends", "format": "scenes are always bgr", "decode": _NO_CODEC},
+    "api": {
+        "size": _OWN_SIZE,
+        "loop": _NO_END,
+        "format": "each submit() says it",
+        "realtime": "you set the pace",
+        "decode": _NO_CODEC,
+    },
 }
 
 

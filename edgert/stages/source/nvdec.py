@@ -1,0 +1,195 @@
+"""The one door to PyNvVideoCodec: video decoded by the GPU's own decoder, pictures lent where it wrote them.
+
+FFmpeg (through PyAV) reads the container; only its packets go to the decoder, so that files, cut-off recordings and
+cameras on the network are treated as they are with FFmpeg's decoder. API of version 2:
+https://docs.nvidia.com/video-technologies/pynvvideocodec/pynvc-api-reference/index.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from edgert.clock import Clock
+from edgert.errors import DeviceError
+from edgert.memory import Counter, Lease
+from edgert.memory.cuda import CudaDevice, DeviceView, Loans
+from edgert.runtime.frame import U8
+from edgert.stages.source.picture import Picture
+from edgert.stages.source.plane import color_of_tags
+
+if TYPE_CHECKING:
+    import av
+    from av.video.stream import VideoStream
+
+CODECS = {"h264": ("H264", "h264_mp4toannexb"), "hevc": ("HEVC", "hevc_mp4toannexb")}
+"""FFmpeg's codec → NVDEC's, and the filter that makes its packets what NVDEC reads: units with start codes."""
+_FORMATS = ("yuv420p", "yuvj420p", "nv12")
+_NO_TIME = -(2**63)  # FFmpeg's AV_NOPTS_VALUE; comes back as it went in
+_INSTALL = "pip install 'edgert[nvdec]'"
+
+
+def nvdec() -> Any:
+    """The package. Raises DeviceError where it is not installed, or its driver libraries are not."""
+    try:
+        import PyNvVideoCodec
+    except ModuleNotFoundError as error:
+        raise DeviceError("PyNvVideoCodec is not installed", why=str(error), fix=_INSTALL) from error
+    except (ImportError, RuntimeError) as error:  # it looks for libnvidia-encode when it is imported, also to decode
+        why = str(error).strip().splitlines()[0]
+        fix = "install the NVIDIA driver; in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"
+        raise DeviceError("PyNvVideoCodec does not work here", why=why, fix=fix) from error
+    return PyNvVideoCodec
+
+
+def why_not(stream: VideoStream, device: CudaDevice) -> str:
+    """Why a video stream cannot be decoded on this GPU; empty when it can, as far as its header tells."""
+    context = stream.codec_context
+    if context.name not in CODECS:
+        return f"NVDEC is given {' and '.join(CODECS)} here, not {context.name}"
+    if context.pix_fmt not in _FORMATS:
+        return f"pixels are {context.pix_fmt}; on the GPU they are read as 4:2:0 of 8 bits"
+    if context.width % 2 or context.height % 2:
+        return f"NVDEC rounds {context.width}x{context.height} up to even numbers"
+    return missing() or _incapable(nvdec(), device, context.name, context.width, context.height)
+
+
+def missing() -> str:
+    """Why PyNvVideoCodec cannot be used, and what to do; empty when it can."""
+    try:
+        nvdec()
+    except DeviceError as error:
+        return f"{error.what} ({error.why}): {error.fix}"
+    return ""
+
+
+class Nvdec:
+    """Decodes the packets of one opened video stream on the GPU.
+
+    The decoder writes each picture into a surface of its own. The surface is lent until the picture's lease has ended
+    and the GPU has read it; the decoder makes as many surfaces as are lent at a time. Its work is on a stream of its
+    own, which readers on other streams wait for. What is lent stays valid after :meth:`close`.
+
+    Args:
+        stream: of an opened container.
+        low_latency: give each picture out at once; for streams without B frames only.
+        where: which stage it belongs to, for messages.
+
+    Raises:
+        DeviceError: the package is missing, or does not take the codec.
+    """
+
+    def __init__(
+        self, stream: VideoStream, device: CudaDevice, counter: Counter, clock: Clock, *, low_latency: bool, where: str
+    ) -> None:
+        self._module, self._device, self._clock, self._where = nvdec(), device, clock, where
+        context = stream.codec_context
+        self._source, self._color = stream, color_of_tags(context.colorspace, context.color_range, str(context.pix_fmt))
+        self._stream = device.stream()
+        self._codec, self._filter_name = CODECS[context.name]
+        latency = self._module.DisplayDecodeLatencyType
+        self._low = low_latency
+        self._decoder = self._called(
+            self._module.CreateDecoder,
+            gpuid=device.ordinal,
+            codec=getattr(self._module.cudaVideoCodec, self._codec),
+            cudacontext=device.context_handle,
+            cudastream=self._stream.handle,
+            usedevicememory=True,
+            latency=latency.LOW if low_latency else latency.NATIVE,
+        )
+        self._loans = Loans(device, counter, self._decoder.UnlockFrame)
+
+    @property
+    def lent(self) -> int:
+        """Surfaces that were not given back to the decoder yet."""
+        return self._loans.lent
+
+    def pictures(self, packets: Iterable[av.Packet[Any]]) -> Iterator[Picture]:
+        """Pictures in the order of display. Damage inside of one is concealed by the decoder.
+
+        Raises:
+            DeviceError: the decoder gives up: the GPU cannot decode this stream, or has too little memory.
+        """
+        from av.bitstream import BitStreamFilterContext
+
+        annex_b = BitStreamFilterContext(self._filter_name, self._source)
+        for packet in packets:
+            for part in annex_b.filter(packet if packet.size else None):
+                yield from self._decoded(part)
+        yield from self._decoded(None)
+
+    def close(self) -> None:
+        """Takes no more packets, and waits for the GPU's work with surfaces that came back."""
+        self._loans.close()
+
+    def _decoded(self, packet: av.Packet[Any] | None) -> Iterator[Picture]:
+        """What one packet completes; None ends the stream."""
+        self._loans.settle()
+        count = self._called(self._decoder.GetNumDecodedFrame, self._told(packet))
+        for _ in range(count):
+            yield self._picture(self._called(self._decoder.GetFrame))
+
+    def _told(self, packet: av.Packet[Any] | None) -> Any:
+        """The packet as the decoder reads it: by address, which ``packet`` keeps valid for the call."""
+        told = self._module.PacketData()
+        if packet is None:
+            return told  # no bytes: the end
+        told.bsl_data, told.bsl = packet.buffer_ptr, packet.buffer_size
+        told.pts = _NO_TIME if packet.pts is None else packet.pts
+        if self._low:
+            told.decode_flag = int(self._module.VideoPacketFlag.ENDOFPICTURE)
+        return told
+
+    def _picture(self, surface: Any) -> Picture:
+        luma, chroma = int(surface.GetPtrToPlane(0)), int(surface.GetPtrToPlane(1))
+        lease = self._loans.lend(luma)
+        width, height, pitch = self._decoder.GetWidth(), self._decoder.GetHeight(), int(surface.strides[0])
+        planes = (
+            self._plane(luma, (height, width), (pitch, 1), lease),
+            self._plane(chroma, (height // 2, width // 2, 2), (pitch, 2, 1), lease),
+        )
+        return Picture(
+            format="nv12",
+            width=width,
+            height=height,
+            planes=cast("tuple[U8, ...]", planes),
+            lease=lease,
+            timestamp_ns=self._clock.now_ns(),
+            media_ns=self._media_ns(int(surface.timestamp)),
+            color=self._color,
+        )
+
+    def _plane(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], lease: Lease) -> DeviceView:
+        return DeviceView(address, shape, strides, np.dtype(np.uint8), lease, self._device.ordinal, self._stream)
+
+    def _media_ns(self, pts: int) -> int | None:
+        base = self._source.time_base
+        if pts == _NO_TIME or base is None:
+            return None
+        return pts * base.numerator * 1_000_000_000 // base.denominator
+
+    def _called(self, function: Any, *arguments: Any, **options: Any) -> Any:
+        try:
+            return function(*arguments, **options)
+        except (self._module.PyNvVCException, self._module.PyNvVCExceptionUnsupported, RuntimeError) as error:
+            raise DeviceError(
+                f"the GPU cannot decode this {self._codec} video",
+                why=str(error).strip() or type(error).__name__,
+                where=self._where,
+                fix="decode: cpu",
+            ) from error
+
+
+def _incapable(module: Any, device: CudaDevice, codec: str, width: int, height: int) -> str:
+    """What the decoder of this GPU lacks for a stream, by its own word."""
+    try:
+        told = module.GetDecoderCaps(gpuid=device.ordinal, codec=getattr(module.cudaVideoCodec, CODECS[codec][0]))
+    except (module.PyNvVCException, module.PyNvVCExceptionUnsupported, RuntimeError) as error:
+        return f"NVDEC of {device.name}: {error}"
+    if not told.get("num_decoder_engines", 1):
+        return f"{device.name} has no NVDEC"
+    most = told.get("width_max", width), told.get("height_max", height)
+    return "" if width <= most[0] and height <= most[1] else f"NVDEC decodes {codec} up to {most[0]}x{most[1]} here"

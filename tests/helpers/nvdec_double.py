@@ -1,0 +1,130 @@
+"""A stand-in for PyNvVideoCodec: FFmpeg decodes, surfaces lie in the memory of :class:`CudaDouble`.
+
+As strict as the real one: a surface keeps its picture until it is unlocked, is written over after that, and is unlocked
+once. What names and signatures the real one has is in ``tests/data/nvdec/api.json``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import av
+import numpy as np
+
+from edgert.memory.cuda import CudaDevice
+
+_GONE = 0xEE
+PITCH = 64
+"""Rows are padded to a multiple of it."""
+
+
+class PyNvVCException(Exception):
+    """Trouble of the decoder."""
+
+
+class PyNvVCExceptionUnsupported(Exception):
+    """A codec or size that the GPU has not."""
+
+
+class PacketData:
+    """Bytes by address."""
+
+    def __init__(self) -> None:
+        self.bsl = self.bsl_data = self.pts = self.decode_flag = 0
+
+
+class Surface:
+    """A decoded picture."""
+
+    def __init__(self, memory: Any, pitch: int, height: int, timestamp: int) -> None:
+        self._memory, self._height, self.timestamp = memory, height, timestamp
+        self.shape, self.strides = (height * 3 // 2, pitch), (pitch, 1)
+
+    def GetPtrToPlane(self, plane: int) -> int:
+        return int(self._memory) + (self._height * self.strides[0] if plane else 0)
+
+
+class Decoder:
+    """What ``CreateDecoder`` makes."""
+
+    def __init__(self, double: NvdecDouble, codec: str, options: dict[str, Any]) -> None:
+        self._double, self.options = double, options
+        self._context: Any = av.CodecContext.create(codec, "r")
+        self._ready: deque[Surface] = deque()
+        self._free: list[Any] = []
+        self.locked: dict[int, Any] = {}
+        self.flags: list[int] = []
+        self.made = 0
+        self._size = (0, 0)
+
+    def GetNumDecodedFrame(self, packet: PacketData) -> int:
+        self._double.fail("decode")
+        self.flags.append(packet.decode_flag)
+        told = None
+        if packet.bsl:
+            told = av.Packet(ctypes.string_at(packet.bsl_data, packet.bsl))
+            told.pts = packet.pts
+        pictures = self._context.decode(told)
+        self._ready.extend(self._surface(picture) for picture in pictures)
+        return len(pictures)
+
+    def GetFrame(self) -> Surface:
+        return self._ready.popleft()
+
+    def UnlockFrame(self, address: int) -> None:
+        if address not in self.locked:
+            raise PyNvVCException("the surface is not locked")
+        memory = self.locked.pop(address)
+        memory.bytes[:] = _GONE
+        self._free.append(memory)
+
+    def GetWidth(self) -> int:
+        return self._size[0]
+
+    def GetHeight(self) -> int:
+        return self._size[1]
+
+    def _surface(self, picture: Any) -> Surface:
+        pixels = picture.reformat(format="nv12").to_ndarray()
+        height, width = pixels.shape[0] * 2 // 3, pixels.shape[1]
+        self._size, pitch = (width, height), -(-width // PITCH) * PITCH
+        memory = self._free.pop() if self._free else self._allocate(pixels.shape[0] * pitch)
+        memory.bytes.reshape(-1, pitch)[:, :width] = pixels
+        self.locked[int(memory)] = memory
+        return Surface(memory, pitch, height, -(2**63) if picture.pts is None else picture.pts)
+
+    def _allocate(self, nbytes: int) -> Any:
+        self.made += 1
+        with self._double.device:
+            return self._double.device.driver.mem_alloc(nbytes)
+
+
+class NvdecDouble:
+    """The package. ``caps`` is what the GPU says it can; ``broken`` makes what it names fail."""
+
+    PacketData, PyNvVCException, PyNvVCExceptionUnsupported = PacketData, PyNvVCException, PyNvVCExceptionUnsupported
+    cudaVideoCodec = SimpleNamespace(H264="h264", HEVC="hevc")
+    DisplayDecodeLatencyType = SimpleNamespace(NATIVE=0, LOW=1)
+    VideoPacketFlag = SimpleNamespace(ENDOFPICTURE=8)
+
+    def __init__(self, device: CudaDevice) -> None:
+        self.device = device
+        self.caps = {"num_decoder_engines": 1, "width_max": 4096, "height_max": 4096}
+        self.broken: dict[str, Exception] = {}
+        self.decoders: list[Decoder] = []
+
+    def CreateDecoder(self, **options: Any) -> Decoder:
+        self.fail("create")
+        self.decoders.append(Decoder(self, options["codec"], options))
+        return self.decoders[-1]
+
+    def GetDecoderCaps(self, gpuid: int, codec: str) -> dict[str, int]:
+        self.fail("caps")
+        return self.caps
+
+    def fail(self, name: str) -> None:
+        if name in self.broken:
+            raise self.broken[name]
