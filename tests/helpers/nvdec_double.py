@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import av
-import numpy as np
 
 from edgert.memory.cuda import CudaDevice
 

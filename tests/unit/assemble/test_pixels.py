@@ -1,0 +1,87 @@
+"""Frames stay on the GPU exactly where every stage that looks at them is there."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, cast
+
+import pytest
+from pydantic import TypeAdapter
+
+from edgert.assemble.pixels import put_on_gpu
+from edgert.config import StageConfig
+from edgert.errors import DeviceError
+from edgert.memory.cuda import CudaDevice
+
+STAGES: TypeAdapter[dict[str, StageConfig]] = TypeAdapter(dict[str, StageConfig])
+DEVICE = cast("CudaDevice", "the GPU")
+FIND = {"infer": "parts", "from": "camera"}
+SINK = {"sink": "jsonl", "from": "find", "path": "out.jsonl"}
+
+
+class Source:
+    def __init__(self, reason: str = "") -> None:
+        self.reason, self.asked = reason, 0
+
+    def on_gpu(self, device: CudaDevice) -> str:
+        assert device is DEVICE
+        self.asked += 1
+        return self.reason
+
+
+def put(source: object, decode: str | None = None, devices: Any = None, listened: Any = (), **more: Any) -> None:
+    camera = {"source": "clip.mp4"} | ({"decode": decode} if decode else {})
+    stages = STAGES.validate_python({"camera": camera, "find": FIND, "out": SINK} | more)
+    put_on_gpu(stages, {"camera": source}, {"find": DEVICE} if devices is None else devices, listened)
+
+
+def test_a_source_whose_readers_are_on_the_gpu_is_asked_and_told_about(caplog: pytest.LogCaptureFixture) -> None:
+    source = Source()
+    with caplog.at_level(logging.INFO):
+        put(source, tracks={"track": "bytetrack", "from": "find"}, quiet={"sink": "null", "from": "tracks"})
+    assert source.asked == 1 and caplog.messages == ["camera: frames on the GPU"]
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"paint": {"draw": "boxes", "from": "find"}}, "'paint' draws on them"),
+        ({"film": {"sink": "video", "from": "find", "path": "a.mp4"}}, "'film' is a sink that takes pictures: video"),
+        ({"page": {"sink": "http", "from": "find"}}, "'page' is a sink that takes pictures: http"),
+        ({"own": {"python": "mine:f", "from": "find"}}, "your own code sees them at 'own'"),
+        ({"slow": {"infer": "plates", "from": "camera"}}, "'slow' runs its model on the processor"),
+    ],
+)
+def test_whoever_needs_pixels_on_the_host_is_named(
+    more: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Source()
+    with caplog.at_level(logging.INFO):
+        put(source, **more)
+    assert not source.asked and caplog.messages == [f"camera: frames on the host: {reason}"]
+    with pytest.raises(DeviceError) as caught:
+        put(source, "gpu", **more)
+    assert (caught.value.why, caught.value.where) == (reason, "stages.camera.decode")
+
+
+def test_the_users_own_functions_get_frames_on_the_host() -> None:
+    source = Source()
+    put(source, listened={"find": print})
+    assert not source.asked
+
+
+def test_what_the_source_cannot_is_told_or_refused(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        put(Source("pixels are yuv422p"))
+    assert caplog.messages == ["camera: frames on the host: pixels are yuv422p"]
+    with pytest.raises(DeviceError, match="'camera' cannot be decoded on the GPU"):
+        put(Source("pixels are yuv422p"), "gpu")
+
+
+def test_decode_cpu_and_machines_without_a_gpu_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    source = Source()
+    with caplog.at_level(logging.INFO):
+        put(source, "cpu")
+        put(source, devices={})
+        put(object())
+    assert not source.asked and not caplog.messages
