@@ -1,0 +1,164 @@
+"""A 1080p H.264 file to results on one GPU: decoded by NVDEC, beside decoded by the processor and uploaded.
+
+    python tests/bench/bench_gpu_decode.py [--json FILE]
+
+The same file, lanes and networks (ResNet-50 at 224 × 224, a detector of YOLOX-s's size at 640 × 640, FP16, random
+weights, run by PyTorch) both ways, in one process. Host time is processor time of the whole process, waits that spin included.
+``decode alone`` is the source with nobody behind it. EDGERT_GPU_FRAMES is the length of the file. Needs a GPU, PyCUDA,
+PyTorch, torchvision and PyNvVideoCodec; says so and passes where one is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any, cast
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from edgert.assemble.gpu import gpu_lane
+from edgert.bench.measure import Figure
+from edgert.clock import REAL
+from edgert.config import InputConfig
+from edgert.config.stage import SourceStage
+from edgert.errors import EdgertError
+from edgert.memory.cuda import CudaDevice, open_device
+from edgert.runtime import Frame, SourceStats
+from edgert.stages.decode.base import Decoder
+from edgert.stages.decode.classify import Classify
+from edgert.stages.decode.detection import Detector
+from edgert.stages.decode.yolox import YoloX
+from edgert.stages.gpu.lane import GpuLane
+from edgert.stages.source import source_for
+from edgert.stages.source.file import VideoFile
+from edgert.stages.source.nvdec import missing
+from tests.bench.gpu_run import HEIGHT, WIDTH, run
+from tests.bench.report import main
+from tests.helpers.clips import numbered, write_clip
+
+COUNT, PICTURES, ROUNDS = int(os.environ.get("EDGERT_GPU_FRAMES", "1500")), 60, 3
+SIDES = {"resnet50": 224, "detector": 640}
+
+
+@dataclass
+class Clip:
+    """A file as a camera of the bench, decoded in one of the two ways.
+
+    Attributes:
+        device: what frames stay on; None decodes on the processor.
+        seconds: of processor time that the last run took, of all threads.
+    """
+
+    path: Path
+    counted_on: CudaDevice
+    device: CudaDevice | None
+    name: str = "cam"
+    live: bool = False
+
+    def __post_init__(self) -> None:
+        config = SourceStage(source=str(self.path))
+        self._file = cast("VideoFile", source_for(self.name, config, self.counted_on.counter, REAL, Path()))
+        if self.device is not None and (reason := self._file.on_gpu(self.device)):
+            raise SystemExit(reason)
+
+    def frames(self, stop: threading.Event) -> Iterator[Frame]:
+        """See :class:`~edgert.runtime.Source`."""
+        return self._file.frames(stop)
+
+    def stats(self) -> SourceStats:
+        """See :class:`~edgert.runtime.Source`."""
+        return self._file.stats()
+
+    def close(self) -> None:
+        """See :class:`~edgert.runtime.Source`."""
+        self._file.close()
+
+
+def decode_fps(path: Path, counted_on: CudaDevice, device: CudaDevice | None) -> float:
+    """Frames per second with nobody behind the source."""
+    clip = Clip(path, counted_on, device)
+    started = time.perf_counter()
+    count = 0
+    for frame in clip.frames(threading.Event()):
+        frame.lease.release()
+        count += 1
+    clip.close()
+    return count / (time.perf_counter() - started)
+
+
+def lane_of(name: str, device: CudaDevice) -> tuple[GpuLane, Any]:
+    """A lane over the network, and its engine."""
+    from tests.bench import gpu_peer
+    from tests.bench.torch_session import TorchEngine
+
+    engine = TorchEngine(gpu_peer.network(name).cuda().half(), SIDES[name], device)
+    detects = name == "detector"
+    config = InputConfig() if detects else InputConfig(resize="stretch", mean=gpu_peer.MEAN, std=gpu_peer.STD)
+    decoder: Decoder = Detector(YoloX(), 0.5, 0.45, 300) if detects else Classify("softmax", 5)
+    lane = gpu_lane(cast("Any", engine), None, config, lambda _: decoder, name)
+    assert lane is not None
+    return lane, engine
+
+
+def compared(name: str, path: Path, device: CudaDevice) -> Iterator[Figure]:
+    """Both ways through one network, in turns."""
+    lane, engine = lane_of(name, device)
+    found: dict[bool, list[dict[str, float]]] = {True: [], False: []}
+    for number in range(ROUNDS + 1):
+        for on_gpu in (False, True):
+            before = time.process_time()
+            one = run(lane, device.counter, [Clip(path, device, device if on_gpu else None)], COUNT)  # type: ignore[list-item]
+            host_us = (time.process_time() - before) / COUNT * 1e6
+            told = {"fps": one.fps, "p50_ms": one.p50_ms, "host_us": host_us, "copies": one.copies}
+            if number:  # the first pair records graphs
+                found[on_gpu].append({**told, "bytes": one.bytes_copied, "lost": one.lost})
+    there, here = (
+        {key: statistics.median(one[key] for one in found[way]) for key in found[way][0]} for way in (True, False)
+    )
+    table = {**{f"nvdec_{k}": v for k, v in there.items()}, **{f"cpu_{k}": v for k, v in here.items()}}
+    yield Figure(f"{name}: NVDEC / decoded on the processor, fps", there["fps"] / here["fps"], "x", None, "higher",
+                 ROUNDS * COUNT, table)  # fmt: skip
+    yield Figure(
+        f"{name}: host time per frame with NVDEC", there["host_us"], "µs", None, "lower", ROUNDS * COUNT, table
+    )
+    yield Figure(f"{name}: copies per frame with NVDEC", there["copies"], "", 1, "lower", ROUNDS * COUNT, table)
+    lane.close()
+    engine.close()
+
+
+def measure() -> Iterator[Figure]:
+    """All of it."""
+    if reason := missing():
+        print(f"skipped: {reason}")
+        return
+    try:
+        device = open_device()
+    except EdgertError as error:
+        print(f"skipped: {error.what}: {error.why}")
+        return
+    pictures = list(numbered(PICTURES, (WIDTH, HEIGHT)))
+    options = {"preset": "veryfast", "crf": "23"}
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_clip(
+            Path(folder) / "clip.mp4", islice(cycle(pictures), COUNT), size=(WIDTH, HEIGHT), options=options
+        )
+        told = {"megabit_s": path.stat().st_size * 8 / (COUNT / 30) / 1e6, "cores": float(os.cpu_count() or 0)}
+        ways = {"NVDEC": device, "the processor": None}
+        for name, there in ways.items():
+            fps = statistics.median(decode_fps(path, device, there) for _ in range(ROUNDS))
+            yield Figure(f"decode alone by {name}", fps, "fps", None, "higher", ROUNDS * COUNT, told)
+        for name in SIDES:
+            yield from compared(name, path, device)
+    yield Figure("blocks leaked", device.leaked, "", 0, "lower", COUNT)
+
+
+if __name__ == "__main__":
+    main(__doc__ or "", measure)
