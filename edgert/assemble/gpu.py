@@ -52,24 +52,16 @@ def gpu_lane(
     sessions = [engine.session(profile) for _ in range(SLOTS)]
     layout = _target(sessions[0].inputs_on_gpu[picture_input(sessions[0].inputs, where)], config, where)
     decoder = decoder_for((layout.width, layout.height))
-    slots = [_slot(session, layout, config, decoder, engine.batched, kernels, where) for session in sessions]
-    device, rows = engine.device, slots[0].rows
+    device, rows = engine.device, layout.rows
+    reading = device.stream()
+    slots = []
+    for session in sessions:
+        (picture,) = session.inputs_on_gpu.values()
+        preprocessor = GpuPreprocessor(config, layout, picture.block.address, kernels, where=where)
+        reader = _reader(session, decoder, engine.batched, preprocessor.network, kernels)
+        slots.append(Slot(session, preprocessor, reader, reading))
     uploader = Uploader(device, device.stream(), device.counter, in_flight=rows * (SLOTS + 1))
     return GpuLane(slots, config, uploader)
-
-
-def _slot(
-    session: GpuSession,
-    layout: Target,
-    config: InputConfig,
-    decoder: Decoder,
-    batched: Sequence[bool],
-    kernels: Kernels,
-    where: str,
-) -> Slot:
-    (picture,) = session.inputs_on_gpu.values()
-    preprocessor = GpuPreprocessor(config, layout, picture.block.address, kernels, where=where)
-    return Slot(session, preprocessor, _reader(session, decoder, batched, preprocessor.network, kernels))
 
 
 def _reader(session: GpuSession, decoder: Decoder, batched: Sequence[bool], network: Size, kernels: Kernels) -> Reader:

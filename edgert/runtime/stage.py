@@ -72,9 +72,11 @@ class Batching(Stage, Protocol):
     """A stage that holds results back, to work on several together, but not for longer than it promised."""
 
     def due_ns(self) -> int | None:
-        """When :meth:`flush` must be called at the latest, by the pipeline's clock; None while nothing is held."""
+        """When :meth:`flush` is to be called if nothing else has come, by the pipeline's clock; at once if that has
+        passed; None while nothing is held."""
         ...
 
-    def flush(self) -> Iterable[Result]:
-        """Gives out what is held. Called in the stage's thread: when it is due, and at the end of the input."""
+    def flush(self, last: bool = False) -> Iterable[Result]:
+        """Gives out what must wait no longer. Called in the stage's thread: when it is due, and, ``last``, at the end
+        of the input, where it gives out everything."""
         ...

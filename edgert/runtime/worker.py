@@ -148,16 +148,16 @@ class Worker(threading.Thread):
                 break
             yield arrived
             del arrived  # like the loop's own variables: it would keep the frame's memory in use
-        self._flush(node, stage)
+        self._flush(node, stage, last=True)
 
     def _patience_s(self, stage: Batching) -> float | None:
         due_ns = stage.due_ns()
         return None if due_ns is None else max(due_ns - self._clock.now_ns(), 0) / 1e9
 
-    def _flush(self, node: Node, stage: Batching) -> None:
+    def _flush(self, node: Node, stage: Batching, last: bool = False) -> None:
         now, meter = self._clock.now_ns, node.meter
         started = now()
-        out = stage.flush()
+        out = stage.flush(last)
         done = now()
         meter.busy_ns += done - started
         meter.results_out += self._pass_on(node, out)

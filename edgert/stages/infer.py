@@ -22,6 +22,11 @@ class AnyLane(Protocol):
         """The most frames that fit in one run."""
         ...
 
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was given to the engine is done."""
+        ...
+
     def warm_up(self) -> None:
         """Makes the first frame no slower than the others."""
         ...
@@ -61,6 +66,11 @@ class Lane:
     def network(self) -> tuple[int, int]:
         """(width, height) of the input, pixels."""
         return self._preprocessor.network
+
+    @property
+    def idle(self) -> bool:
+        """Always: runs are waited for."""
+        return True
 
     def warm_up(self) -> None:
         """Runs once, so that the first frame does not pay for binding and lazy set-up."""

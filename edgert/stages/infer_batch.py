@@ -9,17 +9,20 @@ from edgert.runtime import Record, Result
 from edgert.stages.geometry import Geometry
 from edgert.stages.infer import AnyLane
 
+_LOOK_NS = 300_000
+
 
 class InferBatch:
     """A stage that adds one model's record to every ``every``-th result of a stream, several results at a time.
 
-    A batch is run when it is full, or when its first frame has waited long enough, whatever the other streams do: a
-    camera that is slow or gone costs the others at most ``wait_s``. Each frame is brought into the input when it
-    comes, so that only the run is left to do. Results leave in the order in which they came.
+    While the engine has nothing to do, a frame is run at once, together with those that have come by then; batches
+    form while it works on others. A batch is run when it is full, when the engine is free, or when its first frame has
+    waited long enough, whatever the other streams do: a camera that is slow or gone holds up nobody. Each frame is
+    brought into the input when it comes. Results leave in the order in which they came.
 
     Args:
         most: frames in a full batch; no more than the lane has rows.
-        wait_s: the longest that the first frame of a batch waits for others.
+        wait_s: the longest that the first frame of a batch waits, however busy the engine is.
     """
 
     def __init__(self, name: str, lane: AnyLane, most: int, wait_s: float, clock: Clock, every: int = 1) -> None:
@@ -27,7 +30,7 @@ class InferBatch:
         self._wait_ns, self._clock = round(wait_s * 1e9), clock
         self._held: list[tuple[Result, bool]] = []
         self._geometries: list[Geometry] = []
-        self._due_ns: int | None = None
+        self._deadline_ns = 0
 
     def open(self) -> None:
         """Warms the engine up."""
@@ -41,32 +44,40 @@ class InferBatch:
         result.frame.lease.retain()
         self._held.append((result, is_wanted))
         if is_wanted:
+            if not self._geometries:
+                self._deadline_ns = self._clock.now_ns() + self._wait_ns
             self._geometries.append(self._lane.fill(result.frame, len(self._geometries)))
-            if self._due_ns is None:
-                self._due_ns = self._clock.now_ns() + self._wait_ns
-        return self.flush() if self._is_due() else iter(())
+        return self._run() if self._is_full() or self._is_late() else iter(())
 
     def due_ns(self) -> int | None:
-        """See :class:`~edgert.runtime.Batching`."""
-        return self._due_ns
-
-    def flush(self) -> Iterator[Result]:
-        """Runs what is held, and gives it out."""
+        """See :class:`~edgert.runtime.Batching`; while the engine is busy, it is looked at again and again."""
         if not self._held:
-            return iter(())
-        records = self._lane.run(*self._geometries)
-        held, self._held, self._geometries, self._due_ns = self._held, [], [], None
-        return self._given(held, records)
+            return None
+        now = self._clock.now_ns()
+        return now if self._lane.idle else min(self._deadline_ns, now + _LOOK_NS)
+
+    def flush(self, last: bool = False) -> Iterator[Result]:
+        """Runs what is held and gives it out, if the engine is free, or it is late, or the end."""
+        if self._held and (last or self._lane.idle or self._is_late()):
+            return self._run()
+        return iter(())
 
     def close(self) -> None:
         """Lets go of what was held when a pipeline was broken off. The engine belongs to the pipeline."""
         for result, _ in self._held:
             result.frame.lease.release()
-        self._held, self._geometries, self._due_ns = [], [], None
+        self._held, self._geometries = [], []
 
-    def _is_due(self) -> bool:
-        assert self._due_ns is not None  # whoever is held came with or after a frame that is wanted
-        return len(self._geometries) == self._most or self._clock.now_ns() >= self._due_ns
+    def _is_full(self) -> bool:
+        return len(self._geometries) == self._most
+
+    def _is_late(self) -> bool:
+        return self._clock.now_ns() >= self._deadline_ns
+
+    def _run(self) -> Iterator[Result]:
+        records = self._lane.run(*self._geometries)
+        held, self._held, self._geometries = self._held, [], []
+        return self._given(held, records)
 
     def _given(self, held: Sequence[tuple[Result, bool]], records: Sequence[Record]) -> Iterator[Result]:
         made = iter(records)

@@ -213,7 +213,7 @@ def many_cameras(device: CudaDevice, folder: Path, pixels: list[Any]) -> Iterato
     yield Figure("eight cameras: frames lost", eight.lost, "", 0, "lower", round(CAMERAS * 8 * RATE_HZ), told)
     yield Figure("eight cameras: p99 / p99 of one", eight.p99_ms / single.p99_ms, "x", 1.5, "lower", 1, told)
     held, tried = CAMERAS, dict[str, float]()
-    for number in (16, 24, 32, 40, 48, 64, 80, 96):
+    for number in (16, 20, 24, 28, 32, 36, 40, 48, 64):
         found = cameras(subject, lane, number, 3)
         tried[f"lost_of_{number}"] = found.lost
         if found.lost > 0.001 * number * 3 * RATE_HZ:

@@ -13,6 +13,8 @@ from torch.nn import functional
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 CLASSES = 80
 INPUT = "images"
+RARE = -4.6
+"""Objectness where there is nothing in particular, as YOLOX starts with: a probability of 0.01."""
 
 
 class ConvUnit(nn.Sequential):
@@ -105,6 +107,7 @@ def network(name: str) -> nn.Module:
         for head in detector.heads:
             for last in (head.box, head.object, head.classes):
                 last.weight.data /= 1000.0  # of grey levels up to 255
+            head.object.bias.data[:] = RARE
         return detector.eval()
     from torchvision.models import resnet50
 

@@ -123,6 +123,7 @@ def run(lane: GpuLane, counter: Counter, cameras: Sequence[Camera], count: int, 
         connect(node, chain[0], frozenset({node.name}), 1 if live else 4, "oldest" if live else "never")
     end = Node("sink", sink)
     connect(chain[-1], end, names, 2, "never")
+    lane.warm_up()
     before = counter.read()
     runner = Runner([*nodes, *chain, end])
     runner.start()

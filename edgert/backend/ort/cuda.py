@@ -5,8 +5,10 @@ Provider and run options: https://onnxruntime.ai/docs/execution-providers/CUDA-E
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from edgert.backend.base import DEFAULT_PROFILE, EngineOptions, Shapes
@@ -19,10 +21,16 @@ from edgert.graph.liveness import peak_bytes
 from edgert.graph.model import Model, to_bytes
 from edgert.graph.node import read
 from edgert.graph.shape import with_shapes
+from edgert.graph.spec import inputs, outputs
 from edgert.memory.cuda import CudaDevice, Stream, open_device
 from edgert.units import format_bytes
 
 _PROVIDER = "CUDAExecutionProvider"
+log = logging.getLogger("edgert.backend")
+_FAST = {"prefer_nhwc": "1", "fuse_conv_bias": "1"}
+"""Channels last, and bias and activation with the convolution. Only for fixed shapes: with others, ONNX Runtime 1.31
+does something between them that no CUDA graph can hold."""
+_ERRORS = 3  # ORT_LOGGING_LEVEL_ERROR
 _INSTALL = "pip install onnxruntime-gpu in place of onnxruntime; on a Jetson, the wheel that is built for its JetPack"
 
 
@@ -52,7 +60,7 @@ class OrtCudaBackend:
         Raises:
             DeviceError: there is no GPU, no PyCUDA, no CUDA provider, or too little memory on the GPU.
             BuildError: ONNX Runtime cannot take the model, or cannot start its provider.
-            ModelError: a profile does not fit, or the size of an output depends on the data.
+            ModelError: a profile does not fit, or the size of an output is not known.
         """
         check_provider()
         refuse_own(model, "ONNX Runtime on CUDA")
@@ -60,14 +68,21 @@ class OrtCudaBackend:
         device = self._device or open_device()
         profiles = options.profiles or {DEFAULT_PROFILE: {}}
         static = next(iter(profiles.values())) if len(profiles) == 1 else {}
+        check_sizes(model, profiles)
         settings = session_settings(options.threads)
         ready = prepared(model, static, settings)
         info = {"backend": self.name, "version": self.version, "device": device.name, "cached": False}
-        try:
+        content = to_bytes(ready)
+
+        def opened(kernels: Mapping[str, str]) -> OrtCudaEngine:
             stream = device.stream()
-            session = _open(ready, settings, device, stream, model)
+            session = _open(content, settings, {**provider_options(device, stream), **kernels}, model)
             info["compile_s"] = round(time.perf_counter() - started, 3)
             return OrtCudaEngine(session, profiles, str(model.path), info, device, stream)
+
+        is_static = all(spec.is_static for spec in inputs(ready))
+        try:
+            return _either(opened) if is_static else opened({})
         except (BuildError, DeviceError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -95,6 +110,19 @@ def check_provider() -> None:
         )
 
 
+def check_sizes(model: Model, profiles: Mapping[str, Shapes]) -> None:
+    """Raises ModelError for outputs whose size the shapes of the inputs do not tell."""
+    for shapes in profiles.values():
+        for spec in outputs(with_shapes(model, shapes) if shapes else model):
+            if not spec.is_static:
+                raise ModelError(
+                    f"the size of output {spec.name!r} depends on the data, or on dimensions that are left open",
+                    why=f"it is {list(spec.shape)}, and tensors on a GPU are bound before it is known",
+                    where=str(model.path),
+                    fix="backend: ort runs it on the CPU; or export the model without NonMaxSuppression",
+                )
+
+
 def provider_options(device: CudaDevice, stream: Stream) -> Mapping[str, str]:
     """Our stream, so that its work is ordered with ours; memory in the sizes asked for, not in powers of two."""
     return {
@@ -119,13 +147,32 @@ def too_little(model: Model, shapes: Shapes, device: CudaDevice) -> DeviceError:
     )
 
 
-def _open(ready: Model, settings: Any, device: CudaDevice, stream: Stream, model: Model) -> Any:
-    """A session that is really on the GPU: ONNX Runtime itself falls back to the CPU in silence."""
+@lru_cache(maxsize=1)
+def load_libraries() -> None:
+    """Finds CUDA's libraries where pip put them; ONNX Runtime before 1.21 searches the loader's path alone."""
     preload = getattr(ort(), "preload_dlls", None)
-    if preload is not None:  # finds CUDA libraries that came by pip
+    if preload is not None:
+        ort().set_default_logger_severity(_ERRORS)  # else it warns of plugins that nobody installed
         preload()
-    providers = [(_PROVIDER, dict(provider_options(device, stream))), "CPUExecutionProvider"]
-    session = open_session(to_bytes(ready), settings, model, providers)
+
+
+def _either(opened: Callable[[Mapping[str, str]], OrtCudaEngine]) -> OrtCudaEngine:
+    """The engine with the kernels that are faster; not every cuDNN has them for every layer: then with the others."""
+    try:
+        return opened(_FAST)
+    except BuildError as error:
+        if is_out_of_memory(error):
+            raise
+        log.info("channels-last kernels are not used: %s", error.why)
+        return opened({})
+
+
+def _open(content: bytes, settings: Any, options: Mapping[str, str], model: Model) -> Any:
+    """A session that is really on the GPU: ONNX Runtime itself falls back to the CPU in silence."""
+    load_libraries()
+    providers = [(_PROVIDER, dict(options)), "CPUExecutionProvider"]
+    session = open_session(content, settings, model, providers)
+    session.disable_fallback()  # else a run that fails is done again on the CPU, with tensors of the GPU
     if _PROVIDER not in session.get_providers():
         raise BuildError(
             "ONNX Runtime could not start its CUDA provider",

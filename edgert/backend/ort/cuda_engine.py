@@ -13,13 +13,16 @@ from edgert.backend.base import Array, Shapes
 from edgert.backend.bound import static_shape
 from edgert.backend.gpu import GpuTensor
 from edgert.backend.ort.library import first_line, ort, ort_errors
-from edgert.backend.ort.session import OrtEngine, OrtSession, dtype_of, has_open_outputs
-from edgert.errors import DeviceError, EdgertError, ModelError
+from edgert.backend.ort.session import OrtEngine, OrtSession, dtype_of
+from edgert.errors import DeviceError, EdgertError
 from edgert.memory.cuda import CudaDevice, Stream
 
 
 class OrtCudaEngine(OrtEngine):
-    """See :class:`~edgert.backend.gpu.GpuEngine`. All sessions put their work on one stream, and share the weights."""
+    """See :class:`~edgert.backend.gpu.GpuEngine`. All sessions put their work on one stream, and share the weights.
+
+    The sizes of all outputs must follow from the profile's shapes.
+    """
 
     def __init__(
         self,
@@ -30,17 +33,11 @@ class OrtCudaEngine(OrtEngine):
         device: CudaDevice,
         stream: Stream,
     ) -> None:
-        if has_open_outputs(session):
-            raise ModelError(
-                "an output's size depends on the data",
-                why="tensors on a GPU are bound before the size is known",
-                where=path,
-                fix="backend: ort runs it on the CPU; or export the model without NonMaxSuppression",
-            )
         self.device, self.stream, self._guard = device, stream, threading.RLock()
         self._sessions: list[OrtCudaSession] = []
         super().__init__(session, profiles, path, info)
         self._sessions.pop().close()  # the one that told the shapes
+        self.outputs_known = True
 
     def session(self, profile: str | None = None) -> OrtCudaSession:
         """A new set of bound tensors."""

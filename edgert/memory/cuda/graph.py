@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
 
 from edgert.errors import DeviceError
 
 if TYPE_CHECKING:
     from edgert.memory.cuda.device import CudaDevice
-    from edgert.memory.cuda.kernel import Launch
+    from edgert.memory.cuda.kernel import Kernel, Launch
     from edgert.memory.cuda.stream import Stream
 
 _THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may go on allocating
@@ -82,13 +83,17 @@ class GraphDriver:
         self._call("cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
         return kind.value == _HOST_NODE
 
-    def relaunch(self, ready: int, node: int, launch: Launch) -> None:
-        """From now on, a kernel's node launches with another grid and argument; the function and block stay."""
+    def kernel(self, node: int) -> _KernelNode:
+        """What a kernel's node launches."""
         told = _KernelNode()
         self._call(self._newest("cuGraphKernelNodeGetParams"), ctypes.c_void_p(node), ctypes.byref(told))
+        return told
+
+    def relaunch(self, ready: int, node: int, function: int, launch: Launch) -> None:
+        """From now on, a kernel's node launches another function, or with another grid and argument."""
         argument = ctypes.create_string_buffer(launch.argument, len(launch.argument))
+        told = _KernelNode(function=function, grid=launch.grid, block=launch.block)
         told.parameters = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
-        told.grid, told.extra = launch.grid, None
         name = self._newest("cuGraphExecKernelNodeSetParams")
         self._call(name, ctypes.c_void_p(ready), ctypes.c_void_p(node), ctypes.byref(told))
 
@@ -126,6 +131,8 @@ class GraphDriver:
 class Graph:
     """Work that was recorded; calling it launches it on its stream."""
 
+    _functions: ClassVar[WeakKeyDictionary[Kernel, int]] = WeakKeyDictionary()
+
     def __init__(self, device: CudaDevice, driver: GraphDriver, recorded: int, stream: Stream) -> None:
         self._device, self._driver, self._recorded, self._stream = device, driver, recorded, stream
         self._ready = driver.instantiate(recorded)
@@ -136,14 +143,27 @@ class Graph:
             self._driver.launch(self._ready, self._stream.handle)
 
     def start_with(self, launch: Launch) -> None:
-        """The first kernel gets another argument and grid, from the next launch on; runs under way keep theirs.
+        """Another launch takes the place of the first kernel, from the next time on; runs under way keep theirs.
 
         Raises DeviceError when the graph does not start with one kernel.
         """
         with self._device:
             if self._first is None:
                 self._first = self._driver.first(self._recorded)
-            self._driver.relaunch(self._ready, self._first, launch)
+            self._driver.relaunch(self._ready, self._first, self._function(launch), launch)
+
+    def _function(self, launch: Launch) -> int:
+        """The driver's handle of a kernel, which PyCUDA keeps to itself: read off a recording of its launch."""
+        if launch.kernel not in self._functions:
+            stream = self._device.stream()
+            self._driver.begin(stream.handle)
+            try:
+                launch.enqueue(stream)
+            finally:
+                recorded = self._driver.end(stream.handle)
+            self._functions[launch.kernel] = self._driver.kernel(self._driver.first(recorded)).function
+            self._driver.forget(recorded)
+        return self._functions[launch.kernel]
 
     def __del__(self) -> None:
         if self._device.is_open and hasattr(self, "_ready"):

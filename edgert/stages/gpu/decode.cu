@@ -121,10 +121,26 @@ __device__ __forceinline__ bool overlaps(const Candidate& a, const Candidate& b,
     return shared > __fadd_rn(__fmul_rn(area(a), iou), __fmul_rn(area(b), iou));
 }
 
+// Of 32 candidates in a row, those that no better one of them overlaps, as bits; by the threads of one warp.
+__device__ u32 choose(const Head& head, const Candidate* ranked, const u8* gone, int first, int count) {
+    const int lane = threadIdx.x;
+    bool alive = first + lane < count && !gone[first + lane];
+    const Candidate mine = ranked[min(first + lane, count - 1)];
+    for (int better = 0; better < 32; ++better) {
+        if (!(__ballot_sync(~0u, alive) >> better & 1)) continue;
+        Candidate other;
+        for (int side = 0; side < 4; ++side) other.box[side] = __shfl_sync(~0u, mine.box[side], better);
+        other.kind = __shfl_sync(~0u, mine.kind, better);
+        if (alive && lane > better && overlaps(other, mine, head.iou, head.more)) alive = false;
+    }
+    return __ballot_sync(~0u, alive);
+}
+
 // One block per picture. Leaves the count of candidates at 0, ready for the next.
 extern "C" __global__ void __launch_bounds__(THREADS) suppress(const Head head) {
     __shared__ u64 keys[CAPACITY];
     __shared__ u8 gone[CAPACITY];
+    __shared__ u32 winners;
     const int picture = blockIdx.x;
     const Candidate* found = (const Candidate*)head.candidates + picture * CAPACITY;
     Candidate* ranked = (Candidate*)head.sorted + picture * CAPACITY;
@@ -149,17 +165,29 @@ extern "C" __global__ void __launch_bounds__(THREADS) suppress(const Head head) 
     for (int i = threadIdx.x; i < count; i += THREADS) ranked[i] = found[keys[i] & (CAPACITY - 1)];
     __syncthreads();
     int kept = 0;
-    for (int i = 0; i < count && kept < head.limit; ++i) {
-        if (gone[i]) continue;
-        const Candidate one = ranked[i];
-        if (threadIdx.x == 0) {
-            for (int side = 0; side < 4; ++side) survivors[kept].box[side] = one.box[side];
-            survivors[kept].score = one.score;
-            survivors[kept].kind = one.kind;
+    for (int first = 0; first < count && kept < head.limit; first += 32) {
+        if (threadIdx.x < 32) {
+            const u32 chosen = choose(head, ranked, gone, first, count);
+            if (threadIdx.x == 0) winners = chosen;
         }
-        ++kept;
-        for (int j = i + 1 + threadIdx.x; j < count; j += THREADS)
-            if (!gone[j] && overlaps(one, ranked[j], head.iou, head.more)) gone[j] = 1;
+        __syncthreads();
+        const u32 chosen = winners;
+        if (threadIdx.x < 32 && chosen >> threadIdx.x & 1) {
+            const int place = kept + __popc(chosen & ((1u << threadIdx.x) - 1));
+            const Candidate& one = ranked[first + threadIdx.x];
+            if (place < head.limit) {
+                for (int side = 0; side < 4; ++side) survivors[place].box[side] = one.box[side];
+                survivors[place].score = one.score;
+                survivors[place].kind = one.kind;
+            }
+        }
+        kept = min(kept + __popc(chosen), head.limit);
+        for (int j = first + 32 + threadIdx.x; j < count; j += THREADS) {
+            if (gone[j]) continue;
+            const Candidate other = ranked[j];
+            for (u32 left = chosen; left; left &= left - 1)
+                if (overlaps(ranked[first + __ffs(left) - 1], other, head.iou, head.more)) { gone[j] = 1; break; }
+        }
         __syncthreads();
     }
     if (threadIdx.x == 0) out[0] = kept;

@@ -57,7 +57,8 @@ class GpuDetector:
         classes = numbers - (4 if isinstance(detector.head, YoloV8) else 5)
         self._row_bytes = _COUNT_BYTES + detector.limit * _SURVIVOR.itemsize
         self._scratch = device.device_block(self.rows * (2 * _CAPACITY * _CANDIDATE_BYTES + 4))
-        self._out = device.block(self.rows * self._row_bytes)
+        # The kernel writes the few survivors straight into the host's memory: a copy would take longer than decoding.
+        self._out = device.block(self.rows * self._row_bytes, "mapped" if device.traits.can_map else None)
         found = self._scratch.address
         ranked = found + self.rows * _CAPACITY * _CANDIDATE_BYTES
         counts = ranked + self.rows * _CAPACITY * _CANDIDATE_BYTES

@@ -55,7 +55,7 @@ class GpuLane:
     """
 
     def __init__(self, slots: Sequence[Slot], config: InputConfig, uploader: Uploader) -> None:
-        self._slots, self._config, self._uploader = slots, config, uploader
+        self._slots, self._config, self._uploader, self._device = slots, config, uploader, uploader.device
         self._frames: dict[int, Frame] = {}
         self._turn = 0
 
@@ -69,16 +69,25 @@ class GpuLane:
         """(width, height) of the input, pixels."""
         return self._slots[0].network
 
+    @property
+    def idle(self) -> bool:
+        """Whether the GPU has done all that was submitted. Does not wait; raises DeviceError when it failed."""
+        return all(slot.idle for slot in self._slots)
+
     def warm_up(self) -> None:
-        """Runs every number of rows once, so that the first frames do not pay for the choice of algorithms."""
-        for slot in self._slots:
-            slot.warm_up()
+        """Runs and records every number of rows once, so that the first frames do not pay for that."""
+        for rows in self._slots[0].sizes:  # one after another: an engine may plan anew whenever the number changes
+            for slot in self._slots:
+                slot.warm_up(rows)
 
     def fill(self, frame: Frame, row: int = 0) -> Geometry:
         """Brings a frame to the GPU for a row of the next batch; the host's may be released at once."""
-        on_gpu = frame if hasattr(frame.planes[0], "__cuda_array_interface__") else self._uploader.upload(frame)
-        if on_gpu is frame:
+        if hasattr(frame.planes[0], "__cuda_array_interface__"):
             frame.lease.retain()
+            on_gpu = frame
+        else:
+            with self._device:
+                on_gpu = self._uploader.upload(frame)
         self._frames[row] = on_gpu
         return place(on_gpu, self.network, self._config).geometry
 
@@ -88,7 +97,8 @@ class GpuLane:
         slot = self._slots[self._turn]
         self._turn = (self._turn + 1) % len(self._slots)
         try:
-            slot.enqueue(frames)
+            with self._device:  # once, instead of around every call
+                slot.enqueue(frames)
         finally:
             for frame in frames:
                 frame.lease.release()
@@ -115,6 +125,11 @@ class Submitting:
     def __init__(self, lane: GpuLane) -> None:
         self._lane = lane
         self.rows, self.warm_up, self.fill = lane.rows, lane.warm_up, lane.fill  # what stays the same
+
+    @property
+    def idle(self) -> bool:
+        """See :class:`GpuLane`."""
+        return self._lane.idle
 
     def run(self, *geometries: Geometry) -> list[Record]:
         """Submits; see :class:`GpuLane`."""

@@ -95,6 +95,11 @@ class GpuPreprocessor:
             launches += [self._launch(form, jobs[start : start + JOBS]) for start in range(0, len(jobs), JOBS)]
         return launches, [placement.geometry for placement in placements]
 
+    def any_launch(self) -> Launch:
+        """A launch of the right kind, to be recorded in a graph and replaced before the graph runs."""
+        kernel = self._kernel("nv12", Shape())
+        return Launch(kernel, bytes(self._batch), (1, 1, 1), _BLOCK)
+
     def _launch(self, form: str, jobs: Sequence[tuple[int, Placement]]) -> Launch:
         shape = Shape()
         for slot, (row, placement) in enumerate(jobs):

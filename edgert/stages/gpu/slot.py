@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from edgert.backend.gpu import GpuSession
-from edgert.errors import DeviceError
-from edgert.memory.cuda import Graph, Kernel, Launch, Stream
+from edgert.errors import BuildError, DeviceError
+from edgert.memory.cuda import Graph, Launch, Stream
 from edgert.runtime import Frame, Record
 from edgert.stages.geometry import Geometry
 from edgert.stages.gpu.preprocess import GpuPreprocessor, hold
@@ -39,41 +39,54 @@ class Reader(Protocol):
 class Slot:
     """Takes frames through preprocessing, engine and decoder; for one batch at a time.
 
-    What the GPU does for a number of rows is recorded as a CUDA graph the second time it is done, and launched as one
-    from then on; where the next frames lie and how they are scaled is told to the graph's first kernel. Frames of
-    another format are another graph. Work that cannot be recorded is put on the stream piece by piece.
+    For each number of rows, what the GPU does is recorded as CUDA graphs: preprocessing and engine as one, which is
+    told each time where the frames lie and how they are scaled, and decoding as another. They are two, and on two
+    streams, so that a batch is decoded while the engine works on the next. Work that cannot be recorded is put on the
+    streams piece by piece.
     """
 
-    def __init__(self, session: GpuSession, preprocessor: GpuPreprocessor, reader: Reader) -> None:
+    def __init__(self, session: GpuSession, preprocessor: GpuPreprocessor, reader: Reader, stream: Stream) -> None:
         self._session, self._preprocessor, self._reader = session, preprocessor, reader
+        self._reading = stream
         self.rows, self.network = preprocessor.target.rows, preprocessor.network
         self.sizes = run_sizes(self.rows, session.dynamic)
-        self._done = session.device.event()
-        self._graphs: dict[tuple[int, Kernel], Graph | None] = {}
-        self._recordable = True
+        self._ran, self._done = session.device.event(), session.device.event()
+        self._graphs: dict[int, tuple[Graph, Graph]] = {}
+        self._warm: set[int] = set()
 
-    def warm_up(self) -> None:
-        """Runs every size once; blocks."""
-        for rows in self.sizes:
+    @property
+    def idle(self) -> bool:
+        """Whether the last batch is done."""
+        return self._done.passed()
+
+    def warm_up(self, rows: int) -> None:
+        """Runs one of :attr:`sizes` once, and records it; blocks."""
+        if rows in self._warm:
+            return
+        self._warm.add(rows)
+        with self._session.exclusive:
             self._session.enqueue(rows)
-            self._reader.enqueue(rows, self._session.stream)
-        self._session.stream.synchronize()
+            self._session.stream.synchronize()
+            self._reader.enqueue(rows, self._reading)
+            self._reading.synchronize()
+            try:
+                self._graphs[rows] = self._recorded(rows)
+            except DeviceError as error:
+                log.info("no CUDA graph: %s (%s)", error.what, error.why)
+                self._forget_failure(rows)
 
     def enqueue(self, frames: Sequence[Frame]) -> None:
-        """Puts everything on the stream, and the event that :meth:`read` waits for. Raises StageError, DeviceError."""
+        """Puts everything on the streams, and the event that :meth:`read` waits for. Raises StageError, DeviceError."""
         stream = self._session.stream
         launches, _ = self._preprocessor.launches(frames)
         self._preprocessor.wait_for(frames, stream)
         rows = next(size for size in self.sizes if size >= len(frames))
         with self._session.exclusive:
-            graph = self._graph(rows, launches)
-            if graph is None:
-                self._put(rows, launches)
-            else:
-                graph.start_with(launches[0])
-                graph()
-        hold(frames, stream)
-        self._done.record(stream)
+            self._run(rows, launches)
+            hold(frames, stream)
+            self._reading.wait(self._ran.record(stream))
+        self._decode(rows)
+        self._done.record(self._reading)
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
         """Waits for the GPU, and makes the records. Raises DeviceError when its work failed."""
@@ -86,35 +99,44 @@ class Slot:
         self._graphs.clear()
         self._reader.close()
 
-    def _put(self, rows: int, launches: Sequence[Launch]) -> None:
-        for launch in launches:
-            launch.enqueue(self._session.stream)
-        self._session.enqueue(rows)
-        self._reader.enqueue(rows, self._session.stream)
-
-    def _graph(self, rows: int, launches: Sequence[Launch]) -> Graph | None:
-        """The graph for this work; None the first time, and where there can be none."""
-        if not self._recordable or len(launches) != 1:
-            return None
-        key = (rows, launches[0].kernel)
-        if key not in self._graphs:
-            self._graphs[key] = None  # kernels load, and ONNX Runtime allocates, in a first run that is not recorded
-            return None
-        graph = self._graphs[key]
-        if graph is None:
-            graph = self._graphs[key] = self._record(rows, launches)
-        else:
-            for nbytes in self._reader.copied(rows):  # those of the recording were counted when it was made
-                self._session.device.counter.copied(nbytes)
-        return graph
-
-    def _record(self, rows: int, launches: Sequence[Launch]) -> Graph | None:
+    def _forget_failure(self, rows: int) -> None:
+        """Runs once more: CUDA tells of a recording that failed a second time, to whoever asks next in this thread."""
         try:
-            return self._session.device.capture(self._session.stream, lambda: self._put(rows, launches))
-        except DeviceError as error:
-            log.info("no CUDA graph: %s (%s)", error.what, error.why)
-            self._recordable = False
-            return None
+            self._session.enqueue(rows)
+        except BuildError as error:
+            log.debug("told once more: %s", error.why)
+        self._session.stream.synchronize()
+
+    def _run(self, rows: int, launches: Sequence[Launch]) -> None:
+        """Pictures of several formats take several launches; the last is the one in the graph."""
+        stream, graphs = self._session.stream, self._graphs.get(rows)
+        for launch in launches if graphs is None else launches[:-1]:
+            launch.enqueue(stream)
+        if graphs is None:
+            self._session.enqueue(rows)
+        else:
+            graphs[0].start_with(launches[-1])
+            graphs[0]()
+
+    def _decode(self, rows: int) -> None:
+        graphs = self._graphs.get(rows)
+        if graphs is None:
+            self._reader.enqueue(rows, self._reading)
+            return
+        graphs[1]()
+        for nbytes in self._reader.copied(rows):
+            self._session.device.counter.copied(nbytes)
+
+    def _recorded(self, rows: int) -> tuple[Graph, Graph]:
+        device, stream = self._session.device, self._session.stream
+        first = self._preprocessor.any_launch()
+
+        def run() -> None:
+            first.enqueue(stream)
+            self._session.enqueue(rows)
+
+        run_graph = device.capture(stream, run)
+        return run_graph, device.capture(self._reading, lambda: self._reader.enqueue(rows, self._reading))
 
 
 def run_sizes(rows: int, dynamic: bool) -> tuple[int, ...]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
 from edgert.errors import StageError
 from edgert.memory import Counter
-from edgert.memory.cuda import CudaDevice, DevicePool, Stream
+from edgert.memory.cuda import CudaDevice, DevicePool, DeviceView, Stream
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
 
@@ -28,7 +28,7 @@ class Uploader:
     """
 
     def __init__(self, device: CudaDevice, stream: Stream, counter: Counter, in_flight: int = 4) -> None:
-        self._device, self._stream, self._counter, self._in_flight = device, stream, counter, in_flight
+        self.device, self._stream, self._counter, self._in_flight = device, stream, counter, in_flight
         self._pool: DevicePool | None = None
 
     def upload(self, frame: Frame, timeout_s: float | None = None) -> Frame:
@@ -48,8 +48,11 @@ class Uploader:
             rows = block.host[start : start + size].reshape(plane.shape[0], pitch)
             inner = plane.size // plane.shape[0]
             np.copyto(rows[:, :inner].reshape(plane.shape), plane)
-            on_gpu = view[start : start + size].reshape(plane.shape[0], pitch)[:, :inner]
-            planes.append(_shaped(on_gpu, plane.shape).written_on(self._stream))
+            strides = (pitch, plane.shape[2], 1) if plane.ndim == 3 else (pitch, 1)
+            at = view.pointer + start
+            planes.append(
+                DeviceView(at, plane.shape, strides, view.dtype, lease, view.ordinal, self._stream, base=view)
+            )
             start += size
         block.upload(self._stream, start)
         lease.after(self._stream)
@@ -64,7 +67,7 @@ class Uploader:
     def _pool_of(self, nbytes: int) -> DevicePool:
         if self._pool is None or self._pool.nbytes < nbytes:
             self.close()
-            self._pool = DevicePool(self._device, nbytes, self._in_flight, self._counter, self._device.kind)
+            self._pool = DevicePool(self.device, nbytes, self._in_flight, self._counter, self.device.kind)
         return self._pool
 
 
@@ -72,10 +75,3 @@ def _pitch(plane: U8) -> int:
     """Bytes of a row, padded for whole sectors of the GPU's memory."""
     inner: int = plane.size // plane.shape[0]
     return -(-inner // _ROW_BYTES) * _ROW_BYTES
-
-
-def _shaped(plane: Any, shape: tuple[int, ...]) -> Any:
-    """(h, w * channels) as (h, w[, channels]), rows padded."""
-    if len(shape) == 2:
-        return plane
-    return replace(plane, shape=shape, strides=(plane.strides[0], shape[2], 1))
