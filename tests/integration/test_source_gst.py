@@ -16,7 +16,7 @@ from edgert.errors import DeviceError
 from edgert.memory import Counter
 from edgert.runtime.frame import Frame
 from edgert.runtime.stage import Source
-from edgert.stages.source import gst, source_for
+from edgert.stages.source import gst, gst_map, source_for
 
 pytest.importorskip("gi", reason="PyGObject (gi) is not installed: sudo apt install python3-gi gir1.2-gstreamer-1.0")
 
@@ -82,7 +82,7 @@ def test_color_is_what_the_caps_say() -> None:
 def test_a_buffer_goes_back_when_its_lease_ends_and_never_earlier() -> None:
     unmapped: list[int] = []
 
-    class Watched(gst.Mapping):
+    class Watched(gst_map.Mapping):
         def __del__(self) -> None:
             unmapped.append(id(self))
             super().__del__()
@@ -155,7 +155,7 @@ def test_an_own_appsink_is_used() -> None:
 def test_nothing_inside_the_source_holds_on_to_a_released_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     living: set[int] = set()
 
-    class Watched(gst.Mapping):
+    class Watched(gst_map.Mapping):
         def __init__(self, buffer: object) -> None:
             super().__init__(buffer)
             living.add(id(self))

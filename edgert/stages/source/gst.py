@@ -6,21 +6,21 @@ This is how a Jetson's camera and decoder come in:
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import re
 from collections.abc import Iterator
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
-
-import numpy as np
 
 from edgert.clock import Clock
 from edgert.config.stage import SourceStage
 from edgert.errors import DeviceError
-from edgert.memory import Counter, lend
+from edgert.memory import Counter, Lease, lend
+from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, Color, PixelFormat
+from edgert.stages.source.gst_map import FIX_CAPS, Mapping
 from edgert.stages.source.live import LiveSource
+from edgert.stages.source.nvmm_loan import NvmmLoans
 from edgert.stages.source.pace import MediaClock
 from edgert.stages.source.picture import Picture
 from edgert.stages.source.redact import redact
@@ -36,22 +36,13 @@ _FORMATS: dict[str, PixelFormat] = {
     "RGB": "rgb",
     "GRAY8": "gray",
 }
-_CHANNELS: dict[PixelFormat, tuple[int, ...]] = {
-    "nv12": (1, 2),
-    "i420": (1, 1, 1),
-    "yuyv": (2,),
-    "bgr": (3,),
-    "rgb": (3,),
-    "gray": (1,),
-}
 CAPS = f"video/x-raw,format=(string){{{','.join(_FORMATS)}}}"
+_NVMM_CAPS = "video/x-raw(memory:NVMM),format=(string)NV12"
+_NVMM = re.compile(r"memory:NVMM[^!]*$")
+_OWN_SINK = re.compile(rf"\bappsink\b[^!]*\bname\s*=\s*\"?{APPSINK}\b")
 _LIVE = re.compile(
     r"\b(?:nvarguscamera|nvv4l2camera|v4l2|libcamera|rtsp|rtp|udp|srt|rist|webrtc|pipewire|ximage|decklink\w*|ndi|aravis|"
     r"pylon|tcpclient|tcpserver|shm)src\b|\bis-live\s*=\s*(?:true|1|yes)\b|\brtsps?://"
-)
-_FIX_CAPS = (
-    "end the pipeline with raw video in system memory: … ! nvvidconv ! video/x-raw,format=NV12 (Jetson), "
-    "or … ! videoconvert"
 )
 
 
@@ -73,10 +64,29 @@ def gst_source(name: str, pipeline: str, config: SourceStage, counter: Counter, 
     is_live = names_live(pipeline)
     live = is_live if config.realtime is None else config.realtime
     timeline = Timeline(name, config, clock, MediaClock(live=is_live), fps=config.fps, paced=False)
-    text = with_appsink(pipeline, drop=live and is_live, sync=bool(config.realtime) and not is_live)
-    connect = partial(Pipeline, text, is_live, config.timeout, counter, clock, where)
-    reconnect = config.reconnect and is_live
-    return LiveSource(name, "GStreamer pipeline", connect, timeline, clock, live=live, reconnect=reconnect)
+    flags = {"drop": live and is_live, "sync": bool(config.realtime) and not is_live}
+    device: list[CudaDevice] = []
+
+    def connect() -> Pipeline:
+        text = with_appsink(pipeline, nvmm=bool(device), **flags)
+        return Pipeline(text, is_live, config.timeout, counter, clock, where, *device)
+
+    def on_gpu(chosen: CudaDevice) -> str:
+        reason = why_not_on(pipeline, chosen)
+        device[:] = [] if reason else [chosen]
+        return reason
+
+    reconnect, title = config.reconnect and is_live, "GStreamer pipeline"
+    return LiveSource(name, title, connect, timeline, clock, live=live, reconnect=reconnect, on_gpu=on_gpu)
+
+
+def why_not_on(pipeline: str, device: CudaDevice) -> str:
+    """Why a pipeline's buffers cannot be read by this GPU where they are; empty when they can."""
+    if not device.traits.integrated:
+        return "GStreamer's buffers are memory of the host"
+    if _OWN_SINK.search(pipeline):
+        return "the pipeline brings its own appsink"
+    return "" if _NVMM.search(pipeline) else "the pipeline does not end in video/x-raw(memory:NVMM),format=NV12"
 
 
 def names_live(pipeline: str) -> bool:
@@ -84,13 +94,19 @@ def names_live(pipeline: str) -> bool:
     return bool(_LIVE.search(pipeline))
 
 
-def with_appsink(pipeline: str, *, drop: bool, sync: bool) -> str:
-    """The pipeline, ending in an ``appsink`` called edgert that takes the formats a frame may have."""
-    if re.search(rf"\bappsink\b[^!]*\bname\s*=\s*\"?{APPSINK}\b", pipeline):
+def with_appsink(pipeline: str, *, drop: bool, sync: bool, nvmm: bool = False) -> str:
+    """The pipeline, ending in an ``appsink`` called edgert that takes the formats a frame may have.
+
+    Args:
+        nvmm: take a Jetson's video memory as it is; where a pipeline ends in it otherwise, it is brought to the host.
+    """
+    if _OWN_SINK.search(pipeline):
         return pipeline
     bare = pipeline.strip().rstrip("!").rstrip()
+    if _NVMM.search(bare) and not nvmm:
+        bare += " ! nvvidconv"
     flags = f"max-buffers={2 if drop else 4} drop={str(drop).lower()} sync={str(sync).lower()}"
-    return f'{bare} ! appsink name={APPSINK} {flags} caps="{CAPS}"'
+    return f'{bare} ! appsink name={APPSINK} {flags} caps="{_NVMM_CAPS if nvmm else CAPS}"'
 
 
 @lru_cache(maxsize=1)
@@ -123,7 +139,16 @@ class Pipeline:
 
     skipped = 0
 
-    def __init__(self, text: str, is_live: bool, timeout_s: float, counter: Counter, clock: Clock, where: str) -> None:
+    def __init__(
+        self,
+        text: str,
+        is_live: bool,
+        timeout_s: float,
+        counter: Counter,
+        clock: Clock,
+        where: str,
+        device: CudaDevice | None = None,
+    ) -> None:
         self._gst, self._video = gstreamer(where)
         self._where, self._timeout_s, self._counter, self._clock = where, timeout_s, counter, clock
         self._pipeline = self._parse(text)
@@ -135,6 +160,7 @@ class Pipeline:
             raise error
         # Cameras number their buffers; files may keep other things there, such as positions in bytes.
         self._is_live = is_live
+        self._nvmm = NvmmLoans(device, counter) if device is not None else None
         self._offset: int | None = None
 
     def pictures(self) -> Iterator[Picture]:
@@ -142,6 +168,8 @@ class Pipeline:
         ``timeout`` without a frame."""
         silent_since_ns = self._clock.now_ns()
         while True:
+            if self._nvmm is not None:
+                self._nvmm.settle()  # cameras own few buffers, and wait for them
             sample = self._sink.try_pull_sample(POLL_NS)
             if sample is not None:
                 yield self._picture(sample)
@@ -157,6 +185,8 @@ class Pipeline:
 
     def close(self) -> None:
         """Stops every element."""
+        if self._nvmm is not None:
+            self._nvmm.close()
         self._pipeline.set_state(self._gst.State.NULL)
 
     def _parse(self, text: str) -> Any:
@@ -166,7 +196,7 @@ class Pipeline:
         except glib.Error as error:
             why = str(redact(error.message))
         is_format = f"to {APPSINK}" in why  # "could not link capsfilter0 to edgert"
-        raise self._error(why, _FIX_CAPS if is_format else "gst-inspect-1.0 lists the elements there are")
+        raise self._error(why, FIX_CAPS if is_format else "gst-inspect-1.0 lists the elements there are")
 
     def _failure(self) -> DeviceError | None:
         """What an element complained about, if any did."""
@@ -177,7 +207,7 @@ class Pipeline:
         debug_text = redact(debug or "")
         why = f"{message.src.get_name()}: {redact(error.message)} {debug_text}".strip()
         is_format = "not-negotiated" in debug_text or "not-linked" in debug_text
-        return self._error(why, _FIX_CAPS if is_format else "run it with gst-launch-1.0 to see more")
+        return self._error(why, FIX_CAPS if is_format else "run it with gst-launch-1.0 to see more")
 
     def _error(self, why: str, fix: str) -> DeviceError:
         return DeviceError("the GStreamer pipeline failed", why=why, where=self._where, fix=fix)
@@ -190,13 +220,19 @@ class Pipeline:
         meta = self._video.buffer_get_video_meta(buffer)
         layout = meta or info
         mapping = Mapping(buffer)
-        planes = mapping.planes(pixel_format, info.width, info.height, layout.offset, layout.stride)
+        planes: tuple[U8, ...]
+        lease: Lease
+        if self._nvmm is not None:
+            planes, lease = self._nvmm.take(mapping.address, mapping)
+        else:
+            planes = mapping.planes(pixel_format, info.width, info.height, layout.offset, layout.stride)
+            lease = lend(mapping, self._counter)
         return Picture(
             format=pixel_format,
             width=info.width,
             height=info.height,
             planes=planes,
-            lease=lend(mapping, self._counter),
+            lease=lease,
             timestamp_ns=now_ns,
             media_ns=None if buffer.pts == self._gst.CLOCK_TIME_NONE else buffer.pts,
             color=_color(str(info.colorimetry.matrix.value_nick), str(info.colorimetry.range.value_nick)),
@@ -215,62 +251,3 @@ class Pipeline:
 def _color(matrix: str, range_name: str) -> Color:
     # GstVideoColorRange: 0-255 or 16-235.
     return Color("bt709" if matrix in ("bt709", "bt2020", "smpte240m") else "bt601", range_name == "0-255")
-
-
-class _MapInfo(ctypes.Structure):
-    """GstMapInfo of gst/gstmemory.h."""
-
-    _fields_ = (
-        ("memory", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("data", ctypes.c_void_p),
-        ("size", ctypes.c_size_t),
-        ("maxsize", ctypes.c_size_t),
-        ("user_data", ctypes.c_void_p * 4),
-        ("reserved", ctypes.c_void_p * 4),
-    )
-
-
-@lru_cache(maxsize=1)
-def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL("libgstreamer-1.0.so.0")
-    library.gst_buffer_map.argtypes = (ctypes.c_void_p, ctypes.POINTER(_MapInfo), ctypes.c_int)
-    library.gst_buffer_unmap.argtypes = (ctypes.c_void_p, ctypes.POINTER(_MapInfo))
-    return library
-
-
-class Mapping:
-    """A GstBuffer mapped for reading, until the last array on it is gone.
-
-    PyGObject's own ``Gst.Buffer.map`` hands out ``bytes``, a copy; so the C function is called. The address of the
-    GstBuffer is its boxed object's hash, which is how NVIDIA's DeepStream bindings find it, too.
-    """
-
-    def __init__(self, buffer: Any) -> None:
-        self._buffer, self._info = buffer, _MapInfo()
-        self._is_mapped = bool(_library().gst_buffer_map(hash(buffer), self._info, 1))  # 1 = GST_MAP_READ
-        if not self._is_mapped:
-            raise DeviceError(
-                "a GStreamer buffer cannot be read",
-                why="its memory is not mapped to the processor, such as NVMM or a GPU's",
-                fix=_FIX_CAPS,
-            )
-
-    def __del__(self) -> None:
-        if self._is_mapped:
-            self._is_mapped = False
-            _library().gst_buffer_unmap(hash(self._buffer), self._info)
-
-    def planes(self, format: PixelFormat, width: int, height: int, offsets: Any, strides: Any) -> tuple[U8, ...]:
-        """Read-only arrays on the mapped bytes, each keeping the mapping alive."""
-        memory = (ctypes.c_uint8 * self._info.size).from_address(self._info.data)
-        memory.owner = self
-        planes = []
-        for number, depth in enumerate(_CHANNELS[format]):
-            rows, columns = (height, width) if number == 0 else ((height + 1) // 2, (width + 1) // 2)
-            shape: tuple[int, ...] = (rows, columns, depth) if depth > 1 else (rows, columns)
-            steps = (int(strides[number]), depth, 1) if depth > 1 else (int(strides[number]), 1)
-            plane: U8 = np.ndarray(shape, np.uint8, memory, int(offsets[number]), steps)
-            plane.flags.writeable = False
-            planes.append(plane)
-        return tuple(planes)

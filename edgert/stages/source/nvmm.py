@@ -1,0 +1,243 @@
+"""A Jetson's own video memory (NVMM) on the GPU: NvBufSurface → EGLImage → CUDA, and back in reverse order.
+
+What an element such as ``nvarguscamerasrc`` or ``nvv4l2decoder`` gives is a buffer whose mapped bytes are an
+``NvBufSurface``. The chain below gives addresses that kernels read; no pixel moves. Sources of structs and calls:
+
+- ``nvbufsurface.h`` of JetPack 5 and 6, the same in DeepStream:
+  https://docs.nvidia.com/metropolis/deepstream/5.0.1/sdk-api/Api/BufSurface/BufSurface.html
+- ``CUeglFrame``, https://docs.nvidia.com/cuda/cuda-driver-api/structCUeglFrame__v1.html
+
+Only what is read stands in the structs; their sizes and offsets are held to the headers by tests. JetPack 6 uses a
+reserved word behind these fields (``paramex``); nothing before it moved. None of this has run on a board.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+from edgert.errors import DeviceError
+
+_MAX_PLANES, _PADDING = 4, 4
+_SURFACE_ARRAY = 4
+"""``NVBUF_MEM_SURFACE_ARRAY``: the only kind of memory that becomes an EGLImage."""
+_PITCH_LAYOUT = 0  # NVBUF_LAYOUT_PITCH
+_EGL_FRAME_PITCH = 1  # CU_EGL_FRAME_TYPE_PITCH
+_READ_ONLY = 1  # CU_GRAPHICS_MAP_RESOURCE_FLAGS_READ_ONLY
+_U32 = ctypes.c_uint32
+_FIX = "… ! nvvidconv bl-output=false ! video/x-raw(memory:NVMM),format=NV12"
+
+
+class PlaneParams(ctypes.Structure):
+    """``NvBufSurfacePlaneParams``."""
+
+    _fields_ = (
+        ("num_planes", _U32),
+        ("width", _U32 * _MAX_PLANES),
+        ("height", _U32 * _MAX_PLANES),
+        ("pitch", _U32 * _MAX_PLANES),
+        ("offset", _U32 * _MAX_PLANES),
+        ("psize", _U32 * _MAX_PLANES),
+        ("bytes_per_pix", _U32 * _MAX_PLANES),
+        ("reserved", ctypes.c_void_p * (_PADDING * _MAX_PLANES)),
+    )
+
+
+class MappedAddress(ctypes.Structure):
+    """``NvBufSurfaceMappedAddr``."""
+
+    _fields_ = (
+        ("addr", ctypes.c_void_p * _MAX_PLANES),
+        ("egl_image", ctypes.c_void_p),
+        ("reserved", ctypes.c_void_p * _PADDING),
+    )
+
+
+class SurfaceParams(ctypes.Structure):
+    """``NvBufSurfaceParams``: one picture."""
+
+    _fields_ = (
+        ("width", _U32),
+        ("height", _U32),
+        ("pitch", _U32),
+        ("color_format", ctypes.c_int),
+        ("layout", ctypes.c_int),
+        ("buffer_desc", ctypes.c_uint64),
+        ("data_size", _U32),
+        ("data_ptr", ctypes.c_void_p),
+        ("plane_params", PlaneParams),
+        ("mapped_addr", MappedAddress),
+        ("reserved", ctypes.c_void_p * _PADDING),
+    )
+
+
+class Surface(ctypes.Structure):
+    """``NvBufSurface``: a batch of pictures, here of one."""
+
+    _fields_ = (
+        ("gpu_id", _U32),
+        ("batch_size", _U32),
+        ("num_filled", _U32),
+        ("is_contiguous", ctypes.c_bool),
+        ("mem_type", ctypes.c_int),
+        ("surface_list", ctypes.POINTER(SurfaceParams)),
+        ("reserved", ctypes.c_void_p * _PADDING),
+    )
+
+
+class EglFrame(ctypes.Structure):
+    """``CUeglFrame``; its union of arrays and pitched pointers is read as pointers."""
+
+    _fields_ = (
+        ("planes", ctypes.c_void_p * 3),
+        ("width", ctypes.c_uint),
+        ("height", ctypes.c_uint),
+        ("depth", ctypes.c_uint),
+        ("pitch", ctypes.c_uint),
+        ("plane_count", ctypes.c_uint),
+        ("num_channels", ctypes.c_uint),
+        ("frame_type", ctypes.c_int),
+        ("egl_color_format", ctypes.c_int),
+        ("cu_format", ctypes.c_int),
+    )
+
+
+class Calls(Protocol):
+    """The C functions, each returning 0 for success; pointers as whole numbers."""
+
+    def from_fd(self, fd: int, surface: ctypes.c_void_p) -> int: ...
+    def map_egl(self, surface: int) -> int: ...
+    def unmap_egl(self, surface: int) -> int: ...
+    def register(self, resource: ctypes.c_void_p, image: int, flags: int) -> int: ...
+    def frame(self, frame: EglFrame, resource: int) -> int: ...
+    def unregister(self, resource: int) -> int: ...
+
+
+class JetsonCalls:
+    """Those of libnvbufsurface and libcuda. The CUDA context must be current. Raises DeviceError without them."""
+
+    def __init__(self) -> None:
+        try:
+            self._surface = ctypes.CDLL("libnvbufsurface.so.1.0.0")
+            self._cuda = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            fix = "NVMM is a Jetson's: elsewhere end the pipeline with … ! videoconvert"
+            raise DeviceError("there is no NVMM memory here", why=str(error), fix=fix) from error
+
+    def from_fd(self, fd: int, surface: ctypes.c_void_p) -> int:
+        """``NvBufSurfaceFromFd``: the surface of a DMA buffer."""
+        return int(self._surface.NvBufSurfaceFromFd(fd, ctypes.byref(surface)))
+
+    def map_egl(self, surface: int) -> int:
+        """``NvBufSurfaceMapEglImage`` of the first picture; its address is then in the struct."""
+        return int(self._surface.NvBufSurfaceMapEglImage(ctypes.c_void_p(surface), 0))
+
+    def unmap_egl(self, surface: int) -> int:
+        """``NvBufSurfaceUnMapEglImage``."""
+        return int(self._surface.NvBufSurfaceUnMapEglImage(ctypes.c_void_p(surface), 0))
+
+    def register(self, resource: ctypes.c_void_p, image: int, flags: int) -> int:
+        """``cuGraphicsEGLRegisterImage``."""
+        return int(self._cuda.cuGraphicsEGLRegisterImage(ctypes.byref(resource), ctypes.c_void_p(image), flags))
+
+    def frame(self, frame: EglFrame, resource: int) -> int:
+        """``cuGraphicsResourceGetMappedEglFrame``."""
+        function = self._cuda.cuGraphicsResourceGetMappedEglFrame
+        return int(function(ctypes.byref(frame), ctypes.c_void_p(resource), 0, 0))
+
+    def unregister(self, resource: int) -> int:
+        """``cuGraphicsUnregisterResource``."""
+        return int(self._cuda.cuGraphicsUnregisterResource(ctypes.c_void_p(resource)))
+
+
+@lru_cache(maxsize=1)
+def jetson_calls() -> JetsonCalls:
+    """See :class:`JetsonCalls`."""
+    return JetsonCalls()
+
+
+@dataclass(frozen=True, slots=True)
+class MappedPlane:
+    """A plane that the GPU reads: its address, and bytes per row."""
+
+    address: int
+    pitch: int
+
+
+class OnGpu:
+    """An NvBufSurface mapped into CUDA until :meth:`close`, which must come after the GPU's work with it.
+
+    Args:
+        surface: its address; valid for as long as the buffer that it came from.
+
+    Attributes:
+        planes: of the first picture.
+        width, height: pixels.
+
+    Raises:
+        DeviceError: it is not pitch-linear memory of a Jetson, or a call fails; what was mapped by then is let go.
+    """
+
+    def __init__(self, surface: int, calls: Calls) -> None:
+        self._surface, self._calls = surface, calls
+        self._undo: list[tuple[str, int]] = []
+        params = _picture(surface)
+        self.width, self.height = int(params.width), int(params.height)
+        try:
+            frame = self._mapped(params)
+            self.planes = _planes(frame, params)
+        except DeviceError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Lets it go in reverse order. Twice is once. Raises DeviceError when a call fails."""
+        while self._undo:
+            name, handle = self._undo.pop()
+            _checked(getattr(self._calls, name)(handle), name)
+
+    def _mapped(self, params: SurfaceParams) -> EglFrame:
+        _checked(self._calls.map_egl(self._surface), "NvBufSurfaceMapEglImage")
+        self._undo.append(("unmap_egl", self._surface))
+        resource = ctypes.c_void_p()
+        image = int(params.mapped_addr.egl_image or 0)
+        _checked(self._calls.register(resource, image, _READ_ONLY), "cuGraphicsEGLRegisterImage")
+        self._undo.append(("unregister", int(resource.value or 0)))
+        frame = EglFrame()
+        _checked(self._calls.frame(frame, int(resource.value or 0)), "cuGraphicsResourceGetMappedEglFrame")
+        return frame
+
+
+def surface_of_fd(fd: int, calls: Calls) -> int:
+    """The address of the NvBufSurface behind a DMA buffer. Raises DeviceError when there is none."""
+    surface = ctypes.c_void_p()
+    _checked(calls.from_fd(fd, surface), "NvBufSurfaceFromFd")
+    return int(surface.value or 0)
+
+
+def _picture(surface: int) -> SurfaceParams:
+    batch = Surface.from_address(surface)
+    if batch.mem_type not in (0, _SURFACE_ARRAY) or not batch.surface_list:
+        why = f"its memory type is {batch.mem_type}, with {batch.num_filled} pictures"
+        raise DeviceError("a buffer is no picture in NVMM memory", why=why, fix=_FIX)
+    params: SurfaceParams = batch.surface_list[0]
+    if params.layout != _PITCH_LAYOUT:
+        raise DeviceError(
+            "a picture in NVMM memory cannot be read by kernels", why="its layout is block linear", fix=_FIX
+        )
+    return params
+
+
+def _planes(frame: EglFrame, params: SurfaceParams) -> Sequence[MappedPlane]:
+    if frame.frame_type != _EGL_FRAME_PITCH:
+        raise DeviceError("a picture in NVMM memory cannot be read by kernels", why="CUDA sees it as arrays", fix=_FIX)
+    pitches = params.plane_params.pitch
+    return tuple(MappedPlane(int(frame.planes[n] or 0), int(pitches[n])) for n in range(frame.plane_count))
+
+
+def _checked(code: int, name: str) -> None:
+    if code:
+        raise DeviceError("a picture in NVMM memory cannot be used by CUDA", why=f"{name} returned {code}", fix=_FIX)
