@@ -127,7 +127,7 @@ def simulate_pipeline(
 
 def _on_host(file: PipelineFile, profiles: Sequence[Path], scene: Scene, given: Circumstances) -> Simulation:
     lanes = HostLanes(file, _profiles(file, profiles))
-    rig = Rig(tuple(core_accelerators()), scatter=scene.times.scatter)
+    rig = Rig(tuple(core_accelerators()))
     return _played(file, (HOST, "This machine", None), lanes, rig, scene, given, lanes.notes)
 
 

@@ -11,9 +11,6 @@ from pathlib import Path
 from edgert.errors import ConfigError
 
 _FIX = "write one: edgert run pipeline.yaml --json run.json, on that machine and at an easy rate"
-_Z99 = 2.326
-"""The 99th percentile of the standard normal distribution."""
-_MOST_SCATTER = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +19,9 @@ class StageTimes:
 
     Attributes:
         busy_ms: stage → per result, with its model.
-        scatter: how much times vary: the standard deviation of their logarithm, taken from the run's own latencies.
     """
 
     busy_ms: Mapping[str, float] = field(default_factory=dict)
-    scatter: float = 0.0
 
     def busy_of(self, name: str) -> float:
         """Per result; of a stage with branches, of the first of them. 0 where it was not measured."""
@@ -39,12 +34,9 @@ def read_stage_times(path: Path) -> StageTimes:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         busy_ms = {str(name): float(stage["busy_ms_per_result"]) for name, stage in data["stages"].items()}
-        latency = data["latency_ms"]
-        p50, p99 = float(latency["p50"]), float(latency["p99"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
         raise ConfigError(f"{path} is no summary of a run", why=why, fix=_FIX) from error
-    if not all(math.isfinite(value) and value >= 0 for value in (*busy_ms.values(), p50, p99)):
+    if not all(math.isfinite(value) and value >= 0 for value in busy_ms.values()):
         raise ConfigError(f"{path} tells impossible times", why=f"{busy_ms}", fix=_FIX)
-    scatter = math.log(p99 / p50) / _Z99 if p99 > p50 > 0 else 0.0
-    return StageTimes(busy_ms, min(scatter, _MOST_SCATTER))
+    return StageTimes(busy_ms)

@@ -33,14 +33,12 @@ class Rig:
         cores: of the processor, as steps name them; other accelerators need no list.
         contention: of accelerators for memory; None: they do not slow one another down.
         power, cooling: None: nothing is known of it.
-        scatter: by which steps' times vary: the standard deviation of their logarithm.
     """
 
     cores: tuple[str, ...] = ()
     contention: Contention | None = None
     power: Power | None = None
     cooling: Cooling | None = None
-    scatter: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +104,6 @@ class _Simulation:
             return
         first, *rest = steps
         follow = partial(self._perform, rest, then) if rest else then
-        if self._rig.scatter:
-            first = first.times(self._chance.lognormvariate(0.0, self._rig.scatter))
         (self._cores if first.accelerator in self._cores else self._accelerators).run(first, follow)
 
     def _finished(self, thread: Thread, token: Token) -> None:

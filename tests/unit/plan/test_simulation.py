@@ -174,7 +174,7 @@ def test_stages_take_what_a_run_measured(tmp_path: Path) -> None:
     file = pipeline(tmp_path, model=", precision: fp16", stages="  paint: {draw: boxes, from: look}")
     stages = tmp_path / "run.json"
     busy = {"paint": {"busy_ms_per_result": 12.0}}
-    stages.write_text(json.dumps({"stages": busy, "latency_ms": {"p50": 1, "p99": 1}}))
+    stages.write_text(json.dumps({"stages": busy}))
     plain = simulate_pipeline(file, mode="15W", given=SHORT).played
     timed = simulate_pipeline(file, mode="15W", given=replace(SHORT, stages=stages)).played
     assert timed.latency_ms.p50 == pytest.approx(plain.latency_ms.p50 + 12.0, abs=0.2)

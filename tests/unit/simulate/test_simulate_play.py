@@ -197,7 +197,7 @@ def test_a_governor_that_stops_ends_the_simulation() -> None:
 
 def test_the_same_seed_gives_the_same_and_another_does_not() -> None:
     design = line(20.0, Source("camera", 45.0, jitter=0.3, objects=2.0))
-    rig = Rig(scatter=0.1)
+    rig = Rig()
     assert simulate(design, rig, 5.0, seed=3) == simulate(design, rig, 5.0, seed=3)
     assert simulate(design, rig, 5.0, seed=3) != simulate(design, rig, 5.0, seed=4)
 
