@@ -51,7 +51,9 @@ class BatchConfig(Section):
     """Frames of several cameras in one run of the model."""
 
     max: int = Field(ge=2, le=64, description="frames in a full batch")
-    wait: Seconds = Field(default=0.005, description="the longest that a frame waits for others, while the model is busy")
+    wait: Seconds = Field(
+        default=0.005, description="the longest that a frame waits for others, while the model is busy"
+    )
 
 
 class _Fed(_Stage):

@@ -259,6 +259,4 @@ def _message(node: Node) -> onnx.NodeProto:
 def _value(spec: TensorSpec) -> onnx.ValueInfoProto:
     from onnx import helper
 
-    return helper.make_tensor_value_info(
-        spec.name, element_type(spec.dtype), list(spec.shape) if spec.ranked else None
-    )
+    return helper.make_tensor_value_info(spec.name, element_type(spec.dtype), list(spec.shape) if spec.ranked else None)
