@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,12 +16,17 @@ from edgert.clock import Clock
 from edgert.config.stage import SourceStage
 from edgert.errors import DeviceError
 from edgert.memory import Counter, Lease, lend
+from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, PixelFormat
 from edgert.stages.source import decode
 from edgert.stages.source.live import Device, LiveSource
 from edgert.stages.source.pace import MediaClock
 from edgert.stages.source.picture import Canvas, Picture
 from edgert.stages.source.timeline import Timeline
+from edgert.stages.source.userptr import UserPointerCamera, why_not_on
+from edgert.stages.source.v4l2 import Linux
+
+log = logging.getLogger("edgert.source")
 
 DEVICES = Path("/dev")
 # FFmpeg's names of formats, as `format:` takes them, and the four letters V4L2 knows them by.
@@ -50,7 +56,8 @@ def camera_source(
 ) -> LiveSource:
     """A source for the V4L2 device ``path``, asked for ``size``, ``fps`` and ``format``; what the camera gives counts.
 
-    Unplugged cameras are waited for. Without the ``opener`` (how tests bring their own camera), FFmpeg reads
+    Unplugged cameras are waited for. Where a GPU shares the processor's memory and ``format`` is one that it reads, the
+    driver writes where the GPU reads. Without the ``opener`` (how tests bring their own camera), FFmpeg reads
     the device if it can, so that YUV stays YUV; else OpenCV turns it into BGR.
 
     Raises:
@@ -64,7 +71,30 @@ def camera_source(
         connect = partial(_through_ffmpeg, path, config, counter, clock, where)
     else:
         connect = partial(Camera, path, config, counter, clock, where, opener or open_v4l2)
-    return LiveSource(name, path, connect, timeline, clock, live=live, reconnect=config.reconnect)
+    device: list[CudaDevice] = []
+
+    def on_gpu(chosen: CudaDevice) -> str:
+        reason = why_not_on(config, chosen)
+        device[:] = [] if reason else [chosen]
+        return reason
+
+    def connect_on_gpu() -> Device:
+        in_place = _in_place(path, config, device[0], counter, clock, where) if device else None
+        return in_place or connect()
+
+    return LiveSource(name, path, connect_on_gpu, timeline, clock, live=live, reconnect=config.reconnect, on_gpu=on_gpu)
+
+
+def _in_place(
+    path: str, config: SourceStage, device: CudaDevice, counter: Counter, clock: Clock, where: str
+) -> Device | None:
+    """None where the driver refuses; the other way then says what is wrong, if anything is."""
+    require(path, where)
+    try:
+        return UserPointerCamera(path, config, device, counter, clock, where, Linux())
+    except DeviceError as error:
+        log.info("%s: its frames go through the processor: %s", where, error.why)
+        return None
 
 
 def _through_ffmpeg(path: str, config: SourceStage, counter: Counter, clock: Clock, where: str) -> Device:
