@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TypeGuard, cast
 
@@ -24,9 +25,11 @@ from edgert.stages.gpu.outputs import HostReader
 from edgert.stages.gpu.preprocess import GpuPreprocessor
 from edgert.stages.gpu.preprocess import unsupported as not_prepared
 from edgert.stages.gpu.slot import Reader, Slot
-from edgert.stages.gpu.target import ITEM_BYTES, Target, TensorLayout, ValueType, target
+from edgert.stages.gpu.target import ITEM_BYTES, Target, TensorLayout, ValueType, strided, target
 from edgert.stages.gpu.upload import Uploader
 from edgert.stages.preprocess import layout_of
+
+log = logging.getLogger("edgert.gpu")
 
 
 def is_on_gpu(engine: Engine | SegmentedEngine) -> TypeGuard[GpuEngine]:
@@ -37,19 +40,22 @@ def is_on_gpu(engine: Engine | SegmentedEngine) -> TypeGuard[GpuEngine]:
 def gpu_lane(
     engine: GpuEngine, profile: str | None, config: InputConfig, decoder_for: Callable[[Size], Decoder], where: str
 ) -> GpuLane | None:
-    """A lane over sessions of its own; None where pictures must be prepared on the host (``interpolation: area``).
+    """A lane over sessions of its own; None where the host must prepare pictures or read outputs, and says why.
 
     Args:
         decoder_for: gives the decoder for a network of (width, height).
 
     Raises:
         ModelError: the model's input is no picture, or of a type that pictures cannot be written in.
-        DeviceError: too little memory, or no compiler for kernels that are not kept yet.
+        DeviceError: too little memory.
     """
-    if not_prepared(config):
-        return None
     kernels = Kernels(engine.device, FileStore(cache_folder() / "cuda"))
-    sessions = [engine.session(profile) for _ in range(SLOTS)]
+    reason = not_prepared(config) or kernels.why_not()
+    sessions = [] if reason else [engine.session(profile) for _ in range(SLOTS)]
+    reason = reason or _not_read(sessions[0])
+    if reason:
+        log.warning("%s: pictures are prepared on the host: %s", where, reason)
+        return None
     layout = _target(sessions[0].inputs_on_gpu[picture_input(sessions[0].inputs, where)], config, where)
     decoder = decoder_for((layout.width, layout.height))
     device, rows = engine.device, layout.rows
@@ -64,6 +70,12 @@ def gpu_lane(
     return GpuLane(slots, config, uploader)
 
 
+def _not_read(session: GpuSession) -> str:
+    """Why outputs cannot be read where they are; empty if they can."""
+    strange = [one.name for one in session.outputs_on_gpu if not one.is_plain]
+    return f"output {strange[0]!r} is in a DLA's layout" if strange else ""
+
+
 def _reader(session: GpuSession, decoder: Decoder, batched: Sequence[bool], network: Size, kernels: Kernels) -> Reader:
     outputs = session.outputs_on_gpu
     if isinstance(decoder, Detector) and len(outputs) == 1:
@@ -74,11 +86,15 @@ def _reader(session: GpuSession, decoder: Decoder, batched: Sequence[bool], netw
 
 
 def _target(picture: GpuTensor, config: InputConfig, where: str) -> Target:
-    shape, dtype = picture.shape, picture.dtype
+    shape = picture.shape
     channels = 1 if config.color == "gray" else 3
     layout = layout_of(shape, config.layout, channels, where)
     height, width = shape[2:] if layout == "nchw" else shape[1:3]
-    if dtype not in ITEM_BYTES:
-        raise ModelError(f"the model wants {dtype} pixels", why=f"edgert writes {', '.join(ITEM_BYTES)}", where=where)
-    kind = cast("TensorLayout", layout)
-    return target(kind, cast("ValueType", dtype), shape[0], width, height, channels)
+    if picture.dtype not in ITEM_BYTES:
+        known = ", ".join(ITEM_BYTES)
+        raise ModelError(f"the model wants {picture.dtype} pixels", why=f"edgert writes {known}", where=where)
+    dtype = cast("ValueType", picture.dtype)
+    if not picture.is_plain:
+        four = cast("tuple[int, int, int, int]", shape), cast("tuple[int, int, int, int]", picture.strides)
+        return strided(dtype, *four, picture.block.nbytes)
+    return target(cast("TensorLayout", layout), dtype, shape[0], width, height, channels)

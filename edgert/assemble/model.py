@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from edgert.assemble.engines import ChainEngines, Engines, Form
@@ -117,8 +118,7 @@ class Models:
         threads = 1 if placed else threads_of(self.config, stage.infer) // count
         engine = self._engine(stage.infer, model, threads)
         if isinstance(engine, Replicated):
-            lanes = [(self._lane(stage, one, model), weight) for one, weight in engine.parts]
-            return [Branch((self._infer(name, stage, one),), weight) for one, weight in lanes]
+            return [replace(self._one(name, stage, one, model), weight=weight) for one, weight in engine.parts]
         lane = None if placed else self._gpu_lane(name, stage, engine, model)
         if lane is not None:
             return [self._on_gpu(name, stage, lane)]
@@ -126,6 +126,13 @@ class Models:
         if not placed:
             return [Branch((one,)) for one in stages]
         return [Branch((Pinned(one, at.core),), at.weight) for one, at in zip(stages, placed, strict=True)]
+
+    def _one(self, name: str, stage: InferStage, engine: Engine, model: ModelConfig) -> Branch:
+        """One of several engines, fed on the GPU where it can be."""
+        lane = self._gpu_lane(name, stage, engine, model)
+        if lane is None:
+            return Branch((self._infer(name, stage, self._lane(stage, engine, model)),))
+        return self._on_gpu(name, stage, lane)
 
     def _on_gpu(self, name: str, stage: InferStage, lane: GpuLane) -> Branch:
         """A thread that brings frames up and one that waits for records; crops need both in one."""

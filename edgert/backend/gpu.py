@@ -21,17 +21,25 @@ class GpuTensor:
     Attributes:
         shape: static, of all rows.
         dtype: NumPy's name.
-        block: its memory; ``block.address`` on the GPU, a multiple of 256.
+        block: its memory; ``block.address`` on the GPU, a multiple of 256. All zeros at first.
+        strides: of every dimension, in numbers, where it is no C-contiguous array: the layouts of a DLA.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     block: Block
+    strides: tuple[int, ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a C-contiguous array."""
+        return not self.strides
 
     @property
     def host(self) -> Array:
-        """The host's side: the same bytes where memory is mapped, else what ``block.download`` brought."""
+        """The host's side, of a plain tensor: the same bytes where memory is mapped, else what ``block.download``
+        brought."""
         nbytes = math.prod(self.shape) * np.dtype(self.dtype).itemsize
         array: Array = self.block.host[:nbytes].view(self.dtype).reshape(self.shape)
         return array
@@ -48,6 +56,7 @@ class GpuSession(Session, Protocol):
         inputs_on_gpu: by name.
         outputs_on_gpu: in the model's order.
         dynamic: whether fewer rows than all can be run.
+        recordable: whether runs may be recorded as CUDA graphs.
     """
 
     @property
@@ -67,6 +76,9 @@ class GpuSession(Session, Protocol):
 
     @property
     def dynamic(self) -> bool: ...
+
+    @property
+    def recordable(self) -> bool: ...
 
     def enqueue(self, rows: int | None = None) -> None:
         """Puts one run over what the GPU holds on the stream. Does not wait, and copies nothing.

@@ -1,82 +1,85 @@
-"""A GPU of NumPy arrays: what is uploaded, downloaded and enqueued happens at once and is written down."""
+"""A GPU that is this process's memory, with the memory and streams of a real one; what is done is written down."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from edgert.backend.trt.device import U8, Array, Block, Device, Stream
+from edgert.backend.base import Array
+from edgert.memory import Counter
+from edgert.memory.cuda import CudaDevice, Graph, Stream
+from tests.helpers.cuda_double import CudaDouble
 
 
-class FakeStream:
-    def __init__(self, device: FakeDevice) -> None:
-        self.handle, self._device = 77, device
+class _Driver(CudaDouble):
+    """Tells its events to a list."""
 
-    def synchronize(self) -> None:
-        self._device.events.append("synchronize")
-
-
-class FakeBlock:
-    """A host's and a GPU's side; the address is that of the GPU's side, in pages of its own."""
-
-    def __init__(self, device: FakeDevice, nbytes: int) -> None:
-        self.host: U8 = np.zeros(nbytes, np.uint8)
-        self.gpu: U8 = np.zeros(nbytes, np.uint8)
-        self.address = 256 * (len(device.blocks) + 1)
-        self._device = device
-
-    def upload(self, stream: Stream) -> None:
-        self.gpu[...] = self.host
-        self._device.events.append("upload")
-
-    def download(self, stream: Stream) -> None:
-        self.host[...] = self.gpu
-        self._device.events.append("download")
-
-    def release(self) -> None:
-        self._device.blocks.pop(self.address)
-
-
-class FakeDevice:
-    """See :class:`~edgert.backend.trt.device.Device`."""
-
-    def __init__(self) -> None:
-        self.blocks: dict[int, FakeBlock] = {}
+    def __init__(self, integrated: bool) -> None:
+        super().__init__(integrated)
         self.events: list[str] = []
-        self.depth = 0
-        """Blocks ``with device:`` that are open."""
 
-    def __enter__(self) -> FakeDevice:
-        self.depth += 1
-        return self
+    def memcpy_htod_async(self, address: int, source: Any, stream: Any) -> None:
+        self.events.append(f"upload {source.nbytes}")
+        super().memcpy_htod_async(address, source, stream)
 
-    def __exit__(self, *_: object) -> None:
-        self.depth -= 1
+    def memcpy_dtoh_async(self, out: Any, address: int, stream: Any) -> None:
+        self.events.append(f"download {out.nbytes}")
+        super().memcpy_dtoh_async(out, address, stream)
 
-    def stream(self) -> Stream:
-        return FakeStream(self)
+    def Event(self, flags: int = 0) -> Any:
+        made = super().Event(flags)
+        wait = made.synchronize
 
-    def block(self, nbytes: int) -> Block:
-        made = FakeBlock(self, nbytes)
-        self.blocks[made.address] = made
+        def synchronize() -> None:
+            self.events.append("wait")
+            wait()
+
+        made.synchronize = synchronize  # type: ignore[method-assign]
         return made
 
-    def capture(self, stream: Stream, enqueue: Callable[[], None]) -> Callable[[], None]:
+
+class FakeDevice(CudaDevice):
+    """See :class:`~edgert.memory.cuda.CudaDevice`; its graphs do what was recorded once more.
+
+    Attributes:
+        events: copies with their bytes, waits for the GPU, and graphs, in order.
+    """
+
+    def __init__(self, integrated: bool = False) -> None:
+        gpu = _Driver(integrated)
+        super().__init__(gpu, 0, Counter())
+        self.gpu, self.events = gpu, gpu.events
+
+    @property
+    def depth(self) -> int:
+        """Blocks ``with device:`` that are open."""
+        return int(getattr(self._local, "depth", 0))
+
+    def capture(self, stream: Stream, enqueue: Callable[[], None]) -> Graph:
         self.events.append("capture")
-
-        def launch() -> None:
-            self.events.append("launch")
-            enqueue()
-
-        return launch
+        enqueue()
+        return FakeGraph(self, enqueue)
 
     def array(self, address: int, dtype: str, shape: tuple[int, ...]) -> Array:
-        """The GPU's side of a block."""
+        """The GPU's side of memory."""
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        return self.blocks[address].gpu[:size].view(dtype).reshape(shape)
+        memory = (ctypes.c_uint8 * size).from_address(address)
+        made: Array = np.ctypeslib.as_array(memory).view(dtype).reshape(shape)
+        return made
 
 
-def is_device(device: FakeDevice) -> Device:
-    """Checked by mypy: the double keeps the protocol."""
-    return device
+class FakeGraph(Graph):
+    """What was recorded, done again."""
+
+    def __init__(self, device: FakeDevice, enqueue: Callable[[], None]) -> None:
+        self._device, self._enqueue = device, enqueue
+
+    def __call__(self) -> None:
+        self._device.events.append("launch")  # type: ignore[attr-defined]
+        self._enqueue()
+
+    def start_with(self, launch: Any) -> None:
+        self._device.events.append("aim")  # type: ignore[attr-defined]

@@ -86,6 +86,8 @@ class Script:
         vectors: name → (dimension, components).
         compute: what running does with the arrays at the bound addresses, and the shapes that were set.
         runs: whether a run succeeds.
+        layer_ms: (layer, milliseconds) of a run, told to a profiler.
+        memory: bytes that an execution context takes.
     """
 
     layers: Sequence[FakeLayer] = ()
@@ -106,6 +108,8 @@ class Script:
     vectors: dict[str, tuple[int, int]] = field(default_factory=dict)
     compute: Callable[[dict[str, int], dict[str, tuple[int, ...]]], None] = lambda addresses, shapes: None
     runs: bool = True
+    layer_ms: Sequence[tuple[str, float]] = ()
+    memory: int = 2**20
 
 
 class Double:
@@ -209,6 +213,8 @@ def property_of(double: Double, script: Script, owner: Any, kind: str, item: str
         ("INetworkDefinition", "num_outputs"): len(script.outputs),
         ("OnnxParser", "num_errors"): len(script.errors),
         ("ICudaEngine", "num_io_tensors"): len(script.bound),
+        ("ICudaEngine", "device_memory_size"): script.memory,
+        ("ICudaEngine", "device_memory_size_v2"): script.memory,
         ("IBuilderConfig", "progress_monitor"): None,
     }
     if (kind, item) not in fixed:
@@ -269,6 +275,8 @@ def _told(at: int) -> Callable[..., Any]:
 
 def _execute(double: Double, script: Script, context: Any, stream: int) -> bool:
     script.compute(context._state["addresses"], context._state["shapes"])
+    for name, ms in script.layer_ms if "profiler" in context._state else ():
+        context._state["profiler"].report_layer_time(name, ms)
     return script.runs
 
 

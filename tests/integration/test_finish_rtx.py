@@ -10,12 +10,12 @@ import pytest
 from edgert.artifact import FileStore
 from edgert.artifact.bundle import open_bundle
 from edgert.backend.trt.backend import TrtBackend
-from edgert.backend.trt.device import Device
 from edgert.backend.trt.library import load
 from edgert.build.finish import Finished, finish
 from edgert.compiler import Event
 from edgert.errors import DeviceError
 from edgert.graph.model import to_bytes
+from edgert.memory.cuda import CudaDevice
 from tests.helpers import models
 from tests.helpers.trt_bench import HERE
 from tests.helpers.trt_bundle import trt_bundle
@@ -41,7 +41,7 @@ class Workstation:
         return [one.state for one in self.events if one.step == "compile" and one.state not in ("progress", "skipped")]
 
 
-def _no_gpu() -> Device:
+def _no_gpu() -> CudaDevice:
     raise DeviceError("there is no NVIDIA GPU here", why="this test has none")
 
 

@@ -1,13 +1,10 @@
-"""TensorRT itself, on a machine that has it and a GPU: what is built must run and be right.
+"""TensorRT itself, on a machine that has it, PyCUDA and a GPU: what is built must run and be right.
 
-Nothing here runs without both; each test says what is missing. The GPU's memory comes from the CUDA runtime library
-through its C interface, so that no further package is needed.
+Nothing here runs without them; each test says what is missing.
 """
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -17,14 +14,15 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from edgert.backend.trt import BuildResult, Pools, Span, TrtEngine, build, open_engine, request_of
-from edgert.backend.trt.device import U8, Block, Stream
 from edgert.backend.trt.inspect import accelerators, engine_facts
+from edgert.backend.trt.layer_time import layer_times
 from edgert.backend.trt.library import Library, load
 from edgert.board.cuda import cuda_driver
 from edgert.compiler.verify import verify
 from edgert.errors import DeviceError
 from edgert.graph import Model
 from edgert.graph.node import read, write
+from edgert.memory.cuda import open_device
 from edgert.quantize.cache import write_cache
 from edgert.quantize.half.convert import to_half
 from tests.helpers import models
@@ -42,7 +40,7 @@ def why_not() -> str:
         return "there is no NVIDIA GPU"
     if find_spec("tensorrt") is None:
         return "TensorRT is not installed"
-    return "" if ctypes.util.find_library("cudart") else "the CUDA runtime library is not installed"
+    return "" if find_spec("pycuda") else "PyCUDA is not installed"
 
 
 @pytest.fixture(scope="module")
@@ -53,92 +51,25 @@ def library() -> Library:
     return load("tensorrt")
 
 
-class Cudart:
-    """The few functions of the CUDA runtime that a test needs; see its API reference."""
-
-    def __init__(self) -> None:
-        self.library = ctypes.CDLL(ctypes.util.find_library("cudart") or "libcudart.so")
-
-    def __call__(self, name: str, *args: Any) -> None:
-        code = getattr(self.library, name)(*args)
-        if code:
-            raise DeviceError(f"{name} failed", why=f"cudaError {code}")
-
-
-class GpuStream:
-    def __init__(self, cuda: Cudart) -> None:
-        self._cuda, pointer = cuda, ctypes.c_void_p()
-        cuda("cudaStreamCreateWithFlags", ctypes.byref(pointer), 1)  # cudaStreamNonBlocking
-        self.handle = pointer.value or 0
-
-    def synchronize(self) -> None:
-        self._cuda("cudaStreamSynchronize", ctypes.c_void_p(self.handle))
-
-
-class GpuBlock:
-    def __init__(self, cuda: Cudart, nbytes: int) -> None:
-        self._cuda, pointer = cuda, ctypes.c_void_p()
-        cuda("cudaMalloc", ctypes.byref(pointer), ctypes.c_size_t(nbytes))
-        cuda("cudaMemset", pointer, 0, ctypes.c_size_t(nbytes))
-        self.address, self.host = pointer.value or 0, np.zeros(nbytes, np.uint8)
-
-    def upload(self, stream: Stream) -> None:
-        self._copy(self.address, self.host.ctypes.data, 1, stream)  # cudaMemcpyHostToDevice
-
-    def download(self, stream: Stream) -> None:
-        self._copy(self.host.ctypes.data, self.address, 2, stream)  # cudaMemcpyDeviceToHost
-
-    def release(self) -> None:
-        self._cuda("cudaFree", ctypes.c_void_p(self.address))
-
-    def _copy(self, target: int, source: int, kind: int, stream: Stream) -> None:
-        pointers = (ctypes.c_void_p(target), ctypes.c_void_p(source), ctypes.c_size_t(self.host.nbytes))
-        self._cuda("cudaMemcpyAsync", *pointers, kind, ctypes.c_void_p(stream.handle))
-
-
-class Gpu:
-    def __init__(self) -> None:
-        self._cuda = Cudart()
-
-    def __enter__(self) -> Gpu:
-        return self  # the CUDA runtime makes the primary context current by itself
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing was changed."""
-
-    def stream(self) -> Stream:
-        return GpuStream(self._cuda)
-
-    def block(self, nbytes: int) -> Block:
-        return GpuBlock(self._cuda, nbytes)
-
-    def capture(self, stream: Stream, enqueue: Callable[[], None]) -> Callable[[], None]:
-        graph, ready, handle = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p(stream.handle)
-        self._cuda("cudaStreamBeginCapture", handle, 2)  # cudaStreamCaptureModeRelaxed
-        enqueue()
-        self._cuda("cudaStreamEndCapture", handle, ctypes.byref(graph))
-        self._cuda("cudaGraphInstantiate", ctypes.byref(ready), graph, ctypes.c_ulonglong(0))
-        return lambda: self._cuda("cudaGraphLaunch", ready, handle)
-
-
 @pytest.fixture
 def opened(library: Library) -> Iterator[Callable[..., TrtEngine]]:
-    engines: list[TrtEngine] = []
+    engines, device = list[TrtEngine](), open_device()
 
     def make(result: BuildResult, **options: Any) -> TrtEngine:
-        engines.append(open_engine(result.plan, library, Gpu(), **options))
+        engines.append(open_engine(result.plan, library, device, **options))
         return engines[-1]
 
     yield make
     for engine in engines:
         engine.close()
+    device.close()
 
 
 def picture(seed: int = 0) -> np.ndarray[Any, Any]:
     return np.random.default_rng(seed).uniform(-1, 1, SHAPE).astype(np.float32)
 
 
-def exact(model: Model, values: U8 | Any) -> np.ndarray[Any, Any]:
+def exact(model: Model, values: Any) -> np.ndarray[Any, Any]:
     return np.asarray(ReferenceEvaluator(model.proto).run(None, {"x": values})[0])
 
 
@@ -205,18 +136,29 @@ def test_profiles_and_fewer_rows(library: Library, opened: Any) -> None:
 
 
 def test_a_graph_gives_what_a_plain_run_gives(library: Library, opened: Any) -> None:
-    engine = opened(build(request_of(TOPOLOGIES["residual"]()), wanted="tensorrt"))
-    plain, graph = engine.session(), engine.session(graph=True)
-    for seed in range(4):
-        for session in (plain, graph):
-            session.inputs["x"][...] = picture(seed)
-        assert (plain.run()[0] == graph.run()[0]).all()
+    session = opened(build(request_of(TOPOLOGIES["residual"]()), wanted="tensorrt")).session()
+    session.inputs["x"][...] = picture()
+    plain = session.run()[0].copy()
+    graph = session.device.capture(session.stream, session.enqueue)
+    session.outputs[0].fill(0)
+    graph()
+    (out,) = session.outputs_on_gpu
+    out.block.download(session.stream)
+    session.stream.synchronize()
+    assert (out.host == plain).all()
+
+
+def test_layers_tell_their_times(library: Library, opened: Any) -> None:
+    request = request_of(TOPOLOGIES["residual"]())
+    engine = opened(build(request, wanted="tensorrt"))
+    found = layer_times(engine.session(), runs=5)
+    assert found and all(ms >= 0 for ms in found.values())
 
 
 def test_a_damaged_plan_is_refused(library: Library, opened: Any) -> None:
     result = build(request_of(models.conv()), wanted="tensorrt")
     with pytest.raises(DeviceError, match="cannot open this engine"):
-        open_engine(result.plan[: len(result.plan) // 2], library, Gpu())
+        open_engine(result.plan[: len(result.plan) // 2], library, open_device())
 
 
 @pytest.mark.dla

@@ -60,7 +60,7 @@ class OrtCudaSession(OrtSession):
     def __init__(
         self, session: Any, shapes: Shapes, path: str, device: CudaDevice, stream: Stream, guard: threading.RLock
     ) -> None:
-        self.device, self.stream, self.exclusive = device, stream, guard
+        self.device, self.stream, self.exclusive, self.recordable = device, stream, guard, True
         self.inputs_on_gpu: dict[str, GpuTensor] = {}
         self.outputs_on_gpu: tuple[GpuTensor, ...] = ()
         self._bindings: dict[int, Any] = {}

@@ -1,4 +1,4 @@
-"""TensorRT as a backend: compiled once per machine and what is asked for, kept, and run with host memory."""
+"""TensorRT as a backend: compiled once per machine and what is asked for, kept, and opened on the GPU."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import cast
 
 from edgert.backend.base import DEFAULT_PROFILE, EngineOptions, Shapes, Store
 from edgert.backend.trt.build import build
-from edgert.backend.trt.device import Device
 from edgert.backend.trt.engine import TrtEngine, open_engine
 from edgert.backend.trt.library import Library, Wanted, load
 from edgert.backend.trt.made import Made, made_of, read_made
@@ -22,11 +20,13 @@ from edgert.backend.trt.origin import Facts, changes, key_of, machine_facts, req
 from edgert.backend.trt.request import BuildRequest
 from edgert.backend.trt.result import BuildResult, Progress
 from edgert.backend.trt.retry import build_retrying
+from edgert.backend.trt.session import Queue
 from edgert.backend.trt.static import static_request
 from edgert.board import Machine, detect
 from edgert.board.cuda import cuda_driver
 from edgert.errors import ArtifactError, BuildError, DeviceError
 from edgert.graph.model import Model
+from edgert.memory.cuda import CudaDevice, open_device
 
 log = logging.getLogger("edgert.backend")
 Once = Callable[..., BuildResult]
@@ -49,7 +49,8 @@ class Listener:
 
 
 class TrtBackend:
-    """See :class:`~edgert.backend.base.Backend`. One object for all engines of a pipeline: it counts DLA programs.
+    """See :class:`~edgert.backend.base.Backend`. One object for all engines of a pipeline: it counts DLA programs,
+    and gives each DLA core one job at a time.
 
     Args:
         machine, root: this one by default.
@@ -67,7 +68,7 @@ class TrtBackend:
         machine: Machine | None = None,
         root: Path = Path("/"),
         library: Library | None = None,
-        device: Callable[[], Device] | None = None,
+        device: Callable[[], CudaDevice] | None = None,
         once: Once | None = None,
         listener: Listener | None = None,
     ) -> None:
@@ -75,6 +76,7 @@ class TrtBackend:
         self._open_device, self._once = device or _open_gpu, once or build
         self.listener = listener or Listener()
         self._resident: Counter[int] = Counter()
+        self._queues: dict[int | None, Queue] = {}
 
     @cached_property
     def library(self) -> Library:
@@ -88,7 +90,7 @@ class TrtBackend:
         return machine_facts(self.library, machine, cuda_driver(), self._root)
 
     @cached_property
-    def _device(self) -> Device:
+    def _device(self) -> CudaDevice:
         return self._open_device()
 
     def why_no_library(self) -> str:
@@ -152,6 +154,7 @@ class TrtBackend:
                 made.result.plan,
                 self.library,
                 self._device,
+                queue=self._queue(core),
                 profiles=profiles or {DEFAULT_PROFILE: {}},
                 dla_core=core,
                 loadables=loadables,
@@ -163,6 +166,15 @@ class TrtBackend:
         told = {"cached": made.cached, "compile_s": made.result.seconds, "attempts": list(made.attempts)}
         engine.info = {**engine.info, **told}
         return engine
+
+    def _queue(self, core: int | None) -> Queue:
+        """A DLA core's, which gives it one job at a time whoever it is from; else a new one."""
+        if core in self._queues:
+            return self._queues[core]
+        made = Queue(self._device.stream(), threading.RLock())
+        if core is not None:
+            self._queues[core] = made
+        return made
 
     def _kept(self, request: BuildRequest, facts: Facts, store: Store | None) -> Made | None:
         path = store.get(key_of(facts)) if store is not None else None
@@ -185,11 +197,9 @@ class TrtBackend:
         return self._once(request, wanted=wanted, progress=step, cancel=listener.stop)
 
 
-def _open_gpu() -> Device:
-    from edgert.memory.cuda import open_device
-
+def _open_gpu() -> CudaDevice:
     driver = cuda_driver()
     if driver is None or not driver.gpus:
         why = "there is no CUDA driver (libcuda.so.1)" if driver is None else driver.trouble or "its driver drives none"
         raise DeviceError("there is no NVIDIA GPU here", why=why)
-    return cast(Device, open_device())  # its blocks take its own streams only, which are the ones they get
+    return open_device()

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from edgert.backend.base import DEFAULT_PROFILE, Shapes, Tensor, share_first_dimension
-from edgert.backend.trt.device import Device
+from edgert.backend.trt.context import Context, dtype_of
 from edgert.backend.trt.library import Library
 from edgert.backend.trt.listen import logger_to
 from edgert.backend.trt.log import LogRecord, tail
 from edgert.backend.trt.plugin import can_plug, register_operators
 from edgert.backend.trt.rtx import runtime_settings, serialized
-from edgert.backend.trt.session import TrtSession, dtype_of
+from edgert.backend.trt.session import Queue, TrtSession
 from edgert.backend.trt.vendor import ICudaEngine, IExecutionContext, IRuntimeCache, Runtime, Trt
 from edgert.errors import DeviceError, ModelError, nearest
+from edgert.memory.cuda import CudaDevice
 
 MAX_LOADABLES = 16
 """Programs that one DLA core keeps at the same time: NVIDIA's page on DLA layer restrictions."""
@@ -24,8 +27,9 @@ MAX_LOADABLES = 16
 def open_engine(
     plan: bytes,
     library: Library,
-    device: Device,
+    device: CudaDevice,
     *,
+    queue: Queue | None = None,
     profiles: Mapping[str, Shapes] | None = None,
     dla_core: int | None = None,
     loadables: int = 0,
@@ -38,7 +42,8 @@ def open_engine(
     Args:
         plan: what a build gave.
         library: the TensorRT that built it, or a later one for a version-compatible engine.
-        device: the GPU. Its context must be current in every thread that runs a session.
+        device: the GPU.
+        queue: takes the work of all sessions; one of its own by default. Engines of one DLA core must share one.
         profiles: name → input shapes, one per optimisation profile of the engine, in order.
         dla_core: the DLA core it was built for; None for none.
         loadables: DLA programs in it (:attr:`~edgert.backend.trt.inspect.EngineFacts.loadables`).
@@ -66,7 +71,9 @@ def open_engine(
             where=title,
             fix="an engine runs with the TensorRT and on the kind of GPU it was built for: build it here",
         )
-    return TrtEngine(library, runtime, engine, device, profiles or {DEFAULT_PROFILE: {}}, loadables, kernels, title)
+    queue = queue or Queue(device.stream(), threading.RLock())
+    shapes = profiles or {DEFAULT_PROFILE: {}}
+    return TrtEngine(library, runtime, engine, device, queue, shapes, loadables, kernels, title)
 
 
 def _check_loadables(loadables: int, resident: int, core: int | None, title: str) -> None:
@@ -95,28 +102,30 @@ def _take_core(runtime: Runtime, core: int, title: str) -> None:
 
 
 class TrtEngine:
-    """See :class:`~edgert.backend.base.Engine`. Sessions have execution contexts of their own."""
+    """See :class:`~edgert.backend.gpu.GpuEngine`. Sessions have execution contexts of their own."""
 
     def __init__(
         self,
         library: Library,
         runtime: Runtime,
         engine: ICudaEngine,
-        device: Device,
+        device: CudaDevice,
+        queue: Queue,
         profiles: Mapping[str, Shapes],
         loadables: int,
         kernels: bytes,
         title: str,
     ) -> None:
-        self._library, self._runtime, self._device, self._profiles = library, runtime, device, profiles
+        self._library, self._runtime, self._profiles = library, runtime, profiles
+        self.device, self._queue = device, queue
         self._engine: ICudaEngine = engine
         self._sessions: list[TrtSession] = []
         self._kernels: IRuntimeCache = None
         self._saved = kernels
         self.title, self.loadables = title, loadables
         self.profiles = tuple(profiles)
-        self.can_capture = loadables == 0
-        """Whether runs may be recorded as a CUDA graph: not with DLA layers (TensorRT issue 3524)."""
+        self.recordable = loadables == 0
+        """Whether runs may be recorded as CUDA graphs: not with DLA layers (TensorRT issue 3524)."""
         declared = [self._shape(name) for name in self._names("INPUT")]
         self.dynamic_batch = bool(declared) and all(shape and shape[0] < 0 for shape in declared)
         self.batched = share_first_dimension(declared, [self._shape(name) for name in self._names("OUTPUT")])
@@ -125,16 +134,12 @@ class TrtEngine:
         info = {"backend": "tensorrt", "version": library.version, "dla_core": self._core(), "loadables": loadables}
         self.info: Mapping[str, Any] = MappingProxyType(info)
 
-    def session(self, profile: str | None = None, *, graph: bool = False) -> TrtSession:
+    def session(self, profile: str | None = None) -> TrtSession:
         """A new set of bound tensors and an execution context.
-
-        Args:
-            profile: which one; the first by default.
-            graph: record a run as a CUDA graph and launch that from the second run on.
 
         Raises:
             ModelError: there is no such profile, or an output's size depends on the data.
-            DeviceError: there is no memory; or ``graph`` with DLA layers.
+            DeviceError: there is no memory.
         """
         name = profile or self.profiles[0]
         if self._engine is None:
@@ -145,25 +150,15 @@ class TrtEngine:
                 where=self.title,
                 fix=f"profiles: {', '.join(self.profiles)}",
             )
-        if graph and not self.can_capture:
-            raise DeviceError(
-                "an engine with DLA layers cannot be captured as a CUDA graph",
-                why="work for a DLA does not go through CUDA's graphs (TensorRT issue 3524)",
-                where=self.title,
-                fix="run it without a graph",
-            )
-        with self._device:
-            made = TrtSession(
-                self._library.trt,
-                self._engine,
-                self._context(),
-                self._device,
-                index=self.profiles.index(name),
-                shapes=self._profiles[name],
-                dynamic=self.dynamic_batch,
-                graph=graph,
-                title=self.title,
-            )
+        made = TrtSession(
+            partial(self._open_context, self.profiles.index(name)),
+            self.device,
+            self._queue,
+            shapes=self._profiles[name],
+            dynamic=self.dynamic_batch,
+            recordable=self.recordable,
+            title=self.title,
+        )
         self._sessions.append(made)
         return made
 
@@ -176,10 +171,14 @@ class TrtEngine:
         for session in self._sessions:
             session.close()
         self._sessions.clear()
-        with self._device:
+        with self.device:
             self._kernels = None
             self._engine = None
             self._runtime = None
+
+    def _open_context(self, index: int, shapes: Shapes) -> Context:
+        made, stream = self._context(), self._queue.stream
+        return Context(self._library.trt, self._engine, made, stream, index=index, shapes=shapes, title=self.title)
 
     def _context(self) -> IExecutionContext:
         if self._library.kind != "rtx":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -53,6 +53,16 @@ class EngineLayer:
     outputs: tuple[Port, ...]
     is_reformat: bool
     is_transfer: bool
+
+    @property
+    def moves(self) -> bool:
+        """Whether it runs no node: it changes a tensor's layout or type, or hands it over."""
+        return self.is_reformat or self.is_transfer
+
+    @property
+    def is_range(self) -> bool:
+        """Whether it is a region of a DLA's that tells its first and last node only."""
+        return self.accelerator == "dla" and len(self.nodes) > 1 and self.nodes == foreign_ends(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,28 +117,28 @@ def accelerators(facts: EngineFacts, nodes: Mapping[str, tuple[str, ...]]) -> di
     Args:
         nodes: node → its outputs, in the order they run.
     """
+    pairs = zip(facts.layers, layer_nodes(facts, nodes), strict=True)
+    return {name: layer.accelerator for layer, names in pairs for name in names}
+
+
+def layer_nodes(facts: EngineFacts, nodes: Mapping[str, tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    """For every layer, the nodes in it; none for what changes layouts or hands tensors over.
+
+    A region that tells its first and last node only has the nodes between them that no other layer claims.
+
+    Args:
+        nodes: node → its outputs, in the order they run.
+    """
     makers = {tensor: name for name, outputs in nodes.items() for tensor in outputs if tensor}
-    found: dict[str, Accelerator] = {}
-    ranges: list[tuple[str, ...]] = []
-    for layer in facts.layers:
-        if layer.is_reformat or layer.is_transfer:
-            continue
-        known = tuple(known_names(layer.nodes, nodes, makers))
-        found.update(dict.fromkeys(known, layer.accelerator))
-        if layer.accelerator == "dla" and not metadata_names("".join(layer.nodes)) and foreign_ends(layer.name):
-            ranges.append(known)
-    for ends in ranges:
-        _fill(found, ends, tuple(nodes))
-    return found
-
-
-def _fill(found: dict[str, Accelerator], ends: Sequence[str], order: Sequence[str]) -> None:
-    """A region that tells its first and last node only has the nodes between them that no other layer claims."""
-    if len(ends) < 2:
-        return
-    first, last = sorted((order.index(ends[0]), order.index(ends[-1])))
-    for name in order[first : last + 1]:
-        found.setdefault(name, "dla")
+    told = [() if layer.moves else tuple(known_names(layer.nodes, nodes, makers)) for layer in facts.layers]
+    claimed = {name for names in told for name in names}
+    order = tuple(nodes)
+    for at, layer in enumerate(facts.layers):
+        if layer.is_range and len(told[at]) > 1:
+            first, last = sorted((order.index(told[at][0]), order.index(told[at][-1])))
+            told[at] = tuple(name for name in order[first : last + 1] if name in told[at] or name not in claimed)
+            claimed.update(told[at])
+    return tuple(told)
 
 
 def _layer(layer: Any) -> EngineLayer:

@@ -12,7 +12,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from edgert.backend.trt.device import U8, Array
+from edgert.backend.base import Array
+from edgert.memory.cuda.block import U8
 
 Index: TypeAlias = "tuple[slice | int, ...]"
 
@@ -47,6 +48,12 @@ class Layout:
     def is_plain(self) -> bool:
         """Whether it is a C-contiguous array, which callers can write in place."""
         return self.vector == 1 and self.strides == row_major(self.shape)
+
+    @property
+    def number_strides(self) -> tuple[int, ...]:
+        """Strides in numbers; of the dimension that is stored in vectors, from one number of a vector to the next."""
+        along = enumerate(self.strides)
+        return tuple(1 if self.vector > 1 and dim == self.vector_dim else step * self.vector for dim, step in along)
 
     def plain(self, memory: U8) -> Array:
         """The array in ``memory``, without a copy; for a plain layout."""

@@ -1,88 +1,96 @@
-"""One execution context with its inputs and outputs bound once, by name."""
+"""The tensors of an engine, bound once by name: fed and read on the GPU, or from the host."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from edgert.backend.base import Shapes
-from edgert.backend.trt.device import Array, Block, Device
+from edgert.backend.base import Array, Shapes
+from edgert.backend.gpu import GpuTensor
+from edgert.backend.trt.context import Context
 from edgert.backend.trt.layout import Layout
-from edgert.backend.trt.vendor import ICudaEngine, IExecutionContext, Trt
-from edgert.errors import BuildError, DeviceError, ModelError
+from edgert.errors import ModelError
 from edgert.memory import aligned_empty
-
-_DTYPES = {
-    "FLOAT": "float32",
-    "HALF": "float16",
-    "INT8": "int8",
-    "UINT8": "uint8",
-    "INT32": "int32",
-    "INT64": "int64",
-    "BOOL": "bool",
-}
-"""TensorRT's name → NumPy's; types that NumPy has not are left out."""
+from edgert.memory.cuda import CudaDevice, Stream
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
+class Queue:
+    """A stream, and the lock of whoever puts work on it.
+
+    One for all sessions of an engine, and for all engines of a DLA core, which so has one job at a time.
+    """
+
+    stream: Stream
+    exclusive: threading.RLock
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Bound:
-    """One input or output: what the caller sees, and what TensorRT sees."""
+    """An input or output: what the host sees, and what TensorRT sees."""
 
-    name: str
-    layout: Layout
-    block: Block
+    tensor: GpuTensor
     values: Array
-    is_input: bool
 
-    def before(self) -> None:
+    def pack(self, layout: Layout) -> None:
         """Brings what the caller wrote to where TensorRT reads it."""
-        if not self.layout.is_plain:
-            self.layout.pack(self.values, self.block.host)
+        if not layout.is_plain:
+            layout.pack(self._part(layout), self.tensor.block.host)
 
-    def after(self) -> None:
-        """Brings what TensorRT wrote to where the caller reads it."""
-        if not self.layout.is_plain:
-            self.layout.unpack(self.block.host, self.values)
+    def unpack(self, layout: Layout) -> Array:
+        """What TensorRT wrote, where the caller reads it."""
+        if not layout.is_plain:
+            layout.unpack(self.tensor.block.host, self._part(layout))
+        return self._part(layout)
+
+    def _part(self, layout: Layout) -> Array:
+        """As much as a run of fewer rows has."""
+        return self.values if layout.shape == self.values.shape else self.values[: layout.shape[0]]
 
 
 class TrtSession:
-    """See :class:`~edgert.backend.base.Session`.
+    """See :class:`~edgert.backend.base.Session` and :class:`~edgert.backend.gpu.GpuSession`.
 
-    Inputs and outputs are the host's side of memory shared with the GPU, written and read in place; a tensor in a DLA's
-    or vectorised layout is packed and unpacked on the way. Addresses never change: a DLA registers each one.
+    The host's arrays are one side of the memory that TensorRT reads and writes; tensors in a DLA's layout are packed
+    and unpacked on the way. Addresses never change: a DLA registers each one. Every number of rows has an execution
+    context of its own.
+
+    Args:
+        open_context: opens a context for input shapes.
+        shapes: of the inputs, of all rows.
+        dynamic: whether fewer rows can be run.
+        recordable: whether runs may be recorded as CUDA graphs: not with DLA layers.
     """
 
     def __init__(
         self,
-        trt: Trt,
-        engine: ICudaEngine,
-        context: IExecutionContext,
-        device: Device,
+        open_context: Callable[[Shapes], Context],
+        device: CudaDevice,
+        queue: Queue,
         *,
-        index: int,
         shapes: Shapes,
         dynamic: bool,
-        graph: bool,
+        recordable: bool,
         title: str,
     ) -> None:
-        if context is None:
-            raise DeviceError("TensorRT made no execution context", why="it has too little memory", where=title)
-        self._context: IExecutionContext = context
-        self._engine: ICudaEngine = engine
-        self._trt: Trt = trt
-        self._device, self._title, self._dynamic, self._graph = device, title, dynamic, graph
-        self._stream = device.stream()
-        self._context.set_optimization_profile_async(index, self._stream.handle)
-        self._stream.synchronize()  # shapes may be set only when the profile is
-        self._bound = self._bind(index, shapes)
-        self._inputs = [one for one in self._bound if one.is_input]
-        self._outputs = [one for one in self._bound if not one.is_input]
-        self.inputs: Mapping[str, Array] = {one.name: one.values for one in self._inputs}
-        self.outputs: tuple[Array, ...] = tuple(one.values for one in self._outputs)
+        self.device, self.stream, self.exclusive = device, queue.stream, queue.exclusive
+        self.dynamic, self.recordable = dynamic, recordable
+        self._open_context, self._title = open_context, title
+        self._done = device.event()
+        with self._on_stream():
+            whole = open_context(shapes)
+        bound = {name: self._bound(name, layout) for name, layout in whole.layouts.items()}
+        whole.bind({name: one.tensor.block for name, one in bound.items()})
+        self._inputs = {name: bound[name] for name in whole.inputs}
+        self._outputs = {name: one for name, one in bound.items() if name not in self._inputs}
+        self.inputs: Mapping[str, Array] = {name: one.values for name, one in self._inputs.items()}
+        self.outputs: tuple[Array, ...] = tuple(one.values for one in self._outputs.values())
+        self.inputs_on_gpu: dict[str, GpuTensor] = {name: one.tensor for name, one in self._inputs.items()}
+        self.outputs_on_gpu: tuple[GpuTensor, ...] = tuple(one.tensor for one in self._outputs.values())
         self.rows = min((array.shape[0] for array in self.inputs.values() if array.ndim), default=1)
-        self._count = self.rows
-        self._launch: Callable[[], None] | None = None
-        self._runs = 0
+        self._contexts = {self.rows: whole}
 
     def run(self, rows: int | None = None) -> Sequence[Array]:
         """Runs; see :class:`~edgert.backend.base.Session`.
@@ -91,128 +99,63 @@ class TrtSession:
             BuildError: TensorRT fails.
             ModelError: more rows than there are, or none.
         """
-        count = self.rows if rows is None or not self._dynamic else rows
-        if not 1 <= count <= self.rows:
-            raise ModelError(f"cannot run {count} rows", why=f"this session has {self.rows}", where=self._title)
-        with self._device:
-            return self._run(count)
+        with self._on_stream():
+            context = self._context(rows)
+            for name, one in self._inputs.items():
+                one.pack(context.layouts[name])
+                one.tensor.block.upload(self.stream, max(context.layouts[name].nbytes, 1))
+            context.enqueue()
+            for name, one in self._outputs.items():
+                one.tensor.block.download(self.stream, max(context.layouts[name].nbytes, 1))
+            self._done.record(self.stream)
+        self._done.synchronize()
+        return [one.unpack(context.layouts[name]) for name, one in self._outputs.items()]
 
-    def _run(self, count: int) -> Sequence[Array]:
-        if count != self._count:
-            self._resize(count)
-        for one in self._inputs:
-            one.before()
-            one.block.upload(self._stream)
-        self._enqueue()
-        for one in self._outputs:
-            one.block.download(self._stream)
-        self._stream.synchronize()
-        for one in self._outputs:
-            one.after()
-        return [one.values for one in self._outputs]
+    def enqueue(self, rows: int | None = None) -> None:
+        """See :class:`~edgert.backend.gpu.GpuSession`.
+
+        Raises:
+            BuildError: TensorRT fails.
+            ModelError: more rows than there are, or none.
+        """
+        with self._on_stream():
+            self._context(rows).enqueue()
+
+    def profile(self, sink: Callable[[str, float], object]) -> None:
+        """Runs of all rows tell ``sink`` the name and milliseconds of every layer from now on; they get slower."""
+        self._contexts[self.rows].profile(sink)
 
     def close(self) -> None:
-        """Gives the memory back; the context first, which reads it. Twice is once."""
-        with self._device:
-            self._launch = None
-            self._context = None
-            for one in self._bound:
-                one.block.release()
-            self._bound.clear()
+        """Gives the memory back once the GPU is done; the contexts first, which read it. Twice is once."""
+        self._contexts.clear()
+        blocks = [one.tensor.block for one in (*self._inputs.values(), *self._outputs.values())]
+        self._inputs, self._outputs, self.inputs_on_gpu, self.outputs_on_gpu = {}, {}, {}, ()
+        if blocks:
+            self.device.settle()
+        for block in blocks:
+            block.release()
 
-    def _enqueue(self) -> None:
-        """The first run after a change of shapes goes out by itself: TensorRT allocates in it, which a graph cannot."""
-        if self._graph and self._runs and self._launch is None:
-            self._launch = self._device.capture(self._stream, self._execute)
-        (self._launch or self._execute)()
-        self._runs += 1
+    @contextmanager
+    def _on_stream(self) -> Iterator[None]:
+        """Nobody else puts work on the stream meanwhile, which might be recording it."""
+        with self.device, self.exclusive:
+            yield
 
-    def _execute(self) -> None:
-        if not self._context.execute_async_v3(self._stream.handle):
-            raise BuildError("TensorRT failed while running", why="its log tells more", where=self._title)
+    def _context(self, rows: int | None) -> Context:
+        """The one for a number of rows; all where the engine cannot run fewer."""
+        if not self._contexts:
+            raise ModelError("the session is closed", why="its memory was given back", where=self._title)
+        count = self.rows if rows is None or not self.dynamic else rows
+        if not 1 <= count <= self.rows:
+            raise ModelError(f"cannot run {count} rows", why=f"this session has {self.rows}", where=self._title)
+        if count not in self._contexts:
+            made = self._open_context({name: (count, *one.tensor.shape[1:]) for name, one in self._inputs.items()})
+            made.bind({name: one.tensor.block for name, one in {**self._inputs, **self._outputs}.items()})
+            self._contexts[count] = made
+        return self._contexts[count]
 
-    def _bind(self, index: int, shapes: Shapes) -> list[Bound]:
-        """Input shapes first: those of the outputs follow from them."""
-        names = [str(self._engine.get_tensor_name(at)) for at in range(self._engine.num_io_tensors)]
-        inputs = [name for name in names if self._engine.get_tensor_mode(name) == self._trt.TensorIOMode.INPUT]
-        for name in inputs:
-            self._set_shape(name, tuple(shapes.get(name) or self._engine.get_tensor_shape(name)))
-        missing = self._context.infer_shapes()
-        if missing:
-            raise ModelError(
-                f"input {missing[0]!r} has no shape",
-                why="the engine's is dynamic and the profile gives none",
-                where=self._title,
-            )
-        return [self._bound_tensor(name, name in inputs, index) for name in names]
-
-    def _set_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        if not self._context.set_input_shape(name, shape):
-            raise ModelError(
-                f"input {name!r} cannot be {list(shape)}",
-                why="no optimisation profile of the engine allows it",
-                where=self._title,
-                fix="build the engine with a profile that has this shape",
-            )
-
-    def _bound_tensor(self, name: str, is_input: bool, index: int) -> Bound:
-        if self._engine.get_tensor_location(name) != self._trt.TensorLocation.DEVICE:
-            raise ModelError(
-                f"tensor {name!r} is a shape",
-                why="edgert feeds pictures; shapes that are computed must be in the model",
-                where=self._title,
-                fix="give the model static shapes",
-            )
-        layout = self._layout(name, index)
-        block = self._device.block(max(layout.nbytes, 1))
-        if not self._context.set_tensor_address(name, block.address):
-            raise DeviceError(f"TensorRT does not take the memory of {name!r}", why="its log tells more")
+    def _bound(self, name: str, layout: Layout) -> Bound:
+        block = self.device.block(max(layout.nbytes, 1))
+        strides = () if layout.is_plain else layout.number_strides
         values = layout.plain(block.host) if layout.is_plain else aligned_empty(layout.shape, layout.dtype)
-        return Bound(name, layout, block, values, is_input)
-
-    def _layout(self, name: str, index: int) -> Layout:
-        shape = tuple(self._context.get_tensor_shape(name))
-        if any(dim < 0 for dim in shape):
-            raise ModelError(
-                f"the size of output {name!r} depends on the data",
-                why=f"TensorRT tells {list(shape)}",
-                where=self._title,
-                fix="end the model before NonMaxSuppression: edgert does that",
-            )
-        vector = int(self._engine.get_tensor_components_per_element(name, index))
-        return Layout(
-            shape,
-            tuple(self._context.get_tensor_strides(name)),
-            dtype_of(self._engine, name, self._title),
-            int(self._engine.get_tensor_vectorized_dim(name, index)),
-            vector if vector > 1 else 1,
-        )
-
-    def _resize(self, count: int) -> None:
-        """Other shapes in the same memory, which is that of the largest."""
-        for one in self._inputs:
-            self._set_shape(one.name, (count, *one.layout.shape[1:]))
-        self._context.infer_shapes()
-        for one in self._bound:
-            shape = tuple(self._context.get_tensor_shape(one.name))
-            one.layout = Layout(
-                shape,
-                tuple(self._context.get_tensor_strides(one.name)),
-                one.layout.dtype,
-                one.layout.vector_dim,
-                one.layout.vector,
-            )
-            if one.layout.is_plain:
-                one.values = one.layout.plain(one.block.host)
-            else:
-                whole = self.inputs[one.name] if one.is_input else self.outputs[self._outputs.index(one)]
-                one.values = whole[: shape[0]]
-        self._count, self._launch, self._runs = count, None, 0
-
-
-def dtype_of(engine: ICudaEngine, name: str, title: str) -> str:
-    """NumPy's name for a tensor's type. Raises ModelError for a type that NumPy has not."""
-    told = engine.get_tensor_dtype(name).name
-    if told not in _DTYPES:
-        raise ModelError(f"tensor {name!r} is of type {told}", why="edgert feeds plain tensors only", where=title)
-    return _DTYPES[told]
+        return Bound(GpuTensor(name, layout.shape, layout.dtype, block, strides), values)

@@ -24,6 +24,7 @@ ILogger: TypeAlias = Any
 INetworkDefinition: TypeAlias = Any
 IOptimizationProfile: TypeAlias = Any
 IPluginRegistry: TypeAlias = Any
+IProfiler: TypeAlias = Any
 IProgressMonitor: TypeAlias = Any
 IRuntimeCache: TypeAlias = Any
 IRuntimeConfig: TypeAlias = Any

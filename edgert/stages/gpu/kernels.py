@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from edgert.backend.base import Store
-from edgert.errors import ArtifactError
+from edgert.errors import ArtifactError, DeviceError
 from edgert.memory.cuda import CudaDevice, Kernel, Module, Nvrtc, nvrtc
 
 log = logging.getLogger("edgert.gpu")
@@ -28,6 +28,14 @@ class Kernels:
     def __init__(self, device: CudaDevice, store: Store | None = None, compiler: Callable[[], Nvrtc] = nvrtc) -> None:
         self.device, self._store, self._compiler = device, store, compiler
         self._modules: dict[str, Module] = {}
+
+    def why_not(self) -> str:
+        """Why none can be compiled here, and what to install, in one line; empty if they can."""
+        try:
+            self._compiler()
+        except DeviceError as error:
+            return f"{error.what} ({error.fix})"
+        return ""
 
     def kernel(self, name: str, definitions: Mapping[str, int], nbytes: int, function: str = "") -> Kernel:
         """The kernel ``function``, else ``name``, of ``name``.cu, whose argument is a struct of ``nbytes``.

@@ -69,9 +69,11 @@ class Slot:
             self._session.stream.synchronize()
             self._reader.enqueue(rows, self._reading)
             self._reading.synchronize()
+            if not self._session.recordable:
+                return
             try:
                 self._graphs[rows] = self._recorded(rows)
-            except DeviceError as error:
+            except (DeviceError, BuildError) as error:
                 log.info("no CUDA graph: %s (%s)", error.what, error.why)
                 self._forget_failure(rows)
 

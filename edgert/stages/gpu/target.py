@@ -10,7 +10,7 @@ from typing import Literal
 
 from edgert.errors import ModelError
 
-TensorLayout = Literal["nchw", "nhwc", "dla_linear", "dla_hwc4", "chw16", "chw32"]
+TensorLayout = Literal["nchw", "nhwc", "dla_linear", "dla_hwc4", "chw16", "chw32", "strided"]
 ValueType = Literal["float32", "float16", "uint8", "int8"]
 ITEM_BYTES: dict[str, int] = {"float32": 4, "float16": 2, "uint8": 1, "int8": 1}
 _DLA_ROW_BYTES = 64
@@ -23,7 +23,8 @@ class Target:
 
     Attributes:
         layout: nchw and nhwc as ONNX has them; dla_linear is nchw with rows of a multiple of 64 bytes; dla_hwc4 is nhwc
-            of 1 or 4 channels with such rows; chw16 and chw32 store 16 or 32 channels of a pixel next to each other.
+            of 1 or 4 channels with such rows; chw16 and chw32 store 16 or 32 channels of a pixel next to each other;
+            strided is whatever an engine tells, which may be any of these.
         dtype: NumPy's name.
         rows: pictures in the batch.
         width, height: pixels.
@@ -46,7 +47,7 @@ class Target:
     @property
     def group(self) -> int:
         """Channels that one store writes; 1 where each has an address of its own."""
-        return 4 if self.vector >= 4 else 1
+        return 4 if self.vector >= 4 and self.vector % 4 == 0 else 1
 
     def aligned(self, step: int) -> bool:
         """Whether ``step`` neighbours of a row may be stored at once, the tensor's address being aligned."""
@@ -71,6 +72,20 @@ def target(layout: TensorLayout, dtype: ValueType, rows: int, width: int, height
     if layout not in ("nchw", "nhwc") and dtype not in wanted:
         raise ModelError(f"a {layout} input of {dtype}", why=f"TensorRT has {layout} for {' and '.join(wanted)} only")
     return Target(layout, dtype, rows, width, height, channels, strides, vector, rows * strides[0] * item)
+
+
+def strided(
+    dtype: ValueType, shape: tuple[int, int, int, int], strides: tuple[int, int, int, int], nbytes: int
+) -> Target:
+    """The target of an (N, C, H, W) tensor in an engine's own layout.
+
+    Args:
+        strides: of each dimension in numbers. Where channels have stride 1, that of a pixel is the vector they lie in.
+        nbytes: all of it, padding included.
+    """
+    rows, channels, height, width = shape
+    vector = strides[3] if strides[1] == 1 and strides[3] > 1 else 1
+    return Target("strided", dtype, rows, width, height, channels, strides, vector, nbytes)
 
 
 def _padded(numbers: int, item: int) -> int:

@@ -63,7 +63,7 @@ def test_a_placement_is_compiled_checked_and_timed(board: Board, tmp_path: Path)
     compiled, checked = board.told("done")
     assert compiled.startswith("compile done: TensorRT 10.3.0")
     assert "placed as planned, relative error" in checked and checked.endswith(" ms")
-    assert on.device.blocks == {}
+    assert on.device.live_bytes == 0
 
 
 def test_the_second_time_nothing_is_done(board: Board, tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_what_runs_elsewhere_than_planned_is_said_or_refused(board: Board, tmp_p
 def test_an_engine_that_computes_something_else_is_not_run(board: Board, tmp_path: Path) -> None:
     on = bench(error=1.5)
     done = board.finish(trt_bundle(tmp_path / "dock.edgert"), on=on)
-    assert on.device.blocks == {}
+    assert on.device.live_bytes == 0
     assert done.engines == {"parts": "onnxruntime"}
     assert all("does not compute what the model does" in one.why and "at most 0.7" in one.why for one in done.skipped)
     assert [one.engine for one in done.skipped] == ["tensorrt-dla", "tensorrt"]

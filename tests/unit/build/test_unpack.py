@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from edgert.artifact.bundle import open_bundle
+from edgert.assemble import gpu
 from edgert.backend import Engine, EngineOptions
 from edgert.backend.replicated import Replicated
 from edgert.backend.trt.backend import TrtBackend
@@ -19,6 +21,7 @@ from edgert.build.unpack import check_board, unpacked
 from edgert.compiler import Event
 from edgert.errors import ArtifactError, BuildError, DeviceError
 from edgert.pipeline import Pipeline
+from edgert.stages.gpu.kernels import Kernels
 from tests.helpers.bundles import bundle, manifest_of
 from tests.helpers.trt_bench import HERE, ORIN, Bench
 from tests.helpers.trt_bundle import SPLIT, bench, engine, model, trt_bundle
@@ -114,13 +117,23 @@ class TestOnABoard:
             ("check", "done"),
         ]
         assert self.run(path, second, events)["cached"] is True and second.requests == []
-        assert first.device.blocks == second.device.blocks == {}
+        assert first.device.live_bytes == second.device.live_bytes == 0
 
     def test_frames_are_dealt_to_all_engines_of_a_model(self, tmp_path: Path) -> None:
         engines = engine(dict.fromkeys(SPLIT, "gpu"), 2 / 3), engine(dict.fromkeys(SPLIT, "dla0"), 1 / 3)
         path = trt_bundle(tmp_path / "dock.edgert", *engines)
         info = self.run(path, bench(), [])
         assert [one["weight"] for one in info["parts"]] == [67, 33]
+
+    def test_frames_are_prepared_on_the_gpu(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Kernels of the double compute nothing, but are launched: by two engines, one of them with DLA layers."""
+        compiler = SimpleNamespace(compile=lambda *_: b"")
+        monkeypatch.setattr(gpu, "Kernels", lambda device, store: Kernels(device, None, lambda: cast("Any", compiler)))
+        engines = engine(dict.fromkeys(SPLIT, "gpu"), 2 / 3), engine(dict.fromkeys(SPLIT, "dla0"), 1 / 3)
+        on = bench()
+        self.run(trt_bundle(tmp_path / "dock.edgert", *engines), on, [])
+        assert [one[0] for one in on.device.gpu.launches].count("preprocess") >= 3
+        assert "capture" in on.device.events and on.device.live_bytes == 0
 
     def test_a_model_that_tensorrt_refuses_runs_with_onnx_runtime(self, tmp_path: Path) -> None:
         path, events = trt_bundle(tmp_path / "dock.edgert"), list[Event]()

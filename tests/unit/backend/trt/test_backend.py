@@ -39,7 +39,7 @@ def test_an_engine_runs() -> None:
     session = engine.session()
     assert session.inputs["x"].shape == (1, 3, 8, 8) and session.run()[0].shape == (1, 4, 8, 8)
     engine.close()
-    assert bench.device.blocks == {} and bench.device.depth == 0
+    assert bench.device.live_bytes == 0 and bench.device.depth == 0
 
 
 def test_the_second_time_nothing_is_built(store: MemoryStore) -> None:
@@ -151,6 +151,17 @@ class TestDla:
         for core in ("dla0", "dla1"):
             request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, core))
             assert bench.backend.open(bench.backend.made(request)).loadables == 9
+
+    def test_a_core_has_one_job_at_a_time_whoever_it_is_from(self) -> None:
+        """Work on one stream is done in order; a GPU may do that of several at once."""
+        bench = Bench(answer={"log": (classify("INFO", "[DlaLayer] {ForeignNode[part]}"),)})
+        nodes = list(request_of(models.conv()).nodes)
+        streams = []
+        for core in ("dla0", "dla0", "dla1", "gpu", "gpu"):
+            bench.answer = {} if core == "gpu" else bench.answer
+            request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, core))
+            streams.append(bench.backend.open(bench.backend.made(request)).session().stream)
+        assert streams[0] is streams[1] and len(set(streams)) == 4
 
 
 class TestShapes:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from edgert.backend import Engine, Session
+from edgert.backend.gpu import GpuEngine, GpuSession
 from edgert.backend.trt.engine import TrtEngine, open_engine
 from edgert.backend.trt.library import library_of
 from edgert.errors import BuildError, DeviceError, ModelError
@@ -23,8 +24,8 @@ PROFILES = {"default": {"x": (4, 3, 2, 2)}, "small": {"x": (1, 3, 2, 2)}}
 class Bench:
     """A double whose engine adds one."""
 
-    def __init__(self, version: str = "10.3", **script: Any) -> None:
-        self.device = FakeDevice()
+    def __init__(self, version: str = "10.3", integrated: bool = False, **script: Any) -> None:
+        self.device = FakeDevice(integrated)
         self.double = Double(version, Script(**{"bound": FIXED, "compute": self.add_one, **script}))
 
     def add_one(self, addresses: dict[str, int], shapes: dict[str, tuple[int, ...]]) -> None:
@@ -50,6 +51,11 @@ def test_running(version: str) -> None:
     assert (session.run()[0] == 6).all()
 
 
+def is_gpu_engine(engine: TrtEngine) -> GpuEngine:
+    """Checked by mypy: it keeps the protocol."""
+    return engine
+
+
 def test_tensors_and_info() -> None:
     engine = Bench().open(title="parts")
     assert [(t.name, t.shape, t.dtype) for t in engine.inputs] == [("x", (1, 3, 2, 2), "float32")]
@@ -65,7 +71,8 @@ def test_addresses_are_set_once_and_by_name() -> None:
     for _ in range(3):
         session.run()
     assert len(bench.calls("IExecutionContext.set_tensor_address")) == before
-    assert bench.calls("IExecutionContext.execute_async_v3") == ["IExecutionContext.execute_async_v3(77)"] * 3
+    run = f"IExecutionContext.execute_async_v3({session.stream.handle})"
+    assert bench.calls("IExecutionContext.execute_async_v3") == [run] * 3
 
 
 def test_order_of_a_run() -> None:
@@ -73,7 +80,15 @@ def test_order_of_a_run() -> None:
     session = bench.open().session()
     bench.device.events.clear()
     session.run()
-    assert bench.device.events == ["upload", "download", "synchronize"]
+    assert bench.device.events == ["upload 48", "download 48", "wait"]
+
+
+def test_an_integrated_gpu_reads_and_writes_the_hosts_memory() -> None:
+    bench = Bench(integrated=True)
+    session = bench.open().session()
+    session.inputs["x"][...] = 2
+    assert (session.run()[0] == 3).all() and bench.device.events == ["wait"]
+    assert session.inputs_on_gpu["x"].block.address == session.inputs["x"].ctypes.data
 
 
 class TestProfiles:
@@ -83,7 +98,7 @@ class TestProfiles:
         assert engine.profiles == ("default", "small") and engine.dynamic_batch
         assert engine.session("small").inputs["x"].shape == (1, 3, 2, 2)
         chosen = bench.calls("IExecutionContext.set_optimization_profile_async")
-        assert chosen[-1] == "IExecutionContext.set_optimization_profile_async(1, 77)"
+        assert chosen[-1].startswith("IExecutionContext.set_optimization_profile_async(1, ")
 
     def test_fewer_rows_and_back(self) -> None:
         session = Bench(bound=BOUND).open(profiles=PROFILES).session()
@@ -143,10 +158,15 @@ class TestDla:
         assert f"{resident} of other engines" in caught.value.why and bench.double.calls == []
 
     def test_no_graph_with_dla_layers(self) -> None:
-        engine = Bench().open(dla_core=0, loadables=1)
-        assert not engine.can_capture
-        with pytest.raises(DeviceError, match="cannot be captured"):
-            engine.session(graph=True)
+        assert not Bench().open(dla_core=0, loadables=1).session().recordable
+        assert Bench().open().session().recordable
+
+    def test_strides_of_a_tensor_in_vectors_are_told_in_numbers(self) -> None:
+        bound = {"x": ((1, 3, 2, 2), "HALF", "INPUT"), "y": ((1, 3, 2, 2), "HALF", "OUTPUT")}
+        session = Bench(bound=bound, strides={"x": (4, 4, 2, 1)}, vectors={"x": (1, 16)}).open().session()
+        picture, (out,) = session.inputs_on_gpu["x"], session.outputs_on_gpu
+        assert picture.strides == (64, 1, 32, 16) and not picture.is_plain and picture.block.nbytes == 4 * 16 * 2
+        assert out.strides == () and out.is_plain
 
     def test_vectors_are_packed_and_unpacked(self) -> None:
         """Three float16 channels in vectors of 16, as CHW16 has them."""
@@ -164,25 +184,39 @@ class TestDla:
         assert (session.run()[0] == 2 * values).all()
 
 
-class TestGraph:
-    def test_captured_at_the_second_run(self) -> None:
-        bench = Bench()
-        session = bench.open().session(graph=True)
-        session.inputs["x"][...] = 1
-        results = [session.run()[0].copy() for _ in range(3)]
-        assert all((one == 2).all() for one in results)
-        assert [event for event in bench.device.events if event in ("capture", "launch")] == [
-            "capture",
-            "launch",
-            "launch",
-        ]
+class TestOnTheGpu:
+    """Sessions as pipelines use them: fed and read on the GPU."""
 
-    def test_captured_again_after_other_shapes(self) -> None:
+    def test_a_run_copies_nothing_and_does_not_wait(self) -> None:
+        bench = Bench()
+        session = bench.open().session()
+        assert isinstance(session, GpuSession)
+        bench.device.array(session.inputs_on_gpu["x"].block.address, "float32", (1, 3, 2, 2))[...] = 4
+        session.enqueue()
+        (out,) = session.outputs_on_gpu
+        assert (bench.device.array(out.block.address, out.dtype, out.shape) == 5).all() and bench.device.events == []
+
+    def test_each_number_of_rows_has_a_context_that_never_changes(self) -> None:
+        """A graph that was recorded of one stays true: TensorRT forbids to change a context that was recorded."""
         bench = Bench(bound=BOUND)
-        session = bench.open(profiles=PROFILES).session(graph=True)
-        for rows in (4, 4, 2, 2):
-            session.run(rows)
-        assert bench.device.events.count("capture") == 2
+        session = bench.open(profiles=PROFILES).session()
+        before = len(bench.calls("ICudaEngine.create_execution_context"))
+        for rows in (4, 2, 4, 2, 1):
+            session.enqueue(rows)
+        assert len(bench.calls("ICudaEngine.create_execution_context")) == before + 2
+        shapes = bench.calls("IExecutionContext.set_input_shape")[-2:]
+        assert [shape[-13:] for shape in shapes] == ["(2, 3, 2, 2))", "(1, 3, 2, 2))"]
+
+    def test_fewer_rows_are_copied_where_fewer_are_run(self) -> None:
+        bench = Bench(bound=BOUND)
+        session = bench.open(profiles=PROFILES).session()
+        session.run(2)
+        assert bench.device.events == ["upload 96", "download 96", "wait"]
+
+    def test_sessions_of_an_engine_share_a_stream(self) -> None:
+        engine = Bench().open()
+        one, two = engine.session(), engine.session()
+        assert one.stream is two.stream and one.exclusive is two.exclusive
 
 
 class TestTrouble:
@@ -211,7 +245,9 @@ class TestTrouble:
         session = engine.session()
         session.close()
         engine.close()
-        assert bench.device.blocks == {}
+        with pytest.raises(ModelError, match="the session is closed"):
+            session.run()
+        assert bench.device.live_bytes == 0
         with pytest.raises(ModelError, match="closed"):
             engine.session()
 

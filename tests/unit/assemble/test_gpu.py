@@ -1,0 +1,173 @@
+"""TensorRT's engines on the lane of the GPU: a recording TensorRT over a GPU that is this process's memory."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from edgert.assemble import gpu
+from edgert.assemble.gpu import gpu_lane, is_on_gpu
+from edgert.backend.trt.engine import TrtEngine, open_engine
+from edgert.backend.trt.library import library_of
+from edgert.config import InputConfig
+from edgert.errors import DeviceError
+from edgert.stages.geometry import Geometry
+from edgert.stages.gpu.kernels import Kernels
+from edgert.stages.gpu.lane import SLOTS, GpuLane
+from tests.helpers.frames import frame_of
+from tests.helpers.trt_device import FakeDevice
+from tests.helpers.trt_double import Double, Script
+
+SIDE = 16
+PLAIN = ((1, 3, SIDE, SIDE), "FLOAT", "INPUT")
+OUTPUT = ((1, 2), "FLOAT", "OUTPUT")
+FRAME_BYTES, OUTPUT_BYTES = 64 * 48 * 3 // 2, 8
+
+
+class Rig:
+    """An engine whose output counts its runs, and a lane over it."""
+
+    def __init__(self, *, integrated: bool = False, loadables: int = 0, rows: int = 1, **script: Any) -> None:
+        self.device, self.runs = FakeDevice(integrated), 0
+        told = {"bound": {"x": PLAIN, "y": OUTPUT}, "compute": self.compute, **script}
+        core = {"dla_core": 0, "loadables": loadables} if loadables else {}
+        shapes = {"default": {"x": (rows, 3, SIDE, SIDE)}}
+        self.double = Double("10.3", Script(**told))
+        self.engine: TrtEngine = open_engine(
+            b"plan", library_of(self.double), self.device, profiles=shapes, **cast("Any", core)
+        )
+        assert is_on_gpu(self.engine)
+
+    def compute(self, addresses: dict[str, int], shapes: dict[str, tuple[int, ...]]) -> None:
+        self.runs += 1
+        self.device.array(addresses["y"], "float32", (shapes["x"][0], 2))[...] = self.runs
+
+    def lane(self) -> GpuLane | None:
+        return gpu_lane(self.engine, None, InputConfig(resize="stretch"), lambda _: decoded, "parts.onnx")
+
+    def ready(self) -> GpuLane:
+        lane = self.lane()
+        assert lane is not None
+        lane.warm_up()
+        self.device.events.clear()
+        return lane
+
+
+def decoded(outputs: Sequence[Any], geometry: Geometry) -> float:
+    return float(outputs[0][0])
+
+
+@pytest.fixture(autouse=True)
+def compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = SimpleNamespace(compile=lambda *_: b"")
+    monkeypatch.setattr(gpu, "Kernels", lambda device, store: Kernels(device, None, lambda: cast("Any", made)))
+
+
+def test_a_frame_goes_up_and_results_come_down_and_nothing_else() -> None:
+    rig = Rig()
+    lane = rig.ready()
+    before = rig.runs
+    assert lane.run(lane.fill(frame_of(64, 48, "nv12"))) == [before + 1]
+    copies = [event for event in rig.device.events if "load" in event]
+    assert copies == [f"upload {FRAME_BYTES}", f"download {OUTPUT_BYTES}"]
+
+
+def test_an_integrated_gpu_copies_nothing() -> None:
+    rig = Rig(integrated=True)
+    lane = rig.ready()
+    lane.run(lane.fill(frame_of(64, 48, "nv12")))
+    assert not [event for event in rig.device.events if "load" in event]
+
+
+def test_preprocessing_engine_and_outputs_are_recorded_once() -> None:
+    rig = Rig()
+    lane = rig.lane()
+    assert lane is not None
+    lane.warm_up()
+    assert rig.device.events.count("capture") == 2 * SLOTS
+    rig.device.events.clear()
+    for _ in range(2 * SLOTS):
+        lane.run(lane.fill(frame_of(64, 48, "nv12")))
+    events = rig.device.events
+    assert "capture" not in events and events.count("aim") == 2 * SLOTS and events.count("launch") == 4 * SLOTS
+
+
+def test_each_number_of_rows_is_recorded_and_stays() -> None:
+    bound = {"x": ((-1, 3, SIDE, SIDE), "FLOAT", "INPUT"), "y": ((-1, 2), "FLOAT", "OUTPUT")}
+    rig = Rig(rows=4, bound=bound)
+    lane = rig.lane()
+    assert lane is not None
+    lane.warm_up()
+    assert rig.device.events.count("capture") == 3 * 2 * SLOTS
+    contexts = [call for call in rig.double.calls if call.startswith("ICudaEngine.create_execution_context")]
+    rig.device.events.clear()
+    for rows in (4, 1, 2, 3):
+        lane.run(*(lane.fill(frame_of(64, 48, "nv12"), row) for row in range(rows)))
+    assert "capture" not in rig.device.events
+    assert len(contexts) == 1 + 3 * SLOTS  # the engine's own look at its tensors, and one for every size of every slot
+
+
+def test_nothing_with_dla_layers_is_ever_recorded() -> None:
+    rig = Rig(loadables=2)
+    lane = rig.lane()
+    assert lane is not None
+    lane.warm_up()
+    for _ in range(2 * SLOTS):
+        lane.run(lane.fill(frame_of(64, 48, "nv12")))
+    assert not {"capture", "launch"} & set(rig.device.events)
+
+
+def test_a_run_that_cannot_be_recorded_is_done_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    def capture(*_: object) -> None:
+        raise DeviceError("there is no CUDA driver")
+
+    monkeypatch.setattr(FakeDevice, "capture", capture)
+    rig = Rig()
+    lane = rig.ready()
+    assert lane.run(lane.fill(frame_of(64, 48, "nv12"))) == [rig.runs]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "strides", "vector", "wanted"),
+    [
+        ("HALF", (16 * 16, 16 * 16, 16, 1), 4, (1024, 1, 64, 4)),  # DLA_HWC4, told in vectors
+        ("HALF", (16 * 64, 1, 64, 4), -1, (1024, 1, 64, 4)),  # the same, told in numbers
+        ("HALF", (16 * 16, 16 * 16, 16, 1), 16, (4096, 1, 256, 16)),  # CHW16
+        ("INT8", (16 * 16, 16 * 16, 16, 1), 32, (8192, 1, 512, 32)),  # CHW32
+        ("HALF", (3 * 16 * 32, 16 * 32, 32, 1), -1, (1536, 512, 32, 1)),  # DLA_LINEAR: rows of 64 bytes
+    ],
+)
+def test_the_layouts_of_a_dla_are_written_by_the_kernel(
+    dtype: str, strides: tuple[int, ...], vector: int, wanted: tuple[int, ...]
+) -> None:
+    bound = {"x": ((1, 3, SIDE, SIDE), dtype, "INPUT"), "y": OUTPUT}
+    rig = Rig(loadables=1, bound=bound, strides={"x": strides}, vectors={"x": (1 if vector > 1 else -1, vector)})
+    lane = rig.ready()
+    lane.run(lane.fill(frame_of(64, 48, "nv12")))
+    argument = rig.device.gpu.launches[-1][4]
+    address, *told = struct.unpack_from("=Qq3i", argument)
+    assert tuple(told) == wanted
+    assert address in {int(one) for one in rig.device.gpu.allocations}
+
+
+def test_outputs_in_a_layout_of_a_dla_are_read_by_the_host(caplog: pytest.LogCaptureFixture) -> None:
+    bound = {"x": PLAIN, "y": ((1, 3, 2, 2), "HALF", "OUTPUT")}
+    rig = Rig(loadables=1, bound=bound, strides={"y": (4, 4, 2, 1)}, vectors={"y": (1, 16)})
+    assert rig.lane() is None
+    assert "parts.onnx: pictures are prepared on the host: output 'y' is in a DLA's layout" in caplog.text
+
+
+def test_without_a_compiler_for_kernels_the_host_prepares_pictures(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def missing() -> None:
+        raise DeviceError("there is no CUDA run-time compiler", fix="sudo apt install nvidia-jetpack")
+
+    monkeypatch.setattr(gpu, "Kernels", partial(Kernels, compiler=cast("Any", missing)))
+    rig = Rig()
+    assert rig.lane() is None and "no CUDA run-time compiler (sudo apt install nvidia-jetpack)" in caplog.text
