@@ -24,12 +24,12 @@ class Uploader:
 
     Args:
         stream: does the copies; consumers on other streams wait for it by themselves.
-        in_flight: frames that may be on the GPU at the same time.
+        in_flight: frames of one size that may be on the GPU at the same time; each size has memory of its own.
     """
 
     def __init__(self, device: CudaDevice, stream: Stream, counter: Counter, in_flight: int = 4) -> None:
         self.device, self._stream, self._counter, self._in_flight = device, stream, counter, in_flight
-        self._pool: DevicePool | None = None
+        self._pools: dict[int, DevicePool] = {}
 
     def upload(self, frame: Frame, timeout_s: float | None = None) -> Frame:
         """A frame of the same pixels on the GPU, with a lease of its own; the host frame may be released at once.
@@ -38,7 +38,7 @@ class Uploader:
         """
         pitches = [_pitch(plane) for plane in frame.planes]
         sizes = [pitch * plane.shape[0] for pitch, plane in zip(pitches, frame.planes, strict=True)]
-        pool = self._pool_of(sum(sizes))
+        pool = self._pool_of(frame.root or frame)
         lent = pool.acquire(timeout_s)
         if lent is None:
             raise StageError("no GPU frame is free", why=f"{self._in_flight} are in use", where=frame.stream)
@@ -60,15 +60,16 @@ class Uploader:
 
     def close(self) -> None:
         """Frees the memory, once the GPU is done with it."""
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
+        for pool in self._pools.values():
+            pool.close()
+        self._pools.clear()
 
-    def _pool_of(self, nbytes: int) -> DevicePool:
-        if self._pool is None or self._pool.nbytes < nbytes:
-            self.close()
-            self._pool = DevicePool(self.device, nbytes, self._in_flight, self._counter, self.device.kind)
-        return self._pool
+    def _pool_of(self, whole: Frame) -> DevicePool:
+        """For frames of that size, and crops of them, which come in all sizes."""
+        nbytes = sum(_pitch(plane) * plane.shape[0] for plane in whole.planes)
+        if nbytes not in self._pools:
+            self._pools[nbytes] = DevicePool(self.device, nbytes, self._in_flight, self._counter, self.device.kind)
+        return self._pools[nbytes]
 
 
 def _pitch(plane: U8) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,7 +17,9 @@ from edgert.config import InputConfig
 from edgert.errors import DeviceError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
-from edgert.runtime import Frame
+from edgert.runtime import Frame, Node, Result, Runner, SourceStats
+from edgert.runtime.branch import Branch, branch_nodes
+from edgert.runtime.edge import connect
 from edgert.stages.geometry import Geometry
 from edgert.stages.gpu import slot as slot_module
 from edgert.stages.gpu.kernels import Kernels
@@ -216,6 +220,91 @@ def test_a_gpu_that_is_lost_is_an_error_and_closing_goes_on() -> None:
     rig.gpu.broken["free"] = rig.gpu.broken["event"]
     rig.close()
     assert rig.device.live_bytes == 0
+
+
+class Reel:
+    """A source of ten frames. ``before`` is called with the number of each."""
+
+    live = False
+
+    def __init__(self, before: Callable[[int], None]) -> None:
+        self._before = before
+
+    def frames(self, stop: threading.Event) -> Iterator[Frame]:
+        for index in range(10):
+            if stop.is_set():
+                return
+            self._before(index)
+            yield nv12(index)
+
+    def stats(self) -> SourceStats:
+        return SourceStats()
+
+    def close(self) -> None: ...
+
+
+class Kept:
+    """A sink."""
+
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+        self.closed = False
+
+    def open(self) -> None: ...
+
+    def process(self, result: Result) -> None:
+        self.records.append(result.outputs["find"])
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_gpu_that_is_lost_ends_the_pipeline_and_what_came_before_is_kept() -> None:
+    rig, kept = Rig(), Kept()
+
+    def lose(index: int) -> None:
+        if index == 6:
+            while len(kept.records) < 3:
+                time.sleep(0.001)
+            rig.gpu.broken["event"] = "cuEventSynchronize failed: unspecified launch failure"
+
+    chain = branch_nodes("find", [Branch((Infer("find", Submitting(rig.lane)), Collect("find")))], frozenset("a"), 1)
+    source, sink = Node("a", Reel(lose)), Node("sink", kept)
+    connect(source, chain[0], frozenset("a"), 1, "never")
+    connect(chain[-1], sink, frozenset("a"), 1, "never")
+    runner = Runner([source, *chain, sink])
+    runner.start()
+    with pytest.raises(DeviceError, match="the GPU is lost to this process") as caught:
+        runner.wait(10)
+    assert "find" in caught.value.where and not runner.running
+    assert 3 <= len(kept.records) < 10 and kept.closed
+    rig.close()
+    assert rig.device.live_bytes == 0
+
+
+def test_crops_and_frames_of_several_sizes_keep_their_memory() -> None:
+    rig = Rig(rows=4)
+    whole = nv12()
+    frames = [whole.crop(0, 0, 16, 16), frame_of(32, 24, "nv12"), whole.crop(8, 8, 64, 48), nv12(1)]
+    geometries = [rig.lane.fill(frame, row) for row, frame in enumerate(frames)]
+    assert (geometries[2].offset_x, geometries[2].offset_y) == (8, 8)
+    held = [rig.lane._frames[row] for row in range(4)]
+    for there, frame in zip(held, frames, strict=True):
+        luma = there.planes[0]
+        rows = np.lib.stride_tricks.as_strided(_bytes_at(luma.address, 64 * 48), luma.shape, luma.strides)
+        assert np.array_equal(rows, frame.planes[0])
+    del held, there, luma
+    blocks = len(rig.gpu.allocations)
+    rig.lane.run(*geometries)
+    for row in range(3):
+        rig.lane.fill(whole.crop(0, 0, 20 + 2 * row, 30), row)
+    assert len(rig.gpu.allocations) == blocks
+    rig.close()
+    assert rig.device.live_bytes == 0
+
+
+def _bytes_at(address: int, nbytes: int) -> Any:
+    return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8)
 
 
 def test_frames_on_the_gpu_are_not_uploaded() -> None:

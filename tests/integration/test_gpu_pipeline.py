@@ -1,0 +1,65 @@
+"""A pipeline file on a GPU says what it says on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgert.backend.ort import cuda
+from edgert.pipeline import Pipeline
+from edgert.stages.gpu.lane import GpuLane
+from tests.helpers.gpu import gpu_or_skip
+
+pytestmark = pytest.mark.gpu
+ASSETS = Path(__file__).parents[2] / "pipelines" / "assets"
+FRAMES = 40
+FILE = """
+schema: 1
+name: gpu
+engines: [{engine}]
+models:
+  parts:
+    onnx: {assets}/parts.onnx
+    task: {{detect: yolox, labels: {assets}/parts.txt, score: 0.4, iou: 0.5}}
+    input: {{resize: letterbox, color: rgb, mean: 0, std: 255, interpolation: {interpolation}}}
+    precision: fp32
+stages:
+  belt: {{source: "synthetic:conveyor", size: 640x480, seed: 7, limit: {frames}, realtime: false}}
+  find: {{infer: parts, from: belt}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def needs_a_gpu() -> None:
+    gpu_or_skip().close()
+    if missing := cuda.why_not():
+        pytest.skip(missing)
+
+
+def detections(folder: Path, engine: str, interpolation: str = "linear") -> tuple[list[Any], list[GpuLane]]:
+    """What is found in the frames, and the lanes that it was found by."""
+    file = folder / "gpu.yaml"
+    file.write_text(FILE.format(engine=engine, assets=ASSETS, interpolation=interpolation, frames=FRAMES))
+    with Pipeline(file) as pipeline:
+        found = [result.outputs["find"] for result in pipeline.results("find", timeout=60)]
+        return found, list(pipeline._assembly.lanes)
+
+
+def test_finds_the_same_things(tmp_path: Path) -> None:
+    wanted, none = detections(tmp_path, "onnxruntime")
+    found, lanes = detections(tmp_path, "onnxruntime-cuda")
+    assert len(found) == len(wanted) == FRAMES and not none and len(lanes) == 1
+    assert sum(map(len, wanted)) > FRAMES
+    same = 0
+    for one, other in zip(found, wanted, strict=True):
+        if len(one) == len(other) and np.array_equal(one.classes, other.classes):
+            same += np.allclose(one.boxes, other.boxes, atol=1.0) and np.allclose(one.scores, other.scores, atol=0.02)
+    assert same >= 0.9 * FRAMES  # TF32 may move a box across the threshold
+
+
+def test_pictures_that_only_the_host_can_prepare_run_too(tmp_path: Path) -> None:
+    found, lanes = detections(tmp_path, "onnxruntime-cuda", "area")
+    assert len(found) == FRAMES and not lanes and sum(map(len, found)) > FRAMES
