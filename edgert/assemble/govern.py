@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from edgert.assemble.build import Assembly
@@ -20,6 +20,7 @@ from edgert.config.flow import sources_of
 from edgert.config.pipeline import BudgetConfig
 from edgert.errors import BudgetError, EdgertError, StageError
 from edgert.runtime import Gate, Source
+from edgert.runtime.allowance import Allowance
 from edgert.runtime.metric import RecentLatency
 
 _ASSUMED_HZ = 30.0  # of a camera whose rate the file does not tell
@@ -131,7 +132,8 @@ def watch(file: PipelineFile, assembly: Assembly, meters: Meters, clock: Clock, 
 
     ends = [node.meter.latency for node in assembly.nodes if not node.outlets]
     recent = RecentLatency(ends, _LATENCY_LOOKS)
-    eyes = Eyes(meters, rules.budget, lambda: recent.percentiles().p99 or None)
+    granted = _allow(budgets, gates.values(), clock)
+    eyes = Eyes(meters, rules.budget, lambda: recent.percentiles().p99 or None, granted)
     return Watch(Loop(rules, carry, clock.now_ns()), eyes, clock, lambda error: fail(_failure(error)), notes)
 
 
@@ -142,6 +144,16 @@ def _gates(assembly: Assembly, clock: Clock) -> dict[str, Gate]:
         if isinstance(node.work, Source):
             node.gate = gates[node.name] = Gate(node.work.live, clock)
     return gates
+
+
+def _allow(budgets: BudgetConfig, gates: Iterable[Gate], clock: Clock) -> Callable[[], float]:
+    """Where CPU time is to be kept by fewer frames, sources are given no more of it; what tells the part that passed."""
+    if budgets.cpu is None or budgets.when_exceeded != "degrade":
+        return lambda: 1.0
+    allowance = Allowance(budgets.cpu, clock)
+    for gate in gates:
+        gate.allowance = allowance
+    return allowance.share
 
 
 def _check(rules: Rules, power: Reading) -> tuple[str, ...]:

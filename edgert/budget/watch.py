@@ -21,9 +21,12 @@ CORES = "cores"
 CPU_LOOKS = 4
 """Looks that CPU time is averaged over, two seconds: in half a second a camera gives a dozen frames, one more or less
 is too much."""
-CPU_PATIENCE = Patience(sensor_s=(CPU_LOOKS + 1) * LOOK_S, surge=0.1, agree=0.05)
+CPU_PATIENCE = Patience(sensor_s=(CPU_LOOKS + 1) * LOOK_S, surge=0.1, agree=0.05, hold_s=5.0, wary=0.0, own_error=0.05)
 """What an average over two seconds needs to tell of the setting in use alone; and frames differ in work by more than
-the noise of a power sensor."""
+the noise of a power sensor. Half the frames take half the CPU time, so that what is mispredicted is what a frame costs,
+which is the same in every setting and changes by half with the clock of the cores; a rise that met such a change says
+nothing against the setting, and costs nothing, as the allowance keeps the budget meanwhile."""
+_LEAST_SHARE = 0.05  # of granted frames: from fewer, what all would take cannot be told
 
 _RSS, _NVMAP = "memory.rss", "memory.nvmap"
 _MOST_NOTES = 100
@@ -36,13 +39,20 @@ class Eyes:
         meters: of the machine; read once per look.
         budget: what is looked for: watts, or cores of CPU time.
         latency_ms: gives the 99th percentile of the last seconds; None when nothing came.
-        clock: the meters' own.
+        granted: part of the frames of the setting in use, since it was last asked, that CPU time was left for; what
+            all of them would have taken is looked at.
     """
 
-    def __init__(self, meters: Meters, budget: Budget, latency_ms: Callable[[], float | None] = lambda: None) -> None:
-        self._meters, self._budget, self._latency_ms = meters, budget, latency_ms
+    def __init__(
+        self,
+        meters: Meters,
+        budget: Budget,
+        latency_ms: Callable[[], float | None] = lambda: None,
+        granted: Callable[[], float] = lambda: 1.0,
+    ) -> None:
+        self._meters, self._budget, self._latency_ms, self._granted = meters, budget, latency_ms, granted
         self._energy = Energy()
-        self._cores: deque[float] = deque(maxlen=CPU_LOOKS)
+        self._cores: deque[tuple[float, float]] = deque(maxlen=CPU_LOOKS)
         self._notes: deque[str] = deque(maxlen=_MOST_NOTES)
         self.nvmap_bytes: int | None = None
 
@@ -77,8 +87,10 @@ class Eyes:
     def _cpu(self, reading: Reading) -> float | None:
         if reading.value is None:
             return None
-        self._cores.append(reading.value)
-        return sum(self._cores) / len(self._cores)
+        self._cores.append((reading.value, self._granted()))
+        taken = sum(cores for cores, _ in self._cores)
+        granted = sum(share for _, share in self._cores)
+        return taken / max(granted, _LEAST_SHARE * len(self._cores))
 
 
 class Watch(threading.Thread):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from edgert.clock import Clock
+from edgert.runtime.allowance import Allowance
 
 _SLOWNESS = 0.1  # of learning how fast a file goes by itself, per frame
 _FIRST = 8  # frames of a file that go as fast as they can, whatever the share, to learn from
@@ -22,11 +23,13 @@ class Gate:
 
     Attributes:
         share: of the frames, 0 to 1; 0 closes the gate.
+        allowance: of CPU time, that frames which have their turn have to wait for; None: as much as they take.
         held_back: frames that did not go on.
     """
 
     def __init__(self, live: bool, clock: Clock) -> None:
         self.share = 1.0
+        self.allowance: Allowance | None = None
         self.held_back = 0
         self._live, self._clock = live, clock
         self._credit = 1.0
@@ -45,16 +48,20 @@ class Gate:
         elif not self._waited(passed_s, stop):
             self.held_back += 1
             return False
+        if self.allowance is not None and not self.allowance.waits(stop, passed_s):
+            self.held_back += 1
+            return False
         self._last_ns = self._clock.now_ns()
         return True
 
     def _has_turn(self) -> bool:
         self._credit += self.share
-        if self._credit < 1.0:
-            self.held_back += 1
-            return False
-        self._credit = min(self._credit - 1.0, 1.0)
-        return True
+        has_turn = self._credit >= 1.0
+        if has_turn:
+            self._credit = min(self._credit - 1.0, 1.0)
+            has_turn = self.allowance is None or self.allowance.grants(id(self))
+        self.held_back += not has_turn
+        return has_turn
 
     def _waited(self, passed_s: float, stop: threading.Event) -> bool:
         """Waits for the turn of a file's frame; false when told to stop."""

@@ -8,6 +8,7 @@ own error; it is learnt anew at each visit.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from edgert.budget.governor.setting import Rules
@@ -74,8 +75,10 @@ def blame(rules: Rules, state: State, seen: Observation, power_w: float | None, 
     patience, record = rules.patience, state.records[state.index]
     if power_w is not None and not state.is_learnt:
         ratio = power_w / max(rules.settings[state.index].predicted_w(seen.demand), 1e-9)
-        state = replace(state, common=state.common or ratio)
-        record = replace(record, own=max(record.own or 0.0, ratio / (state.common or ratio)))
+        own = max(record.own or 0.0, _own(rules, ratio, state.common))
+        is_common = math.isfinite(patience.own_error) or state.common is None
+        state = replace(state, common=ratio / own if is_common else state.common)
+        record = replace(record, own=own)
     if lasts:
         hold_ns = round(patience.hold_s * 1e9) << min(record.failures, _MOST_DOUBLINGS)
         record = replace(record, held_until_ns=seen.at_ns + hold_ns, failures=record.failures + 1)
@@ -102,11 +105,17 @@ def _learn(rules: Rules, state: State, seen: Observation) -> State:
     ratio = power_w / max(rules.settings[state.index].predicted_w(state.demand), 1e-9)
     own = state.records[state.index].own
     if not state.is_learnt or own is None:
-        own = ratio / state.common if state.common else 1.0
+        own = _own(rules, ratio, state.common)
         records = _replaced(state.records, state.index, replace(state.records[state.index], own=own))
-        return replace(state, records=records, common=state.common or ratio, is_learnt=True)
+        return replace(state, records=records, common=ratio / own, is_learnt=True)
     common = state.common or ratio
     return replace(state, common=common + _SLOWNESS * (ratio / own - common))
+
+
+def _own(rules: Rules, ratio: float, common: float | None) -> float:
+    """A setting's own error, as far as it can be its own."""
+    most = 1 + rules.patience.own_error
+    return 1.0 if common is None else min(max(ratio / common, 1 / most), most)
 
 
 def _replaced(records: tuple[Record, ...], index: int, record: Record) -> tuple[Record, ...]:

@@ -94,6 +94,8 @@ class Patience:
         cool_margin_c: degrees more than the budget's margin that a better setting needs.
         stop_s: how long a budget must be exceeded before ``stop`` ends the pipeline.
         agree: part of the power by which two readings in a row may differ and still tell of a steady state.
+        own_error: part by which a setting's power may be mispredicted beyond what all settings have in common; what is
+            seen beyond that is taken to be common: the machine has changed, and not the setting.
     """
 
     sensor_s: float = 1.7
@@ -113,6 +115,7 @@ class Patience:
     cool_margin_c: float = 5.0
     stop_s: float = 2.0
     agree: float = 0.02
+    own_error: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
