@@ -95,16 +95,16 @@ CASES = (
         "placement: cpu0",
         "  find: {infer: parts, from: camera}\n  look: {infer: again, from: camera}\n"
         "  end: {sink: null, from: [find, look]}",
-        100.0,
-        100.0,
+        70.0,
+        60.0,
     ),
     Case(
         "cascade",
         "placement: cpu0",
         "  find: {infer: parts, from: camera}\n  boxes: {python: 'four:boxes', from: find}\n"
         "  read: {infer: again, from: boxes, crop: {limit: 4}}\n  end: {sink: null, from: read}",
-        35.0,
         25.0,
+        20.0,
     ),
     Case(
         "overload",
