@@ -10,6 +10,7 @@ from edgert.backend import Backend, Engine, Store
 from edgert.backend.chain import Chain
 from edgert.backend.replicated import Replicated
 from edgert.backend.trt.backend import TrtBackend
+from edgert.backend.trt.engine import TrtEngine
 from edgert.backend.trt.made import Made
 from edgert.build import proof
 from edgert.build.order import Bundled, Order, orders
@@ -105,7 +106,7 @@ class BundleEngines:
             ended.detail = f"{engine} {made.info.get('version', '')}".strip()
             made.close()
 
-    def _checked(self, name: str, config: ModelConfig, order: Order) -> tuple[Compiled, Engine | None]:
+    def _checked(self, name: str, config: ModelConfig, order: Order) -> tuple[Compiled, TrtEngine | None]:
         """An engine, compiled or found, held to its promises, and opened where it can be."""
         with self._telling.step(COMPILE, name) as ended:
             made = self._trt.made(order.request, self._store)
@@ -123,11 +124,13 @@ class BundleEngines:
             ended.cached, ended.detail = kept is not None, proof.in_words(found)
         return Compiled(order, made, found), opened
 
-    def _proven(self, config: ModelConfig, order: Order, made: Made, opened: Engine | None) -> Proof:
+    def _proven(self, config: ModelConfig, order: Order, made: Made, opened: TrtEngine | None) -> Proof:
         found: dict[str, Any] = {"placement": proof.placed(made, self._policy)}
         if opened is not None:
             found["outputs"] = proof.compared(opened, load(order.reference), config, made.request.precision)
             found["profile"] = proof.timed(opened)
+            found["layers"] = proof.layered(opened, made)
+            found["memory"] = proof.occupied(opened, made)
         proof.keep(self._store, made.key, found)
         return found
 

@@ -7,7 +7,10 @@ import logging
 import statistics
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +18,20 @@ from edgert.build.model_steps import uniform_feeds
 from edgert.build.subject import FEW
 from edgert.build.verify_step import distance
 from edgert.compiler.step import to_json
-from edgert.compiler.verify import Policy, verify
+from edgert.compiler.verify import Policy, Verification, verify
 from edgert.config import ModelConfig
 from edgert.errors import ArtifactError, BuildError
 
 if TYPE_CHECKING:
-    from edgert.backend.base import Array, Engine, Session, Store
+    from edgert.backend.base import Array, Session, Store
+    from edgert.backend.trt.engine import TrtEngine
     from edgert.backend.trt.made import Made
     from edgert.graph.model import Model
 
 log = logging.getLogger("edgert.build")
 Proof = Mapping[str, Any]
-"""What was found of an engine, as plain data: ``placement``, and where it could be run ``outputs`` and ``profile``."""
+"""What was found of an engine, as plain data: ``placement``, and where it could be run ``outputs``, ``profile``,
+``layers`` and ``memory``."""
 TOLERANCE: Mapping[str, float] = {"fp32": 1e-2, "fp16": 2e-2, "int8": 0.7}
 """Precision → how far an engine's outputs may be from the reference's: root of the mean squared difference over that
 of the reference. A GPU computes float32 in TF32, whose 11 bits round by 2^-11 = 0.0005 in each layer: 0.005 after 100
@@ -43,10 +48,17 @@ def placed(made: Made, policy: Policy) -> dict[str, Any]:
         "layers": len(found.facts.layers),
         "reformats": found.facts.reformats,
         "loadables": found.facts.loadables,
+        "nodes": _counted(found),
     }
 
 
-def compared(engine: Engine, reference: Model, config: ModelConfig, precision: str) -> dict[str, Any]:
+def _counted(found: Verification) -> dict[str, dict[str, int]]:
+    """Accelerator → how many nodes were to run there, and how many do; ``""`` has those that became no layer."""
+    planned, actual = Counter(one.planned for one in found.nodes), Counter(one.actual for one in found.nodes)
+    return {name: {"planned": planned[name], "actual": actual[name]} for name in sorted({*planned, *actual})}
+
+
+def compared(engine: TrtEngine, reference: Model, config: ModelConfig, precision: str) -> dict[str, Any]:
     """An engine's outputs against those of ONNX Runtime for the model that computes the same, Q/DQ as ONNX says.
 
     Raises:
@@ -54,12 +66,13 @@ def compared(engine: Engine, reference: Model, config: ModelConfig, precision: s
     """
     from edgert.backend.ort import Function
 
-    function, session = Function(reference, fused=False), engine.session()
+    function = Function(reference, fused=False)
     names = [tensor.name for tensor in engine.outputs]
     wanted, found = [], []
-    for feed in uniform_feeds(reference, config, FEW):
-        wanted.append(function(feed))
-        found.append(dict(zip(names, _outputs(session, feed), strict=True)))
+    with closing(engine.session()) as session:
+        for feed in uniform_feeds(reference, config, FEW):
+            wanted.append(function(feed))
+            found.append(dict(zip(names, _outputs(session, feed), strict=True)))
     told = {"tolerance": TOLERANCE[precision], **distance(wanted, found)}
     error = told["relative_error"]
     if error is None or error > TOLERANCE[precision]:
@@ -72,13 +85,34 @@ def compared(engine: Engine, reference: Model, config: ModelConfig, precision: s
     return told
 
 
-def timed(engine: Engine) -> dict[str, Any]:
+def timed(engine: TrtEngine) -> dict[str, Any]:
     """How long a run takes, host to host, alone on the machine: milliseconds, of so many runs."""
-    session = engine.session()
-    for _ in range(_WARM_UP):
-        session.run()
-    times = sorted(_run_ms(session) for _ in range(_RUNS))
+    with closing(engine.session()) as session:
+        for _ in range(_WARM_UP):
+            session.run()
+        times = sorted(_run_ms(session) for _ in range(_RUNS))
     return {"runs": _RUNS, "median_ms": statistics.median(times), "least_ms": times[0], "most_ms": times[-1]}
+
+
+def layered(engine: TrtEngine, made: Made) -> list[dict[str, Any]]:
+    """How long each layer takes, by TensorRT's profiler, and which nodes it is of: medians of so many runs."""
+    from edgert.backend.trt.layer_time import layer_times, mapped
+
+    with closing(engine.session()) as session:
+        times = layer_times(session, _RUNS)
+    return [asdict(one) for one in mapped(times, made.engine_facts, made.request.nodes)]
+
+
+def occupied(engine: TrtEngine, made: Made) -> dict[str, int]:
+    """Bytes: of the plan, which is mostly weights, of one execution context, and of one set of inputs and outputs."""
+    with closing(engine.session()) as session:
+        tensors = [*session.inputs_on_gpu.values(), *session.outputs_on_gpu]
+        tensor_bytes = sum(tensor.block.nbytes for tensor in tensors)
+    return {
+        "plan_bytes": len(made.result.plan),
+        "context_bytes": engine.context_bytes,
+        "tensor_bytes": tensor_bytes,
+    }
 
 
 def _run_ms(session: Session) -> float:
@@ -121,11 +155,11 @@ def kept(store: Store, key: str, *, ran: bool) -> Proof | None:
     """The proof kept for an engine.
 
     Args:
-        ran: whether one counts only if the engine was run for it.
+        ran: whether one counts only if the engine was run for it, its layers timed.
     """
     path = store.get(_key(key))
     found: Proof | None = json.loads(path.read_bytes()) if path is not None else None
-    return None if found is not None and ran and "outputs" not in found else found
+    return None if found is not None and ran and "layers" not in found else found
 
 
 def _key(key: str) -> str:

@@ -27,13 +27,14 @@ from edgert.place.profile import Profile, read_profile
 from edgert.place.schedule import play
 from edgert.plan.host import HOST, plan_host
 from edgert.plan.judge import Machine, judged
-from edgert.plan.measured import MeasuredEngine, read_measured, scaled, told
+from edgert.plan.measured import MeasuredEngine, read_measured, told
 from edgert.plan.memory import NOT_PLANNED, board_parts
 from edgert.plan.path import frame_rate_hz, longest_ms
 from edgert.plan.rig import contention_of, rig_of
 from edgert.plan.row import BoardPlan, EngineRow, ModelRow, Objective, Plan, Row
 from edgert.plan.sizing import sized
 from edgert.plan.subject import Subject, overridden, subjects
+from edgert.plan.unit_time import scaled
 from edgert.plan.workload import demands
 from edgert.simulate import Rig
 

@@ -1,23 +1,33 @@
-"""Times that a board measured, in place of those of the cost model: engines of a bundle that was finished there.
-
-A bundle knows how long each engine took, not its layers. So all units of a model are scaled by one factor on the
-accelerators that the engine used: what it took over what the model predicts for the same nodes in the same places.
-"""
+"""Times that a board measured: engines of a bundle that was finished there, as a whole and layer by layer."""
 
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from edgert.artifact.bundle import Bundle, open_bundle
 from edgert.artifact.manifest import CompiledEntry, EngineEntry
 from edgert.errors import ArtifactError, ConfigError
-from edgert.place.problem import Network, Unit
 
 GPU = "gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredLayer:
+    """A layer of an engine.
+
+    Attributes:
+        nodes: ONNX nodes in it; none where nobody knows, or where it runs none.
+        median_ms: of a run, by itself.
+        moves: whether it only changes a tensor's layout, or hands it to another accelerator.
+    """
+
+    nodes: tuple[str, ...]
+    median_ms: float
+    moves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +38,10 @@ class MeasuredEngine:
         model: its name in the pipeline file.
         digest: of the ONNX file that it was made of.
         board, mode: where, and in which power mode.
-        placement: node → accelerator, of those that were not on the GPU.
+        placement: node → accelerator, of those that really were not on the GPU.
         median_ms: of a run, host to host, alone on the board.
         runs: how many that is the median of.
+        layers: in the order they run; empty where they were not timed.
     """
 
     model: str
@@ -40,6 +51,7 @@ class MeasuredEngine:
     placement: Mapping[str, str]
     median_ms: float
     runs: int
+    layers: tuple[MeasuredLayer, ...] = ()
 
     def check(self, digest: str, where: str) -> None:
         """Raises ConfigError when it was made of another file than the one that is planned for."""
@@ -85,49 +97,23 @@ def _engine(bundle: Bundle, entry: CompiledEntry, model: str, engine: EngineEntr
         bundle.manifest.models[model].digest,
         entry.facts.get("module", ""),
         entry.facts.get("power mode", ""),
-        {name: where for name, where in record["placement"].items() if where != GPU},
+        _placement(record["placement"], proof),
         float(proof["profile"]["median_ms"]),
         int(proof["profile"]["runs"]),
+        tuple(MeasuredLayer(tuple(one["nodes"]), one["median_ms"], one["moves"]) for one in proof.get("layers", ())),
     )
 
 
-def scaled(network: Network, engines: Sequence[MeasuredEngine]) -> Network:
-    """The network with its units as fast as they were measured.
-
-    Args:
-        network: with the times of the cost model.
-        engines: of this model on this board in this power mode; without any, nothing changes.
-    """
-    factors = factors_of(network, engines)
-
-    def changed(unit: Unit) -> Unit:
-        costs = {
-            name: replace(cost, time_ms=cost.time_ms * factors.get(name, 1.0)) for name, cost in unit.costs.items()
-        }
-        return replace(unit, costs=costs)
-
-    return replace(network, units=tuple(map(changed, network.units))) if factors else network
-
-
-def factors_of(network: Network, engines: Sequence[MeasuredEngine]) -> dict[str, float]:
-    """Accelerator → measured over predicted; the median where several engines used it."""
-    found: dict[str, list[float]] = {}
-    for engine in engines:
-        places = [_place(unit, engine.placement) for unit in network.units]
-        predicted = sum(unit.costs[where].time_ms for unit, where in zip(network.units, places, strict=True) if where)
-        for where in set(places) - {""} if predicted > 0 else ():
-            found.setdefault(where, []).append(engine.median_ms / predicted)
-    return {name: statistics.median(factors) for name, factors in found.items()}
-
-
-def _place(unit: Unit, placement: Mapping[str, str]) -> str:
-    """Where an engine ran a unit; empty for one that the cost model does not know there."""
-    where = next((placement[name] for name in unit.nodes if name in placement), GPU)
-    return where if where in unit.costs else ""
+def _placement(asked: Mapping[str, str], proof: Mapping[str, Any]) -> dict[str, str]:
+    """Where nodes ran that were not on the GPU: as asked for, but for those that TensorRT moved."""
+    actual = {**asked, **{node: where for node, _, where, _ in proof["placement"]["moved"]}}
+    return {name: where for name, where in actual.items() if where != GPU}
 
 
 def told(engines: Sequence[MeasuredEngine]) -> list[str]:
     """A line each, for the notes of a plan."""
     return [
-        f"{one.model} on {one.board}, {one.mode}: {one.median_ms:.2f} ms measured ({one.runs} runs)" for one in engines
+        f"{one.model} on {one.board}, {one.mode}: {one.median_ms:.2f} ms measured ({one.runs} runs"
+        + (f", {len(one.layers)} layers timed)" if one.layers else ")")
+        for one in engines
     ]

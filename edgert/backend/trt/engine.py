@@ -162,6 +162,13 @@ class TrtEngine:
         self._sessions.append(made)
         return made
 
+    @property
+    def context_bytes(self) -> int:
+        """What an execution context takes on the GPU for what layers hand on, besides inputs and outputs."""
+        if hasattr(self._engine, "device_memory_size_v2"):
+            return int(self._engine.device_memory_size_v2)
+        return int(self._engine.device_memory_size) if hasattr(self._engine, "device_memory_size") else 0
+
     def kernels(self) -> bytes:
         """Kernels compiled so far, to be given to :func:`open_engine` next time; empty but for TensorRT-RTX."""
         return serialized(self._kernels) if self._kernels is not None else self._saved

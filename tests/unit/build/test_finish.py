@@ -84,6 +84,11 @@ def test_engines_logs_and_profiles_are_packed_and_found_on_that_machine_alone(bo
         assert opened.read(entry.plan) == b"plan" and record["facts"]["power mode"] == "15W"
         assert record["result"]["inspector"] and isinstance(record["result"]["log"], list)
         assert proof["profile"]["runs"] == 30 and proof["placement"]["source"] == "inspector"
+        assert proof["placement"]["nodes"] == {
+            "dla0": {"planned": 1, "actual": 1},
+            "gpu": {"planned": 1, "actual": 1},
+        }
+        assert proof["memory"] == {"plan_bytes": 4, "context_bytes": 2**20, "tensor_bytes": 2 * 4 * 3 * 8 * 8}
     fresh, same, other = Board(tmp_path / "other"), bench(**AS_PLANNED), bench(machine=replace(ORIN, mode="25W"))
     fresh.finish(packed, on=same)
     assert same.requests == [] and fresh.told("cached")

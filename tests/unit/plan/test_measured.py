@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from edgert.errors import ArtifactError, ConfigError
 from edgert.graph.load import load
 from edgert.place.problem import Cost, Network, Unit
 from edgert.plan import plan
-from edgert.plan.measured import MeasuredEngine, factors_of, read_measured, scaled
+from edgert.plan.measured import MeasuredEngine, MeasuredLayer, read_measured
+from edgert.plan.unit_time import factors_of, scaled, times_of
 from tests.helpers.trt_bench import ORIN
 from tests.helpers.trt_bundle import PIPELINE, bench, engine, trt_bundle
 
@@ -27,13 +29,21 @@ NETWORK = Network(
     (),
     home="gpu",
 )
+ON_GPU = [{"Name": name, "LayerType": "CaskConvolution"} for name in ("conv", "relu")]
+INSPECTED: dict[str, Any] = {"answer": {"inspector": json.dumps({"Layers": ON_GPU})}}
 ENGINE = MeasuredEngine("parts", "0" * 64, "orin-nx-16gb", "15W", {}, 3.0, 30)
 
 
-def finished(folder: Path, *engines: dict[str, Any]) -> Path:
+def finished(folder: Path, *engines: dict[str, Any], **script: Any) -> Path:
     path = folder / "out.edgert"
-    finish(trt_bundle(folder / "dock.edgert", *engines), path, machine=ORIN, trt=bench().backend)
+    finish(trt_bundle(folder / "dock.edgert", *engines), path, machine=ORIN, trt=bench(**script).backend)
     return path
+
+
+def layers(*each: tuple[str, float], moves: float = 0.0) -> tuple[MeasuredLayer, ...]:
+    """One for each (nodes, milliseconds), nodes in one text; and one that hands tensors over."""
+    told = tuple(MeasuredLayer(tuple(nodes.split()), ms) for nodes, ms in each)
+    return (*told, MeasuredLayer((), moves, moves=True)) if moves else told
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +73,54 @@ def test_an_engine_on_both_scales_both_and_the_median_counts() -> None:
     both = replace(ENGINE, placement={"conv": "dla0"}, median_ms=5.0)
     assert factors_of(NETWORK, [both]) == {"gpu": 2.0, "dla0": 2.0}
     assert factors_of(NETWORK, [both, replace(ENGINE, median_ms=6.0)])["gpu"] == 3.0
+
+
+def test_units_take_what_their_layers_took_and_together_what_the_engine_did() -> None:
+    timed = replace(ENGINE, layers=layers(("conv", 0.5), ("relu", 1.5)))
+    assert times_of(NETWORK, [timed]) == {(0, "gpu"): 0.75, (1, "gpu"): 2.25}  # 3 ms, of which layers tell 2
+    conv, relu = scaled(NETWORK, [timed]).units
+    assert (conv.costs["gpu"].time_ms, relu.costs["gpu"].time_ms) == (0.75, 2.25)
+    assert conv.costs["dla0"].time_ms == 2.0  # nobody measured it there
+
+
+def test_a_layer_of_several_units_is_shared_as_predicted() -> None:
+    timed = replace(ENGINE, layers=layers(("conv relu", 3.0)))
+    assert times_of(NETWORK, [timed]) == {(0, "gpu"): 2.0, (1, "gpu"): 1.0}
+
+
+def test_a_unit_of_several_layers_has_their_sum() -> None:
+    network = replace(NETWORK, units=(Unit("conv", ("conv", "bias"), {"gpu": Cost(1.0)}), NETWORK.units[1]))
+    timed = replace(ENGINE, layers=layers(("conv", 1.0), ("bias", 0.5), ("relu", 1.5)))
+    assert times_of(network, [timed]) == {(0, "gpu"): 1.5, (1, "gpu"): 1.5}
+
+
+def test_a_unit_whose_name_is_lost_is_as_fast_as_the_others() -> None:
+    timed = replace(ENGINE, layers=layers(("conv", 2.0), ("", 1.0)))
+    assert times_of(NETWORK, [timed]) == {(0, "gpu"): 2.0, (1, "gpu"): 1.0}
+
+
+def test_without_any_name_one_factor_is_left() -> None:
+    timed = replace(ENGINE, layers=layers(("", 2.0)))
+    assert times_of(NETWORK, [timed]) == {}
+    assert scaled(NETWORK, [timed]) == scaled(NETWORK, [ENGINE])
+
+
+def test_handing_over_is_not_counted_twice() -> None:
+    """A plan counts crossings by themselves, but knows of none where there is one accelerator."""
+    both = replace(ENGINE, placement={"conv": "dla0"}, layers=layers(("conv", 2.0), ("relu", 1.0), moves=1.0))
+    assert sum(times_of(NETWORK, [both]).values()) == pytest.approx(3.0 * 3 / 4)
+    assert sum(times_of(NETWORK, [replace(both, placement={})]).values()) == pytest.approx(3.0)
+
+
+def test_a_finished_bundle_tells_its_layers(tmp_path: Path) -> None:
+    path = finished(tmp_path, layer_ms=[("conv", 0.25), ("relu", 0.125)], **INSPECTED)
+    (found,) = read_measured(path)
+    assert found.layers == layers(("conv", 0.25), ("relu", 0.125))
+
+
+def test_nodes_that_tensorrt_moved_are_measured_where_they_ran(tmp_path: Path) -> None:
+    (found,) = read_measured(finished(tmp_path, **INSPECTED))
+    assert found.placement == {}
 
 
 def test_without_measurements_nothing_changes() -> None:
