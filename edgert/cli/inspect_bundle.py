@@ -16,11 +16,19 @@ if TYPE_CHECKING:
 
 
 def tell_bundle(console: Console, path: Path) -> dict[str, Any]:
-    """Prints a bundle; returns its manifest as plain data. Raises ArtifactError for one that is not whole."""
+    """Prints a bundle; returns its manifest as plain data, and under ``reports`` what is known of compiled engines.
+
+    Raises:
+        ArtifactError: it is not whole.
+    """
+    from dataclasses import asdict
+
     from rich.markup import escape
     from rich.table import Table
 
     from edgert.artifact.bundle import open_bundle
+    from edgert.build.compiled import compiled_engines
+    from edgert.cli.inspect_engines import show_engines
 
     with open_bundle(path) as bundle:
         table = Table.grid(padding=(0, 1))
@@ -30,7 +38,9 @@ def tell_bundle(console: Console, path: Path) -> dict[str, Any]:
             table.add_row(name, escape(text))
         console.print(table)
         _show_members(console, bundle.manifest)
-        return bundle.manifest.model_dump(mode="json")
+        engines = compiled_engines(bundle)
+        show_engines(console, engines)
+        return {**bundle.manifest.model_dump(mode="json"), "reports": [asdict(one) for one in engines]}
 
 
 def _rows(bundle: Bundle) -> Iterator[tuple[str, str]]:

@@ -24,6 +24,7 @@ from tests.helpers.trt_bench import Bench
 from tests.helpers.trt_double import FakeLayer
 
 SHAPE = (1, 3, 8, 8)
+CLOSE = {"relative_error": 0.01, "tolerance": 0.7}
 SPLIT = {"conv": "dla0", "relu": "gpu"}
 PIPELINE = """\
 name: dock
@@ -62,6 +63,7 @@ def members(engines: list[dict[str, Any]], precision: str = "int8") -> dict[str,
         "pipeline.yaml": PIPELINE.encode(),
         "models/parts/model.onnx": to_bytes(model()),
         "models/parts/placement.json": json.dumps({"asked": "auto", "dla": None, "engines": engines}).encode(),
+        "models/parts/evidence.json": json.dumps({"forms": dict.fromkeys(("float", "gpu", "dla"), CLOSE)}).encode(),
     }
     if precision == "int8":
         found |= {
@@ -91,7 +93,8 @@ def trt_bundle(
     if gpu:
         content["models/parts/gpu.onnx"] = gpu
     port = TensorEntry(name="x", dtype="float32", shape=list(SHAPE))
-    kinds = {"cache": "calibration.cache", "exceptions": "exceptions.json", "placement": "placement.json"}
+    kinds = {"cache": "calibration.cache", "exceptions": "exceptions.json"}
+    kinds |= {name: f"{name}.json" for name in ("placement", "evidence")}
     forms = {"float": "model.onnx", "gpu": "gpu.onnx", "dla": "dla.onnx"}
     here = {name: f"models/parts/{file}" for name, file in {**kinds, **forms}.items()}
     here = {name: file for name, file in here.items() if file in content and name not in drop}

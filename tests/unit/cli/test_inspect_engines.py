@@ -1,0 +1,121 @@
+"""What ``edgert inspect`` tells of the engines in a finished bundle."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from edgert.artifact.bundle import open_bundle, save_bundle
+from edgert.artifact.member import member_of
+from edgert.build.compiled import Count, EngineReport, compiled_engines
+from edgert.build.finish import finish
+from edgert.cli import app
+from edgert.cli.inspect_engines import nodes_in_words, show_engines
+from tests.helpers.trt_bench import ORIN
+from tests.helpers.trt_bundle import SPLIT, bench, engine, trt_bundle
+
+MOVED: dict[str, Any] = {
+    "answer": {
+        "inspector": json.dumps(
+            {
+                "Layers": [
+                    {"Name": "Reformatting CopyNode for Input Tensor 0", "LayerType": "Reformat"},
+                    {"Name": "conv + relu", "LayerType": "CaskConvolution"},
+                ]
+            }
+        )
+    },
+    "layer_ms": [("Reformatting CopyNode for Input Tensor 0", 0.25), ("conv + relu", 0.75)],
+}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))
+
+
+def finished(folder: Path, *engines: dict[str, Any], **script: Any) -> Path:
+    path = folder / "out.edgert"
+    finish(trt_bundle(folder / "dock.edgert", *engines), path, machine=ORIN, trt=bench(**script).backend)
+    return path
+
+
+def reports(path: Path) -> tuple[EngineReport, ...]:
+    with open_bundle(path) as bundle:
+        return compiled_engines(bundle)
+
+
+def printed(engines: tuple[EngineReport, ...]) -> str:
+    out = io.StringIO()
+    show_engines(Console(file=out), engines)
+    return out.getvalue()
+
+
+def test_an_engine_against_its_plan(tmp_path: Path) -> None:
+    (one,) = reports(finished(tmp_path, **MOVED))
+    assert (one.model, one.number, one.library, one.size_bytes) == ("parts", 0, "TensorRT 10.3.0", 4)
+    assert (one.source, one.layers, one.reformats, one.segments) == ("inspector", 2, 1, 0)
+    assert one.nodes == {"dla0": Count(1, 0), "gpu": Count(1, 2)}
+    assert one.median_ms is not None and one.runs == 30 and one.relative_error is not None
+    assert one.facts["power mode"] == "15W" and one.context_bytes == 2**20
+    assert [(layer.name[:4], layer.share, layer.nodes) for layer in one.layer_times] == [
+        ("conv", 0.75, ("conv", "relu")),
+        ("Refo", 0.25, ()),
+    ]
+
+
+def test_as_a_table(tmp_path: Path) -> None:
+    text = printed(reports(finished(tmp_path, **MOVED)))
+    assert "compiled on orin-nx-16gb, 15W" in text and "parts-0" in text and "10.3.0" in text
+    assert "dla0 1 → 0, gpu 1 → 2" in text and "1.0 MiB" in text
+    assert "slowest of 2 layers of parts-0, medians of 30 runs" in text and "75.0 %" in text and "conv, relu" in text
+
+
+def test_several_engines_of_a_model_and_their_weights(tmp_path: Path) -> None:
+    parts = engine(dict.fromkeys(SPLIT, "gpu"), 2 / 3), engine(dict.fromkeys(SPLIT, "dla0"), 1 / 3)
+    found = reports(finished(tmp_path, *parts))
+    assert [(one.number, one.weight) for one in found] == [(0, 67), (1, 33)]
+    text = printed(found)
+    assert "parts-0, weight 67" in text and "parts-1, weight 33" in text
+
+
+def test_where_nobody_tells_where_nodes_run_nothing_is_made_up(tmp_path: Path) -> None:
+    (one,) = reports(finished(tmp_path))
+    assert one.source == "" and nodes_in_words(one) == "dla0 1, gpu 1"
+    assert "?" in printed((one,))
+
+
+def test_what_an_earlier_edgert_wrote_has_gaps(tmp_path: Path) -> None:
+    path = finished(tmp_path, **MOVED)
+    with open_bundle(path) as bundle:
+        manifest, content = bundle.manifest, {name: bundle.read(name) for name in bundle.manifest.members}
+    ((entry,),) = (one.engines["parts"] for one in manifest.compiled.values())
+    proof = json.loads(content[entry.proof])
+    del proof["layers"], proof["memory"], proof["placement"]["nodes"]
+    content[entry.proof] = json.dumps(proof).encode()
+    members = {name: member_of(data) for name, data in content.items()}
+    save_bundle(path, manifest.model_copy(update={"members": members}), content)
+    (one,) = reports(path)
+    assert one.context_bytes is None and one.layer_times == () and nodes_in_words(one) == "?"
+
+
+def test_the_command_prints_and_writes_json(tmp_path: Path) -> None:
+    path, out = finished(tmp_path, **MOVED), tmp_path / "told.json"
+    result = CliRunner().invoke(app, ["inspect", str(path), "--json", str(out)])
+    assert result.exit_code == 0 and "slowest of 2 layers" in result.output
+    (report,) = json.loads(out.read_text())["reports"]
+    assert report["nodes"]["dla0"] == {"planned": 1, "actual": 0} and report["layer_times"][0]["share"] == 0.75
+    assert report["median_ms"] > 0 and report["target"].startswith("orin-nx-16gb-10.3.0-")
+
+
+def test_a_bundle_that_was_not_finished_has_no_table(tmp_path: Path) -> None:
+    out = tmp_path / "told.json"
+    result = CliRunner().invoke(app, ["inspect", str(trt_bundle(tmp_path / "dock.edgert")), "--json", str(out)])
+    assert result.exit_code == 0 and "compiled on" not in result.output
+    assert json.loads(out.read_text())["reports"] == []
