@@ -113,7 +113,8 @@ def pipeline_page() -> str:
     for kind in STAGES:
         parts += [f"### {verb(kind, stage.STAGE_VERBS)}", "", inspect.cleandoc(kind.__doc__ or ""), "", *keys(kind)]
     parts += ["### crop of an infer stage", "", inspect.cleandoc(stage.CropConfig.__doc__ or ""), ""]
-    return "\n".join([*parts, *keys(stage.CropConfig)])
+    parts += [*keys(stage.CropConfig), "### batch of an infer stage", ""]
+    return "\n".join([*parts, inspect.cleandoc(stage.BatchConfig.__doc__ or ""), "", *keys(stage.BatchConfig)])
 
 
 def verb(section: type[BaseModel], verbs: tuple[str, ...]) -> str:

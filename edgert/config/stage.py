@@ -48,7 +48,8 @@ class CropConfig(Section):
 
 
 class BatchConfig(Section):
-    """Frames of several cameras in one run of the model."""
+    """Frames of several cameras in one run of the model, whose batch size must be left open. A free model takes at once
+    what has come; batches form while it is busy."""
 
     max: int = Field(ge=2, le=64, description="frames in a full batch")
     wait: Seconds = Field(

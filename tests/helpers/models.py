@@ -47,6 +47,12 @@ def conv(shape: Dims = PICTURE, seed: int = 0) -> Model:
     return make(nodes, {"x": (shape, TensorProto.FLOAT)}, outputs, weights)
 
 
+def means(shape: Dims = PICTURE) -> Model:
+    """``y`` [N, 3] = the average of each channel of ``x``."""
+    nodes = [helper.make_node("ReduceMean", ["x"], ["y"], axes=[2, 3], keepdims=0)]
+    return make(nodes, {"x": (shape, TensorProto.FLOAT)}, {"y": (shape[:2], TensorProto.FLOAT)})
+
+
 def two_inputs() -> Model:
     """``y`` = ``a`` + ``b``, float32 [2, 3] and [3]; ``n`` = int64 count of the entries."""
     nodes = [helper.make_node("Add", ["a", "b"], ["y"]), helper.make_node("Size", ["y"], ["n"])]

@@ -29,6 +29,7 @@ models:
 stages:
   belt: {{source: "synthetic:conveyor", size: 640x480, seed: 7, limit: {frames}, realtime: false}}
   find: {{infer: parts, from: belt}}
+  again: {{infer: parts, from: find, crop: {{limit: 4, min_size: 16}}}}
 """
 
 
@@ -39,25 +40,37 @@ def needs_a_gpu() -> None:
         pytest.skip(missing)
 
 
-def detections(folder: Path, engine: str, interpolation: str = "linear") -> tuple[list[Any], list[GpuLane]]:
-    """What is found in the frames, and the lanes that it was found by."""
+def detections(
+    folder: Path, engine: str, interpolation: str = "linear", stage: str = "find"
+) -> tuple[list[Any], list[GpuLane]]:
+    """What a stage says of the frames, and the lanes of the pipeline."""
     file = folder / "gpu.yaml"
     file.write_text(FILE.format(engine=engine, assets=ASSETS, interpolation=interpolation, frames=FRAMES))
     with Pipeline(file) as pipeline:
-        found = [result.outputs["find"] for result in pipeline.results("find", timeout=60)]
+        found = [result.outputs[stage] for result in pipeline.results(stage, timeout=60)]
         return found, list(pipeline._assembly.lanes)
 
 
 def test_finds_the_same_things(tmp_path: Path) -> None:
     wanted, none = detections(tmp_path, "onnxruntime")
     found, lanes = detections(tmp_path, "onnxruntime-cuda")
-    assert len(found) == len(wanted) == FRAMES and not none and len(lanes) == 1
+    assert len(found) == len(wanted) == FRAMES and not none and len(lanes) == 2
     assert sum(map(len, wanted)) > FRAMES
     same = 0
     for one, other in zip(found, wanted, strict=True):
         if len(one) == len(other) and np.array_equal(one.classes, other.classes):
             same += np.allclose(one.boxes, other.boxes, atol=1.0) and np.allclose(one.scores, other.scores, atol=0.02)
     assert same >= 0.9 * FRAMES  # TF32 may move a box across the threshold
+
+
+def test_crops_are_looked_at_again(tmp_path: Path) -> None:
+    wanted, _ = detections(tmp_path, "onnxruntime", stage="again")
+    found, lanes = detections(tmp_path, "onnxruntime-cuda", stage="again")
+    assert len(lanes) == 2
+    counts = [[len(record) for record in crops.records] for crops in found]
+    assert sum(map(len, counts)) > FRAMES
+    same = [mine == [len(record) for record in crops.records] for mine, crops in zip(counts, wanted, strict=True)]
+    assert sum(same) >= 0.8 * FRAMES
 
 
 def test_pictures_that_only_the_host_can_prepare_run_too(tmp_path: Path) -> None:

@@ -163,13 +163,16 @@ def test_too_little_memory_tells_plan_and_actual(gpu: CudaDouble, monkeypatch: p
     assert "precision: fp16" in caught.value.fix
 
 
-def test_memory_that_runs_out_while_running(gpu: CudaDouble) -> None:
+def test_what_fails_while_running_is_told_apart(gpu: CudaDouble) -> None:
     engine, ort = engine_on(gpu, models.conv())
     session = engine.session()
     ort.broken = RuntimeError("BFCArena: Failed to allocate memory for requested buffer of size 4096")
     with pytest.raises(DeviceError, match="too little memory") as caught:
         session.enqueue()
     assert "4096" in caught.value.why
+    ort.broken = RuntimeError("CUDA failure 700: an illegal memory access was encountered ; GPU=0")
+    with pytest.raises(DeviceError, match="running the model: the GPU is lost"):
+        session.enqueue()
     ort.broken = RuntimeError("CUDNN failure 5000: CUDNN_STATUS_EXECUTION_FAILED")
     with pytest.raises(BuildError, match="failed while running"):
         session.run()

@@ -16,6 +16,7 @@ from edgert.backend.ort.library import first_line, ort, ort_errors
 from edgert.backend.ort.session import OrtEngine, OrtSession, dtype_of
 from edgert.errors import DeviceError, EdgertError
 from edgert.memory.cuda import CudaDevice, Stream
+from edgert.memory.cuda.library import failed, is_lost
 
 
 class OrtCudaEngine(OrtEngine):
@@ -142,6 +143,8 @@ class OrtCudaSession(OrtSession):
     def _failed(self, error: Exception) -> EdgertError:
         if is_out_of_memory(error):
             return DeviceError("the GPU has too little memory", why=first_line(error), where=self._path)
+        if is_lost(str(error)):
+            return failed(error, "running the model").at(self._path)
         return super()._failed(error)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -156,15 +157,19 @@ class StagedBlock(Block):
     def upload(self, stream: Stream, nbytes: int | None = None) -> None:
         """Host to GPU, counted."""
         part = self.host[:nbytes]
-        with self.device:
-            self.device.driver.memcpy_htod_async(self.address, part, stream.raw)
-        self.device.counter.copied(part.nbytes)
+        self._copy(part, lambda driver: driver.memcpy_htod_async(self.address, part, stream.raw))
 
     def download(self, stream: Stream, nbytes: int | None = None) -> None:
         """GPU to host, counted."""
         part = self.host[:nbytes]
-        with self.device:
-            self.device.driver.memcpy_dtoh_async(part, self.address, stream.raw)
+        self._copy(part, lambda driver: driver.memcpy_dtoh_async(part, self.address, stream.raw))
+
+    def _copy(self, part: U8, put: Callable[[Any], object]) -> None:
+        try:
+            with self.device:
+                put(self.device.driver)
+        except self.device.driver.Error as error:
+            raise failed(error, "copying") from error
         self.device.counter.copied(part.nbytes)
 
     def _free(self) -> None:

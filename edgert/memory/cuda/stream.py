@@ -25,15 +25,23 @@ class Event:
         with device:
             self._event = device.driver.Event(flags.DEFAULT if timed else flags.DISABLE_TIMING)
 
+    def __del__(self) -> None:
+        if "_event" in self.__dict__ and self._device.is_open:
+            with self._device:  # PyCUDA leaves it behind where no context is current
+                del self._event
+
     @property
     def raw(self) -> Any:
         """PyCUDA's event."""
         return self._event
 
     def record(self, stream: Stream) -> Event:
-        """Puts the event behind all work that the stream has now."""
-        with self._device:
-            self._event.record(stream.raw)
+        """Puts the event behind all work that the stream has now. Raises DeviceError when earlier work failed."""
+        try:
+            with self._device:
+                self._event.record(stream.raw)
+        except self._device.driver.Error as error:
+            raise failed(error, "work on the GPU") from error
         return self
 
     def passed(self) -> bool:
@@ -68,15 +76,23 @@ class Stream:
         self.handle = int(self._stream.handle)
         """The ``cudaStream_t``: ``torch.cuda.ExternalStream(stream.handle)``."""
 
+    def __del__(self) -> None:
+        if "_stream" in self.__dict__ and self._device.is_open:
+            with self._device:  # as with events
+                del self._stream
+
     @property
     def raw(self) -> Any:
         """PyCUDA's stream."""
         return self._stream
 
     def wait(self, event: Event) -> None:
-        """Work put here from now on starts after the event. Does not block the host."""
-        with self._device:
-            self._stream.wait_for_event(event.raw)
+        """Work put here from now on starts after the event. Does not block the host. Raises DeviceError."""
+        try:
+            with self._device:
+                self._stream.wait_for_event(event.raw)
+        except self._device.driver.Error as error:
+            raise failed(error, "work on the GPU") from error
 
     def synchronize(self) -> None:
         """Blocks until all work is done. Raises DeviceError when some of it failed."""
