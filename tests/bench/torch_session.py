@@ -31,7 +31,8 @@ class TorchSession:
         import torch
 
         self._torch, self._net = torch, net
-        self.device, self.stream, self.exclusive, self.dynamic = device, stream, guard, False
+        self.device, self.stream, self.exclusive = device, stream, guard
+        self.dynamic, self.recordable = False, True
         self._external = torch.cuda.ExternalStream(stream.handle)
         dtype = str(next(net.parameters()).dtype).removeprefix("torch.")
         picture = self._tensor("x", (1, 3, side, side), dtype)

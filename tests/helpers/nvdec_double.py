@@ -16,8 +16,6 @@ import av
 from edgert.memory.cuda import CudaDevice
 
 _GONE = 0xEE
-PITCH = 64
-"""Rows are padded to a multiple of it."""
 
 
 class PyNvVCException(Exception):
@@ -32,18 +30,7 @@ class PacketData:
     """Bytes by address."""
 
     def __init__(self) -> None:
-        self.bsl = self.bsl_data = self.pts = self.decode_flag = 0
-
-
-class Surface:
-    """A decoded picture."""
-
-    def __init__(self, memory: Any, pitch: int, height: int, timestamp: int) -> None:
-        self._memory, self._height, self.timestamp = memory, height, timestamp
-        self.shape, self.strides = (height * 3 // 2, pitch), (pitch, 1)
-
-    def GetPtrToPlane(self, plane: int) -> int:
-        return int(self._memory) + (self._height * self.strides[0] if plane else 0)
+        self.bsl = self.bsl_data = self.decode_flag = 0
 
 
 class Decoder:
@@ -52,7 +39,7 @@ class Decoder:
     def __init__(self, double: NvdecDouble, codec: str, options: dict[str, Any]) -> None:
         self._double, self.options = double, options
         self._context: Any = av.CodecContext.create(codec, "r")
-        self._ready: deque[Surface] = deque()
+        self._ready: deque[Any] = deque()
         self._free: list[Any] = []
         self.locked: dict[int, Any] = {}
         self.flags: list[int] = []
@@ -65,13 +52,17 @@ class Decoder:
         told = None
         if packet.bsl:
             told = av.Packet(ctypes.string_at(packet.bsl_data, packet.bsl))
-            told.pts = packet.pts
+        for memory in self._ready:  # those that were not fetched are lost, as in the real one
+            self._free.append(memory)
+        self._ready.clear()
         pictures = self._context.decode(told)
         self._ready.extend(self._surface(picture) for picture in pictures)
         return len(pictures)
 
-    def GetFrame(self) -> Surface:
-        return self._ready.popleft()
+    def GetLockedFrame(self) -> int:
+        memory = self._ready.popleft()
+        self.locked[int(memory)] = memory
+        return int(memory)
 
     def UnlockFrame(self, address: int) -> None:
         if address not in self.locked:
@@ -86,14 +77,12 @@ class Decoder:
     def GetHeight(self) -> int:
         return self._size[1]
 
-    def _surface(self, picture: Any) -> Surface:
+    def _surface(self, picture: Any) -> Any:
         pixels = picture.reformat(format="nv12").to_ndarray()
-        height, width = pixels.shape[0] * 2 // 3, pixels.shape[1]
-        self._size, pitch = (width, height), -(-width // PITCH) * PITCH
-        memory = self._free.pop() if self._free else self._allocate(pixels.shape[0] * pitch)
-        memory.bytes.reshape(-1, pitch)[:, :width] = pixels
-        self.locked[int(memory)] = memory
-        return Surface(memory, pitch, height, -(2**63) if picture.pts is None else picture.pts)
+        self._size = (pixels.shape[1], pixels.shape[0] * 2 // 3)
+        memory = self._free.pop() if self._free else self._allocate(pixels.size)
+        memory.bytes[:] = pixels.reshape(-1)
+        return memory
 
     def _allocate(self, nbytes: int) -> Any:
         self.made += 1

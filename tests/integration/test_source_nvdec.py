@@ -6,6 +6,7 @@ import builtins
 import json
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -86,9 +87,7 @@ def test_pixels_are_those_of_the_processor_and_the_host_copies_none(rig: Rig, cl
     on_gpu = list(rig.frames(clip, limit=5))
     assert rig.device.counter.read().copies == counts.copies
     for cpu, gpu in zip(on_cpu, on_gpu, strict=True):
-        planes = gpu.to_host().planes
-        assert np.array_equal(planes[0], cpu.planes[0])
-        assert np.array_equal(planes[1][..., 0], cpu.planes[1]) and np.array_equal(planes[1][..., 1], cpu.planes[2])
+        _same(cpu, gpu)
     assert rig.device.counter.read().copies - counts.copies == 2 * 5
 
 
@@ -171,7 +170,12 @@ def test_what_it_cannot_decode_stays_on_the_processor(
 
 @pytest.mark.parametrize(
     ("caps", "reason"),
-    [({"num_decoder_engines": 0}, "double has no NVDEC"), ({"width_max": 256}, "NVDEC decodes h264 up to 256x4096")],
+    [
+        ({"num_decoder_engines": 0}, "double has no NVDEC"),
+        ({"width_max": 256}, "NVDEC decodes h264 from 0x0 to 256x4096 here, not 320x240"),
+        ({"supported": 0}, "NVDEC of double does not decode h264"),
+        ({"height_min": 256}, "from 0x256 to 4096x4096"),
+    ],
 )
 def test_what_the_gpu_lacks_is_said(rig: Rig, clip: Path, caps: dict[str, int], reason: str) -> None:
     rig.package.caps |= caps
@@ -221,6 +225,16 @@ def test_a_file_that_is_cut_off_is_told_as_on_the_processor(rig: Rig, clip: Path
     assert len(list(rig.frames(whole))) == 60
 
 
+def test_times_follow_the_order_of_display() -> None:
+    times = door.Times()
+    for pts in (40, 120, 80, 0, 60, 100):  # a picture from before the first key frame is never shown
+        times.put(pts)
+    assert [times.take() for _ in range(6)] == [40, 60, 80, 100, 120, None]
+    for pts in range(200, 500, 10):  # the decoder leaves some out
+        times.put(pts)
+    assert times.take() == 260
+
+
 def test_the_stand_in_and_the_door_use_what_the_real_package_has(rig: Rig) -> None:
     """Names and signatures are those that were read out of the real package."""
     text = Path(door.__file__).read_text(encoding="utf-8")
@@ -235,6 +249,13 @@ def test_the_stand_in_and_the_door_use_what_the_real_package_has(rig: Rig) -> No
     assert all(hasattr(rig.package, name) for name in API["exceptions"])
 
 
+def _same(cpu: Frame, gpu: Frame) -> None:
+    planes = gpu.to_host().planes
+    assert np.array_equal(planes[0], cpu.planes[0])
+    assert np.array_equal(planes[1][..., 0], cpu.planes[1]) and np.array_equal(planes[1][..., 1], cpu.planes[2])
+    gpu.lease.release()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("codec", ["libx264", "libx265"])
 def test_a_real_decoder_gives_the_pixels_of_the_processor(tmp_path: Path, codec: str) -> None:
@@ -246,10 +267,12 @@ def test_a_real_decoder_gives_the_pixels_of_the_processor(tmp_path: Path, codec:
     on_cpu = list(source_for("cam", config, Counter(), REAL, tmp_path).frames(threading.Event()))
     source = cast("VideoFile", source_for("cam", config, Counter(), REAL, tmp_path))
     assert source.on_gpu(device) == ""
+    held: deque[tuple[Frame, Frame]] = deque()
     for cpu, gpu in zip(on_cpu, source.frames(threading.Event()), strict=True):
-        planes = gpu.to_host().planes
-        assert (gpu.index, gpu.media_ns) == (cpu.index, cpu.media_ns)
-        assert np.array_equal(planes[0], cpu.planes[0])
-        assert np.array_equal(planes[1][..., 0], cpu.planes[1]) and np.array_equal(planes[1][..., 1], cpu.planes[2])
-        gpu.lease.release()
+        assert (gpu.index, gpu.media_ns, gpu.color) == (cpu.index, cpu.media_ns, cpu.color)
+        held.append((cpu, gpu))
+        if len(held) > 5:
+            _same(*held.popleft())
     source.close()
+    while held:
+        _same(*held.popleft())  # what is lent keeps its picture, also when the file is closed

@@ -7,6 +7,7 @@ https://docs.nvidia.com/video-technologies/pynvvideocodec/pynvc-api-reference/in
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,7 +16,7 @@ import numpy as np
 from edgert.clock import Clock
 from edgert.errors import DeviceError
 from edgert.memory import Counter, Lease
-from edgert.memory.cuda import CudaDevice, DeviceView, Loans
+from edgert.memory.cuda import CudaDevice, DeviceView, Loans, Stream
 from edgert.runtime.frame import U8
 from edgert.stages.source.picture import Picture
 from edgert.stages.source.plane import color_of_tags
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 CODECS = {"h264": ("H264", "h264_mp4toannexb"), "hevc": ("HEVC", "hevc_mp4toannexb")}
 """FFmpeg's codec → NVDEC's, and the filter that makes its packets what NVDEC reads: units with start codes."""
 _FORMATS = ("yuv420p", "yuvj420p", "nv12")
-_NO_TIME = -(2**63)  # FFmpeg's AV_NOPTS_VALUE; comes back as it went in
+_REORDERED = 24
+"""More pictures than a decoder holds back: 16 of a stream's own, and those that it works on."""
 _INSTALL = "pip install 'edgert[nvdec]'"
 
 
@@ -65,6 +67,43 @@ def missing() -> str:
     return ""
 
 
+class Times:
+    """Times of pictures in the order of display, from those of packets in the order of decoding.
+
+    The decoder locks a surface only where it does not tell its time (``GetLockedFrame``). Its pictures come in the
+    order of display, so each has the smallest time that is left. Pictures before the first key frame are never shown.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[int] = []
+        self._first: int | None = None
+
+    def put(self, pts: int | None) -> None:
+        """A packet's."""
+        if pts is None:
+            return
+        self._first = pts if self._first is None else self._first
+        if pts >= self._first:
+            heapq.heappush(self._waiting, pts)
+        if len(self._waiting) > _REORDERED:
+            heapq.heappop(self._waiting)  # of a picture that the decoder left out
+
+    def take(self) -> int | None:
+        """The next picture's; None where packets have none."""
+        return heapq.heappop(self._waiting) if self._waiting else None
+
+
+class _Locks:
+    """What surfaces that are lent need: the decoder, and for as long as it lives the stream that it works on."""
+
+    def __init__(self, decoder: Any, stream: Stream) -> None:
+        self._decoder = decoder  # goes before the stream, being the first
+        self._stream = stream
+
+    def release(self, surface: int) -> None:
+        self._decoder.UnlockFrame(surface)
+
+
 class Nvdec:
     """Decodes the packets of one opened video stream on the GPU.
 
@@ -90,7 +129,7 @@ class Nvdec:
         self._stream = device.stream()
         self._codec, self._filter_name = CODECS[context.name]
         latency = self._module.DisplayDecodeLatencyType
-        self._low = low_latency
+        self._low, self._times = low_latency, Times()
         self._decoder = self._called(
             self._module.CreateDecoder,
             gpuid=device.ordinal,
@@ -100,7 +139,7 @@ class Nvdec:
             usedevicememory=True,
             latency=latency.LOW if low_latency else latency.NATIVE,
         )
-        self._loans = Loans(device, counter, self._decoder.UnlockFrame)
+        self._loans = Loans(device, counter, _Locks(self._decoder, self._stream).release)
 
     @property
     def lent(self) -> int:
@@ -130,7 +169,7 @@ class Nvdec:
         self._loans.settle()
         count = self._called(self._decoder.GetNumDecodedFrame, self._told(packet))
         for _ in range(count):
-            yield self._picture(self._called(self._decoder.GetFrame))
+            yield self._picture(int(self._called(self._decoder.GetLockedFrame)))
 
     def _told(self, packet: av.Packet[Any] | None) -> Any:
         """The packet as the decoder reads it: by address, which ``packet`` keeps valid for the call."""
@@ -138,18 +177,18 @@ class Nvdec:
         if packet is None:
             return told  # no bytes: the end
         told.bsl_data, told.bsl = packet.buffer_ptr, packet.buffer_size
-        told.pts = _NO_TIME if packet.pts is None else packet.pts
+        self._times.put(packet.pts)
         if self._low:
             told.decode_flag = int(self._module.VideoPacketFlag.ENDOFPICTURE)
         return told
 
-    def _picture(self, surface: Any) -> Picture:
-        luma, chroma = int(surface.GetPtrToPlane(0)), int(surface.GetPtrToPlane(1))
-        lease = self._loans.lend(luma)
-        width, height, pitch = self._decoder.GetWidth(), self._decoder.GetHeight(), int(surface.strides[0])
+    def _picture(self, surface: int) -> Picture:
+        """Rows lie without gaps, chroma behind luma."""
+        lease = self._loans.lend(surface)
+        width, height = self._decoder.GetWidth(), self._decoder.GetHeight()
         planes = (
-            self._plane(luma, (height, width), (pitch, 1), lease),
-            self._plane(chroma, (height // 2, width // 2, 2), (pitch, 2, 1), lease),
+            self._plane(surface, (height, width), (width, 1), lease),
+            self._plane(surface + width * height, (height // 2, width // 2, 2), (width, 2, 1), lease),
         )
         return Picture(
             format="nv12",
@@ -158,16 +197,16 @@ class Nvdec:
             planes=cast("tuple[U8, ...]", planes),
             lease=lease,
             timestamp_ns=self._clock.now_ns(),
-            media_ns=self._media_ns(int(surface.timestamp)),
+            media_ns=self._media_ns(self._times.take()),
             color=self._color,
         )
 
     def _plane(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], lease: Lease) -> DeviceView:
         return DeviceView(address, shape, strides, np.dtype(np.uint8), lease, self._device.ordinal, self._stream)
 
-    def _media_ns(self, pts: int) -> int | None:
+    def _media_ns(self, pts: int | None) -> int | None:
         base = self._source.time_base
-        if pts == _NO_TIME or base is None:
+        if pts is None or base is None:
             return None
         return pts * base.numerator * 1_000_000_000 // base.denominator
 
@@ -191,5 +230,10 @@ def _incapable(module: Any, device: CudaDevice, codec: str, width: int, height: 
         return f"NVDEC of {device.name}: {error}"
     if not told.get("num_decoder_engines", 1):
         return f"{device.name} has no NVDEC"
+    if not told.get("supported", 1):
+        return f"NVDEC of {device.name} does not decode {codec}"
     most = told.get("width_max", width), told.get("height_max", height)
-    return "" if width <= most[0] and height <= most[1] else f"NVDEC decodes {codec} up to {most[0]}x{most[1]} here"
+    least = told.get("width_min", 0), told.get("height_min", 0)
+    if least[0] <= width <= most[0] and least[1] <= height <= most[1]:
+        return ""
+    return f"NVDEC decodes {codec} from {least[0]}x{least[1]} to {most[0]}x{most[1]} here, not {width}x{height}"
