@@ -48,7 +48,7 @@ def residual() -> Model:
 def depthwise() -> Model:
     nodes = [conv("x", "a", "w", pads=[1] * 4, group=8), node("Clip", "a low high", "b"), conv("b", "y", "p")]
     limits = {"low": np.float32(0), "high": np.float32(6)}
-    return network(nodes, {"w": weights(8, 1, 3, 3), "p": weights(16, 8, 1, 1), **limits})  # type: ignore[dict-item]
+    return network(nodes, {"w": weights(8, 1, 3, 3), "p": weights(16, 8, 1, 1), **limits})
 
 
 def inception() -> Model:

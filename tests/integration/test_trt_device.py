@@ -70,14 +70,14 @@ def picture(seed: int = 0) -> np.ndarray[Any, Any]:
 
 
 def exact(model: Model, values: Any) -> np.ndarray[Any, Any]:
-    return np.asarray(ReferenceEvaluator(model.proto).run(None, {"x": values})[0])
+    return np.asarray(ReferenceEvaluator(model.proto).run(None, {"x": values})[0])  # type: ignore[index]
 
 
 def close(got: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any], precision: str) -> bool:
     return float(np.abs(got - wanted).max()) <= TOLERANCE[precision] * float(np.abs(wanted).max())
 
 
-def as_precision(model: Model, library: Library, precision: str) -> tuple[Model, dict[str, str]]:
+def as_precision(model: Model, library: Library, precision: str) -> tuple[Model, dict[str, Any]]:
     """A model in a precision, as this TensorRT takes it, and the options that go with it."""
     if precision == "fp32":
         return model, {}

@@ -154,6 +154,8 @@ def _configure(trt: Trt, config: IBuilderConfig, request: BuildRequest) -> None:
         if not hasattr(trt.BuilderFlag, "STRIP_PLAN"):
             raise request.refusal("this TensorRT cannot leave weights out", "STRIP_PLAN came with 10.0")
         config.set_flag(trt.BuilderFlag.STRIP_PLAN)
+    if request.profiles and hasattr(trt.PreviewFeature, "PROFILE_SHARING_0806"):  # how it always is since 10.0
+        config.set_preview_feature(trt.PreviewFeature.PROFILE_SHARING_0806, True)
     if request.direct_io and hasattr(trt.BuilderFlag, "DIRECT_IO"):
         config.set_flag(trt.BuilderFlag.DIRECT_IO)
 

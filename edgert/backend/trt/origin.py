@@ -22,7 +22,7 @@ Facts = Mapping[str, str]
 
 DLA_COMPILER = "nvidia-l4t-dla-compiler"
 """Debian package of Jetson Linux with the DLA's compiler: https://docs.nvidia.com/jetson/archives/."""
-_RECIPE = "1"
+_RECIPE = "2"
 """Raise it when edgert drives TensorRT in another way, so that engines are built again."""
 
 

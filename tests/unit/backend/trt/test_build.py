@@ -81,7 +81,7 @@ def test_whatever_interrupts_the_wait_ends_the_process(monkeypatch: pytest.Monke
     popen = module.subprocess.Popen
 
     def remembered(*args: object, **options: object) -> object:
-        process = popen(*args, **options)  # type: ignore[call-overload]
+        process = popen(*args, **options)
         started.append(process.pid)
         return process
 

@@ -164,7 +164,7 @@ def read(file: str) -> tuple[list[Use], list[tuple[int, str]]]:
     loose: list[tuple[int, str]] = []
     for function, names, fields in scopes(tree, {}, {}):
         guards = {
-            node.args[1].value
+            str(node.args[1].value)
             for node in ast.walk(function)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "hasattr"
             if isinstance(node.args[1], ast.Constant)

@@ -15,7 +15,10 @@ from tests.helpers.trt_api import EVERY
 from tests.helpers.trt_device import FakeDevice
 from tests.helpers.trt_double import Double, Script
 
-FIXED = {"x": ((1, 3, 2, 2), "FLOAT", "INPUT"), "y": ((1, 3, 2, 2), "FLOAT", "OUTPUT")}
+FIXED: dict[str, tuple[tuple[int, ...], str, str]] = {
+    "x": ((1, 3, 2, 2), "FLOAT", "INPUT"),
+    "y": ((1, 3, 2, 2), "FLOAT", "OUTPUT"),
+}
 NODES = {name: (f"{name}:0",) for name in ("conv", "relu", "pool", "add", "out")}
 
 

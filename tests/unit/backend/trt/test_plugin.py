@@ -152,7 +152,9 @@ def test_a_plugin_says_what_it_takes_and_gives(version: str) -> None:
 
 def test_attributes_come_from_the_node_and_go_into_the_engine() -> None:
     trt = Double("10.3")
-    made = creator_of(trt, mish()).create_plugin("own0", [Field("alpha", np.float32([0.25])), Field("other", None)], 0)
+    made = creator_of(trt, mish()).create_plugin(
+        "own0", [Field("alpha", np.array([0.25], np.float32)), Field("other", None)], 0
+    )
     trt.calls.clear()
     made.get_fields_to_serialize()
     assert trt.calls[0] == "PluginField('alpha', array([0.25], dtype=float32), FLOAT32)"

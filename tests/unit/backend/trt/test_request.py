@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgert.backend.base import Span
 from edgert.backend.trt.layout import Layout, row_major
 from edgert.backend.trt.log import LogRecord
 from edgert.backend.trt.mapping import Layer
 from edgert.backend.trt.pool import Pools
-from edgert.backend.trt.request import BuildRequest, Format, Span, request_of
+from edgert.backend.trt.request import BuildRequest, Format, request_of
 from edgert.backend.trt.result import BuildResult
 from edgert.backend.trt.wire import read_error, read_request, read_result, write_error, write_request, write_result
 from edgert.errors import BuildError, DeviceError

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
+from edgert.backend.base import Span
 from edgert.backend.trt import compile as steps
 from edgert.backend.trt.compile import compile_engine
 from edgert.backend.trt.library import library_of
 from edgert.backend.trt.log import LogRecord
 from edgert.backend.trt.pool import Pools
-from edgert.backend.trt.request import BuildRequest, Format, Span
+from edgert.backend.trt.request import BuildRequest, Format
 from edgert.backend.trt.result import BuildResult, Progress
 from edgert.errors import BuildError, DeviceError
-from tests.helpers.trt_api import RTX, STRONG, WEAK
+from tests.helpers.trt_api import EVERY, RTX, STRONG, WEAK
 from tests.helpers.trt_double import Double, FakeLayer, FakeTensor, Script
 
 NODES = {"conv": ("c",), "relu": ("r",), "resize": ("y",)}
@@ -284,6 +285,16 @@ class TestEveryDialect:
             "IBuilderConfig.add_optimization_profile(IOptimizationProfile)",
         ]
 
+    @pytest.mark.parametrize("version", EVERY)
+    def test_several_contexts_may_have_the_same_profile(self, version: str) -> None:
+        """Until 10.0 that had to be asked for; since 11.0 it cannot be."""
+        script = replace(SCRIPT, inputs=(FakeTensor("x", (-1, 3, 8, 8)),))
+        profiles = ({"x": Span((1, 3, 8, 8), (1, 3, 8, 8), (4, 3, 8, 8))},)
+        asked = "IBuilderConfig.set_preview_feature(PROFILE_SHARING_0806, True)"
+        for request in (REQUEST, replace(REQUEST, profiles=profiles)):
+            calls, _ = built(version, request, script if request.profiles else SCRIPT)
+            assert (asked in calls) == (bool(request.profiles) and version in WEAK)
+
     @pytest.mark.parametrize(
         ("profile", "what"),
         [
@@ -348,7 +359,7 @@ class TestProgress:
     def test_every_step_is_told(self) -> None:
         told: list[Progress] = []
         double = Double("10.3", replace(SCRIPT, steps=self.STEPS))
-        compile_engine(library_of(double), REQUEST, lambda record: None, lambda one: told.append(one) is None)
+        compile_engine(library_of(double), REQUEST, lambda record: None, lambda one: not told.append(one))  # type: ignore[func-returns-value]
         assert told[:4] == [Progress("Building", "", at, 2) for at in (0, 1, 2, 2)]
         assert told[4:6] == [Progress("Timing", "Building", 0, 3), Progress("Timing", "Building", 1, 3)]
 
