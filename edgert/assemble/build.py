@@ -33,6 +33,7 @@ from edgert.runtime.channel import Drop
 from edgert.runtime.edge import connect
 from edgert.stages.draw import Draw
 from edgert.stages.gpu.lane import GpuLane
+from edgert.stages.infer_variant import Choice
 from edgert.stages.python import python_stage
 from edgert.stages.region import CropDetections, CropRegion
 from edgert.stages.resample import set_opencv_threads
@@ -59,6 +60,7 @@ class Assembly:
         counter: copies and allocations of this pipeline.
         live: whether all sources are cameras or the like.
         lanes: what holds memory of a GPU beside the engines.
+        choice: among models and those that may take their place.
         stats: the state of the run as plain data, for live pages; set by whoever runs it.
         opencv_threads: how many OpenCV had before. While a pipeline lives it has one per caller: pictures of network
             size are too small to share out, and its pool fights the engine's for cores.
@@ -70,6 +72,7 @@ class Assembly:
     counter: Counter
     live: bool
     lanes: Sequence[GpuLane] = ()
+    choice: Choice = field(default_factory=Choice)
     stats: Callable[[], Mapping[str, object]] = field(default=dict)
     opencv_threads: int = -1
 
@@ -164,7 +167,14 @@ class _Assembler:
         live = all(self._is_live(node) for node in everything if isinstance(node.work, Source))
         engines = self.models.engines
         self.assembly = Assembly(
-            everything, streams, engines, self.counter, live, self.models.lanes, opencv_threads=set_opencv_threads(1)
+            everything,
+            streams,
+            engines,
+            self.counter,
+            live,
+            self.models.lanes,
+            self.models.choice,
+            opencv_threads=set_opencv_threads(1),
         )
         return self.assembly
 

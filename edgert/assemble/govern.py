@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from edgert.assemble.build import Assembly
@@ -13,11 +13,12 @@ from edgert.budget.governor import Action, Budget, Patience, Rules, Setting, che
 from edgert.budget.loop import Loop
 from edgert.budget.meter.meters import Meters
 from edgert.budget.meter.reading import Reading
-from edgert.budget.watch import CORES, CPU_PATIENCE, Eyes, Watch
+from edgert.budget.watch import ALLOWED_PATIENCE, CORES, CPU_PATIENCE, Eyes, Watch
 from edgert.clock import Clock
 from edgert.config import InferStage, PipelineFile, SourceStage
 from edgert.config.flow import sources_of
-from edgert.config.pipeline import BudgetConfig
+from edgert.config.pipeline import BudgetConfig, PipelineConfig
+from edgert.config.variant import variants_of
 from edgert.errors import BudgetError, EdgertError, StageError
 from edgert.runtime import Gate, Source
 from edgert.runtime.allowance import Allowance
@@ -35,17 +36,26 @@ Fail = Callable[[EdgertError], None]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to run a pipeline: stream → share of its frames that go on, in the order of the file."""
+    """One way to run a pipeline.
+
+    Attributes:
+        shares: stream → share of its frames that go on, in the order of the file.
+        level: how far models are degraded; 0: not at all.
+        smaller: models that are in the place of others then.
+    """
 
     shares: Mapping[str, float]
+    level: int = 0
+    smaller: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """``"40 % of the frames, without yard"``."""
+        """``"40 % of the frames, without yard, with parts-small"``."""
         most = max(self.shares.values())
         frames = "all frames" if most >= 1 else f"{round(100 * most)} % of the frames"
         closed = [stream for stream, share in self.shares.items() if share == 0]
-        return f"{frames}, without {' and '.join(closed)}" if closed else frames
+        without = f", without {' and '.join(closed)}" if closed else ""
+        return f"{frames}{without}, with {' and '.join(self.smaller)}" if self.smaller else f"{frames}{without}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,31 +74,48 @@ class Cost:
     engine_ms: float
 
 
-def ways(streams: tuple[str, ...]) -> tuple[Way, ...]:
-    """Fewer frames of all streams, evenly, down to 30 %; then fewer streams; then fewer frames of the first."""
+def ways(streams: tuple[str, ...], smaller: Sequence[tuple[str, ...]] = ()) -> tuple[Way, ...]:
+    """Fewer frames of all streams, evenly, down to 30 %; then fewer streams; then fewer frames of the first.
 
+    Args:
+        smaller: for each level of degraded models, those in use; all of the ways once more for each.
+    """
+    levels = enumerate(((), *smaller))
+    return tuple(way for level, names in levels for way in _ways_at(level, names, streams))
+
+
+def _ways_at(level: int, names: tuple[str, ...], streams: tuple[str, ...]) -> tuple[Way, ...]:
     def way(tenths: int, count: int) -> Way:
-        return Way({stream: tenths / _STEPS * (place < count) for place, stream in enumerate(streams)})
+        shares = {stream: tenths / _STEPS * (place < count) for place, stream in enumerate(streams)}
+        return Way(shares, level, names)
 
     even = [way(tenths, len(streams)) for tenths in range(_STEPS, _FEWER - 1, -1)]
     fewer = [way(_FEWER, count) for count in range(len(streams) - 1, 0, -1)]
     return (*even, *fewer, *(way(tenths, 1) for tenths in range(_FEWER - 1, 0, -1)))
 
 
-def rules_of(budgets: BudgetConfig, found: tuple[Way, ...], cost: Cost) -> Rules:
+def rules_of(budgets: BudgetConfig, found: tuple[Way, ...], costs: Sequence[Cost]) -> Rules:
     """What a governor goes by; the first way is that of all frames.
 
-    Power that nobody can predict is taken to fit the budget when all frames go on, and to fall with them; the governor
-    measures what is true within its first seconds.
+    Power that nobody can predict is taken to fit the budget when all frames go on, to fall with them, and with the
+    time that engines take; the governor measures what is true within its first seconds.
+
+    Args:
+        costs: for each level of degraded models.
     """
     is_cpu = budgets.cpu is not None
     cap = budgets.cpu if is_cpu else budgets.power
-    full = cost.cores if is_cpu and cost.cores is not None else cap or 0.0
-    total_hz = sum(cost.rates_hz.values())
+
+    def full(cost: Cost) -> float:
+        if is_cpu and cost.cores is not None:
+            return cost.cores
+        return (cap or 0.0) * (cost.engine_ms / costs[0].engine_ms if costs[0].engine_ms else 1.0)
 
     def setting(way: Way) -> Setting:
+        cost = costs[way.level]
         hz = sum(cost.rates_hz[stream] * share for stream, share in way.shares.items())
-        return Setting(way.name, full * hz / total_hz, hz, cost.engine_ms)
+        power = full(cost) * hz / sum(cost.rates_hz.values())
+        return Setting(way.name, power, hz, cost.engine_ms, accuracy_rank=way.level)
 
     budget = Budget(
         power_w=cap,
@@ -97,7 +124,13 @@ def rules_of(budgets: BudgetConfig, found: tuple[Way, ...], cost: Cost) -> Rules
         unit=CORES if is_cpu else "W",
         memory_bytes=budgets.memory,
     )
-    return Rules(budget, tuple(map(setting, found)), CPU_PATIENCE if is_cpu else Patience())
+    return Rules(budget, tuple(map(setting, found)), _patience(budget))
+
+
+def _patience(budget: Budget) -> Patience:
+    if budget.unit != CORES:
+        return Patience()
+    return ALLOWED_PATIENCE if budget.when_exceeded == "degrade" else CPU_PATIENCE
 
 
 def watch(file: PipelineFile, assembly: Assembly, meters: Meters, clock: Clock, fail: Fail) -> Watch | None:
@@ -116,8 +149,11 @@ def watch(file: PipelineFile, assembly: Assembly, meters: Meters, clock: Clock, 
         return None
     meters.sample()  # energy counters give no power before they are read a second time
     gates = _gates(assembly, clock)
-    found = ways(tuple(gates)) if budgets.when_exceeded == "degrade" else ways(tuple(gates))[:1]
-    rules = rules_of(budgets, found, _cost(file, assembly))
+    smaller = _smaller(file.config)
+    found = ways(tuple(gates), smaller) if budgets.when_exceeded == "degrade" else ways(tuple(gates))[:1]
+    timed = {name: _timed(engine) for name, engine in assembly.engines.items() if isinstance(engine, Engine)}
+    costs = [_cost(file, assembly.live, timed, level) for level in range(1 + len(smaller))]
+    rules = rules_of(budgets, found, costs)
     try:
         notes = _check(rules, meters.sample().power)
     except BudgetError as error:
@@ -125,6 +161,7 @@ def watch(file: PipelineFile, assembly: Assembly, meters: Meters, clock: Clock, 
         raise
 
     def carry(action: Action) -> None:
+        assembly.choice.level = found[action.setting].level
         for stream, share in found[action.setting].shares.items():
             gates[stream].share = share
         if action.kind == "stop":
@@ -147,7 +184,7 @@ def _gates(assembly: Assembly, clock: Clock) -> dict[str, Gate]:
 
 
 def _allow(budgets: BudgetConfig, gates: Iterable[Gate], clock: Clock) -> Callable[[], float]:
-    """Where CPU time is to be kept by fewer frames, sources are given no more of it; what tells the part that passed."""
+    """Where CPU time is to be kept by fewer frames, sources are given no more; what tells the part that passed."""
     if budgets.cpu is None or budgets.when_exceeded != "degrade":
         return lambda: 1.0
     allowance = Allowance(budgets.cpu, clock)
@@ -165,18 +202,36 @@ def _check(rules: Rules, power: Reading) -> tuple[str, ...]:
     return (told,) if told else ()
 
 
-def _cost(file: PipelineFile, assembly: Assembly) -> Cost:
+def _smaller(config: PipelineConfig) -> list[tuple[str, ...]]:
+    """For each level of degrading, the models that are in the place of others then; fewest first."""
+    used = dict.fromkeys(stage.infer for stage in config.stages.values() if isinstance(stage, InferStage))
+    chains = [chain for name in used if len(chain := variants_of(config.models, name)) > 1]
+    deepest = max(map(len, chains), default=1)
+    return [tuple(_at(chain, level) for chain in chains) for level in range(1, deepest)]
+
+
+def _at(chain: Sequence[str], level: int) -> str:
+    """The model in use; the last of a chain for all further levels."""
+    return chain[min(level, len(chain) - 1)]
+
+
+def _cost(file: PipelineFile, live: bool, timed: Mapping[str, tuple[float, float]], level: int) -> Cost:
+    """Of the models at one level.
+
+    Args:
+        timed: model → CPU and wall seconds of a run.
+    """
     stages, streams = file.config.stages, sources_of(file.config.stages)
+    models = {name: _at(variants_of(file.config.models, name), level) for name in file.config.models}
     sources = {name: stage for name, stage in stages.items() if isinstance(stage, SourceStage)}
     rates_hz = {name: stage.fps or _ASSUMED_HZ for name, stage in sources.items()}
-    timed = {name: _timed(engine) for name, engine in assembly.engines.items() if isinstance(engine, Engine)}
     used = [
-        (timed[stage.infer], sum(rates_hz[source] for source in streams[name]) / stage.every)
+        (timed[models[stage.infer]], sum(rates_hz[source] for source in streams[name]) / stage.every)
         for name, stage in stages.items()
-        if isinstance(stage, InferStage) and stage.infer in timed and stage.crop is None
+        if isinstance(stage, InferStage) and models[stage.infer] in timed and stage.crop is None
     ]
     cores = float(core_count())
-    if used and assembly.live:
+    if used and live:
         cores = min(cores, sum(cpu_s * hz for (cpu_s, _), hz in used))
     return Cost(rates_hz, cores if used else None, max((wall_s * 1e3 for (_, wall_s), _ in used), default=0.0))
 

@@ -39,6 +39,7 @@ from edgert.config import (
     StageConfig,
 )
 from edgert.config.flow import inputs_of, upstream
+from edgert.config.variant import users_of
 from edgert.errors import EdgertError
 from edgert.graph.clean import clean
 from edgert.graph.liveness import peak_bytes
@@ -127,12 +128,12 @@ def _engines(file: PipelineFile) -> Iterator[Part]:
     config = file.config
     live = any(_is_live(stage, file) for stage in config.stages.values())
     for name in config.models:
-        if any(isinstance(stage, InferStage) and stage.infer == name for stage in config.stages.values()):
+        if users := users_of(config.stages, config.models, name):
             try:
                 sizes = sizes_of(config, name)
             except EdgertError as error:
                 raise file.located(error, file.where("models", name))  # noqa: B904 - the same error, with its place
-            yield from engine_parts(name, sizes, replicas_of(config, name, live))
+            yield from engine_parts(name, sizes, max(replicas_of(config, user.infer, live) for user in users))
 
 
 def engine_parts(name: str, sizes: Sizes, replicas: int) -> tuple[Part, ...]:
@@ -161,7 +162,7 @@ def _is_live(stage: object, file: PipelineFile) -> bool:
 
 def batch_of(config: PipelineConfig, model: str) -> int:
     """Rows that a model of dynamic batch size is given."""
-    users = [stage for stage in config.stages.values() if isinstance(stage, InferStage) and stage.infer == model]
+    users = users_of(config.stages, config.models, model)
     asked = [user.crop.limit for user in users if user.crop] + [user.batch.max for user in users if user.batch]
     return max(asked, default=1)
 

@@ -9,6 +9,7 @@ from functools import partial
 from edgert.assemble.engines import ChainEngines, Engines, Form
 from edgert.assemble.gpu import gpu_lane, is_on_gpu
 from edgert.assemble.place import At, Cut, Placer, compiled
+from edgert.assemble.variant import check_labels, check_together
 from edgert.backend import Engine
 from edgert.backend.replicated import Replicated
 from edgert.board.host import core_count, share_cores
@@ -24,6 +25,7 @@ from edgert.config import (
     PythonTask,
 )
 from edgert.config.flow import upstream
+from edgert.config.variant import users_of, variants_of
 from edgert.errors import ConfigError, EdgertError
 from edgert.graph.load import load
 from edgert.graph.model import Model
@@ -38,6 +40,7 @@ from edgert.stages.gpu.lane import Collect, GpuLane, Submitting
 from edgert.stages.infer import AnyLane, Infer, InferCrops, Lane
 from edgert.stages.infer_batch import InferBatch
 from edgert.stages.infer_segment import FirstSegment, InferSegment, LastSegment, Pinned
+from edgert.stages.infer_variant import Choice, VariantLane
 from edgert.stages.label import read_labels
 from edgert.stages.preprocess import Preprocessor
 from edgert.stages.region import check_classes
@@ -76,6 +79,7 @@ class Models:
         self.engines: dict[str, Engine | SegmentedEngine] = {}
         self.lanes: list[GpuLane] = []
         self.devices: dict[str, CudaDevice] = {}  # of the stages that read frames there
+        self.choice = Choice()  # among variants
         self._placer = Placer(file)
         chained = backend_name is None and bool(file.config.engines)
         self._by = engines or (ChainEngines(file, self._model, strict, bar) if chained else None)
@@ -108,12 +112,16 @@ class Models:
         config = self.config.models[name]
         if self._by is not None and config.placement == "gpu":  # the chain's engines are there, or say why not
             config = config.model_copy(update={"placement": "auto"})
+        if self.config.budgets.cpu is not None and "spinning" not in config.tuning.model_fields_set:
+            config = config.model_copy(update={"tuning": config.tuning.model_copy(update={"spinning": False})})
         return config.model_copy(update={"backend": self._backend_name}) if self._backend_name else config
 
     def _whole(
         self, name: str, stage: InferStage, model: ModelConfig, placed: Sequence[At], live: bool
     ) -> list[Branch]:
         """The model on its accelerators, or as often as it suits the machine's threads."""
+        if model.degrade_to is not None:
+            return self._varied(name, stage, live)
         count = len(placed) or replicas_of(self.config, stage.infer, live)
         threads = 1 if placed else threads_of(self.config, stage.infer) // count
         engine = self._engine(stage.infer, model, threads)
@@ -121,7 +129,7 @@ class Models:
             return [replace(self._one(name, stage, one, model), weight=weight) for one, weight in engine.parts]
         lane = None if placed else self._gpu_lane(name, stage, engine, model)
         if lane is not None:
-            return [self._on_gpu(name, stage, lane)]
+            return [self._on_gpu(name, stage, [lane])]
         stages = [self._infer(name, stage, self._lane(stage, engine, model)) for _ in range(count)]
         if not placed:
             return [Branch((one,)) for one in stages]
@@ -132,13 +140,34 @@ class Models:
         lane = self._gpu_lane(name, stage, engine, model)
         if lane is None:
             return Branch((self._infer(name, stage, self._lane(stage, engine, model)),))
-        return self._on_gpu(name, stage, lane)
+        return self._on_gpu(name, stage, [lane])
 
-    def _on_gpu(self, name: str, stage: InferStage, lane: GpuLane) -> Branch:
+    def _on_gpu(self, name: str, stage: InferStage, lanes: Sequence[GpuLane]) -> Branch:
         """A thread that brings frames up and one that waits for records; crops need both in one."""
         if stage.crop is not None:
-            return Branch((self._infer(name, stage, lane),))
-        return Branch((self._infer(name, stage, Submitting(lane)), Collect(name)))
+            return Branch((self._infer(name, stage, self._choosing(lanes)),))
+        return Branch((self._infer(name, stage, self._choosing(list(map(Submitting, lanes)))), Collect(name)))
+
+    def _varied(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
+        """The model and those that may take its place, all loaded, in the same threads."""
+        names = variants_of(self.config.models, stage.infer)
+        check_labels(self.file, names)
+        count = replicas_of(self.config, stage.infer, live)
+        threads = threads_of(self.config, stage.infer) // count
+        as_stages = [stage.model_copy(update={"infer": one}) for one in names]  # the stage, if it ran that model
+        parts = [(one, self._section(one.infer)) for one in as_stages]
+        made = [(one, self._engine(one.infer, model, threads), model) for one, model in parts]
+        on_gpu = [self._gpu_lane(name, *part) for part in made]
+        check_together(self.file, {one: lane is not None for one, lane in zip(names, on_gpu, strict=True)})
+        lanes = [lane for lane in on_gpu if lane is not None]
+        if lanes:
+            return [self._on_gpu(name, stage, lanes)]
+        choosing = [self._choosing([self._lane(*part) for part in made]) for _ in range(count)]
+        return [Branch((self._infer(name, stage, lane),)) for lane in choosing]
+
+    def _choosing(self, lanes: Sequence[AnyLane]) -> AnyLane:
+        """The only one, or the one of the variant that is chosen."""
+        return lanes[0] if len(lanes) == 1 else VariantLane(lanes, self.choice)
 
     def _infer(self, name: str, stage: InferStage, lane: AnyLane) -> Stage:
         if stage.batch is not None:
@@ -242,7 +271,7 @@ class Models:
 
     def _batch(self, model: str) -> int:
         """Rows that a model of dynamic batch size is given: as many crops or frames as any of its stages asks for."""
-        users = [s for s in self.config.stages.values() if isinstance(s, InferStage) and s.infer == model]
+        users = users_of(self.config.stages, self.config.models, model)
         return max([s.crop.limit for s in users if s.crop] + [s.batch.max for s in users if s.batch], default=1)
 
     def check_classes(self, name: str, crop: CropConfig) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from edgert.budget.governor import Budget, Observation, Patience
 from edgert.budget.loop import LOOK_S, Governed, Loop
@@ -21,11 +22,16 @@ CORES = "cores"
 CPU_LOOKS = 4
 """Looks that CPU time is averaged over, two seconds: in half a second a camera gives a dozen frames, one more or less
 is too much."""
-CPU_PATIENCE = Patience(sensor_s=(CPU_LOOKS + 1) * LOOK_S, surge=0.1, agree=0.05, hold_s=5.0, wary=0.0, own_error=0.05)
+CPU_PATIENCE = Patience(sensor_s=(CPU_LOOKS + 1) * LOOK_S, surge=0.1, agree=0.05)
 """What an average over two seconds needs to tell of the setting in use alone; and frames differ in work by more than
-the noise of a power sensor. Half the frames take half the CPU time, so that what is mispredicted is what a frame costs,
-which is the same in every setting and changes by half with the clock of the cores; a rise that met such a change says
-nothing against the setting, and costs nothing, as the allowance keeps the budget meanwhile."""
+the noise of a power sensor."""
+ALLOWED_PATIENCE = replace(
+    CPU_PATIENCE, over=-0.1, spare_down=-0.05, spare_known=-0.03, spare_new=0.0, hold_s=5.0, wary=0.0, own_error=0.15
+)
+"""The same beside an allowance, which keeps the budget frame by frame, so that a setting whose frames would take a
+little more is better than the next one below. Half the frames take about half the CPU time: what is mispredicted is
+what a frame costs, which is the same in every setting and changes by half with the clock of the cores. So a rise that
+met such a change says little against the setting."""
 _LEAST_SHARE = 0.05  # of granted frames: from fewer, what all would take cannot be told
 
 _RSS, _NVMAP = "memory.rss", "memory.nvmap"

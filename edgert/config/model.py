@@ -218,6 +218,11 @@ class ModelConfig(Section):
     quantize: QuantizeConfig = Field(default=QuantizeConfig(), description="how INT8 is made, beyond its ranges")
     accuracy: AccuracyConfig | None = Field(default=None, description="what reduced precision may cost")
     placement: PlacementConfig = Field(default="auto", description="which nodes run where")
+    degrade_to: Name | None = Field(
+        default=None,
+        description="a smaller model of the same task that takes its place, frame by frame, when a budget is exceeded "
+        "and budgets.when_exceeded is degrade; it is loaded from the start",
+    )
 
     @model_validator(mode="after")
     def _one_kind_of_shapes(self) -> ModelConfig:

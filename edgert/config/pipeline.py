@@ -16,6 +16,7 @@ from edgert.config.flow import check_flow
 from edgert.config.model import TASK_VERBS, ModelConfig
 from edgert.config.stage import STAGE_VERBS, StageConfig
 from edgert.config.variable import hide_in
+from edgert.config.variant import check_variants
 from edgert.config.verb import explain_no_verb
 from edgert.errors import ConfigError, EdgertError
 from edgert.operator import load_operators
@@ -102,6 +103,7 @@ def load_pipeline(
     try:
         config = _validated(document)
         check_flow(config.stages, tuple(config.models), document.where)
+        check_variants(config.models, document.where)
     except ConfigError as error:
         raise hide_in(error, document.variables) from None
     load_operators(config.ops, document.where(("ops",)))

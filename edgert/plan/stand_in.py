@@ -180,9 +180,10 @@ def _here(file: PipelineFile, lanes: Mapping[str, Sequence[Lane]]) -> PipelineFi
     for name, config in file.config.models.items():
         count = len(lanes.get(name, (None,)))
         threads = max(count, threads_of(file.config, name))
-        models[name] = config.model_copy(update={"placement": "auto", "replicas": count, "threads": threads})
-    update = {"models": models, "board": "auto", "engines": ()}
-    return replace(file, config=file.config.model_copy(update=update))
+        update = {"placement": "auto", "replicas": count, "threads": threads, "degrade_to": None}
+        models[name] = config.model_copy(update=update)
+    here = {"models": models, "board": "auto", "engines": ()}
+    return replace(file, config=file.config.model_copy(update=here))
 
 
 def _engine(file: PipelineFile, name: str) -> Engine:

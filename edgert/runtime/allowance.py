@@ -46,9 +46,7 @@ class Allowance:
         self._lock = threading.Lock()
         self._streams: dict[int, _Stream] = {}
         self._balance_s = _SAVED_S * self._cores
-        self._last: tuple[int, int] | None = (
-            None  # time, and CPU time, from the first frame on: starting is not counted
-        )
+        self._last: tuple[int, int] | None = None  # time, and CPU time; from the first frame on, not from the start
         self._asked, self._granted = 0, 0.0
 
     def grants(self, stream: int) -> bool:

@@ -14,8 +14,10 @@ from edgert.budget.meter.load import PROCESS
 from edgert.budget.meter.meters import Meters
 from edgert.budget.meter.sample import Sample
 from edgert.config import load_pipeline
-from edgert.errors import BudgetError
+from edgert.errors import BudgetError, ConfigError
+from edgert.graph import to_bytes
 from tests.helpers.command import ROOT
+from tests.helpers.small_pipeline import network
 
 ASSETS = ROOT / "pipelines" / "assets"
 
@@ -100,3 +102,49 @@ def test_a_budget_of_cpu_time_that_no_setting_keeps_is_refused_with_the_closest(
 def test_a_latency_that_the_engine_alone_exceeds_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BudgetError, match="no setting keeps the budgets"):
         edgert.Pipeline(write(tmp_path, "{latency: 0.001ms, when_exceeded: stop}"))
+
+
+VARIANTS = """\
+budgets: {cpu: 0.6, when_exceeded: degrade}
+models:
+  large: {onnx: large.onnx, task: {embed: none}, input: {resize: stretch}, precision: fp32, degrade_to: small}
+  small: {onnx: small.onnx, task: {embed: none}, input: {resize: stretch}, precision: fp32}
+stages:
+  belt: {source: "synthetic:noise", size: 320x240, realtime: true, fps: 20}
+  find: {infer: large, from: belt}
+  out: {sink: callback, from: find}
+"""
+
+
+def test_a_smaller_model_takes_over_between_two_frames(tmp_path: Path) -> None:
+    for name, size in (("large", 320), ("small", 16)):
+        (tmp_path / f"{name}.onnx").write_bytes(to_bytes(network((1, 3, size, size))))
+    (tmp_path / "p.yaml").write_text(VARIANTS)
+    meters, seen = Scripted(), list[object]()
+    with edgert.Pipeline(
+        tmp_path / "p.yaml", callbacks={"out": lambda result: seen.append(result.outputs["find"])}, meters=meters
+    ) as pipeline:
+        assert set(pipeline.summary().engines) == {"large", "small"}
+        pipeline.start()
+        meters.cores = 0.9
+        pipeline.wait(4)
+        told = pipeline.summary().budgets
+    assert told["governor"]["setting"] == "all frames, with small"
+    assert told["governor"]["events"][0]["reason"].startswith("all frames -> all frames, with small: power ")
+    assert len(seen) > 20 and None not in seen
+
+
+def test_models_with_other_classes_cannot_take_turns(tmp_path: Path) -> None:
+    for name, labels in (("large", "bolt\nnut\n"), ("small", "nut\nbolt\n")):
+        (tmp_path / f"{name}.onnx").write_bytes(to_bytes(network((1, 3, 16, 16))))
+        (tmp_path / f"{name}.txt").write_text(labels)
+    text = VARIANTS
+    for name in ("large", "small"):
+        text = text.replace(
+            f"{name}.onnx, task: {{embed: none}}", f"{name}.onnx, task: {{embed: none, labels: {name}.txt}}"
+        )
+    (tmp_path / "p.yaml").write_text(text)
+    with pytest.raises(ConfigError, match="models 'large' and 'small' have other classes") as caught:
+        edgert.Pipeline(tmp_path / "p.yaml", callbacks={"out": lambda result: None})
+    assert "p.yaml:4 models.small.task" in caught.value.where
+    assert caught.value.fix == "the same labels file for both"

@@ -84,7 +84,8 @@ class Patience:
         between_s: and so long after the last switch.
         cool_s: what heat needs to show that a switch helped.
         hold_s: a setting that failed is not taken again for so long; doubled each time it fails again.
-        spare_known: part of the power budget that a better setting, tried before, must leave.
+        spare_known: part of the power budget that a better setting, tried before, must leave; negative, like those
+            below, where something else keeps the budget meanwhile.
         spare_new: the same of one that was never tried; less by ``eager`` times what it gives more, and more by
             ``wary`` for each failure so far.
         spare_down: what a setting must leave that is taken because power was too much.

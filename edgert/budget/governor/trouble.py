@@ -75,7 +75,8 @@ def _measured_over(rules: Rules, state: State, seen: Observation, cap: float) ->
     After a rise any reading above the budget counts, however old: the setting before kept it.
     """
     recent, patience = recent_w(state), rules.patience
-    if seen.power_w is not None and seen.power_w > cap and state.rose and not state.is_learnt:
+    most = cap * (1 - min(patience.over, 0.0))
+    if seen.power_w is not None and seen.power_w > most and state.rose and not state.is_learnt:
         return seen.power_w
     if recent is None:
         return None

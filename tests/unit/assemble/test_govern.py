@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from edgert.assemble.govern import Cost, rules_of, ways
-from edgert.budget.watch import CPU_PATIENCE
+from edgert.budget.governor import start
+from edgert.budget.watch import ALLOWED_PATIENCE, CPU_PATIENCE
 from edgert.config.pipeline import BudgetConfig
 
 DOOR = {"door": 30.0}
@@ -23,32 +24,64 @@ def test_fewer_frames_then_fewer_streams_then_the_first_alone() -> None:
 
 
 def test_settings_take_power_with_their_frames() -> None:
-    rules = rules_of(BudgetConfig(cpu=0.5, when_exceeded="degrade"), ways(("door",)), Cost(DOOR, 0.9, 12.0))
+    rules = rules_of(BudgetConfig(cpu=0.5, when_exceeded="degrade"), ways(("door",)), [Cost(DOOR, 0.9, 12.0)])
     assert [setting.power_w for setting in rules.settings] == pytest.approx([0.09 * n for n in range(10, 0, -1)])
     assert [setting.throughput for setting in rules.settings] == pytest.approx([3.0 * n for n in range(10, 0, -1)])
     assert rules.settings[0].latency_ms == 12.0
-    assert (rules.budget.power_w, rules.budget.unit, rules.patience) == (0.5, "cores", CPU_PATIENCE)
+    assert (rules.budget.power_w, rules.budget.unit, rules.patience) == (0.5, "cores", ALLOWED_PATIENCE)
+
+
+def test_without_degrading_nothing_keeps_the_budget_but_the_look() -> None:
+    rules = rules_of(BudgetConfig(cpu=0.5, when_exceeded="stop"), ways(("door",)), [Cost(DOOR, 0.9, 12.0)])
+    assert rules.patience == CPU_PATIENCE
 
 
 def test_streams_count_by_their_rate() -> None:
-    rules = rules_of(BudgetConfig(cpu=1.0), ways(("door", "yard")), Cost({"door": 30.0, "yard": 10.0}, 0.8, 0.0))
+    rules = rules_of(BudgetConfig(cpu=1.0), ways(("door", "yard")), [Cost({"door": 30.0, "yard": 10.0}, 0.8, 0.0)])
     alone = next(setting for setting in rules.settings if setting.name == "30 % of the frames, without yard")
     assert (alone.throughput, alone.power_w) == pytest.approx((9.0, 0.18))
 
 
 def test_power_that_nobody_can_predict_begins_with_all_frames() -> None:
     rules = rules_of(
-        BudgetConfig.model_validate({"power": "15W", "latency": "60ms"}), ways(("door",)), Cost(DOOR, 0.9, 0.0)
+        BudgetConfig.model_validate({"power": "15W", "latency": "60ms"}), ways(("door",)), [Cost(DOOR, 0.9, 0.0)]
     )
     assert (rules.settings[0].power_w, rules.settings[-1].power_w) == pytest.approx((15.0, 1.5))
     assert (rules.budget.unit, rules.budget.latency_ms) == ("W", 60.0)
 
 
 def test_a_pipeline_without_engines_is_governed_too() -> None:
-    rules = rules_of(BudgetConfig(cpu=0.5), ways(("door",)), Cost(DOOR, None, 0.0))
+    rules = rules_of(BudgetConfig(cpu=0.5), ways(("door",)), [Cost(DOOR, None, 0.0)])
     assert rules.settings[0].power_w == 0.5
 
 
 def test_power_and_cpu_are_one_promise() -> None:
     with pytest.raises(ValueError, match="the same promise in two units"):
         BudgetConfig.model_validate({"power": "15W", "cpu": 1.0})
+
+
+def test_a_smaller_model_gives_all_the_ways_once_more() -> None:
+    found = ways(("door",), [("small",), ("tiny",)])
+    assert [(way.name, way.level) for way in found[9:12]] == [
+        ("10 % of the frames", 0),
+        ("all frames, with small", 1),
+        ("90 % of the frames, with small", 1),
+    ]
+    costs = [Cost(DOOR, 0.9, 12.0), Cost(DOOR, 0.4, 5.0), Cost(DOOR, 0.1, 2.0)]
+    rules = rules_of(BudgetConfig(cpu=0.5, when_exceeded="degrade"), found, costs)
+    first = [setting for setting in rules.settings if setting.throughput == 30.0]
+    assert [(one.power_w, one.latency_ms, one.accuracy_rank) for one in first] == [
+        (0.9, 12.0, 0),
+        (0.4, 5.0, 1),
+        (0.1, 2.0, 2),
+    ]
+    assert rules.settings[start(rules).index].name == "all frames, with small"
+
+
+def test_power_that_nobody_can_predict_falls_with_the_time_of_the_smaller_model() -> None:
+    rules = rules_of(
+        BudgetConfig.model_validate({"power": "15W"}),
+        ways(("door",), [("small",)]),
+        [Cost(DOOR, 0.9, 12.0), Cost(DOOR, 0.4, 4.0)],
+    )
+    assert [rules.settings[index].power_w for index in (0, 10)] == pytest.approx([15.0, 5.0])

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from edgert.clock import VirtualClock
+from edgert.runtime import Frame, Record
+from edgert.stages.geometry import Geometry
+from edgert.stages.infer import Infer
+from edgert.stages.infer_batch import InferBatch
+from edgert.stages.infer_variant import Choice, VariantLane
+from tests.helpers.frames import frame_of, result_of
+
+
+@dataclass
+class Named:
+    """A lane whose records are its name and how many rows were run."""
+
+    name: str
+    rows: int = 1
+    idle: bool = True
+    filled: list[int] = field(default_factory=list)
+    warm: int = 0
+
+    def warm_up(self) -> None:
+        self.warm += 1
+
+    def fill(self, frame: Frame, row: int = 0) -> Geometry:
+        self.filled.append(row)
+        return Geometry(1.0, 1.0, 0.0, 0.0, 4, 4)
+
+    def run(self, *geometries: Geometry) -> list[Record]:
+        count, self.filled = len(self.filled), []
+        assert count == len(geometries)
+        return [f"{self.name} of {count}"] * count  # type: ignore[list-item]
+
+
+def test_the_next_frame_is_of_the_model_that_was_chosen() -> None:
+    choice, lanes = Choice(), [Named("large"), Named("small")]
+    stage = Infer("find", VariantLane(lanes, choice))
+    stage.open()
+    assert [lane.warm for lane in lanes] == [1, 1]
+    found = []
+    for level in (0, 1, 2, 0):  # 2: another model of the pipeline can still be degraded
+        choice.level = level
+        found.append(stage.process(result_of(frame_of(4, 4))).outputs["find"])
+    assert found == ["large of 1", "small of 1", "small of 1", "large of 1"]
+
+
+def test_a_batch_that_has_begun_is_finished_by_the_model_that_began_it() -> None:
+    choice, lanes = Choice(), [Named("large", 2), Named("small", 4)]
+    lane = VariantLane(lanes, choice)
+    lanes[0].idle = False
+    stage = InferBatch("find", lane, 2, 9.0, VirtualClock())
+    assert (lane.rows, lane.idle) == (2, False)
+    assert list(stage.process(result_of(frame_of(4, 4, index=0)))) == []
+    choice.level = 1
+    first = list(stage.process(result_of(frame_of(4, 4, index=1))))
+    assert [result.outputs["find"] for result in first] == ["large of 2"] * 2
+    again = [one for index in (2, 3) for one in stage.process(result_of(frame_of(4, 4, index=index)))]
+    assert [result.outputs["find"] for result in again] == ["small of 2"] * 2
