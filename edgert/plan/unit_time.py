@@ -68,7 +68,7 @@ def _times(network: Network, engine: MeasuredEngine) -> dict[Place, float]:
     predicted = _predicted(network, engine)
     told = _shared(network, engine, predicted)
     basis = sum(predicted[place] for place in told)
-    if not told or basis <= 0:
+    if basis <= 0 or sum(told.values()) <= 0:
         return {}
     usual = sum(told.values()) / basis  # for units whose names TensorRT lost
     times = {place: told.get(place, cost_ms * usual) for place, cost_ms in predicted.items()}

@@ -105,6 +105,10 @@ def test_without_any_name_one_factor_is_left() -> None:
     assert scaled(NETWORK, [timed]) == scaled(NETWORK, [ENGINE])
 
 
+def test_layers_without_any_time_tell_nothing() -> None:
+    assert times_of(NETWORK, [replace(ENGINE, layers=layers(("conv", 0.0), ("relu", 0.0)))]) == {}
+
+
 def test_handing_over_is_not_counted_twice() -> None:
     """A plan counts crossings by themselves, but knows of none where there is one accelerator."""
     both = replace(ENGINE, placement={"conv": "dla0"}, layers=layers(("conv", 2.0), ("relu", 1.0), moves=1.0))
