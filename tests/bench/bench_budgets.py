@@ -5,8 +5,8 @@
 A camera at 30 fps (a synthetic scene at its own speed) and the shipped detector, in a process of its own. First without
 budgets, and with one that is never reached, to see what it takes; then with 70 % of that CPU time, for 60 s: from 15 to
 35 s another process keeps every core busy. All frames never fit that budget; what comes back when the neighbour is gone
-is the use of all of it. Memory is planned for a file, which is worked on by several replicas, and the budget is between what
-they and what one of them take. CPU time is that of the kernel, averaged over 2 s, from 8 s on: a start and
+is the use of all of it. Memory is planned for a file, which is worked on by several replicas, and the budget is between
+what they and what one of them take. CPU time is that of the kernel, averaged over 2 s, from 8 s on: a start and
 one correction take as long. Budgets of a real board are watts; CPU time stands in for them here.
 """
 
