@@ -25,6 +25,7 @@ from edgert.stages.sink.callback import CallbackSink
 from edgert.stages.source.api import ApiSource
 
 if TYPE_CHECKING:
+    from edgert.assemble.power_step import PowerSteps
     from edgert.budget.footprint import Footprint
     from edgert.budget.meter.meters import Meters
     from edgert.budget.watch import Watch
@@ -54,6 +55,7 @@ class Pipeline:
         strict: an engine of the chain that would be skipped is an error.
         meters: what budgets are watched by; those of this machine by default.
         label: written on every result that a sink gets; none by default.
+        power: ways to clock this board that a governor may take; none by default.
 
     Raises:
         EdgertError: the file, a model or a stage is wrong, or a budget cannot be kept; nothing has been started then.
@@ -70,6 +72,7 @@ class Pipeline:
         strict: bool = False,
         meters: Meters | None = None,
         label: str = "",
+        power: PowerSteps | None = None,
     ) -> None:
         self.file = path if isinstance(path, PipelineFile) else load_pipeline(path, overrides)
         self._footprint = self._fitted()
@@ -83,7 +86,7 @@ class Pipeline:
             if getattr(self.file.config.stages.get(stage), "sink", None) != "callback":
                 self._listen(stage, function)
         self._runner = Runner(self._assembly.nodes, clock, self.file.located)
-        self._watch = self._watched(meters)
+        self._watch = self._watched(meters, power)
         self._started = False
 
     def __enter__(self) -> Pipeline:
@@ -199,7 +202,7 @@ class Pipeline:
         self.file, footprint = fitted(self.file)
         return footprint
 
-    def _watched(self, meters: Meters | None) -> Watch | None:
+    def _watched(self, meters: Meters | None, power: PowerSteps | None) -> Watch | None:
         """What keeps the budgets; most pipelines have none and start without it."""
         budgets = self.file.config.budgets
         if budgets == type(budgets)():
@@ -209,7 +212,7 @@ class Pipeline:
 
         meters = meters or meters_here(self._clock)
         try:
-            return watch(self.file, self._assembly, meters, self._clock, self._runner.fail)
+            return watch(self.file, self._assembly, meters, self._clock, self._runner.fail, power)
         except BudgetError:
             self._assembly.close()
             raise

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from edgert.assemble.build import Assembly
+from edgert.assemble.power_step import PowerSteps
+from edgert.assemble.way import Way, clocked, ways, worthwhile
 from edgert.backend import Engine
 from edgert.board.host import core_count
 from edgert.budget.governor import Action, Budget, Patience, Rules, Setting, check_meter, check_settings
@@ -25,37 +27,11 @@ from edgert.runtime.allowance import Allowance
 from edgert.runtime.metric import RecentLatency
 
 _ASSUMED_HZ = 30.0  # of a camera whose rate the file does not tell
-_STEPS = 10  # of the share of frames that goes on
-_FEWER = 3  # tenths: below this, streams are left out one by one, the last in the file first
 _RUNS = 3
 _LATENCY_LOOKS = 4  # two seconds
 
 Fail = Callable[[EdgertError], None]
 """Ends the pipeline with an error."""
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One way to run a pipeline.
-
-    Attributes:
-        shares: stream → share of its frames that go on, in the order of the file.
-        level: how far models are degraded; 0: not at all.
-        smaller: models that are in the place of others then.
-    """
-
-    shares: Mapping[str, float]
-    level: int = 0
-    smaller: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """``"40 % of the frames, without yard, with parts-small"``."""
-        most = max(self.shares.values())
-        frames = "all frames" if most >= 1 else f"{round(100 * most)} % of the frames"
-        closed = [stream for stream, share in self.shares.items() if share == 0]
-        without = f", without {' and '.join(closed)}" if closed else ""
-        return f"{frames}{without}, with {' and '.join(self.smaller)}" if self.smaller else f"{frames}{without}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,26 +50,6 @@ class Cost:
     engine_ms: float
 
 
-def ways(streams: tuple[str, ...], smaller: Sequence[tuple[str, ...]] = ()) -> tuple[Way, ...]:
-    """Fewer frames of all streams, evenly, down to 30 %; then fewer streams; then fewer frames of the first.
-
-    Args:
-        smaller: for each level of degraded models, those in use; all of the ways once more for each.
-    """
-    levels = enumerate(((), *smaller))
-    return tuple(way for level, names in levels for way in _ways_at(level, names, streams))
-
-
-def _ways_at(level: int, names: tuple[str, ...], streams: tuple[str, ...]) -> tuple[Way, ...]:
-    def way(tenths: int, count: int) -> Way:
-        shares = {stream: tenths / _STEPS * (place < count) for place, stream in enumerate(streams)}
-        return Way(shares, level, names)
-
-    even = [way(tenths, len(streams)) for tenths in range(_STEPS, _FEWER - 1, -1)]
-    fewer = [way(_FEWER, count) for count in range(len(streams) - 1, 0, -1)]
-    return (*even, *fewer, *(way(tenths, 1) for tenths in range(_FEWER - 1, 0, -1)))
-
-
 def rules_of(budgets: BudgetConfig, found: tuple[Way, ...], costs: Sequence[Cost]) -> Rules:
     """What a governor goes by; the first way is that of all frames.
 
@@ -106,16 +62,16 @@ def rules_of(budgets: BudgetConfig, found: tuple[Way, ...], costs: Sequence[Cost
     is_cpu = budgets.cpu is not None
     cap = budgets.cpu if is_cpu else budgets.power
 
-    def full(cost: Cost) -> float:
-        if is_cpu and cost.cores is not None:
-            return cost.cores
-        return (cap or 0.0) * (cost.engine_ms / costs[0].engine_ms if costs[0].engine_ms else 1.0)
-
     def setting(way: Way) -> Setting:
-        cost = costs[way.level]
-        hz = sum(cost.rates_hz[stream] * share for stream, share in way.shares.items())
-        power = full(cost) * hz / sum(cost.rates_hz.values())
-        return Setting(way.name, power, hz, cost.engine_ms, accuracy_rank=way.level)
+        cost, step = costs[way.level], way.step
+        work = cost.engine_ms / costs[0].engine_ms if costs[0].engine_ms else 1.0
+        total_hz = sum(cost.rates_hz.values())
+        share = sum(cost.rates_hz[stream] * share for stream, share in way.shares.items()) / total_hz
+        if step is not None:
+            hz = total_hz * min(share, step.sustained(work))
+            return Setting(way.name, step.drawn_w(share, work), hz, step.latency_ms * work, way.level)
+        full = cost.cores if is_cpu and cost.cores is not None else (cap or 0.0) * work
+        return Setting(way.name, full * share, total_hz * share, cost.engine_ms, way.level)
 
     budget = Budget(
         power_w=cap,
@@ -133,13 +89,21 @@ def _patience(budget: Budget) -> Patience:
     return ALLOWED_PATIENCE if budget.when_exceeded == "degrade" else CPU_PATIENCE
 
 
-def watch(file: PipelineFile, assembly: Assembly, meters: Meters, clock: Clock, fail: Fail) -> Watch | None:
+def watch(
+    file: PipelineFile,
+    assembly: Assembly,
+    meters: Meters,
+    clock: Clock,
+    fail: Fail,
+    power: PowerSteps | None = None,
+) -> Watch | None:
     """The thread that keeps the budgets of a pipeline, not started; None for one without budgets.
 
     Runs the engines a few times, to know what they cost.
 
     Args:
         fail: called when a budget with ``when_exceeded: stop`` was exceeded for too long.
+        power: ways to clock the board, where they may be taken.
 
     Raises:
         BudgetError: no setting is predicted to keep the budgets, or ``stop`` with power that nothing here measures.
@@ -153,6 +117,10 @@ def watch(file: PipelineFile, assembly: Assembly, meters: Meters, clock: Clock, 
     found = ways(tuple(gates), smaller) if budgets.when_exceeded == "degrade" else ways(tuple(gates))[:1]
     timed = {name: _timed(engine) for name, engine in assembly.engines.items() if isinstance(engine, Engine)}
     costs = [_cost(file, assembly.live, timed, level) for level in range(1 + len(smaller))]
+    if power is not None:
+        found = clocked(found, power.steps)
+        every = rules_of(budgets, found, costs).settings
+        found = tuple(found[index] for index in worthwhile(every))
     rules = rules_of(budgets, found, costs)
     try:
         notes = _check(rules, meters.sample().power)
@@ -161,9 +129,12 @@ def watch(file: PipelineFile, assembly: Assembly, meters: Meters, clock: Clock, 
         raise
 
     def carry(action: Action) -> None:
-        assembly.choice.level = found[action.setting].level
-        for stream, share in found[action.setting].shares.items():
+        way = found[action.setting]
+        assembly.choice.level = way.level
+        for stream, share in way.shares.items():
             gates[stream].share = share
+        if power is not None and way.step is not None:
+            power.take(way.step)
         if action.kind == "stop":
             fail(BudgetError("a budget was exceeded", why=action.reason, where=file.where("budgets")))
 

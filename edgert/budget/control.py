@@ -99,6 +99,28 @@ class PowerControl:
     ) -> None:
         self.restore()
 
+    def check(self) -> None:
+        """Raises DeviceError where no change could be made, before one has to be: the journal cannot be written."""
+        folder = self._journal.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DeviceError(f"cannot write {self._journal}", why=why_not(error), fix="it needs root") from error
+        if not os.access(folder, os.W_OK):
+            raise DeviceError(f"cannot write {self._journal}", why="not permitted", fix="it needs root")
+
+    def modes(self) -> tuple[str, ...]:
+        """Power modes that can be switched to without a reboot, the one in use among them."""
+        masks, now = self._masks(), current_mode(self._root)
+        return tuple(name for name, mask in masks.items() if mask == masks.get(now))
+
+    def gpu_steps_hz(self) -> tuple[int, ...]:
+        """Clocks that the GPU can be capped at; none where there is no GPU that tells."""
+        folder = gpu_folder(self._root)
+        if folder is None:
+            return ()
+        return tuple(int(text) for text in _read(folder / "available_frequencies").split() if text.isdigit())
+
     def set_mode(self, name: str) -> Change:
         """Switches to a power mode by its name.
 
@@ -128,7 +150,7 @@ class PowerControl:
         folder = gpu_folder(self._root)
         if folder is None:
             raise DeviceError("no GPU clock to cap", why="no GPU in /sys/class/devfreq")
-        steps = [int(text) for text in _read(folder / "available_frequencies").split() if text.isdigit()]
+        steps = self.gpu_steps_hz()
         slower = [step for step in steps if step <= hz]
         if not slower:
             slowest = f"the slowest step is {min(steps)} Hz" if steps else "it tells no steps"

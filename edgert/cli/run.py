@@ -12,6 +12,7 @@ import typer
 from edgert.cli.option import DebugOption, JsonOption, SetOption, pipeline_path, write_json
 
 if TYPE_CHECKING:
+    from edgert.assemble.power_step import PowerSteps
     from edgert.build import Unpacked
     from edgert.compiler import Tell
     from edgert.config import PipelineFile
@@ -46,6 +47,13 @@ def run(
         str | None,
         typer.Option("--mode", metavar="MODE", help="With --as: a power mode; else the plan's choice."),
     ] = None,
+    allow_power_control: Annotated[
+        bool,
+        typer.Option(
+            "--allow-power-control",
+            help="Keep a power budget by lower clocks and power modes of this Jetson, too; restored in the end.",
+        ),
+    ] = False,
     debug: DebugOption = False,
 ) -> None:
     """Run a pipeline until its sources end, or Ctrl-C.
@@ -76,8 +84,10 @@ def run(
                 _tell_memory(file, json)
                 return
             place = _in_place_of(file, as_board, mode, bundle)
+            power = _power(stack, file, bundle, as_board) if allow_power_control else None
             if place is None:
-                pipe = Pipeline(file, bar=bar, engines=bundle.engines if bundle else None, strict=strict)
+                made_by = bundle.engines if bundle else None
+                pipe = Pipeline(file, bar=bar, engines=made_by, strict=strict, power=power)
             else:
                 pipe = Pipeline(place.file, bar=bar, **place.options)
         label = place.label if place else ""
@@ -92,6 +102,17 @@ def run(
             _tell_bundle(bundle)
         if json is not None:
             write_json({**told, **summary.to_json(), **_engine(bundle)}, json)
+
+
+def _power(stack: ExitStack, file: PipelineFile, bundle: Unpacked | None, as_board: str | None) -> PowerSteps:
+    """What the governor may do to the clocks of this board; they are restored when the stack is left."""
+    if as_board is not None:
+        raise typer.BadParameter("a board that is not here has no clocks to change", param_hint="--allow-power-control")
+    from edgert.budget.control import PowerControl
+    from edgert.plan.power_step import power_steps
+
+    control = stack.enter_context(PowerControl(allow=True))
+    return power_steps(file, control, is_placed=bundle is not None)
 
 
 def _in_place_of(file: PipelineFile, board: str | None, mode: str | None, bundle: Unpacked | None) -> StandIn | None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgert.assemble.govern import Way, ways
+from edgert.assemble.way import Way, ways
 from edgert.board import HOST
 from edgert.board.core import core_accelerators
 from edgert.board.record import find_board

@@ -124,7 +124,6 @@ def test_a_smaller_model_takes_over_between_two_frames(tmp_path: Path) -> None:
     with edgert.Pipeline(
         tmp_path / "p.yaml", callbacks={"out": lambda result: seen.append(result.outputs["find"])}, meters=meters
     ) as pipeline:
-        assert set(pipeline.summary().engines) == {"large", "small"}
         pipeline.start()
         meters.cores = 0.9
         pipeline.wait(4)

@@ -103,7 +103,7 @@ def _better(rules: Rules, state: State, seen: Observation) -> list[int]:
         setting, known = rules.settings[index], state.records[index].own is not None
         gain = setting.served(seen.demand)
         eager = patience.eager * max(0.0, gain / max(served, 1e-9) - 1)
-        spare = patience.spare_known if known else max(0.0, spare_new - eager)
+        spare = patience.spare_known if known else max(min(0.0, patience.spare_new), spare_new - eager)
         is_finer = gain >= served and setting.accuracy_rank < here.accuracy_rank
         return (gain > served * _MORE or is_finer) and keeps(rules, state, index, seen, spare)
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from edgert.assemble.govern import Cost, rules_of, ways
+from edgert.assemble.govern import Cost, rules_of
+from edgert.assemble.way import ways
 from edgert.budget.governor import start
 from edgert.budget.watch import ALLOWED_PATIENCE, CPU_PATIENCE
 from edgert.config.pipeline import BudgetConfig

@@ -1,0 +1,84 @@
+"""The ways to run a pipeline that a governor chooses among: fewer frames or streams, smaller models, lower clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from edgert.assemble.power_step import PowerStep
+from edgert.budget.governor import Setting
+
+_STEPS = 10  # of the share of frames that goes on
+_FEWER = 3  # tenths: below this, streams are left out one by one, the last in the file first
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to run a pipeline.
+
+    Attributes:
+        shares: stream → share of its frames that go on, in the order of the file.
+        level: how far models are degraded; 0: not at all.
+        smaller: models that are in the place of others then.
+        step: how the board is clocked; None: as it is.
+    """
+
+    shares: Mapping[str, float]
+    level: int = 0
+    smaller: tuple[str, ...] = ()
+    step: PowerStep | None = None
+
+    @property
+    def name(self) -> str:
+        """``"40 % of the frames, without yard, with parts-small, GPU at 612 MHz"``."""
+        most = max(self.shares.values())
+        frames = "all frames" if most >= 1 else f"{round(100 * most)} % of the frames"
+        closed = [stream for stream, share in self.shares.items() if share == 0]
+        without = f"without {' and '.join(closed)}" if closed else ""
+        models = f"with {' and '.join(self.smaller)}" if self.smaller else ""
+        return ", ".join(filter(None, (frames, without, models, self.step.name if self.step else "")))
+
+
+def ways(streams: tuple[str, ...], smaller: Sequence[tuple[str, ...]] = ()) -> tuple[Way, ...]:
+    """Fewer frames of all streams, evenly, down to 30 %; then fewer streams; then fewer frames of the first.
+
+    Args:
+        smaller: for each level of degraded models, those in use; all of the ways once more for each.
+    """
+    levels = enumerate(((), *smaller))
+    return tuple(way for level, names in levels for way in _ways_at(level, names, streams))
+
+
+def _ways_at(level: int, names: tuple[str, ...], streams: tuple[str, ...]) -> tuple[Way, ...]:
+    def way(tenths: int, count: int) -> Way:
+        shares = {stream: tenths / _STEPS * (place < count) for place, stream in enumerate(streams)}
+        return Way(shares, level, names)
+
+    even = [way(tenths, len(streams)) for tenths in range(_STEPS, _FEWER - 1, -1)]
+    fewer = [way(_FEWER, count) for count in range(len(streams) - 1, 0, -1)]
+    return (*even, *fewer, *(way(tenths, 1) for tenths in range(_FEWER - 1, 0, -1)))
+
+
+def clocked(found: Sequence[Way], steps: Sequence[PowerStep]) -> tuple[Way, ...]:
+    """The ways at every clock of the board, or as they are where it has but one."""
+    return tuple(replace(way, step=step) for step in steps for way in found) or tuple(found)
+
+
+def worthwhile(settings: Sequence[Setting]) -> list[int]:
+    """Those that no other is better than in frames, power, latency and model, by prediction; the first in any case.
+
+    A board's clocks multiply the settings, and a governor looks at all of them twice a second.
+    """
+
+    def numbers(setting: Setting) -> tuple[float, ...]:
+        return (-setting.throughput, setting.power_w, setting.latency_ms, setting.accuracy_rank)
+
+    def is_worse(index: int) -> bool:
+        mine = numbers(settings[index])
+        others = ((number, numbers(other)) for number, other in enumerate(settings) if number != index)
+        return any(
+            all(ours <= own for ours, own in zip(theirs, mine, strict=True)) and (theirs != mine or number < index)
+            for number, theirs in others
+        )
+
+    return [index for index in range(len(settings)) if index == 0 or not is_worse(index)]
