@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from edgert.assemble.govern import Cost, rules_of
+from edgert.assemble.power_step import PowerStep, PowerSteps
+from edgert.assemble.way import clocked, ways, worthwhile
+from edgert.budget.control import PowerControl
+from edgert.budget.governor import start
+from edgert.budget.governor.setting import Setting
+from edgert.config.pipeline import BudgetConfig
+from tests.helpers.sysfs import plant, write
+
+CONF = "< POWER_MODEL ID=0 NAME=MAXN >\nGPU MAX_FREQ -1\n< POWER_MODEL ID=2 NAME=15W >\nGPU MAX_FREQ 408000000\n"
+CAP = "sys/class/devfreq/17000000.gpu/max_freq"
+FOUND = PowerStep("", 14.0, 5.0, 2.0, 20.0)
+CAPPED = PowerStep("GPU at 612 MHz", 11.0, 5.0, 1.3, 30.0, gpu_hz=612_000_000)
+LOWER = PowerStep("power mode 15W", 7.0, 4.0, 0.5, 60.0, mode="15W")
+STEPS = (FOUND, CAPPED, LOWER)
+COSTS = [Cost({"door": 30.0}, None, 12.0)]
+
+
+def test_steps_are_taken_one_at_a_time_and_restored(tmp_path: Path) -> None:
+    plant(tmp_path, "orin-nx-jp6")
+    write(tmp_path, "etc/nvpmodel.conf", CONF)
+    write(tmp_path, "var/lib/nvpmodel/status", "pmode:0000")
+    asked = []
+
+    def tool(command: Sequence[str]) -> str:
+        asked.append(command[-1])
+        write(tmp_path, "var/lib/nvpmodel/status", f"pmode:{int(command[-1]):04d}")
+        return ""
+
+    with PowerControl(allow=True, root=tmp_path, run=tool) as control:
+        steps = PowerSteps(STEPS, control)
+        found = []
+        for step in (FOUND, CAPPED, CAPPED, LOWER, CAPPED, FOUND, LOWER):
+            steps.take(step)
+            found.append((int((tmp_path / CAP).read_text()), len(control.changes)))
+    most, capped = 918_000_000, 612_000_000
+    assert found == [(most, 0), (capped, 1), (capped, 1), (most, 1), (capped, 1), (most, 0), (most, 1)]
+    assert asked == ["2", "0", "2", "0"]
+    assert not (tmp_path / "var/lib/edgert/power.json").exists()
+
+
+def test_power_of_a_step_goes_with_the_frames_that_it_sustains() -> None:
+    assert [FOUND.drawn_w(share) for share in (1.0, 0.5, 0.0)] == pytest.approx([14.0, 9.5, 5.0])
+    assert [LOWER.drawn_w(share) for share in (1.0, 0.5, 0.25)] == pytest.approx([7.0, 7.0, 5.5])
+    assert LOWER.sustained(0.25) == 1.0
+    assert LOWER.drawn_w(1.0, 0.25) == pytest.approx(4.0 + 6.0 * 0.25)
+
+
+@pytest.mark.parametrize(
+    ("cap_w", "name"), [(15.0, "all frames"), (12.0, "all frames, GPU at 612 MHz"), (7.5, "all frames, power mode 15W")]
+)
+def test_clocks_come_before_fewer_frames(cap_w: float, name: str) -> None:
+    found = clocked(ways(("door",)), STEPS)
+    budgets = BudgetConfig.model_validate({"power": f"{cap_w}W", "when_exceeded": "degrade"})
+    rules = rules_of(budgets, found, COSTS)
+    kept = tuple(found[index] for index in worthwhile(rules.settings))
+    rules = rules_of(budgets, kept, COSTS)
+    assert rules.settings[start(rules).index].name == name
+
+
+def test_only_what_nothing_beats_is_worth_a_look_and_the_first_in_any_case() -> None:
+    settings = [Setting(name, power_w, hz) for name, power_w, hz in _SETTINGS]
+    assert [settings[index].name for index in worthwhile(settings)] == ["first", "best", "frugal"]
+
+
+_SETTINGS = (
+    ("first", 20.0, 30.0),
+    ("best", 15.0, 30.0),
+    ("worse", 16.0, 25.0),
+    ("same", 15.0, 30.0),
+    ("frugal", 5.0, 9),
+)
