@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import thread_time_ns
+from time import perf_counter_ns, thread_time_ns
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from edgert.place.cost.unit import units
 from edgert.place.cost.work import Work
 from edgert.place.partition import Part, cut, partition
 from edgert.place.profile import MAX_GAP, Handing, Profile, ProfiledUnit, Whole, tensor_bytes
+from edgert.place.spread import AT, Spread, spread_of
 
 _CUTS = 4
 """Places where a model is cut in two to see what cutting costs."""
@@ -38,6 +39,10 @@ _WARM_UP = 3
 _ROUNDS = 6
 """On a shared machine a neighbour slows a core for seconds at a time, by half and more. The fastest of several rounds
 is that of a machine left alone, which is what a profile is about; company of our own is in all rounds alike."""
+_BUSY_RUNS = 5
+"""Times as many runs with company as alone: their scatter is kept, and a p99 needs some hundred."""
+_DISTURBED = 0.1
+"""More than so much of a core taken by other programs, and a round's scatter is theirs."""
 
 
 def machine_identity() -> dict[str, str]:
@@ -49,7 +54,7 @@ def machine_identity() -> dict[str, str]:
 def profile(model: Model, runs: int = 12) -> Profile:
     """Measures a model on every core this process may use.
 
-    Takes about ``runs`` × 25 times as long as one run of the model, per core.
+    Takes about ``runs`` × 50 times as long as one run of the model, per core.
 
     Args:
         runs: how many each median is of. The fastest of six medians counts.
@@ -72,6 +77,7 @@ def profile(model: Model, runs: int = 12) -> Profile:
             min(one[name].alone_ms for one in rounds),
             min(one[name].busy_ms for one in rounds),
             _sum_ms(kernels[name]),
+            spread([one[name].busy for one in rounds]),
         )
         for name in cores
     }
@@ -93,6 +99,8 @@ def figures_of(found: Profile) -> list[Figure]:
         figures.append(Figure(f"times as long with all cores busy, {name}", whole.contention, "×", n=found.runs))
         gap = f"sum of kernels against the whole, {name}"
         figures.append(Figure(gap, whole.gap, "of the whole", MAX_GAP, n=found.runs))
+        scatter = f"p99 against the median with all cores busy, {name}"
+        figures.append(Figure(scatter, whole.spread[AT.index(0.99)], "×", n=_ROUNDS * _BUSY_RUNS * found.runs))
     handing = found.handing
     per_mib = {"tensor_ms": handing.tensor_ms, "ms_per_mib": handing.ms_per_mib}
     figures.append(Figure("handing a frame to the next thread", handing.hop_ms, "ms", detail=per_mib))
@@ -107,7 +115,11 @@ def _sum_ms(kernels: Sequence[Kernel]) -> float:
 class _Turn:
     kernels: tuple[Kernel, ...]
     alone_ms: float
-    busy_ms: float
+    busy: Sequence[Run]
+
+    @property
+    def busy_ms(self) -> float:
+        return statistics.median(run.cpu_ms for run in self.busy)
 
 
 class _Bench:
@@ -123,10 +135,10 @@ class _Bench:
         session = _filled(self._engine)
         with pinned(cores[name]):
             kernels = kernel_times(self._model, self._feeds, self._runs)
-            alone = statistics.median(_times_ms(session.run, self._runs))
+            alone_ms = statistics.median(_times_ms(session.run, self._runs))
             with company(self._engine, [core for other, core in cores.items() if other != name]):
-                busy = statistics.median(_times_ms(session.run, self._runs))
-        return _Turn(kernels, alone, busy)
+                busy = _timed(session.run, _BUSY_RUNS * self._runs)
+        return _Turn(kernels, alone_ms, busy)
 
     def handing(self, graph: Graph, works: Sequence[Work], core: int) -> Handing:
         """Whole models against the same cut in two, in turn; what is left over is the price of the cut."""
@@ -139,8 +151,8 @@ class _Bench:
         sessions = [_filled(engine) for engine in (self._engine, *engines)]
         with pinned(core):
             for session in sessions:
-                _times_ms(session.run, 1)
-            rounds = [[_once_ms(session.run) for session in sessions] for _ in range(3 * self._runs)]
+                _timed(session.run, 1)
+            rounds = [[_once(session.run).cpu_ms for session in sessions] for _ in range(3 * self._runs)]
         extra_ms = statistics.median(first + second - whole for whole, first, second in rounds)
         for engine in engines:
             engine.close()
@@ -231,17 +243,45 @@ def _filled(engine: Engine) -> Session:
     return session
 
 
-def _once_ms(run: Callable[[], object]) -> float:
-    """Processor time of this thread, which an engine of one thread runs in: other programs do not lengthen it."""
-    started = thread_time_ns()
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of an engine of one thread.
+
+    Attributes:
+        cpu_ms: processor time of its thread: other programs do not lengthen it.
+        wall_ms: what somebody waits for it.
+    """
+
+    cpu_ms: float
+    wall_ms: float
+
+
+def spread(rounds: Sequence[Sequence[Run]]) -> Spread:
+    """Of what the wall clock said, in rounds in which other programs left the core alone; else in the best of them."""
+    left_alone = [runs for runs in rounds if _taken(runs) < _DISTURBED] or [min(rounds, key=_taken)]
+    return spread_of([[run.wall_ms for run in runs] for runs in left_alone])
+
+
+def _taken(runs: Sequence[Run]) -> float:
+    """How much of its core others had: a thread that is alone on a core waits for nothing but other programs."""
+    return 1 - sum(run.cpu_ms for run in runs) / sum(run.wall_ms for run in runs)
+
+
+def _once(run: Callable[[], object]) -> Run:
+    began_ns, started_ns = perf_counter_ns(), thread_time_ns()
     run()
-    return (thread_time_ns() - started) / 1e6
+    cpu_ns = thread_time_ns() - started_ns
+    return Run(cpu_ns / 1e6, (perf_counter_ns() - began_ns) / 1e6)
+
+
+def _timed(run: Callable[[], object], runs: int) -> list[Run]:
+    for _ in range(_WARM_UP):
+        run()
+    return [_once(run) for _ in range(max(1, runs))]
 
 
 def _times_ms(run: Callable[[], object], runs: int) -> list[float]:
-    for _ in range(_WARM_UP):
-        run()
-    return [_once_ms(run) for _ in range(max(1, runs))]
+    return [one.cpu_ms for one in _timed(run, runs)]
 
 
 @contextmanager

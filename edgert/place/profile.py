@@ -16,6 +16,7 @@ from typing import Any
 from edgert.errors import ArtifactError, PlacementError
 from edgert.graph.node import Graph
 from edgert.place.problem import Cost, Crossing, Edge, Network, Unit
+from edgert.place.spread import Spread, check_spread
 
 SCHEMA = 1
 MAX_GAP = 0.10
@@ -30,11 +31,14 @@ class Whole:
         alone_ms: while the others are idle.
         busy_ms: while all others run the same model.
         kernels_ms: sum over the profiler's kernels, while the others are idle.
+        spread: of the wall clock's times while all others run the same model; see :mod:`edgert.place.spread`. Empty in
+            profiles of before it was kept.
     """
 
     alone_ms: float
     busy_ms: float
     kernels_ms: float
+    spread: Spread = ()
 
     @property
     def gap(self) -> float:
@@ -151,10 +155,15 @@ def _profile(data: dict[str, Any]) -> Profile:
         ProfiledUnit(str(unit["name"]), tuple(map(str, unit["nodes"])), _times(unit["time_ms"]))
         for unit in data["units"]
     )
-    whole = {str(name): Whole(**_times(one)) for name, one in data["whole"].items()}
+    whole = {str(name): _whole(one) for name, one in data["whole"].items()}
     if not units or not whole or any(unit.time_ms.keys() != whole.keys() for unit in units):
         raise ValueError("units and accelerators do not fit together")
     return Profile(**{**data, "units": units, "whole": whole, "handing": Handing(**_times(data["handing"]))})
+
+
+def _whole(data: Mapping[str, Any]) -> Whole:
+    times = _times({name: value for name, value in data.items() if name != "spread"})
+    return Whole(**times, spread=check_spread(tuple(map(float, data.get("spread", ())))))
 
 
 def _times(data: Mapping[str, Any]) -> dict[str, float]:

@@ -26,6 +26,11 @@ class Step:
     time_ms: float
     traffic_bytes: float = 0.0
 
+    @property
+    def mean_ms(self) -> float:
+        """Alone on the board, on average."""
+        return self.time_ms
+
     def times(self: S, factor: float) -> S:
         """So many of it, one after the other."""
         return replace(self, time_ms=self.time_ms * factor, traffic_bytes=self.traffic_bytes * factor)

@@ -11,6 +11,7 @@ from edgert.assemble.model import SEGMENT_QUEUE, STAGE_QUEUE
 from edgert.config import CropStage, InferStage, PipelineFile, SourceStage, StageConfig
 from edgert.config.flow import inputs_of, order
 from edgert.errors import ConfigError, nearest
+from edgert.place.spread import Spread, mean_of
 from edgert.place.step import Step
 from edgert.plan.workload import ASSUMED_HZ
 from edgert.simulate.core import ANY_CORE, CoreStep
@@ -42,8 +43,13 @@ class Lane:
 
     @property
     def engine_ms(self) -> float:
-        """One run, alone."""
-        return sum(step.time_ms for part in self.parts for step in part)
+        """One run, alone, on average."""
+        return sum(step.mean_ms for part in self.parts for step in part)
+
+    @property
+    def spread(self) -> Spread:
+        """Of times on the first part's core."""
+        return next((step.spread for step in self.parts[0] if isinstance(step, CoreStep)), ())
 
 
 Lanes = Callable[[str, InferStage, bool], Sequence[Lane]]
@@ -150,7 +156,8 @@ class _Designer:
     def _tasks(self, name: str, stage: InferStage, lane: Lane) -> list[Task]:
         """Of every part; what the stage does besides is done by the first."""
         crops = stage.crop.limit if stage.crop is not None else None
-        own = self._own(name, lane.core(0), lane.engine_ms * (1.0 if crops is None else self._objects(crops)))
+        runs = 1.0 if crops is None else self._objects(crops)
+        own = self._own(name, lane.core(0), lane.engine_ms * runs, lane.spread)
         batch = min(stage.batch.max, lane.rows) if stage.batch is not None else 1
         wait_ms = 1e3 * stage.batch.wait if stage.batch is not None else 0.0
         return [
@@ -158,10 +165,13 @@ class _Designer:
             for number, part in enumerate(lane.parts)
         ]
 
-    def _own(self, name: str, core: str, engine_ms: float = 0.0) -> tuple[Step, ...]:
-        """What a stage takes besides its model; nothing where nobody measured it."""
+    def _own(self, name: str, core: str, engine_ms: float = 0.0, spread: Spread = ()) -> tuple[Step, ...]:
+        """What a stage takes besides its model; nothing where nobody measured it.
+
+        A summary tells means. What is done in a model's thread, on its core, scatters as the model does.
+        """
         own_ms = self.scene.times.busy_of(name) - engine_ms
-        return (CoreStep(core, own_ms),) if own_ms > 0 else ()
+        return (CoreStep(core, own_ms / mean_of(spread), spread=spread),) if own_ms > 0 else ()
 
     def _objects(self, most: int) -> float:
         """The mean on a frame, as far as a stage looks at them."""

@@ -77,6 +77,10 @@ class HostLanes:
             f"{name}: several threads are taken to share its work without loss; profiles are of one thread"
             for name, config in self.file.config.models.items()
             if config.placement == "auto" and threads_of(self.file.config, name) > 1
+        ) + tuple(
+            f"{name}: its times do not scatter and a p99 is too low; profiles made now tell more (edgert bench --profile)"
+            for name, profile in self.profiles.items()
+            if not all(whole.spread for whole in profile.whole.values())
         )
 
 
@@ -89,7 +93,7 @@ def rows_of(config: ModelConfig, stage: InferStage) -> int:
 
 def _step(profile: Profile, measured: str, core: str, threads: int = 1) -> Step:
     whole = profile.whole[measured]
-    return CoreStep(core, whole.alone_ms / threads, crowded=whole.contention, threads=threads)
+    return CoreStep(core, whole.alone_ms / threads, crowded=whole.contention, threads=threads, spread=whole.spread)
 
 
 def _split(config: ModelConfig, profile: Profile, globs: Mapping[str, str]) -> Lane:
@@ -98,7 +102,8 @@ def _split(config: ModelConfig, profile: Profile, globs: Mapping[str, str]) -> L
     timed = []
     for number, part in enumerate(parts):
         core, time_ms = part.accelerator, part_ms(profile, graph, parts, number)
-        timed.append((CoreStep(core, time_ms, crowded=profile.whole[core].contention),))
+        whole = profile.whole[core]
+        timed.append((CoreStep(core, time_ms, crowded=whole.contention, spread=whole.spread),))
     return Lane(tuple(timed), cores=tuple(part.accelerator for part in parts))
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from random import Random
 
 from edgert.place.event import Then, Timeline, Used
+from edgert.place.spread import Spread, draw, mean_of
 from edgert.place.step import Step
 
 ANY_CORE = "cpu"
@@ -20,10 +22,29 @@ class CoreStep(Step):
     Attributes:
         crowded: how many times longer it takes while all other cores are busy.
         threads: cores that it runs on at once, each doing its part.
+        spread: how its time scatters about ``time_ms``, its median.
+        rows: parts of it that scatter each by itself, as what disturbs a run comes more often the longer it takes.
     """
 
     crowded: float = 1.0
     threads: int = 1
+    spread: Spread = ()
+    rows: int = 1
+
+    @property
+    def mean_ms(self) -> float:
+        """Alone, on average."""
+        return self.time_ms * mean_of(self.spread)
+
+    def times(self, factor: float) -> CoreStep:
+        """So many of it, one after the other."""
+        return replace(Step.times(self, factor), rows=max(1, round(self.rows * factor)))
+
+    def drawn_ms(self, chance: Random) -> float:
+        """How long it takes this time, alone."""
+        if not self.spread:
+            return self.time_ms
+        return self.time_ms / self.rows * sum(draw(self.spread, chance) for _ in range(self.rows))
 
 
 @dataclass(slots=True, eq=False)
@@ -44,10 +65,11 @@ class Cores:
 
     Args:
         names: of the cores, as steps name them.
+        chance: of times that scatter.
     """
 
-    def __init__(self, timeline: Timeline, names: Sequence[str]) -> None:
-        self._timeline, self._names = timeline, tuple(names)
+    def __init__(self, timeline: Timeline, names: Sequence[str], chance: Random) -> None:
+        self._timeline, self._names, self._chance = timeline, tuple(names), chance
         self._jobs: list[_Job] = []
         self._used = Used()
 
@@ -56,7 +78,8 @@ class Cores:
 
     def run(self, step: Step, then: Then) -> None:
         """Begins at once, as fast as the others leave room; ``then`` follows when the step is done."""
-        self._jobs.append(_Job(step, then, step.time_ms, self._timeline.now_ms))
+        time_ms = step.drawn_ms(self._chance) if isinstance(step, CoreStep) else step.time_ms
+        self._jobs.append(_Job(step, then, time_ms, self._timeline.now_ms))
         self._pace()
 
     def used(self) -> Used:

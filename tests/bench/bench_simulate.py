@@ -216,7 +216,8 @@ def _simulated(folder: Path, text: str, easy: Timed, real: Timed, seconds: float
         stage["busy_ms_per_result"] *= real.of(name) / easy.of(name)
     profile = json.loads((folder / "profile.json").read_text(encoding="utf-8"))
     for core, whole in profile["whole"].items():
-        profile["whole"][core] = {key: value * real.slower[core] for key, value in whole.items()}
+        times = {key: value * real.slower[core] for key, value in whole.items() if key.endswith("_ms")}
+        profile["whole"][core] = {**whole, **times}
     (folder / "now.json").write_text(json.dumps(profile), encoding="utf-8")
     (folder / "easy.json").write_text(json.dumps(told, default=str), encoding="utf-8")
     (folder / "p.yaml").write_text(text, encoding="utf-8")

@@ -14,6 +14,7 @@ from edgert.graph.node import Graph, read
 from edgert.place.partition import partition
 from edgert.place.predict import part_ms, period_ms, replicated_ms, split_ms
 from edgert.place.profile import Handing, Profile, ProfiledUnit, Whole, from_json, network_of, read_profile
+from edgert.place.spread import AT
 from tests.helpers import models
 
 MIB = 2**20
@@ -44,6 +45,37 @@ def test_a_profile_comes_back_from_json(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     path.write_text(json.dumps(profile(1.5).to_json()))
     assert read_profile(path) == profile(1.5)
+
+
+def spread_profile(spread: Any) -> dict[str, Any]:
+    data = json.loads(json.dumps(profile().to_json()))
+    data["whole"]["cpu0"]["spread"] = spread
+    return dict(data)
+
+
+def test_a_profile_keeps_how_times_scatter_and_one_of_before_does_not() -> None:
+    ratios = [0.5 + at for at in AT]
+    assert from_json(spread_profile(ratios)).whole["cpu0"].spread == tuple(ratios)
+    older = spread_profile([])
+    del older["whole"]["cpu0"]["spread"]
+    assert from_json(older) == profile()
+
+
+@pytest.mark.parametrize(
+    ("spread", "why"),
+    [
+        ([1.0, 1.1], f"{len(AT)} quantiles, not 2"),
+        ([1.5, *([1.0] * (len(AT) - 1))], "no quantiles of times"),
+        ([0.0, *([1.0] * (len(AT) - 1))], "no quantiles of times"),
+        ([*([1.0] * (len(AT) - 1)), float("inf")], "no quantiles of times"),
+        (1.0, "not iterable"),
+        (["soon"], "could not convert"),
+    ],
+)
+def test_a_spread_that_cannot_be_is_refused(spread: Any, why: str) -> None:
+    with pytest.raises(ArtifactError, match="no profile") as caught:
+        from_json(spread_profile(spread), "p.json")
+    assert why in caught.value.why and caught.value.where == "p.json"
 
 
 def broken(**changes: Any) -> dict[str, Any]:

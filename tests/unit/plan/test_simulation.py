@@ -16,6 +16,7 @@ from edgert.errors import BudgetError, ConfigError
 from edgert.graph import to_bytes
 from edgert.graph.load import load
 from edgert.place.profile import Handing, Profile, ProfiledUnit, Whole
+from edgert.place.spread import AT, Spread, mean_of
 from edgert.plan import plan
 from edgert.plan.lane import static_graph
 from edgert.plan.simulation import Circumstances, Simulation, simulate_pipeline
@@ -128,12 +129,12 @@ def test_a_trace_of_a_stream_that_is_no_source_is_refused(tmp_path: Path) -> Non
     assert "sources: cam" in caught.value.fix
 
 
-def profile(folder: Path, file: PipelineFile, alone_ms: float = 10.0) -> Path:
+def profile(folder: Path, file: PipelineFile, alone_ms: float = 10.0, spread: Spread = ()) -> Path:
     """As if measured: every core takes as long, and half as long again in company."""
     config = file.config.models["net"]
     nodes = tuple(node.name for node in static_graph(config).nodes)
     cores = list(core_accelerators())
-    whole = {core: Whole(alone_ms, 1.5 * alone_ms, alone_ms) for core in cores}
+    whole = {core: Whole(alone_ms, 1.5 * alone_ms, alone_ms, spread) for core in cores}
     unit = ProfiledUnit(nodes[0], nodes, dict.fromkeys(cores, alone_ms))
     digest = load(config.onnx).digest
     made = Profile("net", digest, "host", "", {"cpu": "test"}, 1, whole, (unit,), Handing(0.1, 0.0, 0.0))
@@ -146,7 +147,22 @@ def test_this_machine_is_simulated_from_profiles(tmp_path: Path) -> None:
     file = pipeline(tmp_path, model=", placement: cpu0")
     made = simulate_pipeline(file, board="host", profiles=[profile(tmp_path, file)], given=SHORT)
     assert made.board == "host" and made.played.power_w is None
+    assert any("net: its times do not scatter" in note for note in made.notes)
     assert made.played.latency_ms.p50 == pytest.approx(10.0, abs=0.1)
+
+
+def test_stages_on_this_machine_scatter_as_their_model_and_keep_their_mean(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, model=", placement: cpu0")
+    spread = tuple(1.0 + max(0.0, at - 0.5) for at in AT)
+    stages = tmp_path / "run.json"
+    stages.write_text(json.dumps({"stages": {"look": {"busy_ms_per_result": 22.5}}}))
+    given = replace(SHORT, stages=stages, seconds=60.0)
+    told = simulate_pipeline(file, board="host", profiles=[profile(tmp_path, file, spread=spread)], given=given)
+    made = told.played
+    assert not any("scatter" in note for note in told.notes)
+    assert mean_of(spread) == pytest.approx(1.125)
+    assert made.busy["cpu"] * 1e3 / made.fps == pytest.approx(22.5, rel=0.02)
+    assert made.latency_ms.p99 == pytest.approx(29.0, rel=0.03)
 
 
 @pytest.mark.skipif(len(core_accelerators()) < 2, reason="needs two cores")

@@ -7,6 +7,7 @@ import pytest
 from edgert.budget.governor import Budget, Rules, Setting
 from edgert.place.contention import Contention
 from edgert.place.cost.power import Power
+from edgert.place.spread import AT
 from edgert.place.step import Step
 from edgert.simulate import (
     Cooling,
@@ -145,6 +146,29 @@ def test_cores_are_shared_by_threads_that_are_ready() -> None:
     assert p50(nodes("cpu", "cpu")) == pytest.approx(10.0, abs=0.1)
     assert p50(nodes("cpu0", "cpu0")) == pytest.approx(20.0, abs=0.1)
     assert p50(nodes("cpu0", "cpu1", crowded=1.5)) == pytest.approx(15.0, abs=0.1)
+
+
+SPREAD = tuple(1.0 + max(0.0, at - 0.5) for at in AT)
+"""The slower half of the runs takes up to half as long again."""
+
+
+def scattered(rows: int = 1, seed: int = 0) -> Simulated:
+    step = CoreStep("cpu0", 10.0, spread=SPREAD).times(rows)
+    return simulate(line(0.0, Source("camera", 5.0), Task(run=(step,))), Rig(("cpu0",)), 400.0, seed=seed)
+
+
+def test_times_scatter_as_told_and_the_same_way_for_a_seed() -> None:
+    latency_ms = scattered().latency_ms
+    assert latency_ms.p50 == pytest.approx(10.0, rel=0.01)
+    assert latency_ms.p99 == pytest.approx(14.9, rel=0.01)
+    assert scattered() == scattered() != scattered(seed=1)
+    assert CoreStep("cpu0", 10.0, spread=SPREAD).mean_ms == pytest.approx(11.25)
+
+
+def test_rows_of_a_run_scatter_each_by_itself() -> None:
+    four = scattered(rows=4).latency_ms
+    assert four.p50 == pytest.approx(4 * 11.25, rel=0.02)
+    assert four.p99 < 4 * 14.0  # hardly ever are all four slow
 
 
 def test_a_trace_says_when_frames_come_and_what_is_on_them() -> None:
