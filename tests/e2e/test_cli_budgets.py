@@ -40,3 +40,18 @@ def test_the_summary_tells_of_budgets_that_nothing_here_can_watch(tmp_path: Path
     if told["governor"]["notes"]:  # a machine without a power sensor
         assert "budgets.power is not watched" in " ".join(done.stdout.split())
     assert told["governor"]["setting"] == "all frames"
+
+
+def test_power_control_without_a_power_budget_or_a_board_is_refused(tmp_path: Path) -> None:
+    none = edgert(*FILE, "--allow-power-control", cwd=tmp_path)
+    assert none.returncode == 1
+    assert (
+        "nothing to control power for" in none.stderr and "budgets: {power: 15W, when_exceeded: degrade}" in none.stderr
+    )
+    sets = ("--set", "budgets.power=15W", "--set", "budgets.when_exceeded=degrade")
+    here = edgert(*FILE, *sets, "--allow-power-control", cwd=tmp_path)
+    assert here.returncode == 1
+    assert "cannot control the power of this machine" in here.stderr and "it is host" in here.stderr
+    away = edgert(*FILE, *sets, "--allow-power-control", "--as", "orin-nx-16gb", cwd=tmp_path)
+    assert away.returncode == 2
+    assert not (tmp_path / "out").exists()

@@ -9,15 +9,19 @@ import pytest
 
 import edgert
 from edgert.assemble.memory import planned
+from edgert.assemble.power_step import PowerStep, PowerSteps
+from edgert.budget.control import PowerControl
 from edgert.budget.meter import measured
 from edgert.budget.meter.load import PROCESS
 from edgert.budget.meter.meters import Meters
+from edgert.budget.meter.rail import POWER
 from edgert.budget.meter.sample import Sample
 from edgert.config import load_pipeline
 from edgert.errors import BudgetError, ConfigError
 from edgert.graph import to_bytes
 from tests.helpers.command import ROOT
 from tests.helpers.small_pipeline import network
+from tests.helpers.sysfs import plant
 
 ASSETS = ROOT / "pipelines" / "assets"
 
@@ -102,6 +106,39 @@ def test_a_budget_of_cpu_time_that_no_setting_keeps_is_refused_with_the_closest(
 def test_a_latency_that_the_engine_alone_exceeds_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BudgetError, match="no setting keeps the budgets"):
         edgert.Pipeline(write(tmp_path, "{latency: 0.001ms, when_exceeded: stop}"))
+
+
+class Clocked(Scripted):
+    """Watts of a made-up board, by the cap of its GPU's clock."""
+
+    def __init__(self, cap: Path) -> None:
+        super().__init__()
+        self._cap = cap
+
+    def sample(self) -> Sample:
+        sample = super().sample()
+        watts = 11.5 if self._cap.read_text().strip() == "918000000" else 8.5
+        return replace(sample, readings={**sample.readings, POWER: measured(watts, "W", "the test")})
+
+
+def test_power_is_kept_by_a_lower_clock_which_is_restored_at_the_end(tmp_path: Path) -> None:
+    plant(tmp_path, "orin-nx-jp6")
+    clock = tmp_path / "sys/class/devfreq/17000000.gpu/max_freq"
+    found = PowerStep("", 9.0, 4.0, 3.0, 10.0)
+    capped = PowerStep("GPU at 612 MHz", 7.0, 4.0, 2.0, 15.0, gpu_hz=612_000_000)
+    path, meters = write(tmp_path, "{power: 10W, when_exceeded: degrade}", "fps: 5"), Clocked(clock)
+    with PowerControl(allow=True, root=tmp_path) as control:
+        power = PowerSteps((found, capped), control)
+        with edgert.Pipeline(path, meters=meters, power=power) as pipeline:
+            pipeline.start()
+            pipeline.wait(5)
+            told = pipeline.summary().budgets["governor"]
+            assert clock.read_text().strip() == "612000000"
+    assert clock.read_text().strip() == "918000000"
+    assert told["setting"] == "all frames, GPU at 612 MHz"
+    assert [event["reason"] for event in told["events"]] == [
+        "all frames -> all frames, GPU at 612 MHz: power 11.5 of 10 W"
+    ]
 
 
 VARIANTS = """\
