@@ -15,7 +15,7 @@ from edgert.budget.governor import Action, Budget, Patience, Rules, Setting, che
 from edgert.budget.loop import Loop
 from edgert.budget.meter.meters import Meters
 from edgert.budget.meter.reading import Reading
-from edgert.budget.watch import ALLOWED_PATIENCE, CORES, CPU_PATIENCE, Eyes, Watch
+from edgert.budget.watch import ALLOWED_PATIENCE, CORES, CPU_PATIENCE, VARIANT_PATIENCE, Eyes, Watch
 from edgert.clock import Clock
 from edgert.config import InferStage, PipelineFile, SourceStage
 from edgert.config.flow import sources_of
@@ -80,13 +80,15 @@ def rules_of(budgets: BudgetConfig, found: tuple[Way, ...], costs: Sequence[Cost
         unit=CORES if is_cpu else "W",
         memory_bytes=budgets.memory,
     )
-    return Rules(budget, tuple(map(setting, found)), _patience(budget))
+    return Rules(budget, tuple(map(setting, found)), _patience(budget, len(costs) > 1))
 
 
-def _patience(budget: Budget) -> Patience:
+def _patience(budget: Budget, has_variants: bool) -> Patience:
     if budget.unit != CORES:
         return Patience()
-    return ALLOWED_PATIENCE if budget.when_exceeded == "degrade" else CPU_PATIENCE
+    if budget.when_exceeded != "degrade":
+        return CPU_PATIENCE
+    return VARIANT_PATIENCE if has_variants else ALLOWED_PATIENCE
 
 
 def watch(

@@ -26,12 +26,23 @@ CPU_PATIENCE = Patience(sensor_s=(CPU_LOOKS + 1) * LOOK_S, surge=0.1, agree=0.05
 """What an average over two seconds needs to tell of the setting in use alone; and frames differ in work by more than
 the noise of a power sensor."""
 ALLOWED_PATIENCE = replace(
-    CPU_PATIENCE, over=-0.2, spare_down=-0.1, spare_known=-0.1, spare_new=-0.1, hold_s=5.0, wary=0.0, own_error=0.15
+    CPU_PATIENCE,
+    over=-0.5,
+    surge=0.5,
+    spare_down=-0.3,
+    spare_known=-0.3,
+    spare_new=-0.3,
+    hold_s=5.0,
+    wary=0.0,
+    own_error=0.15,
 )
-"""The same beside an allowance, which keeps the budget frame by frame, so that a setting whose frames would take a
-little more, of which it then lets fewer through, is better than the next one below. Half the frames take about half
-the CPU time: what is mispredicted is what a frame costs, which is the same in every setting and changes by half with
-the clock of the cores. So a rise that met such a change says little against the setting."""
+"""The same beside an allowance, which keeps the budget frame by frame and lets fewer through where frames cost more.
+Cores change their speed by up to half for seconds, here and on boards that throttle: what comes and goes like that is
+left to the allowance, and only what lasts and is more changes the setting. Half the frames take about half the CPU
+time: what is mispredicted is what a frame costs, which is the same in every setting. So a rise that met a slow core
+says little against the setting."""
+VARIANT_PATIENCE = replace(ALLOWED_PATIENCE, over=-0.2, surge=0.2, spare_down=-0.1, spare_known=-0.1, spare_new=-0.1)
+"""The same where a smaller model is at hand: all frames of that one are worth more than two thirds of the larger."""
 _LEAST_SHARE = 0.05  # of granted frames: from fewer, what all would take cannot be told
 
 _RSS, _NVMAP = "memory.rss", "memory.nvmap"

@@ -65,7 +65,7 @@ def test_frames_are_held_back_while_the_budget_is_exceeded_and_come_back_after(t
     path = write(tmp_path, "{cpu: 0.6, when_exceeded: degrade}", "fps: 20")
     with edgert.Pipeline(path, meters=meters) as pipeline:
         pipeline.start()
-        meters.cores = 0.9
+        meters.cores = 1.2
         pipeline.wait(4)
         busy = pipeline.summary().budgets
         meters.cores = 0.1

@@ -5,7 +5,7 @@ import pytest
 from edgert.assemble.govern import Cost, rules_of
 from edgert.assemble.way import ways
 from edgert.budget.governor import start
-from edgert.budget.watch import ALLOWED_PATIENCE, CPU_PATIENCE
+from edgert.budget.watch import ALLOWED_PATIENCE, CPU_PATIENCE, VARIANT_PATIENCE
 from edgert.config.pipeline import BudgetConfig
 
 DOOR = {"door": 30.0}
@@ -77,6 +77,7 @@ def test_a_smaller_model_gives_all_the_ways_once_more() -> None:
         (0.1, 2.0, 2),
     ]
     assert rules.settings[start(rules).index].name == "all frames, with small"
+    assert rules.patience == VARIANT_PATIENCE
 
 
 def test_power_that_nobody_can_predict_falls_with_the_time_of_the_smaller_model() -> None:
