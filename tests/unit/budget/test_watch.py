@@ -111,3 +111,14 @@ def test_what_goes_wrong_in_the_thread_ends_the_pipeline(tmp_path: Path) -> None
     watch.start()
     watch.join()
     assert [str(failure) for failure in failures] == ["no eyes"]
+
+
+def test_what_all_frames_would_take_is_looked_at_where_some_were_held_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = meters(tmp_path, VirtualClock())
+    shares = iter([1.0, 0.5, 0.0])
+    eyes = Eyes(found, Budget(1.0, unit="cores"), granted=lambda: next(shares))
+    sample = found.sample
+    monkeypatch.setattr(found, "sample", lambda: _with(sample(), measured(0.6, "cores", "test")))
+    assert [eyes.look().power_w for _ in range(3)] == pytest.approx([0.6, 1.2 / 1.5, 1.8 / 1.5])
