@@ -42,7 +42,7 @@ is that of a machine left alone, which is what a profile is about; company of ou
 _BUSY_RUNS = 5
 """Times as many runs with company as alone: their scatter is kept, and a p99 needs some hundred."""
 _DISTURBED = 0.1
-"""More than so much of a core taken by other programs, and a round's scatter is theirs."""
+"""More than so much of a core taken by other programs, or of its speed changed, and a round's scatter is theirs."""
 
 
 def machine_identity() -> dict[str, str]:
@@ -257,9 +257,16 @@ class Run:
 
 
 def spread(rounds: Sequence[Sequence[Run]]) -> Spread:
-    """Of what the wall clock said, in rounds in which other programs left the core alone; else in the best of them."""
-    left_alone = [runs for runs in rounds if _taken(runs) < _DISTURBED] or [min(rounds, key=_taken)]
+    """Of what the wall clock said, in rounds in which the core was left alone; else in the best of them."""
+    left_alone = [runs for runs in rounds if _disturbed(runs) < _DISTURBED] or [min(rounds, key=_disturbed)]
     return spread_of([[run.wall_ms for run in runs] for runs in left_alone])
+
+
+def _disturbed(runs: Sequence[Run]) -> float:
+    """By other programs on this core, or by a neighbour who made it slower or faster halfway."""
+    half = len(runs) // 2
+    first, second = (statistics.median(run.cpu_ms for run in part) for part in (runs[: half or 1], runs[half:]))
+    return max(_taken(runs), abs(second / first - 1))
 
 
 def _taken(runs: Sequence[Run]) -> float:
