@@ -5,10 +5,9 @@ from __future__ import annotations
 import platform
 import statistics
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import perf_counter_ns, thread_time_ns
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from edgert.backend.ort import OrtBackend
 from edgert.backend.ort.kernel import Kernel, kernel_times
 from edgert.bench.measure import Figure
 from edgert.bench.runtime import hop
+from edgert.bench.timing import Run, once, spread, timed
 from edgert.board import HOST
 from edgert.board.core import core_accelerators, pinned
 from edgert.board.cpu import cpu_name
@@ -31,18 +31,15 @@ from edgert.place.cost.unit import units
 from edgert.place.cost.work import Work
 from edgert.place.partition import Part, cut, partition
 from edgert.place.profile import MAX_GAP, Handing, Profile, ProfiledUnit, Whole, tensor_bytes
-from edgert.place.spread import AT, Spread, spread_of
+from edgert.place.spread import AT
 
 _CUTS = 4
 """Places where a model is cut in two to see what cutting costs."""
-_WARM_UP = 3
 _ROUNDS = 6
 """On a shared machine a neighbour slows a core for seconds at a time, by half and more. The fastest of several rounds
 is that of a machine left alone, which is what a profile is about; company of our own is in all rounds alike."""
 _BUSY_RUNS = 5
 """Times as many runs with company as alone: their scatter is kept, and a p99 needs some hundred."""
-_DISTURBED = 0.1
-"""More than so much of a core taken by other programs, or of its speed changed, and a round's scatter is theirs."""
 
 
 def machine_identity() -> dict[str, str]:
@@ -135,9 +132,9 @@ class _Bench:
         session = _filled(self._engine)
         with pinned(cores[name]):
             kernels = kernel_times(self._model, self._feeds, self._runs)
-            alone_ms = statistics.median(_times_ms(session.run, self._runs))
+            alone_ms = statistics.median(run.cpu_ms for run in timed(session.run, self._runs))
             with company(self._engine, [core for other, core in cores.items() if other != name]):
-                busy = _timed(session.run, _BUSY_RUNS * self._runs)
+                busy = timed(session.run, _BUSY_RUNS * self._runs)
         return _Turn(kernels, alone_ms, busy)
 
     def handing(self, graph: Graph, works: Sequence[Work], core: int) -> Handing:
@@ -151,8 +148,8 @@ class _Bench:
         sessions = [_filled(engine) for engine in (self._engine, *engines)]
         with pinned(core):
             for session in sessions:
-                _timed(session.run, 1)
-            rounds = [[_once(session.run).cpu_ms for session in sessions] for _ in range(3 * self._runs)]
+                timed(session.run, 1)
+            rounds = [[once(session.run).cpu_ms for session in sessions] for _ in range(3 * self._runs)]
         extra_ms = statistics.median(first + second - whole for whole, first, second in rounds)
         for engine in engines:
             engine.close()
@@ -241,54 +238,6 @@ def _filled(engine: Engine) -> Session:
     for target, array in zip(session.inputs.values(), _arrays(engine), strict=True):
         target[...] = array
     return session
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One run of an engine of one thread.
-
-    Attributes:
-        cpu_ms: processor time of its thread: other programs do not lengthen it.
-        wall_ms: what somebody waits for it.
-    """
-
-    cpu_ms: float
-    wall_ms: float
-
-
-def spread(rounds: Sequence[Sequence[Run]]) -> Spread:
-    """Of what the wall clock said, in rounds in which the core was left alone; else in the best of them."""
-    left_alone = [runs for runs in rounds if _disturbed(runs) < _DISTURBED] or [min(rounds, key=_disturbed)]
-    return spread_of([[run.wall_ms for run in runs] for runs in left_alone])
-
-
-def _disturbed(runs: Sequence[Run]) -> float:
-    """By other programs on this core, or by a neighbour who made it slower or faster halfway."""
-    half = len(runs) // 2
-    first, second = (statistics.median(run.cpu_ms for run in part) for part in (runs[: half or 1], runs[half:]))
-    return max(_taken(runs), abs(second / first - 1))
-
-
-def _taken(runs: Sequence[Run]) -> float:
-    """How much of its core others had: a thread that is alone on a core waits for nothing but other programs."""
-    return 1 - sum(run.cpu_ms for run in runs) / sum(run.wall_ms for run in runs)
-
-
-def _once(run: Callable[[], object]) -> Run:
-    began_ns, started_ns = perf_counter_ns(), thread_time_ns()
-    run()
-    cpu_ns = thread_time_ns() - started_ns
-    return Run(cpu_ns / 1e6, (perf_counter_ns() - began_ns) / 1e6)
-
-
-def _timed(run: Callable[[], object], runs: int) -> list[Run]:
-    for _ in range(_WARM_UP):
-        run()
-    return [_once(run) for _ in range(max(1, runs))]
-
-
-def _times_ms(run: Callable[[], object], runs: int) -> list[float]:
-    return [one.cpu_ms for one in _timed(run, runs)]
 
 
 @contextmanager
