@@ -23,12 +23,15 @@ def load_object(spec: str, where: str, search: Path | None = None) -> object:
             the module must import its neighbours when it is itself imported, not later.
 
     Raises:
-        ConfigError: no such module or name, the module does not import, another module has its name, or what was
-            found cannot be called.
+        ConfigError: a file's name, no such module or name, the module does not import, another module has its name,
+            or what was found cannot be called.
     """
     module_name, _, path = spec.partition(":")
     if not module_name or not path:
         raise ConfigError(f"{spec!r} names no function", where=where, fix="write module:function")
+    if module_name.endswith(".py"):
+        module = module_name.removesuffix(".py").replace("/", ".")
+        raise ConfigError(f"{module_name!r} is a file, not a module", where=where, fix=f"write {module}:{path}")
     found: object = load_module(module_name, where, search)
     for name in path.split("."):
         found = _member(found, name, spec, where)

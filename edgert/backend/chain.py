@@ -153,7 +153,9 @@ class Chain:
             f"{skipped.engine} cannot run this here",
             why=skipped.why,
             where=self.where,
-            fix=f"leave strict out to run it with {' or '.join(rest)}" if rest else "",
+            fix=f"without --strict the next that can takes its place: {', '.join(rest)}"
+            if rest
+            else f"engines: [{ORT}] runs everywhere",
         )
 
     def _nothing_left(self, skipped: Sequence[Skipped]) -> BuildError:
@@ -161,7 +163,7 @@ class Chain:
             "no engine of the chain can run this here",
             why="; ".join(map(str, skipped)) or "the chain is empty",
             where=self.where,
-            fix=f"put {ORT} at its end, which runs everywhere: pip install onnxruntime",
+            fix=f"put {ORT} at the end of engines:, which runs everywhere: pip install onnxruntime",
         )
 
 

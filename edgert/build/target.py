@@ -87,6 +87,9 @@ def tensorrt_of(board: Board, asked: str | None) -> str:
         return _TENSORRT[_USUAL_JETPACK if _USUAL_JETPACK in majors or not majors else max(majors)]
     if not re.fullmatch(r"\d+\.\d+(\.\d+){0,2}", asked):
         raise ConfigError(f"{asked!r} is no TensorRT version", where="--trt", fix="write it like 10.3 or 8.5.2")
+    if asked.startswith("9."):
+        known = ", ".join(_TENSORRT.values())
+        raise ConfigError(f"no Jetson has TensorRT {asked}", where="--trt", fix=f"JetPack's own are {known}")
     return asked if asked.count(".") > 1 else f"{asked}.0"
 
 

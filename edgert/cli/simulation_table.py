@@ -25,7 +25,8 @@ def show_simulation(console: Console, simulation: Simulation) -> None:
     if told:
         console.print(f"[{'green' if is_kept else 'red'}]{escape(told)}[/]")
     played = simulation.played
-    _table(console, _merged(played.moments))
+    if played.moments:
+        _table(console, _merged(played.moments))
     latency = played.latency_ms
     console.print(
         f"{played.frames_out} of {played.frames_in} frames, {played.dropped} dropped, "

@@ -80,7 +80,13 @@ def _read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ConfigError(f"no such file: {path}", fix=_STARTER) from error
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path} is not a pipeline file",
+            why=f"byte {error.start} is no UTF-8 text",
+            fix="name a YAML file; a bundle can be run, inspected, exported, raced (bench) and finished (build)",
+        ) from error
+    except OSError as error:
         raise ConfigError(f"cannot read {path}", why=str(error)) from error
 
 

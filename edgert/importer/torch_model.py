@@ -89,12 +89,15 @@ def convert_module(
     write_told({"torch": str(torch.__version__), "onnxscript": _version("onnxscript")}, folder)
 
 
+_FIX = "pip install 'edgert[torch]', or --python PATH of another Python that has it"
+
+
 def _torch() -> Any:
     try:
         import onnxscript  # noqa: F401 - torch.onnx needs it and would say so late
         import torch
     except ImportError as error:
-        raise DeviceError("PyTorch cannot be used here", why=str(error), fix="pip install 'edgert[torch]'") from error
+        raise DeviceError("PyTorch cannot be used here", why=str(error), fix=_FIX) from error
     return torch
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -104,6 +105,14 @@ def _factors(row: Row, budgets: BudgetConfig, board: Machine) -> dict[str, float
     return factors
 
 
+def _up(number: float) -> str:
+    """Three digits, rounded up, so that a budget of that much is kept."""
+    if not 0 < number < math.inf:
+        return f"{number:g}"
+    step = 10.0 ** (math.floor(math.log10(number)) - 2)
+    return f"{math.ceil(number / step / _HAIR) * step:g}"
+
+
 def _relaxed(row: Row, budgets: BudgetConfig, board: Machine) -> str:
     """What would have to change for a row to be taken."""
     changes = []
@@ -112,11 +121,11 @@ def _relaxed(row: Row, budgets: BudgetConfig, board: Machine) -> str:
     if budgets.power is not None and row.power_w is None:
         changes.append("no power budget, since nothing is known of what this machine draws")
     elif budgets.power is not None and _or_none(row.power_w) > budgets.power * _HAIR:
-        changes.append(f"power: {_or_none(row.power_w):.1f}W")
+        changes.append(f"power: {_up(_or_none(row.power_w))}W")
     if row.mode_w is not None and _or_none(row.power_w) > row.mode_w * _HAIR:
         changes.append("fewer frames, since the mode would slow its clocks")
     if budgets.latency is not None and not row.p99_ms <= 1e3 * budgets.latency * _HAIR:
-        changes.append(f"latency: {row.p99_ms:.0f}ms")
+        changes.append(f"latency: {_up(row.p99_ms)}ms")
     if row.memory_bytes > _memory(budgets, board):
         changes.append(f"memory: {format_bytes(row.memory_bytes)}")
     return f"closest: {where(row)}: {'; '.join(row.misses)}. It would do with {', '.join(changes)}"

@@ -29,7 +29,9 @@ def basis(board: BoardPlan) -> str:
 def board_headline(board: BoardPlan) -> str:
     """One sentence about one board."""
     if board.chosen is None:
-        return f"{board.title} keeps not every budget in any power mode."
+        if not board.rows:
+            return f"{board.title} cannot be predicted."
+        return f"{board.title} keeps every budget in no power mode."
     row = board.rows[board.chosen]
     room = f", with room for {significant(row.headroom, 2)} times as many" if row.headroom >= _ROOMY else ""
     watts = "" if row.power_w is None else f"at {significant(row.power_w, 2)} W, "

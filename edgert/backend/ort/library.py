@@ -10,6 +10,7 @@ from typing import Any
 from edgert.backend.base import USUAL, Tuning
 from edgert.board.cpu import saturates_bytes
 from edgert.errors import BuildError, DeviceError
+from edgert.graph.foreign import foreign_nodes
 from edgert.graph.model import Model
 
 _LEVELS = {"all": "ENABLE_ALL", "extended": "ENABLE_EXTENDED", "basic": "ENABLE_BASIC", "none": "DISABLE_ALL"}
@@ -77,7 +78,8 @@ def open_session(
     except ort_errors() as error:
         raise BuildError(
             "ONNX Runtime cannot run this model",
-            why=first_line(error),
+            why=foreign_nodes(model) or first_line(error),
             where=str(model.path),
-            fix="edgert inspect MODEL lists its operators; export it again with standard ONNX operators",
+            fix="edgert inspect MODEL lists its operators; export it again with standard ones, which all have, or "
+            "write your own once with edgert.op, for ONNX Runtime and TensorRT (ops: in the pipeline file)",
         ) from error

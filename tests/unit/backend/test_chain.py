@@ -81,7 +81,13 @@ class TestStrict:
         made = Made(unable={"tensorrt-dla": "no DLA"}, strict=True)
         with pytest.raises(BuildError, match="tensorrt-dla cannot run this here") as caught:
             made.chain.first("parts", made.make)
-        assert caught.value.why == "no DLA" and "tensorrt or onnxruntime" in caught.value.fix and made.asked == []
+        assert caught.value.why == "no DLA" and made.asked == []
+        assert caught.value.fix == "without --strict the next that can takes its place: tensorrt, onnxruntime"
+
+    def test_the_last_of_a_chain_says_what_runs_everywhere(self) -> None:
+        with pytest.raises(BuildError, match="tensorrt cannot run this here") as caught:
+            Chain(["tensorrt"], {"tensorrt": "no GPU"}.__getitem__, strict=True).unable()
+        assert caught.value.fix == "engines: [onnxruntime] runs everywhere"
 
     def test_a_refusal_says_which_engines_can(self) -> None:
         made = Made("tensorrt-dla", "tensorrt", strict=True)

@@ -48,6 +48,12 @@ def test_a_board_has_its_usual_mode_and_tensorrt(file: PipelineFile) -> None:
         build_target(file, "orin-nx-16gb", "17W", None)
 
 
+def test_a_tensorrt_that_no_jetson_has_is_refused_before_anything_is_built(file: PipelineFile) -> None:
+    with pytest.raises(ConfigError, match=r"no Jetson has TensorRT 9\.3") as caught:
+        build_target(file, "orin-nx-16gb", None, "9.3")
+    assert caught.value.where == "--trt" and "8.5.2, 10.3.0" in caught.value.fix
+
+
 @pytest.mark.parametrize(
     ("name", "asked", "release"),
     [

@@ -83,7 +83,8 @@ def test_a_key_twice_names_both_lines(tmp_path: Path) -> None:
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
-    assert "cannot read" in refused(tmp_path, b"name: \xff\xfe\n").what
+    error = refused(tmp_path, b"name: \xff\xfe\n")
+    assert "is not a pipeline file" in error.what and error.why == "byte 6 is no UTF-8 text"
 
 
 def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
@@ -205,3 +206,10 @@ def test_a_later_error_does_not_show_a_value_that_was_replaced(tmp_path: Path) -
     error = refused(tmp_path, "budgets: {power: '${P}'}\n" + MINIMAL, "budgets.power=15", env={"P": "7Watt"})
     assert "cannot use 15" in error.what
     assert error.where == "--set budgets.power budgets.power"
+
+
+def test_a_bundle_is_no_pipeline_file(tmp_path: Path) -> None:
+    (tmp_path / "dock.edgert").write_bytes(b"PK\x03\x04\xaa\xff")
+    with pytest.raises(ConfigError, match=r"dock\.edgert is not a pipeline file") as caught:
+        read(tmp_path / "dock.edgert")
+    assert "a bundle can be run" in caught.value.fix

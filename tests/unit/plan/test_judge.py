@@ -8,7 +8,8 @@ import pytest
 
 from edgert.config.pipeline import BudgetConfig
 from edgert.plan.judge import Machine, judged
-from edgert.plan.row import Objective, Row
+from edgert.plan.row import BoardPlan, Objective, Row
+from edgert.plan.words import board_headline
 
 BOARD = Machine("orin-nx-16gb", "Jetson Orin NX 16GB", 2**34)
 ROW = Row(BOARD.name, "15W", "gpu", (), 2.0, 60.0, 8.0, 9.0, 2**20, 300.0, {"gpu": 0.5}, 0.2)
@@ -41,6 +42,14 @@ def test_what_is_missed_is_told_and_what_would_have_to_give(budgets: BudgetConfi
     assert told in plan.advice[0] and plan.advice[0].startswith("closest")
 
 
+def test_the_budget_that_is_advised_is_kept() -> None:
+    row = replace(ROW, p99_ms=1.1801, power_w=10.04)
+    tight = BudgetConfig(latency="1ms", power="10W")
+    (advice,) = judged(BOARD, [row], tight, "throughput").advice
+    assert advice.endswith("It would do with power: 10.1W, latency: 1.19ms")
+    assert judged(BOARD, [row], BudgetConfig(latency="1.19ms", power="10.1W"), "throughput").chosen == 0
+
+
 def test_rows_that_keep_budgets_come_first_then_the_closest(monkeypatch: pytest.MonkeyPatch) -> None:
     far, near = replace(QUICK, power_w=40.0), replace(ROW, power_w=11.0)
     plan = judged(BOARD, [far, near, FRUGAL], BudgetConfig(power="10W"), "throughput")
@@ -57,3 +66,10 @@ def test_pareto_rows_are_marked() -> None:
 def test_latency_that_never_settles_is_a_miss() -> None:
     plan = judged(BOARD, [replace(ROW, p99_ms=float("nan"))], BudgetConfig(latency="10ms"), "throughput")
     assert plan.chosen is None
+
+
+def test_a_board_of_which_nothing_is_known_is_not_said_to_miss_a_budget() -> None:
+    unknown = BoardPlan("thor-t4000", "Jetson T4000", (), None, (), ("clocks unknown",))
+    assert board_headline(unknown) == "Jetson T4000 cannot be predicted."
+    missed = judged(BOARD, [ROW], BudgetConfig(latency="1ms"), "throughput")
+    assert board_headline(missed) == "Jetson Orin NX 16GB keeps every budget in no power mode."

@@ -44,6 +44,7 @@ def test_the_path_is_restored_after_a_failure(folder: Path) -> None:
     ("spec", "what", "why"),
     [
         ("edgert_test_user", "names no function", ""),
+        ("edgert_test_user.py:Box.f", "'edgert_test_user.py' is a file, not a module", ""),
         ("edgert_test_absent:f", "there is no module 'edgert_test_absent'", "looked in"),
         ("edgert_test_user:Bax.f", "'edgert_test_user:Bax.f' does not exist", "did you mean 'Box'?"),
         ("edgert_test_user:VALUE", "cannot be called", "it is a int"),

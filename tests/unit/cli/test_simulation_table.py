@@ -1,0 +1,26 @@
+"""A simulation in the terminal."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from edgert.cli.simulation_table import show_simulation
+from edgert.config import load_pipeline
+from edgert.plan.simulation import Circumstances, simulate_pipeline
+from edgert.shipped import pipeline_named
+
+
+@pytest.mark.parametrize(("overrides", "has_table"), [((), False), (("stages.belt.realtime=true",), True)])
+def test_what_ends_within_a_second_has_no_empty_table(overrides: tuple[str, ...], has_table: bool) -> None:
+    path = pipeline_named("hello")
+    assert path is not None
+    simulation = simulate_pipeline(
+        load_pipeline(path, overrides), board="orin-nx-16gb", mode="15W", given=Circumstances(seconds=3.0)
+    )
+    out = io.StringIO()
+    show_simulation(Console(file=out, width=160), simulation)
+    assert ("second  fps" in out.getvalue()) is has_table
+    assert "frames, 0 dropped" in out.getvalue()
