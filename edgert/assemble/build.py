@@ -8,6 +8,7 @@ from typing import Any
 
 from edgert.assemble.board import board_of
 from edgert.assemble.engines import Engines
+from edgert.assemble.gpu import is_on_gpu
 from edgert.assemble.model import SEGMENT_QUEUE, STAGE_QUEUE, Bar, Models
 from edgert.assemble.pixels import put_on_gpu
 from edgert.backend import Engine
@@ -57,7 +58,7 @@ class Assembly:
         nodes: every node after those it listens to, connected.
         streams: stage name → the sources whose frames reach it.
         engines: model name → its engine.
-        counter: copies and allocations of this pipeline.
+        counter: copies and allocations of this pipeline, on the host and to and from its GPUs.
         live: whether all sources are cameras or the like.
         lanes: what holds memory of a GPU beside the engines.
         choice: among models and those that may take their place.
@@ -166,6 +167,8 @@ class _Assembler:
         everything = [node for own in nodes.values() for node in own]
         live = all(self._is_live(node) for node in everything if isinstance(node.work, Source))
         engines = self.models.engines
+        for counter in {engine.device.counter for engine in engines.values() if is_on_gpu(engine)}:
+            self.counter.include(counter)
         self.assembly = Assembly(
             everything,
             streams,

@@ -15,6 +15,17 @@ class Counts:
     allocations: int = 0
     escaped: int = 0
 
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.copies + other.copies,
+            self.bytes_copied + other.bytes_copied,
+            self.allocations + other.allocations,
+            self.escaped + other.escaped,
+        )
+
+    def __neg__(self) -> Counts:
+        return Counts(-self.copies, -self.bytes_copied, -self.allocations, -self.escaped)
+
 
 class Counter:
     """Thread-safe totals for one pipeline. Only ``to_x`` calls and pools write to it."""
@@ -22,6 +33,11 @@ class Counter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts = Counts()
+        self._included: list[tuple[Counter, Counts]] = []
+
+    def include(self, other: Counter) -> None:
+        """From now on, readings contain what another counter counts: a GPU's, which engines opened by themselves."""
+        self._included.append((other, -other.read()))
 
     def copied(self, nbytes: int) -> None:
         """One copy of ``nbytes`` bytes of pixels or tensor data was made."""
@@ -37,14 +53,8 @@ class Counter:
 
     def read(self) -> Counts:
         """The totals so far."""
-        return self._counts
+        return sum((other.read() + before for other, before in self._included), self._counts)
 
     def _add(self, copies: int = 0, nbytes: int = 0, allocations: int = 0, escaped: int = 0) -> None:
         with self._lock:
-            old = self._counts
-            self._counts = Counts(
-                old.copies + copies,
-                old.bytes_copied + nbytes,
-                old.allocations + allocations,
-                old.escaped + escaped,
-            )
+            self._counts += Counts(copies, nbytes, allocations, escaped)

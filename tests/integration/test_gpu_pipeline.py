@@ -76,3 +76,12 @@ def test_crops_are_looked_at_again(tmp_path: Path) -> None:
 def test_pictures_that_only_the_host_can_prepare_run_too(tmp_path: Path) -> None:
     found, lanes = detections(tmp_path, "onnxruntime-cuda", "area")
     assert len(found) == FRAMES and not lanes and sum(map(len, found)) > FRAMES
+
+
+def test_the_summary_counts_what_goes_up(tmp_path: Path) -> None:
+    file = tmp_path / "gpu.yaml"
+    file.write_text(FILE.format(engine="onnxruntime-cuda", assets=ASSETS, interpolation="linear", frames=FRAMES))
+    with Pipeline(file) as pipeline:
+        assert len(list(pipeline.results("find", timeout=60))) == FRAMES
+        summary = pipeline.summary()
+    assert summary.copies_per_frame >= 1 and summary.bytes_copied_per_frame >= 640 * 480 * 3 // 2
