@@ -97,7 +97,9 @@ def figures_of(found: Profile) -> list[Figure]:
         gap = f"sum of kernels against the whole, {name}"
         figures.append(Figure(gap, whole.gap, "of the whole", MAX_GAP, n=found.runs))
         scatter = f"p99 against the median with all cores busy, {name}"
-        figures.append(Figure(scatter, whole.spread[AT.index(0.99)], "×", n=_ROUNDS * _BUSY_RUNS * found.runs))
+        figures.append(
+            Figure(scatter, whole.spread[AT.index(0.99)], "×", n=_BUSY_RUNS * found.runs)
+        )  # of one round at least
     handing = found.handing
     per_mib = {"tensor_ms": handing.tensor_ms, "ms_per_mib": handing.ms_per_mib}
     figures.append(Figure("handing a frame to the next thread", handing.hop_ms, "ms", detail=per_mib))
