@@ -42,7 +42,8 @@ def board(evidence: Evidence) -> Finding:
     here = evidence.machine
     if not here.is_jetson:
         system = f"{platform.system()} {platform.machine()}"
-        return Finding("board", "optional", f"host: {system}, not a Jetson; models run on the CPU")
+        runs = "" if evidence.has_gpu else "; models run on the CPU"
+        return Finding("board", "optional", f"host: {system}, not a Jetson{runs}")
     release = f"L4T {here.l4t or 'unknown'}, JetPack {here.jetpack or 'unknown'}"
     if here.board is None:
         words = ", ".join(here.compatible) or "nothing"

@@ -9,7 +9,7 @@ import pytest
 
 from edgert.doctor import machine
 from tests.unit.board.tree import jetson, nvpmodel, write
-from tests.unit.doctor.evidence import evidence
+from tests.unit.doctor.evidence import NO_GPU, evidence
 
 
 def test_python_and_edgert_say_where_they_are(tmp_path: Path) -> None:
@@ -51,8 +51,14 @@ def test_an_unknown_jetson_shows_what_it_calls_itself(tmp_path: Path) -> None:
 
 
 def test_a_host_needs_no_fix(tmp_path: Path) -> None:
+    found = machine.board(evidence(tmp_path, cuda=NO_GPU))
+    assert found.state == "optional" and not found.fix
+    assert found.detail.endswith("not a Jetson; models run on the CPU")
+
+
+def test_a_host_with_a_gpu_is_not_said_to_run_models_on_the_cpu(tmp_path: Path) -> None:
     found = machine.board(evidence(tmp_path))
-    assert found.state == "optional" and "not a Jetson" in found.detail and not found.fix
+    assert found.state == "optional" and found.detail.endswith("not a Jetson") and not found.fix
 
 
 def test_cores_that_a_power_mode_switches_off(tmp_path: Path) -> None:
