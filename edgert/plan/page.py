@@ -20,7 +20,7 @@ _STYLES, _SCRIPTS = ("page.css", "network.css"), ("page.js", "network.js")
 
 def render(plan: Plan) -> str:
     """The plan as a whole HTML document; equal plans give equal text."""
-    body = [_header(plan), columns(_sections(plan))]
+    body = [_header(plan), columns(_sections(plan), _names(plan))]
     return document(f"{plan.pipeline}: plan", headline(plan), body, styles=_STYLES, scripts=_SCRIPTS)
 
 
@@ -41,6 +41,14 @@ def _sections(plan: Plan) -> Iterator[tuple[str, str, Markup]]:
                 yield f"{board.board}-{model.name}", f"{model.name} on {board.title}, {row.mode}", _model(model)
     if plan.notes:
         yield "notes", "What was assumed", tag("ul", *(tag("li", note) for note in plan.notes))
+
+
+def _names(plan: Plan) -> dict[str, str] | None:
+    """The sections to list: of many boards one each, since nobody reads fifty links."""
+    if len(plan.boards) == 1:
+        return None
+    boards = {board.board: board.title for board in plan.boards}
+    return {"boards": "Boards", **boards, **({"notes": "What was assumed"} if plan.notes else {})}
 
 
 def _header(plan: Plan) -> Markup:

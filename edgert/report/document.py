@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -32,14 +32,16 @@ def document(
     return f"<!doctype html>\n{tag('html', head, tag('body', *body, tag('script', script)), lang='en')}\n"
 
 
-def columns(sections: Iterable[tuple[str, str, object]]) -> Markup:
+def columns(sections: Iterable[tuple[str, str, object]], names: Mapping[str, str] | None = None) -> Markup:
     """Sections with a list of them beside.
 
     Args:
         sections: (id, title, content) of each.
+        names: id → what the list calls it, of those that it has; all, by their titles, by default.
     """
     listed = tuple(sections)
-    links = (tag("li", tag("a", title, href=f"#{name}")) for name, title, _ in listed)
+    names = {name: title for name, title, _ in listed} if names is None else names
+    links = (tag("li", tag("a", title, href=f"#{name}")) for name, title in names.items())
     contents = tag("nav", tag("ul", *links), aria_label="Sections")
     return tag("div", contents, tag("main", *(_section(*one) for one in listed)), class_="columns")
 

@@ -149,7 +149,10 @@ def test_all_boards_have_a_verdict_and_the_smallest_that_fits_is_named(tmp_path:
     smallest = next(board for board in made.boards if board.board == made.smallest)
     assert smallest.chosen is not None
     assert all(board.rows or board.skipped for board in made.boards)
-    assert "smallest" in render(replace(made))
+    page = render(replace(made))
+    assert "smallest" in page
+    listed = page[page.index("<nav") : page.index("</nav>")]
+    assert listed.count("<li>") == len(titles) + 2 and f'<a href="#{titles[0]}">' in listed
 
 
 def test_a_pipeline_without_models_has_nothing_to_plan(tmp_path: Path) -> None:
