@@ -84,10 +84,11 @@ def _share(setting: str) -> int:
     return 100 if setting == "all frames" else int(setting.split()[0])
 
 
-def test_memory_is_planned_shrunk_and_compared(tmp_path: Path) -> None:
+def test_memory_is_planned_and_compared(tmp_path: Path) -> None:
     path = write(tmp_path, "{}", "fps: 40, limit: 30")
     free = planned(load_pipeline(path))
-    path = write(tmp_path, f"{{memory: {free.total_bytes + 20 * 2**20}B}}", "fps: 40, limit: 30")
+    enough = free.most_bytes + 8 * 2**20  # to spare, since this process grows from one test to the next
+    path = write(tmp_path, f"{{memory: {enough}B}}", "fps: 40, limit: 30")
     with edgert.Pipeline(path) as pipeline:
         summary = pipeline.run()
     memory = summary.budgets["memory"]
