@@ -44,6 +44,17 @@ def parse_seconds(value: object) -> float:
     return _parse(value, _SECONDS, "60ms")
 
 
+def parse_cores(value: object) -> float:
+    """``1.5`` → 1.5. Raises ValueError for what is no number of CPU cores; ``50%`` of what, nobody knows."""
+    try:
+        cores = math.nan if isinstance(value, bool) else float(str(value))
+    except ValueError:
+        cores = math.nan
+    if not (math.isfinite(cores) and cores > 0):
+        raise ValueError("expected a number of CPU cores above 0, like 1.5")
+    return cores
+
+
 def parse_size(value: object) -> tuple[int, int]:
     """``"1280x720"`` → (width, height) in pixels. Raises ValueError otherwise."""
     match = re.fullmatch(r"\s*([1-9][0-9]{0,4})\s*[xX×]\s*([1-9][0-9]{0,4})\s*", str(value))

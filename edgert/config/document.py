@@ -48,7 +48,7 @@ class Document:
         """``file:line a.b.c`` of a key path, or of the nearest enclosing key that was written."""
         loc = tuple(loc)
         known = next((loc[:n] for n in range(len(loc), -1, -1) if loc[:n] in self.places), ())
-        return f"{self.places.get(known, self.path)} {_dotted(loc)}".rstrip()
+        return _at(str(self.places.get(known, self.path)), loc)
 
 
 def read(path: str | Path, overrides: Iterable[str] = (), env: Mapping[str, str] | None = None) -> Document:
@@ -176,7 +176,7 @@ class _Builder:
                 raise ConfigError(
                     f"{key!r} stands twice",
                     why=f"first on line {first}; the second would silently replace it",
-                    where=f"{self._place(key_node)} {_dotted((*loc, key))}",
+                    where=_at(self._place(key_node), (*loc, key)),
                     fix="rename or remove one of them",
                 )
             own[key] = (key_node, child)
@@ -202,19 +202,17 @@ class _Builder:
             return str(node.value)
         if node.tag not in _SCALARS:
             tag = node.tag.replace(_TAG, "!!")
-            raise ConfigError(
-                f"a pipeline file cannot hold {tag}", where=f"{place} {_dotted(loc)}", fix="remove the tag"
-            )
+            raise ConfigError(f"a pipeline file cannot hold {tag}", where=_at(place, loc), fix="remove the tag")
         try:
             value = self._constructor.construct_object(node)
         except (yaml.YAMLError, ValueError, KeyError, OverflowError) as error:
             raise ConfigError(
-                f"{node.tag.replace(_TAG, '')} expected", why=str(error), where=f"{place} {_dotted(loc)}"
+                f"{node.tag.replace(_TAG, '')} expected", why=str(error), where=_at(place, loc)
             ) from error
         return self._filled(value, loc, place) if isinstance(value, str) else value
 
     def _filled(self, text: str, loc: Loc, place: str) -> str:
-        filled = self.variables.fill(text, f"{place} {_dotted(loc)}")
+        filled = self.variables.fill(text, _at(place, loc))
         if filled != text:
             self.written[loc] = text
         return filled
@@ -226,6 +224,12 @@ def _too_deep(place: str) -> ConfigError:
         why=f"a pipeline file needs fewer than {_DEPTH} levels; an alias may hold itself",
         where=place,
     )
+
+
+def _at(place: str, loc: Iterable[str | int]) -> str:
+    """``file:line a.b.c``; of ``--set a.b.c`` the path is there already."""
+    path = _dotted(loc)
+    return place if place == f"--set {path}" else f"{place} {path}".rstrip()
 
 
 def _dotted(loc: Iterable[str | int]) -> str:

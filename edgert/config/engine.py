@@ -21,6 +21,8 @@ def _chain(value: object) -> object:
     names = (value,) if isinstance(value, str) else value
     if not isinstance(names, (list, tuple)):
         raise ValueError(f"expected a list of engines: {', '.join(ENGINES)}")
+    if not names:
+        raise ValueError("no engine is left to run the models; name one, or leave the key out for the usual ones")
     for name in names:
         if name not in ENGINES:
             raise ValueError(f"no engine {name!r}{nearest(str(name), ENGINES)}; known: {', '.join(ENGINES)}")
@@ -33,5 +35,5 @@ _NAMES = {"type": "string", "enum": list(ENGINES)}
 EngineChain = Annotated[
     tuple[EngineName, ...],
     BeforeValidator(_chain),
-    WithJsonSchema({"anyOf": [_NAMES, {"type": "array", "items": _NAMES}]}),
+    WithJsonSchema({"anyOf": [_NAMES, {"type": "array", "items": _NAMES, "minItems": 1}]}),
 ]

@@ -71,6 +71,7 @@ Size = Annotated[
 Bytes = Annotated[int, BeforeValidator(units.parse_bytes), WithJsonSchema({**_STRING, "examples": ["1.5GiB"]})]
 Watts = Annotated[float, BeforeValidator(units.parse_watts), WithJsonSchema({**_STRING, "examples": ["15W"]})]
 Seconds = Annotated[float, BeforeValidator(units.parse_seconds), WithJsonSchema({**_STRING, "examples": ["60ms"]})]
+Cores = Annotated[float, BeforeValidator(units.parse_cores), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_\-]*$")]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 

@@ -11,13 +11,14 @@ from pydantic import Field, ValidationError, model_validator
 
 from edgert.config.document import Document, read
 from edgert.config.engine import EngineChain
-from edgert.config.fields import Bytes, FilePath, Name, Seconds, Section, Watts
+from edgert.config.fields import Bytes, Cores, FilePath, Name, Seconds, Section, Watts
 from edgert.config.flow import check_flow
 from edgert.config.model import TASK_VERBS, ModelConfig
 from edgert.config.stage import STAGE_VERBS, StageConfig
 from edgert.config.variable import hide_in
 from edgert.config.variant import check_variants
 from edgert.config.verb import explain_no_verb
+from edgert.config.wording import expected
 from edgert.errors import ConfigError, EdgertError
 from edgert.operator import load_operators
 
@@ -26,9 +27,8 @@ class BudgetConfig(Section):
     """Promises: what the pipeline may use, and what happens when it uses more."""
 
     power: Watts | None = Field(default=None, description="drawn by the module")
-    cpu: float | None = Field(
+    cpu: Cores | None = Field(
         default=None,
-        gt=0,
         description="CPU time of this process in cores, like 1.5; stands in for power where no sensor tells it",
     )
     memory: Bytes | None = Field(default=None, description="resident in this process")
@@ -132,8 +132,9 @@ def json_schema() -> dict[str, Any]:
 def _told(document: Document, detail: Any) -> ConfigError:
     """One pydantic error as a ConfigError with the line, the value as written, and what was expected."""
     loc = _written_loc(document, detail["loc"])
-    context, kind, message = detail.get("ctx", {}), detail["type"], str(detail["msg"])
+    kind, message = detail["type"], expected(detail)
     if kind == "unknown_key":
+        context = detail["ctx"]
         loc = (*loc, context["key"])
         return ConfigError(message, where=document.where(loc), fix=f"known here: {context['known']}")
     where = document.where(loc)
@@ -145,7 +146,6 @@ def _told(document: Document, detail: Any) -> ConfigError:
         return ConfigError(
             f"{name} {explain_no_verb(detail['input'], verbs)}", where=where, fix=f"write one of: {', '.join(verbs)}"
         )
-    message = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if isinstance(detail["input"], (dict, list, tuple)):
         return ConfigError(f"{name}: {message}", where=where)
     return ConfigError(f"{name}: cannot use {_value(document, loc, detail['input'])}", why=message, where=where)

@@ -6,7 +6,6 @@ detect yolox score=0.3 labels=coco.txt
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -14,6 +13,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 from pydantic import TypeAdapter, ValidationError
 
 from edgert.config.model import TASK_VERBS, DetectTask, InputConfig, TaskConfig
+from edgert.config.wording import expected
 from edgert.errors import ConfigError, nearest
 
 _T = TypeVar("_T")
@@ -119,6 +119,4 @@ def _checked(kind: TypeAdapter[_T], data: Mapping[str, Any], text: str, where: s
     key = loc[0] if loc else str(context.get("key", ""))
     written = [token for token in text.split() if token.partition("=")[0] == key]
     named = " ".join(text.split()[:2]) if key in TASK_VERBS else written[0] if written else text
-    hint = nearest(str(first["input"]), re.findall(r"'([^']+)'", str(context.get("expected", ""))))
-    message = str(first["msg"]).removeprefix("Value error, ")
-    raise ConfigError(f"cannot use {named!r}: {message}{hint}", where=where)
+    raise ConfigError(f"cannot use {named!r}: {expected(first)}", where=where)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgert.units import format_bytes, parse_bytes, parse_seconds, parse_size, parse_watts
+from edgert.units import format_bytes, parse_bytes, parse_cores, parse_seconds, parse_size, parse_watts
 
 
 @pytest.mark.parametrize(
@@ -100,3 +100,10 @@ def test_sizes_come_back(width: int, height: int) -> None:
 )
 def test_bytes_for_people(count: int, text: str) -> None:
     assert format_bytes(count) == text
+
+
+@pytest.mark.parametrize("value", ["1%", 0, -1, True, "nan", "inf", None])
+def test_cores_are_a_number_above_zero(value: object) -> None:
+    assert parse_cores("1.5") == 1.5
+    with pytest.raises(ValueError, match=r"expected a number of CPU cores above 0, like 1\.5"):
+        parse_cores(value)

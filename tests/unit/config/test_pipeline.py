@@ -83,8 +83,8 @@ def test_a_checked_file_is_frozen(tmp_path: Path) -> None:
         ("budgets: {power: 15}\n" + MINIMAL, "budgets.power: cannot use 15", ":1 budgets.power"),
         ("budgets: {latency: 60}\n" + MINIMAL, "budgets.latency: cannot use 60", ":1 budgets.latency"),
         ("budgets: {memory: 1.5G}\n" + MINIMAL, "budgets.memory: cannot use '1.5G'", ":1 budgets.memory"),
-        ("stages: []\n", "stages: Input should be a valid dictionary", ":1 stages"),
-        ("stages: {}\n", "stages: Dictionary should have at least 1 item", ":1 stages"),
+        ("stages: []\n", "stages: expected keys, each with a value", ":1 stages"),
+        ("stages: {}\n", "stages: expected entries, at least 1; got 0", ":1 stages"),
         ("name: x\n", "stages is missing", ":1 stages"),
         (stages("{sink: jsonl, path: o}"), "stages.x.from is missing", ":3 stages.x.from"),
         (stages("{sink: jsonl, from: [], path: o}"), "stages.x.from: ", ":3 stages.x.from"),
@@ -178,6 +178,7 @@ def test_a_checked_file_is_frozen(tmp_path: Path) -> None:
         ),
         ("engines: [tensorrt, tensorrt]\n" + MINIMAL, "engines: an engine stands twice: tensorrt", ":1 engines"),
         ("engines: 3\n" + MINIMAL, "engines: cannot use 3", ":1 engines"),
+        ("engines: []\n" + MINIMAL, "engines: no engine is left to run the models", ":1 engines"),
     ],
 )
 def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, what: str, where: str) -> None:
