@@ -1,4 +1,7 @@
-"""Builds that are killed at random points, and what the next build makes of what they left."""
+"""Builds that are killed at random points, and what the next build makes of what they left.
+
+What is built is a pipeline file, or a bundle, which is finished in its own place: compiled, and the engines packed.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgert.artifact.bundle import SUFFIX
 from tests.helpers.command import environment
+
+BUNDLE = f"a{SUFFIX}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,28 +31,31 @@ class Kill:
         kept: entries that it left in the cache.
         bundle: what the build after it wrote.
         left: the bundle that the killed one left; empty if none.
+        orphans: processes that it had started and that still run, as many seconds later as they are given to end.
     """
 
     after_s: float
     kept: int
     bundle: bytes
     left: bytes
+    orphans: int
 
 
-def build_command(pipeline: str, output: Path) -> list[str]:
-    """``edgert build`` for a Jetson."""
-    return [sys.executable, "-m", "edgert", "build", pipeline, "--board", "orin-nx-16gb", "-o", str(output), "--json"]
+def build_command(what: str, output: Path) -> list[str]:
+    """``edgert build`` of a pipeline file for a Jetson; or of the bundle at ``output``, where ``what`` is one."""
+    asked = [str(output)] if what.endswith(SUFFIX) else [what, "--board", "orin-nx-16gb"]
+    return [sys.executable, "-m", "edgert", "build", *asked, "-o", str(output), "--json"]
 
 
-def uninterrupted(pipeline: str, folder: Path) -> tuple[bytes, float]:
+def uninterrupted(what: str, folder: Path) -> tuple[bytes, float]:
     """The bundle of a build that nobody disturbs, from an empty cache, and the seconds it took."""
-    folder.mkdir()
+    _begin(what, folder)
     started = time.monotonic()
-    _build(pipeline, folder)
-    return (folder / "a.edgert").read_bytes(), time.monotonic() - started
+    _build(what, folder)
+    return (folder / BUNDLE).read_bytes(), time.monotonic() - started
 
 
-def kills(pipeline: str, folder: Path, points: int, whole_s: float, seed: int = 0) -> Iterator[Kill]:
+def kills(what: str, folder: Path, points: int, whole_s: float, seed: int = 0) -> Iterator[Kill]:
     """Kills builds with SIGKILL at random points, each from an empty cache, and builds again on what is left.
 
     A build that ends before its point, the machine being less busy than it was, does not count: the point is halved.
@@ -55,26 +64,32 @@ def kills(pipeline: str, folder: Path, points: int, whole_s: float, seed: int = 
     for number in range(points):
         here = folder / str(number)
         after_s = chance.uniform(0.1, 1.0) * whole_s
-        here.mkdir(parents=True)
-        while not _killed(pipeline, here, after_s):
+        _begin(what, here)
+        while not _killed(what, here, after_s):
             shutil.rmtree(here)
-            here.mkdir()
+            _begin(what, here)
             after_s /= 2
         kept = len(list((here / "cache").rglob("*.bin")))
-        left = (here / "a.edgert").read_bytes() if (here / "a.edgert").exists() else b""
-        _build(pipeline, here)
-        yield Kill(after_s, kept, (here / "a.edgert").read_bytes(), left)
+        left = (here / BUNDLE).read_bytes() if (here / BUNDLE).exists() else b""
+        _build(what, here)
+        yield Kill(after_s, kept, (here / BUNDLE).read_bytes(), left, _orphans(here))
+
+
+def _begin(what: str, folder: Path) -> None:
+    """An empty folder, and in it the bundle, where one is finished."""
+    (folder / "tmp").mkdir(parents=True)
+    if what.endswith(SUFFIX):
+        shutil.copyfile(what, folder / BUNDLE)
 
 
 def _env(folder: Path) -> dict[str, str]:
-    return environment({"EDGERT_CACHE": str(folder / "cache"), "TMPDIR": str(folder.parent)})
+    return environment({"EDGERT_CACHE": str(folder / "cache"), "TMPDIR": str(folder / "tmp")})
 
 
-def _killed(pipeline: str, folder: Path, after_s: float) -> bool:
+def _killed(what: str, folder: Path, after_s: float) -> bool:
     """Whether the build still ran when it was killed."""
-    command = build_command(pipeline, folder / "a.edgert")
     process = subprocess.Popen(
-        command,
+        build_command(what, folder / BUNDLE),
         cwd=folder,
         env=_env(folder),
         stdout=subprocess.DEVNULL,
@@ -90,8 +105,27 @@ def _killed(pipeline: str, folder: Path, after_s: float) -> bool:
     return False
 
 
-def _build(pipeline: str, folder: Path) -> None:
-    command = build_command(pipeline, folder / "a.edgert")
+def _orphans(folder: Path, patience_s: float = 20) -> int:
+    """Processes that work in a folder: TensorRT's compiler has one of its own, which is to end with who started it."""
+    ends = time.monotonic() + patience_s
+    while (found := _working(folder)) and time.monotonic() < ends:
+        time.sleep(0.2)
+    return found
+
+
+def _working(folder: Path) -> int:
+    return sum(f"{folder}/".encode() in _arguments(one) for one in Path("/proc").glob("[0-9]*"))
+
+
+def _arguments(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:  # it has ended
+        return b""
+
+
+def _build(what: str, folder: Path) -> None:
+    command = build_command(what, folder / BUNDLE)
     done = subprocess.run(
         command, cwd=folder, env=_env(folder), capture_output=True, text=True, check=False, timeout=240
     )

@@ -18,6 +18,7 @@ def check(pipeline: str, folder: Path, points: int) -> None:
     assert [kill.after_s for kill in found if kill.bundle != whole] == []
     assert len(found) == points
     assert [kill.left for kill in found if kill.left not in (b"", whole)] == []
+    assert [kill.orphans for kill in found if kill.orphans] == []
     with open_bundle(folder / "whole" / "a.edgert") as bundle:
         assert bundle.manifest.board == "orin-nx-16gb"
 
