@@ -110,6 +110,11 @@ def _kinds(kind: type[EdgertError]) -> Iterator[type[EdgertError]]:
         yield from _kinds(one)
 
 
+def cause(error: Exception) -> str:
+    """What another library's exception says, without the number and the path that an OSError repeats."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` for the closest known word, or an empty string."""
     match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)

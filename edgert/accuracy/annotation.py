@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from edgert.accuracy.truth import Boxes
-from edgert.errors import ConfigError, nearest
+from edgert.errors import ConfigError, cause, nearest
 
 _SHOWN = 5
 
@@ -94,7 +94,7 @@ def _parsed(path: Path, where: str) -> Mapping[str, Any]:
     try:
         data = json.loads(path.read_bytes())
     except OSError as error:
-        raise ConfigError(f"cannot read {path}", why=error.strerror or str(error), where=where) from error
+        raise ConfigError(f"cannot read {path}", why=cause(error), where=where) from error
     except ValueError as error:  # not JSON, or not even text
         raise ConfigError(f"{path} is not JSON", why=str(error), where=where) from error
     if not isinstance(data, dict):

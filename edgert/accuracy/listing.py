@@ -6,7 +6,7 @@ import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from edgert.errors import ConfigError, nearest
+from edgert.errors import ConfigError, cause, nearest
 from edgert.stages.source.images import SUFFIXES
 
 _SHOWN = 5
@@ -23,7 +23,7 @@ def read_list(path: Path, labels: Sequence[str]) -> dict[str, int]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [(reader.line_num, row) for reader in [csv.reader(file)] for row in reader if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"cannot read {path}", why=str(error)) from error
+        raise ConfigError(f"cannot read {path}", why=cause(error)) from error
     header = tuple(cell.strip().lower() for cell in rows[0][1]) if rows else ()
     if header[:2] not in _HEADERS:
         raise ConfigError(

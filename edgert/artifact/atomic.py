@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from edgert.errors import ArtifactError
+from edgert.errors import ArtifactError, cause
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -34,5 +34,7 @@ def replace_bytes(path: Path, content: bytes) -> None:
             part.unlink(missing_ok=True)
     except OSError as error:
         raise ArtifactError(
-            f"cannot write {str(path)!r}", why=str(error), fix="free some space, or choose a folder that can be written"
+            f"cannot write {str(path)!r}",
+            why=cause(error),
+            fix="free some space, or choose a folder that can be written",
         ) from error

@@ -16,7 +16,7 @@ from edgert.artifact.bundle_folder import FolderContainer, write_folder
 from edgert.artifact.bundle_zip import ZipContainer, pack
 from edgert.artifact.manifest import NAME, Manifest, parse_manifest
 from edgert.artifact.member import check_content
-from edgert.errors import ArtifactError
+from edgert.errors import ArtifactError, cause
 
 SUFFIX = ".edgert"
 _STALE_S = 3600.0
@@ -83,7 +83,7 @@ class Bundle:
                 target.write_bytes(content)
             except OSError as error:
                 raise ArtifactError(
-                    f"cannot unpack {path!r}", why=str(error), where=str(self.path), fix="free some space"
+                    f"cannot unpack {path!r}", why=cause(error), where=str(self.path), fix="free some space"
                 ) from error
 
 
@@ -174,7 +174,9 @@ def save_bundle(path: Path, manifest: Manifest, members: Mapping[str, bytes], *,
             part.unlink(missing_ok=True)
     except OSError as error:
         raise ArtifactError(
-            f"cannot write {str(path)!r}", why=str(error), fix="free some space, or choose a folder that can be written"
+            f"cannot write {str(path)!r}",
+            why=cause(error),
+            fix="free some space, or choose a folder that can be written",
         ) from error
     return True
 

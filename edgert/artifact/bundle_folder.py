@@ -9,7 +9,7 @@ from pathlib import Path
 
 from edgert.artifact.manifest import NAME
 from edgert.artifact.member import check_paths
-from edgert.errors import ArtifactError
+from edgert.errors import ArtifactError, cause
 
 
 class FolderContainer:
@@ -24,7 +24,7 @@ class FolderContainer:
         try:
             self.sizes: Mapping[str, int] = _sizes(path)
         except OSError as error:
-            raise ArtifactError(f"cannot read {str(path)!r}", why=str(error)) from error
+            raise ArtifactError(f"cannot read {str(path)!r}", why=cause(error)) from error
         check_paths(self.sizes, str(path))
 
     def read(self, path: str) -> bytes:
@@ -32,7 +32,7 @@ class FolderContainer:
         try:
             return (self.path / path).read_bytes()
         except OSError as error:
-            raise ArtifactError(f"cannot read {str(self.path / path)!r}", why=str(error)) from error
+            raise ArtifactError(f"cannot read {str(self.path / path)!r}", why=cause(error)) from error
 
     def close(self) -> None:
         """Nothing: no file is held open."""
@@ -77,5 +77,7 @@ def write_folder(path: Path, members: Mapping[str, bytes]) -> None:
             new.rename(path)
     except OSError as error:
         raise ArtifactError(
-            f"cannot write {str(path)!r}", why=str(error), fix="free some space, or choose a folder that can be written"
+            f"cannot write {str(path)!r}",
+            why=cause(error),
+            fix="free some space, or choose a folder that can be written",
         ) from error

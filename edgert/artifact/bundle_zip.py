@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from edgert.artifact.member import check_paths
-from edgert.errors import ArtifactError
+from edgert.errors import ArtifactError, cause
 
 FORMAT = 1
 """Version of the container."""
@@ -74,7 +74,7 @@ class ZipContainer:
         try:
             self._file = path.open("rb")
         except OSError as error:
-            raise ArtifactError(f"cannot read {str(path)!r}", why=error.strerror or str(error)) from error
+            raise ArtifactError(f"cannot read {str(path)!r}", why=cause(error)) from error
         try:
             self._size_bytes = path.stat().st_size
             check_digest(self._file, self._size_bytes, str(path))

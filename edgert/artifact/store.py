@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from edgert.errors import ArtifactError
+from edgert.errors import ArtifactError, cause
 
 log = logging.getLogger("edgert.artifact")
 
@@ -85,7 +85,7 @@ class FileStore:
         except OSError as error:
             raise ArtifactError(
                 f"cannot write to the cache {self.folder}",
-                why=str(error),
+                why=cause(error),
                 fix="free some space, or point EDGERT_CACHE at a folder that can be written",
             ) from error
         return path

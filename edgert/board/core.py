@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edgert.board.host import core_quota
-from edgert.errors import DeviceError
+from edgert.errors import DeviceError, cause
 
 
 def core_accelerators(root: Path = Path("/")) -> Mapping[str, int]:
@@ -37,7 +37,7 @@ def pin(core: int) -> frozenset[int]:
     except OSError as error:
         raise DeviceError(
             f"this thread cannot be pinned to core {core}",
-            why=error.strerror or str(error),
+            why=cause(error),
             fix="it was switched off or taken from this process since the start; start again",
         ) from error
     return before

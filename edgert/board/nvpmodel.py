@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgert.errors import DeviceError
+from edgert.errors import DeviceError, cause
 
 _CONF = "etc/nvpmodel.conf"
 _STATUS = "var/lib/nvpmodel/status"
@@ -154,7 +154,7 @@ def _text(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise DeviceError(f"cannot read {path}", why=str(error), where=str(path)) from error
+        raise DeviceError(f"cannot read {path}", why=cause(error), where=str(path)) from error
 
 
 def _is_number(text: str) -> bool:

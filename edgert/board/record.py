@@ -15,7 +15,7 @@ from edgert.board.mistake import Loc, Mistake, dotted, typed
 from edgert.board.mode import Mode
 from edgert.board.section import Advertised, Cpu, Dla, Gpu, JetPack, Match, Memory, Part, Precision, Sourced, Text
 from edgert.board.sound import contradictions
-from edgert.errors import ConfigError, nearest
+from edgert.errors import ConfigError, cause, nearest
 from edgert.shipped import data_folder
 
 __all__ = ["Board", "Mode", "Precision", "board", "board_file", "board_names", "boards", "find_board", "load_board"]
@@ -193,7 +193,7 @@ def _read(path: Path) -> tuple[yaml.Node | None, object]:
     except FileNotFoundError as error:
         raise ConfigError(f"cannot read board file {path}", why="there is no such file", fix=_LIKE) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read board file {path}", why=str(error)) from error
+        raise ConfigError(f"cannot read board file {path}", why=cause(error)) from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that the calendar does not have
         raise ConfigError(f"board file {path} is not valid YAML", why=str(error)) from error
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edgert.config import PipelineConfig, PythonStage, PythonTask, SinkStage
-from edgert.errors import ArtifactError
+from edgert.errors import ArtifactError, cause
 
 
 def code_files(config: PipelineConfig, directory: Path) -> dict[str, bytes]:
@@ -47,4 +47,4 @@ def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ArtifactError(f"cannot read {str(path)!r}", why=str(error), fix="check its permissions") from error
+        raise ArtifactError(f"cannot read {str(path)!r}", why=cause(error), fix="check its permissions") from error

@@ -26,7 +26,7 @@ from edgert.build.verify_step import verify_step
 from edgert.compiler import Product
 from edgert.compiler.build import Runner
 from edgert.compiler.step import to_json
-from edgert.errors import ArtifactError
+from edgert.errors import ArtifactError, cause
 
 if TYPE_CHECKING:
     from edgert.backend import Span
@@ -121,7 +121,7 @@ def _labels(subject: Subject) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ArtifactError(f"cannot read labels {str(path)!r}", why=str(error), where=subject.where) from error
+        raise ArtifactError(f"cannot read labels {str(path)!r}", why=cause(error), where=subject.where) from error
 
 
 @dataclass(frozen=True)

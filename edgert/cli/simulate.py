@@ -42,7 +42,10 @@ def simulate(
     profiles: Annotated[
         list[Path] | None,
         typer.Option(
-            "--profile", metavar="FILE", help="With --board host: a model's measured times (edgert bench --profile)."
+            "--profile",
+            metavar="FILE",
+            help="Measured times: of a model with --board host (edgert bench --profile), of a board a bundle finished "
+            "there.",
         ),
     ] = None,
     report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write it as one HTML page.")] = None,

@@ -12,7 +12,7 @@ import yaml
 
 from edgert.config.override import Loc, override
 from edgert.config.variable import Variables
-from edgert.errors import ConfigError
+from edgert.errors import ConfigError, cause
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DEPTH = 32
@@ -87,7 +87,7 @@ def _read_text(path: Path) -> str:
             fix="name a YAML file; a bundle can be run, inspected, exported, raced (bench) and finished (build)",
         ) from error
     except OSError as error:
-        raise ConfigError(f"cannot read {path}", why=str(error)) from error
+        raise ConfigError(f"cannot read {path}", why=cause(error)) from error
 
 
 def _compose(text: str, name: str) -> yaml.Node | None:

@@ -6,7 +6,7 @@ import math
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Protocol
 
-from edgert.errors import ModelError
+from edgert.errors import ModelError, cause
 from edgert.graph import proto as messages
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _read(file: Path, location: str) -> bytes:
             )
         return data_file.read_bytes()
     except OSError as error:
-        why = error.strerror or str(error)
+        why = cause(error)
         raise ModelError(f"cannot read data file {location!r} of model {str(file)!r}", why=why, fix=_FIX) from error
 
 

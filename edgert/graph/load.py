@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgert.errors import ModelError, nearest
+from edgert.errors import ModelError, cause, nearest
 from edgert.graph.check import check_graph, check_tensors, check_versions
 from edgert.graph.external import embed_external_data
 from edgert.graph.model import Model
@@ -45,7 +45,7 @@ def read_file(file: Path) -> bytes:
     except OSError as error:
         raise ModelError(
             f"cannot read model {str(file)!r}",
-            why=error.strerror or str(error),
+            why=cause(error),
             fix="check the permissions of the file and its folders",
         ) from error
 

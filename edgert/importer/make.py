@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edgert.artifact.atomic import replace_bytes
 from edgert.backend.ort import Function
-from edgert.errors import ModelError
+from edgert.errors import ModelError, cause
 from edgert.graph.inspect import inspect
 from edgert.graph.load import load
 from edgert.graph.model import Model, to_bytes
@@ -143,5 +143,5 @@ def _given(path: Path) -> Mapping[str, Array]:
         return read_arrays(path)
     except (OSError, ValueError) as error:
         raise ModelError(
-            f"cannot read inputs {str(path)!r}", why=str(error), fix="numpy.savez('inputs.npz', name=array, …)"
+            f"cannot read inputs {str(path)!r}", why=cause(error), fix="numpy.savez('inputs.npz', name=array, …)"
         ) from error

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from edgert.errors import ArtifactError, PlacementError
+from edgert.errors import ArtifactError, PlacementError, cause
 from edgert.graph.node import Graph
 from edgert.place.problem import Cost, Crossing, Edge, Network, Unit
-from edgert.place.spread import Spread, check_spread
+from edgert.spread import Spread, check_spread
 
 SCHEMA = 1
 MAX_GAP = 0.10
@@ -31,7 +31,7 @@ class Whole:
         alone_ms: while the others are idle.
         busy_ms: while all others run the same model.
         kernels_ms: sum over the profiler's kernels, while the others are idle.
-        spread: of the wall clock's times while all others run the same model; see :mod:`edgert.place.spread`. Empty in
+        spread: of the wall clock's times while all others run the same model; see :mod:`edgert.spread`. Empty in
             profiles of before it was kept.
     """
 
@@ -145,7 +145,7 @@ def read_profile(path: Path) -> Profile:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ArtifactError(
-            f"cannot read profile {path}", why=str(error), fix="edgert bench --profile MODEL.onnx -o profile.json"
+            f"cannot read profile {path}", why=cause(error), fix="edgert bench --profile MODEL.onnx -o profile.json"
         ) from error
     return from_json(data, str(path))
 

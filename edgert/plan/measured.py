@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgert.artifact.bundle import Bundle, open_bundle
+from edgert.artifact.bundle import Bundle, is_bundle, open_bundle
 from edgert.artifact.manifest import CompiledEntry, EngineEntry
 from edgert.errors import ArtifactError, ConfigError
 
@@ -68,8 +68,17 @@ def read_measured(path: Path) -> tuple[MeasuredEngine, ...]:
     """The engines of a bundle that were timed.
 
     Raises:
+        ConfigError: there is no such file, or it is not a bundle.
         ArtifactError: the bundle is damaged, or none of its engines was timed.
     """
+    if not is_bundle(path):
+        raise ConfigError(
+            f"no times of a board in {str(path)!r}",
+            why="it is not a bundle" if path.exists() else "there is no such file",
+            where="--profile",
+            fix="name a bundle finished on the board (edgert build BUNDLE -o BUNDLE there); what edgert bench "
+            "--profile writes is for --board host",
+        )
     with open_bundle(path) as bundle:
         found = [
             one

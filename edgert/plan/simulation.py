@@ -98,7 +98,7 @@ def simulate_pipeline(
         board: a board's name or file, or ``host`` with ``profiles``; the pipeline's own by default.
         mode: a power mode; the one that a plan would choose by default.
         objective, tensorrt: of the plan.
-        profiles: for this machine, one of each model.
+        profiles: measured times, as a plan takes them: for this machine one of each model.
 
     Raises:
         ConfigError: no such board or mode, no model, no profile of one, a trace or summary that cannot be used, or no
@@ -112,7 +112,7 @@ def simulate_pipeline(
     asked = board or file.config.board
     if asked in (HOST, "auto") and profiles:
         return _on_host(file, profiles, scene, given)
-    made = plan(file, board=asked, mode=mode or ALL, objective=objective, tensorrt=tensorrt).boards
+    made = plan(file, board=asked, mode=mode or ALL, objective=objective, tensorrt=tensorrt, profiles=profiles).boards
     if len(made) != 1:
         raise ConfigError("one board at a time", where="--board", fix="edgert plan --board all compares them")
     found = made[0]

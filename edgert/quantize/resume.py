@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgert.errors import CalibrationError
+from edgert.errors import CalibrationError, cause
 
 
 def read_unfinished(path: Path, kind: str, holds: str) -> Mapping[str, Any]:
@@ -23,7 +23,7 @@ def read_unfinished(path: Path, kind: str, holds: str) -> Mapping[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise CalibrationError(f"cannot read {str(path)!r}", why=str(error), fix="name another file") from error
+        raise CalibrationError(f"cannot read {str(path)!r}", why=cause(error), fix="name another file") from error
     except ValueError as error:
         raise foreign(path, holds, str(error)) from error
     if not isinstance(content, dict) or content.get("format") != kind:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgert import __version__
 from edgert.artifact.atomic import replace_text
-from edgert.errors import CalibrationError, nearest
+from edgert.errors import CalibrationError, cause, nearest
 from edgert.quantize.histogram import Histogram, short
 from edgert.quantize.threshold import PERCENTILE, check, threshold
 
@@ -198,7 +198,7 @@ def _content(file: Path) -> dict[str, Any]:
         content = json.loads(file.read_bytes())
     except OSError as error:
         raise CalibrationError(
-            f"cannot read ranges from {str(file)!r}", why=error.strerror or str(error), fix="calibrate first"
+            f"cannot read ranges from {str(file)!r}", why=cause(error), fix="calibrate first"
         ) from error
     except (ValueError, RecursionError) as error:
         raise _foreign(file, f"it is not JSON: {error}") from error

@@ -11,7 +11,7 @@ from edgert.artifact.bundle import Bundle, open_bundle, save_bundle
 from edgert.artifact.bundle_zip import ZipContainer, pack
 from edgert.artifact.manifest import NAME, Manifest, parse_manifest
 from edgert.artifact.member import Member, check_content, member_of
-from edgert.errors import ArtifactError
+from edgert.errors import ArtifactError, cause
 
 
 def pack_addition(before: Path, after: Path, path: Path) -> Member:
@@ -28,7 +28,7 @@ def pack_addition(before: Path, after: Path, path: Path) -> Member:
             pack(content, file, NAME)
         return member_of(path.read_bytes())
     except OSError as error:
-        raise ArtifactError(f"cannot write {str(path)!r}", why=str(error), fix="free some space") from error
+        raise ArtifactError(f"cannot write {str(path)!r}", why=cause(error), fix="free some space") from error
 
 
 def add(before: Bundle, addition: Path, output: Path) -> tuple[Manifest, bool]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgert.errors import ConfigError
+from edgert.errors import ConfigError, cause
 
 _FIX = 'one object per line: {"time_s": 0.033, "objects": 4}, or what sink: jsonl wrote'
 _MOST = 100_000
@@ -45,7 +45,7 @@ def read_trace(path: Path) -> Mapping[str, Trace]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read trace {path}", why=str(error), fix=_FIX) from error
+        raise ConfigError(f"cannot read trace {path}", why=cause(error), fix=_FIX) from error
     found: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for stream, time_ms, objects, where in _lines(text, path):
         before = found[stream]

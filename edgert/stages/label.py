@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgert.errors import ConfigError
+from edgert.errors import ConfigError, cause
 
 
 def read_labels(path: Path, where: str = "") -> tuple[str, ...]:
@@ -18,7 +18,7 @@ def read_labels(path: Path, where: str = "") -> tuple[str, ...]:
     except FileNotFoundError as error:
         raise ConfigError(f"no such file: {path}", why="labels are read from it", where=where) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read labels from {path}", why=str(error), where=where) from error
+        raise ConfigError(f"cannot read labels from {path}", why=cause(error), where=where) from error
     while lines and not lines[-1]:
         lines.pop()
     if not lines or "" in lines:

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from edgert.errors import ConfigError, nearest
+from edgert.errors import ConfigError, cause, nearest
 from edgert.memory import Counter, lend
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
@@ -143,7 +143,7 @@ def _read(path: Path) -> U8:
     try:
         data = np.frombuffer(path.read_bytes(), np.uint8)
     except OSError as error:
-        raise ConfigError(f"cannot read {str(path)!r}", why=error.strerror or str(error)) from error
+        raise ConfigError(f"cannot read {str(path)!r}", why=cause(error)) from error
     picture = cv2.imdecode(data, cv2.IMREAD_COLOR) if data.size else None
     if picture is None:
         raise ConfigError(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import cv2
 
-from edgert.errors import ConfigError
+from edgert.errors import ConfigError, cause
 from edgert.memory import Counter, lend
 from edgert.runtime import Frame, Result
 from edgert.runtime.frame import U8
@@ -38,4 +38,4 @@ def save_picture(report: CheckReport, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data.tobytes())
     except OSError as error:
-        raise ConfigError(f"cannot write {str(path)!r}", why=error.strerror or str(error)) from error
+        raise ConfigError(f"cannot write {str(path)!r}", why=cause(error)) from error

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from edgert.config import load_pipeline
-from edgert.errors import ConfigError
+from edgert.errors import ConfigError, cause
 
 
 def refuse_existing(path: Path, force: bool) -> None:
@@ -30,7 +30,7 @@ def write_pipeline(text: str, path: Path, force: bool) -> None:
         load_pipeline(part, env=_AnyValue())
         part.replace(path)
     except OSError as error:
-        raise ConfigError(f"cannot write {str(path)!r}", why=error.strerror or str(error)) from error
+        raise ConfigError(f"cannot write {str(path)!r}", why=cause(error)) from error
     finally:
         part.unlink(missing_ok=True)
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from edgert import errors
-from edgert.errors import BuildError, ConfigError, EdgertError, error_of, nearest
+from edgert.errors import BuildError, ConfigError, EdgertError, cause, error_of, nearest
 
 
 def test_the_message_has_all_that_is_known_in_the_promised_order() -> None:
@@ -65,3 +65,9 @@ def test_the_nearest_word(word: str, hint: str) -> None:
 
 def test_nothing_is_near_when_nothing_is_known() -> None:
     assert nearest("word", []) == ""
+
+
+def test_the_cause_is_told_without_number_and_path() -> None:
+    assert cause(FileNotFoundError(2, "No such file or directory", "nothere.jsonl")) == "No such file or directory"
+    assert cause(OSError("the disk went away")) == "the disk went away"
+    assert cause(ValueError("no UTF-8")) == "no UTF-8"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgert.artifact import cache_folder
-from edgert.errors import ArtifactError
+from edgert.errors import ArtifactError, cause
 
 KEPT_S = 7 * 86400.0
 """How long a bundle stays after it was last used."""
@@ -118,7 +118,7 @@ def make_folder(run: Run) -> None:
         run.folder.mkdir(parents=True)
     except OSError as error:
         raise ArtifactError(
-            f"cannot write {str(run.folder)!r}", why=str(error), fix="free some space on the board"
+            f"cannot write {str(run.folder)!r}", why=cause(error), fix="free some space on the board"
         ) from error
 
 

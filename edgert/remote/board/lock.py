@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from edgert.errors import ArtifactError
+from edgert.errors import ArtifactError, cause
 
 _LOOK_S = 0.1
 
@@ -24,7 +24,7 @@ def take(path: Path) -> int | None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise ArtifactError(
-            f"cannot write {str(path)!r}", why=str(error), fix="point EDGERT_CACHE at a folder that can be written"
+            f"cannot write {str(path)!r}", why=cause(error), fix="point EDGERT_CACHE at a folder that can be written"
         ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -63,6 +63,15 @@ def test_a_bundle_that_was_not_finished_has_nothing_to_tell(tmp_path: Path) -> N
     assert "edgert build BUNDLE" in caught.value.fix
 
 
+@pytest.mark.parametrize(("name", "why"), [("absent.json", "there is no such file"), ("p.json", "it is not a bundle")])
+def test_only_a_bundle_has_times_of_a_board(tmp_path: Path, name: str, why: str) -> None:
+    (tmp_path / "p.json").write_text("{}")
+    with pytest.raises(ConfigError, match=rf"no times of a board in '.*{name}'") as caught:
+        read_measured(tmp_path / name)
+    assert (caught.value.why, caught.value.where) == (why, "--profile")
+    assert "bench --profile writes is for --board host" in caught.value.fix
+
+
 def test_units_are_scaled_where_the_engine_ran() -> None:
     assert factors_of(NETWORK, [ENGINE]) == {"gpu": 2.0}
     conv, relu = scaled(NETWORK, [ENGINE]).units

@@ -16,12 +16,12 @@ from edgert.errors import BudgetError, ConfigError
 from edgert.graph import to_bytes
 from edgert.graph.load import load
 from edgert.place.profile import Handing, Profile, ProfiledUnit, Whole
-from edgert.place.spread import AT, Spread, mean_of
 from edgert.plan import plan
 from edgert.plan.lane import static_graph
 from edgert.plan.simulation import Circumstances, Simulation, simulate_pipeline
 from edgert.plan.simulation_page import render
 from edgert.plan.simulation_words import kept, simulation_headline
+from edgert.spread import AT, Spread, mean_of
 from tests.helpers.models import make
 
 ORIN = "orin-nx-16gb"
@@ -194,3 +194,8 @@ def test_stages_take_what_a_run_measured(tmp_path: Path) -> None:
     plain = simulate_pipeline(file, mode="15W", given=SHORT).played
     timed = simulate_pipeline(file, mode="15W", given=replace(SHORT, stages=stages)).played
     assert timed.latency_ms.p50 == pytest.approx(plain.latency_ms.p50 + 12.0, abs=0.2)
+
+
+def test_a_profile_of_a_board_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no times of a board"):
+        simulate_pipeline(pipeline(tmp_path), board="orin-nx-16gb", profiles=[tmp_path / "none.json"], given=SHORT)

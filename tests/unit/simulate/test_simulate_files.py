@@ -62,8 +62,9 @@ def test_times_must_rise_and_two_frames_are_the_least(tmp_path: Path) -> None:
     assert caught.value.where.endswith(":2")
     with pytest.raises(ConfigError, match="too short"):
         read_trace(written(tmp_path, '{"time_s": 1.0}'))
-    with pytest.raises(ConfigError, match="cannot read trace"):
+    with pytest.raises(ConfigError, match="cannot read trace") as caught:
         read_trace(tmp_path / "none.jsonl")
+    assert caught.value.why == "No such file or directory"
 
 
 def test_times_of_stages_come_from_a_summary(tmp_path: Path) -> None:
