@@ -21,10 +21,13 @@ Shapes = Mapping[str, Sequence[int]]
 """Input name → its dimensions, all positive."""
 
 
-def with_shapes(model: Model, shapes: Shapes) -> Model:
+def with_shapes(model: Model, shapes: Shapes, *, open_batch: bool = False) -> Model:
     """The model with the named inputs fixed to these shapes, and the shapes of everything else inferred from them.
 
     A dimension the model names ("batch") is fixed in every input that has a dimension of that name.
+
+    Args:
+        open_batch: first dimensions that the model leaves open stay so, whatever ``shapes`` say.
 
     Raises:
         ModelError: no such input; another rank; a dimension that the model fixes to another size, or that two inputs
@@ -32,10 +35,13 @@ def with_shapes(model: Model, shapes: Shapes) -> Model:
     """
     specs = {spec.name: spec for spec in inputs(model)}
     symbols = _bind(specs, shapes, model)
+    kept = {spec.shape[0] for spec in specs.values() if spec.shape} if open_batch else set()
+    symbols = {dim: size for dim, size in symbols.items() if dim not in kept}
     proto = model.copied_proto()
     for value in proto.graph.input:
         if value.name in specs:
-            _fix(value, _bound(specs[value.name], shapes, symbols))
+            sizes = _bound(specs[value.name], shapes, symbols)
+            _fix(value, [None, *sizes[1:]] if open_batch and sizes and value.name in shapes else sizes)
     _forget_symbols(proto.graph)
     _check_consistent(proto, model, shapes)
     _record(proto)

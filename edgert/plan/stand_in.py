@@ -196,7 +196,8 @@ def _engine(file: PipelineFile, name: str) -> Engine:
     from edgert.precision.ready import in_precision
 
     where, directory = file.where("models", name), file.document.path.parent
-    return build_engine(in_precision(config, where=where, directory=directory), config, threads, max(rows))
+    model = in_precision(config, where=where, directory=directory, open_batch=max(rows) > 1)
+    return build_engine(model, config, threads, max(rows))
 
 
 def _factor(file: PipelineFile, row: Row, lanes: Mapping[str, Sequence[Lane]], engines: Mapping[str, Engine]) -> float:

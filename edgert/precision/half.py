@@ -23,8 +23,11 @@ class HalfModel:
     kept: tuple[Kept, ...]
 
 
-def half_model(model: Model, config: ModelConfig) -> HalfModel:
+def half_model(model: Model, config: ModelConfig, *, open_batch: bool = False) -> HalfModel:
     """Converts a model; nodes of ``quantize: {keep: …}`` stay float32, and those that float16 would spoil.
+
+    Args:
+        open_batch: a batch size that the model leaves open stays so; else it is what the section says, or 1.
 
     Raises:
         ModelError: dimensions stay open.
@@ -38,7 +41,7 @@ def half_model(model: Model, config: ModelConfig) -> HalfModel:
             fix="leave one profile, or precision: fp32",
         )
     shapes = next(iter((config.profiles or default_profile(model, config)).values()))
-    ready, _ = clean(with_shapes(model, shapes) if shapes else model)
+    ready, _ = clean(with_shapes(model, shapes, open_batch=open_batch) if shapes else model)
     graph = read(ready)
     keep = matching(config.quantize.keep, [node.name for node in graph.nodes], "quantize.keep")
     half = to_half(graph, keep=keep)

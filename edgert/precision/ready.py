@@ -44,6 +44,7 @@ class _Place:
     tell: Tell
     bar: Bar | None
     target: Target
+    open_batch: bool
 
 
 def in_precision(
@@ -55,6 +56,7 @@ def in_precision(
     bar: Bar | None = None,
     store: Store | None = None,
     target: Target = "ort",
+    open_batch: bool = False,
 ) -> Model:
     """Loads a section's model and makes it the precision that the section asks for.
 
@@ -68,18 +70,19 @@ def in_precision(
         tell, bar: told what goes on, and how far it is.
         store: the cache; the user's by default.
         target: who runs it: ``gpu`` makes INT8 as TensorRT takes it, and ``auto`` is not timed, as nothing runs yet.
+        open_batch: FP16 keeps a batch size open that the file leaves open; INT8 is of one size.
 
     Raises:
         CalibrationError: no pictures to calibrate on, or too few.
         BuildError: the accuracy budget cannot be met.
         EdgertError: the model, the pictures or the labels cannot be used.
     """
-    place = _Place(where, directory, tell or log.info, bar, target)
+    place = _Place(where, directory, tell or log.info, bar, target, open_batch and config.precision == "fp16")
     model = load(config.onnx)
     if not config.is_converted or is_quantised(model):
         return model
     try:
-        key = _key(model, config, target)
+        key = _key(model, config, place)
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
     store = store or FileStore(cache_folder() / "precision")
@@ -156,7 +159,7 @@ def _quantised(config: ModelConfig, calibrated: Calibrated, place: _Place, *, st
 def _fp16(model: Model, config: ModelConfig, place: _Place) -> Model:
     from edgert.precision.half import half_model
 
-    made = half_model(model, config)
+    made = half_model(model, config, open_batch=place.open_batch)
     if made.kept:
         place.tell(f"fp16: {len(made.kept)} nodes stay fp32, the first {made.kept[0].node}: {made.kept[0].reason}")
     return made.model
@@ -177,13 +180,15 @@ def _as_bar(bar: Bar) -> Callable[[int, int | None, str], None]:
     return progress
 
 
-def _key(model: Model, config: ModelConfig, target: Target) -> str:
+def _key(model: Model, config: ModelConfig, place: _Place) -> str:
     """What a made model depends on."""
     speed = {"threads", "replicas", "placement", "tuning"}
     settings: dict[str, Any] = config.model_dump(mode="json", exclude={"onnx", *speed})
     facts = [_RECIPE, model.digest, settings, platform.machine(), *_data(config)]
-    if target != "ort":
-        facts.append(target)
+    if place.target != "ort":
+        facts.append(place.target)
+    if place.open_batch:
+        facts.append("open batch")
     if config.precision == "auto":
         facts.append(cpu_name())
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]

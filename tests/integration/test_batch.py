@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 
@@ -53,6 +54,32 @@ def test_a_model_of_fixed_batch_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="batches of 4 for a model that takes 1 at a time") as caught:
         assemble(file)
     assert "batch.yaml:9" in caught.value.where and "left open" in caught.value.fix
+
+
+def test_float16_is_batched_too(tmp_path: Path) -> None:
+    alone = results(written(tmp_path, model="precision: fp16"))
+    together = results(written(tmp_path, "batch: {max: 4, wait: 5ms}", "precision: fp16"))
+    assert together.keys() == alone.keys() and len(alone) == 21
+    for key, record in together.items():
+        assert np.allclose(np.sort(record.scores), np.sort(alone[key].scores), atol=2e-3)
+    made = assemble(load_pipeline(written(tmp_path, "batch: {max: 4}", "precision: fp16")))
+    assert [spec.shape for spec in made.engines["net"].inputs] == [(4, 3, 8, 8)]
+    made.close()
+
+
+def test_int8_is_of_one_size(tmp_path: Path) -> None:
+    path = written(tmp_path, "batch: {max: 4}", "precision: int8, calibrate: {images: photos, early_stop: false}")
+    model = models.conv(("n", 3, 8, 8))
+    del model.proto.graph.output[0]  # which leaves the average of each channel
+    (tmp_path / "net.onnx").write_bytes(to_bytes(model))
+    (tmp_path / "photos").mkdir()
+    for index in range(8):
+        picture = np.random.default_rng(index).integers(0, 256, (8, 8, 3), np.uint8)
+        cv2.imwrite(str(tmp_path / "photos" / f"{index}.png"), picture)
+    file = load_pipeline(path)
+    with pytest.raises(ConfigError, match="batches of 4 for a model that takes 1 at a time") as caught:
+        assemble(file)
+    assert caught.value.why == "INT8 models are made for one size" and "fp16" in caught.value.fix
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ A float16 number has 11 significant bits, ends at 65504 and loses bits below 2^-
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -77,13 +77,14 @@ class Facts:
         """Whether a float32 tensor holds integers that float16 may not."""
         return tensor in self.wide and self.reach.get(tensor, math.inf) > EXACT_INTEGERS
 
-    def shape(self, tensor: str) -> tuple[int, ...] | None:
-        """None where a dimension is not known."""
+    def shape(self, tensor: str) -> tuple[int | None, ...] | None:
+        """None for a dimension that is not known, and where not even their number is."""
         if tensor in self.graph.constants:
             return self.graph.constants[tensor].shape
         spec = self.graph.specs.get(tensor)
-        dims = tuple(dim for dim in spec.shape if isinstance(dim, int)) if spec else ()
-        return dims if spec is not None and spec.is_static else None
+        if spec is None or not spec.ranked:
+            return None
+        return tuple(dim if isinstance(dim, int) else None for dim in spec.shape)
 
 
 def reason(facts: Facts, node: Node, ports: Ports) -> str:
@@ -218,11 +219,17 @@ def _terms(facts: Facts, node: Node) -> int | None:
     if shape is None:
         return None
     if node.op in _SPATIAL:
-        return math.prod(shape[2:])
+        return _product(shape[2:])
     if node.op == "GroupNormalization":
-        return math.prod(shape[1:]) // int(node.attributes["num_groups"])
+        values = _product(shape[1:])
+        return None if values is None else values // int(node.attributes["num_groups"])
     axes = _axes(facts, node, len(shape))
-    return math.prod(shape[axis] for axis in axes) if axes else math.prod(shape)
+    return _product([shape[axis] for axis in axes] if axes else shape)
+
+
+def _product(sizes: Sequence[int | None]) -> int | None:
+    known = [size for size in sizes if size is not None]
+    return math.prod(known) if len(known) == len(sizes) else None
 
 
 def _axes(facts: Facts, node: Node, rank: int) -> list[int]:

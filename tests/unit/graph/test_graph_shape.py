@@ -40,6 +40,14 @@ def test_inputs_become_static_and_outputs_follow() -> None:
     assert to_bytes(with_shapes(model, {"x": (2, 3, 8, 6)})) == to_bytes(fixed)
 
 
+def test_an_open_batch_may_stay_so() -> None:
+    fixed = with_shapes(dynamic(), {"x": (4, 3, 8, 6)}, open_batch=True)
+    assert inputs(fixed)[0].shape == ("batch", 3, 8, 6)
+    assert outputs(fixed)[0].shape[0] == "batch"
+    static = with_shapes(dynamic(), {"x": (4, 3, 8, 6)})
+    assert to_bytes(with_shapes(static, {"x": (4, 3, 8, 6)}, open_batch=True)) == to_bytes(static)
+
+
 def test_output_names_of_dimensions_do_not_bind_inference() -> None:
     wrong = dynamic(["batch", "h"])  # says rest == h
     assert outputs(with_shapes(wrong, {"x": (2, 3, 8, 6)}))[0].shape == (2, 192)

@@ -187,6 +187,8 @@ def test_sums_and_growth_without_ranges(op: str, shape: list[int], attributes: d
     ("op", "shape", "attributes"),
     [
         ("ReduceMean", [1, 3, 7, 7], {"axes": [-1, -2]}),
+        ("ReduceMean", ["n", 3, 7, 7], {"axes": [-1, -2]}),  # an open batch is not added up
+        ("GlobalAveragePool", ["n", 3, 7, 7], {}),
         ("GlobalAveragePool", [1, 3, 13, 13], {}),
         ("Softmax", [1, 1000], {}),
     ],
