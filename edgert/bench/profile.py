@@ -31,7 +31,7 @@ from edgert.place.cost.unit import units
 from edgert.place.cost.work import Work
 from edgert.place.partition import Part, cut, partition
 from edgert.place.profile import MAX_GAP, Handing, Profile, ProfiledUnit, Whole, tensor_bytes
-from edgert.place.spread import AT
+from edgert.spread import AT
 
 _CUTS = 4
 """Places where a model is cut in two to see what cutting costs."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns, thread_time_ns
 
-from edgert.place.spread import Spread, spread_of
+from edgert.spread import Spread, spread_of
 
 _WARM_UP = 3
 _DISTURBED = 0.1

@@ -11,13 +11,13 @@ from edgert.assemble.model import SEGMENT_QUEUE, STAGE_QUEUE
 from edgert.config import CropStage, InferStage, PipelineFile, SourceStage, StageConfig
 from edgert.config.flow import inputs_of, order
 from edgert.errors import ConfigError, nearest
-from edgert.place.spread import Spread, mean_of
 from edgert.place.step import Step
 from edgert.plan.workload import ASSUMED_HZ
 from edgert.simulate.core import ANY_CORE, CoreStep
 from edgert.simulate.design import Design, Edge, Node, Source, Task
 from edgert.simulate.measured import StageTimes
 from edgert.simulate.trace import Trace
+from edgert.spread import Spread, mean_of
 from edgert.stages.source.select import is_live, kind_of
 
 

@@ -8,8 +8,8 @@ from functools import partial
 from random import Random
 
 from edgert.place.event import Then, Timeline, Used
-from edgert.place.spread import Spread, draw, mean_of
 from edgert.place.step import Step
+from edgert.spread import Spread, draw, mean_of
 
 ANY_CORE = "cpu"
 """The accelerator of a step that any core may run."""

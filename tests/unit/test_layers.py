@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LAYERS = (  # from the ground up; a part may import itself and whatever stands lower
     {"errors"},
-    {"units", "clock", "shipped", "user"},
+    {"units", "clock", "shipped", "user", "spread"},
     {"operator"},
     {"board", "config"},
     {"graph", "memory", "budget"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgert.bench.timing import Run, spread
-from edgert.place.spread import AT
+from edgert.spread import AT
 
 
 def runs(*wall_ms: float, taken: float = 0.0) -> list[Run]:

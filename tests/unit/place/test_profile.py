@@ -14,7 +14,7 @@ from edgert.graph.node import Graph, read
 from edgert.place.partition import partition
 from edgert.place.predict import part_ms, period_ms, replicated_ms, split_ms
 from edgert.place.profile import Handing, Profile, ProfiledUnit, Whole, from_json, network_of, read_profile
-from edgert.place.spread import AT
+from edgert.spread import AT
 from tests.helpers import models
 
 MIB = 2**20

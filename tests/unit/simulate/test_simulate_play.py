@@ -7,7 +7,6 @@ import pytest
 from edgert.budget.governor import Budget, Rules, Setting
 from edgert.place.contention import Contention
 from edgert.place.cost.power import Power
-from edgert.place.spread import AT
 from edgert.place.step import Step
 from edgert.simulate import (
     Cooling,
@@ -22,6 +21,7 @@ from edgert.simulate import (
     Task,
     simulate,
 )
+from edgert.spread import AT
 
 NEWEST, WAIT = (1, "oldest"), (2, "never")
 

@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from edgert.place.spread import AT, draw, mean_of, spread_of
+from edgert.spread import AT, draw, mean_of, spread_of
 
 
 def lognormal(count: int) -> list[float]:
