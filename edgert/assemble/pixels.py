@@ -24,6 +24,15 @@ class GpuSource(Protocol):
         ...
 
 
+@runtime_checkable
+class SharingSource(Protocol):
+    """A source that can give its frames on the host in memory that a GPU reads, too."""
+
+    def share(self, device: CudaDevice) -> None:
+        """Does so from its start on."""
+        ...
+
+
 def put_on_gpu(
     stages: Mapping[str, StageConfig],
     sources: Mapping[str, object],
@@ -43,16 +52,35 @@ def put_on_gpu(
     """
     for name, source in sources.items():
         stage = stages[name]
-        if not isinstance(stage, SourceStage) or stage.decode == "cpu" or not isinstance(source, GpuSource):
+        if not isinstance(stage, SourceStage):
             continue
         readers = _readers(stages, name)
-        reason = _host_reason(stages, readers, devices, listened)
-        reason = reason or source.on_gpu(next(devices[reader] for reader in readers if reader in devices))
-        if reason and stage.decode == "gpu":
+        device = next((devices[reader] for reader in readers if reader in devices), None)
+        reason = _host_reason(stages, readers, devices, listened) or _own_reason(stage, source, device)
+        if reason and stage.decode == "gpu" and isinstance(source, GpuSource):
             what = f"the frames of {name!r} cannot be decoded on the GPU"
             raise DeviceError(what, why=reason, where=f"stages.{name}.decode", fix="leave decode: out")
-        if devices:
-            log.info("%s: frames on the %s%s", name, "host" if reason else "GPU", f": {reason}" if reason else "")
+        if device is None:
+            continue
+        place = "GPU" if not reason else "host, in memory that the GPU reads" if _shared(source, device) else "host"
+        log.info("%s: frames on the %s%s", name, place, f": {reason}" if reason else "")
+
+
+def _own_reason(stage: SourceStage, source: object, device: CudaDevice | None) -> str:
+    """Why a source does not give its frames on the GPU; empty when from now on it does."""
+    if stage.decode == "cpu":
+        return "decode: cpu"
+    if device is None or not isinstance(source, GpuSource):
+        return "its pictures are made on the host"
+    return source.on_gpu(device)
+
+
+def _shared(source: object, device: CudaDevice) -> bool:
+    """Has frames on the host lie where the GPU can fetch them, if the source can and the host reads them as fast."""
+    if not isinstance(source, SharingSource) or not device.traits.cached:
+        return False
+    source.share(device)
+    return True
 
 
 def _readers(stages: Mapping[str, StageConfig], source: str) -> list[str]:

@@ -11,6 +11,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -116,7 +117,13 @@ class Pool:
             self.counter.escaped()
             root = self._allocate()
         # NumPy chains every further view to `root`, so its reference count tells whether any array is still around.
-        return root[: self.nbytes], Lease(lambda: self._free.put(root), self.counter)
+        return root[: self.nbytes], self._lease(root)
+
+    def _lease(self, root: U8) -> Lease:
+        return Lease(self._giving_back(root), self.counter)
+
+    def _giving_back(self, root: U8) -> Callable[[], None]:
+        return partial(self._free.put, root)
 
     def _allocate(self) -> U8:
         self.counter.allocated()
@@ -125,17 +132,50 @@ class Pool:
         return np.frombuffer(raw.data[-raw.ctypes.data % ALIGN_BYTES :], np.uint8)
 
 
+class Supply:
+    """Equal buffers for as many as are lent at a time: starts with ``count`` and adds one whenever all are lent.
+
+    So it settles at what a pipeline really holds, and a user who keeps every frame gets more memory instead of a
+    standstill.
+
+    Args:
+        most: how many there may be; None for no limit.
+        make: makes pools of (size, number, counter).
+    """
+
+    def __init__(
+        self,
+        nbytes: int,
+        counter: Counter,
+        count: int = 4,
+        most: int | None = None,
+        make: Callable[[int, int, Counter], Pool] = Pool,
+    ) -> None:
+        self._nbytes, self._counter, self._most, self._make = nbytes, counter, most, make
+        self._pools = [make(nbytes, count, counter)]
+        self._count = count
+
+    def acquire(self) -> tuple[U8, Lease] | None:
+        """As :meth:`Pool.acquire`, without waiting; None when the most there may be are lent."""
+        for pool in self._pools:
+            if (lent := pool.acquire(timeout_s=0)) is not None:
+                return lent
+        if self._count == self._most:
+            return None
+        self._count += 1
+        self._pools.append(self._make(self._nbytes, 1, self._counter))
+        return self._pools[-1].acquire()
+
+
 def _references(root: U8) -> int:
     return sys.getrefcount(root)
 
 
 def _count_references() -> int:
     """What :func:`_references` says, on this interpreter, to a caller like :meth:`Pool.acquire` that alone holds an
-    array, in a variable that a closure shares."""
+    array."""
     root = np.empty(1, np.uint8)
-    count = _references(root)
-    (lambda: root)()
-    return count
+    return _references(root)
 
 
 _HELD_BY_NOBODY = _count_references()

@@ -19,6 +19,7 @@ from edgert.memory.cuda.kind import MemoryKind, Traits, memory_kind
 from edgert.memory.cuda.loan import Loans, StreamLease
 from edgert.memory.cuda.nvrtc import Nvrtc, nvrtc
 from edgert.memory.cuda.pool import DevicePool
+from edgert.memory.cuda.shared import SharedLease, SharedPool
 from edgert.memory.cuda.stream import Event, Stream
 from edgert.memory.cuda.view import DeviceView, from_cuda_array
 
@@ -37,6 +38,8 @@ __all__ = [
     "MemoryKind",
     "Module",
     "Nvrtc",
+    "SharedLease",
+    "SharedPool",
     "StagedBlock",
     "Stream",
     "StreamLease",

@@ -32,6 +32,11 @@ class Traits:
         """Whether the CPU may keep memory that it shares with this GPU in its caches."""
         return self.integrated and self.compute >= _COHERENT
 
+    @property
+    def cached(self) -> bool:
+        """Whether the CPU reads pinned memory through its caches, as fast as any other."""
+        return self.coherent or not self.integrated
+
 
 def memory_kind(traits: Traits) -> MemoryKind:
     """Mapped where sharing costs nothing.

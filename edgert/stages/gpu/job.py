@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from edgert.config import InputConfig
 from edgert.errors import StageError
+from edgert.memory.cuda import DeviceView
 from edgert.runtime import Color, Frame
 from edgert.stages.gpu.target import Target
 from edgert.stages.placement import Placement
@@ -130,6 +131,8 @@ def _kernel_matrix(color: Color, order: str) -> tuple[float, ...]:
 
 def _plane(plane: Any, frame: Frame) -> tuple[int, int]:
     """Address and pitch of a plane on the GPU."""
+    if isinstance(plane, DeviceView):
+        return plane.address, plane.strides[0]
     interface = getattr(plane, "__cuda_array_interface__", None)
     if interface is None:
         raise StageError(

@@ -40,6 +40,7 @@ class ApiSource:
         self._first_ns: int | None = None
         self._submitted = 0
         self._timeline = Timeline(name, config, clock, MediaClock(False), fps=config.fps, paced=False)
+        self.share = self._timeline.share
 
     def submit(
         self,

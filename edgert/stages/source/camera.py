@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -66,11 +66,12 @@ def camera_source(
     live = True if config.realtime is None else config.realtime
     timeline = Timeline(name, config, clock, MediaClock(live=True), fps=None, paced=False)
     where = f"stages.{name}"
+    shared: list[CudaDevice] = []
     connect: Callable[[], Device]
     if opener is None and decode.has_input("v4l2"):
         connect = partial(_through_ffmpeg, path, config, counter, clock, where)
     else:
-        connect = partial(Camera, path, config, counter, clock, where, opener or open_v4l2)
+        connect = partial(Camera, path, config, counter, clock, where, opener or open_v4l2, shared)
     device: list[CudaDevice] = []
 
     def on_gpu(chosen: CudaDevice) -> str:
@@ -82,7 +83,17 @@ def camera_source(
         in_place = _in_place(path, config, device[0], counter, clock, where) if device else None
         return in_place or connect()
 
-    return LiveSource(name, path, connect_on_gpu, timeline, clock, live=live, reconnect=config.reconnect, on_gpu=on_gpu)
+    return LiveSource(
+        name,
+        path,
+        connect_on_gpu,
+        timeline,
+        clock,
+        live=live,
+        reconnect=config.reconnect,
+        on_gpu=on_gpu,
+        share=shared.append,
+    )
 
 
 def _in_place(
@@ -112,13 +123,25 @@ def _through_ffmpeg(path: str, config: SourceStage, counter: Counter, clock: Clo
 
 class Camera:
     """A V4L2 device opened by OpenCV. Pictures are BGR in buffers that are used again; with ``format: yuyv422`` they
-    stay YUYV, which leaves out a conversion."""
+    stay YUYV, which leaves out a conversion.
+
+    Args:
+        shared: the GPUs that read those buffers, too; one at most.
+    """
 
     skipped = 0
 
     def __init__(
-        self, path: str, config: SourceStage, counter: Counter, clock: Clock, where: str, opener: Opener
+        self,
+        path: str,
+        config: SourceStage,
+        counter: Counter,
+        clock: Clock,
+        where: str,
+        opener: Opener,
+        shared: Sequence[CudaDevice] = (),
     ) -> None:
+        self._shared = shared
         self._path, self._where, self._counter, self._clock = path, where, counter, clock
         self._canvas: Canvas | None = None
         if opener is open_v4l2:
@@ -171,6 +194,8 @@ class Camera:
             is_good, picture = self._capture.retrieve(None)
             if is_good and picture.ndim == 3 and picture.shape[2] == 3:
                 self._canvas = Canvas(picture.shape[1], picture.shape[0], self._counter)
+                for device in self._shared:
+                    self._canvas.share(device)
             return (picture if is_good else None), lend(picture, self._counter)
         buffer, lease = self._canvas.acquire()
         is_good, picture = self._capture.retrieve(buffer)

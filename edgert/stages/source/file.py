@@ -48,6 +48,7 @@ class VideoFile:
         self._timeline = Timeline(
             name, config, clock, MediaClock(False, period_ns), fps=config.fps, paced=bool(config.realtime)
         )
+        self.share = self._timeline.share
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         """Frames until the file ends (never, when looping), the limit is reached, or ``stop`` is set."""

@@ -51,6 +51,10 @@ def _from_host(device: CudaDevice) -> str:
     return "its pictures come in memory of the host"
 
 
+def _as_they_are(device: CudaDevice) -> None:
+    """Devices whose pictures lie in memory of others."""
+
+
 class LiveSource:
     """Frames of a camera that may go away.
 
@@ -65,6 +69,7 @@ class LiveSource:
         name: of the stage. title: how messages call the device, without secrets.
         connect: opens the device; raises DeviceError.
         on_gpu: makes devices that are opened from now on give their pictures on a GPU; or says why not.
+        share: makes devices that are opened from now on write where a GPU reads, too.
     """
 
     def __init__(
@@ -78,12 +83,20 @@ class LiveSource:
         live: bool,
         reconnect: bool,
         on_gpu: Callable[[CudaDevice], str] = _from_host,
+        share: Callable[[CudaDevice], None] = _as_they_are,
     ) -> None:
         self.live, self.on_gpu = live, on_gpu
         self._name, self._title, self._timeline, self._clock = name, title, timeline, clock
         self._connect, self._reconnect = connect, reconnect
         self._reader: Reader | None = None
         self._lost = 0
+        self._share = share
+
+    def share(self, device: CudaDevice) -> None:
+        """Frames lie in memory that this GPU reads; where the device cannot write there, they are copied, and that is
+        counted. Ask before the start."""
+        self._share(device)
+        self._timeline.share(device)
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         """Frames until the stream ends or ``stop`` is set. Raises DeviceError."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgert.memory import Counter, Lease, Pool
+from edgert.memory import Counter, Lease, Supply
+from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, Color, PixelFormat
+from edgert.stages.gpu.staging import shared_supply
 
 YUV = Color()
 
@@ -33,21 +35,18 @@ class Picture:
 
 
 class Canvas:
-    """BGR buffers of one size for pictures that are made here, used again once their leases end.
+    """BGR buffers of one size for pictures that are made here, used again once their leases end."""
 
-    Starts with ``count`` buffers and adds one whenever all are lent, so it settles at what the pipeline really
-    holds, and a user who keeps every frame gets more memory instead of a standstill.
-    """
-
-    def __init__(self, width: int, height: int, counter: Counter, count: int = 4) -> None:
+    def __init__(self, width: int, height: int, counter: Counter) -> None:
         self.width, self.height = width, height
-        self._counter = counter
-        self._pools = [Pool(width * height * 3, count, counter)]
+        self._supply = Supply(width * height * 3, counter)
+
+    def share(self, device: CudaDevice) -> None:
+        """From now on, in memory that this GPU reads, too."""
+        self._supply = shared_supply(device, self.width * self.height * 3)
 
     def acquire(self) -> tuple[U8, Lease]:
         """A buffer (height, width, 3) uint8, contents undefined, and its lease."""
-        while True:
-            for pool in self._pools:
-                if (lent := pool.acquire(timeout_s=0)) is not None:
-                    return lent[0].reshape(self.height, self.width, 3), lent[1]
-            self._pools.append(Pool(self.width * self.height * 3, 1, self._counter))
+        lent = self._supply.acquire()
+        assert lent is not None  # there is no limit
+        return lent[0].reshape(self.height, self.width, 3), lent[1]

@@ -14,6 +14,7 @@ from edgert.clock import Clock
 from edgert.config.stage import SourceStage
 from edgert.errors import ConfigError, StageError, nearest
 from edgert.memory import Counter, Lease, lend
+from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, Frame
 from edgert.runtime.stage import SourceStats
 from edgert.stages.source.pace import MediaClock
@@ -41,6 +42,10 @@ class Scene(Protocol):
 
     def truth(self, index: int) -> Truth | None:
         """What is on it; None for scenes without objects."""
+        ...
+
+    def share(self, device: CudaDevice) -> None:
+        """Pictures that are made from now on lie in memory that this GPU reads, too."""
         ...
 
 
@@ -79,6 +84,11 @@ class Synthetic:
             raise StageError("this scene has no ground truth", fix="use synthetic:conveyor")
         return truth
 
+    def share(self, device: CudaDevice) -> None:
+        """Draws where this GPU reads; pictures that are made once are copied there. Ask before the start."""
+        self._scene.share(device)
+        self._timeline.share(device)
+
     def stats(self) -> SourceStats:
         """Nothing ever goes wrong here."""
         return SourceStats()
@@ -111,6 +121,8 @@ class _Still:
     def truth(self, index: int) -> None:
         return None
 
+    def share(self, device: CudaDevice) -> None: ...
+
 
 def _blank(width: int, height: int, fps: float, seed: int, counter: Counter) -> Scene:
     return _Still([np.full((height, width, 3), BLANK_GRAY, np.uint8)], counter)
@@ -129,6 +141,7 @@ class _Counting:
         if width < _BITS * _BIT_PX or height < _BIT_PX:
             raise ConfigError(f"synthetic:counter needs at least {_BITS * _BIT_PX}x{_BIT_PX}", fix="set size:")
         self._canvas = Canvas(width, height, counter)
+        self.share = self._canvas.share
 
     def picture(self, index: int) -> tuple[U8, Lease]:
         buffer, lease = self._canvas.acquire()
@@ -159,6 +172,7 @@ class _Conveyor:
         from edgert.stages.source.conveyor import Conveyor
 
         self._canvas = Canvas(width, height, counter)
+        self.share = self._canvas.share
         self._again = partial(Conveyor, width, height, fps, seed)
         self._oracle: Conveyor | None = None
         try:

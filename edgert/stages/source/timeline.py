@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator
 
 from edgert.clock import Clock
 from edgert.config.stage import SourceStage
+from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import Frame
+from edgert.stages.gpu.staging import Staging
 from edgert.stages.source.pace import MediaClock, Pacer, Thinner
 from edgert.stages.source.picture import Picture
 
@@ -30,10 +32,22 @@ class Timeline:
         self._stream, self._limit, self._clock = stream, config.limit, clock
         self._thinner = Thinner(fps)
         self._pacer = Pacer(clock) if paced else None
+        self._staging: Staging | None = None
+
+    def share(self, device: CudaDevice) -> None:
+        """From now on, frames lie in memory that this GPU reads; those of others are copied there, and counted."""
+        self._staging = Staging(device)
 
     def frames(self, pictures: Iterable[Picture], stop: threading.Event) -> Iterator[Frame]:
         """Frames until the pictures end, the limit is reached or ``stop`` is set. Leases pass on to the frames;
         those of pictures that are left out end here."""
+        try:
+            yield from self._placed(pictures, stop)
+        finally:
+            if self._staging is not None:
+                self._staging.close()
+
+    def _placed(self, pictures: Iterable[Picture], stop: threading.Event) -> Iterator[Frame]:
         index = count = 0
         for picture in pictures:
             media_ns = self.media.at(picture.media_ns, picture.timestamp_ns)
@@ -52,7 +66,7 @@ class Timeline:
                 return
 
     def _frame(self, picture: Picture, index: int, media_ns: int) -> Frame:
-        return Frame(
+        frame = Frame(
             stream=self._stream,
             index=index,
             timestamp_ns=self._clock.now_ns() if self._pacer else picture.timestamp_ns,
@@ -64,3 +78,4 @@ class Timeline:
             lease=picture.lease,
             color=picture.color,
         )
+        return frame if self._staging is None else self._staging.taken(frame)

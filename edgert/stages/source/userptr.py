@@ -1,8 +1,8 @@
-"""A V4L2 camera whose driver writes into memory that the GPU reads in place: mapped memory, handed over by address.
+"""A V4L2 camera whose driver writes into memory that the GPU fetches from: mapped or pinned, handed over by address.
 
-For GPUs that share the processor's memory (Jetson). The order of the calls is that of the kernel's documentation,
-https://docs.kernel.org/userspace-api/media/v4l/userp.html. Tested on a stand-in for the kernel; none of this has run
-on a board.
+A GPU that shares the processor's memory (Jetson) reads it in place; another makes one copy, which is counted. The order
+of the calls is that of the kernel's documentation, https://docs.kernel.org/userspace-api/media/v4l/userp.html. Tested
+on a stand-in for the kernel; none of this has run on a board, or with a camera.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ _POLL_S = 0.1
 
 def why_not_on(config: SourceStage, device: CudaDevice) -> str:
     """Why a camera cannot write where this GPU reads; empty when it can, as far as is known before it is opened."""
-    if device.kind != "mapped":
-        return "this GPU would read the camera's buffers through copies"
     if (config.format or "").lower() not in FORMATS:
         return f"its format is not told; {', '.join(FORMATS)} can be read in place"
     return ""
@@ -136,7 +134,7 @@ class UserPointerCamera:
         self._node.ask(v4l2.REQBUFS, v4l2.RequestBuffers(BUFFERS, v4l2.CAPTURE, v4l2.USERPTR))
         nbytes = -(-self._picture_format.sizeimage // _PAGE_BYTES) * _PAGE_BYTES
         for index in range(BUFFERS):
-            self._blocks.append(self._device.block(nbytes, "mapped"))
+            self._blocks.append(self._device.block(nbytes))
             self._queue(index)
         self._node.ask(v4l2.STREAMON, ctypes.c_int(v4l2.CAPTURE))
 
@@ -164,6 +162,9 @@ class UserPointerCamera:
         last, self._sequence = self._sequence, int(told.sequence)
         lease = self._loans.lend(told.index)
         self._lent.add(told.index)
+        if self._blocks[told.index].is_staged:
+            self._blocks[told.index].upload(self._stream)
+            lease.after(self._stream)
         now_ns, taken_ns = self._clock.now_ns(), told.seconds * 1_000_000_000 + told.microseconds * 1000
         is_ours = told.flags & v4l2.FLAG_CLOCK_MASK == v4l2.FLAG_MONOTONIC
         return Picture(

@@ -12,6 +12,7 @@ from edgert.assemble.pixels import put_on_gpu
 from edgert.config import StageConfig
 from edgert.errors import DeviceError
 from edgert.memory.cuda import CudaDevice
+from tests.helpers.cuda_double import CudaDouble
 
 STAGES: TypeAdapter[dict[str, StageConfig]] = TypeAdapter(dict[str, StageConfig])
 DEVICE = cast("CudaDevice", "the GPU")
@@ -81,7 +82,35 @@ def test_what_the_source_cannot_is_told_or_refused(caplog: pytest.LogCaptureFixt
 def test_decode_cpu_and_machines_without_a_gpu_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
     source = Source()
     with caplog.at_level(logging.INFO):
-        put(source, "cpu")
         put(source, devices={})
+        assert not caplog.messages
+        put(source, "cpu")
         put(object())
-    assert not source.asked and not caplog.messages
+    told = ["decode: cpu", "its pictures are made on the host"]
+    assert not source.asked and caplog.messages == [f"camera: frames on the host: {reason}" for reason in told]
+
+
+class Sharing:
+    def __init__(self) -> None:
+        self.devices: list[object] = []
+
+    def share(self, device: CudaDevice) -> None:
+        self.devices.append(device)
+
+
+@pytest.mark.parametrize(
+    ("integrated", "compute", "shares"), [(False, (9, 0), True), (True, (8, 7), True), (True, (5, 3), False)]
+)
+def test_frames_on_the_host_lie_where_the_gpu_reads_them_unless_that_makes_the_host_slow(
+    integrated: bool, compute: tuple[int, int], shares: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, device = Sharing(), CudaDevice(CudaDouble(integrated, compute), 0)
+    with caplog.at_level(logging.INFO):
+        put(source, devices={"find": device}, paint={"draw": "boxes", "from": "find"})
+        put(source, "cpu", devices={"find": device})
+        put(source, devices={})
+    assert source.devices == [device, device] * shares
+    place = "host, in memory that the GPU reads" if shares else "host"
+    assert caplog.messages == [
+        f"camera: frames on the {place}: {why}" for why in ("'paint' draws on them", "decode: cpu")
+    ]

@@ -27,6 +27,7 @@ from edgert.stages.gpu.lane import SLOTS, Collect, GpuLane, Pending, Submitting
 from edgert.stages.gpu.outputs import HostReader
 from edgert.stages.gpu.preprocess import GpuPreprocessor
 from edgert.stages.gpu.slot import Slot, run_sizes
+from edgert.stages.gpu.staging import Staging
 from edgert.stages.gpu.target import target
 from edgert.stages.gpu.upload import Uploader
 from edgert.stages.infer import Infer
@@ -101,7 +102,7 @@ def nv12(index: int = 0) -> Frame:
     return frame_of(64, 48, "nv12", index=index)
 
 
-def test_a_frame_goes_up_once_and_the_outputs_come_down_once() -> None:
+def test_a_frame_of_others_is_copied_once_goes_up_once_and_the_outputs_come_down_once() -> None:
     rig = Rig()
     rig.lane.warm_up()
     before, launches = rig.device.counter.read(), len(rig.gpu.launches)
@@ -111,8 +112,34 @@ def test_a_frame_goes_up_once_and_the_outputs_come_down_once() -> None:
     ((value, way_back),) = rig.lane.run(geometry)
     after = rig.device.counter.read()
     assert (value, way_back.scale_x, way_back.scale_y) == (3, 4, 3)
-    assert after.copies - before.copies == 2 and after.bytes_copied - before.bytes_copied == 64 * 48 * 3 // 2 + 8
+    assert after.copies - before.copies == 3 and after.bytes_copied - before.bytes_copied == 2 * (64 * 48 * 3 // 2) + 8
     assert [launch[0] for launch in rig.gpu.launches[launches:]] == ["preprocess"]
+    rig.close()
+    assert rig.device.live_bytes == 0 and rig.device.leaked == 0
+
+
+def shared(rig: Rig, index: int = 0) -> Frame:
+    staging = Staging(rig.device)
+    return staging.taken(nv12(index))
+
+
+def test_a_frame_in_shared_memory_goes_up_as_it_lies() -> None:
+    rig = Rig()
+    rig.lane.warm_up()
+    frame = shared(rig)
+    before = rig.device.counter.read()
+    rig.lane.run(rig.lane.fill(frame))
+    after = rig.device.counter.read()
+    assert after.copies - before.copies == 2 and after.bytes_copied - before.bytes_copied == 64 * 48 * 3 // 2 + 8
+    assert after.allocations == before.allocations
+    there = Uploader(rig.device, rig.device.stream(), rig.device.counter).upload(frame.crop(8, 4, 40, 36))
+    assert rig.device.counter.read().copies == after.copies  # it is there, and a crop is a part of it
+    luma = cast("Any", there.planes[0])
+    rows = np.lib.stride_tricks.as_strided(_bytes_at(luma.address, 64 * 32), luma.shape, luma.strides)
+    assert np.array_equal(rows, nv12().planes[0][4:36, 8:40])
+    there.lease.release()
+    frame.lease.release()
+    del frame, there, luma, rows
     rig.close()
     assert rig.device.live_bytes == 0 and rig.device.leaked == 0
 
@@ -184,7 +211,7 @@ def test_graphs_are_recorded_at_the_start_and_told_where_the_frames_are(monkeypa
     assert all(graph.told[1::2] == ["launched"] * 2 and len(graph.told) == 4 for graph in runs)
     assert all(graph.told == ["launched"] * 2 for graph in decodes)
     assert len({graph.told[0] for graph in runs}) == SLOTS  # each says where another frame lies
-    assert rig.device.counter.read().copies - before == 2 * 2 * SLOTS
+    assert rig.device.counter.read().copies - before == 3 * 2 * SLOTS
     assert [len(session.sizes) for session in rig.sessions] == [4] * SLOTS
     rig.close()
 

@@ -1,0 +1,136 @@
+"""Buffers of host and GPU: filled in place, sent once, and used again when both are done."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgert.errors import DeviceError
+from edgert.memory import Counter, Supply
+from edgert.memory.cuda import CudaDevice, SharedLease, SharedPool
+from tests.helpers.cuda_double import CudaDouble
+
+SIZE = 512
+
+
+class Rig:
+    def __init__(self, integrated: bool = False, count: int = 2) -> None:
+        self.gpu = CudaDouble(integrated)
+        self.device = CudaDevice(self.gpu, 0, Counter())
+        self.pool = SharedPool(self.device, SIZE, count, self.device.counter)
+
+    def lent(self) -> tuple[Any, SharedLease]:
+        lent = self.pool.acquire(0)
+        assert lent is not None and isinstance(lent[1], SharedLease)
+        return lent[0], lent[1]
+
+
+def bytes_at(address: int, nbytes: int) -> Any:
+    return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8)
+
+
+def test_what_the_host_wrote_is_on_the_gpu_once_it_was_sent() -> None:
+    rig = Rig()
+    memory, lease = rig.lent()
+    memory[:] = np.arange(SIZE) % 251
+    first, second = rig.device.stream(), rig.device.stream()
+    assert lease.send(first) is first and lease.send(second) is first
+    assert rig.device.counter.read().copies == 1
+    part = memory[100:200]
+    assert lease.address_of(part) == lease.address_of(memory) + 100 != part.ctypes.data
+    assert np.array_equal(bytes_at(lease.address_of(part), 100), part)
+
+
+def test_an_integrated_gpu_reads_the_hosts_bytes() -> None:
+    rig = Rig(integrated=True)
+    memory, lease = rig.lent()
+    assert lease.send(rig.device.stream()) is None
+    assert lease.address_of(memory) == memory.ctypes.data and rig.device.counter.read().copies == 0
+
+
+def test_a_buffer_is_lent_again_when_its_copy_is_done_and_is_sent_anew() -> None:
+    rig = Rig(count=1)
+    stream = rig.device.stream()
+    memory, lease = rig.lent()
+    memory[:] = 1
+    rig.gpu.paused = True
+    lease.send(stream)
+    lease.release()
+    address = memory.ctypes.data
+    del memory
+    again, lease = rig.lent()
+    assert not stream.raw.work  # the copy was waited for before anybody may write
+    assert again.ctypes.data == address
+    again[:] = 2
+    lease.send(stream)
+    rig.device.synchronize()
+    assert set(bytes_at(lease.address_of(again), SIZE)) == {2}
+
+
+def test_an_array_that_somebody_keeps_never_changes_and_its_memory_goes_with_it() -> None:
+    rig = Rig(count=1)
+    kept, lease = rig.lent()
+    kept[:] = 7
+    lease.release()
+    other, lease = rig.lent()
+    other[:] = 8
+    assert set(kept) == {7} and rig.device.counter.read().escaped == 1
+    assert rig.device.live_bytes == 2 * SIZE
+    del kept
+    gc.collect()
+    assert rig.device.live_bytes == SIZE and rig.device.leaked == 0
+
+
+def test_frames_outlive_their_pool_and_then_the_memory_goes_back() -> None:
+    rig = Rig()
+    memory, lease = rig.lent()
+    del rig.pool
+    memory[:] = 3
+    lease.send(rig.device.stream())
+    lease.release()
+    assert set(memory) == {3} and rig.device.live_bytes == SIZE
+    del memory, lease
+    assert rig.device.live_bytes == 0 and rig.device.leaked == 0
+
+
+def test_memory_of_a_gpu_that_is_lost_or_closed_is_let_go() -> None:
+    rig = Rig()
+    memory, lease = rig.lent()
+    lease.send(rig.device.stream())
+    rig.gpu.broken["free"] = "cuMemFree failed: an illegal memory access was encountered"
+    del memory, lease, rig.pool
+    assert rig.device.live_bytes == 0
+    closed = Rig()
+    memory, lease = closed.lent()
+    del closed.pool, lease
+    with pytest.raises(Exception, match="blocks of GPU memory were not released"):
+        closed.device.close()
+    del memory
+    assert closed.device.live_bytes == 0
+
+
+def test_allocations_are_counted_once_and_too_little_memory_is_an_error() -> None:
+    rig = Rig(count=3)
+    assert rig.device.counter.read().allocations == 3
+    own = Counter()
+    SharedPool(rig.device, SIZE, 2, own)
+    assert own.read().allocations == 2 and rig.device.counter.read().allocations == 5
+    rig.gpu.memory_bytes = 0
+    with pytest.raises(DeviceError, match="the GPU has too little memory"):
+        SharedPool(rig.device, SIZE, 1, own)
+
+
+def test_a_supply_grows_to_what_is_held_and_no_further_than_told() -> None:
+    counter = Counter()
+    supply = Supply(SIZE, counter, count=2, most=3)
+    held = [supply.acquire() for _ in range(3)]
+    assert all(held) and supply.acquire() is None and counter.read().allocations == 3
+    first = held.pop()
+    assert first is not None
+    first[1].release()
+    del first
+    assert supply.acquire() is not None and counter.read().allocations == 3

@@ -1,0 +1,129 @@
+"""Frames of sources in memory that the GPU reads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgert.clock import REAL
+from edgert.config.stage import SourceStage
+from edgert.memory import Counter
+from edgert.memory.cuda import CudaDevice, SharedLease
+from edgert.stages.gpu.staging import MOST, Staging, is_shared
+from edgert.stages.source.api import ApiSource
+from edgert.stages.source.camera import camera_source
+from edgert.stages.source.synthetic import Synthetic
+from tests.helpers.cuda_double import CudaDouble
+from tests.helpers.frames import frame_of
+
+
+def gpu() -> CudaDevice:
+    return CudaDevice(CudaDouble(), 0, Counter())
+
+
+@pytest.mark.parametrize("form", ["nv12", "i420", "yuyv", "bgr", "gray"])
+def test_frames_are_copied_pixel_by_pixel_once_and_the_source_gets_its_own_back(form: Any) -> None:
+    device, given_back = gpu(), []
+    frame = frame_of(31, 17, form)
+    frame.lease._give_back = lambda: given_back.append(1)
+    staging = Staging(device)
+    taken = staging.taken(frame)
+    assert given_back and not frame.lease.alive and is_shared(taken, device)
+    assert device.counter.read().copies == 1
+    assert all(np.array_equal(one, other) for one, other in zip(taken.planes, frame.planes, strict=True))
+    assert all(plane.ctypes.data % 64 == 0 and plane.strides[0] % 64 == 0 for plane in taken.planes)
+    assert staging.taken(taken) is taken and device.counter.read().copies == 1
+    assert not is_shared(taken, gpu())
+
+
+def test_a_user_who_keeps_all_frames_gets_them_in_memory_that_can_be_swapped() -> None:
+    device = gpu()
+    staging = Staging(device)
+    kept = [staging.taken(frame_of(8, 8, "bgr", index=index)) for index in range(MOST + 2)]
+    assert [is_shared(frame, device) for frame in kept] == [True] * MOST + [False] * 2
+    assert all(frame.lease.alive for frame in kept)
+
+
+def test_a_source_that_changes_its_size_gives_the_old_memory_back() -> None:
+    device = gpu()
+    staging = Staging(device)
+    sizes = []
+    for width in (8, 400, 8):
+        frame = staging.taken(frame_of(width, 8, "gray"))
+        frame.lease.release()
+        del frame
+        sizes.append(device.live_bytes)
+    assert sizes[0] == sizes[2] < sizes[1]
+    staging.close()
+    assert device.live_bytes == 0 and device.leaked == 0
+
+
+def synthetic(scene: str) -> Synthetic:
+    config = SourceStage.model_validate({"source": f"synthetic:{scene}", "limit": 12, "size": "320x240"})
+    return Synthetic("cam", scene, config, Counter(), REAL)
+
+
+@pytest.mark.parametrize(("scene", "copies"), [("conveyor", 0), ("counter", 0), ("noise", 12), ("blank", 12)])
+def test_scenes_are_drawn_where_the_gpu_reads_and_pictures_made_once_are_copied_there(scene: str, copies: int) -> None:
+    device, source = gpu(), synthetic(scene)
+    source.share(device)
+    plain = synthetic(scene).frames(threading.Event())
+    for frame, other in zip(source.frames(threading.Event()), plain, strict=True):
+        assert is_shared(frame, device) and np.array_equal(frame.planes[0], other.planes[0])
+        frame.lease.release()
+        other.lease.release()
+    assert device.counter.read().copies == copies
+
+
+def test_a_users_frames_are_copied_in_the_sources_thread() -> None:
+    device = gpu()
+    source = ApiSource("cam", SourceStage(source="api"), Counter(), REAL)
+    source.share(device)
+    pixels = np.full((48, 64, 3), 9, np.uint8)
+    source.submit(pixels)
+    source.finish()
+    (frame,) = source.frames(threading.Event())
+    pixels[:] = 0
+    assert isinstance(frame.lease, SharedLease) and set(frame.planes[0].ravel()) == {9}
+
+
+class Capture:
+    """A camera that writes its number of pictures so far where it is told to."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def isOpened(self) -> bool:
+        return True
+
+    def set(self, property_id: int, value: float) -> bool:
+        return True
+
+    def grab(self) -> bool:
+        self.count += 1
+        return self.count <= 5
+
+    def retrieve(self, image: Any) -> tuple[bool, Any]:
+        image = np.empty((24, 32, 3), np.uint8) if image is None else image
+        image[:] = self.count
+        return True, image
+
+    def release(self) -> None: ...
+
+
+def test_cameras_write_where_the_gpu_reads_from_the_second_frame_on() -> None:
+    device = gpu()
+    opener: Callable[[str], Any] = lambda _: Capture()  # noqa: E731
+    config = SourceStage(source="usb:0", reconnect=False, limit=5)
+    source = camera_source("cam", "/dev/video0", config, Counter(), REAL, opener)
+    source.share(device)
+    frames = []
+    for frame in source.frames(threading.Event()):
+        frames.append((is_shared(frame, device), int(frame.planes[0][0, 0, 0])))
+        frame.lease.release()
+    assert frames == [(True, number) for number in range(1, 6)]
+    assert device.counter.read().copies == 1  # the first, whose size nobody knew
