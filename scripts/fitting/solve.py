@@ -14,7 +14,10 @@ from edgert.place.cost.table import Numbers
 from scripts.fitting.design import Design
 from scripts.fitting.row import Timing
 
-SHARES = frozenset(("dense_fp32", "dense_fp16", "dense_int8", "dense", "plain", "bandwidth"))
+HIGHEST = {**dict.fromkeys(("dense_fp32", "dense_fp16", "dense_int8", "dense", "plain"), 1.0), "bandwidth": 0.93}
+"""What no share can be above. Of the DRAM's rate, refreshing takes about 7 %:
+https://docs.amd.com/r/en-US/pg313-network-on-chip/LPDDR4-Refresh-Options; the most that PCCS drives an AGX Xavier to is
+127.4 of 136.5 GB/s: https://github.com/processorcentricmodel/PCCS/blob/51ffb72/model_construction/input.txt."""
 _PULL = 0.1
 """A coefficient e times its start costs as much as a network that is off by this much."""
 _OUTLIER = 0.1
@@ -49,7 +52,7 @@ def fit(design: Design, start: GpuCost | DlaCost, keys: Sequence[str]) -> Soluti
     counts = Counter(design.models)
     weights = np.array([counts[model] ** -0.5 for model in design.models])
     first = np.log([getattr(start, key) for key in keys] + [_CALL_US] * design.has_calls)
-    highest = np.array([0.0 if key in SHARES else np.inf for key in keys] + [np.inf] * design.has_calls)
+    highest = np.log([HIGHEST.get(key, np.inf) for key in keys] + [np.inf] * design.has_calls)
     measured = np.log(design.measured_ms)
 
     def residuals(values: Numbers) -> Numbers:

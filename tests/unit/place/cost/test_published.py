@@ -11,6 +11,8 @@ from edgert.place.cost.unit import units
 from scripts.fitting.contention import contention_error
 from scripts.fitting.design import Design
 from scripts.fitting.row import Timing, timings
+from scripts.fitting.solve import HIGHEST, fit
+from scripts.fitting.time import GPU_START
 from scripts.networks.table import PUBLISHED, Published, build, known
 
 LARGEST_ERROR = {
@@ -90,3 +92,18 @@ def predicted_ms(rows: list[Timing]) -> float:
 
 def chosen(name: str) -> list[Timing]:
     return [row for row in timings("tegra234", "gpu") if row.model == name and row.board.name == "agx-orin-64gb"]
+
+
+@pytest.mark.parametrize("soc", ["tegra186", "tegra194", "tegra210", "tegra234", "tegra264"])
+def test_no_share_is_above_what_can_be_had(soc: str) -> None:
+    found = coefficients(soc)
+    for cost in filter(None, (found.gpu, found.dla)):
+        assert all(value <= HIGHEST[key] for key, value in cost.model_dump().items() if key in HIGHEST)
+
+
+def test_rows_that_ask_for_more_than_the_memory_gives_do_not_get_it() -> None:
+    """Every time half of what one at the whole bandwidth takes."""
+    rows = [row for row in timings("tegra194", "gpu") if row.model.startswith("vgg")]
+    design = Design(rows, 1.0)
+    design.measured_ms = design.predict_ms(GPU_START.model_copy(update={"bandwidth": 1.0})) / 2
+    assert fit(design, GPU_START, ["bandwidth"]).cost.bandwidth == pytest.approx(HIGHEST["bandwidth"], rel=1e-3)  # type: ignore[union-attr]
