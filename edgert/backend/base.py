@@ -61,7 +61,8 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How ONNX Runtime works inside; other backends have no use for it. The same results, sooner or later.
+    """How ONNX Runtime works inside; other backends have no use for it. The same results, sooner or later, but for
+    ``tf32``.
 
     Attributes:
         optimization: ``all``; ``extended`` without its own tensor layouts; ``basic`` without its operators; ``none``.
@@ -69,6 +70,11 @@ class Tuning:
         arena: keeps the memory of one run for the next.
         prepacking: a second copy of the weights, in the order in which kernels read them.
         balance: hands out work in ever smaller pieces, for cores that are not equally fast.
+        parallel: runs branches of the model at the same time.
+        channels_last: on a GPU, kernels for NHWC tensors where there are some and shapes are fixed.
+        conv_search: on a GPU, how cuDNN's convolutions are chosen: ``exhaustive`` runs them all, ``heuristic`` asks
+            cuDNN, ``default`` takes the one that needs little memory.
+        tf32: on a GPU, float32 numbers are multiplied with 10 bits of their fraction.
     """
 
     optimization: str = "all"
@@ -76,6 +82,10 @@ class Tuning:
     arena: bool = True
     prepacking: bool = True
     balance: bool = False
+    parallel: bool = False
+    channels_last: bool = True
+    conv_search: str = "exhaustive"
+    tf32: bool = True
 
 
 USUAL = Tuning()

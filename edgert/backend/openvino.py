@@ -58,6 +58,15 @@ class OpenVinoBackend:
         return OpenVinoEngine(model, ready, compiled, info)
 
 
+def why_not() -> str:
+    """Why this machine cannot run models here, and what to install, in one line; empty when it can."""
+    try:
+        _openvino()
+    except DeviceError as error:
+        return f"{error.what}: {error.fix}"
+    return ""
+
+
 class OpenVinoEngine:
     """See :class:`~edgert.backend.base.Engine`."""
 

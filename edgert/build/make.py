@@ -25,6 +25,7 @@ from edgert.build.place_step import PLAN, plan_step
 from edgert.build.prepared import Prepared, packed, prepare
 from edgert.build.subject import Subject
 from edgert.build.target import BuildTarget, build_target, engines_of
+from edgert.build.tune_freedom import batching
 from edgert.build.tune_step import check_tune, tuned
 from edgert.compiler import Event, Product, Tell
 from edgert.compiler.build import Runner, side_by_side
@@ -133,7 +134,9 @@ def compile_note(target: BuildTarget) -> str:
 def _subjects(file: PipelineFile, target: BuildTarget, state: Path, stop: threading.Event) -> dict[str, Subject]:
     directory = file.document.path.parent
     return {
-        name: Subject(name, config, file.where("models", name), directory, target, state, stop)
+        name: Subject(
+            name, config, file.where("models", name), directory, target, state, stop, bool(batching(file.config, name))
+        )
         for name, config in file.config.models.items()
     }
 

@@ -86,6 +86,8 @@ def shapes_step(subject: Subject, loaded: Product) -> Step:
     facts = loaded.json(FACTS)
     config = subject.config
     sizes: dict[str, Any] = {"profiles": config.model_dump(mode="json", include={"profiles"})["profiles"]}
+    if subject.keeps_batch:
+        sizes["batch"] = "open"
     if not facts["is_static"] or config.input.shape.extents:
         sizes |= {key: subject.seen()[key] for key in ("size", "shape", "layout", "color")} | {"why": subject.pinned}
 

@@ -41,6 +41,7 @@ class Subject:
         target: what it is built for.
         state: folder for what interrupted steps go on from.
         stop: ends a step that looks at it.
+        batched: whether stages run it in batches.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Subject:
     target: BuildTarget
     state: Path
     stop: threading.Event
+    batched: bool = False
 
     @property
     def precision(self) -> str:
@@ -57,14 +59,21 @@ class Subject:
         return precision_of(self.config, self.target)
 
     @property
+    def keeps_batch(self) -> bool:
+        """Whether its batch size stays open: ONNX Runtime then runs batches that are less than full."""
+        return self.batched and self.target.board is None
+
+    @property
     def is_one_size(self) -> bool:
         """Whether its shapes are made static."""
+        if self.keeps_batch:
+            return False
         return len(self.config.profiles) <= 1 and (bool(self.pinned) or not self.config.input.shape.is_open)
 
     @property
     def pinned(self) -> str:
         """Why a model that ``input: shape`` gives several sizes is built at the usual one only; empty if it is not."""
-        if not self.config.input.shape.is_open:
+        if not self.config.input.shape.is_open or self.keeps_batch:
             return ""
         if self.target.board is None:
             return "ONNX Runtime runs it at the usual size"

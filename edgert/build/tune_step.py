@@ -12,10 +12,11 @@ from edgert.build.model_steps import random_feeds
 from edgert.build.prepared import Prepared
 from edgert.build.subject import FEW, MODEL, as_files
 from edgert.build.target import BuildTarget
+from edgert.build.tune_freedom import default_of, freedom_of, users_of
 from edgert.compiler import Event, Product, Step, digest_of
 from edgert.compiler.build import Runner
 from edgert.compiler.step import Report, to_json
-from edgert.config import InferStage, PipelineConfig, PipelineFile, SourceStage
+from edgert.config import PipelineConfig, PipelineFile, SourceStage
 from edgert.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from edgert.tune.tactic import Tactic
 
 TUNE = "tune.json"
+_RECIPE = 1
+"""Part of the key of what was measured: raise it when tactics are run in another way."""
+_KEYS = {"backend", "threads", "replicas", "tuning", "precision"}
 _NEAR, _NEXT_TO_NOTHING = 1.1, 1e-3
 """How much further from the float model an engine's outputs may be than its form's under ONNX Runtime, whose accuracy
 is known: by a tenth, or by what float32 sums in another order make of them."""
@@ -64,7 +68,7 @@ def tuned(file: PipelineFile, ready: Mapping[str, Prepared], runner: Runner) -> 
 def why_not(config: PipelineConfig, name: str) -> str:
     """Why there is nothing to search for a model; empty if there is."""
     model = config.models[name]
-    if not _users(config, name):
+    if not users_of(config, name):
         return "no stage runs it"
     if model.backend == "null":
         return "backend null computes nothing"
@@ -77,14 +81,19 @@ def tune_step(file: PipelineFile, ready: Mapping[str, Prepared], name: str) -> S
 
     one, config, machine = ready[name], file.config.models[name], identity()
     live = is_live(file)
-    keys = {"backend", "threads", "replicas", "tuning", "precision", "input", "profiles"}
-    facts = {
+    freedom = freedom_of(file, one, live)
+    measured = {
+        "recipe": _RECIPE,
         "machine": machine,
-        "live": live,
         "forms": {form: product.digest for form, product in one.forms.items()},
-        "section": config.model_dump(mode="json", include=keys),
+        "section": config.model_dump(mode="json", include={"input", "profiles"}),
         "pictures": one.subject.pictures,
-        "freedom": repr(_freedom(file, one, live)),
+    }
+    facts = {
+        "measured": measured,
+        "live": live,
+        "section": config.model_dump(mode="json", include=_KEYS),
+        "freedom": repr(freedom),
         "budgets": file.config.budgets.model_dump(mode="json", include={"memory", "latency"}),
         "others": {other.subject.name: other.digest for other in ready.values()},
     }
@@ -95,8 +104,7 @@ def tune_step(file: PipelineFile, ready: Mapping[str, Prepared], name: str) -> S
         from edgert.tune.memory import footprint
         from edgert.tune.search import Search
 
-        journal = Journal(one.subject.state / f"{digest_of(facts)[:40]}.json")
-        freedom = _freedom(file, one, live)
+        journal = Journal(one.subject.state / f"timings-{digest_of(measured)[:40]}.json")
         track = _track(one, freedom, report)
         with as_files({f"{form}.onnx": product.files[MODEL] for form, product in one.forms.items()}) as folder:
 
@@ -106,7 +114,6 @@ def tune_step(file: PipelineFile, ready: Mapping[str, Prepared], name: str) -> S
             bounds = _bounds(file, ready, name, live)
             search = Search(freedom, track, bounds, measure, journal, free_bytes(), report.note)
             found = search.run(live, machine)
-        journal.close()
         return {TUNE: to_json(found.to_json())}
 
     def promise(files: Mapping[str, bytes]) -> str:
@@ -114,7 +121,7 @@ def tune_step(file: PipelineFile, ready: Mapping[str, Prepared], name: str) -> S
 
         return tuned_of(Product(files).json(TUNE)).told
 
-    return Step("tune", name, 1, facts, make, promise)
+    return Step("tune", name, 2, facts, make, promise)
 
 
 def is_live(file: PipelineFile) -> bool:
@@ -123,44 +130,6 @@ def is_live(file: PipelineFile) -> bool:
 
     stages, directory = file.config.stages.values(), file.document.path.parent
     return any(is_live_source(stage, directory) for stage in stages if isinstance(stage, SourceStage))
-
-
-def _users(config: PipelineConfig, name: str) -> list[InferStage]:
-    return [stage for stage in config.stages.values() if isinstance(stage, InferStage) and stage.infer == name]
-
-
-def _default(file: PipelineFile, one: Prepared, live: bool) -> Tactic:
-    """What a pipeline runs without tuning."""
-    from edgert.assemble import replicas_of, threads_of
-    from edgert.backend import Tuning
-    from edgert.tune.tactic import Tactic
-
-    name, config = one.subject.name, file.config.models[one.subject.name]
-    replicas = replicas_of(file.config, name, live)
-    backend = "ort" if config.backend == "auto" else config.backend
-    tuning = Tuning(**config.tuning.model_dump())
-    return Tactic(backend, one.host, replicas, threads_of(file.config, name) // replicas, tuning=tuning)
-
-
-def _freedom(file: PipelineFile, one: Prepared, live: bool) -> Freedom:
-    from edgert.assemble import threads_of
-    from edgert.board.core import core_accelerators
-    from edgert.tune.candidate import ORT, Freedom, backends_of, forms_of
-
-    name, config = one.subject.name, file.config.models[one.subject.name]
-    has_crops = any(stage.crop is not None for stage in _users(file.config, name))
-    infers = [stage for stage in file.config.stages.values() if isinstance(stage, InferStage)]
-    threads = threads_of(file.config, name)
-    return Freedom(
-        default=_default(file, one, live),
-        backends=(ORT,) if file.config.engines else backends_of(config),  # the chain names no OpenVINO
-        forms=forms_of(config.precision, one.forms),
-        threads=threads,
-        fixed_threads=config.threads is not None,
-        fixed_replicas=config.replicas is not None,
-        replicated=not live and not has_crops,
-        pinned=len(infers) == 1 and len(core_accelerators()) >= threads,
-    )
 
 
 def _track(one: Prepared, freedom: Freedom, report: Report) -> Track:
@@ -178,7 +147,7 @@ def _track(one: Prepared, freedom: Freedom, report: Report) -> Track:
         models=models,
         feed=feed,
         wrong=_judge(known),
-        streams=max(tactic.replicas for tactic in structures(freedom)),
+        streams=max(tactic.frames for tactic in structures(freedom)),
         stop=subject.stop,
         told=lambda done: report.progress(done, MOST_ROUNDS, "turns"),
     )
@@ -227,9 +196,9 @@ def _bounds(file: PipelineFile, ready: Mapping[str, Prepared], name: str, live: 
         return Bounds(None, latency_ms)
     room = budgets.memory
     for other, one in ready.items():
-        if not _users(file.config, other):
+        if not users_of(file.config, other):
             continue
-        tactic = _default(file, one, live)
+        tactic = default_of(file, one, live)
         with as_files({MODEL: one.forms[tactic.form].files[MODEL]}) as folder:
             found = footprint(tactic, Path(folder) / MODEL, file.config.models[other])
         room -= found.base_bytes if other == name else found.engine_bytes

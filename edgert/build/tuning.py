@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgert.artifact.bundle import Bundle, open_bundle
+from edgert.build.tune_freedom import batching
 from edgert.build.tune_step import is_live
 from edgert.config import PipelineFile
 from edgert.errors import ArtifactError
@@ -53,8 +55,9 @@ def tuning_of(bundle: Bundle, file: PipelineFile) -> Tuning:
     forms = {
         name: bundle.manifest.models[name].forms[tuned.chosen.form] for name, tuned in found.items() if not wrong[name]
     }
+    given = [overrides(name, found[name].chosen, form, batching(file.config, name)) for name, form in forms.items()]
     return Tuning(
-        tuple(text for name, form in forms.items() for text in overrides(name, found[name].chosen, form)),
+        tuple(chain.from_iterable(given)),
         tuple(forms.values()),
         tuple(_told(name, tuned, wrong[name]) for name, tuned in found.items()),
     )

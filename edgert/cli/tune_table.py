@@ -29,7 +29,7 @@ def show_tuned(console: Console, name: str, tuned: Tuned) -> None:
         if trial.frame is not None:
             table.add_row(*map(escape, _row(trial, tuned)), style="bold" if trial.tactic == tuned.chosen else "")
     console.print(table)
-    for line in _not_run(tuned):
+    for line in (*_not_run(tuned), *(f"left out: {what}: {why}" for what, why in tuned.left_out.items())):
         console.print(escape(line), style="dim", soft_wrap=True)
     console.print(f"[green]→[/] {escape(name)}: gain {tuned.gain:.2f} ×; {escape(tuned.told)}", soft_wrap=True)
 

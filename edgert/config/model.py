@@ -175,7 +175,8 @@ class AccuracyConfig(Section):
 
 
 class TuningConfig(Section):
-    """How ONNX Runtime works inside; the results are the same. `edgert build --tune` finds what is fastest."""
+    """How ONNX Runtime works inside; the results are the same, but for `tf32`. `edgert build --tune` finds what is
+    fastest."""
 
     optimization: Literal["all", "extended", "basic", "none"] = Field(
         default="all", description="extended leaves out its own tensor layouts, basic its own operators as well"
@@ -184,6 +185,12 @@ class TuningConfig(Section):
     arena: bool = Field(default=True, description="keeps the memory of one run for the next")
     prepacking: bool = Field(default=True, description="a second copy of the weights in the order kernels read them")
     balance: bool = Field(default=False, description="work in ever smaller pieces, for cores of different speed")
+    parallel: bool = Field(default=False, description="branches of the model run at the same time")
+    channels_last: bool = Field(default=True, description="GPU: kernels for NHWC tensors, where shapes are fixed")
+    conv_search: Literal["exhaustive", "heuristic", "default"] = Field(
+        default="exhaustive", description="GPU: convolutions are chosen by running all, by cuDNN's guess, or not at all"
+    )
+    tf32: bool = Field(default=True, description="GPU: float32 is multiplied with 10 bits of its fraction")
 
 
 class ModelConfig(Section):

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edgert.assemble import MOST_REPLICAS
-from edgert.backend import BACKENDS
+from edgert.backend import Tuning
 from edgert.config import ModelConfig
-from edgert.tune.tactic import FORMS, Tactic
+from edgert.tune.tactic import FORMS, ON_GPU, Tactic
 
-ORT = "ort"
-_USUAL = ("auto", ORT)
-_FORMS_OF = {ORT: tuple(FORMS), "openvino": ("ort", "float")}
-"""Backend → the forms it can run. OpenVINO turns float16 models back into float32 on a processor."""
-_FLIPS: tuple[tuple[str, Any], ...] = (
+ORT, ORT_CUDA = "ort", "onnxruntime-cuda"
+FORMS_OF = {
+    ORT: tuple(FORMS),
+    "openvino": ("ort", "float"),
+    ORT_CUDA: ("fp16", "float"),
+    "tensorrt": ("fp16", "float"),
+}
+"""Backend → the forms it can run. OpenVINO turns float16 models back into float32 on a processor; the INT8 form is made
+for ONNX Runtime's kernels, which a GPU has none of, and has zero points, which TensorRT takes none of."""
+_FLIPS: Sequence[tuple[str, Any]] = (
     ("optimization", "extended"),
     ("optimization", "basic"),
     ("spinning", False),
     ("arena", False),
     ("prepacking", False),
     ("balance", True),
+    ("parallel", True),
 )
-"""One step from a tactic in what ONNX Runtime does inside. Denormal numbers are left alone: it decides about them once
-per process, by its first session."""
+_GPU_FLIPS: Sequence[tuple[str, Any]] = (
+    ("optimization", "extended"),
+    ("optimization", "basic"),
+    ("channels_last", False),
+    ("conv_search", "heuristic"),
+)
+"""One step from a tactic in what ONNX Runtime does inside, on a processor and on a GPU."""
+_FOR_THREADS = ("spinning", "balance", "parallel")
+"""Steps that mean nothing to a single thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +51,8 @@ class Freedom:
         fixed_threads, fixed_replicas: whether the file itself says how many.
         replicated: whether several frames may be worked on at a time.
         pinned: whether threads may be kept on cores.
+        batches: form → how many frames it can take in one run, largest first; one where it is not here.
+        left_out: what may not be changed, or cannot be here → why.
     """
 
     default: Tactic
@@ -48,11 +63,13 @@ class Freedom:
     fixed_replicas: bool = False
     replicated: bool = False
     pinned: bool = False
+    batches: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 def backends_of(config: ModelConfig) -> tuple[str, ...]:
-    """The backends that a section allows: the one it names, else all that run models on a processor."""
-    return tuple(name for name in BACKENDS if name in _FORMS_OF) if config.backend == "auto" else (config.backend,)
+    """The backends that a section allows: the one it names, else all."""
+    return tuple(FORMS_OF) if config.backend == "auto" else (config.backend,)
 
 
 def forms_of(precision: str, made: Collection[str]) -> tuple[str, ...]:
@@ -63,31 +80,47 @@ def forms_of(precision: str, made: Collection[str]) -> tuple[str, ...]:
 
 
 def structures(freedom: Freedom) -> tuple[Tactic, ...]:
-    """Every backend, form and sharing of the threads, the default first."""
+    """Every backend, form, batch and sharing of the threads, the default first."""
     found = [
-        Tactic(backend, form, replicas, threads, pinned, freedom.default.tuning)
+        Tactic(backend, form, replicas, threads, pinned, tuning, batch)
         for backend in freedom.backends
         for form in freedom.forms
-        if form in _FORMS_OF[backend]
-        for replicas, threads, pinned in _shares(freedom)
-        if backend == ORT or not pinned
+        if form in FORMS_OF[backend]
+        for replicas, threads, pinned in _shares(freedom, backend)
+        for batch in freedom.batches.get(form, (1,))
+        if batch == 1 or replicas == 1  # frames are dealt to replicas one by one
+        for tuning in _tunings(backend, form, freedom.default.tuning)
     ]
     return tuple(dict.fromkeys([freedom.default, *found]))
 
 
-def _shares(freedom: Freedom) -> Iterator[tuple[int, int, bool]]:
+def _tunings(backend: str, form: str, default: Tuning) -> tuple[Tuning, ...]:
+    """With and without TF32, which is faster, and may be too far from float32."""
+    may_round = (backend, form) == (ORT_CUDA, "float") and default.tf32
+    return (default, replace(default, tf32=False)) if may_round else (default,)
+
+
+def _shares(freedom: Freedom, backend: str) -> Iterator[tuple[int, int, bool]]:
     """(replicas, threads of each, pinned)."""
     total, default = freedom.threads, freedom.default
     if freedom.fixed_replicas:
         yield default.replicas, default.threads, False
+        return
+    if backend in ON_GPU:
+        yield 1, total, False
         return
     yield from ((1, threads, False) for threads in ([total] if freedom.fixed_threads else _powers(total)))
     if not freedom.replicated:
         return
     for replicas in _powers(min(total, MOST_REPLICAS))[:-1]:
         yield replicas, total // replicas, False
-        if freedom.pinned and replicas == total:
+        if freedom.pinned and replicas == total and backend == ORT:
             yield replicas, 1, True
+
+
+def batches(most: int) -> tuple[int, ...]:
+    """``most`` frames and fewer, down to one."""
+    return tuple(_powers(most))
 
 
 def _powers(most: int) -> list[int]:
@@ -97,14 +130,12 @@ def _powers(most: int) -> list[int]:
 
 def neighbours(tactic: Tactic, tried: Collection[Tactic]) -> Sequence[Tactic]:
     """Tactics that differ in one thing inside ONNX Runtime and were not tried; none for other backends."""
-    if tactic.backend != ORT:
-        return ()
-    found = [replace(tactic, tuning=replace(tactic.tuning, **{key: value})) for key, value in _FLIPS]
-    useless = {"spinning", "balance"} if tactic.threads == 1 else set()  # there is no pool of threads
-    return [
-        one for (key, _), one in zip(_FLIPS, found, strict=True)
-        if key not in useless and one != tactic and one not in tried
-    ]  # fmt: skip
+    flips = {ORT: _FLIPS, ORT_CUDA: _GPU_FLIPS}.get(tactic.backend, ())
+    useless = _FOR_THREADS if tactic.threads == 1 else ()  # there is no pool of threads
+    found = [
+        replace(tactic, tuning=replace(tactic.tuning, **{key: value})) for key, value in flips if key not in useless
+    ]
+    return [one for one in found if one != tactic and one not in tried]
 
 
 def lean(tactics: Sequence[Tactic]) -> Sequence[Tactic]:

@@ -13,6 +13,7 @@ from edgert.board.core import core_accelerators, pin
 from edgert.config import ModelConfig
 from edgert.graph.model import Model
 from edgert.ready import build_engine
+from edgert.tune.once import Run, one_run
 from edgert.tune.tactic import Tactic, applied
 
 
@@ -28,10 +29,11 @@ class Contestant:
 
     def __init__(self, tactic: Tactic, model: Model, config: ModelConfig, feed: Mapping[str, Array]) -> None:
         self.tactic = tactic
-        self._engine = build_engine(model, applied(config, tactic), tactic.threads)
+        self._engine = build_engine(model, applied(config, tactic), tactic.threads, tactic.batch)
         self._sessions = [self._engine.session() for _ in range(tactic.replicas)]
         for session in self._sessions:
             _fill(session, feed)
+        self._runs = [one_run(session, tactic.batch) for session in self._sessions]
         self._threads = _threads(tactic)
 
     def __enter__(self) -> Contestant:
@@ -45,31 +47,31 @@ class Contestant:
         self._engine.close()
 
     def outputs(self) -> Mapping[str, Array]:
-        """Output → what the engine gives for the feed, of the caller's own."""
-        arrays = self._sessions[0].run()
+        """Output → what the engine gives for the feed, of the caller's own; of one frame where the batch is open."""
+        arrays = self._sessions[0].run(1)
         return {tensor.name: array.copy() for tensor, array in zip(self._engine.outputs, arrays, strict=True)}
 
     def frame_ms(self, frames: int) -> float:
         """Milliseconds per frame, of so many dealt to the replicas; once each before, while the threads of engines that
         ran before, which spin for a while, go to sleep."""
         self._work(1)
-        each = max(1, frames // len(self._sessions))
+        each = max(1, frames // self.tactic.frames)
         started = time.perf_counter()
         self._work(each)
-        return (time.perf_counter() - started) * 1e3 / (each * len(self._sessions))
+        return (time.perf_counter() - started) * 1e3 / (each * self.tactic.frames)
 
     def _work(self, runs: int) -> None:
         if not self._threads:
-            _run(self._sessions[0], runs)
+            _repeat(self._runs[0], runs)
             return
-        pairs = zip(self._threads, self._sessions, strict=True)
-        for future in [thread.submit(_run, session, runs) for thread, session in pairs]:
+        pairs = zip(self._threads, self._runs, strict=True)
+        for future in [thread.submit(_repeat, run, runs) for thread, run in pairs]:
             future.result()
 
 
-def _run(session: Session, runs: int) -> None:
-    for _ in range(runs):
-        session.run()
+def _repeat(run: Run, times: int) -> None:
+    for _ in range(times):
+        run()
 
 
 def _fill(session: Session, feed: Mapping[str, Array]) -> None:

@@ -1,4 +1,4 @@
-"""Parts of a search that are done, on disk, so that one that was killed goes on from there."""
+"""What was measured, on disk: a search that was ended goes on from there, and one with other budgets reads it too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class Journal:
     """A file of answers by what was asked.
 
     Args:
-        path: made when first written to; a damaged one is begun anew. It is the search's own: nobody else writes it.
+        path: made when first written to; a damaged one is begun anew. It is of one machine and model, which searches
+            have to themselves, one after the other.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,10 +30,6 @@ class Journal:
             self._known[key] = answer()
             replace_text(self._path, json.dumps(self._known))
         return self._known[key]
-
-    def close(self) -> None:
-        """Removes the file: the search is done."""
-        self._path.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from edgert.config import ModelConfig
 from edgert.errors import BuildError, EdgertError
-from edgert.tune.tactic import Tactic, applied, tactic_of
+from edgert.tune.tactic import ON_GPU, Tactic, applied, tactic_of
 
 _LIMIT_S = 1800.0
 
@@ -23,7 +23,7 @@ class Footprint:
 
     Attributes:
         base_bytes: of a process that has imported all that is needed, and no model.
-        engine_bytes: what engine, tensors and a run of every replica add.
+        engine_bytes: what engine, tensors and a run of every replica add, on a GPU as well.
     """
 
     base_bytes: int
@@ -78,12 +78,25 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     model = load(config.onnx)
     base_bytes = rss_bytes()
     try:
-        engine = build_engine(model, applied(config, tactic), tactic.threads)
-        for session in [engine.session() for _ in range(tactic.replicas)]:
+        free_bytes = _gpu_free_bytes(tactic)
+        engine = build_engine(model, applied(config, tactic), tactic.threads, tactic.batch)
+        sessions = [engine.session() for _ in range(tactic.replicas)]
+        for session in sessions:
             session.run()
+        on_gpu_bytes = free_bytes - _gpu_free_bytes(tactic)
     except EdgertError as error:
         return {"refused": error.what, "why": error.why}
-    return {"base_bytes": base_bytes, "engine_bytes": max(0, peak_rss_bytes() - base_bytes)}
+    engine_bytes = max(0, peak_rss_bytes() - base_bytes) + max(0, on_gpu_bytes)
+    return {"base_bytes": base_bytes, "engine_bytes": engine_bytes}
+
+
+def _gpu_free_bytes(tactic: Tactic) -> int:
+    """Of the GPU that a tactic runs on; 0 for one that runs on the processor."""
+    if tactic.backend not in ON_GPU:
+        return 0
+    from edgert.memory.cuda import open_device
+
+    return open_device().free_bytes()[0]
 
 
 def main() -> None:

@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
+from edgert.clock import REAL, Clock
+from edgert.compiler.build import Stopped
 from edgert.errors import BudgetError, BuildError
 from edgert.precision.speed import MOST_ROUNDS, winner
 from edgert.tune.candidate import Freedom, lean, neighbours, structures
-from edgert.tune.heat import Heat, Track, heat
+from edgert.tune.heat import HOPELESS, Heat, Track, heat
 from edgert.tune.journal import Journal
 from edgert.tune.memory import Footprint
 from edgert.tune.tactic import Tactic
@@ -25,6 +27,11 @@ _MOST_OPEN = 8
 """Engines that are open at a time beside the first, at most."""
 _STEPS = 3
 """Changes inside ONNX Runtime one after the other, at most."""
+LIMIT_S = 600.0
+"""After which no other tactic is looked at: what is fastest by then is held to the default."""
+_OVER = f"not tried: {LIMIT_S / 60:g} minutes were over"
+_PATIENT = 1e9
+"""How many times as slow a tactic may be where the first cannot be chosen itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,7 @@ class Search:
         measure: a tactic's memory, in a process of its own; raises BuildError for one that cannot run.
         free_bytes: memory for engines that are open at the same time.
         tell: told one line at a time.
+        clock: by which :data:`LIMIT_S` ends.
         trials: what is known of every tactic that was looked at.
     """
 
@@ -58,11 +66,26 @@ class Search:
     journal: Journal
     free_bytes: int
     tell: Callable[[str], object]
+    clock: Clock = REAL
     trials: dict[Tactic, Trial] = field(default_factory=dict)
+    _end_ns: int = 0
 
     def run(self, live: bool, machine: Mapping[str, str]) -> Tuned:
-        """Searches. Raises BudgetError when no tactic keeps the bounds, BuildError when the default cannot run."""
+        """Searches. Raises BudgetError when no tactic keeps the bounds, BuildError when the default cannot run, and
+        Stopped, with the best so far, when it was asked to stop."""
+        try:
+            chosen, gain, runs = self._settled(self._leader())
+        except Stopped as error:
+            error.why = self._so_far()
+            raise
+        self._weigh(chosen)
+        ranked = sorted(self.trials.values(), key=lambda one: -(one.gain or 0.0))
+        return Tuned(self.freedom.default, chosen, gain, runs, live, machine, tuple(ranked), self.freedom.left_out)
+
+    def _leader(self) -> Tactic:
+        """The fastest there is, not yet held to the default."""
         default = self.freedom.default
+        self._end_ns = self.clock.now_ns() + round(LIMIT_S * 1e9)
         self._weigh(default)
         leader = self._best(default, self._able(structures(self.freedom)[1:]))
         for _ in range(_STEPS):
@@ -70,10 +93,7 @@ class Search:
             if better == leader:
                 break
             leader = better
-        chosen, gain, runs = self._settled(leader)
-        self._weigh(chosen)
-        ranked = sorted(self.trials.values(), key=lambda one: -(one.gain or 0.0))
-        return Tuned(default, chosen, gain, runs, live, machine, tuple(ranked))
+        return leader
 
     def _able(self, tactics: Sequence[Tactic]) -> list[Tactic]:
         """Those whose backend takes their form, which one of each pair finds out in a process of its own; within the
@@ -98,7 +118,9 @@ class Search:
     def _bounded(self, tactics: Sequence[Tactic]) -> list[Tactic]:
         """Those within the memory; only where that is bounded each of them is measured."""
         for tactic in tactics if self.bounds.memory_bytes is not None else ():
-            self._weigh(tactic)
+            why = self._refusal(tactic)
+            if why:
+                self._bar(tactic, why)
         return [one for one in tactics if self._may_win(one)]
 
     def _weigh(self, tactic: Tactic) -> None:
@@ -114,8 +136,9 @@ class Search:
         while len(others) > _FINALISTS:
             ranked = self._ranked(first, others)
             others = ranked[: max(_FINALISTS, math.ceil(len(others) / 2))]
-        if not others:
-            return first
+        if not others or self._is_over(others):
+            left = [one for one in (first, *others) if self._may_win(one)]
+            return left[0] if left else first
         times = self._heat([first, *others], _LONG).times
         keeping = [one for one in times if self._may_win(one)]
         return keeping[winner([times[one] for one in keeping])] if keeping else first
@@ -126,7 +149,10 @@ class Search:
         each = self._trial(self.freedom.default).memory_bytes or 1
         together = max(1, min(_MOST_OPEN, self.free_bytes // (2 * each) - 1))  # others may need twice as much
         for start in range(0, len(others), together):
-            found = self._heat([first, *others[start : start + together]], _SHORT)
+            some = others[start : start + together]
+            if self._is_over(some):
+                continue
+            found = self._heat([first, *some], _SHORT)
             gains |= {one: found.gain(one) for one in list(found.times)[1:] if self._may_win(one)}
         return sorted(gains, key=lambda one: -gains[one])
 
@@ -145,18 +171,19 @@ class Search:
         return default, 1.0, 0
 
     def _heat(self, tactics: Sequence[Tactic], most: int) -> Heat:
-        """Runs a heat, or reads what came of it before the search was interrupted."""
+        """Runs a heat, or reads what came of it before: in a search that was interrupted, or had other budgets."""
+        hopeless = HOPELESS if self._may_win(tactics[0]) else _PATIENT
 
         def answer() -> dict[str, object]:
             self.tell(f"{len(tactics)} in turns: {'; '.join(map(str, tactics))}")
-            found = heat(self.track, tactics, most)
+            found = heat(self.track, tactics, most, hopeless)
             number = tactics.index
             return {
                 "times": [[number(one), list(times)] for one, times in found.times.items()],
                 "refused": [[number(one), why] for one, why in found.refused.items()],
             }
 
-        asked = ["heat", [one.to_json() for one in tactics], most]
+        asked = ["heat", [one.to_json() for one in tactics], most, hopeless, self.track.streams]
         known = self.journal.once(asked, answer)
         found = Heat(*({tactics[n]: value for n, value in known[part]} for part in ("times", "refused")))
         self._learn(found)
@@ -168,17 +195,33 @@ class Search:
             frame = found.timing(tactic)
             self.trials[tactic] = replace(self._trial(tactic), frame=frame, gain=base * found.gain(tactic))
             most = self.bounds.latency_ms
-            if most is not None and frame.high_ms * tactic.replicas > most:
+            if most is not None and frame.high_ms * tactic.frames > most:
                 self._bar(tactic, f"over the latency, {most:g} ms")
         for tactic, why in found.refused.items():
-            self._bar(tactic, f"refused: {why}")
+            self._bar(tactic, why)
+
+    def _is_over(self, tactics: Sequence[Tactic]) -> bool:
+        """Whether there is no time for these; that is then said of those that never ran."""
+        is_over = self.clock.now_ns() > self._end_ns
+        for tactic in tactics if is_over else ():
+            if self._trial(tactic).frame is None:
+                self._bar(tactic, _OVER)
+        return is_over
+
+    def _so_far(self) -> str:
+        """The fastest that ran, for who ends the search early."""
+        ran = [one for one in self.trials.values() if one.gain is not None and not one.barred]
+        if not ran:
+            return "nothing was compared yet"
+        best = max(ran, key=lambda one: one.gain or 0.0)
+        return f"best so far: {best.tactic}, {best.gain:.2f} × as fast as the default, not yet held to it again"
 
     def _nothing_left(self) -> BudgetError:
         """Shows the tactic that is nearest to the bounds."""
         known = [one for one in self.trials.values() if one.memory_bytes is not None or one.frame is not None]
         nearest = min(known, key=self._excess)
         memory = format_bytes(nearest.memory_bytes) if nearest.memory_bytes is not None else "unknown"
-        run = f"{nearest.frame.high_ms * nearest.tactic.replicas:.1f} ms" if nearest.frame else "unknown"
+        run = f"{nearest.frame.high_ms * nearest.tactic.frames:.1f} ms" if nearest.frame else "unknown"
         return BudgetError(
             f"none of {len(self.trials)} tactics of {self.track.config.onnx.name} keeps the budgets",
             why=f"the closest is {nearest.tactic}: memory of its engine {memory}, a run {run}; {nearest.barred}",
@@ -192,7 +235,7 @@ class Search:
         if bounds.memory_bytes is not None and trial.memory_bytes is not None:
             found.append(trial.memory_bytes / max(bounds.memory_bytes, 1))
         if bounds.latency_ms is not None and trial.frame is not None:
-            found.append(trial.frame.high_ms * trial.tactic.replicas / bounds.latency_ms)
+            found.append(trial.frame.high_ms * trial.tactic.frames / bounds.latency_ms)
         return max(found)
 
     def _trial(self, tactic: Tactic) -> Trial:

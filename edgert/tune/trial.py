@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from edgert.precision.speed import Timing
@@ -51,6 +51,7 @@ class Tuned:
         live: whether it holds for cameras, or for files.
         machine: what the times depend on.
         tried: every tactic, fastest first; those that never ran come last.
+        left_out: what could not be searched here → why.
     """
 
     default: Tactic
@@ -60,6 +61,7 @@ class Tuned:
     live: bool
     machine: Mapping[str, str]
     tried: Sequence[Trial]
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -71,6 +73,7 @@ class Tuned:
             "live": self.live,
             "machine": dict(self.machine),
             "tried": [trial.to_json() for trial in self.tried],
+            "left_out": dict(self.left_out),
         }
 
     @property

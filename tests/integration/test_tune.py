@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,10 @@ from edgert.build import build, unpacked
 from edgert.build.tuning import tuned_model, tuned_models
 from edgert.compiler import Event
 from edgert.compiler.step import to_json
-from edgert.config import ModelConfig, load_pipeline
+from edgert.config import InferStage, ModelConfig, PipelineFile, load_pipeline
 from edgert.errors import ArtifactError, BudgetError, BuildError, ConfigError
 from edgert.pipeline import Pipeline
-from edgert.tune import heat, memory, search
+from edgert.tune import absent, heat, memory, search
 from edgert.tune.memory import Footprint, footprint
 from edgert.tune.tactic import Tactic
 from edgert.tune.trial import Tuned
@@ -68,7 +69,30 @@ def test_a_bundle_is_tuned_once(tmp_path: Path) -> None:
     assert any(event.step == "tune" and event.state == "done" for event in events)
     _, again = tune(tmp_path)
     assert [event.state for event in again if event.step == "tune"] == ["started", "cached"]
-    assert not list((tmp_path / "cache/state").glob("*.json"))
+
+
+def test_what_was_measured_serves_other_budgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, _ = tune(tmp_path)
+    (kept,) = (tmp_path / "cache/state").glob("timings-*.json")
+
+    def measured(*given: object) -> object:
+        raise AssertionError("this was measured before")
+
+    monkeypatch.setattr(search, "heat", measured)
+    monkeypatch.setattr(memory, "footprint", measured)
+    before, told = kept.read_text(), tuned_models(first)["parts"]
+    path, events = tune(tmp_path, f"{AUTO}budgets: {{latency: 10s}}\n")
+    assert [event.state for event in events if event.step == "tune"][-1] == "done"
+    assert tuned_models(path)["parts"] == told and kept.read_text() == before
+
+
+def test_what_cannot_be_searched_here_is_said(tmp_path: Path) -> None:
+    (tuned,) = tuned_models(tune(tmp_path)[0]).values()
+    assert tuned.left_out["batches"] == "no stage says batch:"
+    assert "once per process" in tuned.left_out["denormal numbers"]
+    backends = {trial.tactic.backend for trial in tuned.tried}
+    for name in ("openvino", "onnxruntime-cuda", "tensorrt"):
+        assert (name in tuned.left_out) != (name in backends)
 
 
 def test_a_tuned_bundle_runs_as_it_says(tmp_path: Path) -> None:
@@ -164,3 +188,56 @@ def test_memory_is_that_of_a_process_of_its_own(tmp_path: Path) -> None:
     assert found.base_bytes > 20 * 2**20 and 0 < found.engine_bytes < 200 * 2**20
     with pytest.raises(BuildError, match="no backend"):
         footprint(Tactic("abacus", "float", 1, 1), tmp_path / "parts.onnx", ModelConfig(**dict(config)))
+
+
+BATCHED = AUTO.replace("from: cam}", "from: cam, batch: {max: 4}}").replace(
+    "std: 255}", "std: 255, shape: {N: [1, 1, 4]}}"
+)
+
+
+def batched(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tuned bundle of a model whose batch size is left open."""
+    monkeypatch.setattr("tests.integration.test_tune.small_pipeline", partial(small_pipeline, shape=("n", 3, 16, 16)))
+    return tune(folder, text)[0]
+
+
+def frames_of(file: PipelineFile, count: int) -> int:
+    """How many of so many frames came out of a pipeline."""
+    with Pipeline(file) as pipeline:
+        for _ in range(count):
+            pipeline.submit(np.zeros((24, 24, 3), np.uint8))
+        pipeline.finish()
+        return pipeline.run().frames_out
+
+
+def test_batches_that_a_stage_asks_for_are_searched_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = batched(tmp_path, BATCHED.replace("precision: auto", "precision: fp32"), monkeypatch)
+    (tuned,) = tuned_models(path).values()
+    ran = {trial.tactic.batch for trial in tuned.tried if trial.frame is not None or "given up" in trial.barred}
+    assert ran == {1, 2, 4} and tuned.default.batch == 4
+    for size in (4, 2, 1):
+        with_tactic(path, replace(tuned, chosen=replace(tuned.default, batch=size), gain=1.5, runs=30))
+        with unpacked(path) as found:
+            stage = found.file.config.stages["find"]
+            assert isinstance(stage, InferStage)
+            assert (stage.batch.max if stage.batch else 1) == size
+            assert frames_of(found.file, 9) == 9
+
+
+def test_a_form_of_one_size_takes_no_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tuned,) = tuned_models(batched(tmp_path, BATCHED, monkeypatch)).values()
+    assert {one.tactic.form for one in tuned.tried} == {"float", "ort"}  # INT8 is made at one size, of a float of one
+    assert {one.tactic.batch for one in tuned.tried} == {1} and tuned.default.batch == 1
+    assert "batch size is fixed" in tuned.left_out["other batches"]
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime-cuda", "tensorrt"])
+def test_a_backend_that_is_named_and_absent_ends_the_search(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not absent.why_not(backend):
+        pytest.skip(f"{backend} is here")
+    monkeypatch.setattr(memory, "footprint", footprint)
+    with pytest.raises(BuildError) as caught:
+        tune(tmp_path, AUTO.replace("precision: auto", f"precision: auto\n    backend: {backend}"))
+    assert "CUDA" in str(caught.value) or "TensorRT" in str(caught.value) or "GPU" in str(caught.value)

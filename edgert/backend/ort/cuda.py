@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from edgert.backend.base import DEFAULT_PROFILE, EngineOptions, Shapes
+from edgert.backend.base import DEFAULT_PROFILE, USUAL, EngineOptions, Shapes, Tuning
 from edgert.backend.ort.compile import prepared
 from edgert.backend.ort.cuda_engine import OrtCudaEngine, is_out_of_memory
 from edgert.backend.ort.library import open_session, ort, session_settings
@@ -37,8 +37,8 @@ _INSTALL = "pip install onnxruntime-gpu in place of onnxruntime; on a Jetson, th
 class OrtCudaBackend:
     """Compiles for the GPU; nodes that the provider cannot take run on the CPU, and ONNX Runtime copies between.
 
-    Float32 models may use TF32 in convolutions, as PyTorch does. Nothing is kept in the store: what takes long is
-    ONNX Runtime's search for convolution algorithms, which it cannot keep.
+    Float32 models may use TF32 in convolutions, as PyTorch does, unless ``tuning`` says other. Nothing is kept in the
+    store: what takes long is ONNX Runtime's search for convolution algorithms, which it cannot keep.
 
     Args:
         device: the GPU; the first one, opened when a model is compiled, by default.
@@ -69,20 +69,20 @@ class OrtCudaBackend:
         profiles = options.profiles or {DEFAULT_PROFILE: {}}
         static = next(iter(profiles.values())) if len(profiles) == 1 else {}
         check_sizes(model, profiles)
-        settings = session_settings(options.threads)
+        settings, tuning = session_settings(options.threads, options.tuning), options.tuning
         ready = prepared(model, static, settings)
         info = {"backend": self.name, "version": self.version, "device": device.name, "cached": False}
         content = to_bytes(ready)
 
         def opened(kernels: Mapping[str, str]) -> OrtCudaEngine:
             stream = device.stream()
-            session = _open(content, settings, {**provider_options(device, stream), **kernels}, model)
+            session = _open(content, settings, {**provider_options(device, stream, tuning), **kernels}, model)
             info["compile_s"] = round(time.perf_counter() - started, 3)
             return OrtCudaEngine(session, profiles, str(model.path), info, device, stream)
 
         is_static = all(spec.is_static for spec in inputs(ready))
         try:
-            return _either(opened) if is_static else opened({})
+            return _either(opened) if is_static and tuning.channels_last else opened({})
         except (BuildError, DeviceError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -123,12 +123,15 @@ def check_sizes(model: Model, profiles: Mapping[str, Shapes]) -> None:
                 )
 
 
-def provider_options(device: CudaDevice, stream: Stream) -> Mapping[str, str]:
+def provider_options(device: CudaDevice, stream: Stream, tuning: Tuning = USUAL) -> Mapping[str, str]:
     """Our stream, so that its work is ordered with ours; memory in the sizes asked for, not in powers of two."""
+    exact = {} if tuning.tf32 else {"use_tf32": "0"}  # not known to releases before 1.18, where it is on as well
     return {
         "device_id": str(device.ordinal),
         "user_compute_stream": str(stream.handle),
         "arena_extend_strategy": "kSameAsRequested",
+        "cudnn_conv_algo_search": tuning.conv_search.upper(),
+        **exact,
     }
 
 

@@ -46,13 +46,14 @@ def first_line(error: Exception) -> str:
 
 
 def session_settings(threads: int | None, tuning: Tuning = USUAL) -> Any:
-    """Options of a session that runs its nodes one after another; None: all threads.
+    """Options of a session that runs its nodes one after another, unless ``tuning`` says other; None: all threads.
 
     Keys of entries: onnxruntime_session_options_config_keys.h,
     https://github.com/microsoft/onnxruntime/blob/main/include/onnxruntime/core/session.
     """
     settings = ort().SessionOptions()
-    settings.execution_mode = ort().ExecutionMode.ORT_SEQUENTIAL
+    modes = ort().ExecutionMode
+    settings.execution_mode = modes.ORT_PARALLEL if tuning.parallel else modes.ORT_SEQUENTIAL
     settings.graph_optimization_level = getattr(ort().GraphOptimizationLevel, f"ORT_{_LEVELS[tuning.optimization]}")
     settings.enable_cpu_mem_arena = tuning.arena
     if not tuning.spinning:
@@ -61,7 +62,7 @@ def session_settings(threads: int | None, tuning: Tuning = USUAL) -> Any:
         settings.add_session_config_entry("session.disable_prepacking", "1")
     if tuning.balance:
         settings.add_session_config_entry("session.dynamic_block_base", _BLOCK_BASE)
-    settings.inter_op_num_threads = 1
+    settings.inter_op_num_threads = (threads or 0) if tuning.parallel else 1
     settings.intra_op_num_threads = threads or 0
     if saturates_bytes():
         settings.add_session_config_entry("session.x64quantprecision", "1")  # exact, by uint8 weights, and slower

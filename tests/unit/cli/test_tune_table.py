@@ -12,6 +12,7 @@ from edgert.tune.tactic import Tactic
 from edgert.tune.trial import Trial, Tuned
 
 DEFAULT, BEST = Tactic("ort", "ort", 1, 2), Tactic("openvino", "ort", 2, 1)
+LEFT = {"batches": "no stage says batch:"}
 ABSENT = [Tactic("abacus", "float", 1, threads) for threads in (1, 2)]
 
 
@@ -23,7 +24,7 @@ def test_what_ran_stands_in_the_table_and_what_did_not_below_it() -> None:
         *(Trial(one, "refused: abacus is not installed") for one in ABSENT),
     )
     out = StringIO()
-    show_tuned(Console(file=out, width=120), "parts", Tuned(DEFAULT, BEST, 2.0, 30, False, {}, tried))
+    show_tuned(Console(file=out, width=120), "parts", Tuned(DEFAULT, BEST, 2.0, 30, False, {}, tried, LEFT))
     text = out.getvalue()
     assert "parts: 5 tactics, for files" in text
     row = next(line for line in text.splitlines() if "openvino int8, 2 × 1 thread " in line)
@@ -31,4 +32,5 @@ def test_what_ran_stands_in_the_table_and_what_did_not_below_it() -> None:
     assert "default" in next(line for line in text.splitlines() if "8.00" in line)
     assert "over the latency, 9 ms" in text
     assert "abacus float, 1 thread and 1 more: refused: abacus is not installed" in text
+    assert "left out: batches: no stage says batch:" in text
     assert "parts: gain 2.00 ×; openvino int8, 2 × 1 thread: 2.00 × as fast as ort int8, 2 threads (n=30)" in text

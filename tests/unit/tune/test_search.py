@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgert.clock import REAL, Clock
 from edgert.compiler.build import Stopped
 from edgert.config import EmbedTask, ModelConfig
 from edgert.errors import BudgetError, BuildError
@@ -37,7 +38,7 @@ class World:
         self.weighed: list[Tactic] = []
         self.random = np.random.default_rng(0)
 
-    def heat(self, track: Track, tactics: Sequence[Tactic], most: int) -> Heat:
+    def heat(self, track: Track, tactics: Sequence[Tactic], most: int, hopeless: float) -> Heat:
         if track.stop.is_set():
             raise Stopped("the search was stopped")
         self.heats.append(tactics)
@@ -52,10 +53,16 @@ class World:
         return Footprint(100 * MIB, self.mib(tactic) * MIB)
 
 
-def run(world: World, journal: Path, bounds: Bounds = Bounds(), stop: threading.Event | None = None) -> Tuned:  # noqa: B008
+def run(
+    world: World,
+    journal: Path,
+    bounds: Bounds | None = None,
+    stop: threading.Event | None = None,
+    clock: Clock = REAL,
+) -> Tuned:
     config = ModelConfig(onnx=Path("m.onnx"), task=EmbedTask(embed="none"))
     track = Track(config, {}, {}, lambda form, outputs: "", 4, stop or threading.Event(), lambda done: None)
-    search = Search(FREE, track, bounds, world.measure, Journal(journal), 2**40, lambda text: None)
+    search = Search(FREE, track, bounds or Bounds(), world.measure, Journal(journal), 2**40, lambda text: None, clock)
     return search.run(False, {"cpu": "Z80"})
 
 
@@ -142,15 +149,16 @@ def test_an_interrupted_search_goes_on_from_where_it_was(world: Callable[..., Wo
     made = world(by_parts({"openvino": 0.7}))
     told = made.heat
 
-    def stopping(track: Track, tactics: Sequence[Tactic], most: int) -> Heat:
-        found = told(track, tactics, most)
+    def stopping(track: Track, tactics: Sequence[Tactic], most: int, hopeless: float) -> Heat:
+        found = told(track, tactics, most, hopeless)
         if len(made.heats) == 2:
             stop.set()
         return found
 
     module.heat = stopping  # type: ignore[assignment]
-    with pytest.raises(Stopped):
+    with pytest.raises(Stopped) as caught:
         run(made, tmp_path / "j", stop=stop)
+    assert "best so far: openvino" in caught.value.why and "× as fast as the default" in caught.value.why
     before = list(made.heats), list(made.weighed)
     found = run(made, tmp_path / "j")
     assert found.chosen.backend == "openvino"
@@ -163,5 +171,58 @@ def test_a_damaged_journal_is_begun_anew(tmp_path: Path) -> None:
     path.write_text("{")
     assert Journal(path).once("a", lambda: 1) == 1
     assert Journal(path).once("a", lambda: 2) == 1
-    Journal(path).close()
-    assert not path.exists()
+
+
+def test_other_budgets_are_answered_by_what_was_measured(world: Callable[..., World], tmp_path: Path) -> None:
+    made = world(by_parts({"2 threads": 0.5}))
+    run(made, tmp_path / "j")
+    before = len(made.heats)
+    assert run(made, tmp_path / "j", Bounds(latency_ms=1e4)).chosen.threads == 2
+    assert len(made.heats) == before
+
+
+class Hurried:
+    """A clock that is past a search's end as soon as something has happened."""
+
+    def __init__(self, happened: Callable[[], bool]) -> None:
+        self.happened = happened
+
+    def now_ns(self) -> int:
+        return 10**15 if self.happened() else 0
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        raise AssertionError("a search does not wait")
+
+
+def test_when_time_is_over_the_best_by_then_is_held_to_the_default(world: Callable[..., World], tmp_path: Path) -> None:
+    made = world(by_parts({"openvino": 0.7, "2 threads": 0.9, "no arena": 0.5}))
+    clock = Hurried(lambda: len(made.heats) > 1 and len(made.heats[-1]) == 4)  # the finalists have run
+    found = run(made, tmp_path / "j", clock=clock)
+    assert found.chosen.backend == "openvino" and found.gain > 1.3
+    assert not any("no arena" in str(trial.tactic) for trial in found.tried)
+
+    made = world(by_parts({"no arena": 0.5}))
+    clock = Hurried(lambda: len(made.heats) > 1 and len(made.heats[-1]) == 4)
+    found = run(made, tmp_path / "k", clock=clock)
+    late = {trial.barred for trial in found.tried if trial.frame is None}
+    assert found.chosen == DEFAULT and late == {"not tried: 10 minutes were over"}
+
+
+def test_without_any_time_the_default_stays(world: Callable[..., World], tmp_path: Path) -> None:
+    made = world(by_parts({"openvino": 0.1}))
+    found = run(made, tmp_path / "j", clock=Hurried(lambda: len(made.weighed) > 0))
+    assert found.chosen == DEFAULT and sum(trial.frame is not None for trial in found.tried) == 1
+
+
+def test_a_default_that_may_not_run_makes_nothing_hopeless(world: Callable[..., World], tmp_path: Path) -> None:
+    made = world(by_parts({}), mib=lambda tactic: 150 if tactic.tuning.arena else 50)
+    patience = []
+    told = made.heat
+
+    def asked(track: Track, tactics: Sequence[Tactic], most: int, hopeless: float) -> Heat:
+        patience.append((tactics[0].tuning.arena, hopeless))
+        return told(track, tactics, most, hopeless)
+
+    module.heat = asked  # type: ignore[assignment]
+    run(made, tmp_path / "j", Bounds(memory_bytes=100 * MIB))
+    assert all((hopeless > 1e6) == has_arena for has_arena, hopeless in patience) and len(set(patience)) == 2

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from edgert.backend import Tuning
+from edgert.backend.ort.cuda import provider_options
 from edgert.backend.ort.library import session_settings
 from edgert.config import load_pipeline
 from edgert.tune.machine import difference, identity
@@ -16,15 +18,21 @@ from tests.helpers.small_pipeline import small_pipeline
 
 PLAIN = Tactic("ort", "float", 1, 2)
 RICH = Tactic("ort", "ort", 2, 1, True, Tuning("basic", spinning=False, arena=False, prepacking=False, balance=True))
+ON_GPU = Tactic(
+    "onnxruntime-cuda", "float", 1, 2, tuning=Tuning(channels_last=False, conv_search="heuristic", tf32=False)
+)
+BATCHED = Tactic("ort", "float", 1, 2, tuning=Tuning(parallel=True), batch=4)
 
 
 def test_it_says_what_is_not_as_usual() -> None:
     assert str(PLAIN) == "ort float, 2 threads"
     told = "ort int8, 2 × 1 thread, pinned, basic optimizations, no spinning, no arena, no prepacking, balanced"
     assert str(RICH) == told
+    assert str(ON_GPU) == "onnxruntime-cuda float, 2 threads, heuristic convolutions, channels first, no TF32"
+    assert str(BATCHED) == "ort float, 2 threads, batches of 4, branches in parallel"
 
 
-@pytest.mark.parametrize("tactic", [PLAIN, RICH])
+@pytest.mark.parametrize("tactic", [PLAIN, RICH, ON_GPU, BATCHED])
 def test_json_and_back(tactic: Tactic) -> None:
     assert tactic_of(json.loads(json.dumps(tactic.to_json()))) == tactic
 
@@ -34,7 +42,7 @@ def test_a_tactic_of_another_edgert_is_refused() -> None:
         tactic_of({**PLAIN.to_json(), "magic": 1})
 
 
-@pytest.mark.parametrize("tactic", [PLAIN, RICH])
+@pytest.mark.parametrize("tactic", [PLAIN, RICH, ON_GPU])
 def test_the_keys_of_a_file_say_the_same(tactic: Tactic, tmp_path: Path) -> None:
     path = small_pipeline(tmp_path)
     plain = load_pipeline(path).config.models["parts"]
@@ -42,6 +50,27 @@ def test_the_keys_of_a_file_say_the_same(tactic: Tactic, tmp_path: Path) -> None
     assert written == applied(plain, tactic)
     assert (written.threads, written.replicas) == (2, tactic.replicas)
     assert (written.placement == "auto") is not tactic.pinned
+
+
+def test_batches_are_those_of_the_stages() -> None:
+    assert overrides("parts", BATCHED, "parts.onnx", ["find"])[-1] == "stages.find.batch.max=4"
+    assert overrides("parts", PLAIN, "parts.onnx", ["find"])[-1] == "stages.find.batch=null"
+    assert not any(text.startswith("stages") for text in overrides("parts", PLAIN, "parts.onnx"))
+
+
+def test_branches_in_parallel_have_a_thread_each() -> None:
+    settings = session_settings(2, BATCHED.tuning)
+    assert settings.execution_mode == type(settings.execution_mode).ORT_PARALLEL
+    assert settings.inter_op_num_threads == 2 and session_settings(2).inter_op_num_threads == 1
+
+
+def test_what_a_tactic_says_reaches_cuda() -> None:
+    device = SimpleNamespace(ordinal=0)
+    stream = SimpleNamespace(handle=7)
+    usual = provider_options(device, stream)  # type: ignore[arg-type]
+    other = provider_options(device, stream, ON_GPU.tuning)  # type: ignore[arg-type]
+    assert usual["cudnn_conv_algo_search"] == "EXHAUSTIVE" and "use_tf32" not in usual
+    assert (other["cudnn_conv_algo_search"], other["use_tf32"]) == ("HEURISTIC", "0")
 
 
 def test_what_a_tactic_says_reaches_onnx_runtime() -> None:
