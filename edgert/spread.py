@@ -21,8 +21,15 @@ def spread_of(rounds: Sequence[Sequence[float]]) -> Spread:
     A machine whose speed changes from round to round does not scatter more for it.
     """
     ratios = np.concatenate([np.asarray(times) / np.median(times) for times in rounds])
-    found = np.quantile(ratios, AT)
-    return tuple((found / found[AT.index(0.5)]).tolist())
+    return spread_at(np.quantile(ratios, AT).tolist())
+
+
+def spread_at(quantiles: Sequence[float]) -> Spread:
+    """Of times whose quantiles at :data:`AT` are known; empty without."""
+    if not quantiles:
+        return ()
+    median = quantiles[AT.index(0.5)]
+    return tuple(quantile / median for quantile in quantiles)
 
 
 def check_spread(spread: Spread) -> Spread:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from edgert.assemble.build import queue_of
 from edgert.assemble.model import SEGMENT_QUEUE, STAGE_QUEUE
@@ -15,7 +16,7 @@ from edgert.place.step import Step
 from edgert.plan.workload import ASSUMED_HZ
 from edgert.simulate.core import ANY_CORE, CoreStep
 from edgert.simulate.design import Design, Edge, Node, Source, Task
-from edgert.simulate.measured import StageTimes
+from edgert.simulate.measured import StageTime, StageTimes
 from edgert.simulate.trace import Trace
 from edgert.spread import Spread, mean_of
 from edgert.stages.source.select import is_live, kind_of
@@ -44,7 +45,11 @@ class Lane:
     @property
     def engine_ms(self) -> float:
         """One run, alone, on average."""
-        return sum(step.mean_ms for part in self.parts for step in part)
+        return sum(self.part_ms(number) for number in range(len(self.parts)))
+
+    def part_ms(self, number: int) -> float:
+        """What a thread does of it."""
+        return sum(step.mean_ms for step in self.parts[number])
 
     @property
     def spread(self) -> Spread:
@@ -117,7 +122,7 @@ class _Designer:
             jitter=self.scene.jitter if is_camera else 0.0,
             is_ahead=not is_camera,
             is_live=live,
-            steps=self._own(name, ANY_CORE),
+            steps=_own(self.scene.times.of(name), ANY_CORE),
             limit=stage.limit,
             objects=trace.objects if trace is not None else self.scene.objects,
             most=_most_objects(self.stages),
@@ -129,7 +134,8 @@ class _Designer:
         if isinstance(stage, InferStage):
             return self._infers(name, stage, inputs)
         spread = stage.crop.limit if isinstance(stage, CropStage) and not isinstance(stage.crop, tuple) else None
-        return [Node(name, inputs, Task(self._own(name, ANY_CORE)), spread=spread)]
+        measured = self.scene.times.of(name)
+        return [Node(name, inputs, Task(_own(measured, ANY_CORE)), spread=spread, woken_ms=measured.woken_ms)]
 
     def _edge(self, producer: str, stage: StageConfig) -> Edge:
         before = self.stages[producer]
@@ -142,36 +148,55 @@ class _Designer:
         is_cut = any(len(lane.parts) > 1 for lane in lanes)
         capacity = SEGMENT_QUEUE if is_cut else STAGE_QUEUE
         if len(lanes) == 1:
-            return _chain(name, inputs, self._tasks(name, stage, lanes[0]), capacity, last=name)
-        dealer = Node(f"{name}:deal", inputs, weights=tuple(lane.weight for lane in lanes))
+            first = len(lanes[0].parts) - 1
+            labels = [*(f"{name}:{number}" for number in range(first)), name]
+            return self._chain(name, stage, lanes[0], labels, inputs, capacity)
+        label = f"{name}:deal"
+        dealer = self._passing(label, inputs, weights=tuple(lane.weight for lane in lanes))
         nodes, ends, count = [dealer], [], 0
         for lane in lanes:
             way = (Edge(dealer.name, capacity, "never"),)
-            made = _chain(name, way, self._tasks(name, stage, lane), capacity, first=count)
+            labels = [f"{name}:{number}" for number in range(count, count + len(lane.parts))]
+            made = self._chain(name, stage, lane, labels, way, capacity)
             count += len(made)
             ends.append(Edge(made[-1].name, capacity, "never"))
             nodes += made
-        return [*nodes, Node(name, tuple(ends), gathers=dealer.name, joins=False)]
+        return [*nodes, self._passing(name, tuple(ends), gathers=dealer.name, joins=False)]
 
-    def _tasks(self, name: str, stage: InferStage, lane: Lane) -> list[Task]:
-        """Of every part; what the stage does besides is done by the first."""
+    def _passing(self, name: str, inputs: tuple[Edge, ...], **how: Any) -> Node:
+        """One that deals or gathers."""
+        return Node(name, inputs, woken_ms=self.scene.times.of(name).woken_ms, **how)
+
+    def _chain(
+        self, name: str, stage: InferStage, lane: Lane, labels: Sequence[str], inputs: tuple[Edge, ...], capacity: int
+    ) -> list[Node]:
+        """The lane's threads; what the stage does besides its model is done by the first."""
+        nodes: list[Node] = []
+        for number, label in enumerate(labels):
+            measured = self._measured(label, name, len(labels))
+            task = self._task(stage, lane, number, measured)
+            nodes.append(Node(label, inputs, task, woken_ms=measured.woken_ms))
+            inputs = (Edge(label, capacity, "never"),)
+        return nodes
+
+    def _measured(self, label: str, name: str, threads: int) -> StageTime:
+        times = self.scene.times
+        if threads > 1:
+            return times.of(label)  # a run that was cut elsewhere tells nothing of this segment
+        return times.of_stage(name) if label == name else times.of_part(label, name)
+
+    def _task(self, stage: InferStage, lane: Lane, number: int, measured: StageTime) -> Task:
         crops = stage.crop.limit if stage.crop is not None else None
         runs = 1.0 if crops is None else self._objects(crops)
-        own = self._own(name, lane.core(0), lane.engine_ms * runs, lane.spread)
-        batch = min(stage.batch.max, lane.rows) if stage.batch is not None else 1
-        wait_ms = 1e3 * stage.batch.wait if stage.batch is not None else 0.0
-        return [
-            Task(() if number else own, part, stage.every, crops, lane.rows, batch, wait_ms)
-            for number, part in enumerate(lane.parts)
-        ]
+        scatter = measured.spread if self._is_even(stage) else ()
+        own = _own(measured, lane.core(0), lane.part_ms(0) * runs, scatter or lane.spread)
+        batch = min(stage.batch.max, lane.rows) if stage.batch is not None else None
+        steps, run = _together(own if number == 0 else (), scatter), _together(lane.parts[number], scatter)
+        return Task(steps, run, stage.every, crops, lane.rows, batch, scatter)
 
-    def _own(self, name: str, core: str, engine_ms: float = 0.0, spread: Spread = ()) -> tuple[Step, ...]:
-        """What a stage takes besides its model; nothing where nobody measured it.
-
-        A summary tells means. What is done in a model's thread, on its core, scatters as the model does.
-        """
-        own_ms = self.scene.times.busy_of(name) - engine_ms
-        return (CoreStep(core, own_ms / mean_of(spread), spread=spread),) if own_ms > 0 else ()
+    def _is_even(self, stage: InferStage) -> bool:
+        """Whether all results are the same work. If not, how a run's times scatter tells of the work as well."""
+        return stage.every == 1 and (stage.crop is None or not (self.scene.traces or self.scene.objects))
 
     def _objects(self, most: int) -> float:
         """The mean on a frame, as far as a stage looks at them."""
@@ -181,15 +206,20 @@ class _Designer:
         return min(self.scene.objects if self.scene.objects is not None else most, most)
 
 
-def _chain(
-    name: str, inputs: tuple[Edge, ...], tasks: Sequence[Task], capacity: int, *, first: int = 0, last: str = ""
-) -> list[Node]:
-    nodes: list[Node] = []
-    for number, task in enumerate(tasks):
-        label = last if last and number == len(tasks) - 1 else f"{name}:{first + number}"
-        nodes.append(Node(label, inputs, task))
-        inputs = (Edge(label, capacity, "never"),)
-    return nodes
+def _own(measured: StageTime, core: str, engine_ms: float = 0.0, spread: Spread = ()) -> tuple[Step, ...]:
+    """What a thread does besides its model; nothing where nobody measured it. ``spread`` is for runs that tell none."""
+    own_ms = measured.busy_ms - engine_ms
+    spread = measured.spread if not engine_ms else spread
+    return (CoreStep(core, own_ms / mean_of(spread), spread=spread),) if own_ms > 0 else ()
+
+
+def _together(steps: Sequence[Step], scatter: Spread) -> tuple[Step, ...]:
+    """Steps that do not scatter by themselves any more, but all alike: the mean of each is kept."""
+    if not scatter:
+        return tuple(steps)
+    plain = (replace(step, spread=()) if isinstance(step, CoreStep) else step for step in steps)
+    means = (step.mean_ms / mean_of(scatter) for step in steps)
+    return tuple(replace(step, time_ms=mean_ms) for step, mean_ms in zip(plain, means, strict=True))
 
 
 def _most_objects(stages: Mapping[str, StageConfig]) -> int:

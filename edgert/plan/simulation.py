@@ -217,7 +217,7 @@ def _governing(file: PipelineFile, budget: Budget, row: Row | None, rig: Rig) ->
 
 def _notes(file: PipelineFile, design: Design, scene: Scene, row: Row | None) -> list[str]:
     notes = list(dict.fromkeys(note for demand in demands(file.config) for note in demand.notes if "fps" in note))
-    if not scene.times.busy_ms:
+    if not scene.times.threads:
         notes.append("stages other than models take no time: --stages tells what a run measured of them")
     if any(source.most for source in design.sources) and scene.objects is None and not scene.traces:
         most = max(source.most for source in design.sources)

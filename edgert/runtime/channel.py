@@ -13,9 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from edgert.clock import REAL
+from edgert.runtime.metric import LatencyHistogram
 from edgert.runtime.record import Result
 
 Drop = Literal["oldest", "newest", "never"]
+Told = tuple[int, int]
+"""An edge on which something waits, or the complement of one that was closed; and when this was said, nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,7 @@ class Channel:
             then :meth:`put` blocks.
     """
 
-    def __init__(self, capacity: int, drop: Drop, ready: queue.SimpleQueue[int], edge: int) -> None:
+    def __init__(self, capacity: int, drop: Drop, ready: queue.SimpleQueue[Told], edge: int) -> None:
         self.capacity, self.drop = capacity, drop
         self._ready, self._edge = ready, edge
         self._items: deque[Result] = deque()
@@ -66,7 +70,7 @@ class Channel:
 
     def close(self) -> None:
         """The producer is done. Results already in the channel are still delivered."""
-        self._ready.put(~self._edge)
+        self._ready.put((~self._edge, REAL.now_ns()))
 
     def abandon(self) -> None:
         """The consumer is done: what waits is dropped, and the producer never blocks again."""
@@ -87,7 +91,7 @@ class Channel:
 
     def _append(self, result: Result) -> None:
         self._items.append(result)
-        self._ready.put(self._edge)
+        self._ready.put((self._edge, REAL.now_ns()))
         if self._abandoned:  # meanwhile: what was just put may have been too late to be dropped with the rest
             self._drain()
 
@@ -118,10 +122,15 @@ class Channel:
 
 
 class Inlet:
-    """Everything one stage listens to. Iterating yields ``(edge, result)`` until all edges are closed."""
+    """Everything one stage listens to. Iterating yields ``(edge, result)`` until all edges are closed.
+
+    Attributes:
+        woken: how long after something came it went on, whenever it waited for that; of this machine's clock.
+    """
 
     def __init__(self) -> None:
-        self._ready: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.woken = LatencyHistogram()
+        self._ready: queue.SimpleQueue[Told] = queue.SimpleQueue()
         self._closed = 0
         self.channels: list[Channel] = []
 
@@ -138,12 +147,19 @@ class Inlet:
             queue.Empty: nothing came within ``timeout_s``.
         """
         while self._closed < len(self.channels):
-            edge = self._ready.get(timeout=timeout_s)
+            edge = self._told(timeout_s)
             if edge < 0:
                 self._closed += 1
             elif (result := self.channels[edge].take()) is not None:
                 return edge, result
         return None
+
+    def _told(self, timeout_s: float | None) -> int:
+        is_waiting = self._ready.empty()
+        edge, said_ns = self._ready.get(timeout=timeout_s)
+        if is_waiting:
+            self.woken.add(REAL.now_ns() - said_ns)
+        return edge
 
     def __iter__(self) -> Iterator[tuple[int, Result]]:
         return iter(self.get, None)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from edgert.spread import AT
 
 _BUCKETS_PER_OCTAVE = 64  # neighbouring buckets differ by 2^(1/64), so a percentile is right to 1.1 %
 _OCTAVES = 44  # 1 ns to 4.8 hours
@@ -38,6 +40,12 @@ class LatencyHistogram:
     def percentiles(self, *others: LatencyHistogram) -> Percentiles:
         """Of this and other histograms together; zeros when empty."""
         return _percentiles(np.sum([self._buckets, *(other._buckets for other in others)], axis=0))
+
+    def quantiles_ms(self) -> tuple[float, ...]:
+        """At the places of :data:`edgert.spread.AT`, to four digits; empty when nothing was counted."""
+        if not self._buckets.any():
+            return ()
+        return tuple(float(f"{value:.4g}") for value in _quantiles_ms(self.counts(), AT))
 
     def counts(self) -> npt.NDArray[np.int64]:
         """The buckets as they are now, a copy."""
@@ -70,17 +78,37 @@ def _percentiles(counts: npt.NDArray[np.int64]) -> Percentiles:
     total = int(counts.sum())
     if not total:
         return Percentiles(0.0, 0.0, 0.0, 0)
-    at = np.searchsorted(np.cumsum(counts), np.ceil(np.array([0.50, 0.95, 0.99]) * total))
-    p50, p95, p99 = (2.0 ** ((at + 0.5) / _BUCKETS_PER_OCTAVE) / 1e6).tolist()
+    p50, p95, p99 = _quantiles_ms(counts, (0.50, 0.95, 0.99))
     return Percentiles(p50, p95, p99, total)
 
 
-class StageMeter:
-    """What one stage's thread did with its time. Written by that thread alone."""
+def _quantiles_ms(counts: npt.NDArray[np.int64], places: Sequence[float]) -> list[float]:
+    wanted = np.maximum(np.ceil(np.array(places) * int(counts.sum())), 1)
+    at = np.searchsorted(np.cumsum(counts), wanted)
+    return list((2.0 ** ((at + 0.5) / _BUCKETS_PER_OCTAVE) / 1e6).tolist())
 
-    __slots__ = ("busy_ns", "latency", "results_in", "results_out", "unmatched", "wait_in_ns", "wait_out_ns")
+
+class StageMeter:
+    """What one stage's thread did with its time. Written by that thread alone.
+
+    Attributes:
+        busy: how it worked each time before it let something go: a result, or all of a batch.
+    """
+
+    __slots__ = ("_held_ns", "busy", "busy_ns", "latency", "results_in", "results_out", "unmatched", "wait_in_ns",
+                 "wait_out_ns")  # fmt: skip
 
     def __init__(self) -> None:
         self.results_in = self.results_out = self.unmatched = 0
-        self.busy_ns = self.wait_in_ns = self.wait_out_ns = 0
-        self.latency = LatencyHistogram()
+        self.busy_ns = self.wait_in_ns = self.wait_out_ns = self._held_ns = 0
+        self.latency, self.busy = LatencyHistogram(), LatencyHistogram()
+
+    def worked(self, duration_ns: int) -> None:
+        """On something that it may hold back."""
+        self.busy_ns += duration_ns
+        self._held_ns += duration_ns
+
+    def let_go(self) -> None:
+        """Of what it worked on since the last time."""
+        self.busy.add(self._held_ns)
+        self._held_ns = 0

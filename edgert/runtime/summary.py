@@ -10,6 +10,7 @@ from edgert.memory import Counts
 from edgert.runtime.metric import LatencyHistogram, Percentiles
 from edgert.runtime.stage import Source, SourceStats
 from edgert.runtime.worker import Node
+from edgert.spread import Spread, spread_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class StageSummary:
         dropped: results this stage never saw because its queues were full or a join lost its other half.
         busy_percent, wait_in_percent, wait_out_percent: working, waiting for input, blocked on a full queue.
         source: for a source, what it had to put up with.
+        busy_spread: how the time of one result, or of a batch, scatters about its median; see :mod:`edgert.spread`.
+        woken_ms: how late it went on when something came that it waited for: quantiles at :data:`edgert.spread.AT`.
     """
 
     results_in: int
@@ -31,6 +34,8 @@ class StageSummary:
     busy_ms_per_result: float
     waiting: int
     source: SourceStats | None = None
+    busy_spread: Spread = ()
+    woken_ms: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,4 +117,6 @@ def _stage(node: Node, wall_ns: int) -> StageSummary:
         busy_ms_per_result=meter.busy_ns / meter.results_in / 1e6 if meter.results_in else 0.0,
         waiting=sum(channel.waiting for channel in channels),
         source=node.work.stats() if isinstance(node.work, Source) else None,
+        busy_spread=spread_at(meter.busy.quantiles_ms()),
+        woken_ms=node.inlet.woken.quantiles_ms(),
     )

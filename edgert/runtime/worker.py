@@ -105,7 +105,8 @@ class Worker(threading.Thread):
             if source.live:  # waiting for the camera, mostly; its own work cannot be told apart
                 meter.wait_in_ns += made - started
             else:
-                meter.busy_ns += made - started
+                meter.worked(made - started)
+                meter.let_go()
             meter.results_in += 1
             self._send(node, Result(frame))
             frame.lease.release()
@@ -159,8 +160,8 @@ class Worker(threading.Thread):
         started = now()
         out = stage.flush(last)
         done = now()
-        meter.busy_ns += done - started
-        meter.results_out += self._pass_on(node, out)
+        meter.worked(done - started)
+        self._pass_on(node, out)
         meter.wait_out_ns += now() - done
 
     def _step(self, node: Node, stage: Stage, result: Result) -> None:
@@ -170,10 +171,12 @@ class Worker(threading.Thread):
             out = stage.process(result)
             done = now()
             meter.results_in += 1
-            meter.busy_ns += done - started
+            meter.worked(done - started)
             meter.latency.add(done - result.frame.timestamp_ns)
-            if out is not None:
-                meter.results_out += self._pass_on(node, out)
+            if out is None:
+                meter.let_go()
+            else:
+                self._pass_on(node, out)
                 meter.wait_out_ns += now() - done
         finally:
             result.frame.lease.release()
@@ -189,15 +192,14 @@ class Worker(threading.Thread):
         for result in results:
             result.frame.lease.release()
 
-    def _pass_on(self, node: Node, out: Result | Iterable[Result]) -> int:
-        if isinstance(out, Result):
-            self._send(node, out)
-            return 1
+    def _pass_on(self, node: Node, out: Result | Iterable[Result]) -> None:
         count = 0
-        for result in out:
+        for result in (out,) if isinstance(out, Result) else out:
             self._send(node, result)
             count += 1
-        return count
+        node.meter.results_out += count
+        if count:
+            node.meter.let_go()
 
     @staticmethod
     def _send(node: Node, result: Result) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from edgert.place.step import Step
 from edgert.runtime.channel import Drop
+from edgert.spread import Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,9 @@ class Task:
         every: frames between two that the model looks at; the others cost nothing.
         crops: most objects of a frame that the model is run on; None: it runs once, on the whole frame.
         rows: crops that fit in one run. A run of n rows takes n times as long as a run of one.
-        batch, wait_ms: frames that are held back for one run, and how long the first waits for others at most.
+        batch: frames that are run together, if as many have come when the first is ready; None: each by itself.
+        scatter: of all that is done for one result, or in one run of a batch, about the times of its steps; empty: each
+            step scatters by itself, or not at all.
     """
 
     steps: tuple[Step, ...] = ()
@@ -64,8 +67,8 @@ class Task:
     every: int = 1
     crops: int | None = None
     rows: int = 1
-    batch: int = 1
-    wait_ms: float = 0.0
+    batch: int | None = None
+    scatter: Spread = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,8 @@ class Node:
         gathers: the dealer whose order is restored here; empty: none.
         joins: whether several inputs bring parts of the same frames.
         spread: most objects of a frame that each go on as a result of their own; None: the frame goes on.
+        woken_ms: how late it goes on when something comes that it waited for: quantiles at :data:`edgert.spread.AT`;
+            empty: at once.
     """
 
     name: str
@@ -87,6 +92,7 @@ class Node:
     gathers: str = ""
     joins: bool = True
     spread: int | None = None
+    woken_ms: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What stages take besides their models, from the summary of a run that was measured."""
+"""What stages take besides their models and how that scatters, from the summary of a run that was measured."""
 
 from __future__ import annotations
 
@@ -7,36 +7,66 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from edgert.errors import ConfigError
+from edgert.errors import ConfigError, cause
+from edgert.spread import Spread, check_spread
 
 _FIX = "write one: edgert run pipeline.yaml --json run.json, on that machine and at an easy rate"
 
 
 @dataclass(frozen=True, slots=True)
-class StageTimes:
-    """Times of a run's stages.
+class StageTime:
+    """One thread's times in a run.
 
     Attributes:
-        busy_ms: stage → per result, with its model.
+        busy_ms: mean per result, with its model.
+        spread: how that scatters, of one result after another or of batches; empty: nobody measured it.
+        woken_ms: how late it went on when something came that it waited for: quantiles at :data:`edgert.spread.AT`.
+            Empty: nobody measured it.
     """
 
-    busy_ms: Mapping[str, float] = field(default_factory=dict)
+    busy_ms: float = 0.0
+    spread: Spread = ()
+    woken_ms: tuple[float, ...] = ()
 
-    def busy_of(self, name: str) -> float:
-        """Per result; of a stage with branches, of the first of them. 0 where it was not measured."""
-        first = self.busy_ms.get(f"{name}:0")
-        return self.busy_ms.get(name, 0.0) if first is None else first
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """Times of a run's stages, by the names of their threads."""
+
+    threads: Mapping[str, StageTime] = field(default_factory=dict)
+
+    def of(self, name: str) -> StageTime:
+        """A thread's; nothing where the run had none of that name."""
+        return self.threads.get(name, StageTime())
+
+    def of_stage(self, name: str) -> StageTime:
+        """Of a stage that is one thread now; of its first branch where it had several."""
+        return self.threads.get(f"{name}:0") or self.of(name)
+
+    def of_part(self, name: str, stage: str) -> StageTime:
+        """Of a branch that is one thread; where the run had other branches, of the first."""
+        return self.threads.get(name) or self.of_stage(stage)
 
 
 def read_stage_times(path: Path) -> StageTimes:
     """Reads a summary that ``edgert run --json`` wrote. Raises ConfigError."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        busy_ms = {str(name): float(stage["busy_ms_per_result"]) for name, stage in data["stages"].items()}
+        stages = {str(name): dict(stage) for name, stage in data["stages"].items()}
+        busy_ms = {name: float(stage["busy_ms_per_result"]) for name, stage in stages.items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        why = f"{type(error).__name__}: {error}"
+        why = f"{type(error).__name__}: {cause(error)}"
         raise ConfigError(f"{path} is no summary of a run", why=why, fix=_FIX) from error
-    if not all(math.isfinite(value) and value >= 0 for value in busy_ms.values()):
-        raise ConfigError(f"{path} tells impossible times", why=f"{busy_ms}", fix=_FIX)
-    return StageTimes(busy_ms)
+    try:
+        return StageTimes({name: _stage_time(busy_ms[name], stage) for name, stage in stages.items()})
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{path} tells impossible times", why=str(error), fix=_FIX) from error
+
+
+def _stage_time(busy_ms: float, stage: Mapping[str, Any]) -> StageTime:
+    if not math.isfinite(busy_ms) or busy_ms < 0:
+        raise ValueError(f"busy_ms_per_result is {busy_ms}")
+    spread = check_spread(tuple(map(float, stage.get("busy_spread", ()))))
+    return StageTime(busy_ms, spread, check_spread(tuple(map(float, stage.get("woken_ms", ())))))

@@ -69,7 +69,8 @@ class _Simulation:
         self._plant = Plant(rig.power, rig.cooling) if rig.power and rig.cooling else None
         finished = self._finished
         self._threads = [
-            (BatchThread if node.task.batch > 1 else Thread)(node, self._perform, finished) for node in design.nodes
+            (BatchThread if node.task.batch else Thread)(node, self._perform, finished, self._chance)
+            for node in design.nodes
         ]
         self._cameras = [
             Camera(source, self._time, Random(self._chance.random()), self._perform)  # noqa: S311 - a simulation

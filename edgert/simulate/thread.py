@@ -6,11 +6,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from random import Random
 
 from edgert.place.event import Then
 from edgert.place.step import Step
 from edgert.simulate.design import Edge, Node, Task
 from edgert.simulate.token import Join, Token
+from edgert.spread import draw
 
 KEPT = 16
 """Results that a join keeps beyond those that can be under way to it, as the runtime's does."""
@@ -88,11 +90,12 @@ class Thread(Sender):
     Args:
         perform: carries out its steps.
         finished: told of every result it is done with.
+        chance: of how long things take.
     """
 
-    def __init__(self, node: Node, perform: Perform, finished: Callable[[Thread, Token], None]) -> None:
+    def __init__(self, node: Node, perform: Perform, finished: Callable[[Thread, Token], None], chance: Random) -> None:
         super().__init__()
-        self.node, self.perform, self._finished = node, perform, finished
+        self.node, self.perform, self._finished, self._chance = node, perform, finished, chance
         self.inlets: list[Channel] = []
         self.ready: deque[int] = deque()
         self.join: Join | None = None
@@ -112,7 +115,14 @@ class Thread(Sender):
         return self.is_busy or bool(self.ready)
 
     def wake(self) -> None:
-        """Takes the next result if it has nothing to do."""
+        """Something came. Takes it, sooner or later, if it has nothing to do."""
+        if self.node.woken_ms and not self.is_busy:
+            self.is_busy = True
+            self.perform((Step(None, draw(self.node.woken_ms, self._chance)),), self.free)
+        else:
+            self._take()
+
+    def _take(self) -> None:
         while not self.is_busy and self.ready:
             self.is_busy = True
             edge = self.ready.popleft()
@@ -126,7 +136,7 @@ class Thread(Sender):
 
     def work(self, token: Token) -> None:
         """Does what there is to do, and passes the result on."""
-        self.perform(self._steps(token), partial(self.done, (token,)))
+        self.perform(self.scattered(self._steps(token)), partial(self.done, (token,)))
 
     def done(self, tokens: Sequence[Token]) -> None:
         """Passes results on; then the next may come."""
@@ -140,7 +150,12 @@ class Thread(Sender):
     def free(self) -> None:
         """Takes the next result, if one waits."""
         self.is_busy = False
-        self.wake()
+        self._take()
+
+    def scattered(self, steps: Sequence[Step]) -> Sequence[Step]:
+        """As long as they take this time."""
+        scatter = self.node.task.scatter
+        return tuple(times(steps, draw(scatter, self._chance))) if scatter and steps else steps
 
     def _results(self, token: Token) -> Iterator[Token]:
         if self.node.spread is not None:
@@ -173,8 +188,8 @@ def _batches(task: Task, objects: int) -> Iterator[int]:
         left -= task.rows
 
 
-def times(steps: Sequence[Step], count: int) -> Iterator[Step]:
-    """Steps of a run of so many rows."""
+def times(steps: Sequence[Step], count: float) -> Iterator[Step]:
+    """So many times each; steps of a run of so many rows."""
     return (step.times(count) for step in steps)
 
 

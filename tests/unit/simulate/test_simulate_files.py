@@ -72,7 +72,8 @@ def test_times_of_stages_come_from_a_summary(tmp_path: Path) -> None:
     stages = {"find": {"busy_ms_per_result": 0.1}, "find:0": {"busy_ms_per_result": 7.0}}
     path.write_text(json.dumps({"stages": stages}), encoding="utf-8")
     times = read_stage_times(path)
-    assert times.busy_of("find") == 7.0 and times.busy_of("paint") == 0.0
+    assert times.of_stage("find").busy_ms == 7.0 and times.of_stage("paint").busy_ms == 0.0
+    assert times.of("find").busy_ms == 0.1 and times.of_part("find:1", "find").busy_ms == 7.0
 
 
 @pytest.mark.parametrize("text", ["{}", "[", '{"stages": {"a": {"busy_ms_per_result": -1}}}'])

@@ -100,19 +100,19 @@ def test_crops_are_run_in_batches_of_as_many_as_fit() -> None:
     assert many.busy["gpu"] == pytest.approx(20 * 3 * 2 / 1e3, rel=0.1)
 
 
-def test_frames_of_two_cameras_wait_for_each_other_only_so_long() -> None:
-    def design(wait_ms: float, second_hz: float) -> Design:
-        task = Task(run=gpu(3.0), rows=2, batch=2, wait_ms=wait_ms)
+def test_frames_of_two_cameras_run_together_when_both_have_come_and_never_wait() -> None:
+    def design(second_hz: float) -> Design:
+        task = Task((CoreStep("cpu", 0.5),), gpu(3.0), rows=2, batch=2)
         nodes = (
             Node("find", (Edge("a", *NEWEST), Edge("b", *NEWEST)), task, joins=False),
             Node("end", (Edge("find", *WAIT),)),
         )
         return Design((Source("a", 25.0), Source("b", second_hz)), nodes)
 
-    together = simulate(design(10.0, 25.0), Rig(), 4.0)
-    assert together.frames_out == 200 and together.latency_ms.p99 == pytest.approx(6.0, abs=0.2)
-    alone = simulate(design(10.0, 0.1), Rig(), 4.0)
-    assert alone.latency_ms.p50 == pytest.approx(13.0, abs=0.2)  # the wait, and a run of one
+    together = simulate(design(25.0), Rig(), 4.0)
+    assert together.frames_out == 200 and together.latency_ms.p99 == pytest.approx(7.0, abs=0.2)
+    alone = simulate(design(0.1), Rig(), 4.0)
+    assert alone.latency_ms.p50 == pytest.approx(3.5, abs=0.2)
 
 
 def test_detections_spread_into_results_of_their_own() -> None:
