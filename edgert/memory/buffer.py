@@ -21,6 +21,8 @@ from edgert.errors import StageError
 from edgert.memory.counter import Counter
 
 U8 = npt.NDArray[np.uint8]
+SETTLED = 16
+"""Buffers of one size that a pipeline may well hold at a time."""
 ALIGN_BYTES = 64  # one cache line, and the widest vector register of AVX-512
 
 
@@ -102,8 +104,12 @@ class Pool:
         for _ in range(count):
             self._free.put(self._allocate())
 
-    def acquire(self, timeout_s: float | None = None) -> tuple[U8, Lease] | None:
-        """A buffer (1-D uint8 of ``nbytes``, contents undefined) and its lease; None when none came free in time."""
+    def acquire(self, timeout_s: float | None = None, *, replace: bool = True) -> tuple[U8, Lease] | None:
+        """A buffer (1-D uint8 of ``nbytes``, contents undefined) and its lease; None when none came free in time.
+
+        Args:
+            replace: a buffer that is left to the holder of an array counts as free, since a fresh one replaces it.
+        """
         try:
             root = self._free.get(timeout=timeout_s)
             for _ in range(self._free.qsize()):
@@ -114,6 +120,9 @@ class Pool:
         except queue.Empty:
             return None
         if _references(root) > _HELD_BY_NOBODY:
+            if not replace:
+                self._free.put(root)
+                return None
             self.counter.escaped()
             root = self._allocate()
         # NumPy chains every further view to `root`, so its reference count tells whether any array is still around.
@@ -133,13 +142,14 @@ class Pool:
 
 
 class Supply:
-    """Equal buffers for as many as are lent at a time: starts with ``count`` and adds one whenever all are lent.
+    """Equal buffers for as many as are held at a time: starts with ``count`` and adds one whenever none is free.
 
     So it settles at what a pipeline really holds, and a user who keeps every frame gets more memory instead of a
     standstill.
 
     Args:
-        most: how many there may be; None for no limit.
+        most: how many there may be; None for no limit, where beyond :data:`SETTLED` the buffers that arrays are kept
+            onto are replaced, as a Pool does, instead of looked at again for every picture.
         make: makes pools of (size, number, counter).
     """
 
@@ -156,9 +166,10 @@ class Supply:
         self._count = count
 
     def acquire(self) -> tuple[U8, Lease] | None:
-        """As :meth:`Pool.acquire`, without waiting; None when the most there may be are lent."""
+        """As :meth:`Pool.acquire`, without waiting; None when the most there may be are held."""
+        replace = self._most is None and self._count >= SETTLED
         for pool in self._pools:
-            if (lent := pool.acquire(timeout_s=0)) is not None:
+            if (lent := pool.acquire(timeout_s=0, replace=replace)) is not None:
                 return lent
         if self._count == self._most:
             return None

@@ -6,16 +6,18 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from edgert.clock import REAL
 from edgert.memory import Counter, lend
+from edgert.memory.cuda import CudaDevice, SharedPool
 from edgert.runtime import Frame, Node, Result, Runner, SourceStats
 from edgert.runtime.branch import Branch, branch_nodes
 from edgert.runtime.edge import connect
 from edgert.stages.gpu.lane import Collect, GpuLane, Submitting
+from edgert.stages.gpu.staging import Staging
 from edgert.stages.infer import Infer
 from edgert.stages.infer_batch import InferBatch
 
@@ -36,19 +38,55 @@ def frame_of(pixels: Any, stream: str = "cam", index: int = 0, at_ns: int = 0) -
     return Frame(stream, index, at_ns, 0, WIDTH, HEIGHT, "nv12", planes, lend(pixels, Counter()))
 
 
+BUFFERS = 16
+Kind = Literal["written", "staged", "foreign"]
+
+
+class Pinned:
+    """Frames in pinned memory that have been written into it before, as cameras and decoders do; a new one each time
+    for whoever takes them."""
+
+    def __init__(self, device: CudaDevice, pixels: Sequence[Any]) -> None:
+        self._pool = SharedPool(device, pixels[0].nbytes, BUFFERS, device.counter)
+        held = [self.take() for _ in range(BUFFERS)]
+        for index, frame in enumerate(held):
+            luma, chroma = frame_of(pixels[index % len(pixels)]).planes
+            np.copyto(frame.planes[0], luma)
+            np.copyto(frame.planes[1], chroma)
+            frame.lease.release()
+
+    def take(self) -> Frame:
+        """Waits until a buffer is free."""
+        lent = self._pool.acquire()
+        assert lent is not None
+        return replace(frame_of(lent[0].reshape(-1, WIDTH)), lease=lent[1])
+
+
 class Camera:
     """Gives frames, as fast as they are taken or so many per second.
 
     Args:
         rate_hz: None for a file.
         phase: 0 to 1, of the time between two frames.
+        device: a GPU that is to read the frames.
+        kind: written: the source wrote them into pinned memory; staged: they are copied there in the source's thread;
+            foreign: they are left in ordinary memory.
     """
 
     def __init__(
-        self, name: str, pixels: Sequence[Any], count: int, rate_hz: float | None = None, phase: float = 0.0
+        self,
+        name: str,
+        pixels: Sequence[Any],
+        count: int,
+        rate_hz: float | None = None,
+        phase: float = 0.0,
+        device: CudaDevice | None = None,
+        kind: Kind = "foreign",
     ) -> None:
         self.name, self.live, self._pixels, self._count = name, rate_hz is not None, pixels, count
         self._rate_hz, self._phase = rate_hz, phase
+        self._staging = Staging(device) if device and kind == "staged" else None
+        self._pinned = Pinned(device, pixels) if device and kind == "written" else None
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         """See :class:`~edgert.runtime.Source`."""
@@ -58,7 +96,13 @@ class Camera:
                 time.sleep(max(started + (index + self._phase) / self._rate_hz - time.monotonic(), 0))
             if stop.is_set():
                 return
-            yield frame_of(self._pixels[index % len(self._pixels)], self.name, index, time.monotonic_ns())
+            yield self._frame(index)
+
+    def _frame(self, index: int) -> Frame:
+        if self._pinned is not None:
+            return replace(self._pinned.take(), stream=self.name, index=index, timestamp_ns=time.monotonic_ns())
+        frame = frame_of(self._pixels[index % len(self._pixels)], self.name, index, time.monotonic_ns())
+        return frame if self._staging is None else self._staging.taken(frame)
 
     def stats(self) -> SourceStats:
         """Nothing went wrong."""

@@ -8,15 +8,13 @@ from functools import partial
 
 import numpy as np
 
-from edgert.memory import Counter, Lease, Supply
+from edgert.memory import SETTLED, Counter, Lease, Supply
 from edgert.memory.cuda import CudaDevice, SharedLease, SharedPool
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
 
 ROW_BYTES = 64
 """Rows start at multiples of this: whole sectors of the GPU's memory."""
-MOST = 16
-"""Frames of one source that may be in such memory at a time; it cannot be swapped, so there is an end to it."""
 Acquire = Callable[[int], "tuple[U8, Lease] | None"]
 
 
@@ -28,8 +26,10 @@ class Staging:
         self._supplies: dict[int, Supply] = {}
 
     def taken(self, frame: Frame) -> Frame:
-        """The frame in shared memory, the given one released; or the given one, where it is there already, or the
-        pipeline holds :data:`MOST` frames."""
+        """The frame in shared memory, the given one released; or the given one, where it is there already.
+
+        Also where :data:`~edgert.memory.SETTLED` frames are held: such memory cannot be swapped, so there is an end.
+        """
         if is_shared(frame, self._device):
             return frame
         shared = to_shared(frame, self._acquire, self._device.counter)
@@ -44,7 +44,7 @@ class Staging:
 
     def _acquire(self, nbytes: int) -> tuple[U8, Lease] | None:
         if nbytes not in self._supplies:
-            self._supplies = {nbytes: shared_supply(self._device, nbytes, MOST)}  # the source has changed its size
+            self._supplies = {nbytes: shared_supply(self._device, nbytes, SETTLED)}  # the source has changed its size
         return self._supplies[nbytes].acquire()
 
 

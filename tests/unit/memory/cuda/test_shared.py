@@ -129,6 +129,10 @@ def test_a_supply_grows_to_what_is_held_and_no_further_than_told() -> None:
     supply = Supply(SIZE, counter, count=2, most=3)
     held = [supply.acquire() for _ in range(3)]
     assert all(held) and supply.acquire() is None and counter.read().allocations == 3
+    last = held[0]
+    assert last is not None
+    last[1].release()
+    assert supply.acquire() is None  # somebody still looks at it
     first = held.pop()
     assert first is not None
     first[1].release()

@@ -11,9 +11,9 @@ import pytest
 
 from edgert.clock import REAL
 from edgert.config.stage import SourceStage
-from edgert.memory import Counter
+from edgert.memory import SETTLED, Counter
 from edgert.memory.cuda import CudaDevice, SharedLease
-from edgert.stages.gpu.staging import MOST, Staging, is_shared
+from edgert.stages.gpu.staging import Staging, is_shared
 from edgert.stages.source.api import ApiSource
 from edgert.stages.source.camera import camera_source
 from edgert.stages.source.synthetic import Synthetic
@@ -43,8 +43,8 @@ def test_frames_are_copied_pixel_by_pixel_once_and_the_source_gets_its_own_back(
 def test_a_user_who_keeps_all_frames_gets_them_in_memory_that_can_be_swapped() -> None:
     device = gpu()
     staging = Staging(device)
-    kept = [staging.taken(frame_of(8, 8, "bgr", index=index)) for index in range(MOST + 2)]
-    assert [is_shared(frame, device) for frame in kept] == [True] * MOST + [False] * 2
+    kept = [staging.taken(frame_of(8, 8, "bgr", index=index)) for index in range(SETTLED + 2)]
+    assert [is_shared(frame, device) for frame in kept] == [True] * SETTLED + [False] * 2
     assert all(frame.lease.alive for frame in kept)
 
 
