@@ -2,11 +2,13 @@
 
     python tests/bench/bench_tune.py [--json FILE]
 
-Each model is built and tuned as `edgert build PIPELINE --tune` does it, for files (a source that waits for the
-pipeline) in FP32, and those of INT8 with `precision: auto`, calibrated on 32 photographs, where FP32 and INT8 are both
-candidates. Then the default and what was chosen are compiled again, as `edgert run` compiles them, and run in turns;
-the gain is the median of the pairwise ratios default / tuned. Where the default was kept they are the same engine, and
-the gain is 1. EDGERT_BENCH_MODELS and EDGERT_BENCH_ROUNDS try it quickly.
+Every model of the evaluation data and the demo's is built and tuned as `edgert build PIPELINE --tune` does it, for
+files (a source that waits for the pipeline) in FP32; those of INT8 with `precision: auto`, calibrated on 32 pictures,
+where FP32 and INT8 are both candidates. The one whose batch size is open is also tuned for a stage that asks for
+batches. Then the default and what was chosen are compiled again, as `edgert run` compiles them, and run in turns; the
+gain is the median of the pairwise ratios default / tuned. Where the default was kept they are the same engine, and the
+gain is 1.
+EDGERT_BENCH_MODELS and EDGERT_BENCH_ROUNDS try it quickly.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pathlib import Path
 
 import report
 from bench_check import RECIPES
-from zoo import NEEDED, calibration_folder, chosen, model_path, rounds
+from zoo import NEEDED, ROOT, calibration_folder, chosen, model_path, rounds
 
 from edgert.artifact.bundle import open_bundle
 from edgert.bench.measure import Figure, in_turn, median_ratio
@@ -30,30 +32,39 @@ from edgert.graph import load
 from edgert.tune.contestant import Contestant
 from edgert.tune.trial import Tuned
 
-FLOAT = ("squeezenet_fp32", "mobilenet_v1_025_224", "yolox_nano_416", "nanodet_m_320", "fastestdet")
-INT8 = ("squeezenet_fp32", "mobilenet_v1_025_224")
+DEMO = "demo"
+RECIPE = {name: (task, picture) for name, (task, picture, _) in RECIPES.items()} | {
+    "fns_candy": ("embed: none", "resize: stretch"),
+    "person_reid_retail_0288": ("embed: l2", "resize: stretch, color: bgr"),
+    DEMO: ("detect: yolox", "resize: letterbox"),
+}
+INT8 = ("squeezenet_fp32", "mobilenet_v1_025_224", DEMO)
+BATCHED = ("fns_candy",)
 ROUNDS, FRAMES = 61, 8
 
 
-def pipeline(name: str, folder: Path, int8: bool) -> Path:
+def pipeline(name: str, folder: Path, int8: bool, batch: int) -> Path:
     """A pipeline file for one model."""
-    task, picture, _ = RECIPES[name]
-    calibrate = f"calibrate: {{images: {calibration_folder(name)}, limit: 32, early_stop: false}}" if int8 else ""
+    task, picture = RECIPE[name]
+    onnx = ROOT / "pipelines/assets/parts.onnx" if name == DEMO else model_path(name)
+    images = "'synthetic:conveyor'" if name == DEMO else calibration_folder(name) if int8 else ""
+    calibrate = f"calibrate: {{images: {images}, limit: 32, early_stop: false}}" if int8 else ""
+    batching = f", batch: {{max: {batch}}}" if batch > 1 else ""
     path = folder / "tune.yaml"
     path.write_text(
-        f"models:\n  net:\n    onnx: {model_path(name)}\n    task: {{{task}}}\n    input: {{{picture}}}\n"
-        f"    {calibrate}\n"
-        'stages:\n  camera: {source: api}\n  see: {infer: net, from: camera}\n  out: {sink: "null", from: see}\n'
+        f"models:\n  net:\n    onnx: {onnx}\n    task: {{{task}}}\n    input: {{{picture}}}\n    {calibrate}\n"
+        f"stages:\n  camera: {{source: api}}\n  see: {{infer: net, from: camera{batching}}}\n"
+        '  out: {sink: "null", from: see}\n'
     )
     return path
 
 
-def gain(name: str, int8: bool) -> Figure:
+def gain(name: str, int8: bool = False, batch: int = 1) -> Figure:
     """Builds, tunes and compares."""
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
-        file = load_pipeline(pipeline(name, folder, int8))
-        built = build(file, folder / "net.edgert", board="host", tune=True)
+        file = load_pipeline(pipeline(name, folder, int8, batch))
+        built = build(file, folder / "net.edgert", board="host", tune=True, cache=folder / "cache")
         with open_bundle(built.path) as bundle:
             found = tuned_model(bundle, "net")
             assert found is not None
@@ -74,7 +85,8 @@ def gain(name: str, int8: bool) -> Figure:
     }
     is_kept = found.chosen == found.default
     ratio = 1.0 if is_kept else median_ratio(default_ms, tuned_ms)
-    title = f"{name}{', auto' if int8 else ''}: default / tuned, {found.chosen}"
+    kind = ", auto" if int8 else f", batches of {batch}" if batch > 1 else ""
+    title = f"{name}{kind}: default / tuned, {found.chosen}"
     return Figure(title, ratio, "×", 1.0, "higher", len(default_ms), detail)
 
 
@@ -93,10 +105,12 @@ def raced(found: Tuned, paths: Mapping[str, Path], config: ModelConfig) -> list[
 def measure() -> Iterator[Figure]:
     """Every model."""
     report.needs(*NEEDED)
-    for name in chosen(FLOAT):
-        yield gain(name, int8=False)
+    for name in chosen(tuple(RECIPE)):
+        yield gain(name)
     for name in chosen(INT8):
         yield gain(name, int8=True)
+    for name in chosen(BATCHED):
+        yield gain(name, batch=2)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
 import pytest
 
+from edgert.backend.base import Array
 from edgert.backend.ort.cuda_engine import OrtCudaEngine
 from edgert.backend.ort.library import open_session, session_settings
 from edgert.errors import DeviceError
@@ -22,10 +24,10 @@ class Counted:
     """A session on a processor."""
 
     def __init__(self) -> None:
-        self.inputs: dict[str, np.ndarray] = {}
+        self.inputs: Mapping[str, Array] = {}
         self.rows: list[int | None] = []
 
-    def run(self, rows: int | None = None) -> list[np.ndarray]:
+    def run(self, rows: int | None = None) -> Sequence[Array]:
         self.rows.append(rows)
         return []
 
