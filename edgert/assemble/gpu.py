@@ -23,7 +23,6 @@ from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.lane import SLOTS, GpuLane
 from edgert.stages.gpu.outputs import HostReader
 from edgert.stages.gpu.preprocess import GpuPreprocessor
-from edgert.stages.gpu.preprocess import unsupported as not_prepared
 from edgert.stages.gpu.slot import Reader, Slot
 from edgert.stages.gpu.target import ITEM_BYTES, Target, TensorLayout, ValueType, strided, target
 from edgert.stages.gpu.upload import Uploader
@@ -50,7 +49,7 @@ def gpu_lane(
         DeviceError: too little memory.
     """
     kernels = Kernels(engine.device, FileStore(cache_folder() / "cuda"))
-    reason = not_prepared(config) or kernels.why_not()
+    reason = kernels.why_not()
     sessions = [] if reason else [engine.session(profile) for _ in range(SLOTS)]
     reason = reason or _not_read(sessions[0])
     if reason:

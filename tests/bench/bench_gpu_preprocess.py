@@ -32,7 +32,8 @@ from edgert.runtime import Frame
 from edgert.stages.gpu.job import Shape
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.preprocess import GpuPreprocessor
-from edgert.stages.gpu.reference import preprocess, taps
+from edgert.stages.gpu.reference import preprocess
+from edgert.stages.gpu.scale import taps
 from edgert.stages.gpu.target import Target, target
 from edgert.stages.preprocess import Preprocessor
 from tests.bench.report import main

@@ -73,9 +73,12 @@ def test_crops_are_looked_at_again(tmp_path: Path) -> None:
     assert sum(same) >= 0.8 * FRAMES
 
 
-def test_pictures_that_only_the_host_can_prepare_run_too(tmp_path: Path) -> None:
-    found, lanes = detections(tmp_path, "onnxruntime-cuda", "area")
-    assert len(found) == FRAMES and not lanes and sum(map(len, found)) > FRAMES
+@pytest.mark.parametrize("how", ["area", "cubic"])
+def test_every_interpolation_is_done_on_the_gpu(tmp_path: Path, how: str) -> None:
+    wanted, _ = detections(tmp_path, "onnxruntime", how)
+    found, lanes = detections(tmp_path, "onnxruntime-cuda", how)
+    assert len(lanes) == 2
+    assert sum(len(one) == len(other) for one, other in zip(found, wanted, strict=True)) >= 0.9 * FRAMES
 
 
 def test_the_summary_counts_what_goes_up(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def kernels(device: CudaDevice) -> Kernels:
     return Kernels(device)
 
 
-def check(kernels: Kernels, frames: list[Frame], config: InputConfig, wanted: Target, **how: int) -> None:
+def check(kernels: Kernels, frames: list[Frame], config: InputConfig, wanted: Target, **how: Any) -> None:
     """Every byte of the target: those that the kernel must write, and those that it must leave."""
     device = kernels.device
     block, stream = device.device_block(wanted.nbytes), device.stream()
@@ -101,11 +101,11 @@ def test_every_layout_and_type(kernels: Kernels, layout: Any, dtype: Any, networ
 def test_any_share_of_work_per_thread(kernels: Kernels, step: int, rows: int) -> None:
     for width in (48, 50):
         frame = frame_of(97, 61, "nv12")
-        check(kernels, [frame], InputConfig(), target("nchw", "float16", 1, width, 45), step=step, rows=rows)
+        check(kernels, [frame], InputConfig(), target("nchw", "float16", 1, width, 45), share=(step, rows))
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("how", ["linear", "nearest"])
+@pytest.mark.parametrize("how", ["linear", "nearest", "area", "cubic"])
 def test_random_crops_strides_and_sizes(kernels: Kernels, form: Any, how: Any) -> None:
     random = np.random.default_rng(7)
     for _ in range(12):
@@ -122,6 +122,15 @@ def test_random_crops_strides_and_sizes(kernels: Kernels, form: Any, how: Any) -
         resize: Any = random.choice(["letterbox", "stretch", "center_crop"])
         config = InputConfig(resize=resize, interpolation=how, pad=int(random.integers(256)))
         check(kernels, crops, config, target("nchw", "float16", len(crops), *network))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("how", ["area", "cubic"])
+def test_whole_numbers_of_pixels_to_one(kernels: Kernels, form: Any, how: Any) -> None:
+    for across, down in ((1, 1), (2, 2), (3, 2), (4, 8)):
+        frame = frame_of(26 * across, 15 * down, form)
+        config = InputConfig(interpolation=how, resize="stretch")
+        check(kernels, [frame], config, target("nchw", "float32", 1, 26, 15))
 
 
 def test_many_crops_of_one_frame_and_formats_mixed(kernels: Kernels) -> None:

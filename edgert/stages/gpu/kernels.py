@@ -1,9 +1,13 @@
-"""This package's kernels, compiled for one GPU and kept: CUDA C in ``*.cu`` beside this file."""
+"""This package's kernels, compiled for one GPU and kept: CUDA C in ``*.cu`` beside this file.
+
+A line ``#include "name"`` stands for the file of that name, here: the run-time compiler is given one text.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +18,7 @@ from edgert.memory.cuda import CudaDevice, Kernel, Module, Nvrtc, nvrtc
 
 log = logging.getLogger("edgert.gpu")
 _FOLDER = Path(__file__).parent
+_INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 _OPTIONS = ("--std=c++17", "--fmad=true", "--extra-device-vectorization")
 
 
@@ -44,7 +49,7 @@ class Kernels:
             BuildError: it does not compile; the log says why.
             DeviceError: there is no compiler, and the store has not the kernel.
         """
-        source = (_FOLDER / f"{name}.cu").read_text(encoding="utf-8")
+        source = _text(f"{name}.cu")
         options = self._options(definitions)
         key = hashlib.sha256("\0".join((source, *options)).encode()).hexdigest()[:32]
         if key not in self._modules:
@@ -63,6 +68,11 @@ class Kernels:
         if self._store is not None:
             _keep(self._store, key, binary)
         return binary
+
+
+def _text(name: str) -> str:
+    whole = (_FOLDER / name).read_text(encoding="utf-8")
+    return _INCLUDE.sub(lambda line: _text(line[1]), whole)
 
 
 def _keep(store: Store, key: str, binary: bytes) -> None:

@@ -1,15 +1,15 @@
 // One pass from decoded pictures to an engine's input: crop, scale, colour, normalise, lay out, convert.
 //
-// The arithmetic is that of the CPU path, bit for bit up to the grey level: planes are scaled in OpenCV's fixed point
-// (modules/imgproc/src/resize.cpp, 11-bit weights) and colour converted in its 10-bit fixed point (transform_8u), so
-// that a network sees the same numbers wherever a picture was prepared. edgert/stages/gpu/reference.py says the same in
-// NumPy; tests hold the three together.
+// The arithmetic is that of the CPU path, bit for bit up to the grey level: planes are scaled as OpenCV scales them
+// (modules/imgproc/src/resize.cpp; scale_two.cuh and scale_many.cuh) and colour converted in its 10-bit fixed point
+// (transform_8u), so that a network sees the same numbers wherever a picture was prepared. scale.py and reference.py in
+// this folder say the same in NumPy; tests hold the three together.
 //
 // Compiled for one combination at a time:
 //   SOURCE     0 i420, 1 nv12, 2 yuyv, 3 packed of PIXEL bytes, 4 grey
 //   PIXEL      bytes per pixel of a packed source; RED is where its red is, 0 or 2
 //   ORDER      0 rgb, 1 bgr, 2 grey out
-//   NEAREST    1: no interpolation
+//   METHOD     how planes are scaled: 0 linear, 1 nearest, 2 area, 3 cubic
 //   VALUE      0 float32, 1 float16, 2 uint8, 3 int8
 //   GROUP      1: every channel has an address of its own; 3: packed; 4: one store of four channels
 //   ALIGNED    1: STEP neighbours of a row may be stored at once (GROUP 1)
@@ -67,35 +67,13 @@ template <int N> struct __align__(N * sizeof(Value)) Pack { Value value[N]; };
 #define IS_YUV (SOURCE <= 2)
 #define HAS_CHROMA (IS_YUV && ORDER != 2)
 
-struct Tap { int first, second, weight; };
-
-// Where an output pixel samples, and the weight of the second neighbour in 1/2048.
-__device__ Tap tap(int at, int source, int wanted, bool across) {
-    Tap out;
-#if NEAREST
-    double scale = __ddiv_rn(1.0, __ddiv_rn((double)wanted, (double)source));  // as OpenCV rounds it
-    out.first = out.second = min((int)floor(__dmul_rn((double)at, scale)), source - 1);
-    out.weight = 0;
+#if METHOD <= 1
+#include "scale_two.cuh"
 #else
-    const int twice = 2 * wanted, number = (2 * at + 1) * source - wanted;
-    int whole = __float2int_rd(__fdividef((float)number, (float)twice)), rest = number - whole * twice;
-    if (rest < 0) { --whole; rest += twice; }
-    if (rest >= twice) { ++whole; rest -= twice; }
-    float exact = __fadd_rn((float)whole, __fdiv_rn((float)rest, (float)twice));
-    float below = floorf(exact);
-    whole = (int)below;
-    out.weight = __float2int_rn(__fmul_rn(__fsub_rn(exact, below), 2048.0f));
-    if (across && (whole < 0 || whole >= source - 1)) out.weight = 0;
-    out.first = min(max(whole, 0), source - 1);
-    out.second = min(max(whole + 1, 0), source - 1);
+#include "scale_many.cuh"
 #endif
-    return out;
-}
 
 // The taps of a block's columns and rows, found once by its threads together: they cost more than the pixels.
-struct Column { u32 offset; u32 weights; };                    // bytes; 2048 - weight and weight as two halves
-struct Row { u32 upper, lower, near, far; };                   // bytes; weights in 1/2^23
-
 struct Tables {
     Column luma_x[TILE_WIDTH];
     Row luma_y[TILE_HEIGHT];
@@ -108,23 +86,6 @@ struct Tables {
 #endif
 };
 
-__device__ __forceinline__ Column column_of(const Tap& tap, int size, int step) {
-    Column out;
-    const bool is_last = !NARROW && tap.weight == 0 && tap.first == size - 1;  // then it is its own neighbour's neighbour
-    out.offset = (tap.first - is_last) * step;
-    out.weights = is_last ? 2048 << 16 : (2048 - tap.weight) | tap.weight << 16;
-    return out;
-}
-
-__device__ __forceinline__ Row row_of(const Tap& tap, int pitch) {
-    Row out;
-    out.upper = tap.first * pitch;
-    out.lower = tap.second * pitch;
-    out.near = (2048 - tap.weight) << 12;
-    out.far = tap.weight << 12;
-    return out;
-}
-
 #if SOURCE == 2
 #define LUMA_STEP 2
 #define CHROMA_STEP 4
@@ -136,24 +97,25 @@ __device__ __forceinline__ Row row_of(const Tap& tap, int pitch) {
 #endif
 
 __device__ __forceinline__ void find(Tables& tables, const Job& job, int left, int top) {
-    const int thread = threadIdx.y * 32 + threadIdx.x;
+    const int thread = threadIdx.y * 32 + threadIdx.x, manner = manner_of(job.width, job.height, job);
     for (int i = thread; i < TILE_WIDTH; i += 256) {
         int at = min(max(left + i - job.left, 0), job.out_width - 1);
-        tables.luma_x[i] = column_of(tap(at, job.width, job.out_width, true), job.width, LUMA_STEP);
+        tables.luma_x[i] = column_of(tap(at, job.width, job.out_width, true, manner), job.width, LUMA_STEP);
     }
     for (int i = 255 - thread; i < TILE_HEIGHT; i += 256) {
         int at = min(max(top + i - job.top, 0), job.out_height - 1);
-        tables.luma_y[i] = row_of(tap(at, job.height, job.out_height, false), job.pitch[0]);
+        tables.luma_y[i] = row_of(tap(at, job.height, job.out_height, false, manner), job.pitch[0]);
     }
 #if HAS_CHROMA
+    const int other = manner_of(job.chroma_width, job.chroma_height, job);
     for (int i = (thread + 128) % 256; i < TILE_WIDTH; i += 256) {
         int at = min(max(left + i - job.left, 0), job.out_width - 1);
-        Tap found = tap(at, job.chroma_width, job.out_width, true);
+        Tap found = tap(at, job.chroma_width, job.out_width, true, other);
         tables.chroma_x[i] = column_of(found, job.chroma_width, CHROMA_STEP);
     }
     for (int i = (383 - thread) % 256; i < TILE_HEIGHT; i += 256) {
         int at = min(max(top + i - job.top, 0), job.out_height - 1);
-        Tap found = tap(at, job.chroma_height, job.out_height, false);
+        Tap found = tap(at, job.chroma_height, job.out_height, false, other);
         tables.chroma_y[i] = row_of(found, job.pitch[SOURCE == 2 ? 0 : 1]);
 #if SOURCE == 0
         tables.other_y[i] = row_of(found, job.pitch[2]);
@@ -161,45 +123,6 @@ __device__ __forceinline__ void find(Tables& tables, const Job& job, int left, i
     }
 #endif
     __syncthreads();
-}
-
-// a * (2048 - weight) + b * weight for two pairs of bytes, a0 a1 and b0 b1, from the lowest byte on.
-__device__ __forceinline__ void blend(u32 pairs, u32 weights, int& first, int& second) {
-#if __CUDA_ARCH__ >= 610
-    asm("dp2a.lo.u32.u32 %0, %1, %2, 0;" : "=r"(first) : "r"(weights), "r"(pairs));
-    asm("dp2a.hi.u32.u32 %0, %1, %2, 0;" : "=r"(second) : "r"(weights), "r"(pairs));
-#else
-    first = (pairs & 255) * (weights & 0xFFFF) + (pairs >> 8 & 255) * (weights >> 16);
-    second = (pairs >> 16 & 255) * (weights & 0xFFFF) + (pairs >> 24) * (weights >> 16);
-#endif
-}
-
-__device__ __forceinline__ int blend(u32 a, u32 b, u32 weights) {
-    return a * (weights & 0xFFFF) + b * (weights >> 16);
-}
-
-__device__ __forceinline__ bool reads_far(const Column& x) { return !NARROW || x.weights >> 16; }
-
-__device__ __forceinline__ u32 high(u32 value, u32 weight, u32 more) {
-    u32 sum;
-    asm("mad.hi.u32 %0, %1, %2, %3;" : "=r"(sum) : "r"(value & ~15u), "r"(weight), "r"(more));
-    return sum;
-}
-
-// Rows are blended last; OpenCV's ((a >> 4) * near >> 16) + ((b >> 4) * far >> 16) + 2, which is 4 levels and a rest.
-__device__ __forceinline__ u32 fourfold(u32 upper, u32 lower, const Row& y) {
-    return high(lower, y.far, high(upper, y.near, 2));
-}
-
-__device__ __forceinline__ int across(const u8* plane, u32 row, const Column& x, int step) {
-    const u32 at = row + x.offset;
-    return blend(plane[at], reads_far(x) ? plane[at + step] : 0, x.weights);
-}
-
-// A row of weight 0 is not even read, which halves the traffic where the scale is a whole number.
-__device__ __forceinline__ u32 sample(const u8* plane, const Column& x, const Row& y, int step) {
-    u32 upper = across(plane, y.upper, x, step);
-    return fourfold(upper, y.far ? across(plane, y.lower, x, step) : 0, y);
 }
 
 // Numbers below 2^23 to float through the bits of 2^23 + n: conversions run at a quarter of the rate.
@@ -210,15 +133,9 @@ __device__ __forceinline__ float exact(u32 number) {
 __device__ __forceinline__ float four_levels(u32 fourfold) { return exact(fourfold & ~3u); }
 
 #if HAS_CHROMA
-__device__ __forceinline__ void pair_across(const u8* plane, u32 row, const Column& x, int& u, int& v) {
-    const u32 at = row + x.offset;
-    u32 near = *(const u16*)(plane + at), far = reads_far(x) ? *(const u16*)(plane + at + 2) : 0;
-    blend(__byte_perm(near, far, 0x5140), x.weights, u, v);
-}
-
 __device__ __forceinline__ void chroma(
     const Job& job, const Column& x, const Row& y, const Tables& tables, int row, float& u, float& v) {
-#if SOURCE == 1 && PAIRED
+#if SOURCE == 1 && PAIRED && METHOD <= 1
     const u8* plane = (const u8*)job.plane[1];
     int upper_u, upper_v, lower_u = 0, lower_v = 0;
     pair_across(plane, y.upper, x, upper_u, upper_v);

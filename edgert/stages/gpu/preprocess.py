@@ -18,8 +18,9 @@ from edgert.stages.placement import Placement, place
 _VALUES = {"float32": 0, "float16": 1, "uint8": 2, "int8": 3}
 _ORDERS = {"rgb": 0, "bgr": 1, "gray": 2}
 _BLOCK = (32, 8, 1)
-_STEP = 4
-_ROWS = 2
+_METHODS = {"linear": 0, "nearest": 1, "area": 2, "cubic": 3}
+_SHARES = {"linear": (4, 2), "nearest": (4, 2), "area": (1, 1), "cubic": (1, 1)}
+"""Pixels of a row, and rows, that a thread computes: what was fastest."""
 
 
 class GpuPreprocessor:
@@ -32,10 +33,10 @@ class GpuPreprocessor:
         config: what the model wants to see.
         target: the tensor's layout.
         address: of the tensor on the GPU, a multiple of 256; must outlive this.
-        step, rows: pixels and rows that a thread computes.
+        share: pixels of a row, and rows, that a thread computes.
 
     Raises:
-        ModelError: the interpolation is one that only the CPU path has, or the target is not of the model's colour.
+        ModelError: the target is not of the model's colour.
     """
 
     def __init__(
@@ -45,19 +46,15 @@ class GpuPreprocessor:
         address: int,
         kernels: Kernels,
         *,
-        step: int = _STEP,
-        rows: int = _ROWS,
+        share: tuple[int, int] | None = None,
         where: str = "",
     ) -> None:
-        reason = unsupported(config)
-        if reason:
-            raise ModelError("this input cannot be prepared on the GPU", why=reason, where=where, fix="preprocess: cpu")
         if target.channels != (1 if config.color == "gray" else 3):
             raise ModelError(f"the input has {target.channels} channels, not {config.color}", where=where)
         self.config, self.target, self.network = config, target, (target.width, target.height)
-        self._kernels, self._step, self._rows = kernels, step, rows
+        self._kernels, (self._step, self._rows) = kernels, share or _SHARES[config.interpolation]
         self._batch = new_batch(address, target, config)
-        self._aligned = target.aligned(step) and address % (step * ITEM_BYTES[target.dtype]) == 0
+        self._aligned = target.aligned(self._step) and address % (self._step * ITEM_BYTES[target.dtype]) == 0
         self._event = kernels.device.event()
         self._made: dict[tuple[str, Shape], Kernel] = {}
 
@@ -123,7 +120,7 @@ class GpuPreprocessor:
             "PIXEL": 4 if form.endswith("a") else 3,
             "RED": 0 if form.startswith("rgb") else 2,
             "ORDER": _ORDERS[self.config.color],
-            "NEAREST": int(self.config.interpolation == "nearest"),
+            "METHOD": _METHODS[self.config.interpolation],
             "VALUE": _VALUES[self.target.dtype],
             "GROUP": self.target.group,
             "ALIGNED": int(self._aligned),
@@ -147,10 +144,3 @@ def hold(frames: Sequence[Frame], stream: Stream) -> None:
     for frame in frames:
         if isinstance(frame.lease, StreamLease):
             frame.lease.after(stream)
-
-
-def unsupported(config: InputConfig) -> str:
-    """Why the kernel cannot do this; empty when it can."""
-    if config.interpolation not in ("linear", "nearest"):
-        return f"it scales by linear and nearest interpolation, not {config.interpolation}"
-    return ""

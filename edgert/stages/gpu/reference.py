@@ -5,7 +5,6 @@ It needs no GPU, so it is what the kernel and the CPU path are both compared wit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,61 +14,25 @@ from edgert.config import InputConfig
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
 from edgert.stages.gpu.job import Normal, fixed_matrix, normal_of
+from edgert.stages.gpu.scale import I64, scaled
 from edgert.stages.gpu.target import Target
 from edgert.stages.placement import place
 
-I64 = npt.NDArray[np.int64]
-_WEIGHT_ONE = 2048
 _GRAY = np.array([9798, 19235, 3735])  # red, green, blue in 1/32768: OpenCV's RGB2GRAY
 
 
-@dataclass(frozen=True, slots=True)
-class Taps:
-    """For every output pixel of an axis: two source pixels and the weight of the second, in 1/2048."""
-
-    first: I64
-    second: I64
-    weight: I64
-
-
-def taps(source: int, wanted: int, across: bool, nearest: bool) -> Taps:
-    """Pixel centres meet pixel centres. Positions are rounded to float32 and weights to 1/2048, as OpenCV does."""
-    at = np.arange(wanted, dtype=np.int64)
-    if nearest:
-        index = np.minimum(np.floor(at * (1.0 / (wanted / source))).astype(np.int64), source - 1)
-        return Taps(index, index, np.zeros_like(index))
-    number = (2 * at + 1) * source - wanted
-    whole, rest = np.divmod(number, 2 * wanted)
-    exact = whole.astype(np.float32) + rest.astype(np.float32) / np.float32(2 * wanted)
-    below = np.floor(exact)
-    weight = np.rint((exact - below) * np.float32(_WEIGHT_ONE)).astype(np.int64)
-    whole = below.astype(np.int64)
-    if across:
-        weight[(whole < 0) | (whole >= source - 1)] = 0
-    return Taps(np.clip(whole, 0, source - 1), np.clip(whole + 1, 0, source - 1), weight)
-
-
-def resize(plane: U8, width: int, height: int, nearest: bool = False) -> I64:
-    """(h, w) uint8 → (height, width) grey levels."""
-    x, y = taps(plane.shape[1], width, True, nearest), taps(plane.shape[0], height, False, nearest)
-    wide: I64 = plane.astype(np.int64)
-    wide = wide[:, x.first] * (_WEIGHT_ONE - x.weight) + wide[:, x.second] * x.weight
-    weight = y.weight[:, None]
-    upper, lower = wide[y.first] >> 4, wide[y.second] >> 4
-    levels: I64 = np.asarray(((upper * (_WEIGHT_ONE - weight) >> 16) + (lower * weight >> 16) + 2) >> 2)
-    return levels
-
-
-def picture(frame: Frame, width: int, height: int, order: str, nearest: bool = False) -> I64:
+def picture(frame: Frame, width: int, height: int, order: str, how: str = "linear") -> I64:
     """The frame at (height, width, channels) in grey levels, channels in ``order``: rgb, bgr or gray."""
     if frame.format in ("i420", "nv12", "yuyv"):
-        levels = [resize(plane, width, height, nearest) for plane in _yuv(frame)]
+        pairs = [frame.format == "nv12" and index > 0 for index in range(3)]
+        planes = zip(_yuv(frame), pairs, strict=True)
+        levels = [scaled(plane, width, height, how, paired=paired) for plane, paired in planes]
         return _toned(np.stack(levels, axis=-1), frame, order)
     pixels: U8 = frame.planes[0].reshape(frame.height, frame.width, -1)
-    scaled = [resize(pixels[..., channel], width, height, nearest) for channel in range(min(pixels.shape[2], 3))]
-    if len(scaled) == 1:
-        return np.stack(scaled * (1 if order == "gray" else 3), axis=-1)
-    rgb = np.stack(scaled if frame.format.startswith("rgb") else scaled[::-1], axis=-1)
+    small = [scaled(pixels[..., channel], width, height, how) for channel in range(min(pixels.shape[2], 3))]
+    if len(small) == 1:
+        return np.stack(small * (1 if order == "gray" else 3), axis=-1)
+    rgb = np.stack(small if frame.format.startswith("rgb") else small[::-1], axis=-1)
     if order == "gray":
         luma: I64 = (rgb @ _GRAY + 16384)[..., None] >> 15
         return luma
@@ -81,8 +44,8 @@ def preprocess(frame: Frame, config: InputConfig, target: Target) -> npt.NDArray
     placement = place(frame, (target.width, target.height), config)
     grey = np.full((target.height, target.width, target.channels), config.pad, np.int64)
     left, top, width, height = placement.rectangle
-    nearest = config.interpolation == "nearest"
-    grey[top : top + height, left : left + width] = picture(placement.frame, width, height, config.color, nearest)
+    levels = picture(placement.frame, width, height, config.color, config.interpolation)
+    grey[top : top + height, left : left + width] = levels
     return _values(grey, normal_of(config, target.channels), target.dtype)
 
 
