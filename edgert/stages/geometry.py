@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -30,12 +31,12 @@ class Geometry:
 
     def boxes(self, boxes: F32) -> F32:
         """(N, 4) x1, y1, x2, y2 in network pixels → a new array in source pixels, clipped to the picture."""
-        scale = np.array([self.scale_x, self.scale_y] * 2, np.float32)
-        offset = np.array([self.offset_x, self.offset_y] * 2, np.float32)
-        low = np.array(self.bounds[:2] * 2, np.float32)
-        high = np.array(self.bounds[2:] * 2, np.float32)
-        mapped: F32 = np.clip(boxes * scale + offset, low, high).astype(np.float32, copy=False)
-        return mapped
+        scale, offset, low, high = _rows(self)
+        mapped: F32 = boxes.astype(np.float32)
+        mapped *= scale
+        mapped += offset
+        np.maximum(mapped, low, out=mapped)
+        return np.minimum(mapped, high, out=mapped)
 
     def points(self, points: F32) -> F32:
         """(..., 2 or 3) x, y[, score] in network pixels → a new array in source pixels, not clipped."""
@@ -43,3 +44,12 @@ class Geometry:
         mapped[..., 0] = mapped[..., 0] * self.scale_x + self.offset_x
         mapped[..., 1] = mapped[..., 1] * self.scale_y + self.offset_y
         return mapped
+
+
+@lru_cache(maxsize=64)
+def _rows(geometry: Geometry) -> tuple[F32, F32, F32, F32]:
+    """Scale, offset, least and most of x1, y1, x2, y2: the same for every picture of a camera."""
+    scale, offset = (geometry.scale_x, geometry.scale_y), (geometry.offset_x, geometry.offset_y)
+    low, high = geometry.bounds[:2], geometry.bounds[2:]
+    one, two, three, four = (np.array(pair * 2, np.float32) for pair in (scale, offset, low, high))
+    return one, two, three, four

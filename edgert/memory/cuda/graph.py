@@ -41,6 +41,9 @@ class GraphDriver:
 
     def __init__(self, library: Any) -> None:
         self._library = library
+        self._get_kernel, self._set_kernel = map(
+            self._newest, ("cuGraphKernelNodeGetParams", "cuGraphExecKernelNodeSetParams")
+        )
 
     @classmethod
     def load(cls, library: str = "libcuda.so.1") -> GraphDriver:
@@ -86,7 +89,7 @@ class GraphDriver:
     def kernel(self, node: int) -> _KernelNode:
         """What a kernel's node launches."""
         told = _KernelNode()
-        self._call(self._newest("cuGraphKernelNodeGetParams"), ctypes.c_void_p(node), ctypes.byref(told))
+        self._call(self._get_kernel, ctypes.c_void_p(node), ctypes.byref(told))
         return told
 
     def relaunch(self, ready: int, node: int, function: int, launch: Launch) -> None:
@@ -94,8 +97,7 @@ class GraphDriver:
         argument = ctypes.create_string_buffer(launch.argument, len(launch.argument))
         told = _KernelNode(function=function, grid=launch.grid, block=launch.block)
         told.parameters = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
-        name = self._newest("cuGraphExecKernelNodeSetParams")
-        self._call(name, ctypes.c_void_p(ready), ctypes.c_void_p(node), ctypes.byref(told))
+        self._call(self._set_kernel, ctypes.c_void_p(ready), ctypes.c_void_p(node), ctypes.byref(told))
 
     def launch(self, ready: int, stream: int) -> None:
         """Puts the whole graph on a stream."""
