@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -47,12 +47,8 @@ def default_of(file: PipelineFile, one: Prepared, live: bool) -> Tactic:
     return Tactic(backend, one.host, replicas, threads, tuning=tuning, batch=most)
 
 
-def freedom_of(file: PipelineFile, one: Prepared, live: bool, why_not: Callable[[str], str] | None = None) -> Freedom:
-    """What may be tried.
-
-    Args:
-        why_not: why a backend runs nothing on this machine; empty where it can. This machine's own by default.
-    """
+def freedom_of(file: PipelineFile, one: Prepared, live: bool) -> Freedom:
+    """What may be tried."""
     from edgert.assemble import threads_of
     from edgert.board.core import core_accelerators
     from edgert.tune import absent
@@ -63,7 +59,7 @@ def freedom_of(file: PipelineFile, one: Prepared, live: bool, why_not: Callable[
     infers = [stage for stage in file.config.stages.values() if isinstance(stage, InferStage)]
     threads = threads_of(file.config, name)
     asked = (ORT,) if file.config.engines else backends_of(config)  # the chain of a bundle names nothing else
-    absences = {backend: (why_not or absent.why_not)(backend) for backend in asked}
+    absences = {backend: absent.why_not(backend) for backend in asked}
     free = Freedom(
         default=default_of(file, one, live),
         backends=tuple(backend for backend, why in absences.items() if not why),

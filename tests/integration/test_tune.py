@@ -190,6 +190,19 @@ def test_memory_is_that_of_a_process_of_its_own(tmp_path: Path) -> None:
         footprint(Tactic("abacus", "float", 1, 1), tmp_path / "parts.onnx", ModelConfig(**dict(config)))
 
 
+def test_a_backend_that_only_seemed_to_be_there_is_out_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truly = absent.why_not("onnxruntime-cuda")
+    if not truly:
+        pytest.skip("onnxruntime-cuda is here")
+    monkeypatch.setattr(absent, "why_not", lambda backend: "" if backend == "onnxruntime-cuda" else "not asked for")
+    (tuned,) = tuned_models(tune(tmp_path)[0]).values()
+    found = {trial.barred for trial in tuned.tried if trial.tactic.backend == "onnxruntime-cuda"}
+    assert found and all(why.startswith("refused: ") and truly.partition(": ")[2] in why for why in found)
+    assert tuned.left_out["openvino"] == "not asked for"
+
+
 BATCHED = AUTO.replace("from: cam}", "from: cam, batch: {max: 4}}").replace(
     "std: 255}", "std: 255, shape: {N: [1, 1, 4]}}"
 )

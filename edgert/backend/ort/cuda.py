@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from edgert.backend.base import DEFAULT_PROFILE, USUAL, EngineOptions, Shapes, Tuning
+from edgert.backend.base import DEFAULT_PROFILE, EngineOptions, Shapes, Tuning
 from edgert.backend.ort.compile import prepared
 from edgert.backend.ort.cuda_engine import OrtCudaEngine, is_out_of_memory
 from edgert.backend.ort.library import open_session, ort, session_settings
@@ -123,7 +123,7 @@ def check_sizes(model: Model, profiles: Mapping[str, Shapes]) -> None:
                 )
 
 
-def provider_options(device: CudaDevice, stream: Stream, tuning: Tuning = USUAL) -> Mapping[str, str]:
+def provider_options(device: CudaDevice, stream: Stream, tuning: Tuning) -> Mapping[str, str]:
     """Our stream, so that its work is ordered with ours; memory in the sizes asked for, not in powers of two."""
     exact = {} if tuning.tf32 else {"use_tf32": "0"}  # not known to releases before 1.18, where it is on as well
     return {

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from edgert.backend import Tuning
-from edgert.backend.ort.cuda import provider_options
 from edgert.backend.ort.library import session_settings
 from edgert.config import load_pipeline
 from edgert.tune.machine import difference, identity
@@ -62,15 +60,6 @@ def test_branches_in_parallel_have_a_thread_each() -> None:
     settings = session_settings(2, BATCHED.tuning)
     assert settings.execution_mode == type(settings.execution_mode).ORT_PARALLEL
     assert settings.inter_op_num_threads == 2 and session_settings(2).inter_op_num_threads == 1
-
-
-def test_what_a_tactic_says_reaches_cuda() -> None:
-    device = SimpleNamespace(ordinal=0)
-    stream = SimpleNamespace(handle=7)
-    usual = provider_options(device, stream)  # type: ignore[arg-type]
-    other = provider_options(device, stream, ON_GPU.tuning)  # type: ignore[arg-type]
-    assert usual["cudnn_conv_algo_search"] == "EXHAUSTIVE" and "use_tf32" not in usual
-    assert (other["cudnn_conv_algo_search"], other["use_tf32"]) == ("HEURISTIC", "0")
 
 
 def test_what_a_tactic_says_reaches_onnx_runtime() -> None:

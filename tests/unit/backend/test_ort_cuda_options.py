@@ -1,0 +1,51 @@
+"""What the section ``tuning`` makes of CUDA's provider; no GPU is needed to see which options it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from edgert.backend import EngineOptions, Tuning
+from edgert.backend.ort import cuda
+from edgert.backend.ort.cuda import OrtCudaBackend
+from edgert.errors import BuildError
+from tests.helpers import models
+
+DEVICE = SimpleNamespace(ordinal=0, name="Orin", stream=lambda: SimpleNamespace(handle=7))
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Mapping[str, str], Any]]:
+    """Provider options and session settings of every session that was asked for; none of them opens."""
+    found: list[tuple[Mapping[str, str], Any]] = []
+
+    def opened(content: bytes, settings: Any, options: Mapping[str, str], model: Any) -> None:
+        found.append((options, settings))
+        raise BuildError("cuDNN has no such kernel")
+
+    monkeypatch.setattr(cuda, "check_provider", lambda: None)
+    monkeypatch.setattr(cuda, "_open", opened)
+    return found
+
+
+def compiled(tuning: Tuning) -> None:
+    with pytest.raises(BuildError, match="no such kernel"):
+        OrtCudaBackend(DEVICE).compile(models.conv(), EngineOptions(threads=1, tuning=tuning))  # type: ignore[arg-type]
+
+
+def test_channels_last_is_tried_first_and_the_others_then(tried: list[tuple[Mapping[str, str], Any]]) -> None:
+    compiled(Tuning())
+    assert [options.get("prefer_nhwc") for options, _ in tried] == ["1", None]
+    assert {options["cudnn_conv_algo_search"] for options, _ in tried} == {"EXHAUSTIVE"}
+    assert not any("use_tf32" in options for options, _ in tried)
+
+
+def test_what_the_file_says_is_done(tried: list[tuple[Mapping[str, str], Any]]) -> None:
+    compiled(Tuning("basic", channels_last=False, conv_search="heuristic", tf32=False))
+    ((options, settings),) = tried
+    assert "prefer_nhwc" not in options
+    assert (options["cudnn_conv_algo_search"], options["use_tf32"]) == ("HEURISTIC", "0")
+    assert settings.graph_optimization_level == type(settings.graph_optimization_level).ORT_ENABLE_BASIC
