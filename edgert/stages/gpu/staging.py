@@ -54,8 +54,8 @@ def shared_supply(device: CudaDevice, nbytes: int, most: int | None = None) -> S
 
 
 def is_shared(frame: Frame, device: CudaDevice) -> bool:
-    """Whether the GPU can have the frame without the host touching a pixel."""
-    return isinstance(frame.lease, SharedLease) and frame.lease.device is device
+    """Whether the GPU can have the frame without the host touching a pixel, whichever engine opened that GPU."""
+    return isinstance(frame.lease, SharedLease) and frame.lease.device.ordinal == device.ordinal
 
 
 def to_shared(frame: Frame, acquire: Acquire, counter: Counter) -> Frame | None:

@@ -64,8 +64,8 @@ class Session:
 class Rig:
     """A lane on a GPU of its own."""
 
-    def __init__(self, rows: int = 1, dynamic: bool = True) -> None:
-        self.gpu = CudaDouble()
+    def __init__(self, rows: int = 1, dynamic: bool = True, gpu: CudaDouble | None = None) -> None:
+        self.gpu = gpu or CudaDouble()
         self.device = CudaDevice(self.gpu, 0, Counter())
         compiler = SimpleNamespace(compile=lambda *_: b"")
         kernels = Kernels(self.device, compiler=cast("Callable[[], Any]", lambda: compiler))
@@ -142,6 +142,27 @@ def test_a_frame_in_shared_memory_goes_up_as_it_lies() -> None:
     del frame, there, luma, rows
     rig.close()
     assert rig.device.live_bytes == 0 and rig.device.leaked == 0
+
+
+def test_models_that_look_at_the_same_frame_share_one_upload() -> None:
+    one = Rig()
+    other = Rig(gpu=one.gpu)  # an engine of its own, which opened the same GPU for itself
+    frame = shared(one)
+    before = [rig.device.counter.read() for rig in (one, other)]
+    geometries = one.lane.fill(frame), other.lane.fill(frame)
+    frame.lease.release()
+    one.lane.run(geometries[0])
+    assert frame.lease.alive  # the other is not done with it
+    other.lane.run(geometries[1])
+    assert not frame.lease.alive
+    after = [rig.device.counter.read() for rig in (one, other)]
+    copies = [now.copies - then.copies for now, then in zip(after, before, strict=True)]
+    nbytes = sum(now.bytes_copied - then.bytes_copied for now, then in zip(after, before, strict=True))
+    assert copies == [2, 1] and nbytes == 64 * 48 * 3 // 2 + 2 * 8
+    del frame
+    one.close()
+    other.close()
+    assert one.device.live_bytes == other.device.live_bytes == 0
 
 
 def test_the_host_waits_for_nothing_before_the_record_is_wanted() -> None:
