@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli.option import DebugOption, SetOption, pipeline_path
+from edgert.cli.option import DebugOption, SetOption, bundle_of, echo_line, pipeline_path, refuse
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from edgert.artifact.manifest import Manifest
     from edgert.build import Built
-    from edgert.compiler import Tell
     from edgert.config import PipelineFile
     from edgert.tune.trial import Tuned
 
@@ -105,6 +104,7 @@ def build(
     if strict:
         raise typer.BadParameter(f"it is for bundles, and {source} is a pipeline file", param_hint="--strict")
     from edgert.build.make import build as build_pipeline
+    from edgert.cli.build_progress import listener
     from edgert.cli.signals import stop_on_signal
     from edgert.config import load_pipeline
 
@@ -118,47 +118,9 @@ def build(
     found = _tuned(built) if tune else {}
     if json:
         told = {"tuned": {name: one.to_json() for name, one in found.items()}} if tune else {}
-        typer.echo(_line({"bundle": str(built.path), "written": built.written, **_sizes(built), **told}))
+        echo_line({"bundle": str(built.path), "written": built.written, **_sizes(built), **told})
     else:
         _show(built, file, found)
-
-
-def bundle_of(file: PipelineFile) -> Path:
-    """The bundle that a pipeline makes when none is named."""
-    name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in file.config.name)
-    return Path(f"{name or 'pipeline'}.edgert")
-
-
-def refuse(options: Mapping[str, object], why: str) -> None:
-    """A usage error for the first of these options that was given."""
-    for option, value in options.items():
-        if value:
-            raise typer.BadParameter(why, param_hint=option)
-
-
-class _Lines:
-    """Every event as one line of JSON on standard output."""
-
-    def __enter__(self) -> Tell:
-        return lambda event: typer.echo(_line(event.to_json()))
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
-def listener(json: bool) -> _Lines:
-    """A context that gives what is to be told of events: lines of JSON, or a display."""
-    if json:
-        return _Lines()
-    from edgert.cli.build_progress import BuildProgress
-
-    return BuildProgress()  # type: ignore[return-value]  # another context that gives a Tell
-
-
-def _line(data: object) -> str:
-    import json
-
-    return json.dumps(data)
 
 
 def _sizes(built: Built) -> dict[str, object]:

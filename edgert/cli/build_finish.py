@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+from edgert.cli.option import echo_line, refuse
 
 if TYPE_CHECKING:
     from edgert.build.finish import Finished
@@ -22,7 +22,7 @@ def finish_here(
         foreign: option → value, of those that say what a bundle is built for, which this one knows already.
     """
     from edgert.build.finish import finish
-    from edgert.cli.build import listener, refuse
+    from edgert.cli.build_progress import listener
     from edgert.cli.signals import stop_on_signal
     from edgert.errors import EdgertError
 
@@ -33,10 +33,10 @@ def finish_here(
             done = finish(bundle, output, strict=strict, folder=folder, tell=tell, stop=stop)
     except EdgertError as error:
         if json:
-            typer.echo(_line({"error": error.to_json()}))
+            echo_line({"error": error.to_json()})
         raise
     if json:
-        typer.echo(_line(told(done)))
+        echo_line(told(done))
     else:
         _show(done)
 
@@ -53,12 +53,6 @@ def told(done: Finished) -> dict[str, object]:
         "engines": dict(done.engines),
         "skipped": [{"engine": one.engine, "model": one.model, "why": one.why} for one in done.skipped],
     }
-
-
-def _line(data: object) -> str:
-    import json
-
-    return json.dumps(data)
 
 
 def _show(done: Finished) -> None:

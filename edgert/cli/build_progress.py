@@ -1,9 +1,12 @@
-"""A build as it goes on: a line for every step that ended, and a bar for the one that counts."""
+"""A build as it goes on: a line for every step that ended and a bar for the one that counts, or events as JSON."""
 
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
+
+from edgert.cli.option import echo_line
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -17,6 +20,13 @@ _MARKS = {
     "skipped": "[yellow]–[/]",
     "failed": "[red]✗[/]",
 }
+
+
+def listener(json: bool) -> AbstractContextManager[Tell]:
+    """A context that gives what is to be told of events: lines of JSON on standard output, or a display."""
+    if json:
+        return nullcontext(lambda event: echo_line(event.to_json()))
+    return BuildProgress()
 
 
 class FirstTimeProgress:
@@ -47,7 +57,7 @@ class FirstTimeProgress:
         self._tell(event)
 
 
-class BuildProgress:
+class BuildProgress(AbstractContextManager["Tell"]):
     """A context that gives what is to be told of events; they may come from several threads."""
 
     def __init__(self) -> None:

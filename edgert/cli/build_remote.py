@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+from edgert.cli.option import bundle_of, echo_line, refuse
 
 if TYPE_CHECKING:
     from edgert.config import PipelineFile
@@ -32,7 +32,7 @@ def build_remotely(
         foreign: option → value, of those that a remote build has no use for.
     """
     from edgert.artifact.bundle import is_bundle
-    from edgert.cli.build import bundle_of, listener, refuse
+    from edgert.cli.build_progress import listener
     from edgert.cli.signals import stop_on_signal
     from edgert.config import load_pipeline
     from edgert.remote.make import build_there
@@ -50,24 +50,20 @@ def build_remotely(
     with listener(json) as tell, stop_on_signal(stop.set):
         built = build_there(made, output, address, program=program, **target, tell=tell, stop=stop)
     if json:
-        typer.echo(_told(built))
+        echo_line(_told(built))
     else:
         _show(built, address)
 
 
-def _told(built: BuiltThere) -> str:
-    import json
-
-    return json.dumps(
-        {
-            "bundle": str(built.path),
-            "written": built.written,
-            "size_bytes": built.size_bytes,
-            "seconds": round(built.seconds, 3),
-            "board": built.there.name,
-            "engines": dict(built.engines),
-        }
-    )
+def _told(built: BuiltThere) -> dict[str, object]:
+    return {
+        "bundle": str(built.path),
+        "written": built.written,
+        "size_bytes": built.size_bytes,
+        "seconds": round(built.seconds, 3),
+        "board": built.there.name,
+        "engines": dict(built.engines),
+    }
 
 
 def _show(built: BuiltThere, address: str) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dla import Reason
     from edgert.board.record import Board
     from edgert.graph import Model
-    from edgert.place.capability import Change, Survey
+    from edgert.place.capability import Survey
 
 _COLOURS = {"yes": "green", "no": "red", "verify": "yellow", "folded": "dim"}
 _WIDTH = 140  # of tables that no terminal shows
@@ -143,19 +143,6 @@ def show_nodes(console: Console, survey: Survey) -> None:
         segment = str(survey.segment_of(place) or "")
         mark = f"[{_COLOURS[word]}]{word}[/]"
         table.add_row(escape(node.name), escape(node.op), mark, segment, escape(verdict.rule), escape(reason))
-    console.print(table)
-
-
-def show_changes(console: Console, changes: Iterable[Change]) -> None:
-    """Prints what differs between two surveys."""
-    from rich.table import Table
-
-    table = Table()
-    for heading in ("", "before", "after"):
-        table.add_column(heading, justify="right" if heading else "left")
-    for change in changes:
-        colour = {True: "green", False: "red", None: "default"}[change.is_better]
-        table.add_row(change.what, change.before, f"[{colour}]{change.after}[/]")
     console.print(table)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from edgert.graph import Change, Model
     from edgert.graph.fit import Cut, Proof
     from edgert.graph.node import Graph
-    from edgert.place.capability import Survey
+    from edgert.place.capability import Difference, Survey
 
 
 def explain(
@@ -32,7 +32,6 @@ def explain(
     Raises:
         ModelError: a dimension other than the batch is open, or an operator has no equal in opset 17.
     """
-    from edgert.cli.inspect_dla import show_changes
     from edgert.graph.fit import fit_model, ready
     from edgert.graph.node import read
     from edgert.place.capability import compare, survey
@@ -43,7 +42,7 @@ def explain(
     after = survey(graph, before.target)
     rows = compare(before, after)
     console.print("[bold]Rewritten for the DLA[/]")
-    show_changes(console, rows)
+    _show_changes(console, rows)
     proof = _proof(begun, made) if changes else None
     cut = _cut(graph, after)
     _show(console, changes, proof, cut)
@@ -57,6 +56,19 @@ def explain(
         "cut": [str(spec) for spec in cut.tensors] if cut else [],
         "after": after.to_json(),
     }
+
+
+def _show_changes(console: Console, rows: Iterable[Difference]) -> None:
+    """Prints what differs between two surveys."""
+    from rich.table import Table
+
+    table = Table()
+    for heading in ("", "before", "after"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for row in rows:
+        colour = {True: "green", False: "red", None: "default"}[row.is_better]
+        table.add_row(row.what, row.before, f"[{colour}]{row.after}[/]")
+    console.print(table)
 
 
 def _show(console: Console, changes: Sequence[Change], proof: Proof | None, cut: Cut | None) -> None:

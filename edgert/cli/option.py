@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from edgert.config import PipelineFile
 
 PipelineArgument = Annotated[
     str, typer.Argument(metavar="PIPELINE", help="A pipeline file, or the name of a shipped one, like hello.")
@@ -28,6 +32,19 @@ def pipeline_path(name: str) -> Path:
     return path if path.exists() else pipeline_named(name) or path
 
 
+def bundle_of(file: PipelineFile) -> Path:
+    """The bundle that a pipeline makes when none is named."""
+    name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in file.config.name)
+    return Path(f"{name or 'pipeline'}.edgert")
+
+
+def refuse(options: Mapping[str, object], why: str) -> None:
+    """A usage error for the first of these options that was given."""
+    for option, value in options.items():
+        if value:
+            raise typer.BadParameter(why, param_hint=option)
+
+
 def write_json(data: object, path: Path) -> None:
     """Writes plain data as JSON to a file, whole or not at all, or to standard output for ``-``.
 
@@ -43,3 +60,10 @@ def write_json(data: object, path: Path) -> None:
     from edgert.artifact.atomic import replace_text
 
     replace_text(path, text)
+
+
+def echo_line(data: object) -> None:
+    """Prints plain data as one line of JSON."""
+    import json
+
+    typer.echo(json.dumps(data))

@@ -99,7 +99,7 @@ class Survey:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Difference:
     """One number before and after a graph was changed.
 
     Attributes:
@@ -148,7 +148,7 @@ def survey(
     return Survey(target, nodes, verdicts, counted, sure, hoped, summarise(nodes, verdicts, sure, hoped, work))
 
 
-def compare(before: Survey, after: Survey) -> tuple[Change, ...]:
+def compare(before: Survey, after: Survey) -> tuple[Difference, ...]:
     """What changed between two surveys of one network, for example by rewrites."""
     old, new = before.summary, after.summary
     return (
@@ -162,9 +162,9 @@ def compare(before: Survey, after: Survey) -> tuple[Change, ...]:
     )
 
 
-def _share(what: str, old: float, new: float, *, more: bool = True) -> Change:
-    return Change(what, f"{100 * old:.1f} %", f"{100 * new:.1f} %", None if old == new else (new > old) == more)
+def _share(what: str, old: float, new: float, *, more: bool = True) -> Difference:
+    return Difference(what, f"{100 * old:.1f} %", f"{100 * new:.1f} %", None if old == new else (new > old) == more)
 
 
-def _count(what: str, old: int, new: int, *, more: bool | None) -> Change:
-    return Change(what, str(old), str(new), None if old == new or more is None else (new > old) == more)
+def _count(what: str, old: int, new: int, *, more: bool | None) -> Difference:
+    return Difference(what, str(old), str(new), None if old == new or more is None else (new > old) == more)
