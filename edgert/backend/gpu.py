@@ -23,6 +23,7 @@ class GpuTensor:
         dtype: NumPy's name.
         block: its memory; ``block.address`` on the GPU, a multiple of 256. All zeros at first.
         strides: of every dimension, in numbers, where it is no C-contiguous array: the layouts of a DLA.
+        scale: of an int8 tensor that stands for real numbers: what one step is worth; 0 of any other.
     """
 
     name: str
@@ -30,6 +31,7 @@ class GpuTensor:
     dtype: str
     block: Block
     strides: tuple[int, ...] = ()
+    scale: float = 0.0
 
     @property
     def is_plain(self) -> bool:

@@ -47,6 +47,7 @@ class EngineReport:
         size_bytes: of the plan.
         median_ms: of a run, host to host; ``runs`` is of how many.
         relative_error: of its outputs, from the reference.
+        input: how it takes its picture and why, in words; empty where it has no DLA layers.
         source: who told where nodes run: ``inspector``, ``log``, or nobody.
         nodes: accelerator → nodes planned and found there; under ``folded`` those that became no layer.
         layers: TensorRT's, of them ``reformats`` that change a layout only.
@@ -67,6 +68,7 @@ class EngineReport:
     median_ms: float | None
     runs: int
     relative_error: float | None
+    input: str
     source: str
     nodes: Mapping[str, Count]
     layers: int
@@ -110,6 +112,7 @@ def _report(
         median_ms=profile.get("median_ms"),
         runs=profile.get("runs", 0),
         relative_error=proof.get("outputs", {}).get("relative_error"),
+        input=proof.get("input", ""),
         source=placement["source"],
         nodes=_nodes(placement),
         layers=placement["layers"],

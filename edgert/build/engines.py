@@ -111,6 +111,8 @@ class BundleEngines:
         with self._telling.step(COMPILE, name) as ended:
             made = self._trt.made(order.request, self._store)
             ended.cached = made.cached
+            if order.input is not None and not made.cached:
+                self._telling.note(order.input.in_words(made.request.formats))
             ended.detail = f"{made.result.library}, {format_bytes(len(made.result.plan))}"
         with self._telling.step(CHECK, name) as ended:
             opened = self._trt.open(made, order.profiles) if self._opens else None
@@ -126,6 +128,8 @@ class BundleEngines:
 
     def _proven(self, config: ModelConfig, order: Order, made: Made, opened: TrtEngine | None) -> Proof:
         found: dict[str, Any] = {"placement": proof.placed(made, self._policy)}
+        if order.input is not None:
+            found["input"] = order.input.in_words(made.request.formats)
         if opened is not None:
             found["outputs"] = proof.compared(opened, load(order.reference), config, made.request.precision)
             found["profile"] = proof.timed(opened)

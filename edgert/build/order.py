@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from edgert.backend.base import Shapes, Span
     from edgert.backend.trt.library import Library
     from edgert.backend.trt.request import BuildRequest
+    from edgert.build.input_layout import InputLayout
     from edgert.graph.node import Graph
 
 _QUANTISE, _DEQUANTISE = "QuantizeLinear", "DequantizeLinear"
@@ -35,12 +36,14 @@ class Order:
         profiles: named shapes it is opened with; empty where there is one static shape.
         reference: file of the model that computes the same, for any machine.
         weight: how many frames it gets, in comparison with the model's other engines.
+        input: how it takes its picture, where a DLA is to read it.
     """
 
     request: BuildRequest
     profiles: Mapping[str, Shapes]
     reference: Path
     weight: int = 1
+    input: InputLayout | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +167,33 @@ def _weak(source: Source, library: Library) -> dict[str, Any]:
             where=f"models.{source.name}",
             fix=f"build it again, with calibrate: in the pipeline file and --trt {library.version}",
         )
-    from edgert.quantize.cache import parse_cache, write_cache
+    from edgert.quantize.cache import write_cache
 
-    cache = write_cache(parse_cache(source.text("cache")).scales, library.version)  # it reads caches of its own only
+    cache = write_cache(_scales(source), library.version)  # it reads caches of its own only
     return {"precision": "int8", "calibration": cache, "half": tuple(json.loads(source.text("exceptions"))["half"])}
+
+
+def _scales(source: Source) -> Mapping[str, float]:
+    """Tensor → what one step of int8 is worth; of those that the bundle's calibration cache knows."""
+    from edgert.quantize.cache import parse_cache
+
+    return parse_cache(source.text("cache")).scales if "cache" in source.entry.files else {}
+
+
+def _input(
+    source: Source, graph: Graph, library: Library, placement: Mapping[str, str], further: Mapping[str, Any]
+) -> InputLayout:
+    from edgert.build.input_layout import input_layout
+
+    return input_layout(
+        graph,
+        source.config.input,
+        placement,
+        typed=library.kind != "weak",
+        precision=further.get("precision", ""),
+        half=further.get("half", ()),
+        scales=_scales(source),
+    )
 
 
 def _order(
@@ -185,7 +211,11 @@ def _order(
     emulated = "dla" if "calibration" in further and "dla" in source.entry.forms else form
     reference = source.path(emulated)
     if all(spec.is_static for spec in graph.inputs):
-        return Order(request_of(model, **{"precision": precision_of(graph, "fp32"), **told}), {}, reference, weight)
+        layout = _input(source, graph, library, told["placement"], further) if nodes else None
+        if layout is not None and layout.format is not None:
+            told["formats"] = {layout.tensor: layout.format}
+        request = request_of(model, **{"precision": precision_of(graph, "fp32"), **told})
+        return Order(request, {}, reference, weight, layout)
     spans = _spans(source)
     usual = {DEFAULT_PROFILE: {name: span.usual for name, span in spans.items()}} if spans else {}
     options = EngineOptions(profiles=source.config.profiles or usual, spans=spans)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("edgert.build")
 Proof = Mapping[str, Any]
-"""What was found of an engine, as plain data: ``placement``, and where it could be run ``outputs``, ``profile``,
-``layers`` and ``memory``."""
+"""What was found of an engine, as plain data: ``placement``, ``input`` where a DLA is in it, and where it could be
+run ``outputs``, ``profile``, ``layers`` and ``memory``."""
 TOLERANCE: Mapping[str, float] = {"fp32": 1e-2, "fp16": 2e-2, "int8": 0.7}
 """Precision → how far an engine's outputs may be from the reference's: root of the mean squared difference over that
 of the reference. A GPU computes float32 in TF32, whose 11 bits round by 2^-11 = 0.0005 in each layer: 0.005 after 100

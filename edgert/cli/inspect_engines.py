@@ -55,6 +55,8 @@ def _show_table(console: Console, engines: Sequence[EngineReport]) -> None:
     for one in engines:
         for attempt in one.attempts:
             console.print(f"{_name(one)} was compiled otherwise than asked for: {attempt}", markup=False)
+        if one.input:
+            console.print(f"{_name(one)} takes {one.input}", markup=False)
 
 
 def _row(one: EngineReport, has_others: bool) -> tuple[str, ...]:

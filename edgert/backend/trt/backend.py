@@ -149,6 +149,7 @@ class TrtBackend:
             ModelError: an output's size depends on the data.
         """
         core, loadables = made.request.dla_core, made.engine_facts.loadables
+        scales = {name: form.scale for name, form in made.request.formats.items() if form.scale}
         with self._device:
             engine = open_engine(
                 made.result.plan,
@@ -156,6 +157,7 @@ class TrtBackend:
                 self._device,
                 queue=self._queue(core),
                 profiles=profiles or {DEFAULT_PROFILE: {}},
+                scales=scales,
                 dla_core=core,
                 loadables=loadables,
                 resident=self._resident[core] if core is not None else 0,

@@ -31,6 +31,7 @@ def open_engine(
     *,
     queue: Queue | None = None,
     profiles: Mapping[str, Shapes] | None = None,
+    scales: Mapping[str, float] | None = None,
     dla_core: int | None = None,
     loadables: int = 0,
     resident: int = 0,
@@ -45,6 +46,7 @@ def open_engine(
         device: the GPU.
         queue: takes the work of all sessions; one of its own by default. Engines of one DLA core must share one.
         profiles: name → input shapes, one per optimisation profile of the engine, in order.
+        scales: int8 input → what one step is worth, where callers have real numbers.
         dla_core: the DLA core it was built for; None for none.
         loadables: DLA programs in it (:attr:`~edgert.backend.trt.inspect.EngineFacts.loadables`).
         resident: DLA programs of other engines on that core.
@@ -73,7 +75,7 @@ def open_engine(
         )
     queue = queue or Queue(device.stream(), threading.RLock())
     shapes = profiles or {DEFAULT_PROFILE: {}}
-    return TrtEngine(library, runtime, engine, device, queue, shapes, loadables, kernels, title)
+    return TrtEngine(library, runtime, engine, device, queue, shapes, scales or {}, loadables, kernels, title)
 
 
 def _check_loadables(loadables: int, resident: int, core: int | None, title: str) -> None:
@@ -112,12 +114,13 @@ class TrtEngine:
         device: CudaDevice,
         queue: Queue,
         profiles: Mapping[str, Shapes],
+        scales: Mapping[str, float],
         loadables: int,
         kernels: bytes,
         title: str,
     ) -> None:
         self._library, self._runtime, self._profiles = library, runtime, profiles
-        self.device, self._queue = device, queue
+        self.device, self._queue, self._scales = device, queue, scales
         self._engine: ICudaEngine = engine
         self._sessions: list[TrtSession] = []
         self._kernels: IRuntimeCache = None
@@ -155,6 +158,7 @@ class TrtEngine:
             self.device,
             self._queue,
             shapes=self._profiles[name],
+            scales=self._scales,
             dynamic=self.dynamic_batch,
             recordable=self.recordable,
             title=self.title,

@@ -1,4 +1,4 @@
-"""What to try after a build has failed: larger pools, then smaller DLA regions, in the end the GPU.
+"""What to try after a build has failed: plain inputs, larger pools, then smaller DLA regions, in the end the GPU.
 
 Pure: what was tried and how it failed go in, the next try comes out. Who builds decides whether to go on.
 """
@@ -13,7 +13,7 @@ from edgert.backend.trt.log import LogRecord, foreign_ends
 from edgert.backend.trt.pool import Pools
 from edgert.backend.trt.request import GPU
 
-Rung = Literal["", "pools", "split", "bisect", "gpu"]
+Rung = Literal["", "plain", "pools", "split", "bisect", "gpu"]
 Placement = Mapping[str, str]
 
 _DEFAULTS = {"dla_sram_bytes": 1 << 20, "dla_local_bytes": 1 << 30, "dla_global_bytes": 512 << 20}
@@ -37,6 +37,7 @@ class Attempt:
         reason: the same in words.
         base: placement that a search goes back to.
         suspects: nodes on the DLA one of which is to blame if this try fails.
+        optional: whether optional formats are asked for.
     """
 
     pools: Pools
@@ -45,6 +46,7 @@ class Attempt:
     reason: str = ""
     base: Placement = field(default_factory=dict)
     suspects: tuple[str, ...] = ()
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,10 @@ def next_attempt(tried: Sequence[tuple[Attempt, Failure]], order: Sequence[str])
     last, failure = tried[-1]
     if not _on_dla(last.placement, order):
         return None
+    if last.optional:
+        return replace(last, optional=False, rung="plain", reason="a DLA may not take the layout of its input")
     larger = _larger(last.pools)
-    if larger != last.pools and not last.rung:
+    if larger != last.pools and last.rung in ("", "plain"):
         return replace(last, pools=larger, rung="pools", reason="the DLA compiler may have run out of memory")
     if last.suspects:
         return _halved(last, last.base, last.suspects)

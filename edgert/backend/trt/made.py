@@ -10,7 +10,7 @@ from typing import Any
 from edgert.backend.trt.inspect import EngineFacts, engine_facts, logged_facts
 from edgert.backend.trt.origin import Facts, key_of
 from edgert.backend.trt.pool import Pools
-from edgert.backend.trt.request import BuildRequest
+from edgert.backend.trt.request import BuildRequest, Format
 from edgert.backend.trt.result import BuildResult
 from edgert.backend.trt.retry import Built
 from edgert.backend.trt.wire import plain_result, result_of
@@ -25,7 +25,7 @@ class Made:
 
     Attributes:
         facts: under which it was built.
-        request: what was built in the end; placement and pools may differ from what was asked for.
+        request: what was built in the end; placement, pools and formats may differ from what was asked for.
         result: the plan, and what TensorRT said.
         attempts: why it was tried otherwise, each in words; empty where the first try went well.
         cached: whether it was there already.
@@ -55,6 +55,7 @@ class Made:
             "facts": dict(self.facts),
             "placement": dict(self.request.placement),
             "pools": asdict(self.request.pools),
+            "formats": {name: asdict(form) for name, form in self.request.formats.items()},
             "attempts": list(self.attempts),
             "result": plain_result(self.result),
         }
@@ -83,7 +84,8 @@ def read_made(content: bytes, request: BuildRequest, where: str = "") -> Made:
     """
     record, _, plan = content.partition(b"\n")
     plain = read_record(record, where)
-    final = replace(request, placement=plain["placement"], pools=Pools(**plain["pools"]))
+    formats = {name: Format(**form) for name, form in plain.get("formats", {}).items()}
+    final = replace(request, placement=plain["placement"], pools=Pools(**plain["pools"]), formats=formats)
     return Made(plain["facts"], final, result_of(plain["result"], plan), tuple(plain["attempts"]), cached=True)
 
 

@@ -30,10 +30,14 @@ class Format:
     Attributes:
         layout: one of :data:`LAYOUTS`. A DLA and a GPU share CHW16 for float16 and CHW32 for int8.
         dtype: NumPy's name; empty leaves the model's. Only a weakly typed TensorRT can change it.
+        scale: of an int8 input whose callers have real numbers: what one step is worth. 0 where they have steps.
+        optional: whether the engine is built without it, where a DLA's compiler fails.
     """
 
     layout: str
     dtype: str = ""
+    scale: float = 0.0
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,6 +126,11 @@ class BuildRequest:
     def all_on_dla(self) -> bool:
         """Whether every node is placed on the DLA."""
         return all(self.placement.get(name, GPU) != GPU for name in self.nodes)
+
+    @property
+    def demanded(self) -> Mapping[str, Format]:
+        """The formats that it is not built without."""
+        return {name: form for name, form in self.formats.items() if not form.optional}
 
     def refusal(self, what: str, why: str, fix: str = "") -> BuildError:
         """A BuildError about this request."""

@@ -17,7 +17,7 @@ class Built:
 
     Attributes:
         result: the engine.
-        request: what was built in the end; its placement and pools may differ from what was asked for.
+        request: what was built in the end; its placement, pools and formats may differ from what was asked for.
         attempts: every try, the successful one last.
     """
 
@@ -31,7 +31,8 @@ def build_retrying(
     once: Callable[[BuildRequest], BuildResult],
     tell: Callable[[Attempt], object] = lambda attempt: None,
 ) -> Built:
-    """Builds; after a failure of the compiler, with larger pools, smaller DLA regions, and in the end on the GPU.
+    """Builds; after a failure of the compiler, without optional formats, with larger pools, smaller DLA regions, and
+    in the end on the GPU.
 
     Args:
         once: builds one request, as :func:`~edgert.backend.trt.build.build` does.
@@ -41,13 +42,15 @@ def build_retrying(
         CompileError: that of the last try, on the GPU.
         BuildError: what another try would not change: a refusal, a bad model, a cancelled build.
     """
-    attempt: Attempt | None = Attempt(request.pools, request.placement)
+    optional = len(request.demanded) < len(request.formats)
+    attempt: Attempt | None = Attempt(request.pools, request.placement, optional=optional)
     tried: list[tuple[Attempt, Failure]] = []
     error: CompileError | None = None
     while attempt is not None:
         if tried:
             tell(attempt)
-        asked = replace(request, pools=attempt.pools, placement=attempt.placement)
+        formats = request.formats if attempt.optional else request.demanded
+        asked = replace(request, pools=attempt.pools, placement=attempt.placement, formats=formats)
         try:
             return Built(once(asked), asked, (*(one for one, _ in tried), attempt))
         except CompileError as failed:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
+
 from edgert.backend.base import Array, Shapes
 from edgert.backend.gpu import GpuTensor
 from edgert.backend.trt.context import Context
@@ -29,14 +31,16 @@ class Queue:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bound:
-    """An input or output: what the host sees, and what TensorRT sees."""
+    """An input or output: what the host sees, and what TensorRT sees; one and the same in a plain layout."""
 
     tensor: GpuTensor
     values: Array
 
     def pack(self, layout: Layout) -> None:
         """Brings what the caller wrote to where TensorRT reads it."""
-        if not layout.is_plain:
+        if self.tensor.scale:
+            layout.pack(in_steps(self._part(layout), self.tensor.scale), self.tensor.block.host)
+        elif not layout.is_plain:
             layout.pack(self._part(layout), self.tensor.block.host)
 
     def unpack(self, layout: Layout) -> Array:
@@ -50,6 +54,12 @@ class Bound:
         return self.values if layout.shape == self.values.shape else self.values[: layout.shape[0]]
 
 
+def in_steps(values: Array, scale: float) -> Array:
+    """Real numbers as int8, rounded to the nearest step as TensorRT rounds them."""
+    steps: Array = np.clip(np.rint(values / np.float32(scale)), -128, 127).astype(np.int8)
+    return steps
+
+
 class TrtSession:
     """See :class:`~edgert.backend.base.Session` and :class:`~edgert.backend.gpu.GpuSession`.
 
@@ -60,6 +70,7 @@ class TrtSession:
     Args:
         open_context: opens a context for input shapes.
         shapes: of the inputs, of all rows.
+        scales: int8 input → what one step is worth, where the host's array has real numbers.
         dynamic: whether fewer rows can be run.
         recordable: whether runs may be recorded as CUDA graphs: not with DLA layers.
     """
@@ -71,13 +82,14 @@ class TrtSession:
         queue: Queue,
         *,
         shapes: Shapes,
+        scales: Mapping[str, float],
         dynamic: bool,
         recordable: bool,
         title: str,
     ) -> None:
         self.device, self.stream, self.exclusive = device, queue.stream, queue.exclusive
         self.dynamic, self.recordable = dynamic, recordable
-        self._open_context, self._title = open_context, title
+        self._open_context, self._scales, self._title = open_context, scales, title
         self._done = device.event()
         with self._on_stream():
             whole = open_context(shapes)
@@ -157,5 +169,10 @@ class TrtSession:
     def _bound(self, name: str, layout: Layout) -> Bound:
         block = self.device.block(max(layout.nbytes, 1))
         strides = () if layout.is_plain else layout.number_strides
-        values = layout.plain(block.host) if layout.is_plain else aligned_empty(layout.shape, layout.dtype)
-        return Bound(GpuTensor(name, layout.shape, layout.dtype, block, strides), values)
+        scale = self._scales.get(name, 0.0) if layout.dtype == "int8" else 0.0
+        if layout.is_plain and not scale:
+            values = layout.plain(block.host)
+        else:
+            values = aligned_empty(layout.shape, "float32" if scale else layout.dtype)
+            values[...] = 0
+        return Bound(GpuTensor(name, layout.shape, layout.dtype, block, strides, scale), values)

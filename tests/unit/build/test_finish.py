@@ -156,7 +156,11 @@ def test_the_ladder_is_told(board: Board, tmp_path: Path) -> None:
     on = bench(**AS_PLANNED)
     on.failures = [CompileError("TensorRT built no engine", why="ForeignNode")]
     board.finish(trt_bundle(tmp_path / "dock.edgert"), on=on)
-    assert board.told("note") == ["compile note: again: the DLA compiler may have run out of memory"]
+    assert board.told("note") == [
+        "compile note: again: a DLA may not take the layout of its input",
+        "compile note: input 'x' plain: TensorRT could not build it with DLA_HWC4 int8",
+    ]
+    assert [list(request.formats) for request in on.requests] == [["x"], []]
 
 
 def test_without_a_gpu_engines_are_compiled_and_not_run(board: Board, tmp_path: Path) -> None:

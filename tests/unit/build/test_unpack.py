@@ -113,6 +113,7 @@ class TestOnABoard:
         info = self.run(path, first, events)
         assert (info["engine"], info["skipped"], info["cached"]) == ("tensorrt-dla", [], False)
         assert [(one.step, one.state) for one in events if one.state != "started"] == [
+            ("compile", "note"),
             ("compile", "done"),
             ("check", "done"),
         ]

@@ -183,6 +183,34 @@ class TestDla:
         session.inputs["x"][...] = values
         assert (session.run()[0] == 2 * values).all()
 
+    @pytest.mark.parametrize(
+        ("strides", "vector", "row"), [((4, 4, 2, 1), (1, 4), 8), ((512, 1, 256, 4), (-1, -1), 256)]
+    )
+    def test_real_numbers_become_steps_of_an_int8_input(
+        self, strides: tuple[int, ...], vector: tuple[int, int], row: int
+    ) -> None:
+        """DLA_HWC4, told in vectors or in numbers: the host keeps real numbers, the GPU learns what a step is worth."""
+        bound = {"x": ((1, 3, 2, 2), "INT8", "INPUT"), "y": ((1, 3, 2, 2), "FLOAT", "OUTPUT")}
+
+        def unpacked(addresses: dict[str, int], shapes: dict[str, tuple[int, ...]]) -> None:
+            rows = bench.device.array(addresses["x"], "int8", (row + 8,))
+            pixels = np.stack([rows[:8], rows[row : row + 8]]).reshape(2, 2, 4)
+            bench.device.array(addresses["y"], "float32", (1, 3, 2, 2))[...] = pixels[None, :, :, :3].transpose(
+                0, 3, 1, 2
+            )
+
+        bench = Bench(bound=bound, strides={"x": strides}, vectors={"x": vector}, compute=unpacked)
+        session = bench.open(dla_core=0, loadables=1, scales={"x": 0.5}).session()
+        assert session.inputs["x"].dtype == np.float32
+        assert (session.inputs_on_gpu["x"].dtype, session.inputs_on_gpu["x"].scale) == ("int8", 0.5)
+        session.inputs["x"].reshape(-1)[:] = [0, 0.2, 0.25, 0.75, -0.75, 63.5, 64, 1000, -64, -1000, 1, 2]
+        assert session.run()[0].reshape(-1).tolist() == [0, 0, 0, 2, -2, 127, 127, 127, -128, -128, 2, 4]
+
+    def test_a_scale_of_an_input_that_is_not_int8_after_all_is_not_used(self) -> None:
+        session = Bench().open(scales={"x": 0.5}).session()
+        session.inputs["x"][...] = 2
+        assert session.inputs_on_gpu["x"].scale == 0 and (session.run()[0] == 3).all()
+
 
 class TestOnTheGpu:
     """Sessions as pipelines use them: fed and read on the GPU."""

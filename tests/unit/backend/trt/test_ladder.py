@@ -1,6 +1,8 @@
-"""The retry ladder: larger pools, a split, halves, the GPU; every rung once, and an end."""
+"""The retry ladder: plain inputs, larger pools, a split, halves, the GPU; every rung once, and an end."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +10,7 @@ from edgert.backend.trt.failure import CompileError
 from edgert.backend.trt.ladder import Attempt, Failure, next_attempt
 from edgert.backend.trt.log import classify
 from edgert.backend.trt.pool import Pools
-from edgert.backend.trt.request import BuildRequest
+from edgert.backend.trt.request import BuildRequest, Format
 from edgert.backend.trt.result import BuildResult
 from edgert.backend.trt.retry import build_retrying
 from edgert.errors import BuildError
@@ -125,3 +127,25 @@ class TestRetrying:
 
         with pytest.raises(CompileError, match="failed with 0 on the DLA"):
             build_retrying(self.REQUEST, fail)
+
+    def test_an_optional_format_is_left_out_before_anything_else(self) -> None:
+        """The same pools and placement once more: a layout is worth less than what the DLA computes."""
+        told: list[Attempt] = []
+        formats = {"x": Format("DLA_HWC4", "int8", 0.5, optional=True), "y": Format("LINEAR")}
+
+        def fail_with_it(request: BuildRequest) -> BuildResult:
+            if "x" in request.formats:
+                raise CompileError("no")
+            return self.RESULT
+
+        built = build_retrying(replace(self.REQUEST, formats=formats), fail_with_it, told.append)
+        assert dict(built.request.formats) == {"y": Format("LINEAR")} and built.request.placement == ALL
+        assert [(attempt.rung, attempt.pools) for attempt in told] == [("plain", self.REQUEST.pools)]
+        assert "layout of its input" in told[0].reason
+
+    def test_then_pools_grow_as_ever(self) -> None:
+        first = Attempt(Pools(), ALL, optional=True)
+        plain = next_attempt([(first, Failure())], ORDER)
+        assert plain is not None and plain.rung == "plain"
+        larger = next_attempt([(first, Failure()), (plain, Failure())], ORDER)
+        assert larger is not None and (larger.rung, larger.optional) == ("pools", False)
