@@ -37,12 +37,20 @@ def is_on_gpu(engine: Engine | SegmentedEngine) -> TypeGuard[GpuEngine]:
 
 
 def gpu_lane(
-    engine: GpuEngine, profile: str | None, config: InputConfig, decoder_for: Callable[[Size], Decoder], where: str
+    engine: GpuEngine,
+    profile: str | None,
+    config: InputConfig,
+    decoder_for: Callable[[Size], Decoder],
+    where: str,
+    *,
+    beside: bool = True,
 ) -> GpuLane | None:
     """A lane over sessions of its own; None where the host must prepare pictures or read outputs, and says why.
 
     Args:
         decoder_for: gives the decoder for a network of (width, height).
+        beside: batches are decoded beside the engine's work on the next, by a graph of their own; else all that is done
+            with a batch is one graph.
 
     Raises:
         ModelError: the model's input is no picture, or of a type that pictures cannot be written in.
@@ -55,17 +63,16 @@ def gpu_lane(
     if reason:
         log.warning("%s: pictures are prepared on the host: %s", where, reason)
         return None
-    bound = sessions[0].inputs_on_gpu[picture_input(sessions[0].inputs, where)]
-    layout, written = _target(bound, config, where), _in_steps(config, bound.scale)
+    layout = _target(sessions[0].inputs_on_gpu[picture_input(sessions[0].inputs, where)], config, where)
     decoder = decoder_for((layout.width, layout.height))
     device, rows = engine.device, layout.rows
-    reading = device.stream()
+    reading = device.stream() if beside else None
     slots = []
     for session in sessions:
         (picture,) = session.inputs_on_gpu.values()
-        preprocessor = GpuPreprocessor(written, layout, picture.block.address, kernels, where=where)
+        preprocessor = GpuPreprocessor(config, layout, picture.block.address, kernels, where=where)
         reader = _reader(session, decoder, engine.batched, preprocessor.network, kernels)
-        slots.append(Slot(session, preprocessor, reader, reading))
+        slots.append(Slot(session, preprocessor, reader, reading or session.stream))
     uploader = Uploader(device, device.stream(), device.counter, in_flight=rows * (SLOTS + 1))
     return GpuLane(slots, config, uploader)
 
@@ -98,8 +105,3 @@ def _target(picture: GpuTensor, config: InputConfig, where: str) -> Target:
         four = cast("tuple[int, int, int, int]", shape), cast("tuple[int, int, int, int]", picture.strides)
         return strided(dtype, *four, picture.block.nbytes)
     return target(cast("TensorLayout", layout), dtype, shape[0], width, height, channels)
-
-
-def _in_steps(config: InputConfig, scale: float) -> InputConfig:
-    """The input of an int8 tensor that stands for real numbers, as the steps that are written."""
-    return config.model_copy(update={"std": tuple(std * scale for std in config.std)}) if scale else config

@@ -107,7 +107,8 @@ def _boxes(plane: U8, across: int, down: int, paired: bool) -> I64:
     sums: I64 = part.reshape(height, down, width, across).sum((1, 3))
     if across == down == 2 and not paired:
         return (sums + 2) >> 2
-    return np.rint(sums.astype(np.float32) * (np.float32(1) / np.float32(across * down))).astype(np.int64)
+    means: I64 = np.rint(sums.astype(np.float32) * (np.float32(1) / np.float32(across * down))).astype(np.int64)
+    return means
 
 
 def _covered(source: int, wanted: int) -> Spread:
@@ -130,7 +131,7 @@ def _weighed(values: F32, spread: Spread, axis: int) -> F32:
     """Sums in float32, in the order of the pixels; adding nothing changes nothing."""
     shape = (-1, 1) if axis == 0 else (1, -1)
     parts = (np.take(values, i, axis) * w.reshape(shape) for i, w in zip(spread.index, spread.weight, strict=True))
-    total = next(parts)
+    total: F32 = next(parts)
     for part in parts:
         total = total + part
     return total

@@ -39,19 +39,21 @@ class Reader(Protocol):
 class Slot:
     """Takes frames through preprocessing, engine and decoder; for one batch at a time.
 
-    For each number of rows, what the GPU does is recorded as CUDA graphs: preprocessing and engine as one, which is
-    told each time where the frames lie and how they are scaled, and decoding as another. They are two, and on two
-    streams, so that a batch is decoded while the engine works on the next. Work that cannot be recorded is put on the
-    streams piece by piece.
+    For each number of rows, what the GPU does is recorded as a CUDA graph, which is told each time where the frames lie
+    and how they are scaled. Where decoding has a stream of its own, it is a graph of its own, too, so that a batch is
+    decoded while the engine works on the next. Work that cannot be recorded is put on the streams piece by piece.
+
+    Args:
+        reading: the stream that decodes: the session's, or another.
     """
 
-    def __init__(self, session: GpuSession, preprocessor: GpuPreprocessor, reader: Reader, stream: Stream) -> None:
+    def __init__(self, session: GpuSession, preprocessor: GpuPreprocessor, reader: Reader, reading: Stream) -> None:
         self._session, self._preprocessor, self._reader = session, preprocessor, reader
-        self._reading = stream
+        self._reading, self._is_beside = reading, reading is not session.stream
         self.rows, self.network = preprocessor.target.rows, preprocessor.network
         self.sizes = run_sizes(self.rows, session.dynamic)
         self._ran, self._done = session.device.event(), session.device.event()
-        self._graphs: dict[int, tuple[Graph, Graph]] = {}
+        self._graphs: dict[int, tuple[Graph, ...]] = {}
         self._warm: set[int] = set()
 
     @property
@@ -86,8 +88,7 @@ class Slot:
         with self._session.exclusive:
             self._run(rows, launches)
             hold(frames, stream)
-            self._reading.wait(self._ran.record(stream))
-        self._decode(rows)
+            self._decode(rows)
         self._done.record(self._reading)
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
@@ -122,14 +123,17 @@ class Slot:
 
     def _decode(self, rows: int) -> None:
         graphs = self._graphs.get(rows)
+        if self._is_beside:
+            self._reading.wait(self._ran.record(self._session.stream))
         if graphs is None:
             self._reader.enqueue(rows, self._reading)
             return
-        graphs[1]()
+        for graph in graphs[1:]:
+            graph()
         for nbytes in self._reader.copied(rows):
             self._session.device.counter.copied(nbytes)
 
-    def _recorded(self, rows: int) -> tuple[Graph, Graph]:
+    def _recorded(self, rows: int) -> tuple[Graph, ...]:
         device, stream = self._session.device, self._session.stream
         first = self._preprocessor.any_launch()
 
@@ -137,8 +141,16 @@ class Slot:
             first.enqueue(stream)
             self._session.enqueue(rows)
 
-        run_graph = device.capture(stream, run)
-        return run_graph, device.capture(self._reading, lambda: self._reader.enqueue(rows, self._reading))
+        def decode() -> None:
+            self._reader.enqueue(rows, self._reading)
+
+        def whole() -> None:
+            run()
+            decode()
+
+        if self._is_beside:
+            return device.capture(stream, run), device.capture(self._reading, decode)
+        return (device.capture(stream, whole),)
 
 
 def run_sizes(rows: int, dynamic: bool) -> tuple[int, ...]:

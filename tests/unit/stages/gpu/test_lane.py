@@ -64,17 +64,18 @@ class Session:
 class Rig:
     """A lane on a GPU of its own."""
 
-    def __init__(self, rows: int = 1, dynamic: bool = True, gpu: CudaDouble | None = None) -> None:
+    def __init__(self, rows: int = 1, dynamic: bool = True, gpu: CudaDouble | None = None, beside: bool = True) -> None:
         self.gpu = gpu or CudaDouble()
         self.device = CudaDevice(self.gpu, 0, Counter())
         compiler = SimpleNamespace(compile=lambda *_: b"")
         kernels = Kernels(self.device, compiler=cast("Callable[[], Any]", lambda: compiler))
         config = InputConfig(resize="stretch")
         self.sessions = [Session(self.device, rows, dynamic) for _ in range(SLOTS)]
-        slots, reading = [], self.device.stream()
+        slots, other = [], self.device.stream()
         for session in self.sessions:
             address = session.inputs_on_gpu["x"].block.address
             preprocessor = GpuPreprocessor(config, target("nchw", "float32", rows, SIDE, SIDE), address, kernels)
+            reading = other if beside else session.stream
             slots.append(Slot(session, preprocessor, HostReader(session.outputs_on_gpu, (True,), record), reading))
         uploader = Uploader(self.device, self.device.stream(), self.device.counter, in_flight=4 * rows)
         self.lane = GpuLane(slots, config, uploader)
@@ -234,6 +235,28 @@ def test_graphs_are_recorded_at_the_start_and_told_where_the_frames_are(monkeypa
     assert len({graph.told[0] for graph in runs}) == SLOTS  # each says where another frame lies
     assert rig.device.counter.read().copies - before == 3 * 2 * SLOTS
     assert [len(session.sizes) for session in rig.sessions] == [4] * SLOTS
+    rig.close()
+
+
+def test_all_of_it_is_one_graph_where_the_engines_stream_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs: list[Recorded] = []
+
+    def capture(device: CudaDevice, stream: Any, enqueue: Callable[[], None]) -> Recorded:
+        graphs.append(Recorded(stream, enqueue))
+        return graphs[-1]
+
+    monkeypatch.setattr(CudaDevice, "capture", capture)
+    rig = Rig(beside=False)
+    rig.lane.warm_up()
+    assert len(graphs) == SLOTS
+    before = rig.device.counter.read().copies
+    for index in range(2 * SLOTS):
+        frame = shared(rig, index)
+        rig.lane.run(rig.lane.fill(frame))
+        frame.lease.release()
+    assert all(graph.told[1::2] == ["launched"] * 2 for graph in graphs)
+    assert rig.device.counter.read().copies - before == 2 * SLOTS * 3  # staged, up, outputs down
+    del frame
     rig.close()
 
 

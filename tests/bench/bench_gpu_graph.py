@@ -1,0 +1,79 @@
+"""One CUDA graph from picture to boxes against two, decoding beside the next frame's engine; 1080p NV12, one GPU.
+
+    python tests/bench/bench_gpu_graph.py [--json FILE]
+
+Both ways take turns: a file as fast as it goes, the engine's host time per frame, and one live camera of 30 fps.
+Needs a GPU, PyCUDA, PyTorch and ONNX Runtime with CUDA; says so and passes where one is missing.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from edgert.assemble.gpu import gpu_lane
+from edgert.backend.gpu import GpuEngine
+from edgert.backend.ort.cuda import why_not
+from edgert.bench.measure import Figure
+from edgert.memory.cuda import CudaDevice, open_device
+from edgert.stages.gpu.lane import GpuLane
+from tests.bench.bench_gpu_end_to_end import SIDES, Subject, cameras, files, host_us
+from tests.bench.gpu_run import frames
+from tests.bench.report import main
+
+WAYS = {"one": False, "two": True}
+ROUNDS, COUNT, SECONDS = 3, 1500, 4
+
+
+def lane_of(subject: Subject, engine: GpuEngine, beside: bool) -> GpuLane:
+    """A lane that decodes in the engine's graph, or beside it."""
+    made = gpu_lane(engine, None, subject.config, lambda _: subject.decoder, subject.name, beside=beside)
+    assert made is not None
+    made.warm_up()
+    return made
+
+
+def both(subject: Subject) -> dict[str, float]:
+    """Medians over the rounds, by way and figure."""
+    engine = subject.engine(1)
+    taken: dict[str, list[float]] = {}
+    for _ in range(ROUNDS):
+        for way, beside in WAYS.items():
+            lane = lane_of(subject, engine, beside)
+            host, fast = host_us(subject, lane), files(subject, lane, COUNT)
+            live = cameras(subject, lane, 1, SECONDS)
+            told = {"fps": fast.fps, "host_us": host["on_gpu_us"], "p50_ms": live.p50_ms, "p99_ms": live.p99_ms}
+            for name, value in told.items():
+                taken.setdefault(f"{way}_{name}", []).append(value)
+            lane.close()
+    engine.close()
+    return {name: statistics.median(values) for name, values in taken.items()}
+
+
+def measure() -> Iterator[Figure]:
+    """Frames per second of one graph over those of two; the rest beside it."""
+    if missing := why_not():
+        print(f"skipped: {missing}")
+        return
+    device, pixels = open_device(), frames(16)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in SIDES:
+            yield figure(name, device, Path(folder), pixels)
+
+
+def figure(name: str, device: CudaDevice, folder: Path, pixels: list[Any]) -> Figure:
+    """Of one network in FP16."""
+    found = both(Subject(name, True, folder, device, pixels))
+    return Figure(
+        f"{name} FP16: one graph / two", found["one_fps"] / found["two_fps"], "x", None, "higher", COUNT, found
+    )
+
+
+if __name__ == "__main__":
+    main(__doc__ or "", measure)
