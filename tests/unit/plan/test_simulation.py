@@ -165,6 +165,33 @@ def test_stages_on_this_machine_scatter_as_their_model_and_keep_their_mean(tmp_p
     assert made.latency_ms.p99 == pytest.approx(29.0, rel=0.03)
 
 
+def test_a_run_tells_how_a_models_stage_scatters_and_when_it_wakes(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, model=", placement: cpu0")
+    spread = tuple(1.0 + max(0.0, at - 0.5) for at in AT)
+    told = {"busy_ms_per_result": 18.0, "busy_spread": spread, "woken_ms": [2.0] * len(AT)}
+    stages = tmp_path / "run.json"
+    stages.write_text(json.dumps({"stages": {"look": told}}))
+    given = replace(SHORT, stages=stages, seconds=60.0)
+    made = simulate_pipeline(file, board="host", profiles=[profile(tmp_path, file)], given=given).played
+    assert made.busy["cpu"] * 1e3 / made.fps == pytest.approx(18.0, rel=0.02)  # the model's 10 ms among them
+    assert made.latency_ms.p50 == pytest.approx(18.0 / 1.125 + 2.0, rel=0.02)
+    assert made.latency_ms.p99 == pytest.approx(1.49 * 18.0 / 1.125 + 2.0, rel=0.02)
+
+
+def test_objects_that_differ_are_no_scatter(tmp_path: Path) -> None:
+    stages = "  cut: {infer: net, from: look, crop: {limit: 4}}"
+    file = pipeline(tmp_path, model=", placement: cpu0", stages=stages)
+    told = {"busy_ms_per_result": 1.0, "busy_spread": tuple(1.0 + 9 * at for at in AT)}
+    (tmp_path / "run.json").write_text(json.dumps({"stages": {"cut": told}}))
+    profiles = [profile(tmp_path, file, alone_ms=1.0)]
+
+    def p99_ms(objects: float | None) -> float:
+        given = replace(SHORT, stages=tmp_path / "run.json", objects=objects, seconds=20.0)
+        return simulate_pipeline(file, board="host", profiles=profiles, given=given).played.latency_ms.p99
+
+    assert p99_ms(None) > 6.5 > 5.2 > p99_ms(4.0)
+
+
 @pytest.mark.skipif(len(core_accelerators()) < 2, reason="needs two cores")
 def test_replicas_on_this_machine_take_turns(tmp_path: Path) -> None:
     file = pipeline(tmp_path, model=", placement: {replicate: {cpu0: 1, cpu1: 1}}")

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgert.runtime import LatencyHistogram
-from edgert.runtime.metric import RecentLatency
+from edgert.runtime.metric import RecentLatency, StageMeter
+from edgert.spread import AT
 
 
 def filled(durations_ns: list[int]) -> LatencyHistogram:
@@ -50,3 +51,19 @@ def test_recent_latency_forgets_what_is_long_past() -> None:
     assert (recent.percentiles().count, recent.percentiles().count, recent.percentiles().count) == (2, 1, 0)
     histogram.add(10_000_000)
     assert recent.percentiles().p99 == pytest.approx(10, rel=0.011)
+
+
+def test_quantiles_at_the_places_of_a_spread() -> None:
+    assert filled([]).quantiles_ms() == ()
+    found = dict(zip(AT, filled([number * 1_000_000 for number in range(1, 1001)]).quantiles_ms(), strict=True))
+    assert found[0.0] == pytest.approx(1, rel=0.011) and found[0.5] == pytest.approx(500, rel=0.011)
+    assert found[0.99] == pytest.approx(990, rel=0.011) and found[1.0] == pytest.approx(1000, rel=0.011)
+
+
+def test_work_on_what_is_held_back_counts_when_it_is_let_go() -> None:
+    meter = StageMeter()
+    for duration_ms in (1, 1, 8):
+        meter.worked(duration_ms * 1_000_000)
+    meter.let_go()
+    assert meter.busy_ns == 10_000_000 and meter.busy.percentiles().count == 1
+    assert meter.busy.percentiles().p50 == pytest.approx(10, rel=0.011)

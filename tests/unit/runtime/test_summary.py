@@ -18,9 +18,12 @@ def test_before_anything_ran_all_is_zero() -> None:
 def test_a_run_in_numbers() -> None:
     source, stage, sink = chain(Numbers(), Does(), Does(), capacity=1, drop="oldest")
     source.meter.results_out, stage.meter.results_in, stage.meter.results_out, sink.meter.results_in = 10, 8, 8, 6
-    stage.meter.busy_ns, stage.meter.wait_in_ns, stage.meter.wait_out_ns = 500_000_000, 250_000_000, 100_000_000
+    stage.meter.busy_ns, stage.meter.wait_in_ns, stage.meter.wait_out_ns = 450_000_000, 250_000_000, 100_000_000
     for latency_ms in (10, 10, 30):
         sink.meter.latency.add(latency_ms * 1_000_000)
+        stage.meter.worked(latency_ms * 1_000_000)
+        stage.meter.let_go()
+        sink.inlet.woken.add(latency_ms * 1_000)
     for index in range(3):
         sink.inlet.channels[0].put(result(index))
     summary = summarise([source, stage, sink], 2_000_000_000, Counts(20, 600), 123, {"m": {"threads": 2}})
@@ -29,6 +32,8 @@ def test_a_run_in_numbers() -> None:
     busy = summary.stages["1"]
     assert (busy.busy_percent, busy.wait_in_percent, busy.wait_out_percent) == (25, 12.5, 5)
     assert busy.busy_ms_per_result == 62.5
+    assert (busy.busy_spread[0], busy.busy_spread[-1]) == (1.0, pytest.approx(3.0, rel=0.022))
+    assert busy.woken_ms == () and summary.stages["2"].woken_ms[-1] == pytest.approx(0.03, rel=0.011)
     assert (summary.stages["2"].dropped, summary.stages["2"].waiting) == (2, 1)
     assert summary.stages["0"].source == SourceStats()
     assert summary.latency_ms.p50 == pytest.approx(10, rel=0.011)

@@ -76,7 +76,24 @@ def test_times_of_stages_come_from_a_summary(tmp_path: Path) -> None:
     assert times.of("find").busy_ms == 0.1 and times.of_part("find:1", "find").busy_ms == 7.0
 
 
-@pytest.mark.parametrize("text", ["{}", "[", '{"stages": {"a": {"busy_ms_per_result": -1}}}'])
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"busy_ms_per_result": -1}, "busy_ms_per_result is -1"),
+        ({"busy_spread": [1.0, 2.0]}, "quantiles, not 2"),
+        ({"woken_ms": [2.0] * 24 + [1.0]}, "no quantiles of times"),
+        ({"woken_ms": ["soon"] * 25}, "could not convert"),
+    ],
+)
+def test_times_that_cannot_be_are_refused(tmp_path: Path, more: dict[str, object], why: str) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({"stages": {"a": {"busy_ms_per_result": 1.0, **more}}}), encoding="utf-8")
+    with pytest.raises(ConfigError, match="tells impossible times") as caught:
+        read_stage_times(path)
+    assert why in caught.value.why
+
+
+@pytest.mark.parametrize("text", ["{}", "[", '{"stages": {"a": 7}}'])
 def test_what_is_no_summary_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "run.json"
     path.write_text(text, encoding="utf-8")

@@ -231,3 +231,18 @@ def test_moments_add_up() -> None:
     assert [round(one.at_s) for one in played.moments] == [1, 2, 3, 4, 5, 6, 7]
     assert sum(one.dropped for one in played.moments) == played.dropped
     assert sum(one.fps for one in played.moments) == pytest.approx(played.frames_out, abs=1)
+
+
+def test_all_that_is_done_for_a_result_scatters_alike() -> None:
+    task = Task((CoreStep("cpu0", 4.0),), (CoreStep("cpu0", 6.0),), scatter=SPREAD)
+    played = simulate(line(0.0, Source("camera", 5.0), task), Rig(("cpu0",)), 400.0)
+    assert played.latency_ms.p50 == pytest.approx(10.0, rel=0.01)
+    assert played.latency_ms.p99 == pytest.approx(14.9, rel=0.01)  # two draws would hardly ever both be long
+
+
+def test_a_thread_wakes_late_where_it_waited_and_not_where_work_lay_ready() -> None:
+    late = Node("find", (Edge("camera", *NEWEST),), Task(run=gpu(10.0)), woken_ms=(3.0,) * len(AT))
+    waited = simulate(Design((Source("camera", 20.0),), (late,)), Rig(), 10.0)
+    assert waited.latency_ms.p50 == waited.latency_ms.p99 == pytest.approx(13.0, abs=0.1)
+    overload = simulate(Design((Source("camera", 400.0),), (late,)), Rig(), 10.0)
+    assert overload.fps == pytest.approx(100.0, rel=0.01)

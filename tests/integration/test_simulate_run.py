@@ -1,0 +1,64 @@
+"""What a run tells of its threads, and a simulation that draws from it: the same comes out again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from edgert.board.core import core_accelerators
+from edgert.config import load_pipeline
+from edgert.graph.load import load
+from edgert.pipeline import Pipeline
+from edgert.place.profile import Handing, Profile, ProfiledUnit, Whole
+from edgert.plan.simulation import Circumstances, simulate_pipeline
+from edgert.spread import AT
+
+MODEL = Path(__file__).parents[2] / "pipelines" / "assets" / "parts.onnx"
+CODE = """
+import time
+
+def wait(result):
+    time.sleep(0.015 if result.frame.index % 8 else 0.045)
+    return result
+"""
+FPS, FRAMES = 20, 60
+TEXT = f"""
+models:
+  parts: {{onnx: {MODEL}, task: {{detect: yolox}}, backend: "null"}}
+stages:
+  camera: {{source: 'synthetic:blank', size: 64x64, realtime: true, fps: {FPS}, limit: {FRAMES}}}
+  find: {{infer: parts, from: camera}}
+  slow: {{python: 'slow:wait', from: find}}
+  end: {{sink: "null", from: slow}}
+"""
+
+
+def nearly_nothing(folder: Path) -> Path:
+    """A profile of a model that computes nothing."""
+    whole = {core: Whole(1e-3, 1e-3, 1e-3) for core in core_accelerators()}
+    unit = ProfiledUnit("all", ("all",), dict.fromkeys(whole, 1e-3))
+    made = Profile("parts", load(MODEL).digest, "host", "", {"cpu": "test"}, 1, whole, (unit,), Handing(0.0, 0.0, 0.0))
+    path = folder / "profile.json"
+    path.write_text(json.dumps({"schema": 1, **asdict(made)}), encoding="utf-8")
+    return path
+
+
+@pytest.mark.skipif(not core_accelerators(), reason="threads cannot be kept on a core here")
+def test_a_stage_that_is_slow_now_and_then_makes_the_same_p99_simulated(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(CODE, encoding="utf-8")
+    (tmp_path / "p.yaml").write_text(TEXT, encoding="utf-8")
+    with Pipeline(tmp_path / "p.yaml") as pipeline:
+        real = pipeline.run()
+    stages = tmp_path / "run.json"
+    stages.write_text(json.dumps(real.to_json(), default=str), encoding="utf-8")
+    slow = real.stages["slow"]
+    assert slow.busy_spread[-1] > 2 * slow.busy_spread[AT.index(0.5)] and slow.woken_ms[0] > 0
+    given = Circumstances(seconds=FRAMES / FPS, stages=stages)
+    played = simulate_pipeline(
+        load_pipeline(tmp_path / "p.yaml"), board="host", profiles=[nearly_nothing(tmp_path)], given=given
+    ).played
+    assert played.latency_ms.p50 == pytest.approx(real.latency_ms.p50, rel=0.25)
+    assert played.latency_ms.p99 == pytest.approx(real.latency_ms.p99, rel=0.25)
