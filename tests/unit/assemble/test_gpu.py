@@ -32,10 +32,18 @@ FRAME_BYTES, OUTPUT_BYTES = 64 * 48 * 3 // 2, 8
 class Rig:
     """An engine whose output counts its runs, and a lane over it."""
 
-    def __init__(self, *, integrated: bool = False, loadables: int = 0, rows: int = 1, **script: Any) -> None:
+    def __init__(
+        self,
+        *,
+        integrated: bool = False,
+        loadables: int = 0,
+        rows: int = 1,
+        scales: dict[str, float] | None = None,
+        **script: Any,
+    ) -> None:
         self.device, self.runs = FakeDevice(integrated), 0
         told = {"bound": {"x": PLAIN, "y": OUTPUT}, "compute": self.compute, **script}
-        core = {"dla_core": 0, "loadables": loadables} if loadables else {}
+        core = {"dla_core": 0, "loadables": loadables, "scales": scales} if loadables else {}
         shapes = {"default": {"x": (rows, 3, SIDE, SIDE)}}
         self.double = Double("10.3", Script(**told))
         self.engine: TrtEngine = open_engine(
@@ -153,6 +161,15 @@ def test_the_layouts_of_a_dla_are_written_by_the_kernel(
     address, *told = struct.unpack_from("=Qq3i", argument)
     assert tuple(told) == wanted
     assert address in {int(one) for one in rig.device.gpu.allocations}
+
+
+def test_pictures_are_written_in_the_steps_of_an_int8_input() -> None:
+    bound = {"x": ((1, 3, SIDE, SIDE), "INT8", "INPUT"), "y": OUTPUT}
+    rig = Rig(loadables=1, scales={"x": 0.5}, bound=bound, strides={"x": (1024, 1, 64, 4)})
+    lane = rig.ready()
+    lane.run(lane.fill(frame_of(64, 48, "nv12")))
+    numbers = struct.unpack_from("=Qq6i6f", rig.device.gpu.launches[-1][4])[8:]
+    assert numbers == (2.0, 2.0, 2.0, 0.0, 0.0, 0.0)  # levels, (level - 0) / (1 * 0.5)
 
 
 def test_outputs_in_a_layout_of_a_dla_are_read_by_the_host(caplog: pytest.LogCaptureFixture) -> None:
