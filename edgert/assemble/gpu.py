@@ -63,14 +63,15 @@ def gpu_lane(
     if reason:
         log.warning("%s: pictures are prepared on the host: %s", where, reason)
         return None
-    layout = _target(sessions[0].inputs_on_gpu[picture_input(sessions[0].inputs, where)], config, where)
+    bound = sessions[0].inputs_on_gpu[picture_input(sessions[0].inputs, where)]
+    layout, written = _target(bound, config, where), _in_steps(config, bound.scale)
     decoder = decoder_for((layout.width, layout.height))
     device, rows = engine.device, layout.rows
     reading = device.stream() if beside else None
     slots = []
     for session in sessions:
         (picture,) = session.inputs_on_gpu.values()
-        preprocessor = GpuPreprocessor(config, layout, picture.block.address, kernels, where=where)
+        preprocessor = GpuPreprocessor(written, layout, picture.block.address, kernels, where=where)
         reader = _reader(session, decoder, engine.batched, preprocessor.network, kernels)
         slots.append(Slot(session, preprocessor, reader, reading or session.stream))
     uploader = Uploader(device, device.stream(), device.counter, in_flight=rows * (SLOTS + 1))
@@ -105,3 +106,8 @@ def _target(picture: GpuTensor, config: InputConfig, where: str) -> Target:
         four = cast("tuple[int, int, int, int]", shape), cast("tuple[int, int, int, int]", picture.strides)
         return strided(dtype, *four, picture.block.nbytes)
     return target(cast("TensorLayout", layout), dtype, shape[0], width, height, channels)
+
+
+def _in_steps(config: InputConfig, scale: float) -> InputConfig:
+    """The input of an int8 tensor that stands for real numbers, as the steps that are written."""
+    return config.model_copy(update={"std": tuple(std * scale for std in config.std)}) if scale else config
