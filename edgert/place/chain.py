@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.errors import PlacementError
-from edgert.place.load import GPU, Price, stranded, targets
+from edgert.place.load import Price, stranded, targets
 from edgert.place.problem import Assignment, Cost, Crossing, Edge, Network
 
 F64 = npt.NDArray[np.float64]
@@ -54,13 +54,19 @@ def best_chain(
     return _walked(np.unravel_index(int(costs.argmin()), costs.shape), trail, among, limited)
 
 
-def priced(cost: Cost | Crossing | None, price: Price, accelerator: str = GPU) -> float:
-    """What a unit on an accelerator, or a crossing, is worth; infinite if it cannot be."""
-    if cost is None:
-        return np.inf
-    busy_ms = cost.time_ms if isinstance(cost, Cost) else cost.gpu_ms
-    flat = price.latency * cost.time_ms + price.energy * cost.energy_mj + price.traffic * cost.traffic_bytes
-    return flat + price.busy.get(accelerator, 0.0) * busy_ms
+def priced(cost: Cost | None, price: Price, accelerator: str) -> float:
+    """What a unit on an accelerator is worth; infinite if it cannot be there."""
+    return np.inf if cost is None else _flat(cost, price) + price.busy.get(accelerator, 0.0) * cost.time_ms
+
+
+def priced_crossing(crossing: Crossing, price: Price, start: str, end: str) -> float:
+    """What handing a tensor from one accelerator to another is worth."""
+    busy = (price.busy.get(name, 0.0) * busy_ms for name, busy_ms in crossing.busy(start, end))
+    return _flat(crossing, price) + sum(busy)
+
+
+def _flat(part: Cost | Crossing, price: Price) -> float:
+    return price.latency * part.time_ms + price.energy * part.energy_mj + price.traffic * part.traffic_bytes
 
 
 def _touched(edge: Edge) -> set[int]:
@@ -91,7 +97,8 @@ def _between(network: Network, among: Sequence[str], price: Price) -> list[F64]:
 def _handed(edge: Edge, assignment: Assignment, home: str, price: Price) -> float:
     source = home if edge.producer is None else assignment[edge.producer]
     others = targets(edge, assignment, home) - {source}
-    return sum(priced(edge.crossings[source, other], price) for other in others if (source, other) in edge.crossings)
+    moves = ((other, edge.crossings.get((source, other))) for other in others)
+    return sum(priced_crossing(crossing, price, source, other) for other, crossing in moves if crossing)
 
 
 def _arrivals(costs: F64, label: int, name: str, pairs: F64, among: Sequence[str], limited: Sequence[str]) -> F64:

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from edgert.place.cut import Cutter
 from edgert.place.exact import Condition, exact
 from edgert.place.limit import Limits
-from edgert.place.load import GPU, LATENCY, Price, Use, preferring, use
-from edgert.place.problem import Assignment, Network
+from edgert.place.load import LATENCY, Price, Use, preferring, use
+from edgert.place.problem import GPU, Assignment, Network
 
 F64 = npt.NDArray[np.float64]
 

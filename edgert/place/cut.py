@@ -18,9 +18,9 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from edgert.place.arc import ENERGY, ENTRIES, FIRST, REFORMAT, SECOND, SOURCE, TIME, TRAFFIC, Arc, Arcs
-from edgert.place.load import GPU, Price, Use
-from edgert.place.problem import Assignment, Network
+from edgert.place.arc import ENERGY, ENTRIES, FIRST, HOME, REFORMAT, SECOND, SOURCE, TIME, TRAFFIC, Arc, Arcs
+from edgert.place.load import Price, Use
+from edgert.place.problem import GPU, Assignment, Network
 from edgert.place.solver import sink_side
 
 F64 = npt.NDArray[np.float64]
@@ -66,6 +66,7 @@ class Cutter:
 
     def __init__(self, networks: Sequence[Network], first: str, second: str) -> None:
         self._pair, self._units = (first, second), [len(network.units) for network in networks]
+        self._homes = [network.home for network in networks]
         blocks = [Arcs(network, first, second) for network in networks]
         self._starts: I64 = np.cumsum([0, *(block.nodes for block in blocks)])
         self._source, self._sink = int(self._starts[-1]), int(self._starts[-1]) + 1
@@ -88,7 +89,8 @@ class Cutter:
             latency: also paid per millisecond of a run, likewise.
         """
         worth = self._loads @ self._vector(price)
-        for column, added in ((ENTRIES, entry), (TIME, latency)):
+        home = np.array([price.busy.get(name, 0.0) for name in self._homes])
+        for column, added in ((ENTRIES, entry), (TIME, latency), (HOME, home)):
             worth += self._loads[:, column] * np.broadcast_to(added, len(self._units))[self._block]
         capacity, common = self._capacity(worth)
         plain = np.minimum(*(self._sums(worth[:, None] * paid)[:, 0] for paid in self._plain))
@@ -97,10 +99,10 @@ class Cutter:
         paid = self._paid(side)
         loads, costs = self._sums(self._loads * paid), self._sums(worth[:, None] * paid)[:, 0]
         slack = np.bincount(self._block, minlength=len(scale)) / scale
-        rows = zip(self._starts, self._units, loads.tolist(), costs.tolist(), slack.tolist(), strict=False)
+        uses = map(self._use, loads.tolist(), self._homes)
+        rows = zip(self._starts, self._units, uses, costs.tolist(), slack.tolist(), strict=False)
         return [
-            Found(self._named(side[start : start + units]), self._use(load), cost, lost)
-            for start, units, load, cost, lost in rows
+            Found(self._named(side[start : start + units]), used, cost, lost) for start, units, used, cost, lost in rows
         ]
 
     def _joined(self, blocks: Sequence[Sequence[Arc]]) -> I64:
@@ -135,7 +137,7 @@ class Cutter:
 
     def _vector(self, price: Price) -> F64:
         busy = [price.busy.get(name, 0.0) for name in (*self._pair, GPU)]
-        return np.array([price.latency, price.energy, price.traffic, *busy, 0.0])
+        return np.array([price.latency, price.energy, price.traffic, *busy, 0.0, 0.0])
 
     def _capacity(self, worth: F64) -> tuple[F64, F64]:
         """Of every cell, without what a unit costs on either side and what therefore need not flow; that, summed up."""
@@ -173,8 +175,7 @@ class Cutter:
     def _named(self, side: Side) -> Assignment:
         return tuple(self._pair[second] for second in side.tolist())
 
-    def _use(self, load: Sequence[float]) -> Use:
+    def _use(self, load: Sequence[float], home: str) -> Use:
         busy = dict(zip(self._pair, (load[FIRST], load[SECOND]), strict=True))
-        if load[REFORMAT]:
-            busy[GPU] = busy.get(GPU, 0.0) + load[REFORMAT]
+        busy |= {name: load[column] for name, column in ((home, HOME), (GPU, REFORMAT)) if load[column]}
         return Use(load[TIME], busy, load[ENERGY], load[TRAFFIC])

@@ -42,6 +42,9 @@ def _crosses_no_more(crossings: Mapping[tuple[str, str], Crossing], one: str, ot
 
 
 def _no_more(one: Cost | Crossing, other: Cost | Crossing) -> bool:
-    more = one.time_ms > other.time_ms or one.energy_mj > other.energy_mj or one.traffic_bytes > other.traffic_bytes
-    gpu_ms = [part.gpu_ms if isinstance(part, Crossing) else 0.0 for part in (one, other)]
-    return not more and gpu_ms[0] <= gpu_ms[1]
+    return all(mine <= theirs for mine, theirs in zip(_taken(one), _taken(other), strict=True))
+
+
+def _taken(part: Cost | Crossing) -> tuple[float, ...]:
+    shares = (part.from_ms, part.gpu_ms, part.to_ms) if isinstance(part, Crossing) else ()
+    return (part.time_ms, part.energy_mj, part.traffic_bytes, *shares)

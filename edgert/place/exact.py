@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from edgert.errors import PlacementError
-from edgert.place.chain import priced
+from edgert.place.chain import priced, priced_crossing
 from edgert.place.forest import Forest, forbid
 from edgert.place.load import Load, Price, handed, loads, preferring, stranded, use
 from edgert.place.problem import Assignment, Crossing, Edge, Network
@@ -44,8 +44,8 @@ class Condition:
         for index in range(len(network.units)) if self.units is None else self.units:
             unit, name = network.units[index], assignment[index]
             total += priced(unit.costs[name], self.price, name) + self.weights.get(name, 0) * unit.weight_bytes
-        moved = [crossing for edge, _, crossing in handed(network, assignment) if self.counts(edge)]
-        total += sum(priced(crossing, self.price) for crossing in moved)
+        for edge, start, end, crossing in handed(network, assignment):
+            total += priced_crossing(crossing, self.price, start, end) if self.counts(edge) else 0.0
         return total <= self.most + _TOLERANCE * abs(self.most) + 1e-12
 
     def counts(self, edge: Edge) -> bool:
@@ -139,7 +139,7 @@ class _Model:
             for name in among
             if name in unit.costs
         }
-        self._crossings: list[tuple[int, Edge, Crossing]] = []
+        self._crossings: list[tuple[int, Edge, tuple[str, str], Crossing]] = []
         for index in range(len(network.units)):
             self.program.equal({self._runs[index, name]: 1.0 for name in self._able(index)}, 1.0)
         is_bought = any(min(_signs(condition)) < 0 for condition in conditions)
@@ -193,7 +193,7 @@ class _Model:
         moves = {pair: edge.crossings.get(pair) for pair in product(starts, ends) if pair[0] != pair[1]}
         if not any(moves.values()):
             return
-        moved = {pair: self._moved(edge, crossing) for pair, crossing in moves.items()}
+        moved = {pair: self._moved(edge, pair, crossing) for pair, crossing in moves.items()}
         for end in ends:
             arriving = {variable: -1.0 for (_, other), variable in moved.items() if other == end}
             readers = [self._runs[unit, end] for unit in edge.consumers if (unit, end) in self._runs]
@@ -216,16 +216,16 @@ class _Model:
         if edge.is_output and end == self._network.home:
             self.program.at_most({**arriving, **made}, -1.0)
 
-    def _moved(self, edge: Edge, crossing: Crossing | None) -> int:
-        cost = priced(crossing, self._price) / self.scale if crossing else 0.0
+    def _moved(self, edge: Edge, pair: tuple[str, str], crossing: Crossing | None) -> int:
+        cost = priced_crossing(crossing, self._price, *pair) / self.scale if crossing else 0.0
         variable = self.program.variable(cost)
         if crossing:
-            self._crossings.append((variable, edge, crossing))
+            self._crossings.append((variable, edge, pair, crossing))
         return variable
 
     def _keep(self, condition: Condition) -> None:
         moved = [one for one in self._crossings if condition.counts(one[1])]
-        terms = {variable: priced(crossing, condition.price) for variable, _, crossing in moved}
+        terms = {variable: priced_crossing(one, condition.price, *pair) for variable, _, pair, one in moved}
         for (index, name), variable in self._runs.items():
             if condition.units is not None and index not in condition.units:
                 continue

@@ -10,9 +10,6 @@ from edgert.errors import PlacementError
 from edgert.place.problem import Assignment, Cost, Crossing, Edge, Network
 from edgert.place.segment import segments
 
-GPU = "gpu"
-"""The accelerator that reformats tensors for others, and whose time :attr:`Crossing.gpu_ms` is."""
-
 
 @dataclass(frozen=True, slots=True)
 class Price:
@@ -41,7 +38,7 @@ class Use:
 
     Attributes:
         latency_ms: units and crossings one after the other, as an execution context runs them.
-        busy_ms: accelerator → how long it is busy; the GPU's share of crossings counts as the GPU's.
+        busy_ms: accelerator → how long it is busy, its shares of crossings included.
         energy_mj, traffic_bytes: of units and crossings.
     """
 
@@ -84,13 +81,13 @@ def targets(edge: Edge, assignment: Assignment, home: str) -> set[str]:
     return wanted | {home} if edge.is_output else wanted
 
 
-def handed(network: Network, assignment: Assignment) -> Iterator[tuple[Edge, str, Crossing]]:
-    """Every (tensor, accelerator it is handed to, cost), in the order of the edges."""
+def handed(network: Network, assignment: Assignment) -> Iterator[tuple[Edge, str, str, Crossing]]:
+    """Every (tensor, accelerator that hands it over, accelerator that takes it, cost), in the order of the edges."""
     for edge in network.edges:
         source = network.home if edge.producer is None else assignment[edge.producer]
         for target in sorted(targets(edge, assignment, network.home) - {source}):
             if crossing := edge.crossings.get((source, target)):
-                yield edge, target, crossing
+                yield edge, source, target, crossing
 
 
 def check(network: Network, assignment: Assignment) -> None:
@@ -123,9 +120,10 @@ def use(network: Network, assignment: Assignment) -> Use:
         cost = unit.costs[accelerator]
         busy[accelerator] += cost.time_ms
         parts.append(cost)
-    for _, _, crossing in handed(network, assignment):
-        if crossing.gpu_ms:
-            busy[GPU] += crossing.gpu_ms
+    for _, start, end, crossing in handed(network, assignment):
+        for name, busy_ms in crossing.busy(start, end):
+            if busy_ms:
+                busy[name] += busy_ms
         parts.append(crossing)
     return Use(
         latency_ms=sum(part.time_ms for part in parts),

@@ -44,10 +44,12 @@ def _unit(unit: Unit, weight: float) -> Unit:
 
 
 def _edge(edge: Edge, weight: float, start: int) -> Edge:
-    crossings = {
-        pair: Crossing(one.time_ms * weight, one.gpu_ms * weight, one.energy_mj * weight, one.traffic_bytes * weight)
-        for pair, one in edge.crossings.items()
-    }
+    crossings = {pair: _crossing(one, weight) for pair, one in edge.crossings.items()}
     producer = None if edge.producer is None else edge.producer + start
     consumers = tuple(unit + start for unit in edge.consumers)
     return replace(edge, producer=producer, consumers=consumers, crossings=crossings)
+
+
+def _crossing(one: Crossing, weight: float) -> Crossing:
+    loads = (one.time_ms, one.gpu_ms, one.energy_mj, one.traffic_bytes, one.from_ms, one.to_ms)
+    return Crossing(*(weight * load for load in loads))

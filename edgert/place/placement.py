@@ -142,8 +142,8 @@ def asked(networks: Sequence[Network], placement: Placement) -> dict[str, Asked]
             often = one.fps / network.batch * engine.weight
             for unit, name in zip(network.units, engine.assignment, strict=True):
                 traffic[name] += often * unit.costs[name].traffic_bytes
-            for _, target, crossing in handed(network, engine.assignment):
-                traffic[target] += often * crossing.traffic_bytes
+            for _, start, _, crossing in handed(network, engine.assignment):
+                traffic[crossing.mover(start)] += often * crossing.traffic_bytes
     return {
         name: Asked(min(busy, 1.0), traffic[name] / busy if busy > 0 else 0.0)
         for name, busy in placement.utilisation.items()

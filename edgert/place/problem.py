@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+GPU = "gpu"
+"""The accelerator that reformats tensors for others."""
+
 Assignment = tuple[str, ...]
 """Accelerator of every unit, in order: ``("gpu", "dla0", "dla0")``."""
 
@@ -34,14 +37,26 @@ class Crossing:
 
     Attributes:
         time_ms: added to the latency of a run.
-        gpu_ms: how long it keeps the GPU busy, which reformats for the DLA; part of ``time_ms``.
+        gpu_ms: how long it keeps the GPU busy, which reformats for the DLA.
         energy_mj, traffic_bytes: as in :class:`Cost`.
+        from_ms, to_ms: how long it keeps the accelerator busy that hands the tensor over, and the one that takes it;
+            these two and ``gpu_ms`` are parts of ``time_ms``.
     """
 
     time_ms: float
     gpu_ms: float = 0.0
     energy_mj: float = 0.0
     traffic_bytes: float = 0.0
+    from_ms: float = 0.0
+    to_ms: float = 0.0
+
+    def busy(self, start: str, end: str) -> tuple[tuple[str, float], ...]:
+        """Who is busy, one after the other, and for how long; the GPU may be one of the two ends."""
+        return (start, self.from_ms), (GPU, self.gpu_ms), (end, self.to_ms)
+
+    def mover(self, start: str) -> str:
+        """Whose memory traffic it is: the GPU's where that reformats."""
+        return GPU if self.gpu_ms else start
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from edgert.place.load import GPU, handed
+from edgert.place.load import handed
 from edgert.place.problem import Assignment, Crossing, Network
-from edgert.place.segment import segments
+from edgert.place.segment import Segment, segments
 
 S = TypeVar("S", bound="Step")
+
+_NO_TIME_MS = 1e-9  # what is left of a time when all shares of it are taken away may not be exactly nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,37 +41,48 @@ class Step:
 def steps(network: Network, assignment: Assignment) -> tuple[Step, ...]:
     """The segments in order, each behind the tensors it is handed; outputs are handed home at the end.
 
-    A tensor is handed over once, to the first segment of an accelerator that reads it. The GPU's share of handing over
-    is a step of the GPU, the rest only takes time. The times add up to the latency of a run.
+    A tensor is handed over once, to the first segment of an accelerator that reads it. Who hands it over is busy right
+    after its segment, who reformats and who takes it right before theirs; the rest only takes time. The times add up to
+    the latency of a run.
     """
     cuts = segments(network, assignment)
     place = {unit: index for index, segment in enumerate(cuts) for unit in segment.units}
-    arriving: list[list[Crossing]] = [[] for _ in range(len(cuts) + 1)]
-    for edge, target, crossing in handed(network, assignment):
-        readers = [place[unit] for unit in edge.consumers if assignment[unit] == target]
-        arriving[min(readers, default=len(cuts))].append(crossing)
+    before: list[list[Step]] = [[] for _ in range(len(cuts) + 1)]
+    after: list[list[Step]] = [[] for _ in cuts]
+    for edge, start, end, crossing in handed(network, assignment):
+        given, *taken = _moved(crossing, start, end)
+        reader = min((place[unit] for unit in edge.consumers if assignment[unit] == end), default=len(cuts))
+        before[reader] += taken
+        (before[reader] if edge.producer is None else after[place[edge.producer]]).append(given)
     found: list[Step] = []
-    for crossings, segment in zip(arriving, (*cuts, None), strict=True):
-        found += [] if not crossings else _moved(crossings)
-        if segment:
-            costs = [network.units[unit].costs[segment.accelerator] for unit in segment.units]
-            time_ms, traffic = sum(cost.time_ms for cost in costs), sum(cost.traffic_bytes for cost in costs)
-            found.append(Step(segment.accelerator, time_ms, traffic))
-    return _joined(found)
+    for index, segment in enumerate(cuts):
+        found += [*_in_turn(before[index], segment.accelerator), _run(network, segment), *after[index]]
+    return _joined([*found, *_in_turn(before[-1], network.home)])
 
 
-def _moved(crossings: list[Crossing]) -> list[Step]:
-    gpu_ms = sum(crossing.gpu_ms for crossing in crossings)
-    rest_ms = sum(crossing.time_ms for crossing in crossings) - gpu_ms
-    traffic = sum(crossing.traffic_bytes for crossing in crossings)
-    return [Step(GPU, gpu_ms, traffic if gpu_ms else 0.0), Step(None, rest_ms, 0.0)]
+def _run(network: Network, segment: Segment) -> Step:
+    costs = [network.units[unit].costs[segment.accelerator] for unit in segment.units]
+    return Step(segment.accelerator, sum(cost.time_ms for cost in costs), sum(cost.traffic_bytes for cost in costs))
+
+
+def _moved(crossing: Crossing, start: str, end: str) -> list[Step]:
+    """Of who hands over, of the GPU, of who takes it, of nobody; the traffic is with who moves it."""
+    shares = crossing.busy(start, end)
+    traffic = (0.0, crossing.traffic_bytes, 0.0) if crossing.gpu_ms else (crossing.traffic_bytes, 0.0, 0.0)
+    busy = [Step(name, busy_ms, moved) for (name, busy_ms), moved in zip(shares, traffic, strict=True)]
+    return [*busy, Step(None, crossing.time_ms - sum(busy_ms for _, busy_ms in shares))]
+
+
+def _in_turn(found: list[Step], last: str) -> list[Step]:
+    """Grouped by accelerator, so that each is asked for once; ``last`` comes last."""
+    return sorted(found, key=lambda step: (step.accelerator == last, step.accelerator is None, step.accelerator or ""))
 
 
 def _joined(found: list[Step]) -> tuple[Step, ...]:
     """Neighbours on one accelerator are one step; steps of no time are none."""
     joined: list[Step] = []
     for step in found:
-        if step.time_ms <= 0:
+        if step.time_ms <= _NO_TIME_MS:
             continue
         if joined and joined[-1].accelerator == step.accelerator:
             before = joined.pop()

@@ -93,7 +93,9 @@ def _crossings(random: np.random.Generator, among: Sequence[str], alike: bool) -
 
 def _crossing(random: np.random.Generator) -> Crossing:
     time_ms = float(random.uniform(0.02, 0.09))
-    return Crossing(time_ms, time_ms * random.uniform(0, 1), random.uniform(0, 0.5), random.uniform(0, 1e5))
+    gpu_ms, energy_mj = time_ms * random.uniform(0, 1), random.uniform(0, 0.5)
+    rest_ms = time_ms - gpu_ms
+    return Crossing(time_ms, gpu_ms, energy_mj, random.uniform(0, 1e5), 0.3 * rest_ms, 0.5 * rest_ms)
 
 
 class Everything:
@@ -103,6 +105,7 @@ class Everything:
         labels: (assignments, units), indices into ``among``.
         latency_ms, energy_mj, traffic_bytes: (assignments,).
         busy_ms: (assignments, accelerators).
+        reformat_ms: (assignments,), of a GPU that is not one of them.
     """
 
     def __init__(self, network: Network, among: Sequence[str] = GPU_DLA) -> None:
@@ -112,7 +115,7 @@ class Everything:
         self.labels = np.stack([grid.ravel() for grid in grids], axis=1)
         count = len(self.labels)
         self.latency_ms, self.energy_mj, self.traffic_bytes = np.zeros(count), np.zeros(count), np.zeros(count)
-        self.busy_ms = np.zeros((count, len(among)))
+        self.busy_ms, self.reformat_ms = np.zeros((count, len(among))), np.zeros(count)
         for index, unit in enumerate(network.units):
             for label, name in enumerate(among):
                 if cost := unit.costs.get(name):
@@ -140,8 +143,12 @@ class Everything:
                 if crossing and start != target:
                     where = wanted & (source == start)
                     self._add(where, crossing)
+                    self.busy_ms[where, start] += crossing.from_ms
+                    self.busy_ms[where, target] += crossing.to_ms
                     if "gpu" in self.among:
                         self.busy_ms[where, self.among.index("gpu")] += crossing.gpu_ms
+                    else:
+                        self.reformat_ms[where] += crossing.gpu_ms
 
     def cost(self, price: Price) -> F64:
         """Of every assignment."""

@@ -1,7 +1,9 @@
 """What handing a tensor between GPU and DLA costs: a reformat kernel on the GPU, and starting the other engine.
 
 Reformats run on the GPU in both directions (https://github.com/NVIDIA/Deep-Learning-Accelerator-SW, FAQ), so a crossing
-takes GPU time even where the GPU computes nothing else.
+takes GPU time even where the GPU computes nothing else. The fixed parts belong to whom they were measured on: they are
+what a run on the GPU alone, or on the DLA alone, took longer when it also had to give a tensor away. A loadable's start
+keeps the DLA busy as it does in the published rates of one whole loadable after the other.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from dataclasses import dataclass
 from edgert.place.cost.coefficients import CrossingCost, GpuCost
 from edgert.place.cost.power import Power
 from edgert.place.cost.speed import Speed
-from edgert.place.problem import Crossing
+from edgert.place.problem import GPU, Crossing
 
 _PASSES = 2  # read in one format, written in the other
 
@@ -43,7 +45,9 @@ def crossing(
         size_bytes: of the tensor, in the precision it is handed over in.
         run_us: that starting a loadable takes; counted where ``end`` is a DLA.
     """
-    gpu_ms = reformat.time_ms(size_bytes)
-    fixed_us = (cost.to_dla_us + run_us if end != "gpu" else 0.0) + (cost.from_dla_us if start != "gpu" else 0.0)
+    is_into, is_out_of = end != GPU, start != GPU
+    gpu_ms = reformat.time_ms(size_bytes) + is_into * cost.to_dla_us / 1e3
+    from_ms, to_ms = is_out_of * cost.from_dla_us / 1e3, is_into * run_us / 1e3
     traffic = float(_PASSES * size_bytes)
-    return Crossing(fixed_us / 1e3 + gpu_ms, gpu_ms, watts.energy_mj("gpu", gpu_ms, traffic), traffic)
+    energy_mj = watts.energy_mj(GPU, gpu_ms, traffic) + watts.dla_w * (from_ms + to_ms)
+    return Crossing(gpu_ms + from_ms + to_ms, gpu_ms, energy_mj, traffic, from_ms, to_ms)

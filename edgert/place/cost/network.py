@@ -19,9 +19,7 @@ from edgert.place.cost.speed import PRECISION_BYTES, Speed, dla_speed, gpu_speed
 from edgert.place.cost.table import Numbers, Table, table
 from edgert.place.cost.unit import units
 from edgert.place.cost.work import Shapes, Work
-from edgert.place.problem import Cost, Crossing, Edge, Network, Unit
-
-GPU = "gpu"
+from edgert.place.problem import GPU, Cost, Crossing, Edge, Network, Unit
 
 
 @dataclass(frozen=True, slots=True)

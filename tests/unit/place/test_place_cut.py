@@ -9,8 +9,8 @@ from edgert.errors import PlacementError
 from edgert.place.chain import best_chain, is_chain
 from edgert.place.cut import Cutter, cut
 from edgert.place.exact import exact
-from edgert.place.load import ENERGY, GPU, LATENCY, Load, Price, accelerators, loads, preferring
-from edgert.place.problem import Cost, Crossing, Edge, Network, Unit
+from edgert.place.load import ENERGY, LATENCY, Load, Price, accelerators, loads, preferring
+from edgert.place.problem import GPU, Cost, Crossing, Edge, Network, Unit
 from edgert.place.segment import neighbours, segments
 from tests.helpers.placement import BOARD, GPU_DLA, Everything, chain_network, random_network
 
@@ -188,3 +188,19 @@ def test_accelerators_come_home_first() -> None:
     assert accelerators([random_network(0, 4, among=BOARD, home="dla0", forbidden=0)]) == ("dla0", "gpu", "dla1")
     assert preferring(random_network(0, 4, forbidden=1.0), ("dla0",)) is None
     assert isinstance(loads(fork(), ("gpu",) * 3), Load) and GPU == "gpu"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_home_that_is_neither_of_the_two_pays_its_shares(seed: int) -> None:
+    """Networks of different homes in one flow; a price on the time of each."""
+    cores = ("cpu0", "cpu1", "cpu2")
+    nets = [random_network(seed + 40 * n, 6, among=cores, home=cores[n], forbidden=0.0) for n in range(3)]
+    price = Price(latency=0.1, busy={"cpu0": 0.9, "cpu1": 0.5, "cpu2": 0.7, "gpu": 0.3})
+    for net, found in zip(nets, Cutter(nets, "cpu1", "cpu2").solve(price), strict=True):
+        run = loads(net, found.assignment)
+        taken, added = ([busy.get(name, 0.0) for name in (*cores, GPU)] for busy in (found.use.busy_ms, run.busy_ms))
+        assert taken == pytest.approx(added)
+        every = Everything(net, cores)
+        costs = every.cost(price) + price.busy["gpu"] * every.reformat_ms
+        within = (every.labels > 0).all(axis=1)
+        assert found.cost == pytest.approx(costs[within].min(), abs=2 * found.slack + 1e-12)

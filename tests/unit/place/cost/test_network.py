@@ -100,10 +100,25 @@ def test_slower_mode_takes_longer_everywhere() -> None:
 def test_crossings_take_gpu_time_and_start_the_loadable() -> None:
     there = placed().edges[0].crossings
     into, back = there["gpu", "dla0"], there["dla0", "gpu"]
-    assert 0 < into.gpu_ms == back.gpu_ms < back.time_ms
-    assert into.time_ms > coefficients("tegra234").dla.run_us / 1e3  # type: ignore[union-attr]
+    found = coefficients("tegra234")
+    assert 0 < back.gpu_ms == pytest.approx(into.gpu_ms - found.crossing.to_dla_us / 1e3)
+    assert (into.from_ms, into.to_ms) == (0.0, found.dla.run_us / 1e3)  # type: ignore[union-attr]
+    assert (back.from_ms, back.to_ms) == (found.crossing.from_dla_us / 1e3, 0.0)
     assert into.traffic_bytes == 2 * placed().edges[0].size_bytes
     assert ("gpu", "gpu") not in there
+
+
+def test_all_time_of_a_crossing_is_somebodys() -> None:
+    record = board("agx-orin-64gb")
+    watts = power(record, record.mode("MAXN"), coefficients("tegra234").power)
+    for (start, end), one in placed().edges[0].crossings.items():
+        busy = dict.fromkeys(("gpu", "dla0", "dla1"), 0.0)
+        for name, busy_ms in one.busy(start, end):
+            busy[name] += busy_ms
+        assert all(busy[name] > 0 for name in {start, end, "gpu"})
+        assert sum(busy.values()) == pytest.approx(one.time_ms)
+        engines = sum(watts.engine_w(name) * busy_ms for name, busy_ms in busy.items())
+        assert one.energy_mj == pytest.approx(engines + one.traffic_bytes * watts.dram_pj_per_byte * 1e-9)
 
 
 def test_energy_is_engine_and_traffic() -> None:
