@@ -39,6 +39,8 @@ def frame_of(pixels: Any, stream: str = "cam", index: int = 0, at_ns: int = 0) -
 
 
 BUFFERS = 16
+"""Of a file; a camera has fewer."""
+CAMERA_BUFFERS = 6
 Kind = Literal["written", "staged", "foreign"]
 
 
@@ -46,9 +48,9 @@ class Pinned:
     """Frames in pinned memory that have been written into it before, as cameras and decoders do; a new one each time
     for whoever takes them."""
 
-    def __init__(self, device: CudaDevice, pixels: Sequence[Any]) -> None:
-        self._pool = SharedPool(device, pixels[0].nbytes, BUFFERS, device.counter)
-        held = [self.take() for _ in range(BUFFERS)]
+    def __init__(self, device: CudaDevice, pixels: Sequence[Any], count: int = BUFFERS) -> None:
+        self._pool = SharedPool(device, pixels[0].nbytes, count, device.counter)
+        held = [self.take() for _ in range(count)]
         for index, frame in enumerate(held):
             luma, chroma = frame_of(pixels[index % len(pixels)]).planes
             np.copyto(frame.planes[0], luma)
@@ -86,7 +88,8 @@ class Camera:
         self.name, self.live, self._pixels, self._count = name, rate_hz is not None, pixels, count
         self._rate_hz, self._phase = rate_hz, phase
         self._staging = Staging(device) if device and kind == "staged" else None
-        self._pinned = Pinned(device, pixels) if device and kind == "written" else None
+        buffers = CAMERA_BUFFERS if rate_hz else BUFFERS
+        self._pinned = Pinned(device, pixels, buffers) if device and kind == "written" else None
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         """See :class:`~edgert.runtime.Source`."""
@@ -109,7 +112,10 @@ class Camera:
         return SourceStats()
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Gives the memory back when the last frame is gone."""
+        self._pinned = None
+        if self._staging is not None:
+            self._staging.close()
 
 
 class Sink:

@@ -175,6 +175,7 @@ class Camera:
     def close(self) -> None:
         """Gives the device back."""
         self._capture.release()
+        self._canvas = None
 
     def _ask(self, config: SourceStage) -> None:
         fourcc = _FOURCC.get((config.format or "").lower(), config.format or "")

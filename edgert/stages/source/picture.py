@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from edgert.memory import Counter, Lease, Supply
 from edgert.memory.cuda import CudaDevice
@@ -39,14 +40,21 @@ class Canvas:
 
     def __init__(self, width: int, height: int, counter: Counter) -> None:
         self.width, self.height = width, height
-        self._supply = Supply(width * height * 3, counter)
+        self._make = partial(Supply, width * height * 3, counter)
+        self._supply: Supply | None = None
 
     def share(self, device: CudaDevice) -> None:
         """From now on, in memory that this GPU reads, too."""
-        self._supply = shared_supply(device, self.width * self.height * 3)
+        self._make = partial(shared_supply, device, self.width * self.height * 3)
+        self._supply = None
 
     def acquire(self) -> tuple[U8, Lease]:
         """A buffer (height, width, 3) uint8, contents undefined, and its lease."""
+        self._supply = self._supply or self._make()
         lent = self._supply.acquire()
         assert lent is not None  # there is no limit
         return lent[0].reshape(self.height, self.width, 3), lent[1]
+
+    def close(self) -> None:
+        """Gives the memory back when the last picture is gone; whoever draws another gets new memory."""
+        self._supply = None

@@ -48,6 +48,10 @@ class Scene(Protocol):
         """Pictures that are made from now on lie in memory that this GPU reads, too."""
         ...
 
+    def close(self) -> None:
+        """Gives memory back that pictures are drawn in."""
+        ...
+
 
 class Synthetic:
     """Frames of a scene, as fast as they are taken, or at ``fps`` with ``realtime: true``. The same seed gives the same
@@ -94,7 +98,8 @@ class Synthetic:
         return SourceStats()
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Gives memory back; frames already handed out stay valid."""
+        self._scene.close()
 
     def _pictures(self, stop: threading.Event) -> Generator[Picture, None, None]:
         index = 0
@@ -123,6 +128,8 @@ class _Still:
 
     def share(self, device: CudaDevice) -> None: ...
 
+    def close(self) -> None: ...
+
 
 def _blank(width: int, height: int, fps: float, seed: int, counter: Counter) -> Scene:
     return _Still([np.full((height, width, 3), BLANK_GRAY, np.uint8)], counter)
@@ -141,7 +148,7 @@ class _Counting:
         if width < _BITS * _BIT_PX or height < _BIT_PX:
             raise ConfigError(f"synthetic:counter needs at least {_BITS * _BIT_PX}x{_BIT_PX}", fix="set size:")
         self._canvas = Canvas(width, height, counter)
-        self.share = self._canvas.share
+        self.share, self.close = self._canvas.share, self._canvas.close
 
     def picture(self, index: int) -> tuple[U8, Lease]:
         buffer, lease = self._canvas.acquire()
@@ -172,7 +179,7 @@ class _Conveyor:
         from edgert.stages.source.conveyor import Conveyor
 
         self._canvas = Canvas(width, height, counter)
-        self.share = self._canvas.share
+        self.share, self.close = self._canvas.share, self._canvas.close
         self._again = partial(Conveyor, width, height, fps, seed)
         self._oracle: Conveyor | None = None
         try:

@@ -77,6 +77,9 @@ def test_scenes_are_drawn_where_the_gpu_reads_and_pictures_made_once_are_copied_
         frame.lease.release()
         other.lease.release()
     assert device.counter.read().copies == copies
+    source.close()
+    del frame, other
+    assert device.live_bytes == 0
 
 
 def test_a_users_frames_are_copied_in_the_sources_thread() -> None:
