@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from edgert.assemble.build import Assembly
 from edgert.assemble.power_step import PowerSteps
-from edgert.assemble.way import Way, clocked, ways, worthwhile
+from edgert.assemble.way import FINER, Way, clocked, ways, worthwhile
 from edgert.backend import Engine
 from edgert.board.host import core_count
 from edgert.budget.governor import Action, Budget, Patience, Rules, Setting, check_meter, check_settings
@@ -68,8 +68,10 @@ def rules_of(budgets: BudgetConfig, found: tuple[Way, ...], costs: Sequence[Cost
         total_hz = sum(cost.rates_hz.values())
         share = sum(cost.rates_hz[stream] * share for stream, share in way.shares.items()) / total_hz
         if step is not None:
-            hz = total_hz * min(share, step.sustained(work))
-            return Setting(way.name, step.drawn_w(share, work), hz, step.latency_ms * work, way.level)
+            most = step.sustained(work)
+            least = FINER if share <= most else 1.0  # of frames that come too fast for it, fewer would change nothing
+            power_w, latency_ms = step.drawn_w(share, work), step.latency_ms * work
+            return Setting(way.name, power_w, total_hz * min(share, most), latency_ms, way.level, step.idle_w, least)
         full = cost.cores if is_cpu and cost.cores is not None else (cap or 0.0) * work
         return Setting(way.name, full * share, total_hz * share, cost.engine_ms, way.level)
 
@@ -134,7 +136,7 @@ def watch(
         way = found[action.setting]
         assembly.choice.level = way.level
         for stream, share in way.shares.items():
-            gates[stream].share = share
+            gates[stream].share = share * action.share
         if power is not None and way.step is not None:
             power.take(way.step)
         if action.kind == "stop":

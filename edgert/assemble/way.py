@@ -9,6 +9,8 @@ from edgert.assemble.power_step import PowerStep
 from edgert.budget.governor import Setting
 
 _STEPS = 10  # of the share of frames that goes on
+FINER = 0.9
+"""Least part of a way's frames that a governor may take it down to: below it, the next tenth is another way."""
 _FEWER = 3  # tenths: below this, streams are left out one by one, the last in the file first
 
 

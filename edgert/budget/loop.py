@@ -28,7 +28,7 @@ class Event:
     Attributes:
         at_s: since the loop began.
         kind: ``switch``, ``warn`` or ``stop``.
-        setting: in use from then on.
+        setting: in use from then on, and at which share of its frames.
         reason: for people.
     """
 
@@ -84,8 +84,9 @@ class Loop:
         self._state = start(rules, at_ns)
         self._tally = _Tally(at_ns)
         self._events: deque[Event] = deque(maxlen=_KEPT_EVENTS)
-        if self._state.index:
-            carry(Action("switch", self._state.index, "the best that is predicted to keep the budgets"))
+        if self._state.index or self._state.share < 1:
+            why = "the best that is predicted to keep the budgets"
+            carry(Action("switch", self._state.index, why, self._state.share))
 
     @property
     def state(self) -> State:
@@ -128,4 +129,5 @@ class Loop:
     def _note(self, at_ns: int, action: Action) -> None:
         counts = self._tally.counts
         counts[action.kind] = counts.get(action.kind, 0) + 1
-        self._events.append(Event((at_ns - self._began_ns) / 1e9, action.kind, self.setting.name, action.reason))
+        name = self.setting.called(action.share)
+        self._events.append(Event((at_ns - self._began_ns) / 1e9, action.kind, name, action.reason))

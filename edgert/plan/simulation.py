@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgert.assemble.way import Way, ways
+from edgert.assemble.way import FINER, Way, ways
 from edgert.board import HOST
 from edgert.board.core import core_accelerators
 from edgert.board.record import find_board
@@ -207,7 +207,8 @@ def _governing(file: PipelineFile, budget: Budget, row: Row | None, rig: Rig) ->
         hz = sum(rates_hz[name] * share for name, share in way.shares.items())
         work_w = (row.power_w or 0.0) - idle_w if row is not None else 0.0
         power_w = idle_w + work_w * hz / sum(rates_hz.values())
-        return Setting(way.name, power_w, hz, row.p99_ms if row is not None else 0.0, idle_w=idle_w)
+        least = FINER if row is not None else 1.0
+        return Setting(way.name, power_w, hz, row.p99_ms if row is not None else 0.0, 0, idle_w, least)
 
     rules = Rules(budget, tuple(map(setting, found)))
     if budget.when_exceeded != "warn":

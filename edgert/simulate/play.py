@@ -139,5 +139,5 @@ class _Simulation:
         assert self._governing is not None
         if action.kind == "switch":
             for camera in self._cameras:
-                camera.gate(self._governing.shares[action.setting][camera.source.name])
+                camera.gate(self._governing.shares[action.setting][camera.source.name] * action.share)
         self._is_stopped = self._is_stopped or action.kind == "stop"

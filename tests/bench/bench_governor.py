@@ -4,8 +4,9 @@
 
 Three minutes each of 200 scenarios (tests/helpers/plant.py). A load step and the start have 5 s to settle; after that a
 cap may be exceeded for 2 s in all, and switches may come once per 10 s of steady load. Throughput is over the whole
-time, against the best setting that would have kept the cap, looked for among all settings at every half second. Another
-200 scenarios, on which nothing was tuned, are shown beside them without a bar. Costs are CPU time of one core at two
+time, against the best setting that would have kept the cap, looked for among all settings at every half second; a
+governor may run a setting at a share of its frames, too, so the best of all shares is told beside it. Three more sets
+of 200 scenarios are held to the same. Costs are CPU time of one core at two
 looks a second, meters on the files of an AGX Orin and on this machine.
 """
 
@@ -28,31 +29,34 @@ from tests.helpers.plant import Outcome, play, scenario
 from tests.helpers.sysfs import plant
 
 COUNT, LOOKS, LOOKS_PER_S = 200, 400, 2
+SETS = {"": 0, ", second set": 100_000, ", third set": 200_000, ", fourth set": 300_000}
+"""Name → first seed."""
 OVER_BAR_S, SHARE_BAR, RATE_BAR, COST_BAR = 2.0, 0.9, 1.0, 0.5
 
 
 def kept() -> Iterator[Figure]:
     """The worst of all scenarios for each promise."""
-    for name, first, has_bars in (("", 0, True), (", fresh", 10_000, False)):
-        outcomes = [play(scenario(seed)) for seed in range(first, first + COUNT)]
-        yield from _figures(name, outcomes, has_bars)
+    for name, first in SETS.items():
+        yield from _figures(name, [play(scenario(seed)) for seed in range(first, first + COUNT)])
 
 
-def _figures(name: str, outcomes: Sequence[Outcome], has_bars: bool) -> Iterator[Figure]:
+def _figures(name: str, outcomes: Sequence[Outcome]) -> Iterator[Figure]:
     over = [outcome.over_s for outcome in outcomes]
     shares = [outcome.share for outcome in outcomes]
     rates = [outcome.rate for outcome in outcomes]
-    bars = (OVER_BAR_S, SHARE_BAR, RATE_BAR) if has_bars else (None, None, None)
+    finest = [outcome.finest_share for outcome in outcomes]
     n = len(outcomes)
     detail = {"mean": sum(over) / n, "scenarios above 2 s": sum(value > OVER_BAR_S for value in over)}
-    yield Figure(f"cap exceeded after settling, worst{name}", max(over), "s", bars[0], n=n, detail=detail)
-    detail = {"mean": sum(shares) / n, "scenarios below 0.9": sum(share < SHARE_BAR for share in shares)}
-    yield Figure(f"of best throughput, worst{name}", min(shares), "", bars[1], "higher", n, detail)
+    yield Figure(f"cap exceeded after settling, worst{name}", max(over), "s", OVER_BAR_S, n=n, detail=detail)
+    below = sum(share < SHARE_BAR for share in shares)
+    at_any = {"of the best at any share, worst": min(finest), "of the best at any share, mean": sum(finest) / n}
+    detail = {"mean": sum(shares) / n, "scenarios below 0.9": below, **at_any}
+    yield Figure(f"of best throughput, worst{name}", min(shares), "", SHARE_BAR, "higher", n, detail)
     detail = {
         "switches per scenario": sum(outcome.switches for outcome in outcomes) / n,
         "scenarios with two in 10 s": sum(outcome.pairs > 0 for outcome in outcomes),
     }
-    yield Figure(f"switches per 10 s of steady load, worst{name}", max(rates), "", bars[2], "lower", n, detail)
+    yield Figure(f"switches per 10 s of steady load, worst{name}", max(rates), "", RATE_BAR, "lower", n, detail)
 
 
 def costs() -> Iterator[Figure]:

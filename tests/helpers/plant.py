@@ -18,6 +18,8 @@ STEP_S, LOOK_S, PHASES, PHASE_S = 0.1, 0.5, 4, 45.0
 SETTLE_S = 5.0
 """After a load step, and after the start: what a sensor's lag, one correction and its proof take."""
 THROTTLE_C = 95.0
+LEAST_SHARE = 0.5
+"""Of a setting's frames, which may be left out evenly."""
 _LEAK_PER_C, _WARM_C = 0.003, 50.0
 
 
@@ -29,10 +31,15 @@ class Truth:
     idle_w: float
     throughput: float
 
-    def power(self, demand: float, warmth_c: float) -> float:
-        """Watts under that demand at that temperature."""
-        load = min(1.0, demand / self.throughput)
+    def power(self, demand: float, warmth_c: float, share: float = 1.0) -> float:
+        """Watts under that demand at that temperature, at a share of the throughput."""
+        load = min(share, demand / self.throughput)
         return (self.idle_w + (self.power_w - self.idle_w) * load) * (1 + _LEAK_PER_C * (warmth_c - _WARM_C))
+
+    def most(self, cap_w: float, warmth_c: float) -> float:
+        """Results per second that a cap allows at that temperature, at any share; 0 where it allows none."""
+        share = (cap_w / (1 + _LEAK_PER_C * (warmth_c - _WARM_C)) - self.idle_w) / (self.power_w - self.idle_w)
+        return self.throughput * min(share, 1.0) if share >= LEAST_SHARE else 0.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,7 @@ class Outcome:
             would have kept it.
         throughput, best: results per second, and those of the best setting that would have kept the cap, looked for
             among all at every moment.
+        finest: those of the best share of any setting's throughput, in the same way.
         rate: most switches per 10 s in a stretch of steady load.
         pairs: switches at steady load that came within 10 s of the one before.
     """
@@ -67,6 +75,7 @@ class Outcome:
     over_s: float
     throughput: float
     best: float
+    finest: float
     switches: int
     rate: float
     pairs: int
@@ -74,8 +83,13 @@ class Outcome:
 
     @property
     def share(self) -> float:
-        """Of the best throughput."""
+        """Of the best throughput; above 1 where a share of a better setting was worth more than any whole one."""
         return self.throughput / self.best if self.best else 1.0
+
+    @property
+    def finest_share(self) -> float:
+        """Of the best throughput at any share."""
+        return self.throughput / self.finest if self.finest else 1.0
 
 
 def scenario(seed: int) -> Scenario:
@@ -114,7 +128,7 @@ def play(plan: Scenario, patience: Patience = Patience()) -> Outcome:  # noqa: B
     warmth_c = plan.ambients_c[0] + plan.c_per_w * plan.truths[state.index].power(plan.demands[0], 50.0)
     history: list[float] = []
     switches: list[tuple[float, str]] = []
-    over_s = done = best = 0.0
+    over_s = done = best = finest = 0.0
     per_look = round(LOOK_S / STEP_S)
     for look in range(round(PHASES * PHASE_S / LOOK_S)):
         now_s = look * LOOK_S
@@ -122,7 +136,7 @@ def play(plan: Scenario, patience: Patience = Patience()) -> Outcome:  # noqa: B
         demand, ambient_c = plan.demands[phase], plan.ambients_c[phase]
         spent = []
         for _ in range(per_look):
-            power_w = plan.truths[state.index].power(demand, warmth_c)
+            power_w = plan.truths[state.index].power(demand, warmth_c, state.share)
             warmth_c += STEP_S / plan.tau_s * (ambient_c + plan.c_per_w * power_w - warmth_c)
             history.append(power_w)
             spent.append(power_w)
@@ -130,8 +144,9 @@ def play(plan: Scenario, patience: Patience = Patience()) -> Outcome:  # noqa: B
         feasible = [t for t in plan.truths if t.power(demand, warmth_c) <= plan.cap_w]
         if now_s % PHASE_S >= SETTLE_S and feasible and mean_w > plan.cap_w:
             over_s += LOOK_S
-        done += min(demand, plan.truths[state.index].throughput) * LOOK_S
+        done += min(demand, plan.truths[state.index].throughput * state.share) * LOOK_S
         best += max((min(demand, t.throughput) for t in feasible), default=0.0) * LOOK_S
+        finest += max(min(demand, truth.most(plan.cap_w, warmth_c)) for truth in plan.truths) * LOOK_S
         after_s = now_s + LOOK_S
         blind = any(begin <= after_s < end for begin, end in plan.dropouts)
         seen = Observation(
@@ -146,7 +161,8 @@ def play(plan: Scenario, patience: Patience = Patience()) -> Outcome:  # noqa: B
         state = decision.state
     seconds = PHASES * PHASE_S
     log = tuple(f"{at:6.1f} s {text}" for at, text in switches)
-    return Outcome(over_s, done / seconds, best / seconds, len(switches), _rate(switches), _pairs(switches), log)
+    throughputs = done / seconds, best / seconds, finest / seconds
+    return Outcome(over_s, *throughputs, len(switches), _rate(switches), _pairs(switches), log)
 
 
 def _sensed(history: Sequence[float], lag_s: float, per_look: int) -> float:
@@ -166,7 +182,7 @@ def _settings(chance: random.Random, count: int, idle_w: float) -> tuple[Setting
     dynamic_w, top = chance.uniform(8.0, 45.0), throughput
     for index in range(count):
         power_w = idle_w + dynamic_w * (throughput / top) ** steep
-        settings.append(Setting(f"s{index}", power_w, throughput, 1e3 / throughput, 0, idle_w))
+        settings.append(Setting(f"s{index}", power_w, throughput, 1e3 / throughput, 0, idle_w, LEAST_SHARE))
         throughput *= chance.uniform(0.8, 0.95)
     return tuple(settings)
 

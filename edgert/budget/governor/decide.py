@@ -5,16 +5,20 @@ A pure function of rules, memory and observation; whoever calls it every half se
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from edgert.budget.governor.estimate import blame, estimate_w, look, recent_w
 from edgert.budget.governor.setting import Rules
-from edgert.budget.governor.state import Action, Decision, Observation, Record, State
-from edgert.budget.governor.trouble import Trouble, find_trouble, keeps
+from edgert.budget.governor.state import Action, ActionKind, Decision, Observation, Record, State
+from edgert.budget.governor.trouble import Trouble, find_trouble, keeps, untried
 
 _MORE = 1.01  # a better setting gives at least so much more
+_MORE_FRAMES = 1.03  # and one that is not run whole, as it would be corrected for every degree
+_BELOW = 0.97  # of a share that failed: less is no other
 _S = 1e9
+_Aim = tuple[int, float]  # a setting, and the share of its throughput
 
 
 def start(rules: Rules, at_ns: int = 0) -> State:
@@ -27,8 +31,9 @@ def start(rules: Rules, at_ns: int = 0) -> State:
         raise ValueError("a governor without settings")
     state = State(0, tuple(Record() for _ in rules.settings), switched_ns=at_ns, steady_ns=at_ns)
     seen = Observation(at_ns)
-    fits = [index for index in range(len(rules.settings)) if keeps(rules, state, index, seen, 0.0)]
-    return replace(state, index=_best(rules, fits, None) if fits else _frugal(rules, state, seen))
+    fits = _usable(rules, state, seen, lambda index: keeps(rules, state, index, seen, 0.0))
+    index, share = _best(rules, fits, None) if fits else _frugal(rules, state, seen)
+    return replace(state, index=index, share=share)
 
 
 def decide(rules: Rules, state: State, seen: Observation) -> Decision:
@@ -46,7 +51,7 @@ def decide(rules: Rules, state: State, seen: Observation) -> Decision:
     if trouble is None and not _is_uncertain(rules, state, seen):
         state = replace(state, exceeded_ns=None, was_told=False)
     if rules.budget.when_exceeded != "degrade":
-        return Decision(Action("keep", state.index), state)
+        return Decision(_stay(state), state)
     return _improve(rules, state, seen)
 
 
@@ -54,34 +59,40 @@ def _exceeded(rules: Rules, state: State, seen: Observation, trouble: Trouble) -
     since_ns = seen.at_ns if state.exceeded_ns is None else state.exceeded_ns
     state = replace(state, exceeded_ns=since_ns)
     if rules.budget.when_exceeded == "stop" and seen.at_ns - since_ns >= rules.patience.stop_s * _S:
-        return Decision(Action("stop", state.index, f"{trouble.why}, for {rules.patience.stop_s:g} s"), state)
-    target = _escape(rules, state, seen, trouble) if rules.budget.when_exceeded == "degrade" else state.index
-    if target != state.index:
+        return Decision(_stay(state, "stop", f"{trouble.why}, for {rules.patience.stop_s:g} s"), state)
+    here = state.index, state.share
+    target = _escape(rules, state, seen, trouble) if rules.budget.when_exceeded == "degrade" else here
+    if target != here:
         return _switch(rules, blame(rules, state, seen, trouble.power_w, trouble.lasts), seen, target, trouble.why)
     if state.was_told or rules.budget.when_exceeded == "stop":
-        return Decision(Action("keep", state.index), state)
+        return Decision(_stay(state), state)
     hint = "; no setting keeps it" if rules.budget.when_exceeded == "degrade" else ""
-    return Decision(Action("warn", state.index, trouble.why + hint), replace(state, was_told=True))
+    return Decision(_stay(state, "warn", trouble.why + hint), replace(state, was_told=True))
 
 
-def _escape(rules: Rules, state: State, seen: Observation, trouble: Trouble) -> int:
+def _stay(state: State, kind: ActionKind = "keep", why: str = "") -> Action:
+    return Action(kind, state.index, why, state.share)
+
+
+def _escape(rules: Rules, state: State, seen: Observation, trouble: Trouble) -> _Aim:
     """The best setting that helps; if none does, the one that draws least."""
-    fits = _usable(rules, state, seen, lambda i: trouble.helps(i) and keeps(rules, state, i, seen, 0.0))
-    if fits:
-        return _best(rules, fits, seen.demand)
-    return _frugal(rules, state, seen) if trouble.eases else state.index
+    fits = _usable(rules, state, seen, lambda i: min(trouble.helps(i), keeps(rules, state, i, seen, 0.0)))
+    others = [aim for aim in fits if aim[0] != state.index or aim[1] < state.share]
+    if others:
+        return _best(rules, others, seen.demand)
+    return _frugal(rules, state, seen) if trouble.eases else (state.index, state.share)
 
 
 def _improve(rules: Rules, state: State, seen: Observation) -> Decision:
     """Up, once a better setting has fitted for long enough."""
     better = _better(rules, state, seen) if _may_rise(rules, state, seen) else []
     if not better:
-        return Decision(Action("keep", state.index), replace(state, wanted_ns=None))
+        return Decision(_stay(state), replace(state, wanted_ns=None))
     since_ns = seen.at_ns if state.wanted_ns is None else state.wanted_ns
     patience = rules.patience
     is_time = seen.at_ns - since_ns >= patience.headroom_s * _S
     if not is_time or seen.at_ns - state.switched_ns < patience.between_s * _S:
-        return Decision(Action("keep", state.index), replace(state, wanted_ns=since_ns))
+        return Decision(_stay(state), replace(state, wanted_ns=since_ns))
     target = _best(rules, better, seen.demand)
     return _switch(rules, state, seen, target, f"headroom for {(seen.at_ns - since_ns) / _S:.0f} s", rose=True)
 
@@ -94,44 +105,71 @@ def _may_rise(rules: Rules, state: State, seen: Observation) -> bool:
     return knows and (seen.margin_c is None or seen.margin_c >= spare_c)
 
 
-def _better(rules: Rules, state: State, seen: Observation) -> list[int]:
-    here, patience = rules.settings[state.index], rules.patience
-    served = here.served(seen.demand)
-    spare_new = patience.spare_new + patience.wary * sum(record.failures for record in state.records)
+def _better(rules: Rules, state: State, seen: Observation) -> list[_Aim]:
+    here = rules.settings[state.index]
+    served = here.served(seen.demand, state.share)
 
-    def gains(index: int) -> bool:
-        setting, known = rules.settings[index], state.records[index].own is not None
-        gain = setting.served(seen.demand)
-        eager = patience.eager * max(0.0, gain / max(served, 1e-9) - 1)
-        spare = patience.spare_known if known else max(min(0.0, patience.spare_new), spare_new - eager)
-        is_finer = gain >= served and setting.accuracy_rank < here.accuracy_rank
-        return (gain > served * _MORE or is_finer) and keeps(rules, state, index, seen, spare)
+    def gains(aim: _Aim) -> bool:
+        setting, gain = rules.settings[aim[0]], rules.settings[aim[0]].served(seen.demand, aim[1])
+        more = _MORE if aim[0] != state.index and aim[1] == 1.0 else _MORE_FRAMES
+        return gain > served * more or (gain >= served and setting.accuracy_rank < here.accuracy_rank)
 
-    return _usable(rules, state, seen, gains)
+    def fits(index: int) -> float:
+        return keeps(rules, state, index, seen, _spare(rules, state, seen, index, served))
+
+    return list(filter(gains, _usable(rules, state, seen, fits)))
 
 
-def _switch(rules: Rules, state: State, seen: Observation, target: int, why: str, rose: bool = False) -> Decision:
-    name, before = rules.settings[target].name, rules.settings[state.index].name
+def _spare(rules: Rules, state: State, seen: Observation, index: int, served: float) -> float:
+    """Part of the power budget that a setting has to leave to be worth a try."""
+    patience = rules.patience
+    if state.records[index].own is not None:
+        return patience.spare_known
+    eager = patience.eager * max(0.0, rules.settings[index].served(seen.demand) / max(served, 1e-9) - 1)
+    if rules.settings[index].least_share < 1:
+        return untried(rules, state, index, seen)
+    wary = patience.wary * sum(record.failures for record in state.records)
+    return max(min(0.0, patience.spare_new), patience.spare_new + wary - eager)
+
+
+def _switch(rules: Rules, state: State, seen: Observation, target: _Aim, why: str, rose: bool = False) -> Decision:
+    before = rules.settings[state.index].called(state.share)
+    index, share = target
     state = replace(
-        state, index=target, switched_ns=seen.at_ns, powers=(), is_learnt=False, rose=rose, late=0, wanted_ns=None
+        state,
+        index=index,
+        share=share,
+        switched_ns=seen.at_ns,
+        powers=(),
+        is_learnt=False,
+        rose=rose,
+        late=0,
+        wanted_ns=None,
     )
-    return Decision(Action("switch", target, f"{before} -> {name}: {why}"), state)
+    return Decision(Action("switch", index, f"{before} -> {rules.settings[index].called(share)}: {why}", share), state)
 
 
-def _usable(rules: Rules, state: State, seen: Observation, fits: Callable[[int], bool]) -> list[int]:
-    """Other settings that are not held back, as far as they fit."""
-    others = (index for index in range(len(rules.settings)) if index != state.index)
-    return [index for index in others if state.records[index].held_until_ns <= seen.at_ns and fits(index)]
+def _usable(rules: Rules, state: State, seen: Observation, fits: Callable[[int], float]) -> list[_Aim]:
+    """Settings as far as they fit, and, where one is held back, below the share that failed."""
+
+    def aim(index: int) -> _Aim:
+        record = state.records[index]
+        most = 1.0 if record.held_until_ns <= seen.at_ns else math.floor(100 * record.refused * _BELOW) / 100
+        share = min(fits(index), most)
+        return index, share if share >= rules.settings[index].least_share else 0.0
+
+    return [(index, share) for index, share in map(aim, range(len(rules.settings))) if share]
 
 
-def _best(rules: Rules, indices: Iterable[int], demand: float | None) -> int:
+def _best(rules: Rules, aims: Iterable[_Aim], demand: float | None) -> _Aim:
     """Most results; of as many, the most accurate; of those, the first in the list."""
     settings = rules.settings
-    return min(indices, key=lambda i: (-settings[i].served(demand), settings[i].accuracy_rank, i))
+    return min(aims, key=lambda aim: (-settings[aim[0]].served(demand, aim[1]), settings[aim[0]].accuracy_rank, aim))
 
 
-def _frugal(rules: Rules, state: State, seen: Observation) -> int:
-    return min(range(len(rules.settings)), key=lambda i: (estimate_w(rules, state, i, seen.demand), i))
+def _frugal(rules: Rules, state: State, seen: Observation) -> _Aim:
+    aims = [(index, setting.least_share) for index, setting in enumerate(rules.settings)]
+    return min(aims, key=lambda aim: (estimate_w(rules, state, aim[0], seen.demand, aim[1]), aim))
 
 
 def _is_uncertain(rules: Rules, state: State, seen: Observation) -> bool:

@@ -1,6 +1,6 @@
 """What settings would draw, by prediction and by what was measured since the start.
 
-    power = predicted(demand) * common * own
+    power = predicted(demand, share) * common * own
 
 ``common`` follows the setting in use: it rises for all when the board gets warm. ``own`` is what remains of a setting's
 own error; it is learnt anew at each visit.
@@ -20,11 +20,20 @@ _READINGS = 2
 _MOST_DOUBLINGS = 6
 
 
-def estimate_w(rules: Rules, state: State, index: int, demand: float | None) -> float:
-    """What a setting is expected to draw under that demand."""
+def estimate_w(rules: Rules, state: State, index: int, demand: float | None, share: float = 1.0) -> float:
+    """What a setting is expected to draw under that demand, at a share of its throughput."""
+    return rules.settings[index].predicted_w(demand, share) * _error(rules, state, index, demand)
+
+
+def share_within(rules: Rules, state: State, index: int, demand: float | None, power_w: float) -> float:
+    """The largest share of a setting's throughput that is expected to draw no more than that; 0 where none does."""
+    return rules.settings[index].share_within(power_w / _error(rules, state, index, demand), demand)
+
+
+def _error(rules: Rules, state: State, index: int, demand: float | None) -> float:
+    """What a setting's prediction is to be multiplied by."""
     own = state.records[index].own
-    factor = _between(rules, state, index, demand) if own is None else own
-    return rules.settings[index].predicted_w(demand) * (state.common or 1.0) * factor
+    return (state.common or 1.0) * (_between(rules, state, index, demand) if own is None else own)
 
 
 def _between(rules: Rules, state: State, index: int, demand: float | None) -> float:
@@ -53,7 +62,7 @@ def recent_w(state: State) -> float | None:
 def look(rules: Rules, state: State, seen: Observation) -> State:
     """The memory with what was just seen."""
     setting = rules.settings[state.index]
-    changed = _differs(setting.load(state.demand), setting.load(seen.demand))
+    changed = _differs(setting.load(state.demand, state.share), setting.load(seen.demand, state.share))
     steady_ns = seen.at_ns if changed else state.steady_ns
     demand = seen.demand if changed or state.demand is None else state.demand
     is_settled = seen.at_ns - state.switched_ns >= rules.patience.sensor_s * 1e9
@@ -74,14 +83,15 @@ def blame(rules: Rules, state: State, seen: Observation, power_w: float | None, 
     """
     patience, record = rules.patience, state.records[state.index]
     if power_w is not None and not state.is_learnt:
-        ratio = power_w / max(rules.settings[state.index].predicted_w(seen.demand), 1e-9)
+        ratio = power_w / max(rules.settings[state.index].predicted_w(seen.demand, state.share), 1e-9)
         own = max(record.own or 0.0, _own(rules, ratio, state.common))
         is_common = math.isfinite(patience.own_error) or state.common is None
         state = replace(state, common=ratio / own if is_common else state.common)
         record = replace(record, own=own)
     if lasts:
         hold_ns = round(patience.hold_s * 1e9) << min(record.failures, _MOST_DOUBLINGS)
-        record = replace(record, held_until_ns=seen.at_ns + hold_ns, failures=record.failures + 1)
+        until_ns, failures = seen.at_ns + hold_ns, record.failures + 1
+        record = replace(record, held_until_ns=until_ns, refused=state.share, failures=failures)
     return replace(state, records=_replaced(state.records, state.index, record))
 
 
@@ -102,7 +112,7 @@ def _learn(rules: Rules, state: State, seen: Observation) -> State:
         return state
     if abs(state.powers[-1] - state.powers[0]) > rules.patience.agree * power_w:  # still on their way
         return state
-    ratio = power_w / max(rules.settings[state.index].predicted_w(state.demand), 1e-9)
+    ratio = power_w / max(rules.settings[state.index].predicted_w(state.demand, state.share), 1e-9)
     own = state.records[state.index].own
     if not state.is_learnt or own is None:
         own = _own(rules, ratio, state.common)

@@ -20,9 +20,12 @@ class Setting:
         latency_ms: p99 from capture to sink.
         accuracy_rank: 0 is the most accurate model variant.
         idle_w: drawn without work; None: unknown, and less work is taken to save nothing.
+        least_share: it may be run at any part of its throughput down to this, by leaving frames out evenly; 1: whole
+            only.
 
     Raises:
-        ValueError: no throughput, or power that is negative or not finite: a prediction that nothing can be chosen by.
+        ValueError: no throughput, power that is negative or not finite, or a share that is none: a prediction that
+            nothing can be chosen by.
     """
 
     name: str
@@ -31,24 +34,43 @@ class Setting:
     latency_ms: float = 0.0
     accuracy_rank: int = 0
     idle_w: float | None = None
+    least_share: float = 1.0
 
     def __post_init__(self) -> None:
         numbers = (self.power_w, self.throughput, self.latency_ms, self.idle_w or 0.0)
         if not all(math.isfinite(number) and number >= 0 for number in numbers) or self.throughput == 0:
             raise ValueError(f"setting {self.name!r} with power, throughput, latency, idle power {numbers}")
+        if not 0 < self.least_share <= 1:
+            raise ValueError(f"setting {self.name!r} at least at {self.least_share} of its throughput")
 
-    def load(self, demand: float | None) -> float:
-        """Part of its throughput that ``demand`` results per second need; 1 when demand is not known."""
-        return 1.0 if demand is None else min(1.0, demand / self.throughput)
+    def load(self, demand: float | None, share: float = 1.0) -> float:
+        """Part of its throughput that is used, of ``share`` that may be; demand that is not known takes all of it."""
+        return share if demand is None else min(share, demand / self.throughput)
 
-    def predicted_w(self, demand: float | None) -> float:
+    def predicted_w(self, demand: float | None, share: float = 1.0) -> float:
         """Drawn under that demand."""
-        idle_w = self.power_w if self.idle_w is None else min(self.idle_w, self.power_w)
-        return idle_w + (self.power_w - idle_w) * self.load(demand)
+        return self._least_w + (self.power_w - self._least_w) * self.load(demand, share)
 
-    def served(self, demand: float | None) -> float:
+    def served(self, demand: float | None, share: float = 1.0) -> float:
         """Results per second under that demand."""
-        return self.throughput if demand is None else min(demand, self.throughput)
+        return self.throughput * self.load(demand, share)
+
+    def share_within(self, power_w: float, demand: float | None) -> float:
+        """The largest share, in hundredths, at which no more than that is predicted; 0 where none is."""
+        if self.predicted_w(demand) <= power_w:
+            return 1.0
+        if self.power_w <= self._least_w:
+            return 0.0
+        share = math.floor(100 * (power_w - self._least_w) / (self.power_w - self._least_w)) / 100
+        return share if share >= self.least_share else 0.0
+
+    def called(self, share: float) -> str:
+        """Its name at a share of its throughput, for people."""
+        return self.name if share == 1 else f"{self.name}, {share:.0%} of that"
+
+    @property
+    def _least_w(self) -> float:
+        return self.power_w if self.idle_w is None else min(self.idle_w, self.power_w)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +110,7 @@ class Patience:
             below, where something else keeps the budget meanwhile.
         spare_new: the same of one that was never tried; less by ``eager`` times what it gives more, and more by
             ``wary`` for each failure so far.
+        spare_part: the same of one that was never tried and need not be run whole: it is tried at fewer frames first.
         spare_down: what a setting must leave that is taken because power was too much.
         over: part below the budget at which power counts as too much: what the noise of a sensor could hide.
         surge: part above the budget that needs no second reading to be believed.
@@ -104,11 +127,12 @@ class Patience:
     between_s: float = 10.0
     cool_s: float = 5.0
     hold_s: float = 30.0
-    spare_known: float = 0.012
+    spare_known: float = 0.02
     spare_new: float = 0.04
     eager: float = 0.15
     wary: float = 0.05
-    spare_down: float = 0.02
+    spare_part: float = 0.04
+    spare_down: float = 0.03
     over: float = 0.005
     surge: float = 0.02
     doubt_per_s: float = 0.005

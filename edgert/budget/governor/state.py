@@ -37,11 +37,13 @@ class Record:
         own: its measured power over what the prediction, corrected by what all settings have in common, says; None
             before it was tried.
         held_until_ns: not to be taken before.
+        refused: the share of its throughput that failed last, which it is held back from.
         failures: how often it had to be left.
     """
 
     own: float | None = None
     held_until_ns: int = 0
+    refused: float = 1.0
     failures: int = 0
 
 
@@ -51,6 +53,7 @@ class State:
 
     Attributes:
         index: the setting in use.
+        share: part of its throughput that it is run at.
         records: of each setting.
         switched_ns: when it came into use.
         steady_ns: since when neither setting nor demand changed.
@@ -82,6 +85,7 @@ class State:
     late: int = 0
     exceeded_ns: int | None = None
     was_told: bool = False
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +96,13 @@ class Action:
         kind: ``keep`` as it is, ``switch`` to another setting, ``warn`` the user, or ``stop`` the pipeline.
         setting: index of the setting to use from now on.
         reason: for people; empty for ``keep``.
+        share: part of that setting's frames that go on, evenly.
     """
 
     kind: ActionKind
     setting: int
     reason: str = ""
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edgert.budget.governor.estimate import estimate_w, recent_w
+from edgert.budget.governor.estimate import estimate_w, recent_w, share_within
 from edgert.budget.governor.setting import Rules
 from edgert.budget.governor.state import Observation, State
 from edgert.units import format_bytes
@@ -21,14 +21,14 @@ class Trouble:
 
     Attributes:
         why: for people.
-        helps: whether a setting would keep this budget.
+        helps: the largest share of a setting's throughput at which this budget would be kept; 0 where none is.
         power_w: what was drawn, if that was too much and a sensor said so.
         lasts: the setting in use is at fault whatever the demand, and should be left alone for a while.
         eases: whether drawing less power makes it less, even where no setting keeps the budget.
     """
 
     why: str
-    helps: Callable[[int], bool]
+    helps: Callable[[int], float]
     power_w: float | None = None
     lasts: bool = False
     eases: bool = True
@@ -40,11 +40,22 @@ def find_trouble(rules: Rules, state: State, seen: Observation) -> Trouble | Non
     return found or _memory(rules, seen)
 
 
-def keeps(rules: Rules, state: State, index: int, seen: Observation, spare: float) -> bool:
-    """Whether a setting is expected to keep power and latency with a part of the power to spare."""
+def keeps(rules: Rules, state: State, index: int, seen: Observation, spare: float) -> float:
+    """The largest share at which a setting is expected to keep power and latency, with a part of the power to spare; 0
+    where none does."""
     cap, limit_ms = rules.budget.power_w, rules.budget.latency_ms
-    fits = cap is None or estimate_w(rules, state, index, seen.demand) <= cap * (1 - spare)
-    return fits and (limit_ms is None or rules.settings[index].latency_ms <= limit_ms)
+    if limit_ms is not None and rules.settings[index].latency_ms > limit_ms:
+        return 0.0
+    return 1.0 if cap is None else share_within(rules, state, index, seen.demand, cap * (1 - spare))
+
+
+def untried(rules: Rules, state: State, index: int, seen: Observation) -> float:
+    """Part of the power budget that is left to be sure of a setting that was never tried, where fewer frames will do;
+    more while another one is held back for having failed."""
+    if state.records[index].own is not None or rules.settings[index].least_share == 1:
+        return 0.0
+    is_warned = any(record.held_until_ns > seen.at_ns for record in state.records)
+    return rules.patience.spare_part + rules.patience.wary * is_warned
 
 
 def _power(rules: Rules, state: State, seen: Observation) -> Trouble | None:
@@ -52,13 +63,17 @@ def _power(rules: Rules, state: State, seen: Observation) -> Trouble | None:
     if cap is None:
         return None
     doubt = _doubt(rules, state, seen)
-    expected = doubt * estimate_w(rules, state, state.index, seen.demand)
+    expected = doubt * estimate_w(rules, state, state.index, seen.demand, state.share)
+    expected *= 1.0 if seen.power_w is not None else 1.0 + untried(rules, state, state.index, seen)
     drawn = _measured_over(rules, state, seen, cap)
     factor = doubt * max(1.0, (drawn or 0.0) / max(expected, 1e-9))  # a reading above what was learnt so far
-    most = cap * (1 - rules.patience.spare_down)
+    lasting = _doubt(rules, state, seen, rules.patience.most_doubt) / doubt  # so that one step is enough
+    most = cap * (1 - rules.patience.spare_down) / lasting
 
-    def helps(index: int) -> bool:
-        return factor * estimate_w(rules, state, index, seen.demand) <= most
+    def helps(index: int) -> float:
+        is_seen = index == state.index and drawn is not None
+        unsure = 0.0 if is_seen else untried(rules, state, index, seen)
+        return share_within(rules, state, index, seen.demand, most * (1 - unsure) / factor)
 
     if drawn is not None:
         return Trouble(f"power {drawn:.4g} of {cap:.4g} {rules.budget.unit}", helps, drawn, state.rose)
@@ -85,13 +100,13 @@ def _measured_over(rules: Rules, state: State, seen: Observation, cap: float) ->
     return recent if len(state.powers) > 1 and recent > cap * (1 - patience.over) else None
 
 
-def _doubt(rules: Rules, state: State, seen: Observation) -> float:
+def _doubt(rules: Rules, state: State, seen: Observation, least: float = 0.0) -> float:
     """How much more than expected may be drawn by now: the longer no sensor tells, the more the board may have warmed
     up. Only where one did tell before."""
     if state.blind_ns is None or state.common is None:
         return 1.0
     blind_s = (seen.at_ns - state.blind_ns) / 1e9
-    return 1.0 + min(rules.patience.most_doubt, rules.patience.doubt_per_s * blind_s)
+    return 1.0 + max(least, min(rules.patience.most_doubt, rules.patience.doubt_per_s * blind_s))
 
 
 def _is_blind(rules: Rules, state: State, seen: Observation) -> bool:
@@ -110,9 +125,9 @@ def _heat(rules: Rules, state: State, seen: Observation) -> Trouble | None:
     wait_s = patience.sensor_s if margin_c < _URGENT_C else patience.cool_s
     if seen.at_ns - state.switched_ns < wait_s * 1e9:
         return None
-    here = estimate_w(rules, state, state.index, seen.demand)
+    here = estimate_w(rules, state, state.index, seen.demand, state.share)
     why = f"{margin_c:.1f} C to throttling, of {least_c:.1f} C to be kept"
-    return Trouble(why, lambda index: estimate_w(rules, state, index, seen.demand) <= _COOLER * here, lasts=True)
+    return Trouble(why, lambda index: float(estimate_w(rules, state, index, seen.demand) <= _COOLER * here), lasts=True)
 
 
 def _latency(rules: Rules, state: State, seen: Observation) -> Trouble | None:
@@ -121,11 +136,11 @@ def _latency(rules: Rules, state: State, seen: Observation) -> Trouble | None:
         return None
     here_ms = rules.settings[state.index].latency_ms
     why = f"latency p99 {seen.latency_ms:.4g} of {limit_ms:.4g} ms"
-    return Trouble(why, lambda index: rules.settings[index].latency_ms < here_ms, lasts=True)
+    return Trouble(why, lambda index: float(rules.settings[index].latency_ms < here_ms), lasts=True)
 
 
 def _memory(rules: Rules, seen: Observation) -> Trouble | None:
     most, held = rules.budget.memory_bytes, seen.memory_bytes
     if most is None or held is None or held <= most:
         return None
-    return Trouble(f"memory {format_bytes(held)} of {format_bytes(most)}", lambda index: False, eases=False)
+    return Trouble(f"memory {format_bytes(held)} of {format_bytes(most)}", lambda index: 0.0, eases=False)

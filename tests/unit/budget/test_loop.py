@@ -51,3 +51,13 @@ def test_a_warning_comes_once() -> None:
     look(made, 0.5, 8.0, 3.0)
     assert [action.kind for action in carried] == ["warn"]
     assert made.told().warnings == 1
+
+
+def test_frames_of_a_setting_that_are_left_out_are_carried_and_told() -> None:
+    carried: list[Action] = []
+    part = Setting("all frames", 2.0, 30.0, idle_w=0.5, least_share=0.5)
+    made = Loop(Rules(Budget(1.7, when_exceeded="degrade"), (part,)), carried.append, 0)
+    assert [(action.setting, action.share) for action in carried] == [(0, 0.8)]
+    look(made, 0.5, 3.0, 1.75)
+    assert [action.share for action in carried] == [0.8, 0.73]
+    assert made.told().events[0].setting == "all frames, 73% of that"

@@ -213,3 +213,46 @@ def test_what_a_setting_cannot_be_to_blame_for_is_common_to_all() -> None:
     assert all(record.own is None or 1 / 1.1 <= record.own <= 1.1 + 1e-9 for record in state.records)
     _, state = looks(law, state, *steady(20.0, 23.0, 9.0))
     assert estimate_w(law, state, 1, 100.0) == pytest.approx(14.0, rel=0.15)
+
+
+PARTS = tuple(replace(one, least_share=0.5) for one in ALL)
+
+
+def test_a_better_setting_that_was_never_tried_is_tried_at_fewer_frames() -> None:
+    """Whole it would take all of the budget: first it is run so that 4 % are left, and whole when it was measured."""
+    law = Rules(Budget(20.2, when_exceeded="degrade"), PARTS)
+    actions, state = looks(law, replace(start(law), index=1), *steady(0.5, 10.5, 14.0))
+    tried = actions[-1]
+    assert (tried.kind, tried.setting, tried.share) == ("switch", 0, 0.95)
+    assert tried.reason.startswith("gpu, 612 MHz -> gpu, 918 MHz, 95% of that: headroom")
+    actions, state = looks(law, state, *steady(10.5, 30.0, 19.25 * 0.97))
+    assert (state.index, state.share) == (0, 1.0)
+
+
+def test_too_much_power_leaves_frames_out_where_that_costs_fewer_than_another_setting() -> None:
+    law = Rules(Budget(20.2, when_exceeded="degrade"), PARTS)
+    actions, _ = looks(law, start(law), *steady(0.5, 5.0, 21.0))
+    assert next((action.setting, action.share) for action in actions if action.kind == "switch") == (0, 0.91)
+
+
+def test_a_share_that_failed_is_held_back_and_less_of_the_same_is_not() -> None:
+    law = Rules(Budget(20.2, when_exceeded="degrade"), PARTS)
+    state = replace(start(law), index=0, share=0.95, rose=True)
+    _, state = looks(law, state, *steady(2.0, 3.0, 20.9))
+    assert (state.index, state.records[0].refused) == (0, 0.95)
+    assert state.share < 0.95 * 0.97
+    actions, state = looks(law, state, *steady(3.0, 31.0, 18.0))
+    assert state.share <= 0.95 * 0.97
+
+
+def test_without_a_sensor_one_step_is_enough() -> None:
+    """However long none tells, the doubt that grows meanwhile is allowed for at once."""
+    law = Rules(Budget(20.5, when_exceeded="degrade"), PARTS)
+    _, state = looks(law, start(law), *steady(0.5, 5.0, 20.0))
+    actions, _ = looks(law, state, *steady(5.0, 60.0, None))
+    assert len([action for action in actions if action.kind == "switch"]) == 1
+
+
+def test_a_share_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least at 1.5 of its throughput"):
+        replace(FAST, least_share=1.5)
