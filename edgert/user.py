@@ -26,18 +26,24 @@ def load_object(spec: str, where: str, search: Path | None = None) -> object:
         ConfigError: a file's name, no such module or name, the module does not import, another module has its name,
             or what was found cannot be called.
     """
-    module_name, _, path = spec.partition(":")
-    if not module_name or not path:
-        raise ConfigError(f"{spec!r} names no function", where=where, fix="write module:function")
-    if module_name.endswith(".py"):
-        module = module_name.removesuffix(".py").replace("/", ".")
-        raise ConfigError(f"{module_name!r} is a file, not a module", where=where, fix=f"write {module}:{path}")
+    module_name, _, path = checked_spec(spec, where).partition(":")
     found: object = load_module(module_name, where, search)
     for name in path.split("."):
         found = _member(found, name, spec, where)
     if not callable(found):
         raise ConfigError(f"{spec!r} cannot be called", why=f"it is a {type(found).__name__}", where=where)
     return found
+
+
+def checked_spec(spec: str, where: str) -> str:
+    """``module:name`` as it is. Raises ConfigError for what is not of that form."""
+    module_name, _, path = spec.partition(":")
+    if not module_name or not path:
+        raise ConfigError(f"{spec!r} names no function", where=where, fix="write module:function")
+    if module_name.endswith(".py"):
+        module = module_name.removesuffix(".py").replace("/", ".")
+        raise ConfigError(f"{module_name!r} is a file, not a module", where=where, fix=f"write {module}:{path}")
+    return spec
 
 
 def load_module(name: str, where: str, search: Path | None = None) -> ModuleType:

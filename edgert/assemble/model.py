@@ -263,13 +263,15 @@ class Models:
         """The model in the precision asked for; as the file has it where nothing will be computed."""
         if config.input.shape.extents:
             check_open(load(config.onnx), config)
+        if config.backend == "null":
+            from edgert.precision.ready import check_precision  # most pipelines start without it
+
+            check_precision(config, f"models.{name}")
+            return load(config.onnx)
         if not config.is_converted:
             return load(config.onnx)
-        from edgert.precision.ready import check_precision, in_precision  # most pipelines start without it
+        from edgert.precision.ready import in_precision
 
-        if config.backend == "null":
-            check_precision(config)
-            return load(config.onnx)
         where = self.file.where("models", name)
         many = self._batch(name) > 1
         return in_precision(config, where=where, directory=self.directory, bar=self._bar, target=form, open_batch=many)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-from edgert.config import PipelineConfig, PythonStage, PythonTask, SinkStage
+from edgert.config import PipelineConfig
 from edgert.errors import ArtifactError, cause
 
 
@@ -16,7 +15,7 @@ def code_files(config: PipelineConfig, directory: Path) -> dict[str, bytes]:
         ArtifactError: a file cannot be read.
     """
     found = {}
-    for top in sorted({spec.partition(":")[0].partition(".")[0] for spec in _specs(config)}):
+    for top in sorted({spec.partition(":")[0].partition(".")[0] for spec in config.code.values()}):
         package = directory / top
         files = sorted(package.rglob("*.py")) if package.is_dir() else [directory / f"{top}.py"]
         for path in files:
@@ -32,15 +31,6 @@ def operator_members(config: PipelineConfig, directory: Path) -> dict[Path, str]
         path: path.absolute().relative_to(beside).as_posix() if path.absolute().is_relative_to(beside) else path.name
         for path in config.ops
     }
-
-
-def _specs(config: PipelineConfig) -> Iterator[str]:
-    for stage in config.stages.values():
-        if isinstance(stage, (PythonStage, SinkStage)) and stage.python:
-            yield stage.python
-    for model in config.models.values():
-        if isinstance(model.task, PythonTask):
-            yield model.task.python
 
 
 def _content(path: Path) -> bytes:

@@ -31,7 +31,8 @@ from edgert.compiler import Event, Product, Tell
 from edgert.compiler.build import Runner, side_by_side
 from edgert.compiler.cache import StepCache
 from edgert.config import InferStage, ModelConfig, PipelineFile, SinkStage, SourceStage
-from edgert.errors import ArtifactError, ConfigError
+from edgert.errors import ArtifactError, ConfigError, EdgertError
+from edgert.precision.ready import check_precision
 
 PIPELINE = "pipeline.yaml"
 _FREE_BYTES = 64 * 2**20
@@ -96,6 +97,7 @@ def build(
     target = build_target(file, board, mode, tensorrt)
     if not file.config.models:
         raise ConfigError("this pipeline has no model to build", where=file.where("models"))
+    _check_precision(file)
     if tune:
         check_tune(target)
     cache = cache or cache_folder() / "build"
@@ -121,6 +123,15 @@ def build(
     detail = f"{len(members)} members" if written else "nothing has changed"
     tell(Event("bundle", "", "done" if written else "cached", time.perf_counter() - began, detail))
     return Built(output, manifest, written, size_bytes, time.perf_counter() - started)
+
+
+def _check_precision(file: PipelineFile) -> None:
+    """Raises EdgertError for pictures and labels that are not there, before minutes of work."""
+    for name, config in file.config.models.items():
+        try:
+            check_precision(config, f"models.{name}")
+        except EdgertError as error:
+            raise file.located(error)  # noqa: B904 - the same error, with its line
 
 
 def compile_note(target: BuildTarget) -> str:

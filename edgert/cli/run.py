@@ -80,6 +80,8 @@ def run(
     with ExitStack() as stack:
         with FirstTimeBar(quiet) as bar, FirstTimeProgress(quiet) as tell:
             file, bundle = _opened(stack, pipeline_path(pipeline), overrides or (), strict, tell)
+            if not quiet:
+                _tell_code(file)
             if dry_run:
                 _tell_memory(file, json)
                 return
@@ -169,6 +171,13 @@ def _opened(
         typer.secho(str(one), fg="yellow", err=True)
     _tell_bundle(bundle)
     return bundle.file, bundle
+
+
+def _tell_code(file: PipelineFile) -> None:
+    """Says which code of the user's own is run."""
+    names = [*map(str, file.config.ops), *dict.fromkeys(file.config.code.values())]
+    if names:
+        typer.echo(f"runs code of your own: {', '.join(names)}", err=True)
 
 
 def _tell_bundle(bundle: Unpacked) -> None:

@@ -227,9 +227,9 @@ def _too_deep(place: str) -> ConfigError:
 
 
 def _at(place: str, loc: Iterable[str | int]) -> str:
-    """``file:line a.b.c``; of ``--set a.b.c`` the path is there already."""
+    """``file:line a.b.c``; of ``--set a.b.c`` the path is there already, and that of a section it made."""
     path = _dotted(loc)
-    return place if place == f"--set {path}" else f"{place} {path}".rstrip()
+    return place if f"{place}.".startswith(f"--set {path}.") else f"{place} {path}".rstrip()
 
 
 def _dotted(loc: Iterable[str | int]) -> str:

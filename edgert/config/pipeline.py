@@ -63,6 +63,16 @@ class PipelineConfig(Section):
     models: dict[Name, ModelConfig] = Field(default_factory=dict, description="by name, for infer")
     stages: dict[Name, StageConfig] = Field(min_length=1, description="by name, for from; in any order")
 
+    @property
+    def code(self) -> Mapping[tuple[str, ...], str]:
+        """Key path → ``module:name`` of the user's own code; files under ``ops:`` are besides."""
+        found: dict[tuple[str, ...], str | None] = {}
+        for name, stage in self.stages.items():
+            found["stages", name, "python"] = getattr(stage, "python", None)
+        for name, model in self.models.items():
+            found["models", name, "task", "python"] = getattr(model.task, "python", None)
+        return {loc: spec for loc, spec in found.items() if spec is not None}
+
 
 @dataclass(frozen=True, slots=True)
 class PipelineFile:
@@ -87,7 +97,11 @@ class PipelineFile:
 
 
 def load_pipeline(
-    path: str | Path, overrides: Iterable[str] = (), env: Mapping[str, str] | None = None
+    path: str | Path,
+    overrides: Iterable[str] = (),
+    env: Mapping[str, str] | None = None,
+    *,
+    run_ops: bool = True,
 ) -> PipelineFile:
     """Reads and checks a pipeline file; opens no model, touches no hardware, runs no code but that under ``ops:``.
 
@@ -95,6 +109,7 @@ def load_pipeline(
         path: the YAML file; paths in it are relative to it.
         overrides: ``key.path=value``, as given to ``--set``.
         env: variables for ``${NAME}``; the process environment when None.
+        run_ops: whether the files under ``ops:`` are run, without which their operators are not known.
 
     Raises:
         ConfigError: with the file and line of the first mistake, and all further ones in ``others``.
@@ -106,7 +121,8 @@ def load_pipeline(
         check_variants(config.models, document.where)
     except ConfigError as error:
         raise hide_in(error, document.variables) from None
-    load_operators(config.ops, document.where(("ops",)))
+    if run_ops:
+        load_operators(config.ops, document.where(("ops",)))
     return PipelineFile(config, document)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from edgert.album import open_album
+from edgert.album import Album, open_album
 from edgert.artifact import FileStore, cache_folder
 from edgert.backend import Store
 from edgert.board.cpu import cpu_name
@@ -24,6 +24,7 @@ from edgert.precision.listener import Bar, Tell
 from edgert.quantize.prepare import is_quantised
 
 if TYPE_CHECKING:
+    from edgert.accuracy import Dataset
     from edgert.precision.calibration import Calibrated
     from edgert.precision.outcome import Outcome
 
@@ -96,10 +97,25 @@ def in_precision(
     return _named(load(kept), model)
 
 
-def check_precision(config: ModelConfig) -> None:
-    """Whether what the precision needs is there, short of doing it. Raises CalibrationError or ConfigError."""
-    if config.is_converted:
-        _data(config)
+def check_precision(config: ModelConfig, where: str = "") -> None:
+    """Whether the pictures and labels that a section names are there, short of using them.
+
+    Args:
+        where: key path of the section, like ``models.parts``.
+
+    Raises:
+        CalibrationError: int8 without pictures.
+        EdgertError: there are none where the section says.
+    """
+    try:
+        if config.precision == "int8" or config.calibrate is not None:
+            _pictures(config)
+    except EdgertError as error:
+        raise error.at(f"{where}.calibrate")  # noqa: B904 - the same error, with its place
+    try:
+        _dataset(config)
+    except EdgertError as error:
+        raise error.at(f"{where}.accuracy")  # noqa: B904 - the same error, with its place
 
 
 def _int8(model: Model, config: ModelConfig, place: _Place) -> Model:
@@ -196,20 +212,30 @@ def _key(model: Model, config: ModelConfig, place: _Place) -> str:
 
 def _data(config: ModelConfig) -> list[str]:
     """Digests of the pictures and labels. Raises CalibrationError where int8 has no pictures."""
-    found = []
-    if config.precision in ("int8", "auto"):
-        if config.calibrate is None:
-            raise CalibrationError(
-                f"precision: int8 of {config.onnx.name} needs pictures",
-                why="ranges are measured on typical pictures; invented ones would look fine and detect nothing",
-                fix="add calibrate: {images: FOLDER}, with 100 to 500 typical pictures",
-            )
-        found.append(open_album(config.calibrate.images, limit=config.calibrate.limit).digest())
-        if config.accuracy is not None:
-            from edgert.accuracy import labels_of, open_dataset
-
-            labels = labels_of(config)
-            dataset = open_dataset(config.accuracy.dataset, config.task, labels)
-            found.append(dataset.album.digest())
-            found.append(hashlib.sha256(dataset.path.read_bytes()).hexdigest() if dataset.path.is_file() else "")
+    if config.precision not in ("int8", "auto"):
+        return []
+    found = [_pictures(config).digest()]
+    if (dataset := _dataset(config)) is not None:
+        found.append(dataset.album.digest())
+        found.append(hashlib.sha256(dataset.path.read_bytes()).hexdigest() if dataset.path.is_file() else "")
     return found
+
+
+def _pictures(config: ModelConfig) -> Album:
+    """What ranges are measured on."""
+    if config.calibrate is None:
+        raise CalibrationError(
+            f"precision: int8 of {config.onnx.name} needs pictures",
+            why="ranges are measured on typical pictures; invented ones would look fine and detect nothing",
+            fix="add calibrate: {images: FOLDER}, with 100 to 500 typical pictures",
+        )
+    return open_album(config.calibrate.images, limit=config.calibrate.limit)
+
+
+def _dataset(config: ModelConfig) -> Dataset | None:
+    """What accuracy is judged on, where the section says it."""
+    if config.accuracy is None:
+        return None
+    from edgert.accuracy import labels_of, open_dataset
+
+    return open_dataset(config.accuracy.dataset, config.task, labels_of(config))

@@ -68,7 +68,7 @@ def test_a_dla_wants_a_bundle(
     with caplog.at_level(logging.WARNING, "edgert.backend"):
         info = Chained(written(tmp_path), bench(), monkeypatch).compile()
     assert info["engine"] == "tensorrt" and "edgert build p.yaml --board orin-nx-16gb" in info["skipped"][0]["why"]
-    assert caplog.messages[0].startswith("tensorrt-dla skipped: what runs on a DLA is prepared in a bundle")
+    assert caplog.messages[0].startswith("tensorrt-dla skipped: what runs on a DLA is prepared first")
 
 
 def test_a_refused_model_goes_to_onnx_runtime_in_its_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,8 @@ def test_validate_compiles_for_nobody(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_without_the_key_nothing_changes(tmp_path: Path) -> None:
-    file = written(tmp_path, "[]")
-    assembly = assemble(file)
+    path = written(tmp_path).document.path
+    path.write_text(path.read_text().replace(f"engines: {ALL}\n", ""))
+    assembly = assemble(load_pipeline(path))
     assert "engine" not in assembly.engines["parts"].info
     assembly.close()

@@ -1,0 +1,92 @@
+"""What a module of the user's holds is told from its text; nothing of it is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgert.errors import ConfigError
+from edgert.user_text import check_object, registered
+
+MODULE = """
+raise SystemExit("this must not be run")
+import json as form
+if True:
+    def function(result, *, limit, unit="px"): ...
+else:
+    other = 3
+class Counter:
+    def process(self, result): ...
+@wrapped
+def decorated(): ...
+"""
+
+
+def written(folder: Path, text: str = MODULE, name: str = "mine.py") -> Path:
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["function", "other", "Counter", "Counter.process", "form", "decorated"])
+def test_names_that_the_text_binds_are_there(tmp_path: Path, name: str) -> None:
+    check_object(f"mine:{name}", "p.yaml:3", written(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("spec", "what", "why"),
+    [
+        ("mine:functoin", "'mine:functoin' does not exist", "'mine' has no 'functoin'; did you mean 'function'?"),
+        ("absent_module:f", "there is no module 'absent_module'", "and the installed packages"),
+        ("pack.absent:f", "there is no module 'pack.absent'", "and the installed packages"),
+        ("mine.py:f", "'mine.py' is a file, not a module", ""),
+        ("broken:f", "module 'broken' does not parse", "SyntaxError"),
+    ],
+)
+def test_what_is_not_there_is_told_with_its_place(tmp_path: Path, spec: str, what: str, why: str) -> None:
+    written(written(written(tmp_path), "def f(:", "broken.py"), "", "pack/__init__.py")
+    with pytest.raises(ConfigError) as caught:
+        check_object(spec, "p.yaml:3", tmp_path)
+    assert caught.value.what == what and why in caught.value.why and caught.value.where == "p.yaml:3"
+
+
+def test_a_module_of_a_package_is_found_without_importing_the_package(tmp_path: Path) -> None:
+    written(tmp_path, "raise SystemExit", "pack/__init__.py")
+    check_object("pack.inner:f", "", written(tmp_path, "def f(): ...", "pack/inner.py"))
+
+
+@pytest.mark.parametrize("text", ["from numpy import *", "def __getattr__(name): ..."])
+def test_names_that_come_from_elsewhere_are_taken_to_be_there(tmp_path: Path, text: str) -> None:
+    check_object("mine:anything", "", written(tmp_path, text))
+
+
+def test_modules_without_a_text_are_taken_to_hold_it() -> None:
+    check_object("math:sqrt", "", None)
+
+
+@pytest.mark.parametrize("args", [{"limit": 3}, {"limit": 3, "unit": "mm"}])
+def test_arguments_that_fit(tmp_path: Path, args: dict[str, object]) -> None:
+    check_object("mine:function", "", written(tmp_path), args)
+
+
+@pytest.mark.parametrize(
+    ("args", "why"), [({}, "missing a required"), ({"limit": 3, "lmit": 4}, "unexpected keyword argument 'lmit'")]
+)
+def test_arguments_that_do_not_fit(tmp_path: Path, args: dict[str, object], why: str) -> None:
+    with pytest.raises(ConfigError, match=r"function\(result, \*, limit, unit='px'\) cannot be called") as caught:
+        check_object("mine:function", "p.yaml:3", written(tmp_path), args)
+    assert why in caught.value.why and "stands under args" in caught.value.fix
+
+
+def test_what_a_decorator_makes_is_not_judged(tmp_path: Path) -> None:
+    check_object("mine:decorated", "", written(tmp_path), {"any": 1})
+
+
+def test_operators_are_read_off_their_decorators(tmp_path: Path) -> None:
+    text = 'raise SystemExit\n@edgert.op("demo::A", cuda=K)\ndef a(x): ...\n@op("demo::B")\ndef b(x): ...\n'
+    assert registered(written(tmp_path, text) / "mine.py", "") == {"demo::A", "demo::B"}
+    assert registered(written(tmp_path, "@op(NAME)\ndef a(x): ...\n") / "mine.py", "") is None
+    with pytest.raises(ConfigError, match="there is no file"):
+        registered(tmp_path / "absent.py", "p.yaml:3")

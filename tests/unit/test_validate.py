@@ -1,0 +1,92 @@
+"""A check of a pipeline looks at models, pictures and code, and runs none of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from onnx import TensorProto, helper
+
+from edgert.errors import CalibrationError, ConfigError, ModelError
+from edgert.graph import to_bytes
+from edgert.validate import validate
+from tests.helpers.models import make
+from tests.helpers.small_pipeline import TEXT, small_pipeline
+
+STRANGE = "node 'odd' is demo.Strange, outside the ONNX standard"
+RAISES = "raise SystemExit('this must not be run')\n"
+
+
+def with_strange(folder: Path, text: str = TEXT) -> Path:
+    """The small pipeline with a node that no engine has an operator for."""
+    path = small_pipeline(folder, text.replace("precision: int8", "precision: fp32"))
+    node = helper.make_node("Strange", ["x"], ["y"], name="odd", domain="demo")
+    shapes = {"x": ((1, 3, 16, 16), TensorProto.FLOAT)}, {"y": ((1, 4), TensorProto.FLOAT)}
+    (folder / "parts.onnx").write_bytes(to_bytes(make([node], *shapes)))
+    return path
+
+
+def test_a_pipeline_without_code(tmp_path: Path) -> None:
+    assert validate(small_pipeline(tmp_path)) == "3 stages, 1 model"
+
+
+def test_a_node_that_no_engine_has_an_operator_for_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no engine can run model 'parts'") as caught:
+        validate(with_strange(tmp_path))
+    assert caught.value.why == STRANGE and "edgert.op" in caught.value.fix
+    assert caught.value.where.endswith("small.yaml:4 models.parts.onnx")
+
+
+@pytest.mark.parametrize("change", ["models.parts.backend=tensorrt", "engines=[tensorrt, onnxruntime]"])
+def test_plugins_of_tensorrt_are_not_known_here(tmp_path: Path, change: str) -> None:
+    assert validate(with_strange(tmp_path), [change]) == "3 stages, 1 model"
+
+
+@pytest.mark.parametrize("name", ['"demo::Strange"', "NAME"])
+def test_operators_of_ones_own_are_read_and_not_run(tmp_path: Path, name: str) -> None:
+    path = with_strange(tmp_path, f"ops: [own.py]\n{TEXT}")
+    (tmp_path / "own.py").write_text(f"{RAISES}@edgert.op({name})\ndef strange(x): ...\n")
+    assert validate(path) == "3 stages, 1 model; code of your own was read, not run"
+
+
+def test_a_file_of_operators_that_lacks_the_one_of_the_model(tmp_path: Path) -> None:
+    path = with_strange(tmp_path, f"ops: [own.py]\n{TEXT}")
+    (tmp_path / "own.py").write_text(f'{RAISES}@edgert.op("demo::Other")\ndef other(x): ...\n')
+    with pytest.raises(ModelError, match="no engine can run") as caught:
+        validate(path)
+    assert caught.value.why == STRANGE
+
+
+def test_stages_decoders_and_callbacks_are_read_and_not_run(tmp_path: Path) -> None:
+    text = TEXT.replace("task: {embed: none, labels: parts.txt}", 'task: {python: "never_run:decode"}')
+    text = text.replace(
+        'out: {sink: "null", from: find}', 'mine: {python: "never_run:Stage", args: {a: 1}, from: find}'
+    )
+    path = small_pipeline(tmp_path, text + '  out: {sink: callback, python: "never_run:told", from: mine}\n')
+    module = tmp_path / "never_run.py"
+    module.write_text(f"{RAISES}class Stage: ...\ndef decode(outputs, geometry): ...\ndef told(result): ...\n")
+    assert validate(path).endswith("code of your own was read, not run")
+    module.write_text(f"{RAISES}class Stage: ...\ndef decode(outputs, geometry): ...\n")
+    with pytest.raises(ConfigError, match="'never_run:told' does not exist") as caught:
+        validate(path)
+    assert caught.value.where.endswith("stages.out.python")
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp32", "auto"])
+def test_pictures_that_are_not_there(tmp_path: Path, precision: str) -> None:
+    path = small_pipeline(tmp_path)
+    with pytest.raises(ConfigError, match="no pictures at") as caught:
+        validate(path, [f"models.parts.precision={precision}", "models.parts.calibrate.images=phtoos"])
+    assert "did you mean 'photos'" in caught.value.why and caught.value.where.endswith("models.parts.calibrate")
+
+
+def test_labelled_pictures_that_are_not_there(tmp_path: Path) -> None:
+    change = "models.parts.accuracy={dataset: absent.json, metric: top1, max_drop: 0.01}"
+    with pytest.raises(ConfigError, match=r"absent\.json"):
+        validate(small_pipeline(tmp_path), ["models.parts.task={classify: auto}", change])
+
+
+def test_int8_without_pictures(tmp_path: Path) -> None:
+    with pytest.raises(CalibrationError, match="needs pictures") as caught:
+        validate(small_pipeline(tmp_path), ["models.parts.calibrate=null"])
+    assert "calibrate: {images: FOLDER}" in caught.value.fix
