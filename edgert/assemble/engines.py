@@ -74,7 +74,7 @@ def _why_not(engine: str, machine: Machine, trt: TrtBackend, file: str) -> str:
     why = why_not(engine, machine, trt)
     if why or engine != TENSORRT_DLA:
         return why
-    return f"what runs on a DLA is prepared in a bundle: edgert build {file} --board {machine.name} -o here.edgert"
+    return f"what runs on a DLA is prepared first: edgert run {file}, or edgert build {file} --board {machine.name}"
 
 
 def _listener(bar: Bar | None) -> Listener:

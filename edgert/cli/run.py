@@ -79,7 +79,9 @@ def run(
 
     with ExitStack() as stack:
         with FirstTimeBar(quiet) as bar, FirstTimeProgress(quiet) as tell:
-            file, bundle = _opened(stack, pipeline_path(pipeline), overrides or (), strict, tell)
+            file, bundle = _opened(
+                stack, pipeline_path(pipeline), overrides or (), strict, tell, prepare=as_board is None and not dry_run
+            )
             if not quiet:
                 _tell_code(file)
             if dry_run:
@@ -156,17 +158,32 @@ def _tell_memory(file: PipelineFile, json: Path | None) -> None:
 
 
 def _opened(
-    stack: ExitStack, path: Path, overrides: Sequence[str], strict: bool, tell: Tell
+    stack: ExitStack, path: Path, overrides: Sequence[str], strict: bool, tell: Tell, prepare: bool
 ) -> tuple[PipelineFile, Unpacked | None]:
-    """The pipeline, and the bundle that it comes out of, whose files are there until the stack is left."""
+    """The pipeline, and the bundle that its models come out of, whose files are there until the stack is left.
+
+    Args:
+        prepare: whether a pipeline file for this machine's DLA is built here first.
+    """
     from edgert.artifact.bundle import is_bundle
     from edgert.config import load_pipeline
+    from edgert.config.engine import TENSORRT_DLA
 
-    if not is_bundle(path):
-        return load_pipeline(path, overrides), None
-    from edgert.build import unpacked
+    if is_bundle(path):
+        from edgert.build import unpacked
 
-    bundle = stack.enter_context(unpacked(path, overrides, strict=strict, tell=tell))
+        return _told(stack.enter_context(unpacked(path, overrides, strict=strict, tell=tell)))
+    file = load_pipeline(path, overrides)
+    if prepare and TENSORRT_DLA in file.config.engines:
+        from edgert.build.here import built_here
+
+        here = stack.enter_context(built_here(file, strict=strict, tell=tell))
+        return _told(here) if here is not None else (file, None)
+    return file, None
+
+
+def _told(bundle: Unpacked) -> tuple[PipelineFile, Unpacked]:
+    """A bundle's pipeline, once it is said who runs it and who does not."""
     for one in bundle.skipped:
         typer.secho(str(one), fg="yellow", err=True)
     _tell_bundle(bundle)
