@@ -1,5 +1,5 @@
 # Short names for the scripts; each makes its own virtual environment in .venv the first time.
-.PHONY: demo test check nightly bench wheel clean
+.PHONY: demo test check nightly bench sanitize wheel clean
 
 demo:
 	scripts/demo
@@ -15,6 +15,9 @@ nightly:
 
 bench:
 	scripts/bench
+
+sanitize:
+	scripts/sanitize
 
 wheel:
 	scripts/wheel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any, cast
 
@@ -12,6 +13,11 @@ from edgert.errors import EdgertError
 from edgert.memory import Counter, lend
 from edgert.memory.cuda import CudaDevice, DeviceView, open_device
 from edgert.runtime import Frame
+
+
+def rounds(usual: int) -> int:
+    """How often a test repeats itself with other sizes: once where EDGERT_BRIEF is set, as by ``scripts/sanitize``."""
+    return 1 if os.environ.get("EDGERT_BRIEF") else usual
 
 
 def gpu_or_skip() -> CudaDevice:

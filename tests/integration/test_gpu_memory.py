@@ -1,0 +1,135 @@
+"""Memory of a GPU: blocks, pools and leases, shared with PyTorch, and nothing that stays behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from edgert.config import InputConfig
+from edgert.errors import DeviceError, StageError
+from edgert.memory import Counter
+from edgert.memory.cuda import CudaDevice, DevicePool, from_cuda_array, from_dlpack
+from edgert.stages.gpu.kernels import Kernels
+from edgert.stages.gpu.preprocess import GpuPreprocessor
+from edgert.stages.gpu.target import target
+from edgert.stages.gpu.upload import Uploader
+from tests.helpers.frames import frame_of
+from tests.helpers.gpu import gpu_or_skip, read, to_gpu
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[CudaDevice]:
+    gpu = gpu_or_skip()
+    yield gpu
+    gpu.synchronize()
+
+
+def test_shared_with_torch_both_ways(device: CudaDevice) -> None:
+    torch = pytest.importorskip("torch")
+    counter = Counter()
+    pool = DevicePool(device, 1024, 2, counter)
+    lent = pool.acquire(0)
+    assert lent is not None
+    view, lease = lent
+    floats = view.as_type("float32", (16, 16))
+    tensor = torch.from_dlpack(floats)
+    tensor.fill_(2.5)
+    again = torch.as_tensor(floats, device="cuda")
+    torch.cuda.synchronize()
+    assert tensor.data_ptr() == again.data_ptr() == floats.address and float(again.sum()) == 640.0
+    lease.release()
+    assert lease.alive  # torch holds it
+    del tensor
+    assert not lease.alive
+    with pytest.raises(StageError, match="used after its release"):
+        _ = floats.address
+    ours = torch.arange(12, device="cuda", dtype=torch.int32).reshape(3, 4)[:, 1:]
+    for back in (from_dlpack(ours, counter), from_cuda_array(ours, counter)):
+        assert (back.shape, back.strides, back.address) == ((3, 3), (16, 4), ours.data_ptr())
+        back.lease.release()
+    assert counter.read().copies == 0
+
+
+def test_blocks_of_both_kinds_and_pools(device: CudaDevice) -> None:
+    before, stream = device.live_bytes, device.stream()
+    for kind in ("mapped", "staged"):
+        block = device.block(5000, kind)  # type: ignore[arg-type]
+        assert block.address % 256 == 0 and not block.host.any()
+        block.host[:] = np.arange(5000, dtype=np.uint32).astype(np.uint8)
+        block.upload(stream)
+        stream.synchronize()
+        assert np.array_equal(read(device, block.address, 5000), block.host)
+        with device:
+            device.driver.memset_d8(block.address, 7, 5000)
+        block.download(stream)
+        stream.synchronize()
+        assert (block.host == 7).all()
+        block.release()
+    assert device.live_bytes == before
+
+
+def test_memory_comes_back_over_ten_thousand_leases(device: CudaDevice) -> None:
+    counter, stream = Counter(), device.stream()
+    pool = DevicePool(device, 2**20, 3, counter)
+    free, _ = device.free_bytes()
+    for _ in range(10_000):
+        lent = pool.acquire(1.0)
+        assert lent is not None
+        view, lease = lent
+        with device:
+            device.driver.memset_d8_async(view.address, 1, 4096, stream.raw)
+        lease.after(stream)
+        lease.release()
+        del view, lent
+    stream.synchronize()
+    assert device.free_bytes()[0] == free and counter.read().allocations == 3 and counter.read().escaped == 0
+    pool.close()
+
+
+def test_released_and_forgotten_memory_is_free_again(device: CudaDevice) -> None:
+    size = 256 * 2**20
+    free, _ = device.free_bytes()
+    block = device.device_block(size)
+    assert device.free_bytes()[0] <= free - size
+    block.release()
+    assert device.free_bytes()[0] == free
+    frame = to_gpu(device, frame_of(16384, 4096, "rgb", pixels=(np.zeros((4096, 16384, 3), np.uint8),)))
+    assert device.free_bytes()[0] < free
+    leaked = device.leaked
+    del frame
+    assert device.free_bytes()[0] == free and device.leaked == leaked + 1
+
+
+def test_more_than_the_gpu_has(device: CudaDevice) -> None:
+    _, total = device.free_bytes()
+    with pytest.raises(DeviceError, match="too little memory") as caught:
+        device.device_block(2 * total)
+    assert "were asked for" in caught.value.why
+
+
+@pytest.mark.slow
+def test_nothing_grows_over_a_hundred_thousand_frames(device: CudaDevice) -> None:
+    kernels, counter, frame = Kernels(device), Counter(), frame_of(640, 360, "nv12")
+    copying, working = device.stream(), device.stream()
+    uploader, wanted = Uploader(device, copying, counter, 4), target("nchw", "float16", 1, 320, 320)
+    block = device.device_block(wanted.nbytes)
+    fill = GpuPreprocessor(InputConfig(), wanted, block.address, kernels)
+
+    def run(frames: int) -> None:
+        for _ in range(frames):
+            sent = uploader.upload(frame, 5.0)
+            fill.into([sent], working)
+            sent.lease.release()
+        working.synchronize()
+
+    run(50)
+    before = device.free_bytes()[0], counter.read().allocations, device.live_bytes
+    run(100_000)
+    assert (device.free_bytes()[0], counter.read().allocations, device.live_bytes) == before
+    assert counter.read().escaped == 0
+    uploader.close()
+    block.release()
