@@ -41,7 +41,7 @@ from edgert.simulate import Simulated
 ASSETS = Path(__file__).parents[2] / "pipelines" / "assets"
 NEAR, FAR, MINUTE_S = 0.15, 0.25, 2.0
 """Bars: of frames per second and the median, of p99 and drops; and seconds for a simulated minute."""
-SECONDS, ROUNDS = 4.0, 8
+SECONDS, ROUNDS = 6.0, 8
 SECTION = "task: {detect: yolox}\n    input: {resize: letterbox, color: rgb, mean: 0, std: 255}\n    backend: ort"
 CAMERA = "{{source: 'synthetic:noise', size: 640x480, realtime: true, fps: {fps}, limit: {limit}}}"
 FILE = "{{source: 'synthetic:noise', size: 640x480, limit: {limit}}}"
