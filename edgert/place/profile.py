@@ -62,12 +62,12 @@ class ProfiledUnit:
 
 @dataclass(frozen=True, slots=True)
 class Handing:
-    """What a cut costs beyond the work of the units.
+    """What a cut costs beyond the work of the units. Half of it is counted on either side: ``docs/costs.md``.
 
     Attributes:
         hop_ms: a frame from one thread to the next.
         tensor_ms, ms_per_mib: per tensor that crosses, and per MiB of it: kernels that cannot fuse across the cut, and
-            the layout inside the runtime turned into that of ONNX and back. Half on either side.
+            the layout inside the runtime turned into that of ONNX and back.
     """
 
     hop_ms: float
@@ -216,7 +216,8 @@ def _edges(profile: Profile, graph: Graph) -> tuple[Edge, ...]:
 
 
 def _crossings(profile: Profile, size_bytes: int) -> dict[tuple[str, str], Crossing]:
-    crossing = Crossing(profile.handing.hop_ms + profile.handing.crossing_ms(size_bytes))
+    time_ms = profile.handing.hop_ms + profile.handing.crossing_ms(size_bytes)
+    crossing = Crossing(time_ms, from_ms=time_ms / 2, to_ms=time_ms / 2)
     return {(a, b): crossing for a in profile.whole for b in profile.whole if a != b}
 
 

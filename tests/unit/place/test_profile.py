@@ -11,9 +11,11 @@ from onnx import TensorProto, helper
 
 from edgert.errors import ArtifactError, PlacementError
 from edgert.graph.node import Graph, read
+from edgert.place.load import loads
 from edgert.place.partition import partition
 from edgert.place.predict import part_ms, period_ms, replicated_ms, split_ms
 from edgert.place.profile import Handing, Profile, ProfiledUnit, Whole, from_json, network_of, read_profile
+from edgert.place.step import steps
 from edgert.spread import AT
 from tests.helpers import models
 
@@ -133,7 +135,8 @@ def test_the_network_for_the_solvers() -> None:
     edges = {edge.name: edge for edge in network.edges}
     assert (edges["x"].producer, edges["x"].consumers, edges["x"].crossings) == (None, (0,), {})
     assert (edges["a"].producer, edges["a"].consumers, edges["a"].size_bytes) == (0, (1, 2), MIB)
-    assert edges["a"].crossings["cpu0", "cpu1"].time_ms == pytest.approx(0.1 + 0.2 + 0.4)
+    over = edges["a"].crossings["cpu0", "cpu1"]
+    assert over.time_ms == pytest.approx(0.1 + 0.2 + 0.4) and over.from_ms == over.to_ms == over.time_ms / 2
     assert edges["y"].is_output and edges["y"].crossings == {}
 
 
@@ -150,6 +153,15 @@ def test_a_part_pays_half_of_every_crossing() -> None:
     assert part_ms(profile(), graph(), parts, 1) == pytest.approx(5 + 0.6 / 2 + 0.1 / 2)
     parts = partition(graph(), {"a": "cpu0", "b": "cpu0", "c": "cpu1"})
     assert part_ms(profile(), graph(), parts, 0) == pytest.approx(8 + 2 * 0.6 / 2 + 0.1 / 2)
+
+
+def test_solvers_and_schedules_count_a_cut_as_predictions_do() -> None:
+    """What a part takes, played: nothing of a cut between two cores is free."""
+    net, assignment = network_of(profile(), graph()), ("cpu0", "cpu1", "cpu1")
+    parts = partition(graph(), {"a": "cpu0", "b": "cpu1", "c": "cpu1"})
+    expected = {part.accelerator: part_ms(profile(), graph(), parts, number) for number, part in enumerate(parts)}
+    assert loads(net, assignment).busy_ms == pytest.approx(expected)
+    assert {step.accelerator: step.time_ms for step in steps(net, assignment)} == pytest.approx(expected)
 
 
 def test_the_slowest_part_sets_the_pace() -> None:
