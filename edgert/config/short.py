@@ -73,6 +73,35 @@ def parse_task(text: str, where: str = "--task") -> TaskConfig:
     return task
 
 
+def input_words(config: InputConfig) -> str:
+    """The section ``input:`` as :func:`parse_input` reads it, but for ``shape:``, which has no short form."""
+    usual = {key for key in ("crop", "layout") if getattr(config, key) == InputConfig.model_fields[key].default}
+    told = config.model_dump(exclude={"shape", *usual}, exclude_none=True)
+    words = _words()
+    return " ".join(str(value) if words.get(value) == key else setting(key, value) for key, value in told.items())
+
+
+def task_words(task: TaskConfig) -> str:
+    """The section ``task:`` as :func:`parse_task` reads it, but for its labels."""
+    told = task.model_dump(exclude={"labels"}, exclude_none=True)
+    verb = next(key for key in told if key in TASK_VERBS)
+    options = {**told.pop("options", {}), **told.pop("args", {})}
+    kind = told.pop(verb)
+    return " ".join([verb, str(kind), *(setting(key, value) for key, value in {**told, **options}.items())])
+
+
+def setting(key: str, value: object) -> str:
+    """``mean=103.5,116.3,123.7``: a key and its value as they are written on a command line."""
+    if key == "size" and isinstance(value, tuple):
+        return f"size={value[0]}x{value[1]}"
+    many = value if isinstance(value, (list, tuple)) else [value]
+    return f"{key}={','.join(f'{one:g}' if isinstance(one, float) else _plain(one) for one in many)}"
+
+
+def _plain(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _words() -> Mapping[str, str]:
     """Word → the key of ``input:`` that has it among its few values."""
     few = {

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib import import_module
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,12 @@ def pycuda() -> Facts:
     return {"version": import_module("pycuda").VERSION_TEXT}
 
 
+def nvdec() -> Facts:
+    """Version of the package that decodes video on a GPU; importing it loads the driver's libraries."""
+    import_module("PyNvVideoCodec")
+    return {"version": version("PyNvVideoCodec")}
+
+
 QUESTIONS: dict[str, Callable[[], Facts]] = {
     "onnxruntime": onnxruntime,
     "cuda": cuda,
@@ -103,13 +110,15 @@ QUESTIONS: dict[str, Callable[[], Facts]] = {
     "cv2": cv2,
     "gi": gi,
     "pycuda": pycuda,
+    "nvdec": nvdec,
 }
-_OURS = ("cuda", "dla")  # questions that are not named after a package
+_OURS = ("cuda", "dla")  # questions that are not about a package
+_PACKAGES = {"nvdec": "PyNvVideoCodec"}  # of questions that are not named after theirs
 
 
 def answer(name: str) -> Facts:
     """What the package says; ``{"absent": True}`` when it is not installed. Raises whatever its import raises."""
-    if name not in _OURS and find_spec(name) is None:
+    if name not in _OURS and find_spec(_PACKAGES.get(name, name)) is None:
         return {"absent": True}
     return QUESTIONS[name]()
 

@@ -13,7 +13,7 @@ from edgert.errors import EdgertError
 
 Probe = Callable[[Evidence], Finding]
 Ask = Callable[[Iterable[str]], Mapping[str, Answer]]
-_PACKAGES = ("onnxruntime", "cv2", "av", "gi", "cuda", "tensorrt", "pycuda")
+_PACKAGES = ("onnxruntime", "cv2", "av", "gi", "cuda", "tensorrt", "pycuda", "nvdec")
 
 PROBES: dict[str, Probe] = {
     "Python": machine.python,
@@ -29,6 +29,7 @@ PROBES: dict[str, Probe] = {
     "pycuda": accelerator.pycuda,
     "PyAV": media.pyav,
     "codecs": media.codecs,
+    "NVDEC": media.nvdec,
     "OpenCV": media.opencv,
     "OpenCV wheels": media.opencv_wheels,
     "GStreamer": media.gstreamer,

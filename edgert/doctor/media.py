@@ -50,6 +50,25 @@ def codecs(evidence: Evidence) -> Finding:
     return Finding("codecs", "yes", detail)
 
 
+def nvdec(evidence: Evidence) -> Finding:
+    """The GPU's own decoder: of a workstation through PyNvVideoCodec, of a Jetson through GStreamer."""
+    answer = evidence.answers["nvdec"]
+    if evidence.machine.is_jetson:
+        gi = evidence.answers["gi"]
+        if gi.works and "nvv4l2decoder" in gi.facts["elements"]:
+            return Finding("NVDEC", "yes", "through GStreamer's nvv4l2decoder")
+        return Finding("NVDEC", "optional", "not usable without GStreamer's nvv4l2decoder", "see GStreamer")
+    if not evidence.has_gpu:
+        return Finding("NVDEC", "optional", "not needed: no NVIDIA GPU here")
+    if answer.works:
+        return Finding("NVDEC", "yes", f"PyNvVideoCodec {answer.facts['version']}")
+    if answer.error:
+        fix = "install the NVIDIA driver; in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"
+        return Finding("NVDEC", "optional", answer.error, fix)
+    detail = "PyNvVideoCodec is not installed; videos are decoded by the CPU"
+    return Finding("NVDEC", "optional", detail, "pip install 'edgert[nvdec]'")
+
+
 def opencv(evidence: Evidence) -> Finding:
     """The cv2 that is imported. GStreamer inside is not needed: edgert brings its own."""
     answer = evidence.answers["cv2"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 
 from edgert.build.prepared import FLOAT, FP16, ORT
 from edgert.config import ClassifyTask
 from edgert.config.placement import ReplicateConfig
+from edgert.config.short import setting
 from edgert.export.source import Item, Plan
 from edgert.export.triton import USUAL_BATCH, Device, Served
 from edgert.graph.load import load
@@ -76,7 +76,7 @@ def _instances(item: Item, device: Device) -> int:
 def _tuned(item: Item) -> tuple[str, ...]:
     """What ``edgert build --tune`` found, or the file says, of how ONNX Runtime works inside."""
     found = item.config.tuning.model_dump(mode="json", exclude_defaults=True)
-    return (f"tuning: {json.dumps(found)}",) if found else ()
+    return (f"tuning: {' '.join(setting(key, value) for key, value in found.items())}",) if found else ()
 
 
 def _placed(item: Item) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from edgert.build.prepared import FLOAT
 from edgert.build.target import tensorrt_of
 from edgert.compiler import Tell
 from edgert.config import EmbedTask, InferStage, ModelConfig, PipelineFile, load_pipeline
+from edgert.config.short import input_words, setting, task_words
 from edgert.errors import ConfigError, nearest
 from edgert.graph.load import load
 from edgert.graph.model import to_bytes
@@ -86,14 +87,10 @@ class Item:
 
     @property
     def work(self) -> tuple[str, ...]:
-        """What edgert does before and after the model, in the words of the pipeline file."""
+        """What edgert does before and after the model, in the words of ``--input`` and ``--task``."""
         if self.packed is None:
             return ()
-        parts = {
-            "before it": ("input", self.config.input.model_dump(mode="json", exclude_none=True)),
-            "after it": ("task", self.config.task.model_dump(mode="json", exclude={"labels"})),
-        }
-        return tuple(f"{when}: {key}: {json.dumps(value)}" for when, (key, value) in parts.items())
+        return f"before it: {input_words(self.config.input)}", f"after it: {task_words(self.config.task)}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -214,7 +211,7 @@ def _around(file: PipelineFile) -> tuple[str, ...]:
     stages = {name: stage for name, stage in file.config.stages.items() if not isinstance(stage, InferStage)}
     told = ", ".join(f"{name} ({type(stage).__name__.removesuffix('Stage').lower()})" for name, stage in stages.items())
     budgets = file.config.budgets.model_dump(mode="json", exclude_defaults=True)
-    parts = {"other stages": told, "budgets": json.dumps(budgets) if budgets else ""}
+    parts = {"other stages": told, "budgets": " ".join(setting(key, value) for key, value in budgets.items())}
     return tuple(f"the pipeline's {what}: {text}" for what, text in parts.items() if text)
 
 

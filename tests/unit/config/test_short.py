@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgert.config import ClassifyTask, DetectTask, EmbedTask, InputConfig, KeypointsTask, PythonTask, SegmentTask
-from edgert.config.short import parse_input, parse_task
+from edgert.config.short import input_words, parse_input, parse_task, setting, task_words
 from edgert.errors import ConfigError
 
 
@@ -25,6 +25,7 @@ from edgert.errors import ConfigError
 )  # fmt: skip
 def test_inputs(text: str, wanted: InputConfig) -> None:
     assert parse_input(text) == wanted
+    assert parse_input(input_words(wanted)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -86,3 +87,27 @@ def test_wrong_tasks(text: str, what: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_task(text)
     assert what in caught.value.what and caught.value.where == "--task"
+
+
+def test_sections_are_told_on_one_line() -> None:
+    assert (
+        input_words(InputConfig(std=255, size="416x320"))
+        == "letterbox center pad=114 linear rgb mean=0 std=255 size=416x320"
+    )
+    assert task_words(DetectTask(detect="yolox", score=0.4)) == "detect yolox score=0.4 iou=0.45 limit=300"
+    assert task_words(PythonTask(python="my:decode", args={"top": 2})) == "python my:decode top=2"
+    assert (setting("arena", False), setting("power", 15.0)) == ("arena=false", "power=15")
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        DetectTask(detect="ssd", score=0.5, options={"variances": [0.1, 0.2]}),
+        ClassifyTask(classify="softmax", top=3),
+        SegmentTask(segment="threshold", threshold=0.3),
+        KeypointsTask(keypoints="heatmap"),
+        EmbedTask(embed="l2"),
+    ],
+)
+def test_what_is_told_of_a_task_is_read_again(task: DetectTask) -> None:
+    assert parse_task(task_words(task)) == task

@@ -29,6 +29,7 @@ WORKING: dict[str, Answer] = {
     "tensorrt": Answer({"version": "10.3.0"}),
     "dla": Answer({"cores": 2}),
     "pycuda": Answer({"version": "2024.1"}),
+    "nvdec": Answer({"version": "2.0.2"}),
     "av": Answer(
         {
             "version": "14.0.0",

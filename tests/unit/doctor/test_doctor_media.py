@@ -9,7 +9,7 @@ import pytest
 from edgert.doctor import media
 from edgert.doctor.finding import Answer
 from tests.unit.board.tree import jetson, write
-from tests.unit.doctor.evidence import ABSENT, evidence, without
+from tests.unit.doctor.evidence import ABSENT, NO_GPU, evidence, without
 
 
 def test_pyav_is_required(tmp_path: Path) -> None:
@@ -108,3 +108,27 @@ def test_a_camera_that_may_not_be_opened(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("os.access", lambda path, mode: False)
     found = media.camera_devices(evidence(tmp_path))
     assert found.state == "optional" and "usermod -aG video" in found.fix
+
+
+def test_a_workstation_decodes_through_its_package(tmp_path: Path) -> None:
+    found = media.nvdec(evidence(tmp_path))
+    assert (found.state, found.detail) == ("yes", "PyNvVideoCodec 2.0.2")
+    found = media.nvdec(evidence(tmp_path, nvdec=ABSENT))
+    assert (found.state, found.fix) == ("optional", "pip install 'edgert[nvdec]'") and "by the CPU" in found.detail
+    broken = Answer({}, error="ImportError: libnvidia-encode.so.1: cannot open shared object file")
+    found = media.nvdec(evidence(tmp_path, nvdec=broken))
+    assert (
+        found.state == "optional" and "NVIDIA_DRIVER_CAPABILITIES" in found.fix and "libnvidia-encode" in found.detail
+    )
+
+
+def test_without_a_gpu_nothing_is_missing(tmp_path: Path) -> None:
+    found = media.nvdec(evidence(tmp_path, nvdec=ABSENT, cuda=NO_GPU))
+    assert (found.state, found.detail, found.fix) == ("optional", "not needed: no NVIDIA GPU here", "")
+
+
+def test_a_jetson_decodes_through_gstreamer(tmp_path: Path) -> None:
+    found = media.nvdec(evidence(jetson(tmp_path), nvdec=ABSENT))
+    assert (found.state, found.detail) == ("yes", "through GStreamer's nvv4l2decoder")
+    found = media.nvdec(evidence(jetson(tmp_path), nvdec=ABSENT, gi=ABSENT))
+    assert (found.state, found.fix) == ("optional", "see GStreamer")
