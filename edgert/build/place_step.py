@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +100,7 @@ def placement_of(
     surveyed: Product | None,
     nodes: Collection[str],
     spans: Mapping[str, Span],
+    picture: Callable[[Mapping[str, str]], str],
 ) -> bytes:
     """``placement.json`` of a model: what was asked, what was chosen, and why a DLA can or cannot run each node.
 
@@ -107,11 +108,14 @@ def placement_of(
         spans: input → the shapes that its engine is to allow, where there are several.
         nodes: names of the nodes of the model that is compiled; others, which the planner saw before they were folded,
             are left out.
+        picture: in words, how an engine with this placement takes its picture; asked of those with DLA layers.
     """
     asked = subject.config.model_dump(mode="json", include={"placement"})["placement"]
     engines = planned.json(PLACEMENT).get(subject.name, []) if planned is not None else []
     for engine in engines:
         engine["nodes"] = {node: place for node, place in engine["nodes"].items() if node in nodes}
+        if any(place.startswith("dla") for place in engine["nodes"].values()):
+            engine["input"] = picture(engine["nodes"])
     dla = surveyed.json(PLACEMENT) if surveyed is not None else None
     told = {"asked": asked, "engines": engines, "dla": dla}
     if subject.config.input.shape.is_open:

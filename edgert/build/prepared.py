@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from edgert.artifact.manifest import ModelEntry, TensorEntry
@@ -142,6 +144,28 @@ def _spans(model: Prepared) -> Mapping[str, Span]:
     return open_spans(subject.model(model.forms[FLOAT].files[MODEL]), subject.config)
 
 
+def _picture(model: Prepared, placement: Mapping[str, str]) -> str:
+    """How the board's TensorRT will be asked to take the picture of an engine with DLA layers, in words."""
+    from edgert.build.input_layout import input_layout
+    from edgert.build.order import spread
+    from edgert.graph.node import read
+    from edgert.quantize.cache import parse_cache
+
+    subject, typed = model.subject, not model.subject.target.takes_cache
+    form = next(name for name in ("dla", FP16, FLOAT) if name in model.forms) if typed else FLOAT
+    graph = read(subject.model(model.forms[form].files[MODEL]))
+    found = input_layout(
+        graph,
+        subject.config.input,
+        spread(graph, placement),
+        typed=typed,
+        precision=subject.precision,
+        half=json.loads(model.files["exceptions"])["half"] if "exceptions" in model.files else (),
+        scales=parse_cache(model.files["cache"].decode()).scales if "cache" in model.files else {},
+    )
+    return found.in_words({found.tensor: found.format} if found.format is not None else {})
+
+
 _ENDINGS = {"cache": "calibration.cache", "labels": "labels.txt"}
 
 
@@ -153,7 +177,10 @@ def packed(model: Prepared, planned: Product | None) -> Packed:
     ports = model.forms[FLOAT].json(PORTS)
     content = dict(model.files)
     if subject.target.board is not None:
-        content["placement"] = placement_of(subject, planned, model.surveyed, set(ports["nodes"]), _spans(model))
+        picture = partial(_picture, model)
+        content["placement"] = placement_of(
+            subject, planned, model.surveyed, set(ports["nodes"]), _spans(model), picture
+        )
     files = {kind: f"{base}/{_ENDINGS.get(kind, f'{kind}.json')}" for kind in content}
 
     made = ModelEntry(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from edgert.artifact.bundle import open_bundle
 from edgert.backend.ort import Function
 from edgert.build.here import built_here
 from edgert.build.unpack import Unpacked
@@ -60,7 +62,11 @@ def test_the_first_run_builds_and_the_second_finds(tmp_path: Path) -> None:
     assert summary.frames_out == 2 and summary.engine["parts"]["engine"] == "tensorrt-dla"
     assert set(on.requests[0].placement.values()) == {"dla0"}
     assert {"calibrate", "place"} <= {one.step for one in events if one.state == "done"}
-    assert len(list((tmp_path / "cache" / "here").iterdir())) == 1
+    (kept,) = (tmp_path / "cache" / "here").iterdir()
+    with open_bundle(kept) as bundle:
+        planned, *_ = json.loads(bundle.read("models/parts/placement.json"))["engines"]
+    assert planned["input"].startswith("input 'x' in DLA_HWC4 int8: convolution")
+    assert on.requests[0].formats["x"].layout == "DLA_HWC4"
     _, _, again = run(path, board())
     assert [one.step for one in again if one.state == "done" and one.step not in ("compile", "check")] == []
 
