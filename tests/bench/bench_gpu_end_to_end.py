@@ -12,6 +12,7 @@ PyTorch and ONNX Runtime with CUDA; says so and passes where one is missing.
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import statistics
@@ -274,8 +275,10 @@ def growth(device: CudaDevice, folder: Path, pixels: list[Any]) -> Iterator[Figu
     engine = subject.engine(1)
     lane = subject.lane(engine)
     files(subject, lane)
+    gc.collect()  # of each run, the last frame
     before, live, resident = device.free_bytes()[0], device.live_bytes, rss_bytes()
     files(subject, lane, count)
+    gc.collect()
     told = {"live_bytes": float(device.live_bytes - live), "rss_bytes": float(rss_bytes() - resident)}
     yield Figure("GPU memory grown", before - device.free_bytes()[0], "bytes", 0, "lower", count, told)
     lane.close()

@@ -37,7 +37,7 @@ def test_frames_are_copied_pixel_by_pixel_once_and_the_source_gets_its_own_back(
     assert all(np.array_equal(one, other) for one, other in zip(taken.planes, frame.planes, strict=True))
     assert all(plane.ctypes.data % 64 == 0 and plane.strides[0] % 64 == 0 for plane in taken.planes)
     assert staging.taken(taken) is taken and device.counter.read().copies == 1
-    assert not is_shared(taken, gpu())
+    assert not is_shared(taken, CudaDevice(CudaDouble(), 1))
 
 
 def test_a_user_who_keeps_all_frames_gets_them_in_memory_that_can_be_swapped() -> None:
