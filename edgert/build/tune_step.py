@@ -15,7 +15,7 @@ from edgert.build.target import BuildTarget
 from edgert.build.tune_freedom import default_of, freedom_of, users_of
 from edgert.compiler import Event, Product, Step, digest_of
 from edgert.compiler.build import Runner
-from edgert.compiler.step import Report, to_json
+from edgert.compiler.step import Report, code_version, to_json
 from edgert.config import PipelineConfig, PipelineFile, SourceStage
 from edgert.errors import ConfigError
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from edgert.tune.tactic import Tactic
 
 TUNE = "tune.json"
-_RECIPE = 1
-"""Part of the key of what was measured: raise it when tactics are run in another way."""
 _KEYS = {"backend", "threads", "replicas", "tuning", "precision"}
 _NEAR, _NEXT_TO_NOTHING = 1.1, 1e-3
 """How much further from the float model an engine's outputs may be than its form's under ONNX Runtime, whose accuracy
@@ -83,7 +81,7 @@ def tune_step(file: PipelineFile, ready: Mapping[str, Prepared], name: str) -> S
     live = is_live(file)
     freedom = freedom_of(file, one, live)
     measured = {
-        "recipe": _RECIPE,
+        "edgert": code_version(),
         "machine": machine,
         "forms": {form: product.digest for form, product in one.forms.items()},
         "section": config.model_dump(mode="json", include={"input", "profiles"}),
