@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from time import monotonic, process_time, thread_time_ns
+from time import monotonic, thread_time_ns
 
 from edgert.backend import Engine
 from edgert.board.core import core_accelerators, pinned
@@ -25,9 +23,9 @@ class Calm:
 
     def is_now(self) -> bool:
         """Takes a few runs of the model."""
-        return all(times < TOLERANCE for times in self.times_as_long().values())
+        return all(times < TOLERANCE for times in self._times_as_long().values())
 
-    def times_as_long(self) -> dict[str, float]:
+    def _times_as_long(self) -> dict[str, float]:
         """Core → how many times as long as for the profile it takes now. Takes a few runs of the model."""
         with ThreadPoolExecutor(len(self._sessions)) as pool:
             taken = pool.map(self._median_ms, self._sessions)
@@ -49,23 +47,3 @@ class Calm:
                 self._sessions[core].run()
                 taken.append(thread_time_ns() - started)
         return statistics.median(taken) / 1e6
-
-
-class Others:
-    """What everybody else on this machine took of its cores, since this was made."""
-
-    def __init__(self) -> None:
-        self._began_s, self._own_s, self._all_s = monotonic(), process_time(), _busy_s()
-
-    @property
-    def cores(self) -> float:
-        """How many cores, on average."""
-        passed_s = max(monotonic() - self._began_s, 1e-9)
-        return max(0.0, (_busy_s() - self._all_s - (process_time() - self._own_s)) / passed_s)
-
-
-def _busy_s() -> float:
-    """Seconds that all cores together were not idle, by /proc/stat."""
-    fields = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()[1:]
-    user, nice, system, _, _, irq, softirq, steal = map(int, fields[:8])
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
