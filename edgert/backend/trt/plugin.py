@@ -1,7 +1,8 @@
 """Operators of the user's own as TensorRT plugins: IPluginV3, which every release has from 10.0 on, 11 included.
 
 The decorators of ``tensorrt.plugin``, which came with 10.7, are another way to write what this class is; it serves all
-releases, those of JetPack 6 (10.3) among them. TensorRT calls these methods while it builds, and ``enqueue`` whenever
+releases, those of JetPack 6 (10.3) among them. What only they can do, kernels inside the engine (``aot_impl``), wants
+kernels of another form: docs/operators.md. TensorRT calls these methods while it builds, and ``enqueue`` whenever
 the engine runs.
 """
 

@@ -20,6 +20,8 @@ from edgert.build.input_layout import InputLayout, input_layout
 from edgert.build.model_steps import uniform_feeds
 from edgert.compiler import Event
 from edgert.config import InputConfig, ModelConfig
+from edgert.export.engine import library_named
+from edgert.export.trtexec import command
 from edgert.graph.node import Graph, read
 from tests.helpers.models import make
 from tests.helpers.trt_bench import ORIN, Bench
@@ -126,6 +128,13 @@ class TestFinished:
         assert calls[at + 1] == "ITensor[x].dtype = INT8" and at < calls.index("IBuilderConfig.set_flag(INT8)")
         assert not any(call.startswith("ITensor[y]") for call in calls) and done.engines == {"parts": "tensorrt-dla"}
         assert notes[0].startswith("input 'x' in DLA_HWC4 int8: convolution 'conv' on the DLA reads it")
+
+    @pytest.mark.parametrize("version", ["8.6.2", "10.3.0"])
+    def test_trtexec_is_told_the_same(self, tmp_path: Path, version: str) -> None:
+        on = bench()
+        self.done(tmp_path, on)
+        options = command(on.requests[0], library_named(version), "parts").options
+        assert "--inputIOFormats=int8:dla_hwc4" in options and not any("--outputIO" in one for one in options)
 
     def test_fp16(self, tmp_path: Path) -> None:
         on = bench()
