@@ -12,7 +12,7 @@ from edgert.plan.words import basis, headline, share_text
 from edgert.report.document import columns, document, figures
 from edgert.report.markup import Markup, code, join, paragraph, tag
 from edgert.report.network import Box, Line, network_picture
-from edgert.report.number import fixed, share, significant, size
+from edgert.report.number import counted, fixed, share, significant, size
 from edgert.report.table import Cell, Column, table
 
 _STYLES, _SCRIPTS = ("page.css", "network.css"), ("page.js", "network.js")
@@ -30,17 +30,30 @@ def save(plan: Plan, path: Path) -> None:
 
 
 def _sections(plan: Plan) -> Iterator[tuple[str, str, Markup]]:
+    """Of many boards one each, folded up: eighteen of them, open, are forty screens."""
     if len(plan.boards) > 1:
         yield "boards", "Boards", _boards(plan)
-    for board in plan.boards:
-        yield board.board, f"{board.title}: modes and placements", _rows(board)
-        if board.chosen is not None:
-            row = board.rows[board.chosen]
-            yield f"{board.board}-memory", f"Memory on {board.title}", _memory(row)
-            for model in row.models:
-                yield f"{board.board}-{model.name}", f"{model.name} on {board.title}, {row.mode}", _model(model)
+        yield from ((board.board, board.title, _folded(board)) for board in plan.boards)
+    else:
+        yield from _board(plan.boards[0])
     if plan.notes:
         yield "notes", "What was assumed", tag("ul", *(tag("li", note) for note in plan.notes))
+
+
+def _board(board: BoardPlan) -> Iterator[tuple[str, str, Markup]]:
+    yield board.board, f"{board.title}: modes and placements", _rows(board)
+    if board.chosen is not None:
+        row = board.rows[board.chosen]
+        yield f"{board.board}-memory", f"Memory on {board.title}", _memory(row)
+        for model in row.models:
+            yield f"{board.board}-{model.name}", f"{model.name} on {board.title}, {row.mode}", _model(model)
+
+
+def _folded(board: BoardPlan) -> Markup:
+    (_, _, rows), *others = _board(board)
+    parts = [part for name, title, content in others for part in (tag("h3", title, id=name), content)]
+    summary = f"{counted(len(board.rows), 'row')} of modes and placements, memory, and where nodes run"
+    return tag("details", tag("summary", summary), rows, *parts, class_="whole")
 
 
 def _names(plan: Plan) -> dict[str, str] | None:

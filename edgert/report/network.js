@@ -49,6 +49,11 @@ for (const viewport of document.querySelectorAll(".viewport")) {
     event.preventDefault();
     zoom(scale * (event.deltaY < 0 ? 1.15 : 1 / 1.15));
   }, { passive: false });
-  zoom(fit());
-  viewport.scrollTo(0, 0);
+  const begin = () => {
+    zoom(fit());
+    viewport.scrollTo(0, 0);
+  };
+  const folded = viewport.closest("details:not([open])"); // what is not shown has no width to fit
+  if (folded) folded.addEventListener("toggle", begin, { once: true });
+  else begin();
 }

@@ -40,6 +40,14 @@ for (const details of document.querySelectorAll("details.filtered")) {
   });
 }
 
+// A link to a section that is folded up opens it.
+const unfold = () => {
+  const section = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  section?.querySelector(":scope > details.whole")?.setAttribute("open", "");
+};
+addEventListener("hashchange", unfold);
+unfold();
+
 const tip = document.createElement("div");
 tip.className = "tip";
 tip.setAttribute("role", "status");

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made() -> Plan:
     """Blocks of four units with a skip; every other block on the DLA; one name that would like to be a script."""
     costs = {"gpu": Cost(0.1, 1.0), "dla0": Cost(0.2, 0.5)}
     names = [f"/model/block.{place // 4}/part.{place % 4}" for place in range(COUNT - 1)] + [
@@ -39,9 +40,13 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "net", Network("net", units, edges), (EngineRow(assignment, 1.0),), 30.0, 5.0, 5.0, 6.0, 0.5, {"dla0": 9}
     )
     row = Row("b", "15W", "mixed", (model,), 2.0, 60.0, 6.0, 9.0, 2**20, 300.0, {"gpu": 0.5}, 0.2, is_best=True)
-    plan = Plan("p", "throughput", (BoardPlan("b", "A Board", (row,), 0, ()),), "b", ("something was assumed",))
+    return Plan("p", "throughput", (BoardPlan("b", "A Board", (row,), 0, ()),), "b", ("something was assumed",))
+
+
+@pytest.fixture(scope="module")
+def path(made: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("page") / "plan.html"
-    save(plan, file)
+    save(made, file)
     return file
 
 
@@ -69,4 +74,19 @@ def test_buttons_zoom_and_a_name_is_found(page: Page, path: Path) -> None:
         "input.dispatchEvent(new Event('input')); })()"
     )
     assert page.evaluate("document.querySelectorAll('.network .found').length") == 1
+    assert page.errors == []
+
+
+def test_of_many_boards_each_is_folded_up_until_it_is_asked_for(page: Page, made: Plan, tmp_path: Path) -> None:
+    boards = tuple(replace(made.boards[0], board=f"b{n}", title=f"Board {n}") for n in range(18))
+    save(replace(made, boards=boards, smallest="b0"), tmp_path / "plan.html")
+    page.open(tmp_path / "plan.html", 1200)
+    assert page.evaluate("document.documentElement.scrollHeight") < 4000
+    assert page.evaluate("document.querySelectorAll('details.whole[open]').length") == 0
+    page.evaluate("document.querySelector('nav a[href=\"#b3\"]').click()")
+    page.evaluate("new Promise((done) => setTimeout(done, 200))")
+    assert page.evaluate("document.querySelector('#b3 details.whole').open")
+    drawn = "document.querySelector('#b3 svg.network').getBoundingClientRect().width"
+    natural = "document.querySelector('#b3 svg.network').viewBox.baseVal.width"
+    assert page.evaluate(drawn) == page.evaluate(natural)  # it fits, so it is not scaled
     assert page.errors == []

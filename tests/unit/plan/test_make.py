@@ -153,6 +153,7 @@ def test_all_boards_have_a_verdict_and_the_smallest_that_fits_is_named(tmp_path:
     assert "smallest" in page
     listed = page[page.index("<nav") : page.index("</nav>")]
     assert listed.count("<li>") == len(titles) + 2 and f'<a href="#{titles[0]}">' in listed
+    assert page.count('<details class="whole">') == len(titles)
 
 
 def test_a_pipeline_without_models_has_nothing_to_plan(tmp_path: Path) -> None:
