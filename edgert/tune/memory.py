@@ -65,6 +65,8 @@ def footprint(tactic: Tactic, onnx: Path, config: ModelConfig) -> Footprint:
 
 def _question(tactic: Tactic, onnx: Path, config: ModelConfig) -> str:
     section = config.model_dump(mode="json", include={"task", "input", "profiles"}, by_alias=True)
+    if config.input.size is not None:  # as a file says it
+        section["input"]["size"] = "{}x{}".format(*config.input.size)
     return json.dumps({"tactic": tactic.to_json(), "section": {**section, "onnx": str(onnx.absolute())}})
 
 

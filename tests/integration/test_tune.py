@@ -186,6 +186,8 @@ def test_memory_is_that_of_a_process_of_its_own(tmp_path: Path) -> None:
     config = load_pipeline(path).config.models["parts"]
     found = footprint(Tactic("ort", "float", 2, 1), tmp_path / "parts.onnx", config)
     assert found.base_bytes > 20 * 2**20 and 0 < found.engine_bytes < 200 * 2**20
+    sized = config.input.model_copy(update={"size": (16, 16)})
+    assert footprint(Tactic("ort", "float", 1, 1), tmp_path / "parts.onnx", config.model_copy(update={"input": sized}))
     with pytest.raises(BuildError, match="no backend"):
         footprint(Tactic("abacus", "float", 1, 1), tmp_path / "parts.onnx", ModelConfig(**dict(config)))
 
