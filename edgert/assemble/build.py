@@ -193,7 +193,8 @@ class _Assembler:
                 return [Node(name, self._make(name, stage, where))]
             branches = self.models.branches(name, stage, self.live)
             is_split = any(len(branch.stages) > 1 for branch in branches)
-            return branch_nodes(name, branches, streams, SEGMENT_QUEUE if is_split else STAGE_QUEUE, stage.every)
+            capacity, choice = SEGMENT_QUEUE if is_split else STAGE_QUEUE, self.models.choice
+            return branch_nodes(name, branches, streams, capacity, stage.every, lambda: choice.level)
         except EdgertError as error:
             raise self.file.located(error, where)  # noqa: B904 - the same error, with its place
 

@@ -22,6 +22,7 @@ from edgert.config.flow import sources_of
 from edgert.config.pipeline import BudgetConfig, PipelineConfig
 from edgert.config.variant import variants_of
 from edgert.errors import BudgetError, EdgertError, StageError
+from edgert.place.engine import SegmentedEngine
 from edgert.runtime import Gate, Source
 from edgert.runtime.allowance import Allowance
 from edgert.runtime.metric import RecentLatency
@@ -119,7 +120,7 @@ def watch(
     gates = _gates(assembly, clock)
     smaller = _smaller(file.config)
     found = ways(tuple(gates), smaller) if budgets.when_exceeded == "degrade" else ways(tuple(gates))[:1]
-    timed = {name: _timed(engine) for name, engine in assembly.engines.items() if isinstance(engine, Engine)}
+    timed = {name: _timed(_run_of(engine)) for name, engine in assembly.engines.items()}
     costs = [_cost(file, assembly.live, timed, level) for level in range(1 + len(smaller))]
     if power is not None:
         found = clocked(found, power.steps)
@@ -211,14 +212,27 @@ def _cost(file: PipelineFile, live: bool, timed: Mapping[str, tuple[float, float
     return Cost(rates_hz, cores if used else None, max((wall_s * 1e3 for (_, wall_s), _ in used), default=0.0))
 
 
-def _timed(engine: Engine) -> tuple[float, float]:
-    """CPU and wall seconds of one run: the least of a few, as what disturbs only adds."""
+def _run_of(engine: Engine | SegmentedEngine) -> Callable[[], object]:
+    """One run of a model, of all its segments one after the other where it is cut."""
+    if isinstance(engine, SegmentedEngine):
+        chain = engine.chain(0)
+
+        def run() -> None:
+            for segment in range(chain.segments):
+                chain.run(segment, 0)
+
+        return run
     session = engine.session()
-    session.run(1)
+    return lambda: session.run(1)
+
+
+def _timed(run: Callable[[], object]) -> tuple[float, float]:
+    """CPU and wall seconds of one run: the least of a few, as what disturbs only adds."""
+    run()
     taken = []
     for _ in range(_RUNS):
         cpu_ns, wall_ns = time.process_time_ns(), time.perf_counter_ns()
-        session.run(1)
+        run()
         taken.append((time.process_time_ns() - cpu_ns, time.perf_counter_ns() - wall_ns))
     return min(cpu for cpu, _ in taken) / 1e9, min(wall for _, wall in taken) / 1e9
 

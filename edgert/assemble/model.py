@@ -93,7 +93,27 @@ class Models:
         Raises:
             EdgertError: the model cannot be had, or does not fit its section, with its place in the file.
         """
-        model = self._section(stage.infer)
+        names = variants_of(self.config.models, stage.infer)
+        if len(names) > 1 and any(self.config.models[one].placement != "auto" for one in names):
+            return self._elsewhere(name, stage, names, live)
+        return self._branches(name, stage, self._section(stage.infer), live)
+
+    def _elsewhere(self, name: str, stage: InferStage, names: Sequence[str], live: bool) -> list[Branch]:
+        """The model and those that may take its place, each in threads of its own, as placed ones have; frames are
+        dealt to those whose turn it is."""
+        check_labels(self.file, names)
+        made = []
+        for level, one in enumerate(names):
+            model = self._section(one).model_copy(update={"degrade_to": None})
+            branches = self._branches(name, stage.model_copy(update={"infer": one}), model, live)
+            made += [replace(branch, level=level) for branch in branches]
+        engines = {one: self.engines[one] for one in names}
+        on_gpu = {one: isinstance(made, Engine) and is_on_gpu(made) for one, made in engines.items()}
+        check_together(self.file, on_gpu)
+        return made
+
+    def _branches(self, name: str, stage: InferStage, model: ModelConfig, live: bool) -> list[Branch]:
+        """Of one model. Raises as :meth:`branches`."""
         try:
             plan = self._placer.plan(stage.infer, model, stage, lambda: self._model(stage.infer, model))
             if stage.batch and model.placement != "auto":

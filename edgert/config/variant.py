@@ -50,13 +50,6 @@ def _check(name: str, model: ModelConfig, smaller: str, models: Mapping[str, Mod
             where=where,
             fix=f"a model with task: {{{tasks[0]}: …}}",
         )
-    if any(one.placement != "auto" for one in (model, models[smaller])):
-        raise ConfigError(
-            f"model {name!r} cannot degrade to {smaller!r}",
-            why="placed models have threads of their own, which cannot change the model between two frames",
-            where=where,
-            fix="placement: auto for both",
-        )
 
 
 def _check_ends(name: str, models: Mapping[str, ModelConfig], where: Where) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -14,14 +14,24 @@ from edgert.runtime.worker import Node
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Stages one behind the other, and how many frames they get in comparison with the branches beside them."""
+    """Stages one behind the other, and how many frames they get in comparison with the branches beside them.
+
+    Attributes:
+        level: how far the pipeline is degraded while frames come this way.
+    """
 
     stages: tuple[Stage, ...]
     weight: int = 1
+    level: int = 0
 
 
 def branch_nodes(
-    name: str, branches: Sequence[Branch], streams: frozenset[str], capacity: int, every: int = 1
+    name: str,
+    branches: Sequence[Branch],
+    streams: frozenset[str],
+    capacity: int,
+    every: int = 1,
+    level: Callable[[], int] = lambda: 0,
 ) -> list[Node]:
     """Connected nodes that together are the stage ``name``; the first takes its input, the last has its name.
 
@@ -32,6 +42,7 @@ def branch_nodes(
         streams: the sources whose frames come this way.
         capacity: results that may wait between two of the nodes.
         every: frames between two that the branches work on.
+        level: asked for every frame where branches are of several.
     """
     count = sum(len(branch.stages) for branch in branches)
     labels = iter([f"{name}:{number}" for number in range(count)])
@@ -40,7 +51,7 @@ def branch_nodes(
         nodes = [*(Node(next(labels), stage) for stage in before), Node(name, last)]
         _link(nodes, streams, capacity)
         return nodes
-    dealer = Dealer([branch.weight for branch in branches], every)
+    dealer = Dealer([branch.weight for branch in branches], every, [branch.level for branch in branches], level)
     head = Node(f"{name}:deal", dealer, deal=dealer.branch)
     gather = Node(name, Gather(dealer), joins=False)
     chains = [[Node(next(labels), stage) for stage in branch.stages] for branch in branches]

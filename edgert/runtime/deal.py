@@ -7,7 +7,7 @@ the branches stands a :class:`Gather`, which passes results on in the order in w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import gcd
 
 from edgert.runtime.record import Result
@@ -38,19 +38,28 @@ class Dealer:
     Args:
         weights: per branch, how many frames it gets of as many as there are weights in sum.
         every: frames of a stream between two that the branches work on; those between cost nothing and use up no turn.
+        levels: per branch, the level that it belongs to, from 0; frames are dealt among the branches of one level.
+        level: asked for that of every frame; the last one stands for all beyond.
     """
 
-    def __init__(self, weights: Sequence[int], every: int = 1) -> None:
-        self._turns, self._every = turns(weights), every
+    def __init__(
+        self,
+        weights: Sequence[int],
+        every: int = 1,
+        levels: Sequence[int] = (),
+        level: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._turns, self._every, self._level = _orders(weights, levels or [0] * len(weights)), every, level
         self._turn = 0
         self.dealt: deque[int] = deque()
         """Frames under way, by identity, in order; the gather behind the branches takes them out."""
 
     def branch(self, result: Result) -> int:
         """The branch of this result, which is now under way."""
-        branch = self._turns[self._turn]
+        order = self._turns[min(self._level(), len(self._turns) - 1)]
+        branch = order[self._turn % len(order)]
         if result.frame.index % self._every == 0:
-            self._turn = (self._turn + 1) % len(self._turns)
+            self._turn = (self._turn + 1) % len(order)
         self.dealt.append(id(result.frame))
         return branch
 
@@ -63,6 +72,15 @@ class Dealer:
 
     def close(self) -> None:
         """Has nothing to give back."""
+
+
+def _orders(weights: Sequence[int], levels: Sequence[int]) -> list[tuple[int, ...]]:
+    """Of every level, whose turn it is."""
+    orders = []
+    for level in range(max(levels) + 1):
+        here = [branch for branch, one in enumerate(levels) if one == level]
+        orders.append(tuple(here[turn] for turn in turns([weights[branch] for branch in here])))
+    return orders
 
 
 class Gather:

@@ -171,6 +171,42 @@ def test_a_smaller_model_takes_over_between_two_frames(tmp_path: Path) -> None:
     assert len(seen) > 20 and None not in seen
 
 
+PLACES = """\
+models:
+  first: {onnx: m.onnx, task: {embed: none}, input: {resize: stretch}, precision: fp32, placement: cpu0, degrade_to: cut}
+  cut:
+    onnx: m.onnx
+    task: {embed: none}
+    input: {resize: stretch}
+    precision: fp32
+    placement: {"*": cpu1, "Conv*": cpu0}
+    degrade_to: last
+  last: {onnx: m.onnx, task: {embed: none}, input: {resize: stretch}, precision: fp32, placement: {replicate: [cpu1]}}
+stages:
+  belt: {source: "synthetic:noise", size: 64x64, realtime: true, fps: 50}
+  find: {infer: first, from: belt}
+  out: {sink: callback, from: find}
+"""
+
+
+def test_work_moves_to_other_accelerators_between_two_frames_and_back(tmp_path: Path) -> None:
+    """Whole on one core, cut over two, whole on the other: all loaded, and all give the same numbers in order."""
+    (tmp_path / "m.onnx").write_bytes(to_bytes(network((1, 3, 16, 16))))
+    (tmp_path / "p.yaml").write_text(PLACES)
+    seen: list[int] = []
+    with edgert.Pipeline(tmp_path / "p.yaml", callbacks={"out": lambda result: seen.append(result.frame.index)}) as one:
+        choice = one._assembly.choice  # written by a governor in a run with budgets
+        one.start()
+        for level in (0, 1, 2, 1, 0):
+            choice.level = level
+            before = len(seen)
+            one.wait(0.4)
+            assert len(seen) > before
+        stages = one.summary().stages
+    assert seen == sorted(seen)
+    assert min(stages[name].results_in for name in ("find:0", "find:1", "find:2", "find:3")) > 5
+
+
 def test_models_with_other_classes_cannot_take_turns(tmp_path: Path) -> None:
     for name, labels in (("large", "bolt\nnut\n"), ("small", "nut\nbolt\n")):
         (tmp_path / f"{name}.onnx").write_bytes(to_bytes(network((1, 3, 16, 16))))

@@ -16,6 +16,9 @@ from edgert.budget.governor.trouble import Trouble, find_trouble, keeps, untried
 
 _MORE = 1.01  # a better setting gives at least so much more
 _MORE_FRAMES = 1.03  # and one that is not run whole, as it would be corrected for every degree
+_PROBE_S = 30.0  # in one setting, before an equal one is tried for what it might give
+_PROBED = 1.1  # at least so much more, run whole
+_AS_MANY = 0.97  # frames meanwhile
 _BELOW = 0.97  # of a share that failed: less is no other
 _S = 1e9
 _Aim = tuple[int, float]  # a setting, and the share of its throughput
@@ -112,12 +115,26 @@ def _better(rules: Rules, state: State, seen: Observation) -> list[_Aim]:
     def gains(aim: _Aim) -> bool:
         setting, gain = rules.settings[aim[0]], rules.settings[aim[0]].served(seen.demand, aim[1])
         more = _MORE if aim[0] != state.index and aim[1] == 1.0 else _MORE_FRAMES
+        more = _AS_MANY if _is_probe(rules, state, seen, aim[0], served) else more
         return gain > served * more or (gain >= served and setting.accuracy_rank < here.accuracy_rank)
 
     def fits(index: int) -> float:
-        return keeps(rules, state, index, seen, _spare(rules, state, seen, index, served))
+        share = keeps(rules, state, index, seen, _spare(rules, state, seen, index, served))
+        if not _is_probe(rules, state, seen, index, served):
+            return share
+        equal = keeps(rules, state, index, seen, rules.patience.spare_down)
+        return max(share, min(equal, math.floor(100 * served / rules.settings[index].throughput) / 100))
 
     return list(filter(gains, _usable(rules, state, seen, fits)))
+
+
+def _is_probe(rules: Rules, state: State, seen: Observation, index: int, served: float) -> bool:
+    """Whether a setting is to be tried that is not expected to give more, as nothing is known of it but a prediction:
+    once, after a long time without a change, at as many frames as now, which take about as much power."""
+    setting, record = rules.settings[index], state.records[index]
+    is_calm = seen.at_ns - state.switched_ns >= _PROBE_S * _S and not any(one.failures for one in state.records)
+    is_new = setting.least_share < 1 and record.own is None and rules.budget.power_w is not None
+    return is_calm and is_new and setting.served(seen.demand) > served * _PROBED
 
 
 def _spare(rules: Rules, state: State, seen: Observation, index: int, served: float) -> float:

@@ -60,6 +60,8 @@ def test_a_circle_is_told_as_one(tmp_path: Path) -> None:
     assert "leave it out at the smallest model" in text
 
 
-def test_placed_models_cannot_change_between_frames(tmp_path: Path) -> None:
-    text = told(tmp_path, "s.onnx, task: {detect: yolox}", "s.onnx, task: {detect: yolox}, placement: cpu1")
-    assert "placed models have threads of their own" in text and "placement: auto for both" in text
+def test_a_placed_model_may_stand_in_and_be_stood_in_for(tmp_path: Path) -> None:
+    text = MODELS.replace("s.onnx, task: {detect: yolox}", "s.onnx, task: {detect: yolox}, placement: cpu1")
+    config = load_pipeline(write(tmp_path, text)).config
+    assert variants_of(config.models, "medium") == ("medium", "small")
+    assert config.models["small"].placement == "cpu1"

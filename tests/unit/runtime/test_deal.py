@@ -189,3 +189,19 @@ def test_what_waits_behind_a_lost_frame_is_given_back() -> None:
     assert late.frame.lease.alive
     gather.close()
     assert not late.frame.lease.alive
+
+
+def test_frames_are_dealt_among_the_branches_of_the_level_that_is_asked_for() -> None:
+    level = 0
+    dealer = Dealer([1, 2, 1], levels=[0, 1, 1], level=lambda: level)
+
+    def branches(count: int, first: int) -> list[int]:
+        return [dealer.branch(Result(frame_of(index=first + number))) for number in range(count)]
+
+    assert branches(3, 0) == [0, 0, 0]
+    level = 1
+    assert sorted(branches(6, 3)) == [1, 1, 1, 1, 2, 2]
+    level = 7  # the last stands for all beyond
+    assert set(branches(3, 9)) == {1, 2}
+    level = 0
+    assert branches(2, 12) == [0, 0]
