@@ -200,6 +200,7 @@ def test_what_cannot_be_built_is_named(tmp_path: Path, cache: Path) -> None:
     with pytest.raises(CalibrationError, match="needs pictures") as caught:
         Build(path, tmp_path / "a.edgert", cache)
     assert "small.yaml:3" in caught.value.where or "models.parts" in caught.value.where
+    path = small_pipeline(tmp_path)
     (tmp_path / "parts.onnx").write_bytes(b"no model")
     with pytest.raises(ModelError):
         Build(path, tmp_path / "a.edgert", cache)

@@ -84,8 +84,9 @@ def test_of_many_boards_each_is_folded_up_until_it_is_asked_for(page: Page, made
     assert page.evaluate("document.documentElement.scrollHeight") < 4000
     assert page.evaluate("document.querySelectorAll('details.whole[open]').length") == 0
     page.evaluate("document.querySelector('nav a[href=\"#b3\"]').click()")
-    page.evaluate("new Promise((done) => setTimeout(done, 200))")
-    assert page.evaluate("document.querySelector('#b3 details.whole').open")
+    unfolded = "document.querySelector('#b3 details.whole').open"
+    page.evaluate(f"new Promise(done => {{ const look = () => {unfolded} ? done() : setTimeout(look, 20); look(); }})")
+    assert page.evaluate(unfolded)
     drawn = "document.querySelector('#b3 svg.network').getBoundingClientRect().width"
     natural = "document.querySelector('#b3 svg.network').viewBox.baseVal.width"
     assert page.evaluate(drawn) == page.evaluate(natural)  # it fits, so it is not scaled
