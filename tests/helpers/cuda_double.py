@@ -194,9 +194,8 @@ class CudaDouble:
 
         return memory.bytes.view(Pinned)
 
-    def memset_d8(self, address: int, value: int, nbytes: int) -> None:
-        self.check()
-        ctypes.memset(self._inside(address, nbytes), value, nbytes)
+    def memset_d8_async(self, address: int, value: int, nbytes: int, stream: _Stream) -> None:
+        stream.put(lambda: ctypes.memset(self._inside(address, nbytes), value, nbytes) and None)
 
     def memcpy_htod(self, address: int, source: Any) -> None:
         self.check()

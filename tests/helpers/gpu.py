@@ -41,6 +41,7 @@ def to_gpu(device: CudaDevice, frame: Frame) -> Frame:
             device.driver.memcpy_htod(block.address, np.ascontiguousarray(flat))
         blocks.append(block)
         planes.append(DeviceView(block.address, plane.shape, plane.strides, plane.dtype, frame.lease, device.ordinal))
+    device.synchronize()  # the driver's copies may still be under way, and our streams do not wait for them
     lease = lend(blocks, frame.lease.counter)
     planes = [replace(plane, lease=lease) for plane in planes]
     return replace(frame, planes=cast("Any", tuple(planes)), lease=lease)

@@ -55,6 +55,7 @@ def decoded(kernels: Kernels, detector: Detector, values: Any, runs: int = 1) ->
     block, stream = device.device_block(values.nbytes), device.stream()
     with device:
         device.driver.memcpy_htod(block.address, values)
+    device.synchronize()
     decoder = GpuDetector(detector, values.shape, values.dtype.name, block.address, NETWORK, kernels)
     for _ in range(runs):
         decoder.enqueue(len(values), stream)

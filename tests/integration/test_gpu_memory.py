@@ -65,6 +65,7 @@ def test_blocks_of_both_kinds_and_pools(device: CudaDevice) -> None:
         assert np.array_equal(read(device, block.address, 5000), block.host)
         with device:
             device.driver.memset_d8(block.address, 7, 5000)
+        device.synchronize()
         block.download(stream)
         stream.synchronize()
         assert (block.host == 7).all()

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from edgert.backend.ort import cuda
+from edgert.graph.model import to_bytes
 from edgert.pipeline import Pipeline
 from edgert.stages.gpu.lane import GpuLane
+from tests.helpers import models
 from tests.helpers.gpu import gpu_or_skip
 
 pytestmark = pytest.mark.gpu
@@ -79,6 +81,44 @@ def test_every_interpolation_is_done_on_the_gpu(tmp_path: Path, how: str) -> Non
     found, lanes = detections(tmp_path, "onnxruntime-cuda", how)
     assert len(lanes) == 2
     assert sum(len(one) == len(other) for one, other in zip(found, wanted, strict=True)) >= 0.9 * FRAMES
+
+
+BATCHED = """
+schema: 1
+name: batch
+engines: [{engine}]
+models:
+  net: {{onnx: net.onnx, task: {{classify: logits, top: 4}}, input: {{resize: stretch}}, precision: fp16}}
+stages:
+  one: {{source: "synthetic:conveyor", size: 96x64, limit: 12, realtime: false, seed: 1}}
+  two: {{source: "synthetic:conveyor", size: 128x96, limit: 9, realtime: false, seed: 2}}
+  kind: {{infer: net, from: [one, two], batch: {{max: 4, wait: 5ms}}}}
+"""
+
+
+def test_float16_runs_in_batches(tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(to_bytes(models.means(("n", 3, 8, 8))))
+    found = []
+    for engine in ("onnxruntime", "onnxruntime-cuda"):
+        file = tmp_path / f"{engine}.yaml"
+        file.write_text(BATCHED.format(engine=engine))
+        with Pipeline(file) as pipeline:
+            results = pipeline.results("kind", timeout=60)
+            found.append({(one.frame.stream, one.frame.index): one.outputs["kind"] for one in results})
+            assert bool(pipeline._assembly.lanes) is (engine == "onnxruntime-cuda")
+    assert len(found[1]) == 21 and found[0].keys() == found[1].keys()
+    for key, record in found[1].items():
+        assert np.allclose(np.sort(record.scores), np.sort(found[0][key].scores), rtol=5e-3)
+
+
+def test_two_models_share_the_upload_of_a_frame(tmp_path: Path) -> None:
+    file = tmp_path / "gpu.yaml"
+    text = FILE.format(engine="onnxruntime-cuda", assets=ASSETS, interpolation="linear", frames=FRAMES)
+    file.write_text(text.replace(", crop: {limit: 4, min_size: 16}", ""))
+    with Pipeline(file) as pipeline:
+        assert len(list(pipeline.results("again", timeout=60))) == FRAMES
+        assert len(pipeline._assembly.lanes) == 2
+        assert pipeline.summary().bytes_copied_per_frame < 1.5 * 640 * 480 * 3
 
 
 def test_the_summary_counts_what_goes_up(tmp_path: Path) -> None:

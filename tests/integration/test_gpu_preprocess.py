@@ -44,6 +44,7 @@ def check(kernels: Kernels, frames: list[Frame], config: InputConfig, wanted: Ta
     with device:
         device.driver.memset_d8(block.address, POISON, wanted.nbytes)
     on_gpu = [to_gpu(device, frame) for frame in frames]
+    device.synchronize()
     GpuPreprocessor(config, wanted, block.address, kernels, **how).into(on_gpu, stream)
     stream.synchronize()
     found = read(device, block.address, wanted.nbytes)
@@ -191,6 +192,7 @@ def test_recorded_in_a_graph(kernels: Kernels) -> None:
     launch = device.capture(stream, lambda: fill.into(on_gpu, stream) and None)
     with device:
         device.driver.memset_d8(block.address, POISON, wanted.nbytes)
+    device.synchronize()
     launch()
     stream.synchronize()
     assert np.array_equal(read(device, block.address, wanted.nbytes), first)

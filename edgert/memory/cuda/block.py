@@ -90,7 +90,7 @@ class DeviceBlock(Block):
     def __init__(self, device: CudaDevice, nbytes: int) -> None:
         super().__init__(device, nbytes)
         self._memory = device.driver.mem_alloc(nbytes)
-        device.driver.memset_d8(int(self._memory), 0, nbytes)
+        _zero(device, int(self._memory), nbytes)
         self._address = int(self._memory)
 
     def upload(self, stream: Stream, nbytes: int | None = None) -> None:
@@ -140,7 +140,7 @@ class StagedBlock(Block):
         except device.driver.Error:
             self._inner.free()  # here, where the context is current; the collector may come anywhere
             raise
-        device.driver.memset_d8(int(self._inner), 0, nbytes)
+        _zero(device, int(self._inner), nbytes)
         self._address = int(self._inner)
 
     @property
@@ -176,6 +176,14 @@ class StagedBlock(Block):
         self._host = np.empty(0, np.uint8)
         self._memory.free()
         self._inner.free()
+
+
+def _zero(device: CudaDevice, address: int, nbytes: int) -> None:
+    """Fills new memory, and waits: the GPU's own memset returns before it is done, and our streams, which do not wait
+    for the default one, would overtake it; zeros would then come over what they wrote."""
+    stream = device.stream()
+    device.driver.memset_d8_async(address, 0, nbytes, stream.raw)
+    stream.synchronize()
 
 
 def _pinned(driver: Any, nbytes: int, flags: int) -> tuple[Any, U8]:

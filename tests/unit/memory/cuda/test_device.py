@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import gc
 import threading
 from typing import Any
@@ -111,6 +112,16 @@ class TestBlocks:
             device_block = device.block(10)
             device_block.release()
             _ = device_block.host
+
+    @pytest.mark.parametrize("integrated", [False, True])
+    def test_zeros_are_there_before_anybody_can_write(self, integrated: bool) -> None:
+        device, gpu = opened(integrated=integrated)
+        gpu.paused = True  # work waits until it is waited for: memset, too, returns before it is done
+        blocks = device.block(100), device.device_block(100)
+        assert all(not bytes((ctypes.c_uint8 * 100).from_address(block.address)).strip(b"\0") for block in blocks)
+        assert not any(stream.work for stream in gpu.streams)
+        for block in blocks:
+            block.release()
 
     def test_memory_of_the_gpu_alone_has_no_host_side(self) -> None:
         device, _ = opened()

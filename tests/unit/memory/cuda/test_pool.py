@@ -158,7 +158,7 @@ class TestStreams:
         lease.after(stream)
         lease.release()
         _, again = lent(pool, 5.0)
-        assert not gpu.streams[0].work
+        assert not stream.raw.work
         again.release()
 
     def test_a_buffer_that_is_ready_is_lent_before_one_that_is_not(self, gpu: CudaDouble, device: CudaDevice) -> None:
@@ -170,7 +170,7 @@ class TestStreams:
         first.after(stream)
         first.release()
         second.release()
-        assert lent(pool, None)[0].address == where and gpu.streams[0].work
+        assert lent(pool, None)[0].address == where and stream.raw.work
 
     def test_a_view_says_so_when_it_is_used_after_the_release(self, device: CudaDevice) -> None:
         view, lease = lent(DevicePool(device, 64, 1, Counter()))
