@@ -215,9 +215,9 @@ class Models:
         """A lane on the GPU, where the engine is there and the pictures can be prepared there."""
         if not is_on_gpu(engine):
             return None
-        lane = gpu_lane(
-            engine, stage.profile, model.input, partial(self._decoder, stage.infer, model, engine), str(model.onnx)
-        )
+        decoder_for = partial(self._decoder, stage.infer, model, engine)
+        beside = stage.crop is None  # records of crops are waited for at once: nothing could be beside them
+        lane = gpu_lane(engine, stage.profile, model.input, decoder_for, str(model.onnx), beside=beside)
         if lane is not None:
             self.lanes.append(lane)
             self.devices[name] = engine.device

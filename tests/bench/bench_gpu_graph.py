@@ -2,7 +2,8 @@
 
     python tests/bench/bench_gpu_graph.py [--json FILE]
 
-Both ways take turns: a file as fast as it goes, the engine's host time per frame, and one live camera of 30 fps.
+Both ways take turns: a file as fast as it goes, the engine's host time per frame, one live camera of 30 fps, and single
+frames that are waited for, as crops are.
 Needs a GPU, PyCUDA, PyTorch and ONNX Runtime with CUDA; says so and passes where one is missing.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,8 +25,9 @@ from edgert.backend.ort.cuda import why_not
 from edgert.bench.measure import Figure
 from edgert.memory.cuda import CudaDevice, open_device
 from edgert.stages.gpu.lane import GpuLane
+from edgert.stages.gpu.upload import Uploader
 from tests.bench.bench_gpu_end_to_end import SIDES, Subject, cameras, files, host_us
-from tests.bench.gpu_run import frames
+from tests.bench.gpu_run import frame_of, frames
 from tests.bench.report import main
 
 WAYS = {"one": False, "two": True}
@@ -49,11 +52,25 @@ def both(subject: Subject) -> dict[str, float]:
             host, fast = host_us(subject, lane), files(subject, lane, COUNT)
             live = cameras(subject, lane, 1, SECONDS)
             told = {"fps": fast.fps, "host_us": host["on_gpu_us"], "p50_ms": live.p50_ms, "p99_ms": live.p99_ms}
+            told["waited_us"] = waited_us(subject, lane)
             for name, value in told.items():
                 taken.setdefault(f"{way}_{name}", []).append(value)
             lane.close()
     engine.close()
     return {name: statistics.median(values) for name, values in taken.items()}
+
+
+def waited_us(subject: Subject, lane: GpuLane) -> float:
+    """From a frame on the GPU to its record, one at a time; the median of 300."""
+    uploader = Uploader(subject.device, subject.device.stream(), subject.device.counter)
+    there, taken = uploader.upload(frame_of(subject.pixels[0])), []
+    for _ in range(300):
+        started = time.perf_counter_ns()
+        lane.run(lane.fill(there))
+        taken.append((time.perf_counter_ns() - started) / 1e3)
+    there.lease.release()
+    uploader.close()
+    return statistics.median(taken)
 
 
 def measure() -> Iterator[Figure]:
