@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ class Surfaces:
             if index % BATCH == 0:
                 self.sets.append([])
             self.sets[-1].append(frame_of((luma, chroma), lease))
+        device.synchronize()
 
     def host(self) -> Frame:
         """The same picture on the host."""
@@ -250,11 +252,29 @@ def measure() -> Iterator[Figure]:
         print(f"skipped: {error.what}")
         return
     with device:
-        yield from _measure(device)
+        stream, surfaces = device.stream(), Surfaces(device)
+        yield from _linear(device, stream, surfaces)
+        yield from _other(device, stream, surfaces)
 
 
-def _measure(device: CudaDevice) -> Iterable[Figure]:
-    stream, surfaces = device.stream(), Surfaces(device)
+def _other(device: CudaDevice, stream: Stream, surfaces: Surfaces) -> Iterable[Figure]:
+    """Area, which needs every pixel, and cubic: beside a copy of the whole frames, and beside the CPU path."""
+    wanted, frame = target("nchw", "float16", BATCH, SIDE, SIDE), surfaces.host()
+    copy = statistics.median(copy_us(device, stream, BATCH * WIDTH * HEIGHT * 3 // 2 + wanted.nbytes))
+    for resize, how in product(RESIZES, ("area", "cubic")):
+        config = CONFIG.model_copy(update={"resize": resize, "interpolation": how})
+        found = ours(device, stream, surfaces, config, wanted)
+        cpu = Preprocessor(config, np.empty((1, 3, SIDE, SIDE), np.float16))
+        table = {
+            "copy_of_whole_frames_us": copy,
+            "edgert_cpu_us": statistics.median(host_us(lambda cpu=cpu: cpu.into(0, frame))),  # type: ignore[misc]
+            "equal_to_reference": int(found["equal"]),
+            "spilled_bytes": found["spilled_bytes"],
+        }
+        yield Figure(f"{resize}, {how}", statistics.median(found["us"]), "µs", None, "lower", ROUNDS, table)
+
+
+def _linear(device: CudaDevice, stream: Stream, surfaces: Surfaces) -> Iterable[Figure]:
     wanted = target("nchw", "float16", BATCH, SIDE, SIDE)
     for resize in RESIZES:
         config = CONFIG.model_copy(update={"resize": resize})
