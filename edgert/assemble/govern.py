@@ -29,6 +29,9 @@ from edgert.runtime.metric import RecentLatency
 
 _ASSUMED_HZ = 30.0  # of a camera whose rate the file does not tell
 _RUNS = 3
+_STAND_IN = 0.9
+"""Of the power, for each model in the place of another, where nobody can predict it: named for drawing less, even if it
+takes longer, as on a DLA."""
 _LATENCY_LOOKS = 4  # two seconds
 
 Fail = Callable[[EdgertError], None]
@@ -55,7 +58,8 @@ def rules_of(budgets: BudgetConfig, found: tuple[Way, ...], costs: Sequence[Cost
     """What a governor goes by; the first way is that of all frames.
 
     Power that nobody can predict is taken to fit the budget when all frames go on, to fall with them, and with the
-    time that engines take; the governor measures what is true within its first seconds.
+    time that engines take, by a tenth at least for each stand-in; the governor measures what is true within its first
+    seconds.
 
     Args:
         costs: for each level of degraded models.
@@ -73,7 +77,7 @@ def rules_of(budgets: BudgetConfig, found: tuple[Way, ...], costs: Sequence[Cost
             least = FINER if share <= most else 1.0  # of frames that come too fast for it, fewer would change nothing
             power_w, latency_ms = step.drawn_w(share, work), step.latency_ms * work
             return Setting(way.name, power_w, total_hz * min(share, most), latency_ms, way.level, step.idle_w, least)
-        full = cost.cores if is_cpu and cost.cores is not None else (cap or 0.0) * work
+        full = cost.cores if is_cpu and cost.cores is not None else (cap or 0.0) * min(work, _STAND_IN**way.level)
         return Setting(way.name, full * share, total_hz * share, cost.engine_ms, way.level)
 
     budget = Budget(

@@ -91,6 +91,13 @@ class Accelerators:
     def __init__(self, timeline: Timeline, contention: Contention | None) -> None:
         self._timeline, self._contention = timeline, contention
         self._servers: dict[str, _Server] = {}
+        self._clock = 1.0
+
+    def throttle(self, clock: float) -> None:
+        """Everything that runs, and what will run, goes at that part of its speed, above 0 and up to 1."""
+        if clock != self._clock:
+            self._clock = clock
+            self._pace(None)
 
     def run(self, step: Step, then: Then) -> None:
         """Gets in line; ``then`` follows when the step is done. A step without an accelerator only takes time."""
@@ -131,15 +138,13 @@ class Accelerators:
 
     def _pace(self, started: _Server | None) -> None:
         """New speeds, and so new ends, for all that runs."""
-        if self._contention is None:
-            if started is not None:
-                self._end(started)
-            return
         total = sum(server.asked for server in self._servers.values())
         for server in self._servers.values():
             if server.step is None:
                 continue
-            speed = 1 / self._contention.slowdown(server.asked, total - server.asked)
+            speed = self._clock
+            if self._contention is not None:
+                speed /= self._contention.slowdown(server.asked, total - server.asked)
             if speed != server.speed or server is started:
                 server.catch_up(self._timeline.now_ms)
                 server.speed = speed

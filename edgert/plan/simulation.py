@@ -224,7 +224,7 @@ def _notes(file: PipelineFile, design: Design, scene: Scene, row: Row | None) ->
         most = max(source.most for source in design.sources)
         notes.append(f"{most} objects on every frame, as many as crops take: --objects or --trace tell others")
     if row is not None:
-        notes.append("the board's cooler is assumed; that it gets too warm is told, but slows nothing")
+        notes.append("the board's cooler is assumed, and how fast heat lowers the clocks of GPU and DLA")
     elif file.config.budgets.power is not None:
         notes.append("budgets.power is not simulated: nothing is known of what this machine draws")
     return notes

@@ -101,6 +101,7 @@ class BoardMeters(Meters):
         now_ns = self._board_clock.now_ns()
         if now_ns > self._last_ns:
             self.plant.tick(self.pacer.used(), (now_ns - self._last_ns) / 1e9)
+            self.pacer.clock = self.plant.clock
             self._last_ns = now_ns
 
     def sample(self) -> Sample:

@@ -53,7 +53,7 @@ class Meter:
         """Time went by."""
         if self._plant is not None:
             self._hottest_c = max(self._hottest_c, self._plant.temperature_c)
-            self._throttled_ms += (now_ms - self._ticked_ms) * (self._plant.margin_c <= 0)
+            self._throttled_ms += (now_ms - self._ticked_ms) * (self._plant.clock < 1)
         self._ticked_ms = now_ms
         started_ms = 1e3 * self._moments[-1].at_s if self._moments else 0.0
         if now_ms - started_ms >= self._moment_ms - _NEAR_MS:

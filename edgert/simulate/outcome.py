@@ -56,7 +56,7 @@ class Simulated:
         latency_ms: from capture to the end of the last stages.
         power_w, energy_j_per_frame: averages, the latter over ``frames_out``; None where power is not known.
         temperature_c: the highest.
-        throttled_s: for how long it was above what the hardware allows; the simulation does not slow clocks.
+        throttled_s: for how long heat kept clocks down.
         busy: accelerator → part of the time; of cores, how many were busy.
         governed: what a governor did; None without one.
     """

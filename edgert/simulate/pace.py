@@ -27,6 +27,8 @@ class Pacer:
         self._busy: dict[str, tuple[int, float]] = {}  # accelerator → when it is free, what it asks of the memory
         self._used: dict[str, Used] = {}
         self.runs = self.late = 0
+        self.clock = 1.0
+        """Part of its speed that heat leaves the board; for steps that begin from then on."""
         self.late_ns = 0
 
     def begin(self, step: Step, at_ns: int) -> int:
@@ -36,7 +38,7 @@ class Pacer:
         with self._lock:
             begins_ns = max(at_ns, self._busy.get(step.accelerator, (0, 0.0))[0])
             asked = 1e3 * step.traffic_bytes / step.time_ms
-            busy_ms = step.time_ms * self._slowdown(step.accelerator, asked, begins_ns)
+            busy_ms = step.time_ms * self._slowdown(step.accelerator, asked, begins_ns) / self.clock
             ends_ns = begins_ns + round(1e6 * busy_ms)
             self._busy[step.accelerator] = ends_ns, asked
             used = self._used.setdefault(step.accelerator, Used())

@@ -3,6 +3,10 @@
 Heat is one resistance and one capacity, the simplest model with a time constant:
 C dT/dt = P - (T - ambient) / R. No resistance of a module with its cooler is published, so :class:`Cooling` is an
 assumption that people set for theirs.
+
+At the passive trip point clocks are lowered as Linux's step-wise thermal governor does it: a step at each look while it
+is too warm, and a step back at each look below (drivers/thermal/gov_step_wise.c). How large steps are and how often it
+looks stands in each board's device tree: both are assumed.
 """
 
 from __future__ import annotations
@@ -13,10 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edgert.budget.meter.energy import SENSOR_AVERAGE_S
-from edgert.place.cost.power import Power
+from edgert.place.cost.power import Power, relative_energy
 from edgert.place.event import Used
 
 TICK_MS = 100.0
+_STEP, _SLOWEST, _STEP_S = 0.05, 0.25, 1.0  # of the clock, its least, and between two looks
 _WINDOW = round(SENSOR_AVERAGE_S * 1e3 / TICK_MS)
 
 
@@ -43,6 +48,9 @@ class Plant:
     Args:
         power: watts of idling and of each accelerator, joules of each byte.
         cooling: how heat leaves.
+
+    Attributes:
+        clock: what the heat leaves of the accelerators' clocks, up to 1.
     """
 
     def __init__(self, power: Power, cooling: Cooling) -> None:
@@ -50,6 +58,7 @@ class Plant:
         self.power_w = power.static_w
         self.temperature_c = cooling.ambient_c + cooling.c_per_w * power.static_w
         self.energy_j = 0.0
+        self.clock, self._looked_s = 1.0, 0.0
         self._before: dict[str, tuple[float, float]] = {}
         self._ticks: deque[float] = deque([power.static_w] * _WINDOW, maxlen=_WINDOW)
 
@@ -72,10 +81,20 @@ class Plant:
         drawn_mj = 0.0
         for name, one in used.items():
             worked_ms, traffic = self._before.get(name, (0.0, 0.0))
-            drawn_mj += self.power.energy_mj(name, one.worked_ms - worked_ms, one.traffic_bytes - traffic)
+            time_ms = (one.worked_ms - worked_ms) * relative_energy(self.clock)
+            drawn_mj += self.power.energy_mj(name, time_ms, one.traffic_bytes - traffic)
             self._before[name] = one.worked_ms, one.traffic_bytes
         self.power_w = self.power.static_w + drawn_mj / 1e3 / seconds
         self.energy_j += self.power_w * seconds
         self._ticks.append(self.power_w)
         settled_c = self.cooling.ambient_c + self.cooling.c_per_w * self.power_w
         self.temperature_c += (settled_c - self.temperature_c) * (1 - math.exp(-seconds / self.cooling.tau_s))
+        self._throttle(seconds)
+
+    def _throttle(self, seconds: float) -> None:
+        self._looked_s += seconds
+        if self._looked_s < _STEP_S:
+            return
+        self._looked_s = 0.0
+        step = -_STEP if self.margin_c <= 0 else _STEP
+        self.clock = min(max(self.clock + step, _SLOWEST), 1.0)

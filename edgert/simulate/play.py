@@ -120,6 +120,7 @@ class _Simulation:
         used = self._used()
         if self._plant is not None:
             self._plant.tick(used)
+            self._accelerators.throttle(self._plant.clock)
         self._meter.tick(self._time.now_ms, used, self._loop.setting.name if self._loop else "")
         self._time.at(self._time.now_ms + TICK_MS, self._tick)
 

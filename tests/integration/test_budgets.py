@@ -173,7 +173,8 @@ def test_a_smaller_model_takes_over_between_two_frames(tmp_path: Path) -> None:
 
 PLACES = """\
 models:
-  first: {onnx: m.onnx, task: {embed: none}, input: {resize: stretch}, precision: fp32, placement: cpu0, degrade_to: cut}
+  first:
+    {onnx: m.onnx, task: {embed: none}, input: {resize: stretch}, precision: fp32, placement: cpu0, degrade_to: cut}
   cut:
     onnx: m.onnx
     task: {embed: none}

@@ -58,9 +58,13 @@ def static_size(board: Board) -> float:
     return max(board.memory.bus_bits / 256, 0.5)
 
 
+def relative_energy(clock: float) -> float:
+    """Of the same work at a part of the full clock: the square of the voltage over the highest."""
+    return (_LOWEST_VOLTAGE + (1 - _LOWEST_VOLTAGE) * clock) ** 2
+
+
 def _dynamic(clock_mhz: float | None, max_mhz: float | None) -> float:
     """Gigahertz times the square of the voltage over the highest."""
     if clock_mhz is None:
         return 0.0
-    voltage = _LOWEST_VOLTAGE + (1 - _LOWEST_VOLTAGE) * min(clock_mhz / (max_mhz or clock_mhz), 1.0)
-    return clock_mhz / 1e3 * voltage**2
+    return clock_mhz / 1e3 * relative_energy(min(clock_mhz / (max_mhz or clock_mhz), 1.0))

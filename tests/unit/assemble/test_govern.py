@@ -87,3 +87,14 @@ def test_power_that_nobody_can_predict_falls_with_the_time_of_the_smaller_model(
         [Cost(DOOR, 0.9, 12.0), Cost(DOOR, 0.4, 4.0)],
     )
     assert [rules.settings[index].power_w for index in (0, 10)] == pytest.approx([15.0, 5.0])
+
+
+def test_a_stand_in_that_takes_longer_elsewhere_is_taken_to_draw_less() -> None:
+    """As the same model on a DLA: slower, and named for what it saves."""
+    rules = rules_of(
+        BudgetConfig.model_validate({"power": "15W"}),
+        ways(("door",), [("parts-dla",)]),
+        [Cost(DOOR, 0.9, 12.0), Cost(DOOR, 0.9, 20.0)],
+    )
+    assert [rules.settings[index].power_w for index in (0, 10)] == pytest.approx([15.0, 13.5])
+    assert [rules.settings[index].latency_ms for index in (0, 10)] == [12.0, 20.0]

@@ -192,6 +192,18 @@ def test_power_is_idle_plus_work_and_heat_follows_slowly() -> None:
     assert last == pytest.approx(30.0 + 2.0 * expected_w, abs=0.5)
 
 
+def test_heat_lowers_clocks_until_the_trip_point_is_kept_and_frames_are_lost() -> None:
+    hot = Rig(power=POWER, cooling=Cooling(4.0, tau_s=60.0, ambient_c=30.0))  # 95 C at 16.25 of 25 W
+    design = line(0.0, Source("camera", 100.0), Task(run=gpu(12.0)))
+    played = simulate(design, hot, 240.0)
+    cool = simulate(design, Rig(power=POWER, cooling=Cooling(1.0)), 240.0)
+    assert played.temperature_c is not None and 95.0 <= played.temperature_c <= 100.0
+    assert played.throttled_s > 30.0 and cool.throttled_s == 0.0
+    assert played.moments[-1].temperature_c == pytest.approx(95.0, abs=3.0)
+    assert played.fps < 0.95 * cool.fps and played.latency_ms.p99 > cool.latency_ms.p99
+    assert played.energy_j_per_frame is not None
+
+
 def governed(cap_w: float | None, latency_ms: float | None = None) -> Simulated:
     shares = (1.0, 0.8, 0.6, 0.4)
     settings = tuple(Setting(f"{s:.0%}", 5.0 + 8.0 * s, 40.0 * s, 20.0, idle_w=5.0) for s in shares)
