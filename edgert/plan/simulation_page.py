@@ -53,7 +53,7 @@ def _figures(simulation: Simulation) -> Iterator[tuple[str, str, str]]:
     if played.power_w is not None and played.energy_j_per_frame is not None:
         yield "Power", f"{fixed(played.power_w, 1)} W", f"{significant(played.energy_j_per_frame)} J a frame"
     if played.temperature_c is not None:
-        yield "Hottest", f"{fixed(played.temperature_c, 0)} °C", f"{significant(played.throttled_s)} s of lowered clocks"
+        yield "Hottest", f"{fixed(played.temperature_c, 0)} °C", f"{significant(played.throttled_s)} s throttled"
 
 
 def _sections(simulation: Simulation) -> Iterator[tuple[str, str, Markup]]:
