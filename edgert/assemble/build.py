@@ -194,6 +194,8 @@ class _Assembler:
             branches = self.models.branches(name, stage, self.live)
             is_split = any(len(branch.stages) > 1 for branch in branches)
             capacity, choice = SEGMENT_QUEUE if is_split else STAGE_QUEUE, self.models.choice
+            if stage.batch is not None:  # room for a whole one, so that the next is filled while the GPU works on it
+                capacity = max(capacity, stage.batch.max)
             return branch_nodes(name, branches, streams, capacity, stage.every, lambda: choice.level)
         except EdgertError as error:
             raise self.file.located(error, where)  # noqa: B904 - the same error, with its place

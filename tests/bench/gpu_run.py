@@ -38,8 +38,8 @@ def frame_of(pixels: Any, stream: str = "cam", index: int = 0, at_ns: int = 0) -
     return Frame(stream, index, at_ns, 0, WIDTH, HEIGHT, "nv12", planes, lend(pixels, Counter()))
 
 
-BUFFERS = 16
-"""Of a file; a camera has fewer."""
+BUFFERS = 48
+"""Of a file: batches of eight under way, and queues. A camera has fewer."""
 CAMERA_BUFFERS = 6
 Kind = Literal["written", "staged", "foreign"]
 
@@ -165,7 +165,7 @@ def run(lane: GpuLane, counter: Counter, cameras: Sequence[Camera], count: int, 
     names = frozenset(camera.name for camera in cameras)
     feed = Submitting(lane)
     first = InferBatch("find", feed, batch, WAIT_S, REAL) if batch > 1 else Infer("find", feed)
-    chain = branch_nodes("find", [Branch((first, Collect("find")))], names, 1)
+    chain = branch_nodes("find", [Branch((first, Collect("find")))], names, batch)
     sink = Sink()
     nodes = [Node(camera.name, camera) for camera in cameras]
     for node in nodes:

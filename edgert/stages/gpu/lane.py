@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -18,16 +19,18 @@ SLOTS = 3
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Frames that the GPU works on together."""
+    """Frames that the GPU works on together. From any thread."""
 
     slot: Slot
     geometries: Sequence[Geometry]
     _records: list[Record] = field(default_factory=list)
+    _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def records(self) -> list[Record]:
         """One per frame; waits for the GPU the first time. Raises DeviceError when its work failed."""
-        if not self._records:
-            self._records = self.slot.read(self.geometries)
+        with self._turn:
+            if not self._records:
+                self._records = self.slot.read(self.geometries)
         return self._records
 
 
@@ -50,13 +53,14 @@ class GpuLane:
     already are read where they lie. What was submitted is done in order.
 
     Args:
-        slots: used in turn. A batch must be waited for before its slot has its next turn.
+        slots: used in turn. A batch that nobody has waited for is read when its slot has its next turn.
         uploader: owned by this lane.
     """
 
     def __init__(self, slots: Sequence[Slot], config: InputConfig, uploader: Uploader) -> None:
         self._slots, self._config, self._uploader, self._device = slots, config, uploader, uploader.device
         self._frames: dict[int, Frame] = {}
+        self._batches: dict[int, Batch] = {}
         self._turn = 0
 
     @property
@@ -94,15 +98,17 @@ class GpuLane:
     def submit(self, *geometries: Geometry) -> list[Pending]:
         """Puts the rows that were filled on the stream, from picture to outputs. Does not wait."""
         frames = [self._frames.pop(row) for row in range(len(geometries))]
-        slot = self._slots[self._turn]
-        self._turn = (self._turn + 1) % len(self._slots)
+        slot, turn = self._slots[self._turn], self._turn
+        self._turn = (turn + 1) % len(self._slots)
         try:
             with self._device:  # once, instead of around every call
+                if turn in self._batches:
+                    self._batches.pop(turn).records()
                 slot.enqueue(frames)
         finally:
             for frame in frames:
                 frame.lease.release()
-        batch = Batch(slot, geometries)
+        batch = self._batches[turn] = Batch(slot, geometries)
         return [Pending(batch, row) for row in range(len(geometries))]
 
     def run(self, *geometries: Geometry) -> list[Record]:

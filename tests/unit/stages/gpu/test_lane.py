@@ -181,6 +181,13 @@ def test_the_host_waits_for_nothing_before_the_record_is_wanted() -> None:
     rig.close()
 
 
+def test_a_batch_that_nobody_read_keeps_its_records_when_its_tensors_are_used_again() -> None:
+    rig = Rig()
+    pending = [rig.lane.submit(rig.lane.fill(nv12(index)))[0] for index in range(2 * SLOTS)]
+    assert [one.record()[0] for one in pending] == [1] * SLOTS + [2] * SLOTS  # runs of each session
+    rig.close()
+
+
 def test_sizes_of_a_batch_are_rounded_up_and_rows_keep_their_order() -> None:
     rig = Rig(rows=5)
     rig.lane.warm_up()
