@@ -45,3 +45,8 @@ def pipeline_named(name: str) -> Path | None:
     """The pipeline that is shipped under ``name``, such as ``hello``; None when there is none."""
     file = data_folder("pipelines") / f"{name.removesuffix('.yaml')}.yaml"
     return file if Path(name).name == name and file.is_file() else None
+
+
+def pipeline_names() -> tuple[str, ...]:
+    """What :func:`pipeline_named` knows."""
+    return tuple(sorted(file.stem for file in data_folder("pipelines").glob("*.yaml")))

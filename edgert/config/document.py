@@ -12,7 +12,8 @@ import yaml
 
 from edgert.config.override import Loc, override
 from edgert.config.variable import Variables
-from edgert.errors import ConfigError, cause
+from edgert.errors import ConfigError, cause, nearest
+from edgert.shipped import pipeline_names
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DEPTH = 32
@@ -24,6 +25,7 @@ _TIMESTAMP = f"{_TAG}timestamp"
 _MERGE = f"{_TAG}merge"
 _NO_KEYS = "it holds no keys at its top level"
 _STARTER = "edgert new MODEL.onnx writes a starter"
+_NO_BUNDLE = "name a YAML file; a bundle can be run, inspected, exported, raced (bench) and finished (build)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +81,23 @@ def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise ConfigError(f"no such file: {path}", fix=_STARTER) from error
+        raise _absent(path) from error
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{path} is not a pipeline file",
             why=f"byte {error.start} is no UTF-8 text",
-            fix="name a YAML file; a bundle can be run, inspected, exported, raced (bench) and finished (build)",
+            fix=f"edgert new {path} writes one for this model" if path.suffix == ".onnx" else _NO_BUNDLE,
         ) from error
     except OSError as error:
-        raise ConfigError(f"cannot read {path}", why=cause(error)) from error
+        raise ConfigError(f"cannot read {path}", why=cause(error), fix="name a YAML file") from error
+
+
+def _absent(path: Path) -> ConfigError:
+    """A name that is not there may be a slip of one that is: a file beside it, or a shipped pipeline."""
+    shipped = pipeline_names()
+    beside = [file.name for file in path.parent.glob("*.y*ml")]
+    hint = nearest(path.name, [*beside, *(shipped if path.name == str(path) else ())])
+    return ConfigError(f"no such file: {path}{hint}", fix=f"{_STARTER}; shipped: {', '.join(shipped)}")
 
 
 def _compose(text: str, name: str) -> yaml.Node | None:

@@ -114,10 +114,17 @@ def _plan_host(file: PipelineFile, profiles: Sequence[Profile], objective: Objec
 def _boards(asked: str, file: PipelineFile) -> tuple[Board, ...]:
     if asked == ALL:
         return boards()
-    if asked in ("auto", "host"):
+    if asked == HOST:
+        raise ConfigError(
+            "no times of this machine",
+            why="board: host is planned by measured times of each model, and there is no --profile",
+            where=file.where("board"),
+            fix="edgert bench --profile MODEL.onnx -o profile.json, then --board host --profile profile.json",
+        )
+    if asked == "auto":
         raise ConfigError(
             "which board is it planned for?",
-            why=f"the pipeline says board: {asked}, which is whatever machine it runs on",
+            why="the pipeline says board: auto, which is whatever machine it runs on",
             where=file.where("board"),
             fix="--board NAME, or --board all for those that fit (edgert boards lists them); for this machine --board "
             "host --profile FILE, measured by edgert bench --profile",

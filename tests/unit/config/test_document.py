@@ -213,3 +213,27 @@ def test_a_bundle_is_no_pipeline_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"dock\.edgert is not a pipeline file") as caught:
         read(tmp_path / "dock.edgert")
     assert "a bundle can be run" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("helo", "'hello'"), ("dokc.yaml", "'dock.yaml'"), ("elsewhere/helo", ""), ("zzz", "")]
+)
+def test_a_name_that_is_not_there_may_be_a_slip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, hint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("dock.yaml").touch()
+    with pytest.raises(ConfigError) as caught:
+        read(name)
+    assert caught.value.what == f"no such file: {name}" + (f"; did you mean {hint}?" if hint else "")
+    assert "shipped: cascade, hello" in caught.value.fix
+
+
+def test_a_model_or_a_folder_is_no_pipeline_file(tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(b"\x08\xff")
+    with pytest.raises(ConfigError, match="is not a pipeline file") as caught:
+        read(tmp_path / "net.onnx")
+    assert caught.value.fix == f"edgert new {tmp_path / 'net.onnx'} writes one for this model"
+    with pytest.raises(ConfigError, match="cannot read") as caught:
+        read(tmp_path)
+    assert (caught.value.why, caught.value.fix) == ("Is a directory", "name a YAML file")

@@ -126,7 +126,7 @@ def test_a_placement_of_the_file_is_kept(tmp_path: Path) -> None:
     [
         ({"board": "orin-nx-16g"}, "no board 'orin-nx-16g', did you mean 'orin-nx-16gb'"),
         ({"mode": "16W"}, "no power mode '16W'"),
-        ({"board": "host"}, "which board"),
+        ({"board": "host"}, "no times of this machine"),
     ],
 )
 def test_unknown_boards_and_modes(tmp_path: Path, options: dict[str, str], message: str) -> None:
@@ -160,3 +160,9 @@ def test_a_pipeline_without_models_has_nothing_to_plan(tmp_path: Path) -> None:
     (tmp_path / "q.yaml").write_text(f"board: {ORIN}\nstages: {{cam: {{source: 'usb:0'}}}}")
     with pytest.raises(ConfigError, match="no stage runs a model"):
         plan(load_pipeline(tmp_path / "q.yaml"))
+
+
+def test_this_machine_is_planned_by_measured_times_only(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no times of this machine") as caught:
+        plan(pipeline(tmp_path), board="host")
+    assert "there is no --profile" in caught.value.why and "edgert bench --profile" in caught.value.fix
