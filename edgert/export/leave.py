@@ -107,7 +107,9 @@ def _trtexec(source: Source, output: Path) -> Left:
             "trtexec of which TensorRT?",
             why="its options differ from release to release",
             where=str(source.path),
-            fix="--board NAME, or --trt 10.3",
+            fix="--board NAME; a bundle is built for one: edgert build PIPELINE --board NAME"
+            if any(item.packed for item in source.items)
+            else "--board NAME, or --trt 10.3",
         )
     commands = [one for item in source.items for one in commands_of(item, source.tensorrt)]
     unsaid = [*dict.fromkeys(line for one in commands for line in one.unsaid)]

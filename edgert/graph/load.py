@@ -82,7 +82,9 @@ def _not_onnx(data: bytes, file: Path, detail: str) -> ModelError:
     kind = looks_like(data)
     if kind:
         why = f"it looks like {kind}, {len(data)} bytes"
-        return ModelError(f"{str(file)!r} is not an ONNX model", why=why, fix=fix_for(kind))
+        pipeline = "edgert validate checks a pipeline file; here, name the model that it names"
+        fix = pipeline if file.suffix in (".yaml", ".yml") else fix_for(kind)
+        return ModelError(f"{str(file)!r} is not an ONNX model", why=why, fix=fix)
     if data[:1] == b"\x08":  # an ONNX file starts with field 1, its IR version
         what = f"model {str(file)!r} is cut short or damaged"
         why = f"it starts like an ONNX file but does not end like one after {len(data)} bytes"

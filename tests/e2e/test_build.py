@@ -12,22 +12,31 @@ from tests.helpers.command import edgert
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the demo's bundle in it, and the cache it was built with."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
+    """A folder with the demo's bundle in it and the cache it was built with, and the seconds that took."""
     folder = tmp_path_factory.mktemp("home")
     started = time.monotonic()
     done = edgert("build", "hello", "--board", "orin-nx-16gb", "-o", "dock.edgert", cwd=folder, env=env(folder))
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - started <= 60
+    seconds = time.monotonic() - started
     text = " ".join(done.stdout.split())
     assert "no x86 machine can build an engine for orin-nx-16gb" in text and "On the board:" in text
     for step in ("load", "shapes", "rewrite", "calibrate", "quantise", "survey", "lower", "verify", "place", "compile"):
         assert f" {step} " in done.stderr
-    return folder
+    return folder, seconds
+
+
+@pytest.fixture(scope="module")
+def home(built: tuple[Path, float]) -> Path:
+    return built[0]
 
 
 def env(folder: Path) -> dict[str, str]:
     return {"EDGERT_CACHE": str(folder / "cache")}
+
+
+def test_the_first_build_takes_no_more_than_a_minute(built: tuple[Path, float]) -> None:
+    assert built[1] <= 60
 
 
 def test_a_second_build_does_nothing_and_says_so_line_by_line(home: Path) -> None:

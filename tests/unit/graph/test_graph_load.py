@@ -118,6 +118,11 @@ def test_other_files_are_named(tmp_path: Path, data: bytes, kind: str, fix: str)
     assert fix in error.fix
 
 
+def test_a_pipeline_file_is_sent_to_its_own_check(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text("name: dock\nstages: {}\n")
+    assert "edgert validate checks a pipeline file" in refusal(tmp_path / "p.yaml").fix
+
+
 def test_unrecognised_bytes(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"\xde\xad\xbe\xef" * 8)
     assert "not an ONNX model" in refusal(tmp_path / "m.onnx").what
