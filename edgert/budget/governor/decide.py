@@ -20,6 +20,7 @@ _PROBE_S = 30.0  # in one setting, before an equal one is tried for what it migh
 _PROBED = 1.1  # at least so much more, run whole
 _AS_MANY = 0.97  # frames meanwhile
 _BELOW = 0.97  # of a share that failed: less is no other
+_SWITCHES = 4  # in as many times the patience between two: the rate of switches that is promised
 _S = 1e9
 _Aim = tuple[int, float]  # a setting, and the share of its throughput
 
@@ -94,10 +95,17 @@ def _improve(rules: Rules, state: State, seen: Observation) -> Decision:
     since_ns = seen.at_ns if state.wanted_ns is None else state.wanted_ns
     patience = rules.patience
     is_time = seen.at_ns - since_ns >= patience.headroom_s * _S
-    if not is_time or seen.at_ns - state.switched_ns < patience.between_s * _S:
+    if not is_time or not _has_room(rules, state, seen):
         return Decision(_stay(state), replace(state, wanted_ns=since_ns))
     target = _best(rules, better, seen.demand)
     return _switch(rules, state, seen, target, f"headroom for {(seen.at_ns - since_ns) / _S:.0f} s", rose=True)
+
+
+def _has_room(rules: Rules, state: State, seen: Observation) -> bool:
+    """Whether the last switch is long ago, and there is room for two: a rise may have to be taken back."""
+    between_ns = rules.patience.between_s * _S
+    recent = [at_ns for at_ns in state.lately_ns if seen.at_ns - at_ns < _SWITCHES * between_ns]
+    return seen.at_ns - state.switched_ns >= between_ns and len(recent) <= _SWITCHES - 2
 
 
 def _may_rise(rules: Rules, state: State, seen: Observation) -> bool:
@@ -157,6 +165,7 @@ def _switch(rules: Rules, state: State, seen: Observation, target: _Aim, why: st
         index=index,
         share=share,
         switched_ns=seen.at_ns,
+        lately_ns=(*state.lately_ns, seen.at_ns)[1 - _SWITCHES :],
         powers=(),
         is_learnt=False,
         rose=rose,

@@ -56,6 +56,7 @@ class State:
         share: part of its throughput that it is run at.
         records: of each setting.
         switched_ns: when it came into use.
+        lately_ns: when the last few switches were, newest last.
         steady_ns: since when neither setting nor demand changed.
         common: measured over predicted power, as far as all settings share it: a warm board, a poor prediction.
         is_learnt: whether the setting in use was measured since the switch to it.
@@ -86,6 +87,7 @@ class State:
     exceeded_ns: int | None = None
     was_told: bool = False
     share: float = 1.0
+    lately_ns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
