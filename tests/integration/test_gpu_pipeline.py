@@ -88,7 +88,7 @@ schema: 1
 name: batch
 engines: [{engine}]
 models:
-  net: {{onnx: net.onnx, task: {{classify: logits, top: 4}}, input: {{resize: stretch}}, precision: fp16}}
+  net: {{onnx: net.onnx, task: {{classify: logits, top: 4}}, input: {{resize: stretch, std: 255}}, precision: fp16}}
 stages:
   one: {{source: "synthetic:conveyor", size: 96x64, limit: 12, realtime: false, seed: 1}}
   two: {{source: "synthetic:conveyor", size: 128x96, limit: 9, realtime: false, seed: 2}}
