@@ -358,8 +358,8 @@ def test_a_gpu_that_is_lost_ends_the_pipeline_and_what_came_before_is_kept() -> 
     assert "find" in caught.value.where and not runner.running
     assert 3 <= len(kept.records) < 10 and kept.closed
     rig.close()
-    del caught, runner  # the error knows the call that failed, and so its frame
-    gc.collect()
+    del caught, runner, chain, source, sink  # the error knows the call that failed, and so its frame
+    gc.collect()  # errors and the threads that they ended know each other
     assert rig.device.live_bytes == 0
 
 
