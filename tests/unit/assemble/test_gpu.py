@@ -55,8 +55,10 @@ class Rig:
         self.runs += 1
         self.device.array(addresses["y"], "float32", (shapes["x"][0], 2))[...] = self.runs
 
-    def lane(self) -> GpuLane | None:
-        return gpu_lane(self.engine, None, InputConfig(resize="stretch"), lambda _: decoded, "parts.onnx")
+    def lane(self, beside: bool = True) -> GpuLane | None:
+        return gpu_lane(
+            self.engine, None, InputConfig(resize="stretch"), lambda _: decoded, "parts.onnx", beside=beside
+        )
 
     def ready(self) -> GpuLane:
         lane = self.lane()
@@ -103,6 +105,18 @@ def test_preprocessing_engine_and_outputs_are_recorded_once() -> None:
         lane.run(lane.fill(frame_of(64, 48, "nv12")))
     events = rig.device.events
     assert "capture" not in events and events.count("aim") == 2 * SLOTS and events.count("launch") == 4 * SLOTS
+
+
+def test_where_nothing_can_be_beside_it_everything_is_one_graph() -> None:
+    rig = Rig()
+    lane = rig.lane(beside=False)
+    assert lane is not None
+    lane.warm_up()
+    assert rig.device.events.count("capture") == SLOTS
+    rig.device.events.clear()
+    for _ in range(2 * SLOTS):
+        lane.run(lane.fill(frame_of(64, 48, "nv12")))
+    assert rig.device.events.count("launch") == rig.device.events.count("aim") == 2 * SLOTS
 
 
 def test_each_number_of_rows_is_recorded_and_stays() -> None:
