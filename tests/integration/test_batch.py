@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 import pytest
+from onnx import helper, numpy_helper
 
 from edgert.assemble import assemble
-from edgert.config import load_pipeline
-from edgert.errors import ConfigError
-from edgert.graph.model import to_bytes
+from edgert.config import ModelConfig, load_pipeline
+from edgert.errors import ConfigError, ModelError
+from edgert.graph.model import Model, to_bytes
 from edgert.pipeline import Pipeline
+from edgert.precision.batch import opened
+from edgert.precision.calibration import calibrate_section
+from edgert.precision.quantization import rounded
+from edgert.precision.speed import Choice
+from edgert.ready import build_engine
 from tests.helpers import models
+from tests.helpers.evaluation_data import data
+
+ASSETS = Path(__file__).parents[2] / "pipelines" / "assets"
 
 FILE = """
 schema: 1
@@ -67,26 +77,123 @@ def test_float16_is_batched_too(tmp_path: Path) -> None:
     made.close()
 
 
-def test_int8_is_of_one_size(tmp_path: Path) -> None:
-    path = written(tmp_path, "batch: {max: 4}", "precision: int8, calibrate: {images: photos, early_stop: false}")
-    model = models.conv(("n", 3, 8, 8))
-    del model.proto.graph.output[0]  # which leaves the average of each channel
-    (tmp_path / "net.onnx").write_bytes(to_bytes(model))
-    (tmp_path / "photos").mkdir()
+INT8 = "precision: {}, calibrate: {{images: photos, early_stop: false}}"
+
+
+def for_int8(folder: Path, stage: str = "", precision: str = "int8", batch: Any = "n", tail: str = "mean") -> Path:
+    """A pipeline of a network with weights, and a few photographs to calibrate it on."""
+    path = written(folder, stage, INT8.format(precision))
+    (folder / "net.onnx").write_bytes(to_bytes(convolution(batch, tail)))
+    (folder / "photos").mkdir(exist_ok=True)
     for index in range(8):
         picture = np.random.default_rng(index).integers(0, 256, (8, 8, 3), np.uint8)
-        cv2.imwrite(str(tmp_path / "photos" / f"{index}.png"), picture)
-    file = load_pipeline(path)
-    with pytest.raises(ConfigError, match="batches of 4 for a model that takes 1 at a time") as caught:
+        cv2.imwrite(str(folder / "photos" / f"{index}.png"), picture)
+    return path
+
+
+def convolution(batch: Any, tail: str) -> Model:
+    """The average of each channel behind a convolution; ``tail`` says which sizes hold it to one picture."""
+    model = models.conv((batch, 3, 8, 8))
+    del model.proto.graph.output[0]
+    if tail == "concat":
+        proto = model.proto.graph
+        proto.node[2].output[0] = "alone"
+        proto.initializer.append(numpy_helper.from_array(np.zeros((1, 4, 1, 1), np.float32), "row"))
+        proto.node.append(helper.make_node("Concat", ["alone", "row"], ["mean"], axis=1, name="beside"))
+        proto.output[0].type.tensor_type.shape.dim[1].dim_value = 8
+    return model
+
+
+@pytest.mark.parametrize("batch", ["n", 1])
+@pytest.mark.parametrize("precision", ["int8", "auto"])
+def test_int8_is_batched_and_its_batch_is_opened_where_the_file_fixes_it(
+    tmp_path: Path, precision: str, batch: Any
+) -> None:
+    alone = results(for_int8(tmp_path, precision="int8", batch=batch))
+    together = results(for_int8(tmp_path, "batch: {max: 4, wait: 5ms}", precision, batch))
+    assert together.keys() == alone.keys() and len(alone) == 21
+    for key, record in together.items():
+        same = precision == "int8"  # auto may take fp32
+        assert np.allclose(np.sort(record.scores), np.sort(alone[key].scores), atol=0 if same else 0.1)
+    made = assemble(load_pipeline(tmp_path / "batch.yaml"))
+    assert [spec.shape for spec in made.engines["net"].inputs] == [(4, 3, 8, 8)]
+    made.close()
+
+
+@pytest.mark.parametrize("batch", ["n", 1])
+def test_int8_that_cannot_be_batched_is_refused_by_the_node(tmp_path: Path, batch: Any) -> None:
+    file = load_pipeline(for_int8(tmp_path, "batch: {max: 4}", batch=batch, tail="concat"))
+    with pytest.raises(ModelError, match="takes one picture at a time") as caught:
         assemble(file)
-    assert caught.value.why == "INT8 models are made for one size" and "fp16" in caught.value.fix
+    assert "node 'beside' (Concat)" in caught.value.why
+    assert ("the file leaves the batch open" in caught.value.why) == (batch == "n")
+    assert "leave batch out" in caught.value.fix and "net.onnx" in str(caught.value)
+
+
+def test_auto_takes_the_float_model_whose_batch_int8_cannot_keep(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "edgert.precision")
+    made = assemble(load_pipeline(for_int8(tmp_path, "batch: {max: 4}", "auto", tail="concat")))
+    assert [spec.shape for spec in made.engines["net"].inputs] == [(4, 3, 8, 8)]
+    assert "auto takes fp32: INT8 would take one picture at a time: node 'beside'" in caplog.text
+    made.close()
+
+
+def test_auto_is_timed_at_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def fastest(versions: Any, config: Any, threads: int | None = None, batch: int = 1) -> Choice:
+        asked.append((list(versions), batch))
+        return Choice("int8", versions["int8"], {})
+
+    monkeypatch.setattr("edgert.precision.speed.fastest", fastest)
+    assemble(load_pipeline(for_int8(tmp_path, "batch: {max: 4}", "auto", 1))).close()
+    assert asked == [(["fp32", "int8"], 4)] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "images", "seen"),
+    [
+        ("demo", "synthetic:conveyor", {"resize": "letterbox", "std": 255}),
+        ("squeezenet_fp32", "coco_calib", {"resize": "stretch", "color": "bgr", "mean": [104, 117, 123]}),
+        ("fastestdet", "coco_calib", {"resize": "stretch", "std": 255}),
+    ],
+)
+def test_real_networks_give_the_same_bits_in_a_batch(model: str, images: str, seen: dict[str, Any]) -> None:
+    is_demo = model == "demo"
+    config = ModelConfig.model_validate(
+        {
+            "onnx": ASSETS / "parts.onnx" if is_demo else data("models", f"{model}.onnx"),
+            "task": {"embed": "none"},
+            "input": seen,
+            "precision": "int8",
+            "calibrate": {"images": images if is_demo else data("images", images), "limit": 8, "early_stop": False},
+        }
+    )
+    calibrated = calibrate_section(config, target="ort")
+    fixed = rounded(config, calibrated)
+    with (
+        closing(build_engine(opened(fixed, calibrated.feeds(2)), config, 1, 4)) as engine,
+        closing(build_engine(fixed, config, 1)) as single,
+    ):
+        batch, one = engine.session(), single.session()
+        (name,) = batch.inputs
+        feeds = [feed[name] for feed in calibrated.feeds(4)]
+        batch.inputs[name][:] = np.concatenate(feeds)
+        together = [array.copy() for array in batch.run()]
+        for row, feed in enumerate(feeds):
+            one.inputs[name][:] = feed
+            for array, alone in zip(together, one.run(), strict=True):
+                assert np.array_equal(array[row : row + 1], alone)
 
 
 @pytest.mark.parametrize(
     ("stage", "model", "says"),
     [
         ("batch: {max: 4}, crop: {}", "", "batch cannot go with crop"),
-        ("batch: {max: 1}", "", "greater than or equal to 2"),
+        ("batch: {max: 1}", "", "expected 2 or more"),
         ("batch: {max: 4, wait: 5}", "", "5"),
         ("batch: {max: 4, wait: 5ms, size: 3}", "", "unknown key 'size'"),
     ],
