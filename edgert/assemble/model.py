@@ -199,15 +199,11 @@ class Models:
 
     def _batched(self, name: str, stage: InferStage, batch: BatchConfig, lane: AnyLane) -> Stage:
         if batch.max > lane.rows:
-            model = self.config.models[stage.infer]
-            is_int8 = model.is_converted and model.precision != "fp16"
             raise ConfigError(
                 f"batches of {batch.max} for a model that takes {lane.rows} at a time",
-                why="INT8 models are made for one size" if is_int8 else "its batch size is fixed",
+                why="its batch size is fixed",
                 where=self.file.where("stages", name, "batch"),
-                fix="precision: fp16 or fp32, or leave batch out"
-                if is_int8
-                else "export the model with a batch size that is left open, or leave batch out",
+                fix="export the model with a batch size that is left open, or leave batch out",
             )
         return InferBatch(name, lane, batch.max, batch.wait, self._clock, stage.every)
 
@@ -292,9 +288,16 @@ class Models:
             return load(config.onnx)
         from edgert.precision.ready import in_precision
 
-        where = self.file.where("models", name)
-        many = self._batch(name) > 1
-        return in_precision(config, where=where, directory=self.directory, bar=self._bar, target=form, open_batch=many)
+        users = users_of(self.config.stages, self.config.models, name)
+        return in_precision(
+            config,
+            where=self.file.where("models", name),
+            directory=self.directory,
+            bar=self._bar,
+            target=form,
+            rows=self._batch(name),
+            batched=any(stage.batch for stage in users),
+        )
 
     def _batch(self, model: str) -> int:
         """Rows that a model of dynamic batch size is given: as many crops or frames as any of its stages asks for."""

@@ -134,10 +134,14 @@ def rewrite_step(subject: Subject, shaped: Product, is_quantised: bool) -> Step:
         "prepare": int8,
         "equalize": int8 and config.quantize.equalize,
     }
+    if int8 and subject.keeps_batch:
+        wanted["open"] = True
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.graph.fit import fit_model
         from edgert.graph.model import to_bytes
+        from edgert.precision.batch import opened
+        from edgert.precision.calibration import one_size
         from edgert.quantize.prepare import prepare
         from edgert.quantize.recipe import equalized
 
@@ -146,9 +150,11 @@ def rewrite_step(subject: Subject, shaped: Product, is_quantised: bool) -> Step:
             model, found = fit_model(model)
             changes = [asdict(change) for change in found]
         if wanted["prepare"]:
-            model = prepare(model)
+            model = prepare(model, one_size(model, config) if wanted.get("open") else None)
         if wanted["equalize"]:
             model = equalized(model)
+        if wanted.get("open"):
+            model = opened(model, file=subject.model(shaped.files[MODEL]))
         return {MODEL: to_bytes(model), CHANGES: to_json(changes), PORTS: to_json(_ports(model))}
 
     def promise(files: Mapping[str, bytes]) -> str:
@@ -184,7 +190,7 @@ def _apart(subject: Subject, before: bytes, after: bytes) -> float:
     found = prove(
         first,
         second,
-        random_feeds(subject, before, _PROOFS),
+        random_feeds(subject, after, _PROOFS),  # which has a size where the first leaves it open
         lambda model, feed: list(functions[id(model)](feed).values()),
     )
     if found.error <= NOTHING:

@@ -50,7 +50,7 @@ def calibrate_step(subject: Subject, rewritten: Product) -> Step:
         from edgert.quantize.calibrate import calibrate
         from edgert.quantize.table import save_table
 
-        model = subject.model(rewritten.files[MODEL])
+        model = measured(subject, rewritten)
         state = subject.state / f"{digest_of(facts)[:40]}.json"
         table = calibrate(
             model,
@@ -68,7 +68,7 @@ def calibrate_step(subject: Subject, rewritten: Product) -> Step:
             return {RANGES: (folder / RANGES).read_bytes()}
 
     def promise(files: Mapping[str, bytes]) -> str:
-        table = _table(files[RANGES], subject.model(rewritten.files[MODEL]))
+        table = _table(files[RANGES], measured(subject, rewritten))
         for name, histogram in table.histograms.items():
             if histogram.values and not (math.isfinite(table.amax(name)) and table.amax(name) > 0):
                 raise CalibrationError(f"tensor {name!r} has no usable range", where=subject.where)
@@ -85,10 +85,11 @@ def quantise_step(subject: Subject, form: Form, rewritten: Product, calibrated: 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.feed import feed_of
         from edgert.graph.model import to_bytes
+        from edgert.precision.batch import PAIR, opened
         from edgert.precision.calibration import Calibrated
         from edgert.precision.quantization import quantize_section
 
-        model = subject.model(rewritten.files[MODEL])
+        model = measured(subject, rewritten)
         feed = feed_of(subject.album, model, config)
         outcome = quantize_section(
             config,
@@ -102,8 +103,11 @@ def quantise_step(subject: Subject, form: Form, rewritten: Product, calibrated: 
             stop=subject.stop,
             judged=False,
         )
+        made = outcome.model
+        if subject.keeps_batch:
+            made = opened(made, [feed.feeds(index) for index in range(min(PAIR, len(feed)))])
         return {
-            MODEL: to_bytes(outcome.model),
+            MODEL: to_bytes(made),
             KEPT: to_json(dict(outcome.kept)),
             CHOSEN: to_json(dict(outcome.table.chosen)),
             EVIDENCE: to_json(_evidence(outcome)),
@@ -117,6 +121,14 @@ def quantise_step(subject: Subject, form: Form, rewritten: Product, calibrated: 
     return Step("quantise", subject.name, 1, facts, make, promise)
 
 
+def measured(subject: Subject, rewritten: Product) -> Model:
+    """The float model at the one size that ranges are measured at, also where its batch stays open."""
+    from edgert.graph.fit import static_batch
+
+    model = subject.model(rewritten.files[MODEL])
+    return static_batch(model) if subject.keeps_batch else model
+
+
 def half_step(subject: Subject, rewritten: Product) -> Step:
     """The float16 form. Promises inputs and outputs kept."""
     facts = [rewritten.digest, subject.config.quantize.keep, software()]
@@ -125,7 +137,7 @@ def half_step(subject: Subject, rewritten: Product) -> Step:
         from edgert.graph.model import to_bytes
         from edgert.precision.half import half_model
 
-        made = half_model(subject.model(rewritten.files[MODEL]), subject.config)
+        made = half_model(subject.model(rewritten.files[MODEL]), subject.config, open_batch=subject.keeps_batch)
         return {MODEL: to_bytes(made.model), KEPT: to_json({one.node: one.reason for one in made.kept})}
 
     def promise(files: Mapping[str, bytes]) -> str:

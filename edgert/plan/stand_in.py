@@ -197,7 +197,8 @@ def _engine(file: PipelineFile, name: str) -> Engine:
     from edgert.precision.ready import in_precision
 
     where, directory = file.where("models", name), file.document.path.parent
-    model = in_precision(config, where=where, directory=directory, open_batch=max(rows) > 1)
+    batched = any(stage.batch for stage in stages)
+    model = in_precision(config, where=where, directory=directory, rows=max(rows), batched=batched)
     return build_engine(model, config, threads, max(rows))
 
 

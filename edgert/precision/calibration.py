@@ -14,6 +14,8 @@ from edgert.feed import PictureFeed, feed_of
 from edgert.graph.load import load
 from edgert.graph.model import Model
 from edgert.graph.node import read, write
+from edgert.graph.shape import Shapes
+from edgert.graph.spec import inputs
 from edgert.quantize.calibrate import Progress, calibrate
 from edgert.quantize.histogram import Histogram
 from edgert.quantize.prepare import calibrated, prepare
@@ -106,9 +108,19 @@ def prepared(model: Model, config: ModelConfig) -> Model:
             where=str(model.path),
             fix="leave one profile, or precision: fp32",
         )
-    shapes = next(iter((config.profiles or default_profile(model, config)).values()))
-    ready = prepare(model, shapes)
+    ready = prepare(model, one_size(model, config))
     return equalized(ready) if config.quantize.equalize else ready
+
+
+def one_size(model: Model, config: ModelConfig) -> Shapes:
+    """The shapes that ranges are measured at: of the first profile, one picture at a time where the batch is open.
+
+    Raises:
+        ModelError: dimensions other than the batch stay open.
+    """
+    shapes = next(iter((config.profiles or default_profile(model, config)).values()))
+    open_ones = {spec.name for spec in inputs(model) if spec.shape and not isinstance(spec.shape[0], int)}
+    return {name: (1, *sizes[1:]) if name in open_ones else sizes for name, sizes in shapes.items()}
 
 
 def calibrate_section(

@@ -17,7 +17,8 @@ from edgert.artifact import FileStore, cache_folder
 from edgert.backend import Store
 from edgert.board.cpu import cpu_name
 from edgert.config import ModelConfig
-from edgert.errors import CalibrationError, EdgertError
+from edgert.errors import CalibrationError, EdgertError, ModelError
+from edgert.graph.batch import has_open_batch
 from edgert.graph.load import load
 from edgert.graph.model import Model, to_bytes
 from edgert.precision.listener import Bar, Tell
@@ -45,7 +46,8 @@ class _Place:
     tell: Tell
     bar: Bar | None
     target: Target
-    open_batch: bool
+    rows: int
+    batched: bool
 
 
 def in_precision(
@@ -57,7 +59,8 @@ def in_precision(
     bar: Bar | None = None,
     store: Store | None = None,
     target: Target = "ort",
-    open_batch: bool = False,
+    rows: int = 1,
+    batched: bool = False,
 ) -> Model:
     """Loads a section's model and makes it the precision that the section asks for.
 
@@ -71,14 +74,18 @@ def in_precision(
         tell, bar: told what goes on, and how far it is.
         store: the cache; the user's by default.
         target: who runs it: ``gpu`` makes INT8 as TensorRT takes it, and ``auto`` is not timed, as nothing runs yet.
-        open_batch: FP16 keeps a batch size open that the file leaves open; INT8 is of one size.
+        rows: frames or crops that are run at a time. Where several are, a batch size that the file leaves open stays
+            open; ``auto`` goes by the speed of so many.
+        batched: INT8 must take several, and its batch is opened where the file fixes it to one, too
+            (:mod:`~edgert.precision.batch`).
 
     Raises:
+        ModelError: it is to be batched, and a node holds it to one picture.
         CalibrationError: no pictures to calibrate on, or too few.
         BuildError: the accuracy budget cannot be met.
         EdgertError: the model, the pictures or the labels cannot be used.
     """
-    place = _Place(where, directory, tell or log.info, bar, target, open_batch and config.precision == "fp16")
+    place = _Place(where, directory, tell or log.info, bar, target, rows, batched)
     model = load(config.onnx)
     if not config.is_converted or is_quantised(model):
         return model
@@ -119,30 +126,71 @@ def check_precision(config: ModelConfig, where: str = "") -> None:
 
 
 def _int8(model: Model, config: ModelConfig, place: _Place) -> Model:
-    outcome = _quantised(config, _calibrated(config, place), place, strict=True)
-    return outcome.model
+    calibrated = _calibrated(config, place)
+    is_open = _opened_float(model, calibrated, place) is not None  # told before accuracy is looked into for minutes
+    made = _quantised(config, calibrated, place, strict=True).model
+    return _opened(made, calibrated) if is_open else made
 
 
 def _auto(model: Model, config: ModelConfig, place: _Place) -> Model:
     """What runs fastest and is accurate enough. Accuracy, which takes minutes, is not looked into for nothing."""
+    from edgert.precision.batch import PAIR, takes_several
     from edgert.precision.quantization import rounded
     from edgert.precision.speed import fastest
 
     calibrated = _calibrated(config, place)
+    try:
+        opened = _opened_float(model, calibrated, place)
+    except ModelError as error:
+        if not takes_several(model, calibrated.feeds(PAIR)):
+            raise
+        place.tell(f"precision: auto takes fp32: INT8 would take one picture at a time: {error.why}")
+        return model
+    plain = model if opened is None or has_open_batch(model) else opened
+    rows = 1 if opened is None else place.rows
+
+    def ready(made: Model) -> Model:
+        return made if opened is None else _opened(made, calibrated)
+
     if place.target != "ort":
         outcome = _quantised(config, calibrated, place, strict=False)
-        return outcome.model if outcome.is_sound else model
-    rough = fastest({"fp32": model, "int8": rounded(config, calibrated)}, config)
+        return ready(outcome.model) if outcome.is_sound else plain
+    rough = fastest({"fp32": plain, "int8": ready(rounded(config, calibrated))}, config, batch=rows)
     if rough.name == "fp32":
         place.tell(f"precision: auto takes fp32: {rough.told}")
-        return model
+        return plain
     outcome = _quantised(config, calibrated, place, strict=False)
     if not outcome.is_sound:
         place.tell("precision: auto takes fp32: INT8 would be faster and is not accurate enough")
-        return model
-    choice = fastest({"fp32": model, "int8": outcome.model}, config)
+        return plain
+    choice = fastest({"fp32": plain, "int8": ready(outcome.model)}, config, batch=rows)
     place.tell(f"precision: auto takes {choice.name}: {choice.told}")
     return choice.model
+
+
+def _opened_float(model: Model, calibrated: Calibrated, place: _Place) -> Model | None:
+    """The float model that is quantised, with its batch open; None where one picture is run at a time.
+
+    Crops are run one by one where the file, or the model that is made of it, takes no more.
+
+    Raises:
+        ModelError: it is to be batched, and cannot be.
+    """
+    if place.rows == 1 or not (place.batched or has_open_batch(model)):
+        return None
+    try:
+        return _opened(calibrated.model, calibrated, file=model)
+    except ModelError as error:
+        if place.batched:
+            raise error.at(place.where)  # noqa: B904 - the same error, with its place
+        place.tell(f"INT8 takes crops one by one: {error.why}")
+        return None
+
+
+def _opened(made: Model, calibrated: Calibrated, *, file: Model | None = None) -> Model:
+    from edgert.precision.batch import PAIR, opened
+
+    return opened(made, calibrated.feeds(PAIR), file=file)
 
 
 def _calibrated(config: ModelConfig, place: _Place) -> Calibrated:
@@ -175,7 +223,7 @@ def _quantised(config: ModelConfig, calibrated: Calibrated, place: _Place, *, st
 def _fp16(model: Model, config: ModelConfig, place: _Place) -> Model:
     from edgert.precision.half import half_model
 
-    made = half_model(model, config, open_batch=place.open_batch)
+    made = half_model(model, config, open_batch=place.rows > 1)
     if made.kept:
         place.tell(f"fp16: {len(made.kept)} nodes stay fp32, the first {made.kept[0].node}: {made.kept[0].reason}")
     return made.model
@@ -203,10 +251,10 @@ def _key(model: Model, config: ModelConfig, place: _Place) -> str:
     facts = [_RECIPE, model.digest, settings, platform.machine(), *_data(config)]
     if place.target != "ort":
         facts.append(place.target)
-    if place.open_batch:
-        facts.append("open batch")
+    if place.rows > 1:
+        facts.append("batched" if place.batched and config.precision != "fp16" else "open batch")
     if config.precision == "auto":
-        facts.append(cpu_name())
+        facts.append([cpu_name(), place.rows] if place.rows > 1 else cpu_name())
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 
 

@@ -55,14 +55,17 @@ class Choice:
         return ", ".join(f"{name} {timing.median_ms:.1f}" for name, timing in self.run_ms.items()) + " ms a run"
 
 
-def fastest(versions: Mapping[str, Model], config: ModelConfig, threads: int | None = None) -> Choice:
+def fastest(versions: Mapping[str, Model], config: ModelConfig, threads: int | None = None, batch: int = 1) -> Choice:
     """Runs the versions in turns until it is sure which of them is fastest, or :data:`MOST_ROUNDS` have not told: then
     the earliest of those that none surely beats is taken. So name first what is to be taken when in doubt.
+
+    Args:
+        batch: rows of a run, where the batch size is open.
 
     Raises:
         BuildError: the backend refuses a version.
     """
-    with _racing(versions, config, threads) as turn:
+    with _racing(versions, config, threads, batch) as turn:
         taken = race(turn)
     times = dict(zip(versions, map(timing, taken), strict=True))
     best = list(versions)[winner(taken)]
@@ -113,12 +116,13 @@ def run_ms(
 
 @contextmanager
 def _racing(
-    versions: Mapping[str, Model], config: ModelConfig, threads: int | None
+    versions: Mapping[str, Model], config: ModelConfig, threads: int | None, batch: int = 1
 ) -> Iterator[Callable[[], Sequence[float]]]:
     """A function that runs every version and says how many milliseconds each took; already warm."""
     count = threads or config.threads or core_count()
     with ExitStack() as stack:
-        engines = [stack.enter_context(closing(build_engine(model, config, count))) for model in versions.values()]
+        made = [build_engine(model, config, count, batch) for model in versions.values()]
+        engines = [stack.enter_context(closing(engine)) for engine in made]
         sessions = [engine.session() for engine in engines]
 
         def turn() -> Sequence[float]:

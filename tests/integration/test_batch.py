@@ -95,12 +95,15 @@ def convolution(batch: Any, tail: str) -> Model:
     """The average of each channel behind a convolution; ``tail`` says which sizes hold it to one picture."""
     model = models.conv((batch, 3, 8, 8))
     del model.proto.graph.output[0]
-    if tail == "concat":
+    if tail == "first":
         proto = model.proto.graph
-        proto.node[2].output[0] = "alone"
-        proto.initializer.append(numpy_helper.from_array(np.zeros((1, 4, 1, 1), np.float32), "row"))
-        proto.node.append(helper.make_node("Concat", ["alone", "row"], ["mean"], axis=1, name="beside"))
-        proto.output[0].type.tensor_type.shape.dim[1].dim_value = 8
+        proto.node[2].output[0] = "all"
+        proto.initializer.append(numpy_helper.from_array(np.array([0]), "zero"))
+        if batch == 1:
+            proto.initializer.append(numpy_helper.from_array(np.array([1]), "rows"))
+        else:  # all of them, but the first only once this is folded
+            proto.node.append(helper.make_node("Shape", ["x"], ["rows"], end=1))
+        proto.node.append(helper.make_node("Slice", ["all", "zero", "rows", "zero"], ["mean"], name="taken"))
     return model
 
 
@@ -122,10 +125,10 @@ def test_int8_is_batched_and_its_batch_is_opened_where_the_file_fixes_it(
 
 @pytest.mark.parametrize("batch", ["n", 1])
 def test_int8_that_cannot_be_batched_is_refused_by_the_node(tmp_path: Path, batch: Any) -> None:
-    file = load_pipeline(for_int8(tmp_path, "batch: {max: 4}", batch=batch, tail="concat"))
+    file = load_pipeline(for_int8(tmp_path, "batch: {max: 4}", batch=batch, tail="first"))
     with pytest.raises(ModelError, match="takes one picture at a time") as caught:
         assemble(file)
-    assert "node 'beside' (Concat)" in caught.value.why
+    assert "node 'taken' (Slice)" in caught.value.why
     assert ("the file leaves the batch open" in caught.value.why) == (batch == "n")
     assert "leave batch out" in caught.value.fix and "net.onnx" in str(caught.value)
 
@@ -134,9 +137,9 @@ def test_auto_takes_the_float_model_whose_batch_int8_cannot_keep(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "edgert.precision")
-    made = assemble(load_pipeline(for_int8(tmp_path, "batch: {max: 4}", "auto", tail="concat")))
+    made = assemble(load_pipeline(for_int8(tmp_path, "batch: {max: 4}", "auto", tail="first")))
     assert [spec.shape for spec in made.engines["net"].inputs] == [(4, 3, 8, 8)]
-    assert "auto takes fp32: INT8 would take one picture at a time: node 'beside'" in caplog.text
+    assert "auto takes fp32: INT8 would take one picture at a time: node 'taken'" in caplog.text
     made.close()
 
 

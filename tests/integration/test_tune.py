@@ -239,11 +239,14 @@ def test_batches_that_a_stage_asks_for_are_searched_and_run(tmp_path: Path, monk
             assert frames_of(found.file, 9) == 9
 
 
-def test_a_form_of_one_size_takes_no_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tuned,) = tuned_models(batched(tmp_path, BATCHED, monkeypatch)).values()
-    assert {one.tactic.form for one in tuned.tried} == {"float", "ort"}  # INT8 is made at one size, of a float of one
-    assert {one.tactic.batch for one in tuned.tried} == {1} and tuned.default.batch == 1
-    assert "batch size is fixed" in tuned.left_out["other batches"]
+def test_int8_is_searched_in_batches_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = batched(tmp_path, BATCHED, monkeypatch)
+    (tuned,) = tuned_models(path).values()
+    assert {one.tactic.form for one in tuned.tried} == {"float", "ort"}
+    assert {one.tactic.batch for one in tuned.tried} == {1, 2, 4} and tuned.default.batch == 4
+    with_tactic(path, replace(tuned, chosen=replace(tuned.default, form="ort"), gain=1.5, runs=30))
+    with unpacked(path) as found:
+        assert frames_of(found.file, 9) == 9
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime-cuda", "tensorrt"])

@@ -12,6 +12,9 @@ from edgert.errors import BuildError
 from edgert.graph.model import Model, to_bytes
 from edgert.graph.own import has_own
 
+_FATAL = 4
+"""Of ONNX Runtime's log levels; what it does not survive (https://onnxruntime.ai/docs/api/c/group___global.html)."""
+
 
 class Function:
     """Runs a model on the CPU just as it stands; may be called from several threads at once.
@@ -23,14 +26,17 @@ class Function:
         threads: of one call.
         fused: lets ONNX Runtime rewrite the graph, Q/DQ pairs into integer kernels among the rest. Without it every
             node computes exactly what the ONNX standard says of it.
+        quiet: raises what fails, and prints nothing of it.
 
     Raises:
         BuildError: ONNX Runtime cannot take the model.
     """
 
-    def __init__(self, model: Model, *, threads: int = 1, fused: bool = True) -> None:
+    def __init__(self, model: Model, *, threads: int = 1, fused: bool = True, quiet: bool = False) -> None:
         settings = session_settings(threads)
         settings.enable_cpu_mem_arena = False
+        if quiet:
+            settings.log_severity_level = _FATAL
         if not fused:
             settings.graph_optimization_level = ort().GraphOptimizationLevel.ORT_DISABLE_ALL
         self._where = str(model.path)
