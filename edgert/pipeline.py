@@ -227,6 +227,8 @@ class Pipeline:
             return {}
         held_back = sum(node.gate.held_back for node in self._assembly.nodes if node.gate is not None)
         told: dict[str, Any] = {"governor": asdict(self._watch.told()), "held_back": held_back}
+        if (used := self._watch.used) is not None:
+            told["used"] = asdict(used)
         if self._footprint is None:
             return told
         measured = {"measured_bytes": peak_bytes, "more_bytes": peak_bytes - self._footprint.total_bytes}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from edgert.budget.governor import Budget, Observation, Patience
+from edgert.budget.governor import Action, Budget, Observation, Patience
 from edgert.budget.loop import LOOK_S, Governed, Loop
 from edgert.budget.meter.energy import Energy
 from edgert.budget.meter.load import PROCESS
@@ -16,6 +17,8 @@ from edgert.budget.meter.reading import Reading
 from edgert.budget.meter.sample import Sample
 from edgert.budget.meter.thermal import MARGIN
 from edgert.clock import Clock
+
+_LOG = logging.getLogger(__name__)
 
 CORES = "cores"
 """Unit of a budget of CPU time, which stands in for watts."""
@@ -49,6 +52,27 @@ _RSS, _NVMAP = "memory.rss", "memory.nvmap"
 _MOST_NOTES = 100
 
 
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What a run took of its budget of power, or of CPU time.
+
+    Attributes:
+        unit: ``W``, or ``cores``.
+        limit: the budget.
+        mean: over the time that is covered; None where that is nothing.
+        total: watts or cores times seconds.
+        covered_s: time that readings tell of; modelled_s: of that, with modelled values; missing_s: what nobody knows.
+    """
+
+    unit: str
+    limit: float
+    mean: float | None
+    total: float
+    covered_s: float
+    modelled_s: float
+    missing_s: float
+
+
 class Eyes:
     """Sees what a governor wants to know. For one thread.
 
@@ -78,6 +102,15 @@ class Eyes:
         """What meters had to say: one that vanished, what is used instead."""
         return tuple(self._notes)
 
+    @property
+    def used(self) -> Used | None:
+        """Of power or CPU time so far; None without a budget of either."""
+        budget, energy = self._budget, self._energy
+        if budget.power_w is None:
+            return None
+        told = energy.average_w, energy.joules, energy.covered_s, energy.modelled_s, energy.missing_s
+        return Used(budget.unit, budget.power_w, *told)
+
     def look(self) -> Observation:
         """Reads everything once. Does not raise."""
         sample = self._meters.sample()
@@ -96,9 +129,10 @@ class Eyes:
     def _used(self, sample: Sample) -> float | None:
         if self._budget.power_w is None:
             return None
+        spent = sample[PROCESS] if self._budget.unit == CORES else sample.power
+        self._energy.add(sample.at_ns, spent)
         if self._budget.unit == CORES:
-            return self._cpu(sample[PROCESS])
-        self._energy.add(sample.at_ns, sample.power)
+            return self._cpu(spent)
         return self._energy.recent_w(LOOK_S) if sample.power.is_known else None
 
     def _cpu(self, reading: Reading) -> float | None:
@@ -127,9 +161,11 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         """The thread's body; never raises."""
+        for note in self._notes:
+            _LOG.warning("%s", note)
         try:
             while not self._clock.wait(self._stop_event, LOOK_S):
-                self._loop.step(self._eyes.look())
+                _log(self._loop.step(self._eyes.look()))
         except Exception as error:  # noqa: BLE001 - handed to whoever runs the pipeline, which then ends
             self._fail(error)
 
@@ -144,6 +180,17 @@ class Watch(threading.Thread):
         """See :class:`Eyes`; callable from any thread."""
         return self._eyes.nvmap_bytes
 
+    @property
+    def used(self) -> Used | None:
+        """See :attr:`Eyes.used`; callable from any thread."""
+        return self._eyes.used
+
     def told(self) -> Governed:
         """What was done so far; callable from any thread."""
         return self._loop.told((*self._notes, *self._eyes.notes))
+
+
+def _log(action: Action) -> None:
+    """An action and its reason, for who watches the run; the summary has all of them."""
+    if action.kind != "keep":
+        _LOG.log(logging.INFO if action.kind == "switch" else logging.WARNING, "budgets: %s", action.reason)

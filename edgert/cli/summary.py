@@ -104,10 +104,23 @@ def _governed(summary: Summary) -> list[str]:
     frames = f"; {held_back} frames held back" if held_back else ""
     return [
         f"budgets: {told}{frames}",
+        *_used(summary),
         *_memory(summary),
         *events[-_MOST_EVENTS:],
         *(f"  note: {note}" for note in governor["notes"]),
     ]
+
+
+def _used(summary: Summary) -> list[str]:
+    """Power or CPU time beside its budget."""
+    used = summary.budgets.get("used")
+    if used is None or used["mean"] is None:
+        return []
+    name = "power" if used["unit"] == "W" else "CPU time"
+    each = f", {used['total'] / summary.frames_out:.3g} J a frame" if name == "power" and summary.frames_out else ""
+    parts = [f"{used[f'{kind}_s']:.0f} s {kind}" for kind in ("modelled", "missing") if used[f"{kind}_s"] >= 0.5]
+    doubt = f" ({', '.join(parts)})" if parts else ""
+    return [f"{name}: {used['mean']:.3g} of {used['limit']:g} {used['unit']} on average{each}{doubt}"]
 
 
 def _memory(summary: Summary) -> list[str]:
@@ -127,6 +140,10 @@ def _broken_promises(file: PipelineFile, summary: Summary) -> list[str]:
     if budgets.latency is not None and summary.latency_ms.p99 > budgets.latency * 1e3:
         p99 = summary.latency_ms.p99
         lines.append(f"over budget: latency p99 {p99:.1f} ms, promised {budgets.latency * 1e3:.0f} ms")
+    used = summary.budgets.get("used")
+    if used is not None and (used["mean"] or 0.0) > used["limit"]:
+        name = "power" if used["unit"] == "W" else "CPU time"
+        lines.append(f"over budget: {name} {used['mean']:.3g} {used['unit']}, promised {used['limit']:g}")
     if budgets.memory is not None and summary.peak_rss_bytes > budgets.memory:
         lines.append(
             f"over budget: memory {format_bytes(summary.peak_rss_bytes)}, promised {format_bytes(budgets.memory)}"

@@ -83,6 +83,48 @@ class Ending(VirtualClock):
         return super().wait(event, seconds)
 
 
+def test_energy_of_the_run_stands_beside_the_budget(tmp_path: Path) -> None:
+    plant(tmp_path, "agx-orin-jp6")
+    clock = VirtualClock()
+    eyes = Eyes(meters(tmp_path, clock, modelled(21.0, "W", "the board's model")), Budget(30.0))
+    watts = eyes.look().power_w or Meters(tmp_path, nvml=lambda _: "").sample().power.value
+    assert watts is not None
+    for _ in range(4):
+        clock.wait(NEVER, LOOK_S)
+        eyes.look()
+    used = eyes.used
+    assert used is not None and (used.unit, used.limit) == ("W", 30.0)
+    assert used.mean == pytest.approx(watts) and used.total == pytest.approx(4 * LOOK_S * watts)
+    assert (used.covered_s, used.modelled_s, used.missing_s) == (2.0, 0.0, 0.0)
+    for path in tmp_path.rglob("curr*_input"):
+        path.unlink()
+    for _ in range(2):
+        clock.wait(NEVER, LOOK_S)
+        eyes.look()
+    assert eyes.used is not None and eyes.used.modelled_s == 1.0
+
+
+def test_energy_is_told_only_where_power_or_cpu_time_is_promised(tmp_path: Path) -> None:
+    eyes = Eyes(meters(tmp_path, VirtualClock()), Budget(latency_ms=50.0))
+    eyes.look()
+    assert eyes.used is None
+
+
+def test_every_action_is_logged_with_its_reason_and_so_is_what_cannot_be_watched(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Ending(20)
+    rules = Rules(Budget(1.0, when_exceeded="warn", unit="cores", memory_bytes=1), (Setting("all frames", 1.0, 30.0),))
+    loop = Loop(rules, lambda action: None, 0)
+    watch = Watch(loop, Eyes(Meters("/", clock), rules.budget), clock, print, ("a note",))
+    with caplog.at_level("INFO", "edgert.budget.watch"):
+        watch.start()
+        watch.join()
+    said = [record.getMessage() for record in caplog.records if record.name == "edgert.budget.watch"]
+    assert said[0] == "a note"
+    assert [line for line in said if line.startswith("budgets: memory ")] == said[1:] and len(said) == 2
+
+
 def test_the_thread_looks_until_it_is_stopped_and_tells(tmp_path: Path) -> None:
     clock, carried = Ending(20), list[Action]()
     rules = Rules(Budget(1.0, when_exceeded="warn", unit="cores", memory_bytes=1), (Setting("all frames", 1.0, 30.0),))

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgert.cli.summary import print_summary
+from edgert.config import load_pipeline
+from edgert.memory import Counts
+from edgert.runtime import summarise
+
+FILE = """\
+budgets: {power: 15W, when_exceeded: degrade}
+stages:
+  belt: {source: "synthetic:noise", size: 64x64, limit: 1}
+  out: {sink: "null", from: belt}
+"""
+GOVERNOR = {
+    "setting": "all frames",
+    "seconds": {"all frames": 3.0, "50 % of the frames": 1.0},
+    "switches": 1,
+    "warnings": 0,
+    "events": [
+        {"at_s": 3.0, "kind": "switch", "setting": "", "reason": "all frames -> 50 % of the frames: hot"}
+    ],
+    "notes": ["power: lost (gone)"],
+}
+USED = {"unit": "W", "limit": 15.0, "mean": 12.34, "total": 49.4, "covered_s": 4.0, "modelled_s": 1.0, "missing_s": 0.1}
+
+
+def told(folder: Path, capsys: pytest.CaptureFixture[str], **budgets: Any) -> str:
+    (folder / "p.yaml").write_text(FILE)
+    given = {"governor": GOVERNOR, "held_back": 7, **budgets}
+    print_summary(load_pipeline(folder / "p.yaml"), summarise([], 4_000_000_000, Counts(), 1 << 20, {}, given))
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_a_summary_tells_settings_actions_and_power_beside_its_budget(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = told(tmp_path, capsys, used=USED)
+    assert "budgets: all frames 75% of the time, 50 % of the frames 25% of the time; 7 frames held back" in said
+    assert "power: 12.3 of 15 W on average (1 s modelled)" in said
+    assert "3.0 s switch: all frames -> 50 % of the frames: hot" in said
+    assert "note: power: lost (gone)" in said
+    assert "over budget" not in said
+
+
+@pytest.mark.parametrize(
+    ("unit", "words"),
+    [("W", "over budget: power 16 W, promised 15"), ("cores", "over budget: CPU time 16 cores, promised 15")],
+)
+def test_a_mean_above_the_budget_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], unit: str, words: str
+) -> None:
+    assert words in told(tmp_path, capsys, used={**USED, "unit": unit, "mean": 16.0})
+
+
+def test_power_that_nobody_knows_is_not_told_as_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = told(tmp_path, capsys, used={**USED, "mean": None, "total": 0.0, "covered_s": 0.0, "missing_s": 4.0})
+    assert "power: 0" not in said and "on average" not in said
