@@ -22,7 +22,13 @@ Bar = Callable[[str, int, int], object]
 
 
 class Engines(Protocol):
-    """Compiles the models of one pipeline."""
+    """Compiles the models of one pipeline.
+
+    Attributes:
+        in_bundle: whether the models are those of a bundle, whose sizes were decided when it was built.
+    """
+
+    in_bundle: bool
 
     def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
         """The engine that runs a model here; its ``info`` says which, and what was skipped.
@@ -42,6 +48,8 @@ class ChainEngines:
         bar: moved while TensorRT compiles.
         trt: compiles and opens TensorRT's engines; that of this machine by default.
     """
+
+    in_bundle = False
 
     def __init__(
         self, file: PipelineFile, model: ModelOf, strict: bool, bar: Bar | None, trt: TrtBackend | None = None

@@ -27,6 +27,7 @@ from edgert.config import (
 from edgert.config.flow import upstream
 from edgert.config.variant import users_of, variants_of
 from edgert.errors import ConfigError, EdgertError
+from edgert.graph.batch import with_open_batch
 from edgert.graph.load import load
 from edgert.graph.model import Model
 from edgert.memory.cuda import CudaDevice
@@ -199,11 +200,14 @@ class Models:
 
     def _batched(self, name: str, stage: InferStage, batch: BatchConfig, lane: AnyLane) -> Stage:
         if batch.max > lane.rows:
+            in_bundle = self._by is not None and self._by.in_bundle
             raise ConfigError(
                 f"batches of {batch.max} for a model that takes {lane.rows} at a time",
-                why="its batch size is fixed",
+                why="its batch size is fixed" + " in the bundle" * in_bundle,
                 where=self.file.where("stages", name, "batch"),
-                fix="export the model with a batch size that is left open, or leave batch out",
+                fix="leave batch out, or run the pipeline file itself: a bundle for a board has models of one size"
+                if in_bundle
+                else "export the model with a batch size that is left open, or leave batch out",
             )
         return InferBatch(name, lane, batch.max, batch.wait, self._clock, stage.every)
 
@@ -213,7 +217,10 @@ class Models:
             return None
         decoder_for = partial(self._decoder, stage.infer, model, engine)
         beside = stage.crop is None  # records of crops are waited for at once: nothing could be beside them
-        lane = gpu_lane(engine, stage.profile, model.input, decoder_for, str(model.onnx), beside=beside)
+        is_urgent = model.priority == "high"
+        lane = gpu_lane(
+            engine, stage.profile, model.input, decoder_for, str(model.onnx), beside=beside, is_urgent=is_urgent
+        )
         if lane is not None:
             self.lanes.append(lane)
             self.devices[name] = engine.device
@@ -283,12 +290,12 @@ class Models:
             from edgert.precision.ready import check_precision  # most pipelines start without it
 
             check_precision(config, f"models.{name}")
-            return load(config.onnx)
+            model = load(config.onnx)
+            return with_open_batch(model) if config.precision == "int8" and self._is_batched(name) else model
         if not config.is_converted:
             return load(config.onnx)
         from edgert.precision.ready import in_precision
 
-        users = users_of(self.config.stages, self.config.models, name)
         return in_precision(
             config,
             where=self.file.where("models", name),
@@ -296,8 +303,11 @@ class Models:
             bar=self._bar,
             target=form,
             rows=self._batch(name),
-            batched=any(stage.batch for stage in users),
+            batched=self._is_batched(name),
         )
+
+    def _is_batched(self, model: str) -> bool:
+        return any(stage.batch for stage in users_of(self.config.stages, self.config.models, model))
 
     def _batch(self, model: str) -> int:
         """Rows that a model of dynamic batch size is given: as many crops or frames as any of its stages asks for."""

@@ -26,6 +26,10 @@ NOTHING = 1e-6
 """A difference below this is none, however small the outputs are: probabilities that are all but 0 differ by much of
 themselves and by nothing that anybody sees."""
 _PROOFS = 2
+_BOARD_BATCH = (
+    "a bundle for a board has models of one size, as a DLA must: with more frames in batch than that size has, it will "
+    "not run there"
+)
 
 
 def load_step(subject: Subject) -> Step:
@@ -86,8 +90,8 @@ def shapes_step(subject: Subject, loaded: Product) -> Step:
     facts = loaded.json(FACTS)
     config = subject.config
     sizes: dict[str, Any] = {"profiles": config.model_dump(mode="json", include={"profiles"})["profiles"]}
-    if subject.keeps_batch:
-        sizes["batch"] = "open"
+    if subject.batched:
+        sizes["batch"] = "open" if subject.keeps_batch else "of a bundle"
     if not facts["is_static"] or config.input.shape.extents:
         sizes |= {key: subject.seen()[key] for key in ("size", "shape", "layout", "color")} | {"why": subject.pinned}
 
@@ -101,6 +105,8 @@ def shapes_step(subject: Subject, loaded: Product) -> Step:
         check_open(model, config)
         if subject.pinned:
             report.note(f"built at the usual size of input: shape: {subject.pinned}")
+        if subject.batched and not subject.keeps_batch:
+            report.note(f"batch: {_BOARD_BATCH}")
         if facts["is_quantised"] or not subject.is_one_size:
             return {MODEL: to_bytes(clean(model)[0])}
         shapes = next(iter((config.profiles or default_profile(model, config)).values()))

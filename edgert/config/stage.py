@@ -48,8 +48,8 @@ class CropConfig(Section):
 
 
 class BatchConfig(Section):
-    """Frames of several cameras in one run of the model, whose batch size must be left open. A free model takes at once
-    what has come; batches form while it is busy."""
+    """Frames of several cameras in one run of the model, whose batch size must be left open; with precision: int8 or
+    auto it may be fixed to 1 as well. A free model takes at once what has come; batches form while it is busy."""
 
     max: int = Field(ge=2, le=64, description="frames in a full batch")
     wait: Seconds = Field(

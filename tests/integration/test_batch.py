@@ -12,6 +12,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 from edgert.assemble import assemble
+from edgert.backend import Engine
+from edgert.build import unpacked
+from edgert.build.make import build
+from edgert.compiler.event import Event
 from edgert.config import ModelConfig, load_pipeline
 from edgert.errors import ConfigError, ModelError
 from edgert.graph.model import Model, to_bytes
@@ -212,3 +216,43 @@ def test_placed_models_are_not_batched(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="batch cannot go with placement") as caught:
         assemble(file)
     assert caught.value.fix == "placement: auto"
+
+
+class _Bundled:
+    """A bundle's engines, as a board has them: of one size."""
+
+    in_bundle = True
+
+    def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
+        return build_engine(models.means((1, 3, 8, 8)), config, threads, batch)
+
+
+def test_the_export_is_not_blamed_for_what_a_bundle_fixed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="batches of 4 for a model that takes 1 at a time") as caught:
+        assemble(load_pipeline(written(tmp_path, "batch: {max: 4}")), engines=_Bundled())
+    assert caught.value.why.endswith("in the bundle") and "run the pipeline file itself" in caught.value.fix
+
+
+def test_int8_is_batched_where_nothing_is_computed(tmp_path: Path) -> None:
+    made = assemble(load_pipeline(for_int8(tmp_path, "batch: {max: 4}", batch=1)), backend_name="null")
+    assert [spec.shape for spec in made.engines["net"].inputs] == [(4, 3, 8, 8)]
+    made.close()
+
+
+def bundled(path: Path, board: str) -> list[str]:
+    """What the build of ``net.edgert`` says."""
+    events: list[Event] = []
+    build(load_pipeline(path), path.parent / "net.edgert", board=board, cache=path.parent / "cache", tell=events.append)
+    return [event.detail for event in events]
+
+
+@pytest.mark.parametrize(("precision", "batch"), [("int8", 1), ("int8", "n"), ("fp16", "n")])
+def test_a_bundle_for_this_machine_keeps_the_batch_open(tmp_path: Path, precision: str, batch: Any) -> None:
+    bundled(for_int8(tmp_path, "batch: {max: 4, wait: 5ms}", precision, batch), "host")
+    with unpacked(tmp_path / "net.edgert") as found, Pipeline(found.file) as pipeline:
+        assert len(list(pipeline.results("kind", timeout=20))) == 21
+
+
+def test_building_for_a_board_says_that_it_takes_one_size(tmp_path: Path) -> None:
+    told = bundled(for_int8(tmp_path, "batch: {max: 4}"), "orin-nx-16gb")
+    assert any("a bundle for a board has models of one size" in text for text in told)
