@@ -47,7 +47,7 @@ def assign(graph: Graph, globs: Mapping[str, str], original: Collection[str]) ->
     names = [node.name for node in graph.nodes]
     for glob in globs:
         if not any(fnmatchcase(name, glob) for name in (*names, *original)):
-            raise _no_node(glob, [*original, *names])
+            raise no_node(glob, [*original, *names])
     usual = next(iter(globs.values()))
     found = {name: [place for glob, place in globs.items() if fnmatchcase(name, glob)] for name in names}
     places = {name: (fits or [usual])[-1] for name, fits in found.items()}
@@ -80,7 +80,8 @@ def _no_accelerator(name: str, known: Collection[str]) -> PlacementError:
     )
 
 
-def _no_node(glob: str, names: Collection[str]) -> PlacementError:
+def no_node(glob: str, names: Collection[str]) -> PlacementError:
+    """The error for a glob that fits none of these names."""
     plain = glob.strip("*/")
     inside = [name for name in dict.fromkeys(names) if plain and plain.casefold() in name.casefold()]
     shown = ", ".join((inside or list(dict.fromkeys(names)))[:5])

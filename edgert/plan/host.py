@@ -73,7 +73,7 @@ def _measured(file: PipelineFile, demand: Demand, profiles: Mapping[str, Profile
     shapes = next(iter((config.profiles or default_profile(model, config)).values()))
     graph = read(clean(with_shapes(model, shapes))[0])
     network = replace(network_of(found, graph), name=demand.model, rate_hz=demand.rate_hz)
-    return _Measured(demand, graph, found, bound_to(network, config, where, demand.model))
+    return _Measured(demand, graph, found, bound_to(network, config, where, first_says=True))
 
 
 def _rows(file: PipelineFile, measured: Sequence[_Measured], objective: Objective) -> Iterator[Row]:

@@ -25,6 +25,7 @@ from edgert.place.placement import Placed, Placement, streams
 from edgert.place.problem import Network, Unit
 from edgert.place.profile import Profile, read_profile
 from edgert.place.schedule import play
+from edgert.plan.ask import check_mode, has_no_mode, releases
 from edgert.plan.host import HOST, plan_host
 from edgert.plan.judge import Machine, judged
 from edgert.plan.measured import MeasuredEngine, read_measured, told
@@ -69,7 +70,7 @@ def plan(
         progress: told which board is next.
 
     Raises:
-        ConfigError: no such board or mode, or nothing to plan for.
+        ConfigError: no such board, mode or release of TensorRT, or nothing to plan for.
         ModelError: a model cannot be read, or its size is open.
         PlacementError: ``placement:`` asks for what a rule forbids on the one board that was asked for.
     """
@@ -77,6 +78,9 @@ def plan(
     if asked_board in (HOST, "auto") and profiles:
         return _plan_host(file, [read_profile(path) for path in profiles], objective)
     asked = _boards(asked_board, file)
+    if mode != ALL:
+        check_mode(asked, mode)
+    about_trt = releases(asked, tensorrt)
     planned = subjects(file)
     if not planned:
         raise ConfigError("no stage runs a model", where=file.where("stages"), fix="add one: {infer: MODEL, from: ...}")
@@ -89,7 +93,7 @@ def plan(
     fitting = [one for one, result in zip(asked, made, strict=True) if result.chosen is not None]
     smallest = min(fitting, key=_size, default=None)
     notes = dict.fromkeys(
-        [*(note for subject in planned for note in subject.demand.notes), *told(measured), NOT_PLANNED]
+        [*(note for subject in planned for note in subject.demand.notes), *told(measured), *about_trt, NOT_PLANNED]
     )
     return Plan(file.config.name, objective, tuple(made), smallest.name if smallest else None, tuple(notes))
 
@@ -150,7 +154,7 @@ class _BoardPlanner:
         """All rows; ``strict`` raises what forbids the whole board instead of noting it."""
         modes = self.board.modes if mode == ALL else self._named(mode, strict)
         rows: list[Row] = []
-        errors: dict[str, EdgertError] = {}
+        errors: dict[str, EdgertError] = {} if modes else {mode: has_no_mode(self.board, mode)}
         for one in modes:
             try:
                 self._check_dla()

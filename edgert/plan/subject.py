@@ -11,7 +11,7 @@ from dla import Target
 from edgert.board.section import Precision
 from edgert.config import ModelConfig, PipelineFile
 from edgert.config.placement import ReplicateConfig
-from edgert.errors import EdgertError, PlacementError, nearest
+from edgert.errors import EdgertError, PlacementError
 from edgert.graph.fit import fit, ready
 from edgert.graph.liveness import peak_bytes
 from edgert.graph.load import load
@@ -20,6 +20,7 @@ from edgert.graph.rewrite import Change
 from edgert.place.capability import Survey, survey
 from edgert.place.dla_node import dla_nodes, macs_of
 from edgert.place.problem import Network, Unit
+from edgert.place.request import no_node
 from edgert.plan.workload import Demand, demands
 from edgert.ready import default_profile
 
@@ -104,15 +105,19 @@ def overridden(network: Network, subject: Subject, found: Survey | None) -> Netw
     Raises:
         PlacementError: a rule forbids it (which, why, what helps), or this power mode has no such accelerator.
     """
-    return bound_to(network, subject.config, subject.where, subject.demand.model, found)
+    return bound_to(network, subject.config, subject.where, found)
 
 
-def bound_to(network: Network, config: ModelConfig, where: str, name: str, found: Survey | None = None) -> Network:
+def bound_to(
+    network: Network, config: ModelConfig, where: str, found: Survey | None = None, *, first_says: bool = False
+) -> Network:
     """The network with its units allowed only where a model's section puts them.
 
     Args:
-        where, name: of the section, for errors.
+        where: of the section, for errors.
         found: what a DLA can run of it, to name the rule that forbids something.
+        first_says: nodes that no glob fits go where the first glob says, as they do where no plan is asked; otherwise
+            they are free.
 
     Raises:
         PlacementError: an accelerator that cannot run a unit, or a glob that fits no node.
@@ -120,12 +125,12 @@ def bound_to(network: Network, config: ModelConfig, where: str, name: str, found
     if config.placement == "auto":
         return network
     rules = _rules(config.placement)
-    names = {node for unit in network.units for node in unit.nodes}
+    names = [node for unit in network.units for node in unit.nodes]
     for glob in rules:
         if glob not in names and not fnmatch.filter(names, glob):
-            raise PlacementError(
-                f"no node of model {name!r} matches {glob!r}{nearest(glob, names)}", where=f"{where}.placement"
-            )
+            raise no_node(glob, names).at(f"{where}.placement")
+    if first_says and "*" not in rules:
+        rules = {"*": next(iter(rules.values())), **rules}
     return replace(network, units=tuple(_bound(unit, rules, f"{where}.placement", found) for unit in network.units))
 
 
@@ -138,15 +143,20 @@ def _rules(asked: str | ReplicateConfig | Mapping[str, str]) -> dict[str, tuple[
 
 
 def _bound(unit: Unit, rules: Mapping[str, Collection[str]], where: str, found: Survey | None) -> Unit:
-    """A unit with the costs of the accelerators that its first node's last rule names; any of them without a rule."""
-    fitting = [names for glob, names in rules.items() if unit.nodes[0] == glob or fnmatch.fnmatch(unit.nodes[0], glob)]
-    if not fitting:
+    """A unit with the costs of the accelerators that are asked for, by the last rule of the first node that has one;
+    with all its costs where none has."""
+    wanted = next(filter(None, (_asked(node, rules) for node in unit.nodes)), None)
+    if wanted is None:
         return unit
-    wanted = fitting[-1]
     costs = {name: cost for name, cost in unit.costs.items() if any(_means(one, name) for one in wanted)}
     if not costs:
         raise _forbidden(unit, wanted, where, found)
     return replace(unit, costs=costs)
+
+
+def _asked(node: str, rules: Mapping[str, Collection[str]]) -> Collection[str] | None:
+    fitting = [names for glob, names in rules.items() if node == glob or fnmatch.fnmatchcase(node, glob)]
+    return fitting[-1] if fitting else None
 
 
 def _means(asked: str, accelerator: str) -> bool:

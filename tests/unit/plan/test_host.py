@@ -86,6 +86,14 @@ def test_the_placement_of_the_file_is_kept(tmp_path: Path) -> None:
         plan(pipeline(tmp_path, model=", placement: gpu"), profiles=[tmp_path / "profile.json"])
 
 
+@pytest.mark.parametrize("globs", ["{third: cpu1}", '{third: cpu0, "*": cpu1}'])
+def test_nodes_that_no_glob_fits_go_where_the_first_says_as_in_a_run(tmp_path: Path, globs: str) -> None:
+    file = pipeline(tmp_path, model=f", placement: {globs}")
+    made = plan(file, profiles=[profiled(tmp_path / "net.onnx", tmp_path / "profile.json")])
+    for row in made.boards[0].rows:
+        assert {name for engine in row.models[0].engines for name in engine.assignment} == {"cpu1"}
+
+
 def test_without_the_model_s_profile_it_says_how_to_measure_one(tmp_path: Path) -> None:
     file = pipeline(tmp_path)
     path = profiled(tmp_path / "net.onnx", tmp_path / "profile.json")
@@ -96,6 +104,6 @@ def test_without_the_model_s_profile_it_says_how_to_measure_one(tmp_path: Path) 
     assert "bench --profile" in caught.value.fix and caught.value.where
     with pytest.raises(ArtifactError, match="cannot read profile"):
         plan(file, profiles=[tmp_path / "missing.json"])
-    with pytest.raises(ConfigError, match="which board") as asked:
+    with pytest.raises(ConfigError, match="no times of this machine") as asked:
         plan(file)
     assert "--profile" in asked.value.fix

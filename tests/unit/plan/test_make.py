@@ -105,13 +105,16 @@ def test_a_placement_that_a_rule_forbids_names_the_rule(tmp_path: Path) -> None:
         plan(file, mode="15W")
     error = caught.value
     assert "'soft'" in error.what and "dla0" in error.what
-    assert "rule" in error.why and error.fix
+    assert "general.operator" in error.why and "Softplus has no DLA layer" in error.why
+    assert "train with Relu" in error.fix
     assert error.where.startswith(str(tmp_path / "p.yaml:"))
 
 
 def test_a_placement_of_a_node_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(PlacementError, match="no node of model 'net' matches 'sotf'"):
+    with pytest.raises(PlacementError, match="placement 'sotf' fits no node") as caught:
         plan(pipeline(tmp_path, model=", placement: {sotf: gpu}"), mode="15W")
+    assert "did you mean 'soft'?" in caught.value.what and "first, relu, second" in caught.value.why
+    assert caught.value.where.endswith("models.net.placement")
 
 
 def test_a_placement_of_the_file_is_kept(tmp_path: Path) -> None:
@@ -121,18 +124,47 @@ def test_a_placement_of_the_file_is_kept(tmp_path: Path) -> None:
             assert (engine.assignment[0], engine.assignment[-1]) == ("dla1", "gpu")
 
 
+def test_a_placement_of_an_activation_moves_what_it_is_fused_with(tmp_path: Path) -> None:
+    (board,) = plan(pipeline(tmp_path, model=", placement: {relu: dla1}"), mode="15W").boards
+    assert board.rows
+    for row in board.rows:
+        for engine in row.models[0].engines:
+            units = row.models[0].network.units
+            on = {node: where for unit, where in zip(units, engine.assignment, strict=True) for node in unit.nodes}
+            assert on["relu"] == on["first"] == "dla1"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"board": "orin-nx-16g"}, "no board 'orin-nx-16g', did you mean 'orin-nx-16gb'"),
-        ({"mode": "16W"}, "no power mode '16W'"),
+        ({"board": "orin-nx-16g"}, "no board 'orin-nx-16g'; did you mean 'orin-nx-16gb'?"),
+        ({"mode": "16W"}, "orin-nx-16gb has no power mode '16W'; did you mean"),
+        ({"mode": "maxn_sup", "board": "all"}, "no board has a power mode 'maxn_sup'; did you mean 'MAXN_SUPER'?"),
+        ({"tensorrt": "ten"}, "expected a version number like 10.3.0, got 'ten'"),
+        ({"tensorrt": "ten", "board": "orin-nano-8gb"}, "expected a version number like 10.3.0, got 'ten'"),
         ({"board": "host"}, "no times of this machine"),
     ],
 )
-def test_unknown_boards_and_modes(tmp_path: Path, options: dict[str, str], message: str) -> None:
+def test_unknown_boards_modes_and_releases(tmp_path: Path, options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         plan(pipeline(tmp_path), **options)  # type: ignore[arg-type]
-    assert message.split(",")[0] in str(caught.value)
+    assert message in caught.value.what + str(caught.value) and caught.value.fix
+
+
+def test_of_many_boards_those_without_the_mode_say_which_they_have(tmp_path: Path) -> None:
+    made = plan(pipeline(tmp_path, fps=5), board="all", mode="20w")
+    assert {row.mode for board in made.boards for row in board.rows} == {"20W"}
+    (told,) = next(board.skipped for board in made.boards if board.board == "orin-nano-8gb")
+    assert told == "20w: no such power mode (it has 15W, 7W)"
+
+
+def test_a_release_without_a_dla_and_one_in_doubt_are_told(tmp_path: Path) -> None:
+    without = plan(pipeline(tmp_path), mode="15W", tensorrt="10.9")
+    assert [row.name for row in without.boards[0].rows] == ["gpu"]
+    assert any("TensorRT 10.9 has no DLA" in note and "JetPack" in note for note in without.notes)
+    doubtful = plan(pipeline(tmp_path), mode="15W", tensorrt="11.4.1")
+    assert any("other Orin modules are not named" in note for note in doubtful.notes)
+    assert not any("DLA" in note for note in plan(pipeline(tmp_path), mode="15W").notes)
 
 
 def test_budgets_that_nothing_keeps_say_what_comes_closest(tmp_path: Path) -> None:
