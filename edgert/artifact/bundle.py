@@ -6,6 +6,9 @@ save_bundle(path, manifest, members)
 
 from __future__ import annotations
 
+import contextlib
+import glob
+import shutil
 import time
 import uuid
 from collections.abc import Iterable, Mapping
@@ -20,7 +23,9 @@ from edgert.errors import ArtifactError, cause
 
 SUFFIX = ".edgert"
 _STALE_S = 3600.0
-"""Age from which a half-written file is taken for one that nobody writes any more."""
+"""Age from which what is half written is taken for something that nobody writes any more."""
+_PARTS = ("[0-9a-f]" * 32, "[a-z0-9_]" * 8)
+"""How names end of files that are half written, and of folders."""
 
 
 class Container(Protocol):
@@ -154,6 +159,8 @@ def save_bundle(path: Path, manifest: Manifest, members: Mapping[str, bytes], *,
     Raises:
         ArtifactError: it cannot be written; or something else than a bundle is in its place.
     """
+    if path.exists():  # where it is not, a killed build may have left the one before it, which is better than none
+        _sweep(path)
     if _is_there(path, manifest, folder):
         return False
     content = {**members, NAME: manifest.to_bytes()}
@@ -164,7 +171,6 @@ def save_bundle(path: Path, manifest: Manifest, members: Mapping[str, bytes], *,
         raise ArtifactError(f"cannot write {str(path)!r}", why="it is a folder", fix="name a file, like dock.edgert")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(path)
         part = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
         try:
             with part.open("x+b") as file:
@@ -193,6 +199,7 @@ def _is_there(path: Path, manifest: Manifest, folder: bool) -> bool:
 
 def _sweep(path: Path) -> None:
     """Removes what builds that were killed left half written."""
-    for old in path.parent.glob(f".{path.name}-{'[0-9a-f]' * 32}"):
-        if time.time() - old.stat().st_mtime > _STALE_S:
-            old.unlink(missing_ok=True)
+    for old in (one for part in _PARTS for one in path.parent.glob(f".{glob.escape(path.name)}-{part}")):
+        with contextlib.suppress(OSError):  # another build sweeps as well, or it is somebody else's
+            if time.time() - old.stat().st_mtime > _STALE_S:
+                shutil.rmtree(old) if old.is_dir() else old.unlink()

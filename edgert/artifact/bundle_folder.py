@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from edgert.artifact.exchange import exchange
 from edgert.artifact.manifest import NAME
 from edgert.artifact.member import check_paths
 from edgert.errors import ArtifactError, cause
@@ -57,6 +58,9 @@ def _sizes(root: Path) -> dict[str, int]:
 def write_folder(path: Path, members: Mapping[str, bytes]) -> None:
     """Writes members as files; a folder that is there already gives way only if it is a bundle.
 
+    Whoever looks, or comes after a kill, finds the old bundle or the new one; none for a moment on the few file systems
+    that cannot exchange two folders.
+
     Raises:
         ArtifactError: it cannot be written, or something else is in its place.
     """
@@ -72,12 +76,19 @@ def write_folder(path: Path, members: Mapping[str, bytes]) -> None:
             for member, content in members.items():
                 (new / member).parent.mkdir(parents=True, exist_ok=True)
                 (new / member).write_bytes(content)
-            if path.exists():
-                path.rename(Path(name) / "old")
-            new.rename(path)
+            _take_place(new, path)
     except OSError as error:
         raise ArtifactError(
             f"cannot write {str(path)!r}",
             why=cause(error),
             fix="free some space, or choose a folder that can be written",
         ) from error
+
+
+def _take_place(new: Path, path: Path) -> None:
+    """Puts a folder where another may be, which is then beside it or where it was."""
+    if path.exists() and exchange(new, path):
+        return
+    if path.exists():
+        path.rename(new.with_name("old"))
+    new.rename(path)

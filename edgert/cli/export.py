@@ -65,7 +65,7 @@ def export(
 
     from edgert.cli.build_progress import BuildProgress
     from edgert.cli.signals import stop_on_signal
-    from edgert.export import FORMATS, leave, open_source
+    from edgert.export import FORMATS, Outline, check_leave, leave, open_source
     from edgert.export.plain import FORMS, TARGETS
     from edgert.export.triton import DEVICES
 
@@ -77,7 +77,11 @@ def export(
     }
     known: Any = _one_of(format, FORMATS, "--format")
     stop = threading.Event()
-    asked: dict[str, Any] = {"overrides": tuple(overrides or ()), "board": board, "tensorrt": trt}
+
+    def check(outline: Outline) -> None:
+        check_leave(outline.only(model) if model else outline, known, output, **options)
+
+    asked: dict[str, Any] = {"check": check, "overrides": tuple(overrides or ()), "board": board, "tensorrt": trt}
     with (
         BuildProgress() as tell,
         stop_on_signal(stop.set),

@@ -71,7 +71,7 @@ def inspect(
     from rich.console import Console
 
     from edgert.artifact.bundle import is_bundle
-    from edgert.cli.inspect_dla import Asked, tell
+    from edgert.cli.inspect_dla import Asked, survey_model, tell
     from edgert.cli.inspection import show, show_ops
     from edgert.graph import inspect as inspect_model
     from edgert.graph import load
@@ -85,13 +85,15 @@ def inspect(
     profiles = _profiles(shapes or [])
     loaded = load(model)
     summary = inspect_model(loaded)
+    shape = profiles[0] if profiles else {}
+    surveyed = survey_model(loaded, shape, asked) if dla else None  # before anything is printed: it may be refused
     counted = [(profile, inspect_model(loaded, profile)) for profile in profiles]
     guesses = _guesses(counted[0][1] if counted else summary)
     console = Console(stderr=str(json) == "-", highlight=False)
     show(console, summary, counted, guesses)
     if ops:
         show_ops(console, counted or [({}, summary)])
-    told = {"dla": tell(console, loaded, profiles[0] if profiles else {}, asked)} if dla else {}
+    told = {"dla": tell(console, loaded, shape, asked, *surveyed)} if surveyed else {}
     if json is not None:
         write_json({**_plain(summary, counted, guesses), **told}, json)
 

@@ -44,26 +44,28 @@ class Asked:
 
 
 def tell(
-    console: Console, loaded: Model, shapes: Mapping[str, Sequence[int]], asked: Asked, *, whole: bool = True
+    console: Console,
+    loaded: Model,
+    shapes: Mapping[str, Sequence[int]],
+    asked: Asked,
+    board: Board,
+    survey: Survey,
 ) -> dict[str, Any]:
-    """Surveys a model, prints it, writes the page if one is wanted; returns it as plain data.
+    """Prints a survey, writes its page and the rewritten model if they are wanted; returns it as plain data.
 
     Args:
         shapes: of dynamic inputs.
-        whole: print every node, not only the summary.
+        board, survey: of :func:`survey_model`.
 
     Raises:
-        ConfigError: no board, one without a DLA, or no such target.
-        ModelError: the shapes do not fit.
+        EdgertError: a file cannot be written, or the model cannot be rewritten.
     """
     from edgert.report.capability import save_survey
 
-    board, survey = survey_model(loaded, shapes, asked)
     if not console.is_terminal:
         console.width = _WIDTH
     show_survey(console, survey, board.title)
-    if whole:
-        show_nodes(console, survey)
+    show_nodes(console, survey)
     if asked.html is not None:
         save_survey(survey, loaded.path.name, board.title, asked.html)
         console.print(f"page written to {asked.html}", markup=False)
@@ -76,7 +78,12 @@ def tell(
 
 
 def survey_model(loaded: Model, shapes: Mapping[str, Sequence[int]], asked: Asked) -> tuple[Board, Survey]:
-    """The board that is asked about, and the survey of the model as a build would see it: cleaned."""
+    """The board that is asked about, and the survey of the model as a build would see it: cleaned.
+
+    Raises:
+        ConfigError: no board, one without a DLA, or no such target.
+        ModelError: the shapes do not fit.
+    """
     from dla import ORIN, USUAL_RELEASE
     from edgert.graph import clean, with_shapes
     from edgert.graph.node import read

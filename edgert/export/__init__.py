@@ -2,10 +2,12 @@
 
     open_source(path) → Source → leave(source, "triton", folder) → Left
 
+:func:`check_leave` says before a pipeline is built what cannot leave.
+
 What the format has no words for is named, in the files and in what is returned.
 """
 
-from edgert.export.leave import FORMATS, Format, Left, leave
-from edgert.export.source import Item, Source, open_source
+from edgert.export.leave import FORMATS, Format, Left, check_leave, leave
+from edgert.export.source import Item, Outline, Source, open_source
 
-__all__ = ["FORMATS", "Format", "Item", "Left", "Source", "leave", "open_source"]
+__all__ = ["FORMATS", "Format", "Item", "Left", "Outline", "Source", "check_leave", "leave", "open_source"]

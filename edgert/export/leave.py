@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from edgert.artifact.atomic import replace_bytes
+from edgert.artifact.bundle import is_bundle
 from edgert.artifact.member import check_paths
 from edgert.board import HOST
 from edgert.errors import ArtifactError, ConfigError
@@ -15,7 +16,7 @@ from edgert.export.engine import commands_of, dealt
 from edgert.export.plain import Form, Target, check_written, form_of, usual_form
 from edgert.export.script import script
 from edgert.export.serve import served_of
-from edgert.export.source import Source
+from edgert.export.source import Outline, Source
 from edgert.export.triton import Device, repository_part
 from edgert.graph.model import to_bytes
 
@@ -61,13 +62,48 @@ def leave(
         ArtifactError: nothing can be written there; or what was written does not compute what it should.
         BuildError: the format cannot take a model.
     """
-    options = {"--form": form, "--for": target, "--device": device, "--max-batch": max_batch}
-    _refuse(format, options)
+    check_leave(source.outline, format, output, form=form, target=target, device=device, max_batch=max_batch)
     if format == "onnx":
         return _onnx(source, output, form, target)
     if format == "triton":
         return _triton(source, output, device, max_batch)
     return _trtexec(source, output)
+
+
+def check_leave(
+    outline: Outline,
+    format: Format,
+    output: Path,
+    *,
+    form: Form | None = None,
+    target: Target | None = None,
+    device: Device | None = None,
+    max_batch: int | None = None,
+) -> None:
+    """Says what :func:`leave` would refuse and can be told before anything is built.
+
+    Raises:
+        ConfigError: an option that the format has no use for, several models for one file, or no TensorRT is known.
+    """
+    _refuse(format, {"--form": form, "--for": target, "--device": device, "--max-batch": max_batch})
+    if format == "onnx" and output.suffix == ".onnx" and len(outline.names) > 1:
+        names = ", ".join(outline.names)
+        raise ConfigError(f"{len(outline.names)} models in one file?", why=names, fix="name a folder, or --model NAME")
+    if format == "trtexec" and not outline.tensorrt:
+        raise _no_release(outline.path)
+
+
+def _no_release(path: Path) -> ConfigError:
+    if is_bundle(path):
+        fix = "build it for a board: edgert build PIPELINE --board NAME; edgert boards lists them"
+    else:
+        fix = (
+            "--board NAME, or --trt 10.3"
+            if path.suffix.lower() == ".onnx"
+            else "--board NAME; edgert boards lists them"
+        )
+    why = "its options differ from release to release"
+    return ConfigError("trtexec of which TensorRT?", why=why, where=str(path), fix=fix)
 
 
 def _refuse(format: Format, options: Mapping[str, object]) -> None:
@@ -80,9 +116,6 @@ def _refuse(format: Format, options: Mapping[str, object]) -> None:
 def _onnx(source: Source, output: Path, form: Form | None, target: Target | None) -> Left:
     written, unsaid = [], list(source.around)
     is_file = output.suffix == ".onnx"
-    if is_file and len(source.items) > 1:
-        names = ", ".join(item.name for item in source.items)
-        raise ConfigError(f"{len(source.items)} models in one file?", why=names, fix="name a folder, or --model NAME")
     for item in source.items:
         model = form_of(item, form or usual_form(item), target or "ort")
         path = output if is_file else output / f"{item.name}.onnx"
@@ -102,15 +135,6 @@ def _triton(source: Source, output: Path, device: Device | None, max_batch: int 
 
 
 def _trtexec(source: Source, output: Path) -> Left:
-    if not source.tensorrt:
-        raise ConfigError(
-            "trtexec of which TensorRT?",
-            why="its options differ from release to release",
-            where=str(source.path),
-            fix="--board NAME; a bundle is built for one: edgert build PIPELINE --board NAME"
-            if any(item.packed for item in source.items)
-            else "--board NAME, or --trt 10.3",
-        )
     commands = [one for item in source.items for one in commands_of(item, source.tensorrt)]
     unsaid = [*dict.fromkeys(line for one in commands for line in one.unsaid)]
     unsaid += [f"{item.name}, {line}" for item in source.items for line in (*item.work, *dealt(item))]

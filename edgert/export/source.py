@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,7 +20,7 @@ from edgert.board.record import find_board
 from edgert.build import order
 from edgert.build.make import build
 from edgert.build.prepared import FLOAT
-from edgert.build.target import tensorrt_of
+from edgert.build.target import build_target, tensorrt_of
 from edgert.compiler import Tell
 from edgert.config import EmbedTask, InferStage, ModelConfig, PipelineFile, load_pipeline
 from edgert.config.short import input_words, setting, task_words
@@ -93,6 +93,31 @@ class Item:
         return f"before it: {input_words(self.config.input)}", f"after it: {task_words(self.config.task)}"
 
 
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What is known of a source before anything is built.
+
+    Attributes:
+        path: the file that was named.
+        names: of its models.
+        tensorrt: release on the board, ``"10.3.0"``; empty without one.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    tensorrt: str
+
+    def only(self, name: str) -> Outline:
+        """The same with one model. Raises ConfigError where there is none of that name."""
+        if name not in self.names:
+            raise ConfigError(
+                f"no model {name!r}{nearest(name, self.names)}",
+                where=str(self.path),
+                fix=f"models: {', '.join(self.names)}",
+            )
+        return replace(self, names=(name,))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
     """What leaves.
@@ -113,13 +138,13 @@ class Source:
 
     def only(self, name: str) -> Source:
         """The same with one model. Raises ConfigError where there is none of that name."""
-        names = [item.name for item in self.items]
-        if name not in names:
-            raise ConfigError(
-                f"no model {name!r}{nearest(name, names)}", where=str(self.path), fix=f"models: {', '.join(names)}"
-            )
-        chosen = tuple(item for item in self.items if item.name == name)
-        return replace(self, items=chosen)
+        chosen = self.outline.only(name).names
+        return replace(self, items=tuple(item for item in self.items if item.name in chosen))
+
+    @property
+    def outline(self) -> Outline:
+        """What was known of it before it was built."""
+        return Outline(self.path, tuple(item.name for item in self.items), self.tensorrt)
 
 
 @contextmanager
@@ -129,6 +154,7 @@ def open_source(
     overrides: tuple[str, ...] = (),
     board: str | None = None,
     tensorrt: str | None = None,
+    check: Callable[[Outline], object] | None = None,
     tell: Tell | None = None,
     stop: threading.Event | None = None,
 ) -> Iterator[Source]:
@@ -138,6 +164,7 @@ def open_source(
         overrides: ``key.path=value``, for a pipeline.
         board: name or file; of a pipeline its own by default. A bundle is for one already.
         tensorrt: release; that of the board's usual JetPack by default.
+        check: called before a pipeline is built, which takes minutes; what it raises comes out.
         tell, stop: as :func:`~edgert.build.build` takes them.
 
     Raises:
@@ -155,7 +182,10 @@ def open_source(
             _refuse(path, "a bundle", {"--set": overrides, "--board": board, "--trt": tensorrt})
         else:
             packed = folder / "built.edgert"
-            build(load_pipeline(path, overrides), packed, board=board, tensorrt=tensorrt, tell=tell, stop=stop)
+            file = load_pipeline(path, overrides)
+            if check is not None:
+                check(Outline(path, tuple(file.config.models), build_target(file, board, None, tensorrt).tensorrt))
+            build(file, packed, board=board, tensorrt=tensorrt, tell=tell, stop=stop)
         with open_bundle(packed) as bundle:
             yield _of_bundle(bundle, path, folder / "members")
 

@@ -84,6 +84,7 @@ def test_no_board_named_on_a_machine_that_is_none(model: Path, tmp_path: Path) -
         pytest.skip("this machine has a device tree: it may be a Jetson")
     done = edgert("inspect", str(model), "--dla", cwd=tmp_path)
     assert done.returncode == 1 and "which board?" in done.stderr and "--board NAME" in done.stderr
+    assert done.stdout == ""
 
 
 def test_explain_rewrites_proves_and_writes(model: Path, tmp_path: Path) -> None:

@@ -261,7 +261,7 @@ def test_files_that_stand_there_are_replaced_and_others_stay(opened: Any, tmp_pa
         ("triton", {"form": "fp16"}, "--form says nothing for --format triton", "leave --form out"),
         ("onnx", {"device": "gpu"}, "--device says nothing for --format onnx", "leave --device out"),
         ("trtexec", {"max_batch": 2}, "--max-batch says nothing for --format trtexec", "leave --max-batch out"),
-        ("trtexec", {}, "trtexec of which TensorRT", "--board NAME; a bundle is built for one"),
+        ("trtexec", {}, "trtexec of which TensorRT", "build it for a board: edgert build PIPELINE --board NAME"),
         ("onnx", {"form": "int8-qdq", "target": "dla"}, "no INT8 form of model 'parts' for dla", "--for ort"),
         ("triton", {"max_batch": 8}, "cannot be served in batches of 8", "leave --max-batch out"),
     ],
@@ -305,6 +305,24 @@ def test_several_models_do_not_fit_into_one_file(home: Path, tmp_path: Path) -> 
         assert caught.value.why == "other, parts"
         left = export(source.only("other"), "onnx", tmp_path / "one.onnx")
     assert left.files == (tmp_path / "one.onnx",)
+
+
+@pytest.mark.parametrize(
+    ("options", "what", "fix"),
+    [
+        (("--format", "trtexec"), "trtexec of which TensorRT", "--board NAME; edgert boards lists them"),
+        (("--format", "trtexec", "--form", "fp16"), "--form says nothing for --format trtexec", "leave --form out"),
+        (("--format", "onnx", "--model", "part"), "no model 'part'; did you mean 'parts'?", "models: parts"),
+    ],
+)
+def test_what_cannot_leave_is_told_before_the_build(
+    home: Path, tmp_path: Path, options: tuple[str, ...], what: str, fix: str
+) -> None:
+    cache = tmp_path / "cache"
+    file = str(home / "small" / "small.yaml")
+    done = edgert("export", file, *options, "-o", "out", cwd=tmp_path, env={"EDGERT_CACHE": str(cache)})
+    assert done.returncode == 1 and what in done.stderr and fix in done.stderr
+    assert not cache.exists() and not (tmp_path / "out").exists()
 
 
 def test_a_file_is_no_folder(opened: Any, tmp_path: Path) -> None:

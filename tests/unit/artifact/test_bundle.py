@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import stat
 import zipfile
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from edgert.artifact import bundle_folder
 from edgert.artifact.bundle import is_bundle, open_bundle, save_bundle
 from edgert.artifact.manifest import NAME
 from edgert.errors import ArtifactError
@@ -217,7 +219,51 @@ def test_half_written_files_of_killed_builds_are_swept(tmp_path: Path) -> None:
     new.write_bytes(b"half")
     os.utime(old, (0, 0))
     bundle(tmp_path / "dock.edgert")
+    bundle(tmp_path / "dock.edgert")  # the same is left alone, and yet looked around
     assert not old.exists() and new.exists()
+
+
+class Killed(BaseException):
+    """Ends a build as a kill does: nothing after it runs."""
+
+
+def killed_at_rename(monkeypatch: pytest.MonkeyPatch, path: Path, count: int) -> None:
+    """Writes a folder whose build is killed before its ``count``-th rename, and leaves what a killed one leaves."""
+    done, rename = [], Path.rename
+
+    def one(self: Path, target: Path) -> Path:
+        done.append(target)
+        if len(done) == count:
+            shutil.copytree(path.parent, path.parent.with_name("left"))
+            raise Killed
+        return rename(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", one)
+        with pytest.raises(Killed):
+            save_bundle(path, manifest_of(board="nano"), MEMBERS, folder=True)
+
+
+def test_a_folder_is_there_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = bundle(tmp_path / "dock", folder=True)
+    monkeypatch.setattr(Path, "rename", lambda *_: pytest.fail("it is missing for a moment"))
+    save_bundle(path, manifest_of(board="nano"), MEMBERS, folder=True)
+    with open_bundle(path) as opened:
+        assert opened.manifest.board == "nano"
+    assert [one.name for one in tmp_path.iterdir()] == ["dock"]
+
+
+def test_a_build_killed_where_folders_cannot_be_exchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle_folder, "exchange", lambda *_: False)
+    killed_at_rename(monkeypatch, bundle(tmp_path / "in" / "dock", folder=True), 2)
+    left = tmp_path / "left"
+    (hidden,) = left.iterdir()
+    os.utime(hidden, (0, 0))
+    with pytest.raises(ArtifactError, match="there is no bundle"):
+        open_bundle(left / "dock")
+    assert bundle(left / "dock", folder=True) and hidden.exists()  # the next build makes it, and then
+    bundle(left / "dock", folder=True)
+    assert [one.name for one in left.iterdir()] == ["dock"]
 
 
 def test_what_is_no_bundle_is_not_taken_for_one(tmp_path: Path) -> None:
