@@ -100,7 +100,10 @@ class PowerControl:
         self.restore()
 
     def check(self) -> None:
-        """Raises DeviceError where no change could be made, before one has to be: the journal cannot be written."""
+        """Raises DeviceError where no change could be made, before one has to be: the journal cannot be written. A dry
+        run writes none."""
+        if self._dry_run:
+            return
         folder = self._journal.parent
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -169,22 +172,34 @@ class PowerControl:
 
     def recover(self) -> tuple[Change, ...]:
         """Undoes what a run that crashed left behind; what it was. Leaves alone what belongs to a run that lives."""
+        left, owner = self._journaled()
+        if owner:
+            raise BudgetError("another edgert controls the power of this machine", why=f"process {owner}")
+        if left:
+            _LOG.warning("restoring power settings that a crashed run left: %s", "; ".join(map(str, left)))
+            self._made = list(left)
+            self.restore()
+        return left
+
+    def left(self) -> tuple[Change, ...]:
+        """What :meth:`recover` would undo; changes nothing. Raises DeviceError when the journal cannot be read."""
+        left, owner = self._journaled()
+        return () if owner else left
+
+    def _journaled(self) -> tuple[tuple[Change, ...], int]:
+        """Changes in the journal, and the living process that made them; 0 where none does."""
         try:
             data = json.loads(self._journal.read_text(encoding="utf-8"))
-            left = [Change(**change) for change in data["changes"]]
+            changes = tuple(Change(**change) for change in data["changes"])
             owner, birth = int(data["pid"]), str(data["birth"])
         except FileNotFoundError:
-            return ()
+            return (), 0
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DeviceError(
                 f"cannot read {self._journal}", why=str(error), fix="compare power settings, remove it"
             ) from error
-        if owner != os.getpid() and birth and self._birth(owner) == birth:
-            raise BudgetError("another edgert controls the power of this machine", why=f"process {owner}")
-        _LOG.warning("restoring power settings that a crashed run left: %s", "; ".join(map(str, left)))
-        self._made = list(left)
-        self.restore()
-        return tuple(left)
+        lives = owner != os.getpid() and bool(birth) and self._birth(owner) == birth
+        return changes, owner if lives else 0
 
     def _make(self, change: Change) -> Change:
         if not self._allow and not self._dry_run:

@@ -37,7 +37,11 @@ def run(
         bool, typer.Option("--strict", help="An error instead of an engine further down the chain (engines:).")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only tell the memory it will take, part by part; 1 if that is too much.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Only tell the memory it will take, part by part (1 if too much), and what power control may change.",
+        ),
     ] = False,
     as_board: Annotated[
         str | None,
@@ -72,6 +76,7 @@ def run(
     """
     from edgert.cli.build_progress import FirstTimeProgress
     from edgert.cli.live import show
+    from edgert.cli.power import tell_left
     from edgert.cli.progress import FirstTimeBar
     from edgert.cli.signals import stop_on_signal
     from edgert.cli.summary import print_summary
@@ -85,8 +90,10 @@ def run(
             if not quiet:
                 _tell_code(file)
             if dry_run:
-                _tell_memory(file, json)
+                _dry(file, json, bundle, as_board, allow_power_control)
                 return
+            if not allow_power_control:
+                tell_left(Path("/"))
             place = _in_place_of(file, as_board, mode, bundle)
             power = _power(stack, file, bundle, as_board) if allow_power_control else None
             if place is None:
@@ -144,15 +151,23 @@ def _tell_place(told: Mapping[str, Any]) -> None:
     typer.secho(f"{line}, {told['late_runs']:.1%} of runs later than on the board", fg="yellow", err=True)
 
 
-def _tell_memory(file: PipelineFile, json: Path | None) -> None:
-    """The memory plan as a table and as JSON; leaves with 1 where it does not fit."""
+def _dry(file: PipelineFile, json: Path | None, bundle: Unpacked | None, as_board: str | None, power: bool) -> None:
+    """The memory plan, and what power control would change, in the terminal and as JSON; leaves with 1 where the memory
+    does not fit."""
     from edgert.assemble.memory import planned
     from edgert.cli.memory_table import show_memory
+    from edgert.cli.power import tell_steps
 
+    if as_board is not None:
+        raise typer.BadParameter("it plans this machine; edgert plan --board has a board's memory", param_hint="--as")
+    to_stderr = str(json) == "-"
     plan = planned(file)
-    show_memory(plan, to_stderr=str(json) == "-")
+    show_memory(plan, to_stderr=to_stderr)
+    told: dict[str, Any] = {"memory": plan.to_json()}
+    if power:
+        told["power"] = tell_steps(file, Path("/"), is_placed=bundle is not None, to_stderr=to_stderr)
     if json is not None:
-        write_json({"memory": plan.to_json()}, json)
+        write_json(told, json)
     if not plan.fits:
         raise typer.Exit(1)
 

@@ -55,3 +55,10 @@ def test_power_control_without_a_power_budget_or_a_board_is_refused(tmp_path: Pa
     away = edgert(*FILE, *sets, "--allow-power-control", "--as", "orin-nx-16gb", cwd=tmp_path)
     assert away.returncode == 2
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_knows_of_power_control_and_refuses_another_board(tmp_path: Path) -> None:
+    power = edgert(*FILE, "--dry-run", "--allow-power-control", cwd=tmp_path)
+    assert power.returncode == 1 and "nothing to control power for" in power.stderr
+    away = edgert(*FILE, "--dry-run", "--as", "orin-nx-16gb", cwd=tmp_path)
+    assert away.returncode == 2 and "edgert plan --board has" in " ".join(away.stderr.split())

@@ -96,12 +96,20 @@ def test_what_a_crash_left_is_undone_by_the_next(machine: Path) -> None:
         assert control.changes == ()
 
 
+def test_what_a_crash_left_can_be_told_without_consent_and_without_changing_it(machine: Path) -> None:
+    assert PowerControl(root=machine).left() == ()
+    PowerControl(allow=True, root=machine, run=Tool(machine)).cap_gpu(400_000_000)
+    assert PowerControl(root=machine).left() == (Change(CAP, "918000000", "306000000"),)
+    assert cap(machine) == "306000000" and (machine / "var/lib/edgert/power.json").is_file()
+
+
 def test_what_a_living_process_changed_is_left_to_it(machine: Path) -> None:
     write(machine, "proc/77/stat", "77 (edgert) " + " ".join(["S"] + ["0"] * 18 + ["4711"]))
     text = {"pid": 77, "birth": "4711", "changes": [{"what": CAP, "before": "1", "after": "2"}]}
     write(machine, "var/lib/edgert/power.json", json.dumps(text))
     with pytest.raises(BudgetError, match="another edgert"):
         PowerControl(allow=True, root=machine, run=Tool(machine)).recover()
+    assert PowerControl(root=machine).left() == ()
     write(machine, "proc/77/stat", "77 (cat) " + " ".join(["S"] + ["0"] * 18 + ["9999"]))
     assert PowerControl(allow=True, root=machine, run=Tool(machine)).recover() == (Change(CAP, "1", "2"),)
 
