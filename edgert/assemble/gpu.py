@@ -10,8 +10,8 @@ from edgert.artifact import FileStore, cache_folder
 from edgert.backend import Engine
 from edgert.backend.gpu import GpuEngine, GpuSession, GpuTensor
 from edgert.config import InputConfig
-from edgert.errors import ModelError
-from edgert.memory.cuda import CudaDevice
+from edgert.errors import DeviceError, ModelError
+from edgert.memory.cuda import CudaDevice, Stream
 from edgert.place.engine import SegmentedEngine
 from edgert.ready import picture_input
 from edgert.stages.decode.base import Decoder
@@ -44,6 +44,7 @@ def gpu_lane(
     where: str,
     *,
     beside: bool = True,
+    is_urgent: bool = False,
 ) -> GpuLane | None:
     """A lane over sessions of its own; None where the host must prepare pictures or read outputs, and says why.
 
@@ -51,6 +52,7 @@ def gpu_lane(
         decoder_for: gives the decoder for a network of (width, height).
         beside: batches are decoded beside the engine's work on the next, by a graph of their own; else all that is done
             with a batch is one graph.
+        is_urgent: its kernels start before those of others that wait.
 
     Raises:
         ModelError: the model's input is no picture, or of a type that pictures cannot be written in.
@@ -68,6 +70,8 @@ def gpu_lane(
     decoder = decoder_for((layout.width, layout.height))
     device, rows = engine.device, layout.rows
     reading = device.stream() if beside else None
+    if is_urgent:  # before anything is recorded: graphs keep the priority that they were recorded with
+        _go_first([sessions[0].stream, *([reading] if reading else [])], where)
     slots = []
     for session in sessions:
         (picture,) = session.inputs_on_gpu.values()
@@ -76,6 +80,15 @@ def gpu_lane(
         slots.append(Slot(session, preprocessor, reader, reading or session.stream))
     uploader = Uploader(device, device.stream(), device.counter, in_flight=rows * (SLOTS + 1))
     return GpuLane(slots, config, uploader)
+
+
+def _go_first(streams: Sequence[Stream], where: str) -> None:
+    """What cannot be had is told: the model runs as any other then."""
+    try:
+        for stream in streams:
+            stream.go_first()
+    except DeviceError as error:
+        log.warning("%s: priority: high is not used: %s (%s)", where, error.what, error.why)
 
 
 def _not_read(session: GpuSession) -> str:

@@ -217,7 +217,10 @@ class Models:
             return None
         decoder_for = partial(self._decoder, stage.infer, model, engine)
         beside = stage.crop is None  # records of crops are waited for at once: nothing could be beside them
-        lane = gpu_lane(engine, stage.profile, model.input, decoder_for, str(model.onnx), beside=beside)
+        is_urgent = model.priority == "high"
+        lane = gpu_lane(
+            engine, stage.profile, model.input, decoder_for, str(model.onnx), beside=beside, is_urgent=is_urgent
+        )
         if lane is not None:
             self.lanes.append(lane)
             self.devices[name] = engine.device

@@ -217,6 +217,11 @@ class ModelConfig(Section):
         description="frames it works on at a time, which share the threads; by default as many as "
         "there are threads for files, and one for cameras and crops",
     )
+    priority: Literal["normal", "high"] = Field(
+        default="normal",
+        description="high: on a GPU, its work starts before that of other models that waits there; on the CPU, where "
+        "threads share the cores, it changes nothing",
+    )
     tuning: TuningConfig = Field(default=TuningConfig(), description="how ONNX Runtime works inside")
     precision: Literal["fp32", "fp16", "int8", "auto"] = Field(
         default="auto", description="auto: the fastest that keeps the accuracy, or without calibrate that of the file"

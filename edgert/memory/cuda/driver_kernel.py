@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from edgert.errors import DeviceError
+from edgert.memory.cuda.driver_library import call, load_driver
 
 THREADS = 256
 """Of a block."""
@@ -28,7 +28,7 @@ class DriverKernel:
     """
 
     def __init__(self, binary: bytes, name: str, library: Any = None) -> None:
-        self._library, self.name = library or _driver(), name
+        self._library, self.name = library or load_driver(), name
         self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("cuModuleLoadData", ctypes.byref(self._module), binary)
         self._call("cuModuleGetFunction", ctypes.byref(self._function), self._module, name.encode())
@@ -43,16 +43,4 @@ class DriverKernel:
         self._call("cuLaunchKernel", self._function, *sizes, ctypes.c_void_p(stream), pointers, None)
 
     def _call(self, name: str, *arguments: Any) -> None:
-        code = getattr(self._library, name)(*arguments)
-        if code:
-            text = ctypes.c_char_p()
-            self._library.cuGetErrorString(code, ctypes.byref(text))
-            why = text.value.decode() if text.value else f"CUDA error {code}"
-            raise DeviceError(f"{name} failed for kernel {self.name}", why=why)
-
-
-def _driver() -> Any:
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        raise DeviceError("there is no CUDA driver", why=str(error)) from error
+        call(self._library, name, *arguments, whose=f"kernel {self.name}")

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from edgert.errors import DeviceError
+from edgert.memory.cuda.driver_library import call, load_driver
+from edgert.memory.cuda.library import is_lost
 
 if TYPE_CHECKING:
     from edgert.memory.cuda.device import CudaDevice
@@ -48,10 +50,7 @@ class GraphDriver:
     @classmethod
     def load(cls, library: str = "libcuda.so.1") -> GraphDriver:
         """Raises DeviceError where there is no driver."""
-        try:
-            return cls(ctypes.CDLL(library))
-        except OSError as error:
-            raise DeviceError("there is no CUDA driver", why=str(error)) from error
+        return cls(load_driver(library))
 
     def begin(self, stream: int) -> None:
         """Starts recording."""
@@ -122,12 +121,7 @@ class GraphDriver:
         return f"{name}_v2" if hasattr(self._library, f"{name}_v2") else name
 
     def _call(self, name: str, *arguments: Any) -> None:
-        code = getattr(self._library, name)(*arguments)
-        if code:
-            text = ctypes.c_char_p()
-            self._library.cuGetErrorString(code, ctypes.byref(text))
-            why = text.value.decode() if text.value else f"CUDA error {code}"
-            raise DeviceError(f"{name} failed", why=why)
+        call(self._library, name, *arguments)
 
 
 class Graph:
@@ -158,11 +152,7 @@ class Graph:
         """The driver's handle of a kernel, which PyCUDA keeps to itself: read off a recording of its launch."""
         if launch.kernel not in self._functions:
             stream = self._device.stream()
-            self._driver.begin(stream.handle)
-            try:
-                launch.enqueue(stream)
-            finally:
-                recorded = self._driver.end(stream.handle)
+            recorded = _recorded(self._driver, stream, lambda: launch.enqueue(stream))
             self._functions[launch.kernel] = self._driver.kernel(self._driver.first(recorded)).function
             self._driver.forget(recorded)
         return self._functions[launch.kernel]
@@ -170,22 +160,40 @@ class Graph:
     def __del__(self) -> None:
         if self._device.is_open and hasattr(self, "_ready"):
             with self._device:
-                self._driver.destroy(self._ready)
-                self._driver.forget(self._recorded)
+                self._destroy()
+
+    def _destroy(self) -> None:
+        try:
+            self._driver.destroy(self._ready)
+            self._driver.forget(self._recorded)
+        except DeviceError as error:
+            if not is_lost(error.why):  # else it is gone with the context
+                raise
 
 
 def capture(device: CudaDevice, stream: Stream, enqueue: Callable[[], None], driver: GraphDriver) -> Graph:
     """Records ``enqueue`` on the stream. An exception in it ends the recording and goes on. Raises DeviceError."""
     with device:
-        driver.begin(stream.handle)
+        recorded = _recorded(driver, stream, enqueue)
         try:
-            enqueue()
-        finally:
-            recorded = driver.end(stream.handle)
-        if any(driver.is_host(node) for node in driver.nodes(recorded)):
+            if any(driver.is_host(node) for node in driver.nodes(recorded)):
+                raise DeviceError(
+                    "this work cannot be a CUDA graph",
+                    why="it calls back into the host, for memory that is given back once and would be every time",
+                )
+            return Graph(device, driver, recorded, stream)
+        except DeviceError:
             driver.forget(recorded)
-            raise DeviceError(
-                "this work cannot be a CUDA graph",
-                why="it calls back into the host, for memory that is given back once and would be every time",
-            )
-        return Graph(device, driver, recorded, stream)
+            raise
+
+
+def _recorded(driver: GraphDriver, stream: Stream, enqueue: Callable[[], None]) -> int:
+    """What was put on the stream; nothing stays behind when that fails."""
+    driver.begin(stream.handle)
+    try:
+        enqueue()
+    except BaseException:
+        if broken := driver.end(stream.handle):
+            driver.forget(broken)
+        raise
+    return driver.end(stream.handle)

@@ -11,9 +11,21 @@ _INSTALL = (
     "PATH=/usr/local/cuda/bin:$PATH pip install pycuda: it compiles against the CUDA toolkit of this machine "
     "(there are no prebuilt wheels for Linux; on a Jetson the toolkit is nvidia-jetpack's)"
 )
-_LOST = ("illegal memory access", "unspecified launch failure", "uncorrectable", "device-side assert", "hardware stack")
+_LOST = (
+    "illegal memory access",
+    "unspecified launch failure",
+    "uncorrectable",
+    "device-side assert",
+    "hardware stack",
+    "illegal instruction",
+    "misaligned address",
+    "invalid program counter",
+    "not supported on global/shared address space",
+    "launch timed out",
+    "unknown error",
+)
 """Parts of CUDA's messages after which a context takes no more work: cuda.h, "This leaves the process in an
-inconsistent state"."""
+inconsistent state"; and what a GPU that fell off its bus gives."""
 
 
 def pycuda_driver() -> Any:
@@ -69,13 +81,16 @@ def failed(error: Exception, doing: str, *, free_bytes: int = 0, asked_bytes: in
             why=f"{format_bytes(asked_bytes)} were asked for, {format_bytes(free_bytes)} are free",
             fix="smaller batches, fewer streams, or a smaller TensorRT workspace; other processes hold memory too",
         )
-    if is_lost(message):
-        return DeviceError(
-            f"{doing}: the GPU is lost to this process",
-            why=message,
-            fix="start again; compute-sanitizer names the kernel that wrote out of bounds, dmesg a fault of the GPU",
-        )
-    return DeviceError(f"{doing} failed", why=message)
+    return lost(doing, message) if is_lost(message) else DeviceError(f"{doing} failed", why=message)
+
+
+def lost(doing: str, message: str) -> DeviceError:
+    """What is said when the context takes no more work."""
+    return DeviceError(
+        f"{doing}: the GPU is lost to this process",
+        why=message,
+        fix="start again; compute-sanitizer names the kernel that wrote out of bounds, dmesg a fault of the GPU",
+    )
 
 
 def is_lost(message: str) -> bool:

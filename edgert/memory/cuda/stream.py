@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from edgert.memory.cuda.driver_library import load_driver
 from edgert.memory.cuda.library import failed
+from edgert.memory.cuda.priority import raise_priority
 
 if TYPE_CHECKING:
     from edgert.memory.cuda.device import CudaDevice
@@ -85,6 +87,15 @@ class Stream:
     def raw(self) -> Any:
         """PyCUDA's stream."""
         return self._stream
+
+    def go_first(self) -> None:
+        """Kernels put here from now on start before those that wait on other streams.
+
+        Raises:
+            DeviceError: the GPU or its driver cannot do that; the stream works as before.
+        """
+        with self._device:
+            raise_priority(self.handle, load_driver())
 
     def wait(self, event: Event) -> None:
         """Work put here from now on starts after the event. Does not block the host. Raises DeviceError."""

@@ -5,21 +5,24 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from edgert.assemble import gpu
+from edgert.assemble import assemble, gpu, model
 from edgert.assemble.gpu import gpu_lane, is_on_gpu
 from edgert.backend.trt.engine import TrtEngine, open_engine
 from edgert.backend.trt.library import library_of
-from edgert.config import InputConfig
+from edgert.config import InputConfig, load_pipeline
 from edgert.errors import DeviceError
+from edgert.memory.cuda import Stream
 from edgert.stages.geometry import Geometry
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.lane import SLOTS, GpuLane
 from tests.helpers.frames import frame_of
+from tests.helpers.small_pipeline import small_pipeline
 from tests.helpers.trt_device import FakeDevice
 from tests.helpers.trt_double import Double, Script
 
@@ -55,10 +58,8 @@ class Rig:
         self.runs += 1
         self.device.array(addresses["y"], "float32", (shapes["x"][0], 2))[...] = self.runs
 
-    def lane(self, beside: bool = True) -> GpuLane | None:
-        return gpu_lane(
-            self.engine, None, InputConfig(resize="stretch"), lambda _: decoded, "parts.onnx", beside=beside
-        )
+    def lane(self, **wanted: bool) -> GpuLane | None:
+        return gpu_lane(self.engine, None, InputConfig(resize="stretch"), lambda _: decoded, "parts.onnx", **wanted)
 
     def ready(self) -> GpuLane:
         lane = self.lane()
@@ -202,3 +203,35 @@ def test_without_a_compiler_for_kernels_the_host_prepares_pictures(
     monkeypatch.setattr(gpu, "Kernels", partial(Kernels, compiler=cast("Any", missing)))
     rig = Rig()
     assert rig.lane() is None and "no CUDA run-time compiler (sudo apt install nvidia-jetpack)" in caplog.text
+
+
+def test_what_is_urgent_goes_first_on_the_streams_of_engine_and_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, first = Rig(), list[Any]()
+    monkeypatch.setattr(Stream, "go_first", lambda stream: first.append(stream))
+    rig.lane()
+    assert first == []
+    rig.lane(is_urgent=True)
+    assert first[0] is rig.engine.session().stream and len(set(first)) == 2
+    assert "capture" not in rig.device.events  # what is recorded later has that priority
+    rig.lane(is_urgent=True, beside=False)
+    assert first[2:] == first[:1]
+
+
+def test_a_driver_that_knows_no_priorities_is_told_and_the_model_runs(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    with caplog.at_level("WARNING", "edgert.gpu"):
+        lane = rig.lane(is_urgent=True)
+    assert "parts.onnx: priority: high is not used: there is no CUDA driver (libcuda.so.1" in caplog.text
+    assert lane is not None
+    assert lane.run(lane.fill(frame_of(64, 48, "nv12"))) == [1.0]
+
+
+def test_the_priority_of_a_models_section_reaches_its_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    urgent: list[bool] = []
+    monkeypatch.setattr(model, "is_on_gpu", lambda engine: True)
+    monkeypatch.setattr(
+        model, "gpu_lane", lambda *_, **told: urgent.append(told["is_urgent"])
+    )  # then the host's is used
+    for section in ([], ["models.parts.priority=high"]):
+        assemble(load_pipeline(small_pipeline(tmp_path), section)).close()
+    assert urgent == [False, True]

@@ -1,0 +1,149 @@
+"""CUDA graphs, with a driver that writes down what it is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from edgert.errors import DeviceError, StageError
+from edgert.memory import Counter
+from edgert.memory.cuda import CudaDevice, Graph, Launch
+from edgert.memory.cuda.graph import GraphDriver, capture
+from tests.helpers.cuda_double import CudaDouble
+
+TEXTS = {1: b"invalid argument", 700: b"an illegal memory access was encountered"}
+
+
+class Library:
+    """libcuda: recordings are numbers from 100, what is made of them 1000 more; nodes are numbers, too."""
+
+    def __init__(self, kinds: tuple[int, ...] = (0, 0), roots: int = 1) -> None:
+        self.kinds, self.roots, self.calls, self.fails = kinds, roots, list[str](), dict[str, int]()
+        self._recorded = 100
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("cu"):
+            raise AttributeError(name)
+        return lambda *arguments: self._called(name, *arguments)
+
+    def _called(self, name: str, *arguments: Any) -> int:
+        if name == "cuGetErrorString":
+            arguments[1]._obj.value = TEXTS[arguments[0]]
+            return 0
+        self.calls.append(name)
+        if name in self.fails:
+            return self.fails[name]
+        answer = getattr(self, f"_{name}", None)
+        if answer:
+            answer(*arguments)
+        return 0
+
+    def _cuStreamEndCapture(self, stream: Any, graph: Any) -> None:
+        self._recorded += 1
+        graph._obj.value = self._recorded
+
+    def _cuGraphInstantiateWithFlags(self, ready: Any, graph: Any, flags: Any) -> None:
+        ready._obj.value = graph.value + 1000
+
+    def _cuGraphGetNodes(self, graph: Any, found: Any, count: Any) -> None:
+        self._listed(len(self.kinds), found, count)
+
+    def _cuGraphGetRootNodes(self, graph: Any, found: Any, count: Any) -> None:
+        self._listed(self.roots, found, count)
+
+    def _listed(self, number: int, found: Any, count: Any) -> None:
+        count._obj.value = number
+        for index in range(number if found else 0):
+            found[index] = index + 1
+
+    def _cuGraphNodeGetType(self, node: Any, kind: Any) -> None:
+        kind._obj.value = self.kinds[node.value - 1]
+
+    def _cuGraphKernelNodeGetParams_v2(self, node: Any, told: Any) -> None:
+        told._obj.function = 0xF00
+
+
+class Rig:
+    def __init__(self, library: Library) -> None:
+        self.gpu, self.library = CudaDouble(), library
+        self.device = CudaDevice(self.gpu, 0, Counter())
+        self.stream = self.device.stream()
+
+    def graph(self, enqueue: Any = lambda: None) -> Graph:
+        return capture(self.device, self.stream, enqueue, GraphDriver(self.library))
+
+
+def test_is_recorded_once_launched_as_often_as_called_and_given_back() -> None:
+    rig, done = Rig(Library()), list[int]()
+    graph = rig.graph(lambda: done.append(1))
+    graph()
+    graph()
+    assert done == [1]
+    assert rig.library.calls[:2] == ["cuStreamBeginCapture_v2", "cuStreamEndCapture"]
+    assert rig.library.calls.count("cuGraphLaunch") == 2
+    del graph
+    assert rig.library.calls[-2:] == ["cuGraphExecDestroy", "cuGraphDestroy"]
+    assert not rig.gpu.stack
+
+
+def test_its_first_kernel_is_told_other_frames() -> None:
+    rig = Rig(Library())
+    graph, kernel = rig.graph(), rig.device.load(b"").kernel("fill", 4)
+    for argument in (b"1234", b"5678"):
+        graph.start_with(Launch(kernel, argument, (1, 1, 1), (32, 1, 1)))
+    assert rig.library.calls.count("cuGraphExecKernelNodeSetParams_v2") == 2
+    assert rig.library.calls.count("cuStreamBeginCapture_v2") == 2  # itself, and once to learn the kernel's handle
+
+
+def test_work_that_starts_in_several_places_cannot_be_told_other_frames() -> None:
+    rig = Rig(Library(roots=2))
+    launch = Launch(rig.device.load(b"").kernel("fill", 4), b"1234", (1, 1, 1), (32, 1, 1))
+    with pytest.raises(DeviceError, match="cannot be changed in a CUDA graph") as caught:
+        rig.graph().start_with(launch)
+    assert caught.value.why == "it starts with 2 nodes"
+
+
+def test_work_that_calls_back_is_refused_and_its_recording_given_back() -> None:
+    rig = Rig(Library(kinds=(0, 3)))
+    with pytest.raises(DeviceError, match="this work cannot be a CUDA graph") as caught:
+        rig.graph()
+    assert "calls back into the host" in caught.value.why and rig.library.calls[-1] == "cuGraphDestroy"
+
+
+def test_an_error_while_recording_ends_the_recording() -> None:
+    rig = Rig(Library())
+
+    def fail() -> None:
+        raise StageError("no frame")
+
+    with pytest.raises(StageError, match="no frame"):
+        rig.graph(fail)
+    assert rig.library.calls == ["cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphDestroy"]
+    assert not rig.gpu.stack
+
+
+def test_what_fails_is_named() -> None:
+    rig = Rig(Library())
+    rig.library.fails["cuGraphInstantiateWithFlags"] = 1
+    with pytest.raises(DeviceError, match="cuGraphInstantiateWithFlags failed") as caught:
+        rig.graph()
+    assert caught.value.why == "invalid argument" and rig.library.calls[-1] == "cuGraphDestroy"
+
+
+def test_a_gpu_that_is_lost_is_told_when_a_graph_is_launched_and_its_graphs_go_quietly(
+    recwarn: pytest.WarningsRecorder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rig = Rig(Library())
+    graph = rig.graph()
+    rig.library.fails.update(cuGraphLaunch=700, cuGraphExecDestroy=700)
+    with pytest.raises(DeviceError, match="cuGraphLaunch: the GPU is lost to this process") as caught:
+        graph()
+    assert "dmesg" in caught.value.fix
+    del graph, caught
+    assert not recwarn.list and not capsys.readouterr().err
+
+
+def test_there_is_no_driver() -> None:
+    with pytest.raises(DeviceError, match="there is no CUDA driver"):
+        GraphDriver.load("libcuda-of-nobody.so")
