@@ -8,7 +8,7 @@ from typing import Any
 
 from edgert.artifact import FileStore, cache_folder
 from edgert.backend import DEFAULT_PROFILE, Backend, Engine, EngineOptions, Shapes, Span, Tuning, backend
-from edgert.backend.base import Shaped
+from edgert.backend.base import BuilderSettings, Shaped
 from edgert.config import ModelConfig
 from edgert.errors import ModelError
 from edgert.graph.model import Model
@@ -36,8 +36,29 @@ def build_engine(
     chosen = by or backend(config.backend)
     store = engine_store() if chosen.name == "tensorrt" else FileStore(cache_folder() / "ort")
     tuning = Tuning(**config.tuning.model_dump())
-    options = EngineOptions(threads, profiles, open_spans(model, config, batch), store=store, tuning=tuning)
+    options = EngineOptions(
+        threads,
+        profiles,
+        open_spans(model, config, batch),
+        store=store,
+        tuning=tuning,
+        builder=builder_settings(config),
+    )
     return chosen.compile(model, options)
+
+
+def builder_settings(config: ModelConfig) -> BuilderSettings:
+    """What a section tells TensorRT."""
+    told = config.tensorrt
+    return BuilderSettings(
+        told.workspace,
+        told.dla_sram,
+        told.dla_local,
+        told.dla_global,
+        told.optimization,
+        told.version_compatible,
+        told.refit,
+    )
 
 
 def engine_store() -> FileStore:

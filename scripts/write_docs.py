@@ -111,6 +111,7 @@ def pipeline_page() -> str:
         parts += [f"**{verb(task, model.TASK_VERBS)}**: {inspect.cleandoc(task.__doc__ or '')}", "", *keys(task)]
     parts += ["### calibrate", "", *keys(model.CalibrateConfig), "### accuracy", "", *keys(model.AccuracyConfig)]
     parts += ["### tuning", "", inspect.cleandoc(model.TuningConfig.__doc__ or ""), "", *keys(model.TuningConfig)]
+    parts += ["### tensorrt", "", inspect.cleandoc(model.TensorRtConfig.__doc__ or ""), "", *keys(model.TensorRtConfig)]
     parts += ["### placement", "", inspect.cleandoc(placement.PLACEMENT_HELP), "", *keys(placement.ReplicateConfig)]
     parts += ["## stages.NAME", "", "A stage does one thing, said by its verb.", ""]
     for kind in STAGES:

@@ -93,6 +93,31 @@ USUAL = Tuning()
 
 
 @dataclass(frozen=True, slots=True)
+class BuilderSettings:
+    """What TensorRT's builder is told; other backends have no use for it. None leaves TensorRT's own.
+
+    Attributes:
+        workspace_bytes: scratch memory of GPU layers.
+        dla_sram_bytes, dla_local_bytes, dla_global_bytes: pools of each DLA program; of engines that use a DLA.
+        optimization_level: 0 to 5, how long kernels are searched for.
+        version_compatible: later versions of TensorRT may run the engine.
+        refit: the engine's weights may be exchanged.
+    """
+
+    workspace_bytes: int | None = None
+    dla_sram_bytes: int | None = None
+    dla_local_bytes: int | None = None
+    dla_global_bytes: int | None = None
+    optimization_level: int | None = None
+    version_compatible: bool = False
+    refit: bool = False
+
+
+TENSORRT_S_OWN = BuilderSettings()
+"""Nothing is told."""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineOptions:
     """How to compile.
 
@@ -104,6 +129,7 @@ class EngineOptions:
         precision: ``fp32``; other precisions are made by the quantiser, as models of their own.
         store: where the compiled engine is looked for and kept; None compiles afresh.
         tuning: what ONNX Runtime does to be fast.
+        builder: what TensorRT is told.
     """
 
     threads: int | None = None
@@ -112,6 +138,7 @@ class EngineOptions:
     precision: str = "fp32"
     store: Store | None = None
     tuning: Tuning = USUAL
+    builder: BuilderSettings = TENSORRT_S_OWN
 
 
 @runtime_checkable

@@ -120,6 +120,8 @@ class BundleEngines:
             opened = self._trt.open(made, order.profiles) if self._opens else None
             kept = proof.kept(self._store, made.key, ran=self._opens)
             try:
+                if kept is not None and self._policy == "strict":  # it may have been kept under the other one
+                    proof.placed(order.request, made, self._policy)
                 found = kept or self._proven(config, order, made, opened)
             except EdgertError:
                 if opened is not None:
@@ -129,7 +131,7 @@ class BundleEngines:
         return Compiled(order, made, found), opened
 
     def _proven(self, config: ModelConfig, order: Order, made: Made, opened: TrtEngine | None) -> Proof:
-        found: dict[str, Any] = {"placement": proof.placed(made, self._policy)}
+        found: dict[str, Any] = {"placement": proof.placed(order.request, made, self._policy)}
         if order.input is not None:
             found["input"] = order.input.in_words(made.request.formats)
         if opened is not None:

@@ -58,7 +58,7 @@ def finish(
     output: Path | None = None,
     *,
     strict: bool = False,
-    policy: Policy = "warn",
+    policy: Policy | None = None,
     folder: bool = False,
     tell: Tell | None = None,
     stop: threading.Event | None = None,
@@ -74,7 +74,8 @@ def finish(
     Args:
         output: the bundle to write, with the engines as members; with ``folder`` a folder of plain files.
         strict: an engine that would be skipped is an error.
-        policy: ``strict`` refuses an engine that runs nodes elsewhere than planned, ``warn`` says so.
+        policy: ``strict`` refuses an engine that runs nodes elsewhere than planned, ``warn`` says so; by default
+            whichever ``strict`` says.
         tell: told of everything that happens.
         stop: ends the compilation when set.
         machine, trt, store: those of this machine by default.
@@ -82,6 +83,7 @@ def finish(
     Raises:
         ArtifactError: the bundle is damaged, or for another board than this Jetson, or cannot be written.
         BuildError: no engine takes a model; or ``strict``, and the first does not.
+        PlacementError: ``strict``, and an engine runs nodes elsewhere than planned.
     """
     started, skipped = time.perf_counter(), list[Skipped]()
     telling = Telling(tell)
@@ -98,7 +100,8 @@ def finish(
 
         reasons = partial(_why_not_compiled, machine=here, trt=trt)
         chain = Chain(opened.manifest.engines, reasons, strict=strict, tell=skip, where=str(bundle), stop=stop)
-        job = _Job(opened, Path(name), chain, trt, store or engine_store(), telling, policy)
+        held_to = policy or ("strict" if strict else "warn")
+        job = _Job(opened, Path(name), chain, trt, store or engine_store(), telling, held_to)
         chosen = job.compile()
         manifest, written, size_bytes = job.save(output, folder) if output is not None else (opened.manifest, False, 0)
     seconds = time.perf_counter() - started

@@ -201,11 +201,12 @@ def _order(
 ) -> Order:
     from edgert.backend.base import DEFAULT_PROFILE, EngineOptions
     from edgert.backend.trt.request import request_of
-    from edgert.backend.trt.static import precision_of, static_request
+    from edgert.backend.trt.static import precision_of, settings_of, static_request
     from edgert.graph.load import load
     from edgert.graph.node import read
+    from edgert.ready import builder_settings
 
-    model = load(source.path(form))
+    model, builder = load(source.path(form)), builder_settings(source.config)
     graph = read(model)
     told = {"title": _title(source, nodes), "placement": spread(graph, nodes), **further}
     emulated = "dla" if "calibration" in further and "dla" in source.entry.forms else form
@@ -214,11 +215,12 @@ def _order(
         layout = _input(source, graph, library, told["placement"], further) if nodes else None
         if layout is not None and layout.format is not None:
             told["formats"] = {layout.tensor: layout.format}
+        told |= settings_of(builder, told["placement"])
         request = request_of(model, **{"precision": precision_of(graph, "fp32"), **told})
         return Order(request, {}, reference, weight, layout)
     spans = _spans(source)
     usual = {DEFAULT_PROFILE: {name: span.usual for name, span in spans.items()}} if spans else {}
-    options = EngineOptions(profiles=source.config.profiles or usual, spans=spans)
+    options = EngineOptions(profiles=source.config.profiles or usual, spans=spans, builder=builder)
     return Order(static_request(model, options, **told), options.profiles, reference, weight)
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from edgert.backend.base import Array, Session, Store
     from edgert.backend.trt.engine import TrtEngine
     from edgert.backend.trt.made import Made
+    from edgert.backend.trt.request import BuildRequest
     from edgert.graph.model import Model
 
 log = logging.getLogger("edgert.build")
@@ -39,9 +40,13 @@ layers, as errors that know nothing of each other add up. FP16 and INT8: as in :
 _WARM_UP, _RUNS = 3, 30
 
 
-def placed(made: Made, policy: Policy) -> dict[str, Any]:
-    """Where nodes run, against the plan. Raises PlacementError with policy ``strict`` where that differs."""
-    found = verify(made.request, made.result, policy)
+def placed(asked: BuildRequest, made: Made, policy: Policy) -> dict[str, Any]:
+    """Where nodes run, against what was asked for, which the engine may have been built without after a failure.
+
+    Raises:
+        PlacementError: they run elsewhere, or nobody can tell, and the policy is ``strict``.
+    """
+    found = verify(asked, made.result, policy)
     return {
         "source": found.source,
         "moved": [[one.node, one.planned, one.actual, one.reason] for one in found.moved],

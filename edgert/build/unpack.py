@@ -20,6 +20,7 @@ from edgert.build.order import Bundled
 from edgert.build.telling import Telling
 from edgert.build.tuning import Tuning, tuning_of
 from edgert.compiler import Tell
+from edgert.compiler.verify import Policy
 from edgert.config import PipelineFile, load_pipeline
 from edgert.config.engine import ORT, TENSORRT, TENSORRT_DLA
 from edgert.errors import ArtifactError
@@ -63,7 +64,7 @@ def unpacked(
 
     Args:
         overrides: ``key.path=value``, as given to ``--set``.
-        strict: refuses to run on any engine but the first of the chain.
+        strict: refuses to run on any engine but the first of the chain, and one that runs nodes elsewhere than placed.
         machine, trt: those of this machine by default.
         tell: told of what happens while engines are compiled, as far as they are not there yet.
 
@@ -91,7 +92,8 @@ def unpacked(
             store = engine_store()
             if engine in _COMPILED and (left := take(bundle, trt.facts, store)):
                 telling.note(left)
-            engines = BundleEngines(Bundled(folder, manifest), chain, trt, store, telling)
+            policy: Policy = "strict" if strict else "warn"
+            engines = BundleEngines(Bundled(folder, manifest), chain, trt, store, telling, policy=policy)
         yield Unpacked(file, manifest, engine, skipped, tuning.told, engines)
 
 

@@ -44,7 +44,11 @@ def build(
         bool, typer.Option("--tune", help="Search for what runs each model fastest on this machine.")
     ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Of a bundle: an error instead of an engine further down its chain.")
+        bool,
+        typer.Option(
+            "--strict",
+            help="Of a bundle: an error instead of an engine further down its chain, or nodes off their DLA.",
+        ),
     ] = False,
     remote: Annotated[
         str | None,

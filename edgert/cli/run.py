@@ -34,7 +34,10 @@ def run(
     plain: Annotated[bool, typer.Option("--plain", help="Plain lines instead of the live view.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only the summary.")] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="An error instead of an engine further down the chain (engines:).")
+        bool,
+        typer.Option(
+            "--strict", help="An error instead of an engine further down the chain (engines:), or nodes off their DLA."
+        ),
     ] = False,
     dry_run: Annotated[
         bool,

@@ -137,5 +137,5 @@ def _trouble(request: BuildRequest, verification: Verification) -> PlacementErro
         f"{len(moved)} of {len(verification.nodes)} nodes run elsewhere than planned: {names}",
         why=f"{first.node!r} runs on {first.actual}, not {first.planned}: {first.reason or 'no reason is told'}",
         where=request.title,
-        fix="place these nodes on the GPU, or accept it with policy warn",
+        fix="place these nodes on the GPU, or accept it without --strict",
     )

@@ -5,7 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from edgert import units
@@ -61,6 +70,19 @@ def _output(value: object) -> object:
     return Path(value).expanduser()
 
 
+def _dla_pool(size_bytes: int) -> int:
+    """What the DLA compiler takes: NVIDIA's page on DLA memory pools."""
+    if size_bytes < 4096 or size_bytes & (size_bytes - 1):
+        raise ValueError(f"a pool of a DLA is a power of two of at least 4 KiB, not {size_bytes} bytes")
+    return size_bytes
+
+
+def _some(size_bytes: int) -> int:
+    if size_bytes <= 0:
+        raise ValueError("it must be more than nothing")
+    return size_bytes
+
+
 _STRING = {"type": "string"}
 OutputPath = Annotated[Path, BeforeValidator(_output), WithJsonSchema({**_STRING, "format": "path"})]
 FilePath = Annotated[Path, BeforeValidator(_resolve), WithJsonSchema({**_STRING, "format": "path"})]
@@ -69,6 +91,8 @@ Size = Annotated[
     tuple[int, int], BeforeValidator(units.parse_size), WithJsonSchema({**_STRING, "examples": ["1280x720"]})
 ]
 Bytes = Annotated[int, BeforeValidator(units.parse_bytes), WithJsonSchema({**_STRING, "examples": ["1.5GiB"]})]
+SomeBytes = Annotated[Bytes, AfterValidator(_some)]
+DlaPool = Annotated[Bytes, AfterValidator(_dla_pool)]
 Watts = Annotated[float, BeforeValidator(units.parse_watts), WithJsonSchema({**_STRING, "examples": ["15W"]})]
 Seconds = Annotated[float, BeforeValidator(units.parse_seconds), WithJsonSchema({**_STRING, "examples": ["60ms"]})]
 Cores = Annotated[float, BeforeValidator(units.parse_cores), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})]

@@ -7,7 +7,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from edgert.config.fields import Extent, FilePath, Fraction, Name, Names, PerChannel, PicturesPath, Section, Size
+from edgert.config.fields import (
+    DlaPool,
+    Extent,
+    FilePath,
+    Fraction,
+    Name,
+    Names,
+    PerChannel,
+    PicturesPath,
+    Section,
+    Size,
+    SomeBytes,
+)
 from edgert.config.placement import PlacementConfig
 from edgert.config.verb import verb_tag
 
@@ -193,6 +205,22 @@ class TuningConfig(Section):
     tf32: bool = Field(default=True, description="GPU: float32 is multiplied with 10 bits of its fraction")
 
 
+class TensorRtConfig(Section):
+    """How TensorRT builds the engine; what is left out is TensorRT's own."""
+
+    workspace: SomeBytes | None = Field(default=None, description="most scratch memory of its GPU layers")
+    dla_sram: DlaPool | None = Field(default=None, description="DLA: scratch memory on the chip, a power of two")
+    dla_local: DlaPool | None = Field(default=None, description="DLA: memory between its layers, a power of two")
+    dla_global: DlaPool | None = Field(default=None, description="DLA: memory of its weights, a power of two")
+    optimization: int | None = Field(
+        default=None, ge=0, le=5, description="how long kernels are searched for: 0 is quick to build, 5 slow, 3 usual"
+    )
+    version_compatible: bool = Field(
+        default=False, description="later versions of TensorRT can run the engine, which may be slower for it"
+    )
+    refit: bool = Field(default=False, description="the weights of the engine can be exchanged, which may be slower")
+
+
 class ModelConfig(Section):
     """One model and how to use it."""
 
@@ -223,6 +251,7 @@ class ModelConfig(Section):
         "threads share the cores, it changes nothing",
     )
     tuning: TuningConfig = Field(default=TuningConfig(), description="how ONNX Runtime works inside")
+    tensorrt: TensorRtConfig = Field(default=TensorRtConfig(), description="how TensorRT builds the engine")
     precision: Literal["fp32", "fp16", "int8", "auto"] = Field(
         default="auto", description="auto: the fastest that keeps the accuracy, or without calibrate that of the file"
     )

@@ -88,6 +88,7 @@ def test_a_second_build_does_nothing_and_the_same_again_elsewhere(tmp_path: Path
         ("models.parts.calibrate.method=minmax", [*ALL[3:10], "bundle"]),
         ("models.parts.input.mean=1", [*ALL[3:10], "bundle"]),
         ("stages.find.every=2", ["place", "bundle"]),
+        ("models.parts.tensorrt.workspace=64MiB", ["bundle"]),
     ],
 )
 def test_only_what_depends_on_a_change_is_done_again(

@@ -28,7 +28,7 @@ from edgert.quantize.half.convert import to_half
 from tests.helpers import models
 from tests.helpers.trt_topology import SHAPE, TOPOLOGIES, dynamic
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.tensorrt]
 TOLERANCE = {"fp32": 1e-3, "fp16": 2e-2, "int8": 0.2}
 """Largest difference, of the largest value: TF32 has 10 bits, as float16 has, and INT8 is far coarser."""
 

@@ -161,6 +161,7 @@ class TrtBackend:
                 dla_core=core,
                 loadables=loadables,
                 resident=self._resident[core] if core is not None else 0,
+                host_code=made.request.version_compatible,
                 title=made.request.title,
             )
         if core is not None:

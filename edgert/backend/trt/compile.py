@@ -65,7 +65,7 @@ def compile_engine(library: Library, request: BuildRequest, tell: Tell, step: St
     plan = job.build(step)
     seconds = round(time.perf_counter() - started, 3)
     cache = dialect.timing_cache(job.config)
-    inspector = inspection(library.trt, job.logger, plan, request.dla_core) if _has_gpu() else ""
+    inspector = inspection(library.trt, job.logger, plan, request) if _has_gpu() else ""
     return BuildResult(plan, cache, tuple(job.log), inspector, layers, refused, library.title, seconds)
 
 
@@ -175,11 +175,13 @@ def _watch(trt: Trt, config: IBuilderConfig, step: Step) -> list[Progress]:
     return cancelled
 
 
-def inspection(trt: Trt, logger: ILogger, plan: bytes, core: int | None) -> str:
+def inspection(trt: Trt, logger: ILogger, plan: bytes, request: BuildRequest) -> str:
     """The engine inspector's JSON; empty where the engine cannot be opened on this machine, as one for other GPUs."""
     runtime: Runtime = trt.Runtime(logger)
-    if core is not None:
-        runtime.DLA_core = core
+    if request.dla_core is not None:
+        runtime.DLA_core = request.dla_core
+    if request.version_compatible:
+        runtime.engine_host_code_allowed = True
     engine: ICudaEngine = runtime.deserialize_cuda_engine(plan)
     if engine is None:
         return ""

@@ -36,6 +36,7 @@ def open_engine(
     loadables: int = 0,
     resident: int = 0,
     kernels: bytes = b"",
+    host_code: bool = False,
     title: str = "engine",
 ) -> TrtEngine:
     """Deserialises an engine.
@@ -51,6 +52,7 @@ def open_engine(
         loadables: DLA programs in it (:attr:`~edgert.backend.trt.inspect.EngineFacts.loadables`).
         resident: DLA programs of other engines on that core.
         kernels: what :meth:`TrtEngine.kernels` gave (TensorRT-RTX).
+        host_code: whether the plan's code for the processor may be run; a version-compatible one brings a runtime along.
         title: for messages.
 
     Raises:
@@ -65,6 +67,8 @@ def open_engine(
     runtime: Runtime = trt.Runtime(logger_to(trt, log.append))
     if dla_core is not None:
         _take_core(runtime, dla_core, title)
+    if host_code:
+        runtime.engine_host_code_allowed = True
     engine: ICudaEngine = runtime.deserialize_cuda_engine(plan)
     if engine is None:
         raise DeviceError(

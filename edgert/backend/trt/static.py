@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgert.backend.base import DEFAULT_PROFILE, EngineOptions, Shapes, Span
-from edgert.backend.trt.request import BuildRequest, Precision, request_of
+from edgert.backend.base import DEFAULT_PROFILE, BuilderSettings, EngineOptions, Shapes, Span
+from edgert.backend.trt.pool import Pools
+from edgert.backend.trt.request import GPU, BuildRequest, Precision, request_of
 from edgert.graph.clean import clean
 from edgert.graph.model import Model
 from edgert.graph.node import Graph, read
@@ -40,7 +41,19 @@ def static_request(model: Model, options: EngineOptions, **further: Any) -> Buil
         ready, spans = clean(model)[0], [{**_spans(specs, shapes), **options.spans} for shapes in profiles.values()]
     graph = read(ready)
     told = {"precision": precision_of(graph, options.precision), "profiles": tuple(filter(None, spans)), **further}
-    return request_of(ready, **told)
+    return request_of(ready, **told, **settings_of(options.builder, further.get("placement", {})))
+
+
+def settings_of(builder: BuilderSettings, placement: Mapping[str, str]) -> dict[str, Any]:
+    """Fields of a request. Pools of a DLA are left out where no node is placed on one."""
+    dla = (builder.dla_sram_bytes, builder.dla_local_bytes, builder.dla_global_bytes)
+    uses_dla = any(where != GPU for where in placement.values())
+    return {
+        "pools": Pools(builder.workspace_bytes, *(dla if uses_dla else ())),
+        "optimization_level": builder.optimization_level,
+        "version_compatible": builder.version_compatible,
+        "refit": builder.refit,
+    }
 
 
 def precision_of(graph: Graph, asked: str) -> Precision:

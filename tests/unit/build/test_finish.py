@@ -114,8 +114,22 @@ def test_what_runs_elsewhere_than_planned_is_said_or_refused(board: Board, tmp_p
     strict = Board(tmp_path / "strict")
     done = strict.finish(bundle, on=bench(**MOVED), policy="strict")
     assert done.engines == {"parts": "tensorrt"} and "'conv' runs on gpu, not dla0" in done.skipped[0].why
-    with pytest.raises(PlacementError, match="1 of 2 nodes run elsewhere"):
-        Board(tmp_path / "all").finish(bundle, on=bench(**MOVED), policy="strict", strict=True)
+    for there in (board, Board(tmp_path / "all")):  # the first has kept the engine and what was found of it
+        with pytest.raises(PlacementError, match="1 of 2 nodes run elsewhere") as caught:
+            there.finish(bundle, on=bench(**MOVED), strict=True)
+        assert "without --strict" in caught.value.fix
+
+
+def test_what_the_ladder_moved_off_the_dla_is_off_its_plan(board: Board, tmp_path: Path) -> None:
+    """Nodes that could only be built on the GPU are not where the bundle placed them, though they were built so."""
+    bundle, on = trt_bundle(tmp_path / "dock.edgert"), bench(**MOVED)
+    on.failures = [CompileError("TensorRT built no engine", why="ForeignNode") for _ in range(3)]
+    board.finish(bundle, on=on)
+    assert (
+        dict(on.requests[-1].placement)["conv"] == "gpu" and "1 nodes elsewhere than planned" in board.told("done")[1]
+    )
+    with pytest.raises(PlacementError, match="'conv'"):
+        board.finish(bundle, on=bench(**MOVED), strict=True)
 
 
 def test_an_engine_that_computes_something_else_is_not_run(board: Board, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from edgert.config import load_pipeline
 from edgert.errors import BuildError, PlacementError
 from edgert.graph.load import load
 from edgert.graph.node import read
+from tests.helpers import trt_bundle as trt_bundle_helper
 from tests.helpers.trt_bundle import SPLIT, engine, int8, trt_bundle
 from tests.helpers.trt_double import Double
 
@@ -90,6 +91,27 @@ def test_no_scales(folder: Path) -> None:
     with pytest.raises(BuildError, match="has no scales for a DLA") as caught:
         ordered(folder, "10.3", "tensorrt-dla", drop=("cache",))
     assert "calibrate:" in caught.value.fix and caught.value.where == "models.parts"
+
+
+@pytest.mark.parametrize(
+    ("engine_name", "pools"),
+    [
+        ("tensorrt-dla", {"WORKSPACE": 1 << 26, "DLA_MANAGED_SRAM": 1 << 19, "DLA_LOCAL_DRAM": 1 << 28}),
+        ("tensorrt", {"WORKSPACE": 1 << 26}),
+    ],
+)
+def test_the_builder_is_told_what_the_pipeline_says(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, engine_name: str, pools: dict[str, int]
+) -> None:
+    """Pools of a DLA are told where one is used."""
+    said = "{workspace: 64MiB, dla_sram: 512KiB, dla_local: 256MiB, optimization: 5"
+    section = f"    tensorrt: {said}, version_compatible: true, refit: true}}\n"
+    text = trt_bundle_helper.PIPELINE.replace("stages:", f"{section}stages:")
+    monkeypatch.setattr(trt_bundle_helper, "PIPELINE", text)
+    (order,) = ordered(folder, "10.3", engine_name)
+    request = order.request
+    assert dict(request.pools.named()) == pools
+    assert (request.optimization_level, request.version_compatible, request.refit) == (5, True, True)
 
 
 class TestSpread:

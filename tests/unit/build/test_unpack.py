@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,12 +20,16 @@ from edgert.board.record import board
 from edgert.build.finish import finish
 from edgert.build.unpack import check_board, unpacked
 from edgert.compiler import Event
-from edgert.errors import ArtifactError, BuildError, DeviceError
+from edgert.errors import ArtifactError, BuildError, DeviceError, PlacementError
 from edgert.pipeline import Pipeline
 from edgert.stages.gpu.kernels import Kernels
 from tests.helpers.bundles import bundle, manifest_of
 from tests.helpers.trt_bench import HERE, ORIN, Bench
 from tests.helpers.trt_bundle import SPLIT, bench, engine, model, trt_bundle
+
+ON_THE_GPU = json.dumps({"Layers": [
+    {"Name": "conv + relu", "LayerType": "CaskConvolution", "Metadata": "[ONNX Layer: conv]\x1e[ONNX Layer: relu]"},
+]})  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -144,6 +149,16 @@ class TestOnABoard:
             "tensorrt-dla",
             "tensorrt",
         ]
+
+    def test_strict_refuses_nodes_that_left_their_dla(self, tmp_path: Path) -> None:
+        path, on = trt_bundle(tmp_path / "dock.edgert"), bench(answer={"inspector": ON_THE_GPU})
+        self.run(path, on, [])  # without it they are said, and run
+        with (
+            unpacked(path, strict=True, machine=ORIN, trt=on.backend) as found,
+            pytest.raises(PlacementError) as caught,
+        ):
+            Pipeline(found.file, engines=found.engines, strict=True).run()
+        assert "'conv' runs on gpu, not dla0" in caught.value.why and "--strict" in caught.value.fix
 
     def test_engines_of_the_bundle_are_taken(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path, packed = trt_bundle(tmp_path / "dock.edgert"), tmp_path / "packed.edgert"

@@ -83,6 +83,21 @@ def test_a_checked_file_is_frozen(tmp_path: Path) -> None:
         ("budgets: {power: 15}\n" + MINIMAL, "budgets.power: cannot use 15", ":1 budgets.power"),
         ("budgets: {latency: 60}\n" + MINIMAL, "budgets.latency: cannot use 60", ":1 budgets.latency"),
         ("budgets: {memory: 1.5G}\n" + MINIMAL, "budgets.memory: cannot use '1.5G'", ":1 budgets.memory"),
+        (
+            model("{onnx: a, task: {embed: l2}, tensorrt: {dla_sram: 1MB}}"),
+            "models.m.tensorrt.dla_sram: cannot use '1MB'",
+            ":2 models.m.tensorrt.dla_sram",
+        ),
+        (
+            model("{onnx: a, task: {embed: l2}, tensorrt: {optimization: 6}}"),
+            "models.m.tensorrt.optimization: cannot use 6",
+            ":2 models.m.tensorrt.optimization",
+        ),
+        (
+            model("{onnx: a, task: {embed: l2}, tensorrt: {worspace: 1MiB}}"),
+            "unknown key 'worspace'; did you mean 'workspace'?",
+            ":2 models.m.tensorrt.worspace",
+        ),
         ("stages: []\n", "stages: expected keys, each with a value", ":1 stages"),
         ("stages: {}\n", "stages: expected entries, at least 1; got 0", ":1 stages"),
         ("name: x\n", "stages is missing", ":1 stages"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgert.backend import Backend, Engine, EngineOptions
+from edgert.backend.base import BuilderSettings
 from edgert.backend.trt.backend import Listener, TrtBackend
 from edgert.backend.trt.failure import CompileError
 from edgert.backend.trt.log import classify
@@ -40,6 +41,28 @@ def test_an_engine_runs() -> None:
     assert session.inputs["x"].shape == (1, 3, 8, 8) and session.run()[0].shape == (1, 4, 8, 8)
     engine.close()
     assert bench.device.live_bytes == 0 and bench.device.depth == 0
+
+
+def test_the_builder_is_told_what_the_options_say() -> None:
+    bench = Bench()
+    builder = BuilderSettings(workspace_bytes=1 << 26, dla_sram_bytes=1 << 20, optimization_level=0, refit=True)
+    bench.backend.compile(models.conv(), EngineOptions(builder=builder))
+    for call in (
+        "IBuilderConfig.set_memory_pool_limit(WORKSPACE, 67108864)",
+        "IBuilderConfig.builder_optimization_level = 0",
+        "IBuilderConfig.set_flag(REFIT)",
+    ):
+        assert call in bench.double.calls
+    assert not any("DLA_MANAGED_SRAM" in call or "host_code" in call for call in bench.double.calls)
+
+
+def test_a_version_compatible_engine_may_run_the_runtime_that_it_brings() -> None:
+    bench = Bench()
+    bench.backend.compile(models.conv(), EngineOptions(builder=BuilderSettings(version_compatible=True)))
+    calls = bench.double.calls
+    allowed = calls.index("Runtime.engine_host_code_allowed = True")
+    assert calls.index("IBuilderConfig.set_flag(VERSION_COMPATIBLE)") < allowed
+    assert calls[allowed + 1] == "Runtime.deserialize_cuda_engine(<4 bytes>)"
 
 
 def test_the_second_time_nothing_is_built(store: MemoryStore) -> None:
