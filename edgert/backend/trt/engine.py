@@ -52,7 +52,7 @@ def open_engine(
         loadables: DLA programs in it (:attr:`~edgert.backend.trt.inspect.EngineFacts.loadables`).
         resident: DLA programs of other engines on that core.
         kernels: what :meth:`TrtEngine.kernels` gave (TensorRT-RTX).
-        host_code: whether the plan's code for the processor may be run; a version-compatible one brings a runtime along.
+        host_code: whether the plan's code for the processor may be run; version-compatible ones bring a runtime along.
         title: for messages.
 
     Raises:
