@@ -61,6 +61,11 @@ class CudaDevice:
         return f"sm_{major}{minor}"
 
     @property
+    def cuda_major(self) -> int:
+        """Of the newest CUDA that the driver runs: 12."""
+        return int(self.driver.get_driver_version()) // 1000
+
+    @property
     def context_handle(self) -> int:
         """The ``CUcontext``, for libraries that are told which to use. Raises DeviceError once closed."""
         if self._context is None:
@@ -201,7 +206,7 @@ def open_device(ordinal: int = 0, *, counter: Counter | None = None, driver: Any
         initialise(driver)
     count = int(driver.Device.count())
     if not 0 <= ordinal < count:
-        raise DeviceError(f"there is no GPU {ordinal}", why=f"this machine has {count}", fix="gpu: 0 is the first")
+        raise DeviceError(f"there is no GPU {ordinal}", why=f"this machine has {count}", fix="the first has number 0")
     try:
         return CudaDevice(driver, ordinal, counter)
     except driver.Error as error:

@@ -75,18 +75,42 @@ class Nvrtc:
             raise DeviceError(f"{doing} failed", why=self._library.nvrtcGetErrorString(code).decode())
 
 
-@lru_cache(maxsize=1)
-def nvrtc() -> Nvrtc:
-    """The newest compiler on this machine. Raises DeviceError where there is none."""
+@lru_cache(maxsize=4)
+def nvrtc(most: int | None = None) -> Nvrtc:
+    """The newest compiler on this machine.
+
+    Args:
+        most: the major version of CUDA that the driver runs: it loads nothing that a later one has compiled.
+
+    Raises:
+        DeviceError: there is none, or none as old as the driver.
+    """
+    newer = None
     for candidate in _candidates():
         try:
-            return Nvrtc(_load(candidate))
+            found = Nvrtc(_load(candidate))
         except OSError:
             continue
-    raise DeviceError(
-        "there is no CUDA run-time compiler",
-        why="libnvrtc is in none of the usual places",
-        fix="install the CUDA toolkit (Jetson: sudo apt install nvidia-jetpack), or pip install nvidia-cuda-nvrtc-cu12",
+        if most is None or found.version[0] <= most:
+            return found
+        newer = found
+    raise (
+        _none_as_old(newer, most)
+        if newer
+        else DeviceError(
+            "there is no CUDA run-time compiler",
+            why="libnvrtc is in none of the usual places",
+            fix="install the CUDA toolkit (Jetson: sudo apt install nvidia-jetpack), or pip install nvidia-cuda-nvrtc-cu12",
+        )
+    )
+
+
+def _none_as_old(newer: Nvrtc, most: int | None) -> DeviceError:
+    major, minor = newer.version
+    return DeviceError(
+        "the CUDA driver is too old for the run-time compiler",
+        why=f"the driver runs CUDA {most} at most, and the oldest libnvrtc found is of CUDA {major}.{minor}",
+        fix=f"update the NVIDIA driver, or pip install nvidia-cuda-nvrtc-cu{most}",
     )
 
 

@@ -49,7 +49,9 @@ class GpuDetector:
     ) -> None:
         reason = unsupported(detector, shape, dtype, network)
         if reason:
-            raise ModelError("this output cannot be decoded on the GPU", why=reason, fix="decode: cpu")
+            raise ModelError(
+                "this output cannot be decoded on the GPU", why=reason, fix="the host's decoder reads it: HostReader"
+            )
         self._detector, self.rows, self._network = detector, shape[0], network
         device = kernels.device
         columns = is_columns(detector, shape, network)

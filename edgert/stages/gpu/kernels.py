@@ -27,11 +27,14 @@ class Kernels:
 
     Args:
         store: where machine code is kept between runs; None compiles at every start, about a second per kernel.
-        compiler: what gives the compiler, when it is needed first.
+        compiler: what gives the compiler, when it is needed first; by default the newest that suits the driver.
     """
 
-    def __init__(self, device: CudaDevice, store: Store | None = None, compiler: Callable[[], Nvrtc] = nvrtc) -> None:
-        self.device, self._store, self._compiler = device, store, compiler
+    def __init__(
+        self, device: CudaDevice, store: Store | None = None, compiler: Callable[[], Nvrtc] | None = None
+    ) -> None:
+        self.device, self._store = device, store
+        self._compiler = compiler or (lambda: nvrtc(device.cuda_major))
         self._modules: dict[str, Module] = {}
 
     def why_not(self) -> str:
