@@ -94,23 +94,17 @@ def nvrtc(most: int | None = None) -> Nvrtc:
         if most is None or found.version[0] <= most:
             return found
         newer = found
-    raise (
-        _none_as_old(newer, most)
-        if newer
-        else DeviceError(
-            "there is no CUDA run-time compiler",
-            why="libnvrtc is in none of the usual places",
-            fix="install the CUDA toolkit (Jetson: sudo apt install nvidia-jetpack), or pip install nvidia-cuda-nvrtc-cu12",
+    if newer is not None:
+        major, minor = newer.version
+        raise DeviceError(
+            "the CUDA driver is too old for the run-time compiler",
+            why=f"the driver runs CUDA {most} at most, and the oldest libnvrtc found is of CUDA {major}.{minor}",
+            fix=f"update the NVIDIA driver, or install the libnvrtc of CUDA {most}, too",
         )
-    )
-
-
-def _none_as_old(newer: Nvrtc, most: int | None) -> DeviceError:
-    major, minor = newer.version
-    return DeviceError(
-        "the CUDA driver is too old for the run-time compiler",
-        why=f"the driver runs CUDA {most} at most, and the oldest libnvrtc found is of CUDA {major}.{minor}",
-        fix=f"update the NVIDIA driver, or pip install nvidia-cuda-nvrtc-cu{most}",
+    raise DeviceError(
+        "there is no CUDA run-time compiler",
+        why="libnvrtc is in none of the usual places",
+        fix="install the CUDA toolkit (Jetson: sudo apt install nvidia-jetpack), or pip install nvidia-cuda-nvrtc-cu12",
     )
 
 
