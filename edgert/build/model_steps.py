@@ -135,16 +135,18 @@ def shapes_step(subject: Subject, loaded: Product) -> Step:
 def rewrite_step(subject: Subject, shaped: Product, is_quantised: bool) -> Step:
     """Operators that a DLA has, and channels evened out where that is asked for. Promises the same outputs."""
     config, int8 = subject.config, subject.precision == "int8" and not is_quantised
-    wanted = {
+    wanted: dict[str, Any] = {
         "fit": subject.target.uses_dla(config) and subject.is_one_size and not is_quantised,
         "prepare": int8,
         "equalize": int8 and config.quantize.equalize,
     }
     if int8 and subject.keeps_batch:
         wanted["open"] = True
+    if config.skip_rewrites:
+        wanted["skip"] = config.skip_rewrites
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.graph.fit import fit_model
+        from edgert.graph.fit import fit_model, without
         from edgert.graph.model import to_bytes
         from edgert.precision.batch import opened
         from edgert.precision.calibration import one_size
@@ -153,7 +155,7 @@ def rewrite_step(subject: Subject, shaped: Product, is_quantised: bool) -> Step:
 
         model, changes = subject.model(shaped.files[MODEL]), []
         if wanted["fit"]:
-            model, found = fit_model(model)
+            model, found = fit_model(model, without(config.skip_rewrites, f"{subject.where}.skip_rewrites"))
             changes = [asdict(change) for change in found]
         if wanted["prepare"]:
             model = prepare(model, one_size(model, config) if wanted.get("open") else None)

@@ -145,7 +145,7 @@ def _engine(model: ModelRow, number: int) -> dict[str, Any]:
 
 def _planned(file: PipelineFile, name: str, digest: str) -> list[Any]:
     config = file.config.models[name]
-    seen = config.model_dump(mode="json", include={"profiles", "precision", "placement"})
+    seen = config.model_dump(mode="json", include={"profiles", "precision", "placement", "skip_rewrites"})
     seen |= config.input.model_dump(mode="json", include={"size", "shape", "layout", "color"})
     return [digest, seen, config.calibrate is not None]
 

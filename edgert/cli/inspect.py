@@ -50,6 +50,12 @@ def inspect(
     rewritten: Annotated[
         Path | None, typer.Option("--rewritten", metavar="FILE", help="With --dla: write the rewritten model.")
     ] = None,
+    skipped: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--skip-rewrite", metavar="NAME", help="With --explain: leave a rewrite out, by name or glob. Repeatable."
+        ),
+    ] = None,
     json: JsonOption = None,
     debug: DebugOption = False,
 ) -> None:
@@ -76,7 +82,7 @@ def inspect(
     from edgert.graph import inspect as inspect_model
     from edgert.graph import load
 
-    asked = Asked(board, trt, precision, html, explain, rewritten)
+    asked = Asked(board, trt, precision, html, explain, rewritten, tuple(skipped or ()))
     if not dla:
         asked.refuse()
     if is_bundle(model):

@@ -33,12 +33,13 @@ class Asked:
     html: Path | None
     explain: bool = False
     rewritten: Path | None = None
+    skipped: tuple[str, ...] = ()
 
     def refuse(self) -> None:
         """Says that these options need ``--dla``. Raises a usage error."""
         given = (("--board", self.board), ("--trt", self.tensorrt), ("--precision", self.precision))
         more = (("--html", self.html), ("--explain", self.explain or None), ("--rewritten", self.rewritten))
-        for option, value in (*given, *more):
+        for option, value in (*given, *more, ("--skip-rewrite", self.skipped or None)):
             if value is not None:
                 raise typer.BadParameter("it goes together with --dla", param_hint=option)
 
@@ -70,10 +71,10 @@ def tell(
         save_survey(survey, loaded.path.name, board.title, asked.html)
         console.print(f"page written to {asked.html}", markup=False)
     told = {"board": board.name, "cores": board.dla.cores, **survey.to_json()}
-    if asked.explain or asked.rewritten is not None:
+    if asked.explain or asked.rewritten is not None or asked.skipped:
         from edgert.cli.inspect_fit import explain
 
-        told["rewritten"] = explain(console, loaded, shapes, survey, asked.rewritten)
+        told["rewritten"] = explain(console, loaded, shapes, survey, asked.rewritten, asked.skipped)
     return told
 
 
@@ -83,13 +84,16 @@ def survey_model(loaded: Model, shapes: Mapping[str, Sequence[int]], asked: Aske
     Raises:
         ConfigError: no board, one without a DLA, or no such target.
         ModelError: the shapes do not fit.
+        PlacementError: there is no such rewrite.
     """
     from dla import ORIN, USUAL_RELEASE
     from edgert.graph import clean, with_shapes
+    from edgert.graph.fit import without
     from edgert.graph.node import read
     from edgert.place.capability import survey, target_of
 
     board = board_with_dla(asked.board)
+    without(asked.skipped, "--skip-rewrite")  # refuses names that there are not
     generation = board.dla.generation
     tensorrt = asked.tensorrt or USUAL_RELEASE[generation or ORIN]
     target = target_of(generation, tensorrt, asked.precision or "int8")

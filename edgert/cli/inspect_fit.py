@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 
 def explain(
-    console: Console, loaded: Model, shapes: Mapping[str, Sequence[int]], before: Survey, save: Path | None
+    console: Console,
+    loaded: Model,
+    shapes: Mapping[str, Sequence[int]],
+    before: Survey,
+    save: Path | None,
+    skipped: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Rewrites the model as a build would, prints what that changes, and returns it as plain data.
 
@@ -28,16 +33,18 @@ def explain(
     Args:
         before: the survey of the model as it is.
         save: where the rewritten model goes; None: nowhere.
+        skipped: rewrites that are left out, by name or glob.
 
     Raises:
         ModelError: a dimension other than the batch is open, or an operator has no equal in opset 17.
+        PlacementError: there is no such rewrite.
     """
-    from edgert.graph.fit import fit_model, ready
+    from edgert.graph.fit import fit_model, ready, without
     from edgert.graph.node import read
     from edgert.place.capability import compare, survey
 
     begun = ready(loaded, shapes)
-    made, changes = fit_model(begun)
+    made, changes = fit_model(begun, without(skipped, "--skip-rewrite") if skipped else None)
     graph = read(made)
     after = survey(graph, before.target)
     rows = compare(before, after)

@@ -259,6 +259,9 @@ class ModelConfig(Section):
     quantize: QuantizeConfig = Field(default=QuantizeConfig(), description="how INT8 is made, beyond its ranges")
     accuracy: AccuracyConfig | None = Field(default=None, description="what reduced precision may cost")
     placement: PlacementConfig = Field(default="auto", description="which nodes run where")
+    skip_rewrites: Names = Field(
+        default=(), description="rewrites for the DLA that are left out; names or globs (docs/dla.md), '*' for all"
+    )
     degrade_to: Name | None = Field(
         default=None,
         description="a smaller model of the same task that takes its place, frame by frame, when a budget is exceeded "

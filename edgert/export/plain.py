@@ -16,7 +16,7 @@ from edgert.build.verify_step import TOLERANCE
 from edgert.errors import ArtifactError, BuildError
 from edgert.export.source import Item
 from edgert.graph.check import check_standard
-from edgert.graph.fit import fit_model, prove
+from edgert.graph.fit import fit_model, prove, without
 from edgert.graph.load import load
 from edgert.graph.model import Model, to_bytes
 from edgert.precision.half import half_model
@@ -56,7 +56,7 @@ def form_of(item: Item, form: Form, target: Target = "ort") -> Model:
     model = load(item.forms[FLOAT])
     make: Mapping[Form, Callable[[], Model]] = {
         "fp16": lambda: half_model(model, item.config).model,
-        "fit": lambda: fit_model(model)[0],
+        "fit": lambda: fit_model(model, without(item.config.skip_rewrites, f"{item.where}.skip_rewrites"))[0],
     }
     made = make[form]()
     apart = distance(item, model, made)

@@ -12,7 +12,7 @@ from edgert.board.section import Precision
 from edgert.config import ModelConfig, PipelineFile
 from edgert.config.placement import ReplicateConfig
 from edgert.errors import EdgertError, PlacementError
-from edgert.graph.fit import fit, ready
+from edgert.graph.fit import fit, ready, without
 from edgert.graph.liveness import peak_bytes
 from edgert.graph.load import load
 from edgert.graph.node import Graph, read
@@ -85,7 +85,8 @@ def _subject(file: PipelineFile, demand: Demand) -> Subject:
     try:
         model = load(config.onnx)
         shapes = next(iter((config.profiles or default_profile(model, config)).values()))
-        graph, changes = fit(read(ready(model, shapes)))
+        names = without(config.skip_rewrites, f"{where}.skip_rewrites")
+        graph, changes = fit(read(ready(model, shapes)), names)
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
     return Subject(demand, config, where, graph, changes, _precision(config))

@@ -70,6 +70,12 @@ def test_xavier_has_its_own_release(model: Path, tmp_path: Path) -> None:
         (("--dla", "--board", "orin-nx-16gb", "--precision", "fp32"), 1, ("fp16 or int8", "'fp32'")),
         (("--board", "orin-nx-16gb"), 2, ("--board", "together with --dla")),
         (("--html", "x.html"), 2, ("--html", "together with --dla")),
+        (("--skip-rewrite", "pad"), 2, ("--skip-rewrite", "together with --dla")),
+        (
+            ("--dla", "--board", "orin-nx-16gb", "--skip-rewrite", "maxpool"),
+            1,
+            ("no rewrite", "did you mean 'max-pool'"),
+        ),
     ],
 )
 def test_bad_input(model: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, words: tuple[str, ...]) -> None:
@@ -96,6 +102,8 @@ def test_explain_rewrites_proves_and_writes(model: Path, tmp_path: Path) -> None
     assert {change["rule"] for change in told["changes"]} >= {"max-pool"}
     assert told["proof"]["runs"] == 1 and told["proof"]["error"] <= 1e-5 * max(told["proof"]["largest"], 1)
     assert told["after"]["summary"]["no"] == 0
+    fewer = edgert("inspect", str(model), *arguments, "--skip-rewrite", "max-*", cwd=tmp_path)
+    assert fewer.returncode == 0 and "max-pool" not in fewer.stdout.split("Rewritten for the DLA")[1]
     again = edgert("inspect", "new.onnx", "--dla", "--board", "orin-nx-16gb", "--explain", cwd=tmp_path)
     assert again.returncode == 0 and "no rewrite applies" in again.stdout
 

@@ -7,7 +7,7 @@
 from edgert.graph.fit.cut import Cut, cut_head
 from edgert.graph.fit.model import fit_model, ready, static_batch
 from edgert.graph.fit.proof import Proof, prove
-from edgert.graph.fit.rewrites import REWRITES, Rewrite, fit
+from edgert.graph.fit.rewrites import REWRITES, Rewrite, fit, without
 
 __all__ = [
     "REWRITES",
@@ -20,4 +20,5 @@ __all__ = [
     "prove",
     "ready",
     "static_batch",
+    "without",
 ]

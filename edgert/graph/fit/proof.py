@@ -62,7 +62,7 @@ def _check(model: Model, first: Sequence[Array], second: Sequence[Array]) -> Non
         raise ModelError(
             f"the rewritten model {str(model.path)!r} gives other outputs",
             why=f"{types[0]} before, {types[1]} after",
-            fix="leave out the rewrite that does it (names), and tell us",
+            fix="leave out the rewrite that does it (skip_rewrites), and tell us",
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from edgert.errors import PlacementError, nearest
 from edgert.graph.fit import (
@@ -213,14 +214,35 @@ def fit(graph: Graph, names: Iterable[str] | None = None) -> tuple[Graph, tuple[
     return graph, tuple(changes)
 
 
+def without(skipped: Iterable[str], where: str = "") -> tuple[str, ...]:
+    """The names of all rewrites but those that globs fit, ``["max-pool", "fold-*"]``; what :func:`fit` takes.
+
+    Args:
+        where: the place of the globs, for errors.
+
+    Raises:
+        PlacementError: a glob fits no rewrite.
+    """
+    globs = tuple(skipped)
+    for glob in globs:
+        if not any(fnmatchcase(name, glob) for name in REWRITES):
+            raise _unknown(glob, where)
+    return tuple(name for name in REWRITES if not any(fnmatchcase(name, glob) for glob in globs))
+
+
 def _chosen(names: Iterable[str] | None) -> list[Rewrite]:
     if names is None:
         return list(REWRITES.values())
     wanted = set(names)
     for name in sorted(wanted - set(REWRITES)):
-        raise PlacementError(
-            f"there is no rewrite {name!r}",
-            why=f"they are {', '.join(REWRITES)}{nearest(name, REWRITES)}",
-            fix="correct the name",
-        )
+        raise _unknown(name)
     return [rewrite for rewrite in REWRITES.values() if rewrite.name in wanted]
+
+
+def _unknown(name: str, where: str = "") -> PlacementError:
+    return PlacementError(
+        f"there is no rewrite {name!r}{nearest(name, REWRITES)}",
+        why=f"they are {', '.join(REWRITES)}",
+        where=where,
+        fix="correct the name",
+    )

@@ -1,4 +1,4 @@
-"""The page about the DLA names every rule, limit and layer, with the source the code names."""
+"""The page about the DLA names every rule, limit and layer, with the source the code names, and every rewrite."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from dla import LAYERS, LIMITS, RULES, SOURCES
+from edgert.graph.fit import REWRITES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "dla.md").read_text(encoding="utf-8")
 ROWS = PAGE.splitlines()
@@ -34,3 +35,8 @@ def test_every_limit_stands_on_the_page() -> None:
 def test_every_operator_stands_on_the_page() -> None:
     for op, layer in LAYERS.items():
         assert any(row.startswith(f"| {layer.name} | ") and op in row.split(" | ")[1] for row in ROWS), op
+
+
+def test_every_rewrite_stands_on_the_page_in_order() -> None:
+    rows = [f"| `{one.name}` | {one.does} | {one.because} |" for one in REWRITES.values()]
+    assert [row for row in ROWS if row in rows] == rows

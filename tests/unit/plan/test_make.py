@@ -15,6 +15,7 @@ from edgert.graph import to_bytes
 from edgert.plan import Plan, plan
 from edgert.plan.page import render
 from edgert.plan.plain import to_json
+from edgert.plan.subject import subjects
 from tests.helpers.models import make
 
 ORIN = "orin-nx-16gb"
@@ -115,6 +116,26 @@ def test_a_placement_of_a_node_that_is_not_there(tmp_path: Path) -> None:
         plan(pipeline(tmp_path, model=", placement: {sotf: gpu}"), mode="15W")
     assert "did you mean 'soft'?" in caught.value.what and "first, relu, second" in caught.value.why
     assert caught.value.where.endswith("models.net.placement")
+
+
+def test_rewrites_that_the_file_leaves_out(tmp_path: Path) -> None:
+    text = ", skip_rewrites: maxpool"
+    with pytest.raises(PlacementError, match="no rewrite 'maxpool'") as caught:
+        plan(pipeline(tmp_path, model=text), mode="15W")
+    assert caught.value.where.endswith("models.net.skip_rewrites") and str(tmp_path) in caught.value.where
+    path = tmp_path / "negated.onnx"
+    nodes = [helper.make_node("Neg", ["x"], ["y"], name="negated")]
+    shape = ((1, 32, 8, 8), TensorProto.FLOAT)
+    path.write_bytes(to_bytes(make(nodes, {"x": shape}, {"y": shape}, {})))
+
+    def share(skipped: str) -> list[str]:
+        file = pipeline(tmp_path, model=f", skip_rewrites: {skipped}")
+        model = file.config.models["net"].model_copy(update={"onnx": path})
+        changed = file.config.model_copy(update={"models": {"net": model}})
+        (subject,) = subjects(replace(file, config=changed))
+        return [node.op for node in subject.graph.nodes]
+
+    assert share("[]") == ["Mul"] and share("neg") == ["Neg"] and share("'*'") == ["Neg"]
 
 
 def test_a_placement_of_the_file_is_kept(tmp_path: Path) -> None:

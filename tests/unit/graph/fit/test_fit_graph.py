@@ -9,7 +9,7 @@ import pytest
 
 from edgert.errors import ModelError, PlacementError
 from edgert.graph import inputs, to_bytes
-from edgert.graph.fit import REWRITES, cut_head, fit, fit_model, prove, static_batch
+from edgert.graph.fit import REWRITES, cut_head, fit, fit_model, prove, static_batch, without
 from edgert.graph.model import Model
 from edgert.graph.node import Graph, Node, read, write
 from tests.unit.graph.fit.proving import feeds, fitted, run
@@ -66,9 +66,21 @@ def test_rewrites_are_optional_and_keep_their_order() -> None:
     assert [item.rule for item in changes] == ["hard-swish"]
 
 
+def test_rewrites_are_left_out_by_name_or_glob() -> None:
+    assert without([]) == tuple(REWRITES)
+    assert without(["*"]) == ()
+    left = without(["max-pool", "fold-*"])
+    assert set(REWRITES) - set(left) == {"max-pool", "fold-constants", "fold-batchnorm", "fold-bias"}
+    assert {item.rule for item in fit(read(detector()))[1]} == {"hard-swish"}
+    assert fit(read(detector()), without(["hard-*"]))[1] == ()
+
+
 def test_an_unknown_rewrite_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(PlacementError, match="did you mean 'hard-swish'"):
         fit(read(detector()), ["hardswish"])
+    with pytest.raises(PlacementError, match="no rewrite 'maxpool'; did you mean 'max-pool'") as caught:
+        without(["maxpool"], "p.yaml:3 models.net.skip_rewrites")
+    assert "fold-constants" in caught.value.why and caught.value.where.startswith("p.yaml:3") and caught.value.fix
 
 
 def test_equal_graphs_give_equal_models() -> None:
