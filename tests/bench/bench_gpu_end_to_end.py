@@ -276,10 +276,14 @@ def growth(device: CudaDevice, folder: Path, pixels: list[Any]) -> Iterator[Figu
     lane = subject.lane(engine)
     files(subject, lane)
     gc.collect()  # of each run, the last frame
-    before, live, resident = device.free_bytes()[0], device.live_bytes, rss_bytes()
+    before, live, resident, opened = device.free_bytes()[0], device.live_bytes, rss_bytes(), open_files()
     files(subject, lane, count)
     gc.collect()
-    told = {"live_bytes": float(device.live_bytes - live), "rss_bytes": float(rss_bytes() - resident)}
+    told = {
+        "live_bytes": float(device.live_bytes - live),
+        "rss_bytes": float(rss_bytes() - resident),
+        "open_files": float(open_files() - opened),
+    }
     yield Figure("GPU memory grown", before - device.free_bytes()[0], "bytes", 0, "lower", count, told)
     lane.close()
     engine.close()
@@ -289,6 +293,11 @@ def growth(device: CudaDevice, folder: Path, pixels: list[Any]) -> Iterator[Figu
 def rss_bytes() -> int:
     """The most that this process had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def open_files() -> int:
+    """Of this process, the GPU's device files among them."""
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def measure() -> Iterator[Figure]:

@@ -85,7 +85,7 @@ def nvrtc(most: int | None = None) -> Nvrtc:
     Raises:
         DeviceError: there is none, or none as old as the driver.
     """
-    newer = None
+    newer: Nvrtc | None = None
     for candidate in _candidates():
         try:
             found = Nvrtc(_load(candidate))
@@ -93,7 +93,7 @@ def nvrtc(most: int | None = None) -> Nvrtc:
             continue
         if most is None or found.version[0] <= most:
             return found
-        newer = found
+        newer = found if newer is None or found.version < newer.version else newer
     if newer is not None:
         major, minor = newer.version
         raise DeviceError(

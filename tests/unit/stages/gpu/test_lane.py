@@ -167,6 +167,27 @@ def test_models_that_look_at_the_same_frame_share_one_upload() -> None:
     assert one.device.live_bytes == other.device.live_bytes == 0
 
 
+def test_over_many_frames_no_memory_stream_or_event_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, events = Rig(rows=2), list[int]()
+    made = rig.gpu.Event
+    monkeypatch.setattr(rig.gpu, "Event", lambda flags=0: events.append(flags) or made(flags))
+    staging = Staging(rig.device)
+    rig.lane.warm_up()
+
+    def run(count: int) -> tuple[int, int, int, int]:
+        for index in range(count):
+            shared = staging.taken(nv12(index))
+            rig.lane.run(rig.lane.fill(shared), rig.lane.fill(nv12(index).crop(0, 0, 16, 16), 1))
+            shared.lease.release()
+        counted = rig.device.counter.read().allocations, rig.device.live_bytes
+        return *counted, len(rig.gpu.streams), len(events)
+
+    settled = run(100)  # every buffer has met every stream by then
+    assert settled[3] > 0 and run(200) == settled
+    staging.close()
+    rig.close()
+
+
 def test_the_host_waits_for_nothing_before_the_record_is_wanted() -> None:
     rig = Rig()
     stage, collect = Infer("find", Submitting(rig.lane)), Collect("find")
