@@ -17,6 +17,7 @@ it: what compiling takes the first time, and calibrating; a model that is conver
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -38,8 +39,9 @@ from edgert.config import (
     SourceStage,
     StageConfig,
 )
+from edgert.config.engine import ORT
 from edgert.config.flow import inputs_of, upstream
-from edgert.config.variant import users_of
+from edgert.config.variant import users_of, variants_of
 from edgert.errors import EdgertError
 from edgert.graph.clean import clean
 from edgert.graph.liveness import peak_bytes
@@ -127,13 +129,50 @@ def _planned(file: PipelineFile, process: tuple[Part, ...]) -> Footprint:
 def _engines(file: PipelineFile) -> Iterator[Part]:
     config = file.config
     live = any(_is_live(stage, file) for stage in config.stages.values())
+    found = list[Part]()
     for name in config.models:
         if users := users_of(config.stages, config.models, name):
             try:
                 sizes = sizes_of(config, name)
             except EdgertError as error:
                 raise file.located(error, file.where("models", name))  # noqa: B904 - the same error, with its place
-            yield from engine_parts(name, sizes, max(replicas_of(config, user.infer, live) for user in users))
+            found += engine_parts(name, sizes, max(replicas_of(config, user.infer, live) for user in users))
+    yield from _shared(config, found)
+
+
+def _shared(config: PipelineConfig, parts: list[Part]) -> list[Part]:
+    """Engines' parts where models that take turns share an arena: it is as large as the largest of them needs."""
+    arenas = {part.name: part.size_bytes for part in parts if part.kind == "activations"}
+    inside = dict[str, str]()
+    for turns in _turns(config):
+        if all(config.models[name].tuning.shared_arena for name in turns):
+            largest = max(turns, key=lambda name: arenas[name])
+            inside |= {name: largest for name in turns if name != largest}
+    return [
+        replace(part, size_bytes=0, note=f"in the arena of {inside[part.name]}, as they take turns")
+        if part.kind == "activations" and part.name in inside
+        else part
+        for part in parts
+    ]
+
+
+def _turns(config: PipelineConfig) -> list[tuple[str, ...]]:
+    """Models that never run together: each chain of ``degrade_to`` in the same threads that no other stage uses."""
+    used = dict.fromkeys(stage.infer for stage in config.stages.values() if isinstance(stage, InferStage))
+    chains = [variants_of(config.models, name) for name in used]
+    runs = Counter(name for chain in chains for name in chain)
+    return [
+        chain
+        for chain in chains
+        if len(chain) > 1 and all(runs[name] == 1 and _has_arena(config, name) for name in chain)
+    ]
+
+
+def _has_arena(config: PipelineConfig, name: str) -> bool:
+    """Whether a model's engine is one of ONNX Runtime on the CPU that keeps the memory of its runs."""
+    model = config.models[name]
+    is_ort = model.backend == "ort" or (model.backend == "auto" and set(config.engines) <= {ORT})
+    return is_ort and model.placement == "auto" and model.tuning.arena
 
 
 def engine_parts(name: str, sizes: Sizes, replicas: int) -> tuple[Part, ...]:
@@ -274,7 +313,22 @@ def _narrower(file: PipelineFile) -> PipelineFile | None:
     return None if stages == file.config.stages else _with(file, file.config.model_copy(update={"stages": stages}))
 
 
+def _joined(file: PipelineFile) -> PipelineFile | None:
+    """One arena for the models that take turns."""
+    config = file.config
+    apart = [name for turns in _turns(config) for name in turns if not config.models[name].tuning.shared_arena]
+    if not apart:
+        return None
+    shared = {
+        name: one.model_copy(update={"tuning": one.tuning.model_copy(update={"shared_arena": True})})
+        for name, one in config.models.items()
+        if name in apart
+    }
+    return _with(file, config.model_copy(update={"models": {**config.models, **shared}}))
+
+
 STEPS: tuple[Step[PipelineFile], ...] = (
+    ("one arena for models that take turns", _joined),
     ("queues half as long", _shorter),
     ("a replica less", _fewer),
     ("batches half as large", _narrower),

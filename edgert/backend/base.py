@@ -68,6 +68,7 @@ class Tuning:
         optimization: ``all``; ``extended`` without its own tensor layouts; ``basic`` without its operators; ``none``.
         spinning: threads wait for their next piece of work without going to sleep.
         arena: keeps the memory of one run for the next.
+        shared_arena: that memory is also any other engine's that says so; given back when the process ends.
         prepacking: a second copy of the weights, in the order in which kernels read them.
         balance: hands out work in ever smaller pieces, for cores that are not equally fast.
         parallel: runs branches of the model at the same time.
@@ -80,6 +81,7 @@ class Tuning:
     optimization: str = "all"
     spinning: bool = True
     arena: bool = True
+    shared_arena: bool = False
     prepacking: bool = True
     balance: bool = False
     parallel: bool = False

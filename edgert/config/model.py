@@ -195,6 +195,9 @@ class TuningConfig(Section):
     )
     spinning: bool = Field(default=True, description="threads wait for their next piece of work without sleeping")
     arena: bool = Field(default=True, description="keeps the memory of one run for the next")
+    shared_arena: bool = Field(
+        default=False, description="that memory serves all models that say so: less of it where they take turns"
+    )
     prepacking: bool = Field(default=True, description="a second copy of the weights in the order kernels read them")
     balance: bool = Field(default=False, description="work in ever smaller pieces, for cores of different speed")
     parallel: bool = Field(default=False, description="branches of the model run at the same time")

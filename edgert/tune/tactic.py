@@ -19,6 +19,7 @@ FORMS = {"float": "float", "fp16": "fp16", "ort": "int8"}
 _TOLD = {
     "spinning": "no spinning",
     "arena": "no arena",
+    "shared_arena": "shared arena",
     "prepacking": "no prepacking",
     "balance": "balanced",
     "parallel": "branches in parallel",

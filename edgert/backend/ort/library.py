@@ -56,6 +56,9 @@ def session_settings(threads: int | None, tuning: Tuning = USUAL) -> Any:
     settings.execution_mode = modes.ORT_PARALLEL if tuning.parallel else modes.ORT_SEQUENTIAL
     settings.graph_optimization_level = getattr(ort().GraphOptimizationLevel, f"ORT_{_LEVELS[tuning.optimization]}")
     settings.enable_cpu_mem_arena = tuning.arena
+    if tuning.arena and tuning.shared_arena:
+        _open_arena()
+        settings.add_session_config_entry("session.use_env_allocators", "1")
     if not tuning.spinning:
         settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if not tuning.prepacking:
@@ -68,6 +71,14 @@ def session_settings(threads: int | None, tuning: Tuning = USUAL) -> Any:
         settings.add_session_config_entry("session.x64quantprecision", "1")  # exact, by uint8 weights, and slower
     settings.log_severity_level = 3  # its warnings name nodes of the optimised graph, which help nobody
     return settings
+
+
+@lru_cache(maxsize=1)
+def _open_arena() -> None:
+    """Makes the arena of the process, which sessions take memory from that ask for it; may be called again."""
+    library = ort()
+    of_host = library.OrtMemoryInfo("Cpu", library.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, library.OrtMemType.DEFAULT)
+    library.create_and_register_allocator(of_host, library.OrtArenaCfg(0, -1, -1, -1))  # no limit, all as usual
 
 
 def open_session(

@@ -94,3 +94,49 @@ def test_a_decoder_keeps_as_many_frames_as_its_level_allows(tmp_path: Path) -> N
     path.write_text(path.read_text().replace("synthetic:noise", str(clip)).replace(", size: 320x240", ""))
     found = sizes(path)
     assert found["belt", "decoder"] == round(4 * 1920 * 1080 * 1.5)  # level 4.1 holds four frames of full HD
+
+
+TURNS = f"""\
+budgets: {{memory: BUDGET}}
+models:
+  large: {{onnx: {ASSETS}/parts.onnx, task: {{detect: yolox}}, precision: fp32, input: {{std: 255}}, degrade_to: small}}
+  small: {{onnx: {ASSETS}/parts.onnx, task: {{detect: yolox}}, precision: fp32, input: {{std: 255}}}}
+stages:
+  belt: {{source: "synthetic:noise", size: 320x240, realtime: true}}
+  find: {{infer: large, from: belt}}
+"""
+
+
+def turns(folder: Path, budget: str = "4GiB") -> Path:
+    path = folder / "p.yaml"
+    path.write_text(TURNS.replace("BUDGET", budget))
+    return path
+
+
+def test_models_that_take_turns_share_an_arena_before_anything_that_costs_speed_gives_way(tmp_path: Path) -> None:
+    free = planned(load_pipeline(turns(tmp_path)))
+    assert free.steps == ()
+    file, plan = fitted(load_pipeline(turns(tmp_path, f"{int(free.most_bytes) - 2**10}B")))
+    assert [step.partition(":")[0] for step in plan.steps] == ["one arena for models that take turns"]
+    assert all(model.tuning.shared_arena for model in file.config.models.values())
+    arenas = {part.name: part for part in plan.parts if part.kind == "activations"}
+    assert arenas["small"].size_bytes == 0 and arenas["small"].note == "in the arena of large, as they take turns"
+    before = next(part.size_bytes for part in free.parts if (part.name, part.kind) == ("large", "activations"))
+    assert arenas["large"].size_bytes == before and free.total_bytes - plan.total_bytes == before
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("  find: {infer: large", "  second: {infer: small, from: belt}\n  find: {infer: large"),  # both at a time
+        ("degrade_to: small", "placement: cpu0, degrade_to: small"),  # threads of their own, which may overlap
+        ("degrade_to: small", "tuning: {arena: false}, degrade_to: small"),
+        ("budgets:", "engines: [tensorrt, onnxruntime]\nbudgets:"),
+    ],
+)
+def test_models_that_may_run_together_or_have_no_arena_do_not(tmp_path: Path, before: str, after: str) -> None:
+    path = turns(tmp_path, "12MiB")
+    path.write_text(path.read_text().replace(before, after))
+    plan = planned(load_pipeline(path))
+    assert not any("arena" in step for step in plan.steps)
+    assert all(part.size_bytes for part in plan.parts if part.kind == "activations")

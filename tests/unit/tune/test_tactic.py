@@ -76,6 +76,9 @@ def test_what_a_tactic_says_reaches_onnx_runtime() -> None:
         "session.dynamic_block_base": "4",
     }
     assert {key: settings.get_session_config_entry(key) for key in entries} == entries
+    shared = session_settings(1, Tuning(shared_arena=True))
+    assert shared.get_session_config_entry("session.use_env_allocators") == "1"
+    assert str(Tactic("ort", "float", 1, 1, tuning=Tuning(shared_arena=True))).endswith(", shared arena")
 
 
 def test_what_differs_between_machines_is_named() -> None:
