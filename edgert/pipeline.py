@@ -8,7 +8,7 @@ with edgert.Pipeline("dock.yaml") as pipeline:
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +25,7 @@ from edgert.stages.sink.callback import CallbackSink
 from edgert.stages.source.api import ApiSource
 
 if TYPE_CHECKING:
-    from edgert.assemble.power_step import PowerSteps
+    from edgert.assemble.power_step import PowerStep, PowerSteps
     from edgert.budget.footprint import Footprint
     from edgert.budget.meter.meters import Meters
     from edgert.budget.watch import Watch
@@ -56,6 +56,7 @@ class Pipeline:
         meters: what budgets are watched by; those of this machine by default.
         label: written on every result that a sink gets; none by default.
         power: ways to clock this board that a governor may take; none by default.
+        predicted: what a plan says of this board at each level of degraded models; none by default.
 
     Raises:
         EdgertError: the file, a model or a stage is wrong, or a budget cannot be kept; nothing has been started then.
@@ -73,6 +74,7 @@ class Pipeline:
         meters: Meters | None = None,
         label: str = "",
         power: PowerSteps | None = None,
+        predicted: Sequence[PowerStep] = (),
     ) -> None:
         self.file = path if isinstance(path, PipelineFile) else load_pipeline(path, overrides)
         self._footprint = self._fitted()
@@ -86,7 +88,7 @@ class Pipeline:
             if getattr(self.file.config.stages.get(stage), "sink", None) != "callback":
                 self._listen(stage, function)
         self._runner = Runner(self._assembly.nodes, clock, self.file.located)
-        self._watch = self._watched(meters, power)
+        self._watch = self._watched(meters, power, predicted)
         self._started = False
 
     def __enter__(self) -> Pipeline:
@@ -202,7 +204,7 @@ class Pipeline:
         self.file, footprint = fitted(self.file)
         return footprint
 
-    def _watched(self, meters: Meters | None, power: PowerSteps | None) -> Watch | None:
+    def _watched(self, meters: Meters | None, power: PowerSteps | None, predicted: Sequence[PowerStep]) -> Watch | None:
         """What keeps the budgets; most pipelines have none and start without it."""
         budgets = self.file.config.budgets
         if budgets == type(budgets)():
@@ -212,7 +214,7 @@ class Pipeline:
 
         meters = meters or meters_here(self._clock)
         try:
-            return watch(self.file, self._assembly, meters, self._clock, self._runner.fail, power)
+            return watch(self.file, self._assembly, meters, self._clock, self._runner.fail, power, predicted)
         except BudgetError:
             self._assembly.close()
             raise

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from edgert.assemble.build import Assembly
-from edgert.assemble.power_step import PowerSteps
-from edgert.assemble.way import FINER, Way, clocked, ways, worthwhile
+from edgert.assemble.power_step import PowerStep, PowerSteps
+from edgert.assemble.way import Way, clocked, setting_of, ways, worthwhile
 from edgert.backend import Engine
 from edgert.board.host import core_count
 from edgert.budget.governor import Action, Budget, Patience, Rules, Setting, check_meter, check_settings
@@ -19,8 +19,8 @@ from edgert.budget.watch import ALLOWED_PATIENCE, CORES, CPU_PATIENCE, VARIANT_P
 from edgert.clock import Clock
 from edgert.config import InferStage, PipelineFile, SourceStage
 from edgert.config.flow import sources_of
-from edgert.config.pipeline import BudgetConfig, PipelineConfig
-from edgert.config.variant import variants_of
+from edgert.config.pipeline import BudgetConfig
+from edgert.config.variant import stages_at, stand_ins
 from edgert.errors import BudgetError, EdgertError, StageError
 from edgert.place.engine import SegmentedEngine
 from edgert.runtime import Gate, Source
@@ -54,7 +54,9 @@ class Cost:
     engine_ms: float
 
 
-def rules_of(budgets: BudgetConfig, found: tuple[Way, ...], costs: Sequence[Cost]) -> Rules:
+def rules_of(
+    budgets: BudgetConfig, found: tuple[Way, ...], costs: Sequence[Cost], predicted: Sequence[PowerStep] = ()
+) -> Rules:
     """What a governor goes by; the first way is that of all frames.
 
     Power that nobody can predict is taken to fit the budget when all frames go on, to fall with them, and with the
@@ -63,20 +65,20 @@ def rules_of(budgets: BudgetConfig, found: tuple[Way, ...], costs: Sequence[Cost
 
     Args:
         costs: for each level of degraded models.
+        predicted: the board at each of them; none where no plan tells.
     """
     is_cpu = budgets.cpu is not None
     cap = budgets.cpu if is_cpu else budgets.power
 
     def setting(way: Way) -> Setting:
-        cost, step = costs[way.level], way.step
+        cost = costs[way.level]
         work = cost.engine_ms / costs[0].engine_ms if costs[0].engine_ms else 1.0
         total_hz = sum(cost.rates_hz.values())
         share = sum(cost.rates_hz[stream] * share for stream, share in way.shares.items()) / total_hz
-        if step is not None:
-            most = step.sustained(work)
-            least = FINER if share <= most else 1.0  # of frames that come too fast for it, fewer would change nothing
-            power_w, latency_ms = step.drawn_w(share, work), step.latency_ms * work
-            return Setting(way.name, power_w, total_hz * min(share, most), latency_ms, way.level, step.idle_w, least)
+        if way.step is not None:
+            return setting_of(way, cost.rates_hz, way.step, work)
+        if predicted and not is_cpu:
+            return setting_of(way, cost.rates_hz, predicted[way.level])
         full = cost.cores if is_cpu and cost.cores is not None else (cap or 0.0) * min(work, _STAND_IN**way.level)
         return Setting(way.name, full * share, total_hz * share, cost.engine_ms, way.level)
 
@@ -105,6 +107,7 @@ def watch(
     clock: Clock,
     fail: Fail,
     power: PowerSteps | None = None,
+    predicted: Sequence[PowerStep] = (),
 ) -> Watch | None:
     """The thread that keeps the budgets of a pipeline, not started; None for one without budgets.
 
@@ -113,6 +116,7 @@ def watch(
     Args:
         fail: called when a budget with ``when_exceeded: stop`` was exceeded for too long.
         power: ways to clock the board, where they may be taken.
+        predicted: the board as it is, at each level of degraded models; none where no plan tells.
 
     Raises:
         BudgetError: no setting is predicted to keep the budgets, or ``stop`` with power that nothing here measures.
@@ -122,7 +126,7 @@ def watch(
         return None
     meters.sample()  # energy counters give no power before they are read a second time
     gates = _gates(assembly, clock)
-    smaller = _smaller(file.config)
+    smaller = stand_ins(file.config.stages, file.config.models)
     found = ways(tuple(gates), smaller) if budgets.when_exceeded == "degrade" else ways(tuple(gates))[:1]
     timed = {name: _timed(_run_of(engine)) for name, engine in assembly.engines.items()}
     costs = [_cost(file, assembly.live, timed, level) for level in range(1 + len(smaller))]
@@ -130,7 +134,7 @@ def watch(
         found = clocked(found, power.steps)
         every = rules_of(budgets, found, costs).settings
         found = tuple(found[index] for index in worthwhile(every))
-    rules = rules_of(budgets, found, costs)
+    rules = rules_of(budgets, found, costs, predicted)
     try:
         notes = _check(rules, meters.sample().power)
     except BudgetError as error:
@@ -182,33 +186,19 @@ def _check(rules: Rules, power: Reading) -> tuple[str, ...]:
     return (told,) if told else ()
 
 
-def _smaller(config: PipelineConfig) -> list[tuple[str, ...]]:
-    """For each level of degrading, the models that are in the place of others then; fewest first."""
-    used = dict.fromkeys(stage.infer for stage in config.stages.values() if isinstance(stage, InferStage))
-    chains = [chain for name in used if len(chain := variants_of(config.models, name)) > 1]
-    deepest = max(map(len, chains), default=1)
-    return [tuple(_at(chain, level) for chain in chains) for level in range(1, deepest)]
-
-
-def _at(chain: Sequence[str], level: int) -> str:
-    """The model in use; the last of a chain for all further levels."""
-    return chain[min(level, len(chain) - 1)]
-
-
 def _cost(file: PipelineFile, live: bool, timed: Mapping[str, tuple[float, float]], level: int) -> Cost:
     """Of the models at one level.
 
     Args:
         timed: model → CPU and wall seconds of a run.
     """
-    stages, streams = file.config.stages, sources_of(file.config.stages)
-    models = {name: _at(variants_of(file.config.models, name), level) for name in file.config.models}
+    stages, streams = stages_at(file.config.stages, file.config.models, level), sources_of(file.config.stages)
     sources = {name: stage for name, stage in stages.items() if isinstance(stage, SourceStage)}
     rates_hz = {name: stage.fps or _ASSUMED_HZ for name, stage in sources.items()}
     used = [
-        (timed[models[stage.infer]], sum(rates_hz[source] for source in streams[name]) / stage.every)
+        (timed[stage.infer], sum(rates_hz[source] for source in streams[name]) / stage.every)
         for name, stage in stages.items()
-        if isinstance(stage, InferStage) and models[stage.infer] in timed and stage.crop is None
+        if isinstance(stage, InferStage) and stage.infer in timed and stage.crop is None
     ]
     cores = float(core_count())
     if used and live:

@@ -61,6 +61,21 @@ def _ways_at(level: int, names: tuple[str, ...], streams: tuple[str, ...]) -> tu
     return (*even, *fewer, *(way(tenths, 1) for tenths in range(_FEWER - 1, 0, -1)))
 
 
+def setting_of(way: Way, rates_hz: Mapping[str, float], step: PowerStep, work: float = 1.0) -> Setting:
+    """A way with what is predicted of it.
+
+    Args:
+        rates_hz: stream → frames a second, if all go on.
+        step: the board as it is then, under all frames.
+        work: of a frame, of that for which the step was predicted.
+    """
+    total_hz, most = sum(rates_hz.values()), step.sustained(work)
+    share = sum(rates_hz[stream] * share for stream, share in way.shares.items()) / total_hz
+    least = FINER if share <= most else 1.0  # of frames that come too fast for it, fewer would change nothing
+    hz, latency_ms = total_hz * min(share, most), step.latency_ms * work
+    return Setting(way.name, step.drawn_w(share, work), hz, latency_ms, way.level, step.idle_w, least)
+
+
 def clocked(found: Sequence[Way], steps: Sequence[PowerStep]) -> tuple[Way, ...]:
     """The ways at every clock of the board, or as they are where it has but one."""
     return tuple(replace(way, step=step) for step in steps for way in found) or tuple(found)

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from edgert.cli.memory_table import parts_table
-from edgert.plan.words import basis, board_headline, headline, why_not
+from edgert.plan.words import basis, board_headline, headline, listed, why_not
 from edgert.report.number import share
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from edgert.plan.row import BoardPlan, Plan, Row
+    from edgert.plan.row import BoardPlan, ModelRow, Plan, Row
 
 _MOST_REASONS = 6
 
@@ -36,22 +36,31 @@ def _show_board(console: Console, board: BoardPlan) -> None:
     from rich.markup import escape
 
     chosen = None if board.chosen is None else board.rows[board.chosen]
-    _table(
-        console, ("mode", "placement"), [((row.mode, row.name), row, row is chosen) for row in board.rows], basis(board)
-    )
+    rows = [(heads, row, row is chosen) for heads, row in listed(board)]
+    _table(console, ("mode", "placement"), rows, basis(board))
     if chosen is not None:
         for row in [row for row in board.rows if row is not chosen][:_MOST_REASONS]:
             console.print(f"[dim]not {escape(why_not(row, chosen))}[/]")
-        for model in chosen.models:
-            for engine in model.engines:
-                counts = {name: engine.assignment.count(name) for name in engine.accelerators}
-                told = ", ".join(f"{count} units on {name}" for name, count in counts.items())
-                console.print(f"{escape(model.name)}: {engine.share:.0%} of its frames, {told}")
+        _show_models(console, chosen)
         console.print(parts_table(chosen.memory))
     for text in board.advice:
         console.print(escape(text))
     for text in board.skipped:
         console.print(f"[yellow]{escape(text)}: not planned[/]")
+
+
+def _show_models(console: Console, chosen: Row) -> None:
+    """Where each model runs, those that a governor may put in the place of others among them."""
+    from rich.markup import escape
+
+    models: dict[str, ModelRow] = {}
+    for row in (chosen, *chosen.stand_ins):
+        models.update({model.name: model for model in row.models if model.name not in models})
+    for model in models.values():
+        for engine in model.engines:
+            counts = {name: engine.assignment.count(name) for name in engine.accelerators}
+            told = ", ".join(f"{count} units on {name}" for name, count in counts.items())
+            console.print(f"{escape(model.name)}: {engine.share:.0%} of its frames, {told}")
 
 
 def _show_boards(console: Console, plan: Plan) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from edgert.config.model import TASK_VERBS, ModelConfig
 from edgert.config.stage import InferStage, StageConfig
@@ -17,6 +17,32 @@ def variants_of(models: Mapping[str, ModelConfig], name: str) -> tuple[str, ...]
     while (smaller := models[found[-1]].degrade_to) is not None:
         found.append(smaller)
     return tuple(found)
+
+
+def stand_ins(stages: Mapping[str, StageConfig], models: Mapping[str, ModelConfig]) -> list[tuple[str, ...]]:
+    """For each level of degrading, the models that are in the place of others then; fewest first."""
+    used = dict.fromkeys(stage.infer for stage in stages.values() if isinstance(stage, InferStage))
+    chains = [chain for name in used if len(chain := variants_of(models, name)) > 1]
+    deepest = max(map(len, chains), default=1)
+    return [tuple(in_use(chain, level) for chain in chains) for level in range(1, deepest)]
+
+
+def in_use(chain: Sequence[str], level: int) -> str:
+    """The model of a chain at a level; its last for all further ones."""
+    return chain[min(level, len(chain) - 1)]
+
+
+def stages_at(
+    stages: Mapping[str, StageConfig], models: Mapping[str, ModelConfig], level: int
+) -> dict[str, StageConfig]:
+    """The stages with the models that they run at a level of degrading."""
+    return {name: _at(stage, models, level) for name, stage in stages.items()}
+
+
+def _at(stage: StageConfig, models: Mapping[str, ModelConfig], level: int) -> StageConfig:
+    if not isinstance(stage, InferStage):
+        return stage
+    return stage.model_copy(update={"infer": in_use(variants_of(models, stage.infer), level)})
 
 
 def users_of(stages: Mapping[str, StageConfig], models: Mapping[str, ModelConfig], name: str) -> list[InferStage]:

@@ -9,8 +9,9 @@ from typing import Any
 
 from edgert.assemble.build import queue_of
 from edgert.assemble.model import SEGMENT_QUEUE, STAGE_QUEUE
-from edgert.config import CropStage, InferStage, PipelineFile, SourceStage, StageConfig
+from edgert.config import CropStage, InferStage, ModelConfig, PipelineFile, SourceStage, StageConfig
 from edgert.config.flow import inputs_of, order
+from edgert.config.variant import variants_of
 from edgert.errors import ConfigError, nearest
 from edgert.place.step import Step
 from edgert.plan.workload import ASSUMED_HZ
@@ -78,15 +79,18 @@ class Scene:
     times: StageTimes = field(default_factory=StageTimes)
 
 
-def design_of(file: PipelineFile, lanes: Lanes, scene: Scene) -> Design:
+def design_of(file: PipelineFile, lanes: Lanes, scene: Scene, stand_ins: Sequence[Lanes] = ()) -> Design:
     """What ``edgert run`` would set up.
+
+    Args:
+        stand_ins: of each further level of degraded models; none: they are never degraded.
 
     Raises:
         ConfigError: a trace is of no source of the pipeline.
     """
     stages = file.config.stages
     _check_traces(stages, scene.traces)
-    designer = _Designer(stages, file.document.path.parent, lanes, scene)
+    designer = _Designer(stages, file.config.models, file.document.path.parent, (lanes, *stand_ins), scene)
     return designer.design()
 
 
@@ -98,8 +102,9 @@ def is_live_source(stage: StageConfig, directory: Path) -> bool:
 @dataclass(frozen=True, eq=False)
 class _Designer:
     stages: Mapping[str, StageConfig]
+    models: Mapping[str, ModelConfig]
     directory: Path
-    lanes: Lanes
+    lanes: Sequence[Lanes]
     scene: Scene
 
     def design(self) -> Design:
@@ -143,39 +148,61 @@ class _Designer:
 
     def _infers(self, name: str, stage: InferStage, inputs: tuple[Edge, ...]) -> list[Node]:
         """One thread, a chain of them, or a dealer, chains and what puts their results in order again."""
-        any_live = any(is_live_source(one, self.directory) for one in self.stages.values())
-        lanes = self.lanes(name, stage, any_live)
-        is_cut = any(len(lane.parts) > 1 for lane in lanes)
+        ways = self._ways(name, stage)
+        is_cut = any(len(lanes[0].parts) > 1 for _, lanes in ways)
         capacity = SEGMENT_QUEUE if is_cut else STAGE_QUEUE
-        if len(lanes) == 1:
+        if len(ways) == 1:
+            lanes = ways[0][1]
             first = len(lanes[0].parts) - 1
             labels = [*(f"{name}:{number}" for number in range(first)), name]
-            return self._chain(name, stage, lanes[0], labels, inputs, capacity)
-        label = f"{name}:deal"
-        dealer = self._passing(label, inputs, weights=tuple(lane.weight for lane in lanes))
+            return self._chain(name, stage, lanes, labels, inputs, capacity)
+        label, weights = f"{name}:deal", tuple(lanes[0].weight for _, lanes in ways)
+        dealer = self._passing(label, inputs, weights=weights, levels=tuple(level for level, _ in ways))
         nodes, ends, count = [dealer], [], 0
-        for lane in lanes:
+        for _, lanes in ways:
             way = (Edge(dealer.name, capacity, "never"),)
-            labels = [f"{name}:{number}" for number in range(count, count + len(lane.parts))]
-            made = self._chain(name, stage, lane, labels, way, capacity)
+            labels = [f"{name}:{number}" for number in range(count, count + len(lanes[0].parts))]
+            made = self._chain(name, stage, lanes, labels, way, capacity)
             count += len(made)
             ends.append(Edge(made[-1].name, capacity, "never"))
             nodes += made
         return [*nodes, self._passing(name, tuple(ends), gathers=dealer.name, joins=False)]
+
+    def _ways(self, name: str, stage: InferStage) -> list[tuple[int, Sequence[Lane]]]:
+        """The threads, or chains of them, that a stage has, each with the level at which it gets frames and its lanes
+        at that level and further ones. As in a run, models take turns in the same threads, or, where they are placed
+        or their engines differ in number, each in its own."""
+        any_live = any(is_live_source(one, self.directory) for one in self.stages.values())
+        chain = variants_of(self.models, stage.infer)[: len(self.lanes)]
+        as_stages = [stage.model_copy(update={"infer": one}) for one in chain]
+        levels = [lanes(name, one, any_live) for lanes, one in zip(self.lanes, as_stages, strict=False)]
+        is_placed = any(self.models[one].placement != "auto" for one in chain)
+        shapes = {tuple(len(lane.parts) for lane in lanes) for lanes in levels}
+        if len(levels) == 1 or is_placed or len(shapes) > 1:
+            return [(level, (lane,)) for level, lanes in enumerate(levels) for lane in lanes]
+        return [(0, lanes) for lanes in zip(*levels, strict=True)]
 
     def _passing(self, name: str, inputs: tuple[Edge, ...], **how: Any) -> Node:
         """One that deals or gathers."""
         return Node(name, inputs, woken_ms=self.scene.times.of(name).woken_ms, **how)
 
     def _chain(
-        self, name: str, stage: InferStage, lane: Lane, labels: Sequence[str], inputs: tuple[Edge, ...], capacity: int
+        self,
+        name: str,
+        stage: InferStage,
+        lanes: Sequence[Lane],
+        labels: Sequence[str],
+        inputs: tuple[Edge, ...],
+        capacity: int,
     ) -> list[Node]:
-        """The lane's threads; what the stage does besides its model is done by the first."""
+        """The threads of one lane, or of one at each level; what the stage does besides its model is done by the
+        first."""
         nodes: list[Node] = []
         for number, label in enumerate(labels):
             measured = self._measured(label, name, len(labels))
-            task = self._task(stage, lane, number, measured)
-            nodes.append(Node(label, inputs, task, woken_ms=measured.woken_ms))
+            task = self._task(stage, lanes[0], number, measured)
+            others = tuple(self._instead(task, stage, lane, number) for lane in lanes[1:])
+            nodes.append(Node(label, inputs, task, woken_ms=measured.woken_ms, stand_ins=others))
             inputs = (Edge(label, capacity, "never"),)
         return nodes
 
@@ -193,6 +220,12 @@ class _Designer:
         batch = min(stage.batch.max, lane.rows) if stage.batch is not None else None
         steps, run = _together(own if number == 0 else (), scatter), _together(lane.parts[number], scatter)
         return Task(steps, run, stage.every, crops, lane.rows, batch, scatter)
+
+    @staticmethod
+    def _instead(task: Task, stage: InferStage, lane: Lane, number: int) -> Task:
+        """A task with another model's runs; the rest of its work is taken to be the same."""
+        batch = min(stage.batch.max, lane.rows) if stage.batch is not None else None
+        return replace(task, run=_together(lane.parts[number], task.scatter), rows=lane.rows, batch=batch)
 
     def _is_even(self, stage: InferStage) -> bool:
         """Whether all results are the same work. If not, how a run's times scatter tells of the work as well."""

@@ -19,6 +19,7 @@ from edgert.place.problem import Cost, Network, Unit
 from edgert.place.profile import Profile, network_of
 from edgert.place.schedule import play
 from edgert.plan.judge import Machine, judged
+from edgert.plan.level import counterpart, levels_of, with_stand_ins
 from edgert.plan.memory import host_parts
 from edgert.plan.path import frame_rate_hz, longest_ms
 from edgert.plan.row import BoardPlan, EngineRow, ModelRow, Objective, Row
@@ -51,10 +52,13 @@ def plan_host(file: PipelineFile, profiles: Sequence[Profile], objective: Object
         ConfigError: a model has no profile.
         PlacementError: a profile does not fit its model.
     """
-    measured = [_measured(file, demand, {one.digest: one for one in profiles}) for demand in demands(file.config)]
+    known = {one.digest: one for one in profiles}
+    levels = [(at, [_measured(at, demand, known) for demand in demands(at.config)]) for at in levels_of(file)]
+    measured = levels[0][1]
     if not measured:
         raise ConfigError("no stage runs a model", where=file.where("stages"), fix="add one: {infer: MODEL, from: ...}")
-    rows = list(_rows(file, measured, objective))
+    found, *others = [list(_rows(at, ones, objective)) for at, ones in levels]
+    rows = [with_stand_ins(file, row, [counterpart(row, one) for one in others]) for row in found]
     machine = Machine(HOST, measured[0].profile.machine.get("cpu", "this machine"), system_memory().total_bytes)
     return judged(machine, rows, file.config.budgets, objective)
 

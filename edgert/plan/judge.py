@@ -66,7 +66,8 @@ def _told(row: Row, budgets: BudgetConfig, board: Machine) -> Row:
     factors = _factors(row, budgets, board)
     tightest = max(factors, key=factors.__getitem__)
     misses = tuple(_misses(row, budgets, board))
-    return replace(row, misses=misses, tightest=tightest, margin=1 - factors[tightest])
+    stand_ins = tuple(_told(one, budgets, board) for one in row.stand_ins)
+    return replace(row, misses=misses, tightest=tightest, margin=1 - factors[tightest], stand_ins=stand_ins)
 
 
 def _misses(row: Row, budgets: BudgetConfig, board: Machine) -> Iterator[str]:

@@ -28,6 +28,7 @@ from edgert.place.schedule import play
 from edgert.plan.ask import check_mode, has_no_mode, releases
 from edgert.plan.host import HOST, plan_host
 from edgert.plan.judge import Machine, judged
+from edgert.plan.level import counterpart, levels_of, with_stand_ins
 from edgert.plan.measured import MeasuredEngine, read_measured, told
 from edgert.plan.memory import NOT_PLANNED, board_parts
 from edgert.plan.path import frame_rate_hz, longest_ms
@@ -81,15 +82,18 @@ def plan(
     if mode != ALL:
         check_mode(asked, mode)
     about_trt = releases(asked, tensorrt)
-    planned = subjects(file)
+    levels = [(one, subjects(one)) for one in levels_of(file)]
+    planned = levels[0][1]
     if not planned:
         raise ConfigError("no stage runs a model", where=file.where("stages"), fix="add one: {infer: MODEL, from: ...}")
-    measured = _measured(planned, profiles)
+    measured = _measured([subject for _, subjects in levels for subject in subjects], profiles)
     made = []
     for number, one in enumerate(asked):
         if progress is not None:
             progress(one.title, number, len(asked))
-        made.append(_BoardPlanner(file, planned, one, objective, tensorrt, measured).plan(mode, strict=len(asked) == 1))
+        planners = [_BoardPlanner(at, subjects, one, objective, tensorrt, measured) for at, subjects in levels]
+        planner = replace(planners[0], stand_ins=tuple(planners[1:]))
+        made.append(planner.plan(mode, strict=len(asked) == 1))
     fitting = [one for one, result in zip(asked, made, strict=True) if result.chosen is not None]
     smallest = min(fitting, key=_size, default=None)
     notes = dict.fromkeys(
@@ -149,6 +153,7 @@ class _BoardPlanner:
     objective: Objective
     tensorrt: str | None
     measured: tuple[MeasuredEngine, ...] = ()
+    stand_ins: tuple[_BoardPlanner, ...] = ()
 
     def plan(self, mode: str, *, strict: bool) -> BoardPlan:
         """All rows; ``strict`` raises what forbids the whole board instead of noting it."""
@@ -157,8 +162,7 @@ class _BoardPlanner:
         errors: dict[str, EdgertError] = {} if modes else {mode: has_no_mode(self.board, mode)}
         for one in modes:
             try:
-                self._check_dla()
-                rows += self._rows(one)
+                rows += self._with_stand_ins(one)
             except (PlacementError, ConfigError) as error:
                 errors[one.name] = error
         if strict and not rows:
@@ -189,7 +193,14 @@ class _BoardPlanner:
                     fix=f"placement: auto, or a board that has one: {having}",
                 )
 
+    def _with_stand_ins(self, mode: Mode) -> Iterator[Row]:
+        """A mode's rows, each with those of the models that a governor may put in the place of others."""
+        levels = [list(planner._rows(mode)) for planner in (self, *self.stand_ins)]
+        for row in levels[0] if all(levels) else ():
+            yield with_stand_ins(self.file, row, [counterpart(row, others) for others in levels[1:]])
+
     def _rows(self, mode: Mode) -> Iterator[Row]:
+        self._check_dla()
         if mode.unknown:
             raise ConfigError("clocks unknown", why=f"nobody has published {', '.join(mode.unknown)}")
         scene = _Scene(self, mode)

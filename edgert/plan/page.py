@@ -8,7 +8,7 @@ from pathlib import Path
 from edgert.artifact.atomic import replace_text
 from edgert.place.problem import Edge, Unit
 from edgert.plan.row import BoardPlan, EngineRow, ModelRow, Plan, Row
-from edgert.plan.words import basis, headline, share_text
+from edgert.plan.words import basis, headline, listed, share_text
 from edgert.report.document import columns, document, figures
 from edgert.report.markup import Markup, code, join, paragraph, tag
 from edgert.report.network import Box, Line, network_picture
@@ -95,14 +95,18 @@ def _boards(plan: Plan) -> Markup:
     return table(
         "Boards",
         [
-            Column("Board", [board.title for board in plan.boards]),
-            Column("Verdict", [_verdict(board) for board in plan.boards], "prose"),
+            Column("Board", [_title(board, plan) for board in plan.boards]),
+            Column("Budgets", [_verdict(board) for board in plan.boards], "prose"),
             Column("Mode", [row.mode if row else "–" for row in picked]),
             Column("Placement", [row.name if row else "–" for row in picked]),
             *(_numbers(picked)),
         ],
         sortable=True,
     )
+
+
+def _title(board: BoardPlan, plan: Plan) -> object:
+    return tag("b", board.title) if board.board == plan.smallest else board.title
 
 
 def _picked(board: BoardPlan) -> Row | None:
@@ -116,21 +120,22 @@ def _verdict(board: BoardPlan) -> Markup:
     if board.chosen is not None:
         chosen = board.rows[board.chosen]
         room = f"{share(chosen.margin)} of {chosen.tightest} to spare"
-        return join([tag("span", "✓ keeps every budget", class_="good"), f", {room}"])
+        return join([tag("span", "✓ kept", class_="good"), f", {room}"])
     row = _picked(board)
     why = "; ".join(row.misses) if row else "; ".join(board.skipped) or "nothing can run"
     return tag("span", f"✗ {why}", class_="bad")
 
 
 def _rows(board: BoardPlan) -> Markup:
-    rows = board.rows
-    marks = ["chosen" if place == board.chosen else "Pareto" if row.is_best else "" for place, row in enumerate(rows)]
+    heads, rows = [head for head, _ in listed(board)], [row for _, row in listed(board)]
+    chosen = None if board.chosen is None else board.rows[board.chosen]
+    marks = ["chosen" if row is chosen else "Pareto" if row.is_best else "" for row in rows]
     whole = table(
         f"{board.title}: modes and placements",
         [
-            Column("Mode", [row.mode for row in rows]),
-            Column("Placement", [row.name for row in rows]),
-            Column("", [tag("b", mark) if mark == "chosen" else mark for mark in marks]),
+            Column("Mode", [mode for mode, _ in heads]),
+            Column("Placement", [placement for _, placement in heads]),
+            Column("Choice", [tag("b", mark) if mark == "chosen" else mark for mark in marks]),
             *_numbers(rows),
             Column("DLA share", [Cell(_dla_share(row), _dla_part(row)) for row in rows], "number"),
             Column("Budgets", [_budgets(row) for row in rows], "prose"),
@@ -151,7 +156,7 @@ def _memory(row: Row) -> Markup:
             Column("On", [part.on for part in parts]),
             Column("For", [part.kind for part in parts]),
             Column("Memory", [Cell(size(part.size_bytes), part.size_bytes) for part in parts], "number"),
-            Column("", [part.note for part in parts], "prose"),
+            Column("What", [part.note for part in parts], "prose"),
         ],
         sortable=True,
     )

@@ -52,6 +52,8 @@ def _row(row: Row, is_chosen: bool) -> dict[str, Any]:
         "misses": list(row.misses),
         "pareto": row.is_best,
         "models": [_model(model, is_chosen) for model in row.models],
+        "smaller": list(row.smaller),
+        "stand_ins": [_row(one, False) for one in row.stand_ins],
     }
 
 

@@ -81,12 +81,12 @@ def steps_of(
             where="--allow-power-control",
             fix="sudo nvpmodel -m, to a mode that edgert plan shows",
         )
-    steps = [_step("", now, power(board, here, costs.power))]
+    steps = [step_of(now, power(board, here, costs.power))]
     steps += _capped(steps[0], board, here, control.gpu_steps_hz(), costs)
     for mode in board.modes:
         row = row_of(mode.name)
         if row is not None and mode.name in reachable and _is_lower(mode, here):
-            step = _step(f"power mode {mode.name}", row, power(board, mode, costs.power))
+            step = step_of(row, power(board, mode, costs.power), f"power mode {mode.name}")
             steps.append(replace(step, mode=mode.name))
     return tuple(steps)
 
@@ -106,7 +106,8 @@ def _is_lower(mode: Mode, here: Mode) -> bool:
     return mode.watts is not None and (here.watts is None or mode.watts < here.watts)
 
 
-def _step(name: str, row: Row, watts: Power) -> PowerStep:
+def step_of(row: Row, watts: Power, name: str = "") -> PowerStep:
+    """A board's row, whose power is known, as a governor reckons with it."""
     assert row.power_w is not None
     return PowerStep(name, row.power_w, min(watts.static_w, row.power_w), row.headroom, row.p99_ms)
 

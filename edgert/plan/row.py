@@ -77,6 +77,9 @@ class Row:
         margin: the part of it that is to spare; negative where it is exceeded.
         memory: its parts.
         is_best: whether no other row of its board is better or equal in speed, latency, power and memory.
+        smaller: models that are in the place of others in it.
+        stand_ins: the same pipeline in the same mode with more and more models in the place of others, which a governor
+            may choose; all are loaded, so ``memory`` of each row counts those of all.
     """
 
     board: str
@@ -98,6 +101,8 @@ class Row:
     margin: float = 0.0
     memory: tuple[Part, ...] = ()
     is_best: bool = False
+    smaller: tuple[str, ...] = ()
+    stand_ins: tuple[Row, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from edgert.assemble.way import FINER, Way, ways
+from edgert.assemble.power_step import PowerStep
+from edgert.assemble.way import Way, setting_of, ways
 from edgert.board import HOST
 from edgert.board.core import core_accelerators
 from edgert.board.record import find_board
 from edgert.budget.governor import Budget, Rules, Setting, check_settings
 from edgert.config import InferStage, PipelineFile, SourceStage
+from edgert.config.variant import stand_ins
 from edgert.errors import ConfigError
 from edgert.place.cost.coefficients import coefficients
 from edgert.place.profile import Profile, read_profile
 from edgert.plan.design import Lanes, Scene, design_of
 from edgert.plan.lane import BoardLanes, HostLanes
+from edgert.plan.level import levels_of
 from edgert.plan.make import ALL, plan
+from edgert.plan.power_step import step_of
 from edgert.plan.rig import AMBIENT_C, rig_of
 from edgert.plan.row import Objective, Row
 from edgert.plan.workload import ASSUMED_HZ, demands
@@ -121,29 +125,31 @@ def simulate_pipeline(
     rig = rig_of(record, record.mode(row.mode), coefficients(record.soc), given.ambient_c)
     closest = f"no row of the plan keeps every budget; {row.mode}, {row.name} is closest"
     notes = () if found.chosen is not None else (closest,)
-    lanes = BoardLanes(file, row)
+    lanes = [BoardLanes(at, one) for at, one in zip(levels_of(file), (row, *row.stand_ins), strict=True)]
     return _played(file, (row.board, found.title, row), lanes, rig, scene, given, notes)
 
 
 def _on_host(file: PipelineFile, profiles: Sequence[Path], scene: Scene, given: Circumstances) -> Simulation:
-    lanes = HostLanes(file, _profiles(file, profiles))
+    levels = levels_of(file)
+    known = _profiles(levels, profiles)
+    lanes = [HostLanes(at, known) for at in levels]
     rig = Rig(tuple(core_accelerators()))
-    return _played(file, (HOST, "This machine", None), lanes, rig, scene, given, lanes.notes)
+    return _played(file, (HOST, "This machine", None), lanes, rig, scene, given, lanes[0].notes)
 
 
 def _played(
     file: PipelineFile,
     where: tuple[str, str, Row | None],
-    lanes: Lanes,
+    lanes: Sequence[Lanes],
     rig: Rig,
     scene: Scene,
     given: Circumstances,
     notes: Sequence[str],
 ) -> Simulation:
     board, title, row = where
-    design = design_of(file, lanes, scene)
+    design = design_of(file, lanes[0], scene, lanes[1:])
     budget = _budget(file, row)
-    governing = _governing(file, budget, row, rig)
+    governing = _governing(file, budget, _steps(file, lanes, row, rig))
     played = simulate(design, rig, given.seconds, seed=given.seed, governing=governing)
     return Simulation(
         pipeline=file.config.name,
@@ -167,12 +173,12 @@ def _check(file: PipelineFile, given: Circumstances) -> None:
         raise ConfigError("no stage runs a model", where=file.where("stages"), fix="add one: {infer: MODEL, from: ...}")
 
 
-def _profiles(file: PipelineFile, paths: Sequence[Path]) -> Mapping[str, Profile]:
+def _profiles(levels: Sequence[PipelineFile], paths: Sequence[Path]) -> Mapping[str, Profile]:
     from edgert.graph.load import load
 
     found = {profile.digest: profile for profile in map(read_profile, paths)}
-    by_model = {}
-    for demand in demands(file.config):
+    by_model, file = {}, levels[0]
+    for demand in (one for at in levels for one in demands(at.config)):
         onnx = file.config.models[demand.model].onnx
         profile = found.get(load(onnx).digest)
         if profile is None:
@@ -194,26 +200,36 @@ def _budget(file: PipelineFile, row: Row | None) -> Budget:
     )
 
 
-def _governing(file: PipelineFile, budget: Budget, row: Row | None, rig: Rig) -> Governing | None:
-    """The same ways as in a run: fewer frames of all streams, then fewer streams."""
+def _steps(file: PipelineFile, lanes: Sequence[Lanes], row: Row | None, rig: Rig) -> list[PowerStep]:
+    """What is predicted at each level of degraded models. Of this machine that is the slowest engine's run only, as in
+    a run."""
+    if row is not None and rig.power is not None:
+        return [step_of(one, rig.power) for one in (row, *row.stand_ins)]
+    return [PowerStep("", 0.0, 0.0, 1.0, _slowest_ms(at, one)) for at, one in zip(levels_of(file), lanes, strict=True)]
+
+
+def _slowest_ms(file: PipelineFile, lanes: Lanes) -> float:
+    stages = [(name, stage) for name, stage in file.config.stages.items() if isinstance(stage, InferStage)]
+    return max(min(lane.engine_ms for lane in lanes(name, stage, True)) for name, stage in stages)
+
+
+def _governing(file: PipelineFile, budget: Budget, steps: Sequence[PowerStep]) -> Governing | None:
+    """The same ways as in a run: fewer frames of all streams, then fewer streams, then all of that with stand-ins."""
     if budget.power_w is None and budget.latency_ms is None:
         return None
     sources = {name: stage for name, stage in file.config.stages.items() if isinstance(stage, SourceStage)}
-    found = ways(tuple(sources))
+    smaller = stand_ins(file.config.stages, file.config.models)
+    found = ways(tuple(sources), smaller) if budget.when_exceeded == "degrade" else ways(tuple(sources))[:1]
     rates_hz = {name: stage.fps or ASSUMED_HZ for name, stage in sources.items()}
-    idle_w = rig.power.static_w if rig.power else 0.0
 
     def setting(way: Way) -> Setting:
-        hz = sum(rates_hz[name] * share for name, share in way.shares.items())
-        work_w = (row.power_w or 0.0) - idle_w if row is not None else 0.0
-        power_w = idle_w + work_w * hz / sum(rates_hz.values())
-        least = FINER if row is not None else 1.0
-        return Setting(way.name, power_w, hz, row.p99_ms if row is not None else 0.0, 0, idle_w, least)
+        made = setting_of(way, rates_hz, steps[way.level])
+        return made if budget.power_w is not None else replace(made, least_share=1.0)
 
     rules = Rules(budget, tuple(map(setting, found)))
     if budget.when_exceeded != "warn":
         check_settings(rules)
-    return Governing(rules, tuple(way.shares for way in found))
+    return Governing(rules, tuple(way.shares for way in found), tuple(way.level for way in found))
 
 
 def _notes(file: PipelineFile, design: Design, scene: Scene, row: Row | None) -> list[str]:

@@ -9,6 +9,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from edgert.assemble.model import replicas_of, threads_of
+from edgert.assemble.power_step import PowerStep
 from edgert.backend import Engine
 from edgert.board.host import core_count
 from edgert.board.record import find_board
@@ -19,12 +20,15 @@ from edgert.budget.meter.sample import Sample
 from edgert.budget.meter.thermal import MARGIN, TEMPERATURE
 from edgert.clock import Clock, SlowClock
 from edgert.config import InferStage, ModelConfig, PipelineFile
+from edgert.config.variant import users_of, variants_of
 from edgert.errors import ConfigError
 from edgert.graph.load import load
 from edgert.place.cost.coefficients import coefficients
 from edgert.plan.design import Lane
 from edgert.plan.lane import BoardLanes
+from edgert.plan.level import levels_of
 from edgert.plan.make import ALL, plan
+from edgert.plan.power_step import step_of
 from edgert.plan.rig import rig_of
 from edgert.plan.row import Objective, Row
 from edgert.ready import build_engine
@@ -45,6 +49,7 @@ class StandIn:
         clock: the board's; slower than real time where this machine is too slow.
         engines: who compiles the models.
         meters: with the board's power and temperature.
+        predicted: the board at each level of degraded models.
         label: for every output.
         notes: what to know about it.
     """
@@ -53,13 +58,15 @@ class StandIn:
     clock: SlowClock
     engines: PacedEngines
     meters: BoardMeters
+    predicted: tuple[PowerStep, ...]
     label: str
     notes: tuple[str, ...]
 
     @property
     def options(self) -> dict[str, Any]:
         """What :class:`edgert.pipeline.Pipeline` is given besides the file."""
-        return {"clock": self.clock, "engines": self.engines, "meters": self.meters, "label": self.label}
+        names = ("clock", "engines", "meters", "predicted", "label")
+        return {name: getattr(self, name) for name in names}
 
     def told(self, frames: int) -> dict[str, Any]:
         """What the board would have drawn so far, as plain data.
@@ -158,32 +165,41 @@ def stand_in(
     record = find_board(board, file.document.path.parent)
     rig = rig_of(record, record.mode(row.mode), coefficients(record.soc))
     assert rig.power is not None and rig.cooling is not None
-    lanes = _lanes(file, row)
+    rows = (row, *row.stand_ins)
+    lanes = _lanes(file, rows)
     here = _here(file, lanes)
     engines = {name: _engine(here, name) for name in lanes}
-    factor = max(slower, _factor(here, row, lanes, engines))
+    factor = max(slower, *(_factor(here, one, lanes, engines) for one in rows))
     clock = SlowClock(factor)
     pacer = Pacer(clock, rig.contention)
     label = f"simulated: {made[0].title} in {row.mode}" + (f", {factor:.1f} times slower" if factor > 1 else "")
     runs = {name: [part for lane in lanes[name] for part in lane.parts] for name in lanes}
     paced = {name: PacedEngine(engine, runs[name], pacer, label) for name, engine in engines.items()}
     meters = BoardMeters(pacer, Plant(rig.power, rig.cooling), clock)
-    return StandIn(here, clock, PacedEngines(paced), meters, label, _notes(factor))
+    predicted = tuple(step_of(one, rig.power) for one in rows)
+    return StandIn(here, clock, PacedEngines(paced), meters, predicted, label, _notes(factor))
 
 
-def _lanes(file: PipelineFile, row: Row) -> dict[str, Sequence[Lane]]:
-    made = BoardLanes(file, row)
-    stages = {stage.infer: (name, stage) for name, stage in file.config.stages.items() if isinstance(stage, InferStage)}
-    return {model: made(name, stage, True) for model, (name, stage) in stages.items()}
+def _lanes(file: PipelineFile, rows: Sequence[Row]) -> dict[str, Sequence[Lane]]:
+    """Model → its lanes, as the first of the rows has them that runs it."""
+    found: dict[str, Sequence[Lane]] = {}
+    for at, row in zip(levels_of(file), rows, strict=True):
+        made = BoardLanes(at, row)
+        for name, stage in at.config.stages.items():
+            if isinstance(stage, InferStage) and stage.infer not in found:
+                found[stage.infer] = made(name, stage, True)
+    return found
 
 
 def _here(file: PipelineFile, lanes: Mapping[str, Sequence[Lane]]) -> PipelineFile:
-    """The pipeline with as many replicas of each model as the board would have engines of it, wherever they run."""
+    """The pipeline with as many replicas of each model as the board would have engines of it, wherever they run; of
+    those that take turns as many as of the one that has most, as they run in the same threads."""
     models = {}
     for name, config in file.config.models.items():
-        count = len(lanes.get(name, (None,)))
+        turns = [chain for one in file.config.models if name in (chain := variants_of(file.config.models, one))]
+        count = max((len(lanes.get(one, (None,))) for chain in turns for one in chain), default=1)
         threads = max(count, threads_of(file.config, name))
-        update = {"placement": "auto", "replicas": count, "threads": threads, "degrade_to": None}
+        update = {"placement": "auto", "replicas": count, "threads": threads}
         models[name] = config.model_copy(update=update)
     here = {"models": models, "board": "auto", "engines": ()}
     return replace(file, config=file.config.model_copy(update=here))
@@ -192,7 +208,7 @@ def _here(file: PipelineFile, lanes: Mapping[str, Sequence[Lane]]) -> PipelineFi
 def _engine(file: PipelineFile, name: str) -> Engine:
     config = file.config.models[name]
     threads = max(1, threads_of(file.config, name) // replicas_of(file.config, name, live=True))
-    stages = [stage for stage in file.config.stages.values() if isinstance(stage, InferStage) and stage.infer == name]
+    stages = users_of(file.config.stages, file.config.models, name)
     rows = [stage.crop.limit if stage.crop else stage.batch.max if stage.batch else 1 for stage in stages]
     if not config.is_converted:
         return build_engine(load(config.onnx), config, threads, max(rows))

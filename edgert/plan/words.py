@@ -67,6 +67,16 @@ def why_not(row: Row, chosen: Row) -> str:
     return f"{where(row)}: {', '.join(worse) or 'no better'}"
 
 
+def listed(board: BoardPlan) -> list[tuple[tuple[str, str], Row]]:
+    """All rows with mode and placement; below the one to take, or the closest, what a governor may make of it."""
+    found: list[tuple[tuple[str, str], Row]] = []
+    for place, row in enumerate(board.rows):
+        found.append(((row.mode, row.name), row))
+        if place == (board.chosen or 0):
+            found += [(("", f"with {' and '.join(one.smaller)}, {_used(one)}"), one) for one in row.stand_ins]
+    return found
+
+
 def where(row: Row) -> str:
     """Mode and placement."""
     return f"{row.mode}, {row.name}" if row.mode else row.name

@@ -83,6 +83,8 @@ class Node:
         spread: most objects of a frame that each go on as a result of their own; None: the frame goes on.
         woken_ms: how late it goes on when something comes that it waited for: quantiles at :data:`edgert.spread.AT`;
             empty: at once.
+        stand_ins: tasks at further levels of degrading, the last for all beyond; empty: always the same.
+        levels: of each listener that results are dealt to, the level of degrading at which it gets any; empty: any.
     """
 
     name: str
@@ -93,6 +95,8 @@ class Node:
     joins: bool = True
     spread: int | None = None
     woken_ms: tuple[float, ...] = ()
+    stand_ins: tuple[Task, ...] = ()
+    levels: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

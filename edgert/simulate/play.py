@@ -47,10 +47,12 @@ class Governing:
 
     Attributes:
         shares: for each of the rules' settings, source → the part of its frames that go on.
+        levels: of each of them, how far models are degraded; empty: never.
     """
 
     rules: Rules
     shares: tuple[Mapping[str, float], ...]
+    levels: tuple[int, ...] = ()
 
 
 def simulate(
@@ -141,4 +143,6 @@ class _Simulation:
         if action.kind == "switch":
             for camera in self._cameras:
                 camera.gate(self._governing.shares[action.setting][camera.source.name] * action.share)
+            for thread in self._threads:
+                thread.level = self._governing.levels[action.setting] if self._governing.levels else 0
         self._is_stopped = self._is_stopped or action.kind == "stop"

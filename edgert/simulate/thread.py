@@ -100,9 +100,17 @@ class Thread(Sender):
         self.ready: deque[int] = deque()
         self.join: Join | None = None
         self.gather: Gather | None = None
-        self.dealer: Dealer | None = Dealer(node.weights, node.task.every) if node.weights else None
+        self.dealer = Dealer(node.weights, node.task.every, node.levels) if node.weights else None
+        self.level = 0
+        """How far models are degraded; set by whoever governs."""
         self.taken = self.passed = self.unmatched = 0
         self.is_busy = False
+
+    @property
+    def task(self) -> Task:
+        """What it does with the next result."""
+        tasks = (self.node.task, *self.node.stand_ins)
+        return tasks[min(self.level, len(tasks) - 1)]
 
     @property
     def dropped(self) -> int:
@@ -154,7 +162,7 @@ class Thread(Sender):
 
     def scattered(self, steps: Sequence[Step]) -> Sequence[Step]:
         """As long as they take this time."""
-        scatter = self.node.task.scatter
+        scatter = self.task.scatter
         return tuple(times(steps, draw(scatter, self._chance))) if scatter and steps else steps
 
     def _results(self, token: Token) -> Iterator[Token]:
@@ -169,10 +177,10 @@ class Thread(Sender):
     def _listeners(self, token: Token) -> Sequence[Channel]:
         if self.dealer is None:
             return self.outlets
-        return (self.outlets[self.dealer.branch(token)],)
+        return (self.outlets[self.dealer.branch(token, self.level)],)
 
     def _steps(self, token: Token) -> Sequence[Step]:
-        task = self.node.task
+        task = self.task
         if token.index % task.every:
             return ()
         if task.crops is None:
@@ -196,24 +204,30 @@ def times(steps: Sequence[Step], count: float) -> Iterator[Step]:
 class Dealer:
     """Whose turn it is; see :class:`edgert.runtime.deal.Dealer`."""
 
-    def __init__(self, weights: Sequence[float], every: int) -> None:
+    def __init__(self, weights: Sequence[float], every: int, levels: Sequence[int] = ()) -> None:
         self._weights, self._every = weights, every
+        self._levels = levels or [0] * len(weights)
         self._credit = [0.0] * len(weights)
-        self._chosen = self._next()
+        self._chosen = self._next(0)
         self.dealt: deque[Token] = deque()
 
-    def branch(self, token: Token) -> int:
-        """The branch of this result, which is now under way."""
+    def branch(self, token: Token, level: int = 0) -> int:
+        """The branch of this result, which is now under way; one of those of this level."""
+        level = min(level, max(self._levels))
+        if self._levels[self._chosen] != level:
+            self._chosen = self._next(level)
         chosen = self._chosen
         if token.index % self._every == 0:
-            self._chosen = self._next()
+            self._chosen = self._next(level)
         self.dealt.append(token)
         return chosen
 
-    def _next(self) -> int:
-        self._credit = [have + weight for have, weight in zip(self._credit, self._weights, strict=True)]
-        chosen = max(range(len(self._credit)), key=self._credit.__getitem__)
-        self._credit[chosen] -= sum(self._weights)
+    def _next(self, level: int) -> int:
+        here = [branch for branch, one in enumerate(self._levels) if one == level]
+        for branch in here:
+            self._credit[branch] += self._weights[branch]
+        chosen = max(here, key=self._credit.__getitem__)
+        self._credit[chosen] -= sum(self._weights[branch] for branch in here)
         return chosen
 
 

@@ -18,8 +18,10 @@ from edgert.pipeline import Pipeline
 from edgert.plan.simulation import Circumstances, simulate_pipeline
 from edgert.plan.stand_in import StandIn, stand_in
 from edgert.runtime import Summary
+from tests.unit.plan.test_level import network
 
 ORIN, MODE = "orin-nx-16gb", "10W"
+XAVIER, XAVIER_MODE = "xavier-nx-8gb", "MODE_15W_2CORE"
 SECONDS, SLOWER = 0.6, 12.0
 """Of the board, and how many real ones are one of them: what threads and queues cost here hardly shows then."""
 Section = dict[str, object]
@@ -131,3 +133,24 @@ def test_a_board_that_is_not_there_is_refused(tmp_path: Path) -> None:
         stand_in(file, "orin-nx-16g")
     with pytest.raises(ConfigError, match="16W"):
         stand_in(file, ORIN, "16W")
+
+
+def test_the_governor_moves_the_work_to_the_boards_dla(tmp_path: Path) -> None:
+    network(tmp_path / "net.onnx")
+    model = {"onnx": "net.onnx", "task": {"segment": "argmax"}, "backend": "null", "precision": "fp16"}
+    models = {
+        "parts": {**model, "placement": "gpu", "degrade_to": "parts-dla"},
+        "parts-dla": {**model, "placement": "dla0"},
+    }
+    file = pipeline(tmp_path, 60.0, {**FIND, "end": END}, {"models": models, "budgets": {"when_exceeded": "degrade"}})
+    gpu_w, dla_w = (step.power_w for step in stand_in(file, XAVIER, XAVIER_MODE).predicted)
+    assert dla_w < gpu_w
+    budgets = {"power": f"{(gpu_w + dla_w) / 2:.3f}W", "when_exceeded": "degrade"}
+    file = pipeline(tmp_path, 60.0, {**FIND, "end": END}, {"models": models, "budgets": budgets})
+    place = stand_in(file, XAVIER, XAVIER_MODE, slower=SLOWER)
+    with Pipeline(place.file, **place.options) as running:
+        summary = running.run()
+    assert summary.frames_out >= 0.9 * 60.0 * SECONDS
+    assert list(summary.to_json()["budgets"]["governor"]["seconds"]) == ["all frames, with parts-dla"]
+    busy = place.told(summary.frames_out)["busy"]
+    assert busy["dla0"]["busy_ms"] > busy.get("gpu", {"busy_ms": 0.0})["busy_ms"]

@@ -129,15 +129,15 @@ def test_a_trace_of_a_stream_that_is_no_source_is_refused(tmp_path: Path) -> Non
     assert "sources: cam" in caught.value.fix
 
 
-def profile(folder: Path, file: PipelineFile, alone_ms: float = 10.0, spread: Spread = ()) -> Path:
+def profile(folder: Path, file: PipelineFile, alone_ms: float = 10.0, spread: Spread = (), model: str = "net") -> Path:
     """As if measured: every core takes as long, and half as long again in company."""
-    config = file.config.models["net"]
+    config = file.config.models[model]
     nodes = tuple(node.name for node in static_graph(config).nodes)
     cores = list(core_accelerators())
     whole = {core: Whole(alone_ms, 1.5 * alone_ms, alone_ms, spread) for core in cores}
     unit = ProfiledUnit(nodes[0], nodes, dict.fromkeys(cores, alone_ms))
     digest = load(config.onnx).digest
-    made = Profile("net", digest, "host", "", {"cpu": "test"}, 1, whole, (unit,), Handing(0.1, 0.0, 0.0))
+    made = Profile(model, digest, "host", "", {"cpu": "test"}, 1, whole, (unit,), Handing(0.1, 0.0, 0.0))
     path = folder / "profile.json"
     path.write_text(json.dumps({"schema": 1, **asdict(made)}))
     return path
