@@ -35,7 +35,7 @@ def bench(
     ] = None,
     torch: Annotated[
         str | None,
-        typer.Option(metavar="MODULE:FUNCTION", help="With --against torch: returns the nn.Module of the model."),
+        typer.Option(metavar="MODULE:FUNCTION", help="Race PyTorch: what returns the nn.Module of the model."),
     ] = None,
     json: JsonOption = None,
     debug: DebugOption = False,
@@ -67,7 +67,7 @@ def bench(
     console = Console(stderr=True, highlight=False)
     with console.status("measuring ..."):
         if against is not None or torch is not None:
-            figures = _raced(console, pipeline_path(target), against or "", torch, quick)
+            figures = _raced(console, pipeline_path(target), against or "torch", torch, quick)
         elif profile:
             figures = _profiled(console, Path(target), board, quick, output)
         else:
@@ -75,6 +75,7 @@ def bench(
     if json is not None:
         write_json({"machine": machine(), "figures": [figure.to_json() for figure in figures]}, json)
     if not all(figure.holds for figure in figures):
+        console.print("✗ is a bar that was missed: exit code 1. Where other programs ran meanwhile, measure again.")
         raise typer.Exit(EXIT_ERROR)
 
 
@@ -101,7 +102,9 @@ def _profiled(console: Console, target: Path, board: str, quick: bool, output: P
         )
     found = measure(load(target), 6 if quick else 12)
     write_json(found.to_json(), output)
-    return [_shown(console, figure) for figure in figures_of(found)]
+    figures = [_shown(console, figure) for figure in figures_of(found)]
+    console.print("[green]→[/]", str(output), soft_wrap=True)
+    return figures
 
 
 def _raced(console: Console, target: Path, peer: str, torch: str | None, quick: bool) -> list[Figure]:

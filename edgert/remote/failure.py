@@ -51,7 +51,7 @@ _CASES = (
     _Case(
         ("Could not resolve hostname",),
         "there is no host {host!r}",
-        "write the name as ssh knows it, or the board's address: user@192.168.55.1",
+        "write the name as ssh knows it, or the board's address: user@192.168.55.1; with a port: ssh://user@host:2222",
         passing=True,
     ),
     _Case(

@@ -116,10 +116,10 @@ def _obstacles(survey: Survey) -> Markup:
     columns = [
         Column("Rule", [_rule(reason.rule) for reason in found]),
         Column("Verdict", [_mark(word) for word, _ in reasons]),
-        Column("Nodes", [reason.nodes for reason in found], "number"),
-        Column("Work", [_work(survey, reason.macs) for reason in found], "number"),
+        Column("Nodes", [reason.nodes for reason in found], "minor number"),
+        Column("Work", [_work(survey, reason.macs) for reason in found], "minor number"),
         Column("Why, and what helps", [_why(reason) for reason in found], "prose"),
-        Column("For example", [code(reason.example) for reason in found], "name"),
+        Column("For example", [code(reason.example) for reason in found], "minor name"),
     ]
     return join([paragraph(lead, "lead"), table("Rules that objected", columns, sortable=True)])
 
@@ -151,7 +151,8 @@ def _segments(survey: Survey) -> Markup:
         Column("Segment", list(range(1, len(found) + 1)), "number"),
         Column("Nodes", [len(region.places) for region in found], "number"),
         Column("Work", [_work(survey, _part(survey, region)) for region in found], "number"),
-        Column("Weights", [Cell(size(region.weight_bytes), region.weight_bytes) for region in found], "number"),
+        Column("Weights", [Cell(size(region.weight_bytes), region.weight_bytes) for region in found],
+               "minor number"),
         Column("Inner tensors", [Cell(size(region.inner_bytes), region.inner_bytes) for region in found],
                "minor number"),
         Column("From", [code(survey.nodes[region.places[0]].name) for region in found], "name"),
@@ -172,11 +173,11 @@ def _nodes(survey: Survey) -> Markup:
     columns = [
         Column("#", list(range(len(survey.nodes))), "minor number"),
         Column("Node", [code(node.name) for node in survey.nodes], "name"),
-        Column("Operator", [node.op for node in survey.nodes]),
+        Column("Operator", [node.op for node in survey.nodes], "minor"),
         Column("Verdict", [_mark(word) for word in words]),
         Column("Segment", [Cell(number or "", number or 0) for number in segments], "minor number"),
         Column("Work", [Cell(share(macs / total) if macs else "", macs) for macs in survey.macs], "minor number"),
-        Column("Rule", [_rule(verdict.rule) for verdict in survey.verdicts]),
+        Column("Rule", [_rule(verdict.rule) for verdict in survey.verdicts], "minor"),
         Column("Why, and what helps", [_why(verdict) for verdict in survey.verdicts], "prose"),
     ]
     return tag("div", table("Every node", columns, sortable=True), class_="nodes", data_counts=_counts(words))

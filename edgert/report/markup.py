@@ -77,7 +77,7 @@ def code(name: str) -> Markup:
     if len(shown) > _NAME_HEAD + _NAME_TAIL:
         head, tail = shown[:_NAME_HEAD] + "…", shown[-_NAME_TAIL:]
     else:
-        cut = max(len(shown) - _NAME_TAIL, 0)
+        cut = len(shown) - _NAME_TAIL if len(shown) > _NAME_TAIL + 1 else 0  # one letter is no wider than "…"
         head, tail = shown[:cut], shown[cut:]
     pieces = [tag("span", piece) for piece in (head, tail) if piece]
     return tag("span", *pieces, class_="name", title=shown)

@@ -27,7 +27,7 @@ class Column:
 
     header: str
     cells: Sequence[object]
-    kind: Literal["text", "number", "name", "prose", "length", "minor number"] = "text"
+    kind: Literal["text", "number", "name", "prose", "length", "minor", "minor number", "minor name"] = "text"
 
 
 def table(caption: str, columns: Sequence[Column], *, head: int = 0, sortable: bool = False) -> Markup:

@@ -77,6 +77,21 @@ def test_buttons_zoom_and_a_name_is_found(page: Page, path: Path) -> None:
     assert page.errors == []
 
 
+@pytest.mark.parametrize("width_px", [400, 1400])
+def test_a_table_of_many_boards_fits_and_marks_the_smallest(
+    page: Page, made: Plan, tmp_path: Path, width_px: int
+) -> None:
+    why = "unknown: clocks unknown (nobody has published cpu_mhz, sms, gpu_mhz, emc_mhz)"
+    unknown = BoardPlan("t", "Jetson T4000", (), None, (why,))
+    boards = (replace(made.boards[0], title="Jetson Orin Nano 8GB Super"), unknown)
+    save(replace(made, boards=boards), tmp_path / "plan.html")
+    page.open(tmp_path / "plan.html", width_px)
+    assert page.evaluate("document.documentElement.scrollWidth") == width_px
+    assert page.evaluate("document.querySelector('#boards b').textContent") == "Jetson Orin Nano 8GB Super"
+    hidden = "(box => box.scrollWidth - box.clientWidth)(document.querySelector('#boards .scroll'))"
+    assert page.evaluate(hidden) == 0 or width_px == 400
+
+
 def test_of_many_boards_each_is_folded_up_until_it_is_asked_for(page: Page, made: Plan, tmp_path: Path) -> None:
     boards = tuple(replace(made.boards[0], board=f"b{n}", title=f"Board {n}") for n in range(18))
     save(replace(made, boards=boards, smallest="b0"), tmp_path / "plan.html")

@@ -26,7 +26,7 @@ Host key verification failed.
         (
             "ssh: Could not resolve hostname jetson: Name or service not known",
             "there is no host 'jetson'",
-            "192.168.55.1",
+            "192.168.55.1; with a port: ssh://user@host:2222",
             True,
         ),
         ("ssh: connect to host jetson port 22: Connection refused", "u@jetson refused the connection", "port", True),
