@@ -14,7 +14,7 @@ from edgert.config import SourceStage
 from edgert.memory import Counter, lend
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
-from edgert.stages.source.synthetic import Synthetic
+from edgert.stages.source.synthetic import Synthetic, check_scene
 
 PREFIX = "synthetic:"
 DEFAULT_COUNT = 64
@@ -37,7 +37,7 @@ class SceneAlbum:
     _made: list[U8] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._source().close()  # raises for a scene that there is not
+        check_scene(self.scene, "album")  # and draws nothing yet
 
     def __len__(self) -> int:
         return self.count

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from edgert.artifact.manifest import ModelEntry, TensorEntry
@@ -32,6 +32,7 @@ from edgert.errors import ArtifactError, cause
 
 if TYPE_CHECKING:
     from edgert.backend import Span
+    from edgert.graph.node import Graph
 
 FLOAT, FP16, ORT = "float", "fp16", "ort"
 
@@ -59,6 +60,15 @@ class Prepared:
     def host(self) -> str:
         """The form that ONNX Runtime runs."""
         return next(name for name in (ORT, FP16, FLOAT) if name in self.forms)
+
+    @cached_property
+    def compiled(self) -> Graph:
+        """What a board compiles for its DLA: until TensorRT 10 the float model."""
+        from edgert.graph.node import read
+
+        names = (FLOAT,) if self.subject.target.takes_cache else ("dla", FP16, FLOAT)
+        form = next(name for name in names if name in self.forms)
+        return read(self.subject.model(self.forms[form].files[MODEL]))
 
     @property
     def is_static(self) -> bool:
@@ -148,17 +158,14 @@ def _picture(model: Prepared, placement: Mapping[str, str]) -> str:
     """How the board's TensorRT will be asked to take the picture of an engine with DLA layers, in words."""
     from edgert.build.input_layout import input_layout
     from edgert.build.order import spread
-    from edgert.graph.node import read
     from edgert.quantize.cache import parse_cache
 
-    subject, typed = model.subject, not model.subject.target.takes_cache
-    form = next(name for name in ("dla", FP16, FLOAT) if name in model.forms) if typed else FLOAT
-    graph = read(subject.model(model.forms[form].files[MODEL]))
+    subject = model.subject
     found = input_layout(
-        graph,
+        model.compiled,
         subject.config.input,
-        spread(graph, placement),
-        typed=typed,
+        spread(model.compiled, placement),
+        typed=not subject.target.takes_cache,
         precision=subject.precision,
         half=json.loads(model.files["exceptions"])["half"] if "exceptions" in model.files else (),
         scales=parse_cache(model.files["cache"].decode()).scales if "cache" in model.files else {},

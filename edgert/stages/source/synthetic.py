@@ -53,6 +53,17 @@ class Scene(Protocol):
         ...
 
 
+def check_scene(scene: str, where: str) -> None:
+    """Raises ConfigError for a scene that there is not."""
+    if scene not in SCENES:
+        raise ConfigError(
+            f"unknown scene 'synthetic:{scene}'{nearest(scene, SCENES)}",
+            why=f"known: {', '.join(f'synthetic:{known}' for known in SCENES)}",
+            where=where,
+            fix="use one of them",
+        )
+
+
 class Synthetic:
     """Frames of a scene, as fast as they are taken, or at ``fps`` with ``realtime: true``. The same seed gives the same
     frames. Never ends by itself: set ``limit``.
@@ -63,13 +74,7 @@ class Synthetic:
 
     def __init__(self, name: str, scene: str, config: SourceStage, counter: Counter, clock: Clock) -> None:
         self.live = bool(config.realtime)
-        if scene not in SCENES:
-            raise ConfigError(
-                f"unknown scene 'synthetic:{scene}'{nearest(scene, SCENES)}",
-                why=f"known: {', '.join(f'synthetic:{known}' for known in SCENES)}",
-                where=f"stages.{name}.source",
-                fix="use one of them",
-            )
+        check_scene(scene, f"stages.{name}.source")
         width, height = config.size or DEFAULT_SIZE
         fps = config.fps or DEFAULT_FPS
         self._period_ns, self._clock = 1e9 / fps, clock
