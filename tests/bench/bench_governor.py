@@ -61,7 +61,18 @@ def _figures(name: str, outcomes: Sequence[Outcome]) -> Iterator[Figure]:
 
 def costs() -> Iterator[Figure]:
     """Percent of a core."""
-    settings = tuple(Setting(f"s{n}", 40.0 - 2 * n, 100.0 - 5 * n, idle_w=5.0) for n in range(16))
+    yield _cost("governor, 16 settings", _looking(16))
+    yield _cost("governor, 128 settings", _looking(128))
+    with tempfile.TemporaryDirectory() as folder:
+        plant(Path(folder), "agx-orin-jp6")
+        yield _cost("meters, AGX Orin's files", Meters(Path(folder)).sample)
+    yield _cost("meters, this machine", Meters().sample)
+
+
+def _looking(count: int) -> Callable[[], object]:
+    """One look after the other, with so many settings to choose among: 16 is a camera with clocks to lower, 128 are
+    seven cameras whose models have stand-ins."""
+    settings = tuple(Setting(f"s{n}", 40 - 30 * n / count, 100 - 75 * n / count, idle_w=5.0) for n in range(count))
     rules = Rules(Budget(30.0, when_exceeded="degrade"), settings)
     state, number = start(rules), 0
 
@@ -70,11 +81,7 @@ def costs() -> Iterator[Figure]:
         number += 1
         state = decide(rules, state, Observation(number * 500_000_000, 28.0 + number % 3 / 10, 90.0)).state
 
-    yield _cost("governor, 16 settings", look)
-    with tempfile.TemporaryDirectory() as folder:
-        plant(Path(folder), "agx-orin-jp6")
-        yield _cost("meters, AGX Orin's files", Meters(Path(folder)).sample)
-    yield _cost("meters, this machine", Meters().sample)
+    return look
 
 
 def _cost(name: str, work: Callable[[], object]) -> Figure:

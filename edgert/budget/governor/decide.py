@@ -20,6 +20,7 @@ _PROBE_S = 30.0  # in one setting, before an equal one is tried for what it migh
 _PROBED = 1.1  # at least so much more, run whole
 _AS_MANY = 0.97  # frames meanwhile
 _BELOW = 0.97  # of a share that failed: less is no other
+_CROWDED = 4  # looks in a row, two seconds: more than a burst
 _SWITCHES = 4  # in as many times the patience between two: the rate of switches that is promised
 _S = 1e9
 _Aim = tuple[int, float]  # a setting, and the share of its throughput
@@ -122,11 +123,15 @@ def _better(rules: Rules, state: State, seen: Observation) -> list[_Aim]:
 
     def gains(aim: _Aim) -> bool:
         setting, gain = rules.settings[aim[0]], rules.settings[aim[0]].served(seen.demand, aim[1])
+        if state.crowded >= _CROWDED and setting.latency_ms >= here.latency_ms:
+            return False  # of what it gives already, some is lost
         more = _MORE if aim[0] != state.index and aim[1] == 1.0 else _MORE_FRAMES
         more = _AS_MANY if _is_probe(rules, state, seen, aim[0], served) else more
         return gain > served * more or (gain >= served and setting.accuracy_rank < here.accuracy_rank)
 
     def fits(index: int) -> float:
+        if rules.settings[index].served(seen.demand) < served * _AS_MANY:
+            return 0.0  # cannot gain: most settings, at every look
         share = keeps(rules, state, index, seen, _spare(rules, state, seen, index, served))
         if not _is_probe(rules, state, seen, index, served):
             return share
@@ -140,7 +145,7 @@ def _is_probe(rules: Rules, state: State, seen: Observation, index: int, served:
     """Whether a setting is to be tried that is not expected to give more, as nothing is known of it but a prediction:
     once, after a long time without a change, at as many frames as now, which take about as much power."""
     setting, record = rules.settings[index], state.records[index]
-    is_calm = seen.at_ns - state.switched_ns >= _PROBE_S * _S and not any(one.failures for one in state.records)
+    is_calm = seen.at_ns - state.switched_ns >= _PROBE_S * _S and not state.failures
     is_new = setting.least_share < 1 and record.own is None and rules.budget.power_w is not None
     return is_calm and is_new and setting.served(seen.demand) > served * _PROBED
 
@@ -153,7 +158,7 @@ def _spare(rules: Rules, state: State, seen: Observation, index: int, served: fl
     eager = patience.eager * max(0.0, rules.settings[index].served(seen.demand) / max(served, 1e-9) - 1)
     if rules.settings[index].least_share < 1:
         return untried(rules, state, index, seen)
-    wary = patience.wary * sum(record.failures for record in state.records)
+    wary = patience.wary * state.failures
     return max(min(0.0, patience.spare_new), patience.spare_new + wary - eager)
 
 
@@ -170,6 +175,7 @@ def _switch(rules: Rules, state: State, seen: Observation, target: _Aim, why: st
         is_learnt=False,
         rose=rose,
         late=0,
+        crowded=0,
         wanted_ns=None,
     )
     return Decision(Action("switch", index, f"{before} -> {rules.settings[index].called(share)}: {why}", share), state)

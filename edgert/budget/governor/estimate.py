@@ -40,11 +40,8 @@ def _between(rules: Rules, state: State, index: int, demand: float | None) -> fl
     """The own error of a setting that was never tried: between those of the two next to it in predicted power, as what
     a prediction leaves out, like the work of decoding, is alike where settings are. Of one side only, the nearest's."""
     power_w = rules.settings[index].predicted_w(demand)
-    tried = [
-        (setting.predicted_w(demand), record.own)
-        for setting, record in zip(rules.settings, state.records, strict=True)
-        if record.own is not None
-    ]
+    known = ((rules.settings[one].predicted_w(demand), state.records[one].own) for one in state.tried)
+    tried = [(drawn_w, own) for drawn_w, own in known if own is not None]
     below = max((one for one in tried if one[0] <= power_w), default=None)
     above = min((one for one in tried if one[0] > power_w), default=None)
     if below is None or above is None:
@@ -69,7 +66,13 @@ def look(rules: Rules, state: State, seen: Observation) -> State:
     powers = (*state.powers, seen.power_w)[-_READINGS:] if seen.power_w is not None and is_settled else ()
     blind_ns = None if seen.power_w is not None else seen.at_ns if state.blind_ns is None else state.blind_ns
     state = replace(
-        state, steady_ns=steady_ns, demand=demand, powers=powers, blind_ns=blind_ns, late=_late(rules, state, seen)
+        state,
+        steady_ns=steady_ns,
+        demand=demand,
+        powers=powers,
+        blind_ns=blind_ns,
+        late=_late(rules, state, seen),
+        crowded=state.crowded + 1 if seen.is_crowded else 0,
     )
     return _learn(rules, state, seen)
 
@@ -96,9 +99,11 @@ def blame(rules: Rules, state: State, seen: Observation, power_w: float | None, 
 
 
 def _late(rules: Rules, state: State, seen: Observation) -> int:
-    """Looks in a row with a latency that is too long and no longer that of the setting before."""
+    """Looks in a row with a latency that is too long and no longer that of the setting before. Where nothing came out
+    while queues are full, that of what waits is."""
     limit_ms = rules.budget.latency_ms
-    if limit_ms is None or seen.latency_ms is None or seen.latency_ms <= limit_ms:
+    is_late = seen.is_crowded if seen.latency_ms is None else limit_ms is not None and seen.latency_ms > limit_ms
+    if limit_ms is None or not is_late:
         return 0
     is_settled = seen.at_ns - state.switched_ns >= 2 * rules.patience.sensor_s * 1e9
     return state.late + 1 if is_settled else 0

@@ -19,6 +19,8 @@ class Observation:
         latency_ms: p99 of the recent past.
         margin_c: degrees to throttling.
         memory_bytes: resident in the process.
+        queued: how full the fullest queue of live frames is, 0 to 1.
+        lost: results that those queues dropped since the look before.
     """
 
     at_ns: int
@@ -27,6 +29,13 @@ class Observation:
     latency_ms: float | None = None
     margin_c: float | None = None
     memory_bytes: int | None = None
+    queued: float | None = None
+    lost: int = 0
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether more came than went on."""
+        return self.lost > 0 or (self.queued is not None and self.queued >= 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +76,11 @@ class State:
         margin_c: of the look before.
         wanted_ns: since when a better setting would fit; None: none does.
         late: how many looks in a row latency was too long.
+        crowded: how many looks in a row queues were full, or lost results.
         exceeded_ns: since when a budget is exceeded; None: it is kept.
         was_told: whether that was reported.
+        tried: indices of settings whose own error is known, and ``failures``: how often any had to be left; both of
+            ``records``, told here as every setting is judged by them at every look.
     """
 
     index: int
@@ -84,10 +96,18 @@ class State:
     margin_c: float | None = None
     wanted_ns: int | None = None
     late: int = 0
+    crowded: int = 0
     exceeded_ns: int | None = None
     was_told: bool = False
     share: float = 1.0
     lately_ns: tuple[int, ...] = ()
+    tried: tuple[int, ...] = field(init=False, repr=False)
+    failures: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        known = tuple(index for index, record in enumerate(self.records) if record.own is not None)
+        object.__setattr__(self, "tried", known)
+        object.__setattr__(self, "failures", sum(record.failures for record in self.records))
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,6 +151,17 @@ def test_on_a_plant_made_by_chance_the_cap_is_held_and_little_is_given_away(seed
     assert outcome.rate <= 1.0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [0, 400_000], ids=["the set", "seeds that no rule was made on"])
+def test_all_two_hundred_scenarios_keep_every_promise(first: int) -> None:
+    broken = {
+        seed: (outcome.over_s, outcome.share, outcome.rate)
+        for seed in range(first, first + 200)
+        if (outcome := play(scenario(seed))).over_s > 2.0 or outcome.share < 0.9 or outcome.rate > 1.0
+    }
+    assert broken == {}
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(
