@@ -62,7 +62,7 @@ class Slot:
         return self._done.passed()
 
     def warm_up(self, rows: int) -> None:
-        """Runs one of :attr:`sizes` once, and records it; blocks."""
+        """Runs one of :attr:`sizes` once, and records it; blocks. Raises BuildError when a kernel does not compile."""
         if rows in self._warm:
             return
         self._warm.add(rows)
@@ -73,8 +73,9 @@ class Slot:
             self._reading.synchronize()
             if not self._session.recordable:
                 return
+            first = self._preprocessor.any_launch()  # a kernel that does not compile is no reason to go without a graph
             try:
-                self._graphs[rows] = self._recorded(rows)
+                self._graphs[rows] = self._recorded(rows, first)
             except (DeviceError, BuildError) as error:
                 log.info("no CUDA graph: %s (%s)", error.what, error.why)
                 self._forget_failure(rows)
@@ -133,9 +134,8 @@ class Slot:
         for nbytes in self._reader.copied(rows):
             self._session.device.counter.copied(nbytes)
 
-    def _recorded(self, rows: int) -> tuple[Graph, ...]:
+    def _recorded(self, rows: int, first: Launch) -> tuple[Graph, ...]:
         device, stream = self._session.device, self._session.stream
-        first = self._preprocessor.any_launch()
 
         def run() -> None:
             first.enqueue(stream)
