@@ -13,6 +13,7 @@ from edgert.place.cut import Found, cut
 from edgert.place.deal import Dealer
 from edgert.place.dominate import undominated
 from edgert.place.exact import Condition, exact, keeps, plain
+from edgert.place.fixed import kept
 from edgert.place.limit import Limits, engine_bytes
 from edgert.place.load import Price, accelerators, loads, preferring
 from edgert.place.merge import apart, merged
@@ -40,7 +41,7 @@ def solve(
     one engine each; energy counts what the board draws during a run.
 
     With ``contention`` the answer is found again with the times that it leads to, until they agree, and the one that
-    plays best is kept; the numbers told are those of the stretched times.
+    plays best is kept; the numbers told are those of the stretched times. A network with ``shares`` gets those engines.
 
     Raises:
         PlacementError: no placement keeps the limits; says which and what could be had.
@@ -67,8 +68,8 @@ def solve(
 
 def _solve(networks: Sequence[Network], objective: Objective, limits: Limits, time_limit_s: float) -> Placement:
     if objective == "throughput":
-        return _most_frames(networks, limits, time_limit_s)
-    return _least(networks, objective, limits, time_limit_s)
+        return kept(networks, _most_frames(networks, limits, time_limit_s), limits)
+    return kept(networks, _least(networks, objective, limits, time_limit_s), limits)
 
 
 def _played(networks: Sequence[Network], placement: Placement, contention: Contention) -> float:

@@ -108,6 +108,8 @@ class Network:
         home: accelerator where inputs come from and outputs go to.
         rate_hz: how often it must run; None: as often as it can.
         batch: frames per run.
+        shares: accelerator → part of the frames, where the file deals them to engines that run the whole network;
+            empty: the solvers choose.
     """
 
     name: str
@@ -116,3 +118,4 @@ class Network:
     home: str = "gpu"
     rate_hz: float | None = None
     batch: int = 1
+    shares: Mapping[str, float] = field(default_factory=dict)

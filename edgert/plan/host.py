@@ -83,6 +83,8 @@ def _measured(file: PipelineFile, demand: Demand, profiles: Mapping[str, Profile
 def _rows(file: PipelineFile, measured: Sequence[_Measured], objective: Objective) -> Iterator[Row]:
     names = list(measured[0].profile.whole)
     choices = [(name, [name]) for name in names[:1]] + ([("mixed", names)] if len(names) > 1 else [])
+    if any(one.network.shares for one in measured):
+        choices = choices[-1:]  # the file deals frames to several
     seen = set()
     for name, used in choices:
         networks = [_restricted(one, used) for one in measured]

@@ -253,6 +253,9 @@ class _Scene:
 
     def choices(self) -> Iterator[tuple[str, tuple[Network, ...]]]:
         """Placements to compare: (name, networks with the accelerators it may use)."""
+        if all(network.shares for network in self._networks):
+            yield "mixed", self._networks  # the file has chosen
+            return
         has_dla = any(_is_dla(name) for network in self._networks for unit in network.units for name in unit.costs)
         yield "gpu", tuple(_only(network, lambda name: not _is_dla(name)) for network in self._networks)
         if has_dla:
@@ -332,7 +335,9 @@ def _is_dla(name: str) -> bool:
 
 
 def _only(network: Network, preferred: Callable[[str], bool]) -> Network:
-    """The network with every unit on the preferred accelerators as far as those can run it."""
+    """The network with every unit on the preferred accelerators as far as those can run it, and the file lets it."""
+    if network.shares:
+        return network
 
     def bound(unit: Unit) -> Unit:
         return replace(unit, costs={name: cost for name, cost in unit.costs.items() if preferred(name)} or unit.costs)

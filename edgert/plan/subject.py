@@ -132,7 +132,14 @@ def bound_to(
             raise no_node(glob, names).at(f"{where}.placement")
     if first_says and "*" not in rules:
         rules = {"*": next(iter(rules.values())), **rules}
-    return replace(network, units=tuple(_bound(unit, rules, f"{where}.placement", found) for unit in network.units))
+    units = tuple(_bound(unit, rules, f"{where}.placement", found) for unit in network.units)
+    return replace(network, units=units, shares=_shares(config.placement))
+
+
+def _shares(asked: str | ReplicateConfig | Mapping[str, str]) -> dict[str, float]:
+    """Accelerator → part of the frames that the file deals to it."""
+    weights = asked.replicate if isinstance(asked, ReplicateConfig) else {}
+    return {name: weight / sum(weights.values()) for name, weight in weights.items()}
 
 
 def _rules(asked: str | ReplicateConfig | Mapping[str, str]) -> dict[str, tuple[str, ...]]:

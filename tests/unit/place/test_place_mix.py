@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -195,3 +196,35 @@ def test_contention_is_settled_and_never_chosen_worse_than_ignored() -> None:
     assert isinstance(busy, Placement) and accelerators(nets) == BOARD
     with pytest.raises(PlacementError, match="no network"):
         solve([], "latency")
+
+
+@pytest.mark.parametrize("objective", ["throughput", "latency", "energy"])
+def test_shares_that_are_given_are_kept(objective: Objective) -> None:
+    nets = [replace(net, rate_hz=1.0) for net in pair_of(3)]
+    nets[0] = replace(nets[0], shares={"gpu": 0.75, "dla": 0.25})
+    found = solve(nets, objective, contention=Contention(50e9, 0.3))
+    first, second = found.networks
+    assert [engine.weight for engine in first.engines] == pytest.approx([0.75, 0.25])
+    assert set(first.engines[0].assignment) == {"gpu"}
+    able = [["dla0" if "dla0" in unit.costs else "gpu"] for unit in nets[0].units]
+    assert [[name] for name in first.engines[1].assignment] == able
+    assert first.fps == pytest.approx(1.0) and second.fps >= 1.0 - 1e-6
+    if objective == "throughput":
+        assert found.value == pytest.approx(1 / max(found.utilisation.values()), rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3000, 3100))
+def test_no_mix_of_14_units_is_better(seed: int) -> None:
+    """One network of 14 units, or two of 7 on three accelerators."""
+    if seed % 2:
+        among: Sequence[str] = GPU_DLA
+        nets = [random_network(seed, 14, skips=0.6, rate_hz=30.0)]
+    else:
+        among = BOARD
+        nets = [random_network(10 * seed + n, 7, among=among, name=f"n{n}", rate_hz=20.0 + n) for n in range(2)]
+    limits = Limits(power_w=None if seed % 3 else 8.0, static_w=2.0)
+    found = blend(nets, board_of(nets, limits), demands(nets), limits, gap=1e-9)
+    best = best_mix(nets, among, limits)
+    assert found.multiplier == pytest.approx(best, rel=1e-6)
+    assert best <= found.bound * (1 + 1e-9)

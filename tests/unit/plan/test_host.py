@@ -107,3 +107,12 @@ def test_without_the_model_s_profile_it_says_how_to_measure_one(tmp_path: Path) 
     with pytest.raises(ConfigError, match="no times of this machine") as asked:
         plan(file)
     assert "--profile" in asked.value.fix
+
+
+def test_frames_are_dealt_by_the_weights_of_the_file(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, model=", placement: {replicate: {cpu0: 3, cpu1: 1}}")
+    (row,) = plan(file, profiles=[profiled(tmp_path / "net.onnx", tmp_path / "profile.json")]).boards[0].rows
+    engines = row.models[0].engines
+    assert {engine.accelerators: round(engine.share, 9) for engine in engines} == {("cpu0",): 0.75, ("cpu1",): 0.25}
+    units = len(row.models[0].network.units)
+    assert row.fps == pytest.approx(1e3 / (0.75 * 1.25 * units))  # cpu0 is full first, slowed by its company

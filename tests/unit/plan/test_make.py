@@ -145,6 +145,14 @@ def test_a_placement_of_the_file_is_kept(tmp_path: Path) -> None:
             assert (engine.assignment[0], engine.assignment[-1]) == ("dla1", "gpu")
 
 
+def test_frames_are_dealt_by_the_weights_of_the_file(tmp_path: Path) -> None:
+    (board,) = plan(pipeline(tmp_path, model=", placement: {replicate: {gpu: 3, dla0: 1}}"), mode="15W").boards
+    (row,) = board.rows
+    shares = {engine.accelerators: engine.share for engine in row.models[0].engines}
+    assert shares == {("gpu",): pytest.approx(0.75), ("dla0", "gpu"): pytest.approx(0.25)}  # soft stays on the GPU
+    assert row.busy["gpu"] < 1 and row.fps == pytest.approx(30 / max(row.busy.values()))
+
+
 def test_a_placement_of_an_activation_moves_what_it_is_fused_with(tmp_path: Path) -> None:
     (board,) = plan(pipeline(tmp_path, model=", placement: {relu: dla1}"), mode="15W").boards
     assert board.rows
