@@ -25,6 +25,8 @@ from edgert.errors import BudgetError, EdgertError, StageError
 from edgert.place.engine import SegmentedEngine
 from edgert.runtime import Gate, Source
 from edgert.runtime.allowance import Allowance
+from edgert.runtime.channel import Channel
+from edgert.runtime.crowd import Crowd
 from edgert.runtime.metric import RecentLatency
 
 _ASSUMED_HZ = 30.0  # of a camera whose rate the file does not tell
@@ -154,8 +156,16 @@ def watch(
     ends = [node.meter.latency for node in assembly.nodes if not node.outlets]
     recent = RecentLatency(ends, _LATENCY_LOOKS)
     granted = _allow(budgets, gates.values(), clock)
-    eyes = Eyes(meters, rules.budget, lambda: recent.percentiles().p99 or None, granted)
+    crowd = Crowd(
+        [channel for node in assembly.nodes for channel in node.inlet.channels if _is_live(assembly, channel)]
+    )
+    eyes = Eyes(meters, rules.budget, lambda: recent.percentiles().p99 or None, granted, crowd.look)
     return Watch(Loop(rules, carry, clock.now_ns()), eyes, clock, lambda error: fail(_failure(error)), notes)
+
+
+def _is_live(assembly: Assembly, channel: Channel) -> bool:
+    """Whether a full channel says that too much comes. One that a file fills is as it should be: the file waits."""
+    return assembly.live or channel.drop != "never"
 
 
 def _gates(assembly: Assembly, clock: Clock) -> dict[str, Gate]:
@@ -178,12 +188,17 @@ def _allow(budgets: BudgetConfig, gates: Iterable[Gate], clock: Clock) -> Callab
 
 
 def _check(rules: Rules, power: Reading) -> tuple[str, ...]:
-    """What has to be said of the budgets before the start."""
-    budget = rules.budget
-    if budget.when_exceeded != "warn":
+    """What has to be said of the budgets before the start. Raises BudgetError where that is a reason not to start."""
+    budget, told = rules.budget, list[str]()
+    try:
         check_settings(rules)
-    told = "" if budget.unit == CORES else check_meter(budget, power)
-    return (told,) if told else ()
+    except BudgetError as error:
+        if budget.when_exceeded != "warn":
+            raise
+        told.append(f"{error.what}: {error.why}")
+    if budget.unit != CORES and (note := check_meter(budget, power)):
+        told.append(note)
+    return tuple(told)
 
 
 def _cost(file: PipelineFile, live: bool, timed: Mapping[str, tuple[float, float]], level: int) -> Cost:

@@ -48,6 +48,8 @@ class Governed:
         switches, warnings: how many.
         events: the last thousand, the oldest first.
         notes: what else there is to say, as of a meter that vanished.
+        queued: how full the fullest queue of live frames was, the mean of all looks, 0 to 1; None without any.
+        lost: results that those queues dropped.
     """
 
     setting: str
@@ -56,6 +58,8 @@ class Governed:
     warnings: int
     events: tuple[Event, ...]
     notes: tuple[str, ...] = ()
+    queued: float | None = None
+    lost: int = 0
 
 
 @dataclass(slots=True)
@@ -65,6 +69,15 @@ class _Tally:
     last_ns: int
     seconds: dict[str, float] = field(default_factory=dict)
     counts: dict[ActionKind, int] = field(default_factory=dict)
+    looks: int = 0  # at queues
+    queued: float = 0.0
+    lost: int = 0
+
+    def add(self, seen: Observation) -> None:
+        """Counts what queues held and lost."""
+        self.lost += seen.lost
+        if seen.queued is not None:
+            self.looks, self.queued = self.looks + 1, self.queued + seen.queued
 
 
 class Loop:
@@ -101,6 +114,7 @@ class Loop:
     def step(self, seen: Observation) -> Action:
         """One look: decides, carries out, notes. Looks must come in the order of time."""
         self._spend(seen.at_ns)
+        self._tally.add(seen)
         decision = decide(self.rules, self._state, seen)
         self._state = decision.state
         if decision.action.kind != "keep":
@@ -119,6 +133,8 @@ class Loop:
             counts.get("warn", 0),
             tuple(self._events),
             notes,
+            tally.queued / tally.looks if tally.looks else None,
+            tally.lost,
         )
 
     def _spend(self, at_ns: int) -> None:

@@ -82,6 +82,7 @@ class Eyes:
         latency_ms: gives the 99th percentile of the last seconds; None when nothing came.
         granted: part of the frames of the setting in use, since it was last asked, that CPU time was left for; what
             all of them would have taken is looked at.
+        crowd: how full the fullest queue of live frames is, and what was lost since it was last asked.
     """
 
     def __init__(
@@ -90,8 +91,10 @@ class Eyes:
         budget: Budget,
         latency_ms: Callable[[], float | None] = lambda: None,
         granted: Callable[[], float] = lambda: 1.0,
+        crowd: Callable[[], tuple[float | None, int]] = lambda: (None, 0),
     ) -> None:
         self._meters, self._budget, self._latency_ms, self._granted = meters, budget, latency_ms, granted
+        self._crowd = crowd
         self._energy = Energy()
         self._cores: deque[tuple[float, float]] = deque(maxlen=CPU_LOOKS)
         self._notes: deque[str] = deque(maxlen=_MOST_NOTES)
@@ -118,12 +121,15 @@ class Eyes:
         rss, nvmap = sample[_RSS].value, sample[_NVMAP].value
         if nvmap is not None:
             self.nvmap_bytes = max(self.nvmap_bytes or 0, round(nvmap))
+        queued, lost = self._crowd()
         return Observation(
             sample.at_ns,
             self._used(sample),
             latency_ms=self._latency_ms(),
             margin_c=sample[MARGIN].value,
             memory_bytes=None if rss is None else round(rss),
+            queued=queued,
+            lost=lost,
         )
 
     def _used(self, sample: Sample) -> float | None:

@@ -128,12 +128,15 @@ class _Simulation:
 
     def _look(self) -> None:
         assert self._loop is not None
+        queued, lost = self._meter.crowd()
         self._loop.step(
             Observation(
                 round(self._time.now_ms * 1e6),
                 self._plant.sensed_w if self._plant else None,
                 latency_ms=self._meter.recent_p99_ms(self._time.now_ms),
                 margin_c=self._plant.margin_c if self._plant else None,
+                queued=queued,
+                lost=lost,
             )
         )
         self._time.at(self._time.now_ms + 1e3 * LOOK_S, self._look)

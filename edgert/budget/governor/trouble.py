@@ -135,7 +135,10 @@ def _latency(rules: Rules, state: State, seen: Observation) -> Trouble | None:
     if limit_ms is None or state.late < _LATE:
         return None
     here_ms = rules.settings[state.index].latency_ms
-    why = f"latency p99 {seen.latency_ms:.4g} of {limit_ms:.4g} ms"
+    measured = (
+        "endless, as queues are full and nothing comes out," if seen.latency_ms is None else f"{seen.latency_ms:.4g}"
+    )
+    why = f"latency p99 {measured} of {limit_ms:.4g} ms"
     return Trouble(why, lambda index: float(rules.settings[index].latency_ms < here_ms), lasts=True)
 
 
