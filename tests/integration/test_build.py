@@ -214,6 +214,22 @@ def test_what_cannot_be_built_is_named(tmp_path: Path, cache: Path) -> None:
     assert not (tmp_path / "a.edgert").exists()
 
 
+def test_an_operator_that_nothing_runs_is_named_with_what_can_be_done(tmp_path: Path, cache: Path) -> None:
+    import onnx
+
+    path = small_pipeline(tmp_path)
+    proto = onnx.load(str(tmp_path / "parts.onnx"))
+    end = proto.graph.output[0].name
+    proto.graph.node[-1].output[0] = "last"
+    proto.graph.node.append(onnx.helper.make_node("Frobnicate", ["last"], [end], name="the_odd_one"))
+    onnx.save(proto, str(tmp_path / "parts.onnx"))
+    with pytest.raises(BuildError) as caught:
+        Build(path, tmp_path / "a.edgert", cache)
+    assert "node 'the_odd_one' is Frobnicate, which opset" in caught.value.why
+    assert caught.value.where.endswith("parts.onnx") and "for ONNX Runtime and TensorRT" in caught.value.fix
+    assert not (tmp_path / "a.edgert").exists()
+
+
 def test_a_form_beyond_its_tolerance_is_refused(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgert.build.verify_step.TOLERANCE", {"float": 1e-3, "ort": 0.7, "gpu": 0.7, "dla": 1e-9})
     with pytest.raises(BuildError, match="the dla form of model 'parts'") as caught:
