@@ -109,6 +109,26 @@ def test_a_latency_that_the_engine_alone_exceeds_is_refused(tmp_path: Path) -> N
         edgert.Pipeline(write(tmp_path, "{latency: 0.001ms, when_exceeded: stop}"))
 
 
+def test_a_warning_says_at_the_start_what_is_predicted_and_runs(tmp_path: Path) -> None:
+    path = write(tmp_path, "{latency: 0.001ms, when_exceeded: warn}", "fps: 40, limit: 5")
+    with edgert.Pipeline(path) as pipeline:
+        told = pipeline.run().budgets["governor"]
+    assert told["notes"][0].startswith("no setting keeps the budgets: the closest, all frames, is predicted to need")
+
+
+def test_power_that_nothing_here_measures_stops_no_run_and_is_told(tmp_path: Path) -> None:
+    nothing = Meters(tmp_path, nvml=lambda _: "")
+    with pytest.raises(BudgetError, match="a power budget cannot be enforced here") as caught:
+        edgert.Pipeline(write(tmp_path, "{power: 15W, when_exceeded: stop}"), meters=nothing)
+    assert "this machine has no power sensor" in caught.value.why
+    assert caught.value.where.endswith("p.yaml:1 budgets.power") and "warn or degrade" in caught.value.fix
+    path = write(tmp_path, "{power: 15W, when_exceeded: degrade}", "fps: 40, limit: 5")
+    with edgert.Pipeline(path, meters=nothing) as pipeline:
+        budgets = pipeline.run().budgets
+    assert "budgets.power is not watched" in budgets["governor"]["notes"][0]
+    assert budgets["used"]["mean"] is None and budgets["used"]["total"] == 0.0
+
+
 class Clocked(Scripted):
     """Watts of a made-up board, by the cap of its GPU's clock."""
 
