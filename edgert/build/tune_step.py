@@ -84,7 +84,7 @@ def tune_step(file: PipelineFile, ready: Mapping[str, Prepared], name: str) -> S
         "edgert": code_version(),
         "machine": machine,
         "forms": {form: product.digest for form, product in one.forms.items()},
-        "section": config.model_dump(mode="json", include={"input", "profiles"}),
+        "section": config.model_dump(mode="json", include={"input", "profiles", "tensorrt"}),
         "pictures": one.subject.pictures,
     }
     facts = {

@@ -50,7 +50,8 @@ def served_of(item: Item, device: Device, max_batch: int | None = None) -> list[
     )
     if plans:
         return [_by_engine(served, item, plan) for plan in plans]
-    return [replace(served, unsaid=(*served.unsaid, *_placed(item)))]
+    built = _built(item) if device == "gpu" else ()
+    return [replace(served, unsaid=(*served.unsaid, *_placed(item), *built))]
 
 
 def _by_engine(served: Served, item: Item, plan: Plan) -> Served:
@@ -77,6 +78,12 @@ def _tuned(item: Item) -> tuple[str, ...]:
     """What ``edgert build --tune`` found, or the file says, of how ONNX Runtime works inside."""
     found = item.config.tuning.model_dump(mode="json", exclude_defaults=True)
     return (f"tuning: {' '.join(setting(key, value) for key, value in found.items())}",) if found else ()
+
+
+def _built(item: Item) -> tuple[str, ...]:
+    """What the file tells TensorRT's builder, which here is inside ONNX Runtime."""
+    found = item.config.tensorrt.model_dump(mode="json", exclude_defaults=True)
+    return (f"tensorrt: {' '.join(setting(key, value) for key, value in found.items())}",) if found else ()
 
 
 def _placed(item: Item) -> tuple[str, ...]:

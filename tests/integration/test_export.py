@@ -42,7 +42,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("host", "host", None),
     ):
         overrides = (
-            ["models.parts.placement=dla0"]
+            ["models.parts.placement=dla0", "models.parts.tensorrt.workspace=64MiB"]
             if tensorrt
             else ["models.parts.threads=2", "models.parts.tuning.arena=false"]
         )
@@ -149,6 +149,7 @@ def test_a_triton_repository_for_a_board(opened: Any, tmp_path: Path) -> None:
     assert accelerator.parameters["precision_mode"] == "INT8"
     assert config.instance_group[0].kind == config.instance_group[0].Kind.Value("KIND_GPU")
     assert any("its placement on dla0" in line for line in left.unsaid)
+    assert f"parts, tensorrt: workspace={64 * 2**20}" in left.unsaid
     assert parsed(export(opened("weak.edgert"), "triton", tmp_path, device="cpu").files[-1].read_text()).instance_group[
         0
     ].kind == config.instance_group[0].Kind.Value("KIND_CPU")
@@ -226,7 +227,7 @@ def asked_of_trtexec(folder: Path) -> list[list[str]]:
 def test_trtexec_of_a_weakly_typed_release(opened: Any, home: Path, tmp_path: Path) -> None:
     left = export(opened("weak.edgert"), "trtexec", tmp_path)
     (options,) = asked_of_trtexec(tmp_path)
-    assert {"--int8", "--fp16", "--useDLACore=0", "--allowGPUFallback"} <= set(options)
+    assert {"--int8", "--fp16", "--useDLACore=0", "--allowGPUFallback", "--memPoolSize=workspace:64"} <= set(options)
     assert (tmp_path / "parts/dla0.cache").read_text().startswith("TRT-100300-EntropyCalibration2\n")
     assert not any(node.op_type == "QuantizeLinear" for node in onnx.load(tmp_path / "parts/dla0.onnx").graph.node)
     assert left.files[-1].name == "build.sh" and any("before it" in line for line in left.unsaid)

@@ -86,6 +86,14 @@ def test_what_was_measured_serves_other_budgets(tmp_path: Path, monkeypatch: pyt
     assert tuned_models(path)["parts"] == told and kept.read_text() == before
 
 
+def test_what_tensorrt_is_told_is_measured_apart(tmp_path: Path) -> None:
+    """Its engines are others then: what was measured of the ones before does not hold."""
+    tune(tmp_path)
+    _, events = tune(tmp_path, AUTO.replace("precision: auto", "precision: auto\n    tensorrt: {workspace: 64MiB}"))
+    assert [event.state for event in events if event.step == "tune"][-1] == "done"
+    assert len(list((tmp_path / "cache/state").glob("timings-*.json"))) == 2
+
+
 def test_what_cannot_be_searched_here_is_said(tmp_path: Path) -> None:
     (tuned,) = tuned_models(tune(tmp_path)[0]).values()
     assert tuned.left_out["batches"] == "no stage says batch:"
