@@ -165,7 +165,17 @@ def find_board(text: str, directory: Path = Path()) -> Board:
     Raises:
         ConfigError: no such board, or something is wrong with its file.
     """
-    return load_board(board_file(text, directory)) if _is_path(text) else board(text)
+    if not _is_path(text):
+        return board(text)
+    path = board_file(text, directory)
+    if not path.exists():
+        places = dict.fromkeys(str(folder.absolute()) for folder in (directory, Path()))
+        raise ConfigError(
+            f"no board file {text!r}",
+            why=f"it was looked for from {' and from '.join(places)}",
+            fix="edgert boards orin-nx-16gb --yaml prints one to start from; edgert boards lists those known by name",
+        )
+    return load_board(path)
 
 
 def board_file(text: str, directory: Path = Path()) -> Path:

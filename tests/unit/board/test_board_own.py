@@ -50,6 +50,17 @@ def test_a_board_is_found_by_name_or_by_path(tmp_path: Path, monkeypatch: pytest
     assert board_file("orin-nx-16gb") == shipped("configs/boards/orin-nx-16gb.yaml")
 
 
+def test_a_file_that_is_nowhere_says_where_it_was_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    with pytest.raises(ConfigError, match="no board file") as caught:
+        find_board("./mine.yaml", tmp_path / "elsewhere")
+    assert "./mine.yaml" in caught.value.what
+    assert str(tmp_path / "elsewhere") in caught.value.why and str(here) in caught.value.why
+    assert "--yaml" in caught.value.fix
+
+
 def test_a_board_of_ones_own_need_not_be_recognised_nor_advertised(tmp_path: Path) -> None:
     text = _own(tmp_path).read_text(encoding="utf-8")
     head, rest = text.split("match:\n")
@@ -160,9 +171,3 @@ def test_any_yaml_is_told_and_nothing_else_happens(tmp_path: Path, text: str) ->
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match="board file"):
         load_board(path)
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        find_board("none.yaml", tmp_path)
-    assert str(tmp_path / "none.yaml") in caught.value.what and "--yaml" in caught.value.fix
