@@ -86,6 +86,7 @@ class _Stream:
 
     def synchronize(self) -> None:
         self._gpu.check()
+        self._gpu.fail("stream")
         self.run()
 
     def wait_for_event(self, event: _Event) -> None:

@@ -28,12 +28,11 @@ class Context:
     another context (https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html, CUDA Graphs).
 
     Args:
-        context: what TensorRT made; None where it could not.
+        context: what TensorRT made.
         index: of the optimisation profile.
         shapes: of inputs; those that are not there have the engine's own.
 
     Raises:
-        DeviceError: there is no context.
         ModelError: a shape is open, not allowed by the profile, or depends on the data; or a tensor is a shape.
     """
 
@@ -48,8 +47,6 @@ class Context:
         shapes: Shapes,
         title: str,
     ) -> None:
-        if context is None:
-            raise DeviceError("TensorRT made no execution context", why="it has too little memory", where=title)
         self._trt: Trt = trt
         self._engine: ICudaEngine = engine
         self._context: IExecutionContext = context
@@ -68,8 +65,9 @@ class Context:
                 raise DeviceError(f"TensorRT does not take the memory of {name!r}", why="its log tells more")
 
     def enqueue(self) -> None:
-        """Puts one run on the stream. Raises BuildError when TensorRT fails."""
+        """Puts one run on the stream. Raises BuildError when TensorRT fails, DeviceError when the GPU is lost."""
         if not self._context.execute_async_v3(self._stream.handle):
+            self._stream.synchronize()  # which tells whether it was the GPU
             raise BuildError("TensorRT failed while running", why="its log tells more", where=self._title)
 
     def profile(self, sink: Callable[[str, float], object]) -> None:

@@ -19,6 +19,7 @@ from edgert.backend.trt.session import Queue, TrtSession
 from edgert.backend.trt.vendor import ICudaEngine, IExecutionContext, IRuntimeCache, Runtime, Trt
 from edgert.errors import DeviceError, ModelError, nearest
 from edgert.memory.cuda import CudaDevice
+from edgert.units import format_bytes
 
 MAX_LOADABLES = 16
 """Programs that one DLA core keeps at the same time: NVIDIA's page on DLA layer restrictions."""
@@ -193,6 +194,8 @@ class TrtEngine:
 
     def _open_context(self, index: int, shapes: Shapes) -> Context:
         made, stream = self._context(), self._queue.stream
+        if made is None:
+            raise self._too_little()
         return Context(self._library.trt, self._engine, made, stream, index=index, shapes=shapes, title=self.title)
 
     def _context(self) -> IExecutionContext:
@@ -200,6 +203,16 @@ class TrtEngine:
             return self._engine.create_execution_context()
         settings, self._kernels = runtime_settings(self._engine, self.kernels())
         return self._engine.create_execution_context(settings)
+
+    def _too_little(self) -> DeviceError:
+        free, total = self.device.free_bytes()
+        return DeviceError(
+            "TensorRT made no execution context: the GPU has too little memory",
+            why=f"planned: {format_bytes(self.context_bytes)}, beside weights, inputs and outputs; actual: "
+            f"{format_bytes(free)} of {format_bytes(total)} are free on {self.device.name}",
+            where=self.title,
+            fix="a smaller batch or input size, fewer models, or end other programs that use the GPU",
+        )
 
     def _names(self, mode: str) -> Sequence[str]:
         trt: Trt = self._library.trt

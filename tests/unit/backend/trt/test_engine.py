@@ -258,6 +258,23 @@ class TestTrouble:
         with pytest.raises(BuildError, match="failed while running"):
             session.run()
 
+    def test_a_run_that_fails_because_the_gpu_is_lost(self) -> None:
+        bench = Bench(runs=False)
+        session = bench.open().session()
+        bench.device.gpu.broken["stream"] = "cuStreamSynchronize failed: an illegal memory access was encountered"
+        with pytest.raises(DeviceError, match="the GPU is lost to this process"):
+            session.run()
+
+    def test_no_memory_for_a_context_tells_plan_and_actual(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        bench = Bench(memory=3 * 2**30)
+        engine = bench.open(title="parts.onnx")
+        monkeypatch.setattr(engine, "_context", lambda: None)
+        with pytest.raises(DeviceError, match="made no execution context: the GPU has too little memory") as caught:
+            engine.session()
+        assert "planned: 3.0 GiB, beside weights" in caught.value.why
+        assert "of 1.0 GiB are free on double" in caught.value.why
+        assert caught.value.where == "parts.onnx" and "smaller batch" in caught.value.fix
+
     def test_an_output_whose_size_depends_on_the_data(self) -> None:
         bound = {**FIXED, "y": ((3, -1), "FLOAT", "OUTPUT")}
         with pytest.raises(ModelError, match="size of output 'y' depends on the data"):

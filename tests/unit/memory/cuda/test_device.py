@@ -11,7 +11,7 @@ import pytest
 from edgert.errors import DeviceError, StageError
 from edgert.memory.cuda import CudaDevice, Traits, memory_kind, open_device
 from edgert.memory.cuda.kind import describe
-from edgert.memory.cuda.library import failed, unusable
+from edgert.memory.cuda.library import failed, is_lost, unusable
 from tests.helpers.cuda_double import CudaDouble
 
 
@@ -198,6 +198,20 @@ class TestErrors:
             with pytest.raises(DeviceError, match="the GPU is lost to this process") as caught:
                 ask()
             assert "compute-sanitizer" in caught.value.fix
+
+    @pytest.mark.parametrize(
+        ("message", "answer"),
+        [
+            ("cuEventQuery failed: misaligned address", True),
+            ("cuEventQuery failed: an illegal instruction was encountered", True),
+            ("cuEventQuery failed: the launch timed out and was terminated", True),
+            ("cuCtxSynchronize failed: unknown error", True),
+            ("cuMemAlloc failed: out of memory", False),
+            ("cuLaunchKernel failed: invalid argument", False),
+        ],
+    )
+    def test_which_errors_leave_nothing_to_go_on_with(self, message: str, answer: bool) -> None:
+        assert is_lost(message) is answer
 
     def test_any_other_error_keeps_its_message(self) -> None:
         assert str(failed(RuntimeError("odd"), "launching x")) == "launching x failed\n  why:   odd"
