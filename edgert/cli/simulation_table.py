@@ -55,10 +55,11 @@ def _table(console: Console, moments: Sequence[Moment]) -> None:
 
     names = list(dict.fromkeys(name for moment in moments for name in moment.busy))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in ("second", "fps", "p50 ms", "p99 ms", "dropped", "W", "°C", *names):
+    for head in ("second", "fps", "p50 ms", "p99 ms", "dropped", "W", "J/frame", "°C", *names):
         table.add_column(head, justify="right", no_wrap=True)
     for one in moments:
-        values = (one.p50_ms, one.p99_ms, float(one.dropped), one.power_w, one.temperature_c)
+        power = (one.power_w, one.energy_j_per_frame, one.temperature_c)
+        values = (one.p50_ms, one.p99_ms, float(one.dropped), *power)
         told = ["–" if value is None else f"{value:.3g}" for value in values]
         table.add_row(f"{one.at_s:.0f}", f"{one.fps:.3g}", *told, *(f"{one.busy.get(name, 0.0):.0%}" for name in names))
     console.print(table)

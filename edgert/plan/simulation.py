@@ -83,7 +83,7 @@ class Simulation:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; says that it is simulated."""
-        return {"simulated": True, **asdict(self)}
+        return {"simulated": True, **asdict(self), "played": self.played.to_json()}
 
 
 def simulate_pipeline(

@@ -78,6 +78,7 @@ def _charts(simulation: Simulation) -> Iterator[Markup]:
         yield _chart("Results dropped, each second", moments, [("dropped", lambda one: one.dropped)], significant)
     if moments[0].power_w is not None:
         yield _chart("Power", moments, [("power", lambda one: one.power_w)], _w, budgets.power_w)
+        yield _chart("Energy of a frame", moments, [("energy", lambda one: one.energy_j_per_frame)], _j)
         yield _chart("Temperature", moments, [("temperature", lambda one: one.temperature_c)], _c)
     names = sorted({name for one in moments for name in one.busy})[:LINES]
     title = f"Busy: {names[0]}" if len(names) == 1 else "Busy"
@@ -109,6 +110,10 @@ def _ms(value: float) -> str:
 
 def _w(value: float) -> str:
     return f"{significant(value)} W"
+
+
+def _j(value: float) -> str:
+    return f"{significant(value)} J"
 
 
 def _c(value: float) -> str:

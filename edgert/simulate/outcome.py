@@ -35,6 +35,11 @@ class Moment:
     busy: Mapping[str, float]
     setting: str = ""
 
+    @property
+    def energy_j_per_frame(self) -> float | None:
+        """Of each frame that came out; None where none did, or power is not known."""
+        return self.power_w / self.fps if self.power_w is not None and self.fps else None
+
 
 @dataclass(frozen=True, slots=True)
 class StageCount:
@@ -78,4 +83,5 @@ class Simulated:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        return asdict(self)
+        moments = [{**asdict(one), "energy_j_per_frame": one.energy_j_per_frame} for one in self.moments]
+        return {**asdict(self), "moments": moments}

@@ -40,8 +40,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_page_fits_draws_every_line_and_is_quiet(page: Page, path: Path, width_px: int, dark: bool) -> None:
     page.open(path, width_px, dark=dark)
     assert page.evaluate("document.documentElement.scrollWidth") == width_px
-    assert page.evaluate("document.querySelectorAll('.series').length") == 6
-    assert page.evaluate("document.querySelectorAll('.series path').length") == 7  # two lines of latency
+    assert page.evaluate("document.querySelectorAll('.series').length") == 7
+    assert page.evaluate("document.querySelectorAll('.series path').length") == 8  # two lines of latency
     assert page.evaluate("document.querySelectorAll('.series .limit').length") == 2
     assert page.evaluate("window.hacked ?? null") is None
     assert page.errors == [] and page.requests == [path.resolve().as_uri()]

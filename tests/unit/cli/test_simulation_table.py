@@ -22,5 +22,5 @@ def test_what_ends_within_a_second_has_no_empty_table(overrides: tuple[str, ...]
     )
     out = io.StringIO()
     show_simulation(Console(file=out, width=160), simulation)
-    assert ("second  fps" in out.getvalue()) is has_table
+    assert ("second  fps" in out.getvalue()) is has_table and ("J/frame" in out.getvalue()) is has_table
     assert "frames, 0 dropped" in out.getvalue()

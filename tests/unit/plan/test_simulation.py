@@ -74,11 +74,13 @@ def test_its_json_says_that_it_is_simulated(made: Simulation) -> None:
     told = json.loads(json.dumps(made.to_json()))
     assert told["simulated"] is True and told["played"]["frames_in"] == made.played.frames_in
     assert len(told["played"]["moments"]) == 3
+    for one in told["played"]["moments"]:
+        assert one["energy_j_per_frame"] == pytest.approx(one["power_w"] / one["fps"])
 
 
 def test_its_page_shows_every_chart(made: Simulation) -> None:
     text = render(made)
-    for title in ("Frames per second", "Latency from capture to sink", "Power", "Temperature", "Busy"):
+    for title in ("Frames per second", "Latency from capture to sink", "Power", "Energy of a frame", "Temperature", "Busy"):
         assert f"<figcaption>{title}" in text
     assert "budget 14 W" in text and render(made) == text
 
