@@ -91,6 +91,16 @@ def test_memory_comes_back_over_ten_thousand_leases(device: CudaDevice) -> None:
     pool.close()
 
 
+def test_a_stream_goes_first_and_works_as_before(device: CudaDevice) -> None:
+    stream, block = device.stream(), device.device_block(4096)
+    stream.go_first()  # raises where the driver's answer is not the priority that was asked for
+    with device:
+        device.driver.memset_d8_async(block.address, 9, 4096, stream.raw)
+    stream.synchronize()
+    assert (read(device, block.address, 4096) == 9).all()
+    block.release()
+
+
 def test_released_and_forgotten_memory_is_free_again(device: CudaDevice) -> None:
     size = 256 * 2**20
     free, _ = device.free_bytes()
