@@ -6,12 +6,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgert.errors import DeviceError
 
-ENGINE, VIDEO = "onnxruntime", "av"
+if TYPE_CHECKING:
+    from edgert.memory.cuda import CudaDevice
+
+ENGINE, VIDEO, CUDA = "onnxruntime", "av", "pycuda"
 _LIMIT_S = 60.0
 
 
@@ -21,7 +25,7 @@ def library_bytes(needed: Collection[str]) -> Mapping[str, int]:
     Starts a child process, about a second, unless nothing is left to load.
 
     Args:
-        needed: of :data:`ENGINE` and :data:`VIDEO`.
+        needed: of :data:`ENGINE`, :data:`VIDEO` and :data:`CUDA`, which is a context on the first GPU: 0 without one.
 
     Raises:
         DeviceError: a library cannot be loaded.
@@ -61,19 +65,46 @@ def _use_video() -> None:
     has_input("mov")
 
 
-_USES: Mapping[str, Callable[[], None]] = {ENGINE: _use_engine, VIDEO: _use_video}
+def _use_cuda() -> None:
+    from edgert.memory.cuda import open_device
+
+    try:
+        _OPENED.append(open_device())
+    except DeviceError:
+        return  # no context will be there either: engines of the GPU are skipped, or say why they cannot run
+
+
+_OPENED: list[CudaDevice] = []
+"""Contexts end with their devices."""
+_USES: Mapping[str, Callable[[], None]] = {ENGINE: _use_engine, VIDEO: _use_video, CUDA: _use_cuda}
 
 
 def _answer(names: Collection[str]) -> dict[str, int]:
     import edgert.assemble.build  # noqa: F401 - what the asking process has loaded already
+    from edgert.board.memory import system_memory
     from edgert.budget.meter import rss_bytes
 
     found = {}
     for name in names:
-        before = rss_bytes()
+        before, available = rss_bytes(), system_memory().available_bytes
         _USES[name]()
         found[name] = max(0, rss_bytes() - before)
+        if name == CUDA:
+            found[name] = context_bytes(_OPENED, found[name], available - system_memory().available_bytes)
     return found
+
+
+def context_bytes(devices: Sequence[CudaDevice], rss: int, available: int) -> int:
+    """Host memory of the contexts that were opened, none where none was.
+
+    Args:
+        rss: by which the process grew meanwhile; of a GPU with memory of its own that is all.
+        available: by which that of the machine fell; on a Jetson host and GPU share it, and what the GPU maps is no
+            part of the process.
+    """
+    if not devices:
+        return 0
+    return max(rss, available) if any(device.traits.integrated for device in devices) else rss
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 
 from edgert.assemble.build import queue_of
-from edgert.assemble.library import ENGINE, VIDEO, library_bytes
+from edgert.assemble.library import CUDA, ENGINE, VIDEO, library_bytes
 from edgert.assemble.model import replicas_of
 from edgert.board.memory import system_memory
 from edgert.budget.footprint import Footprint, Part, Step, check_footprint, shrunk
@@ -60,6 +60,7 @@ _SCENE_PX = (640, 480)
 _POOL = 4  # buffers that a source begins with
 _PICTURES = 6  # that a drawing stage or a video sink keeps
 _I420, _BGR = 1.5, 3.0
+_GPU_BACKENDS = ("tensorrt", "onnxruntime-cuda")
 _MOST_REFERENCES, _REFERENCE_PX = 16, 32_768 * 256
 """Frames that an H.264 decoder keeps, and pixels of all of them at level 4.1: ITU-T H.264, A.3.1 and table A-1."""
 _LOOKAHEAD = 10 + 3 + 1
@@ -109,8 +110,20 @@ def _process(file: PipelineFile) -> Iterator[Part]:
     stages = file.config.stages.values()
     needed = [ENGINE] if any(isinstance(stage, InferStage) for stage in stages) else []
     needed += [VIDEO] if any(_is_video(stage, file) for stage in stages) else []
+    needed += [CUDA] if _wants_gpu(file.config) else []
     for name, size in library_bytes(needed).items():
-        yield Part(name, "cpu", "runtime", size, "measured in a process that loads it")
+        if name != CUDA:
+            yield Part(name, "cpu", "runtime", size, "measured in a process that loads it")
+        elif size:
+            yield Part("CUDA", "cpu", "runtime", size, "measured in a process that opens a context")
+
+
+def _wants_gpu(config: PipelineConfig) -> bool:
+    """Whether a model may run on a GPU, or frames be decoded there."""
+    used = [config.models[name] for name in config.models if users_of(config.stages, config.models, name)]
+    asked = any(isinstance(stage, SourceStage) and stage.decode == "gpu" for stage in config.stages.values())
+    chained = bool(used) and any(name != ORT for name in config.engines)
+    return asked or chained or any(model.backend in _GPU_BACKENDS for model in used)
 
 
 def _is_video(stage: object, file: PipelineFile) -> bool:

@@ -8,7 +8,7 @@ from edgert.place.choose import solve
 from edgert.place.limit import engine_bytes
 from edgert.place.problem import Cost, Crossing, Edge, Network, Unit
 from edgert.plan import plan
-from edgert.plan.memory import NOT_PLANNED, board_parts
+from edgert.plan.memory import CONTEXT_BYTES, NOT_PLANNED, board_parts
 from edgert.plan.page import render
 from edgert.plan.plain import to_json
 from tests.unit.plan.test_make import pipeline
@@ -30,6 +30,8 @@ def test_weights_lie_with_their_accelerator_and_tensors_with_all(tmp_path: Path)
     assert parts["net", "gpu", "weights"] == 500
     assert parts["net", "dla0+gpu", "activations"] == engine_bytes(net) - 1500
     assert parts["cam", "cpu", "frames"] > 0
+    (context,) = [part for part in found if part.name == "CUDA"]
+    assert context.size_bytes == CONTEXT_BYTES and context.note.startswith("modelled") and context.on == "gpu"
 
 
 def test_a_plan_shows_the_parts_of_what_it_chose_and_says_what_is_not_in_it(tmp_path: Path) -> None:
@@ -37,7 +39,7 @@ def test_a_plan_shows_the_parts_of_what_it_chose_and_says_what_is_not_in_it(tmp_
     row = made.boards[0].rows[0]
     assert row.memory_bytes == sum(part.size_bytes for part in row.memory)
     rows = to_json(made)["boards"][0]["rows"]
-    assert {part["kind"] for part in rows[0]["memory"]} == {"weights", "activations", "frames"}
+    assert {part["kind"] for part in rows[0]["memory"]} == {"weights", "activations", "runtime", "frames"}
     assert rows[1]["memory"] == []
     page = render(made)
     assert "Memory on Jetson" in page and "activations" in page
