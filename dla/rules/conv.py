@@ -11,6 +11,7 @@ from dla.verdict import Verdict, no, verify
 from dla.window import window
 
 _CBUF_FIX = "build it for INT8, use fewer input channels (split them and add) or a smaller kernel, or tile the width"
+_PADDING_FIX = "pad less, or widen the kernel with zeros"
 _LINEAR_FIX = "write it as a Conv with a 1×1 kernel on N×C×1×1"
 
 
@@ -45,12 +46,13 @@ def padding(node: Node, target: Target) -> Verdict | None:
     at = window(node)
     if at is None:
         return None
-    far = outside("conv.padding", "padding", at.padding)
+    far = outside("conv.padding", "padding", at.padding, _PADDING_FIX)
     if far is not None:
         return far
     over = [(pad, at.kernel[axis % 2], at.reach[axis % 2]) for axis, pad in enumerate(at.padding)]
     if any(pad >= reach for pad, _, reach in over):
-        return no(f"padding {max(at.padding)} must be smaller than the kernel {at.kernel[0]}×{at.kernel[1]}")
+        text = f"padding {max(at.padding)} must be smaller than the kernel {at.kernel[0]}×{at.kernel[1]}"
+        return no(text, _PADDING_FIX)
     if any(pad >= size for pad, size, _ in over):
         return verify("padding is smaller than the dilated kernel but not than the kernel; the guide says kernel")
     return None
@@ -60,7 +62,7 @@ def padding(node: Node, target: Target) -> Verdict | None:
 def dilation(node: Node, target: Target) -> Verdict | None:
     """Distance between the kernel's elements."""
     at = window(node)
-    return None if at is None else outside("conv.dilation", "dilation", at.dilation)
+    return None if at is None else outside("conv.dilation", "dilation", at.dilation, "dilate less")
 
 
 @rule("conv.channels")
@@ -77,7 +79,7 @@ def groups(node: Node, target: Target) -> Verdict | None:
     https://github.com/NVIDIA/Deep-Learning-Accelerator-SW.
     """
     count = whole(node, "group", 1)
-    far = outside("conv.groups", "groups", [count])
+    far = outside("conv.groups", "groups", [count], "split the channels over two convolutions")
     if far is not None or not target.is_int8 or count < 2:
         return far
     each = [size // count for size in _channels(node) if size is not None]

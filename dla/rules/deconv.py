@@ -65,7 +65,7 @@ def dilation(node: Node, target: Target) -> Verdict | None:
 def channels(node: Node, target: Target) -> Verdict | None:
     """Channels read and written; the kernel is (read, written, height, width)."""
     stored = given(node, 1)
-    return None if stored is None else outside("deconv.channels", "channels", (stored.shape or ())[:2])
+    return None if stored is None else outside("deconv.channels", "channels", (stored.shape or ())[:2], _FIX)
 
 
 DECONV = (kernel, stride, padding, groups, dilation, channels)

@@ -23,7 +23,8 @@ def domain(node: Node, target: Target) -> Verdict | None:
     """Only standard operators have a DLA layer; a plugin never has."""
     if node.domain in ("", "ai.onnx"):
         return None
-    return no(f"{node.domain}.{node.op} is outside the ONNX standard: TensorRT would need a plugin, which is GPU code")
+    reason = f"{node.domain}.{node.op} is outside the ONNX standard: TensorRT would need a plugin, which is GPU code"
+    return no(reason, "write it in standard operators, or leave it to the GPU")
 
 
 @rule("general.static", GUIDE)

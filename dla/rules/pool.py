@@ -9,6 +9,8 @@ from dla.target import Target
 from dla.verdict import Verdict, no, note
 from dla.window import window
 
+_LEAVE = "leave it to the GPU"
+
 
 @rule("pool.window")
 def size(node: Node, target: Target) -> Verdict | None:
@@ -25,7 +27,7 @@ def size(node: Node, target: Target) -> Verdict | None:
 def stride(node: Node, target: Target) -> Verdict | None:
     """Steps of the window."""
     at = window(node)
-    return None if at is None else outside("pool.stride", "stride", at.stride)
+    return None if at is None else outside("pool.stride", "stride", at.stride, "pool twice, with smaller strides")
 
 
 @rule("pool.padding")
@@ -41,13 +43,14 @@ def padding(node: Node, target: Target) -> Verdict | None:
 def dilation(node: Node, target: Target) -> Verdict | None:
     """The window has no holes."""
     at = window(node)
-    return None if at is None or at.dilation == (1, 1) else no("a pooling window cannot be dilated")
+    return None if at is None or at.dilation == (1, 1) else no("a pooling window cannot be dilated", _LEAVE)
 
 
 @rule("pool.outputs", GUIDE_84)
 def outputs(node: Node, target: Target) -> Verdict | None:
     """Only values come out, no indices."""
-    return None if len(list(filter(None, node.outputs))) < 2 else no("it also gives the indices of the largest values")
+    given_out = list(filter(None, node.outputs))
+    return None if len(given_out) < 2 else no("it also gives the indices of the largest values", _LEAVE)
 
 
 @rule("pool.count", GUIDE_84)
@@ -70,4 +73,4 @@ def lrn(node: Node, target: Target) -> Verdict | None:
     across = whole(node, "size", 0)
     if across in LRN_WINDOWS:
         return note("it is computed in FP16") if target.is_int8 else None
-    return no(f"its window must be {', '.join(map(str, LRN_WINDOWS))} channels, got {across}")
+    return no(f"its window must be {', '.join(map(str, LRN_WINDOWS))} channels, got {across}", _LEAVE)

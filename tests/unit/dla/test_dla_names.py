@@ -1,0 +1,73 @@
+"""Which rule objects: its name is what an error and a page lead back to a source with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dla import Target
+from tests.helpers.dla_nodes import (
+    INT8,
+    OLD,
+    ORIN,
+    PICTURE,
+    TYPED,
+    XAVIER,
+    Op,
+    binary,
+    conv,
+    data,
+    listed,
+    stored,
+    unary,
+    verdict,
+)
+
+WEIGHTS = stored("w", 8, 4)
+BOOLEAN = data("x", *PICTURE, dtype="bool")
+CASES: dict[str, tuple[Op, Target, str]] = {
+    "general.dimension": (unary("Relu", shape=(1, 9000, 4, 4)), ORIN, "no"),
+    "general.type": (Op("Relu", (data("x", *PICTURE, dtype="int64"),), (data("y", *PICTURE),)), ORIN, "no"),
+    "general.form": (Op("Relu", (), (data("y", *PICTURE),)), ORIN, "no"),
+    "clip.ceiling": (unary("Clip", min=-1.0, max=6.0), ORIN, "no"),
+    "prelu.slope": (unary("PRelu", data("slope", 1, 16, 1, 1)), ORIN, "no"),
+    "unary.trigonometry": (unary("Sin"), ORIN, "verify"),
+    "conv.padding": (conv(pads=[3, 3, 3, 3]), ORIN, "no"),
+    "conv.dilation": (conv(dilations=[33, 33]), ORIN, "no"),
+    "general.domain": (replace(unary("Relu"), domain="custom"), ORIN, "no"),
+    "pool.stride": (unary("MaxPool", kernel_shape=[2, 2], strides=[17, 17]), ORIN, "no"),
+    "pool.dilation": (unary("MaxPool", kernel_shape=[2, 2], dilations=[2, 2]), ORIN, "no"),
+    "pool.outputs": (replace(unary("MaxPool", kernel_shape=[2, 2]), outputs=(data("y", *PICTURE),) * 2), ORIN, "no"),
+    "concat.axis": (binary("Concat", axis=2), ORIN, "no"),
+    "concat.inputs": (binary("Concat", b=stored("b", *PICTURE), axis=1), ORIN, "verify"),
+    "elementwise.release": (binary("Div"), OLD, "no"),
+    "elementwise.min": (binary("Min"), ORIN, "verify"),
+    "scale.form": (binary("Add", b=stored("b", 32)), ORIN, "verify"),
+    "div.operands": (binary("Div", b=stored("b", 1, 16, 1, 1)), ORIN, "verify"),
+    "pow.operands": (binary("Pow"), ORIN, "no"),
+    "compare.precision": (binary("Greater"), ORIN, "no"),
+    "compare.open": (binary("Greater"), INT8, "verify"),
+    "cast.comparison": (Op("Cast", (BOOLEAN,), (data("y", *PICTURE, dtype="float16"),), {"to": 10}), ORIN, "verify"),
+    "gemm.scale": (Op("Gemm", (data("x", 1, 8), WEIGHTS), (data("y", 1, 4),), {"alpha": 2.0}), ORIN, "verify"),
+    "lrn.window": (unary("LRN", size=4), ORIN, "no"),
+    "softmax.generation": (unary("Softmax", axis=1, shape=(1, 8, 1, 1)), XAVIER, "no"),
+    "softmax.axis": (unary("Softmax", axis=0), ORIN, "no"),
+    "reduce.release": (unary("GlobalMaxPool"), OLD, "no"),
+    "scale.symmetric": (
+        unary("QuantizeLinear", stored("s", values=(0.1,)), stored("z", values=(9.0,), dtype="uint8")), INT8, "no"
+    ),
+    "scale.tensor": (unary("DequantizeLinear", stored("s", 16)), TYPED, "no"),
+    "slice.step": (unary("Slice", *(listed(n, v) for n, v in (("s", 0), ("e", 9), ("a", 2), ("t", 2)))), ORIN, "no"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_the_rule_that_objects_is_named(rule: str) -> None:
+    op, target, answer = CASES[rule]
+    found = verdict(op, target)
+    assert (found.rule, found.answer) == (rule, answer) and found.reason and found.fix
+
+
+def test_what_is_promoted_is_told() -> None:
+    assert "FP16 inside" in verdict(unary("Sigmoid"), INT8).reason
