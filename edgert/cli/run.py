@@ -12,7 +12,7 @@ import typer
 from edgert.cli.option import DebugOption, JsonOption, SetOption, pipeline_path, write_json
 
 if TYPE_CHECKING:
-    from edgert.assemble.power_step import PowerSteps
+    from edgert.assemble.power_step import PowerStep, PowerSteps
     from edgert.build import Unpacked
     from edgert.compiler import Tell
     from edgert.config import PipelineFile
@@ -101,7 +101,8 @@ def run(
             power = _power(stack, file, bundle, as_board) if allow_power_control else None
             if place is None:
                 made_by = bundle.engines if bundle else None
-                pipe = Pipeline(file, bar=bar, engines=made_by, strict=strict, power=power)
+                predicted = _predicted(file)
+                pipe = Pipeline(file, bar=bar, engines=made_by, strict=strict, power=power, predicted=predicted)
             else:
                 pipe = Pipeline(place.file, bar=bar, **place.options)
         label = place.label if place else ""
@@ -127,6 +128,15 @@ def _power(stack: ExitStack, file: PipelineFile, bundle: Unpacked | None, as_boa
 
     control = stack.enter_context(PowerControl(allow=True))
     return power_steps(file, control, is_placed=bundle is not None)
+
+
+def _predicted(file: PipelineFile) -> tuple[PowerStep, ...]:
+    """What a plan says of this board, where the governor has models to choose among; most pipelines start without."""
+    if all(model.degrade_to is None for model in file.config.models.values()):
+        return ()
+    from edgert.plan.power_step import levels_here
+
+    return levels_here(file)
 
 
 def _in_place_of(file: PipelineFile, board: str | None, mode: str | None, bundle: Unpacked | None) -> StandIn | None:

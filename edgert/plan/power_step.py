@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,14 @@ from edgert.board.mode import Mode
 from edgert.board.record import Board
 from edgert.budget.control import PowerControl
 from edgert.config import PipelineFile
-from edgert.errors import BudgetError
+from edgert.errors import BudgetError, ConfigError, PlacementError
 from edgert.place.cost.coefficients import Coefficients, coefficients
 from edgert.place.cost.power import Power, power
+from edgert.plan.level import levels_of
 from edgert.plan.make import plan
 from edgert.plan.row import BoardPlan, Row
 
+_LOG = logging.getLogger(__name__)
 _CAPS = 6
 """Clock caps that are offered: Jetson's tables have a dozen and more, of which neighbours hardly differ in power."""
 _SLOWEST = 0.4  # of the fastest clock
@@ -61,6 +64,24 @@ def power_steps(
     here = machine.board.mode(machine.mode)
     steps = steps_of(found, placement, machine.board, here, control, costs)
     return PowerSteps(steps, control)
+
+
+def levels_here(file: PipelineFile, root: Path = Path("/")) -> tuple[PowerStep, ...]:
+    """What a plan says of this board at each level of degraded models; none where it is no board that edgert knows, a
+    plan cannot have the models where the file puts them, or nothing is to be degraded to. Seconds where there is."""
+    budgets, machine = file.config.budgets, detect(root)
+    is_asked = budgets.power is not None and budgets.when_exceeded == "degrade" and len(levels_of(file)) > 1
+    if not is_asked or machine.board is None or not machine.board.has_mode(machine.mode):
+        return ()
+    mode = machine.board.mode(machine.mode)
+    try:
+        found = plan(file, board=machine.board.name, mode=mode.name).boards[0]
+    except (ConfigError, PlacementError) as error:
+        _LOG.info("no prediction of the models to choose among: %s", error.what)
+        return ()
+    row = found.rows[found.chosen or 0]
+    watts = power(machine.board, mode, coefficients(machine.board.soc).power)
+    return tuple(step_of(one, watts) for one in (row, *row.stand_ins))
 
 
 def steps_of(

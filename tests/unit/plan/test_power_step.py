@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from edgert.budget.control import PowerControl
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import BudgetError, DeviceError
-from edgert.plan.power_step import power_steps
+from edgert.plan.power_step import levels_here, power_steps
 from tests.helpers.small_pipeline import TEXT, small_pipeline
 from tests.helpers.sysfs import plant, write
 
@@ -49,6 +50,21 @@ def test_the_board_as_it_is_then_slower_clocks_then_lower_modes_that_take_no_reb
     assert capped.power_w < here.power_w
     assert lower.headroom < here.headroom
     assert all(0 < step.idle_w <= step.power_w for step in steps)
+
+
+def test_a_board_is_planned_with_every_model_that_may_take_another_s_place(tmp_path: Path) -> None:
+    root, file = machine(tmp_path), pipeline(tmp_path)
+    assert levels_here(file, root) == ()
+    models = file.config.models
+    (name,) = models
+    other = models[name].model_copy(update={"placement": "gpu"})
+    both = {name: models[name].model_copy(update={"degrade_to": "other"}), "other": other}
+    varied = replace(file, config=file.config.model_copy(update={"models": both}))
+    steps = levels_here(varied, root)
+    assert len(steps) == 2 and all(0 < step.idle_w <= step.power_w for step in steps)
+    assert levels_here(varied, tmp_path / "elsewhere") == ()
+    both["other"] = other.model_copy(update={"placement": "cpu0"})
+    assert levels_here(replace(file, config=file.config.model_copy(update={"models": both})), root) == ()
 
 
 def test_modes_above_the_one_it_was_found_in_are_left_to_its_owner(tmp_path: Path) -> None:
