@@ -56,7 +56,7 @@ def test_stop_ends_the_run_with_what_was_exceeded(tmp_path: Path) -> None:
         meters.cores = 0.9
         pipeline.run()
     assert caught.value.what == "a budget was exceeded"
-    assert caught.value.why == "power 0.9 of 0.6 cores, for 2 s"
+    assert caught.value.why == "CPU time 0.9 of 0.6 cores, for 2 s"
     assert "p.yaml:1 budgets" in caught.value.where
 
 
@@ -187,7 +187,7 @@ def test_a_smaller_model_takes_over_between_two_frames(tmp_path: Path) -> None:
         pipeline.wait(4)
         told = pipeline.summary().budgets
     assert told["governor"]["setting"] == "all frames, with small"
-    assert told["governor"]["events"][0]["reason"].startswith("all frames -> all frames, with small: power ")
+    assert told["governor"]["events"][0]["reason"].startswith("all frames -> all frames, with small: CPU time ")
     assert len(seen) > 20 and None not in seen
 
 

@@ -76,12 +76,17 @@ def _power(rules: Rules, state: State, seen: Observation) -> Trouble | None:
         return share_within(rules, state, index, seen.demand, most * (1 - unsure) / factor)
 
     if drawn is not None:
-        return Trouble(f"power {drawn:.4g} of {cap:.4g} {rules.budget.unit}", helps, drawn, state.rose)
+        return Trouble(_told(rules, drawn), helps, drawn, state.rose)
     if expected > cap and _is_blind(rules, state, seen):
         sensor = "no sensor" if seen.power_w is None else "the sensor lags"
-        why = f"power {expected:.4g} of {cap:.4g} {rules.budget.unit}, modelled: {sensor}"
-        return Trouble(why, helps)
+        return Trouble(f"{_told(rules, expected)}, modelled: {sensor}", helps)
     return None
+
+
+def _told(rules: Rules, drawn: float) -> str:
+    """Power beside its budget, or the CPU time that stands in for it."""
+    budget = rules.budget
+    return f"{'power' if budget.unit == 'W' else 'CPU time'} {drawn:.4g} of {budget.power_w:.4g} {budget.unit}"
 
 
 def _measured_over(rules: Rules, state: State, seen: Observation, cap: float) -> float | None:

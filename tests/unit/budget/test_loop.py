@@ -27,7 +27,7 @@ def test_what_was_decided_is_carried_out_and_told_with_time_and_reason() -> None
     told = made.told(("no sensor",))
     assert (told.setting, told.switches, told.warnings, told.notes) == (SLOW.name, 1, 0, ("no sensor",))
     assert (told.events[0].at_s, told.events[0].setting) == (4.0, SLOW.name)
-    assert told.events[0].reason == "all frames -> every other frame: power 3 of 2.1 cores"
+    assert told.events[0].reason == "all frames -> every other frame: CPU time 3 of 2.1 cores"
     look(made, 4.5, 6.5, 1.5)
     assert made.told().seconds == pytest.approx({FAST.name: 4.0, SLOW.name: 2.0})
 
