@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from edgert.backend.trt import BuildResult, Progress, Span, build, request_of
+from edgert.backend.trt import BuildResult, Pools, Progress, Span, build, request_of
 from edgert.backend.trt.library import load as load_library
 from edgert.backend.trt.listen import logger_to
 from edgert.backend.trt.mapping import Correspondence, correspond, network_layers
@@ -164,6 +164,14 @@ class TestOptions:
 
     def test_levels(self) -> None:
         assert all(built(models.conv(), optimization_level=level).plan for level in (0, 5))
+
+    def test_workspace(self) -> None:
+        assert built(models.conv(), pools=Pools(workspace_bytes=1 << 26)).plan
+
+    def test_a_runtime_to_bring_along_that_is_not_there_is_named(self) -> None:
+        with pytest.raises(BuildError, match="built no engine") as caught:
+            built(models.conv(), version_compatible=True)
+        assert "libnvinfer_lean" in caught.value.why
 
     def test_a_gpu_that_is_not_supported(self) -> None:
         with pytest.raises(BuildError, match=r"does not support compute capability 8\.7") as caught:
