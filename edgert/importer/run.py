@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from edgert.errors import BuildError, DeviceError, error_of
+from edgert.errors import BuildError, DeviceError, cause, error_of
 from edgert.importer.request import Request, read_error, read_told, write_request
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -44,7 +44,7 @@ def converted(request: Request, folder: Path, python: Path | None = None) -> dic
         try:
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
         except OSError as error:
-            raise DeviceError(f"cannot run {interpreter!r}", why=str(error), fix="--python PATH") from error
+            raise DeviceError(f"cannot run {interpreter!r}", why=cause(error), fix="--python PATH") from error
     told, failed = read_told(folder), read_error(folder)
     if failed is not None:
         raise error_of(failed)

@@ -84,6 +84,8 @@ def convert_module(
         if was_training:
             module.train()
     graph = made.model.graph
+    if is_module:
+        _check_open({str(value.name): value.shape for value in graph.inputs}, request)
     _keep(folder / FEEDS, [value.name for value in graph.inputs], list(_tensors((inputs, dict(named)))), request.source)
     _keep(folder / RESULTS, [value.name for value in graph.outputs], list(_tensors(results)), request.source)
     write_told({"torch": str(torch.__version__), "onnxscript": _version("onnxscript")}, folder)
@@ -149,14 +151,40 @@ def _dimensions(torch: Any, names: Sequence[str | None]) -> dict[int, Any]:
     return {axis: torch.export.Dim(name) for axis, name in enumerate(names) if name}
 
 
+def _check_open(shapes: Mapping[str, Any], request: Request) -> None:
+    """PyTorch fixes a dimension without a word where the module leaves it no choice, or the example is of size 1.
+
+    Raises:
+        BuildError: a dimension that was to stay open has one size.
+    """
+    for name, names in request.dynamic.items():
+        for axis, wanted in enumerate(names):
+            if wanted and isinstance(shapes[name][axis], int):
+                raise BuildError(
+                    f"dimension {axis} of {name!r} cannot stay open",
+                    why=f"PyTorch fixed it at {shapes[name][axis]}, as {request.source} or its example inputs make it",
+                    where="--dynamic",
+                    fix=f"example inputs of another size there than 1; or leave {wanted!r} out: write _",
+                )
+
+
 def _for_all(
     dynamic: Mapping[str, Any], module: Any, inputs: Sequence[Any], named: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The exporter wants every parameter named. Raises ModelError for a parameter that is not there."""
+    """The exporter wants every parameter named. Raises ModelError for parameters and dimensions that are not there."""
     parameters = [*list(inspect.signature(module.forward).parameters)[: len(inputs)], *named]
-    for name in dynamic:
+    given = dict(zip(parameters, [*inputs, *named.values()], strict=True))
+    for name, dimensions in dynamic.items():
         if name not in parameters:
             raise ModelError(f"no input {name!r}{nearest(name, parameters)}", why=f"inputs: {', '.join(parameters)}")
+        rank = getattr(given[name], "ndim", 0)
+        if max(dimensions, default=0) >= rank:
+            raise ModelError(
+                f"{name!r} has no dimension {max(dimensions)}",
+                why=f"the example has {rank}, counted from 0",
+                where="--dynamic",
+                fix=f"{rank} names at most; _ for what stays fixed",
+            )
     return {name: dynamic.get(name) for name in parameters}
 
 

@@ -92,6 +92,15 @@ def test_an_input_that_the_module_does_not_have_is_told(mine: Path) -> None:
         import_model("mine:model", mine / "m.onnx", Wanted(dynamic={"pictures": ["n"]}))
 
 
+def test_dimensions_that_are_not_there_or_cannot_be_open_are_told(mine: Path) -> None:
+    with pytest.raises(ModelError, match="'picture' has no dimension 4") as caught:
+        import_model("mine:model", mine / "m.onnx", Wanted(dynamic={"picture": ["n", None, None, None, "more"]}))
+    assert caught.value.fix == "4 names at most; _ for what stays fixed"
+    with pytest.raises(BuildError, match="dimension 1 of 'picture' cannot stay open"):  # its weights have three
+        import_model("mine:model", mine / "m.onnx", Wanted(dynamic={"picture": ["n", "channels"]}))
+    assert not (mine / "m.onnx").exists()
+
+
 def test_a_damaged_program_is_told(mine: Path) -> None:
     import zipfile
 
