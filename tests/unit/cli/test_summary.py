@@ -21,9 +21,7 @@ GOVERNOR = {
     "seconds": {"all frames": 3.0, "50 % of the frames": 1.0},
     "switches": 1,
     "warnings": 0,
-    "events": [
-        {"at_s": 3.0, "kind": "switch", "setting": "", "reason": "all frames -> 50 % of the frames: hot"}
-    ],
+    "events": [{"at_s": 3.0, "kind": "switch", "setting": "", "reason": "all frames -> 50 % of the frames: hot"}],
     "notes": ["power: lost (gone)"],
 }
 USED = {"unit": "W", "limit": 15.0, "mean": 12.34, "total": 49.4, "covered_s": 4.0, "modelled_s": 1.0, "missing_s": 0.1}

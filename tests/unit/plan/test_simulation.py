@@ -80,7 +80,14 @@ def test_its_json_says_that_it_is_simulated(made: Simulation) -> None:
 
 def test_its_page_shows_every_chart(made: Simulation) -> None:
     text = render(made)
-    for title in ("Frames per second", "Latency from capture to sink", "Power", "Energy of a frame", "Temperature", "Busy"):
+    for title in (
+        "Frames per second",
+        "Latency from capture to sink",
+        "Power",
+        "Energy of a frame",
+        "Temperature",
+        "Busy",
+    ):
         assert f"<figcaption>{title}" in text
     assert "budget 14 W" in text and render(made) == text
 
