@@ -103,6 +103,20 @@ def test_versions_side_by_side(photos: Path) -> None:
     assert found.to_json()["comparisons"][0]["name"] == "worse"
 
 
+def test_a_version_with_another_input_is_refused(photos: Path) -> None:
+    renamed = models.make(
+        [
+            helper.make_node("GlobalAveragePool", ["picture"], ["pooled"]),
+            helper.make_node("Flatten", ["pooled"], ["means"]),
+        ],
+        {"picture": (models.PICTURE, TensorProto.FLOAT)},
+        {"means": ((1, 3), TensorProto.FLOAT)},
+    )
+    with pytest.raises(ModelError, match="a version to compare does not take 'x'") as caught:
+        side_by_side({"fp32": MEANS, "other": renamed}, exam(photos))
+    assert "it takes picture" in caught.value.why and "--input" in caught.value.fix
+
+
 def test_without_labels_versions_are_compared_with_each_other(photos: Path) -> None:
     section = config()
     plain = open_exam(MEANS, section, open_dataset(photos / "**" / "*.png", section.task))
