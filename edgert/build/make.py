@@ -116,7 +116,7 @@ def build(
         tell(Event("compile", "", "skipped", detail=compile_note(target)))
     if tune:
         ready = tuned(file, ready, runner)
-    manifest, members = _bundle(file, target, ready, planned)
+    manifest, members = _bundle(file, target, ready, planned, runner)
     began = time.perf_counter()
     written = save_bundle(output, manifest, members, folder=folder)
     size_bytes = sum(map(len, members.values())) if folder else output.stat().st_size
@@ -181,12 +181,16 @@ def _runs_models(file: PipelineFile) -> bool:
 
 
 def _bundle(
-    file: PipelineFile, target: BuildTarget, ready: Mapping[str, Prepared], planned: Product | None
+    file: PipelineFile,
+    target: BuildTarget,
+    ready: Mapping[str, Prepared],
+    planned: Product | None,
+    runner: Runner,
 ) -> tuple[Manifest, dict[str, bytes]]:
     models: dict[str, ModelEntry] = {}
     members = code_files(file.config, file.document.path.parent)
     for name, one in ready.items():
-        part = packed(one, planned)
+        part = packed(one, planned, runner)
         models[name] = part.entry
         members |= part.members
     onnx = {name: entry.forms[ready[name].host] for name, entry in models.items()}

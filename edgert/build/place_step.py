@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +96,7 @@ def survey_step(subject: Subject, rewritten: Product, quantised: Product | None,
 
 def placement_of(
     subject: Subject,
-    planned: Product | None,
+    engines: Sequence[Mapping[str, Any]],
     surveyed: Product | None,
     nodes: Collection[str],
     spans: Mapping[str, Span],
@@ -105,22 +105,26 @@ def placement_of(
     """``placement.json`` of a model: what was asked, what was chosen, and why a DLA can or cannot run each node.
 
     Args:
+        engines: of the plan's chosen row.
         spans: input → the shapes that its engine is to allow, where there are several.
         nodes: names of the nodes of the model that is compiled; others, which the planner saw before they were folded,
             are left out.
         picture: in words, how an engine with this placement takes its picture; asked of those with DLA layers.
     """
     asked = subject.config.model_dump(mode="json", include={"placement"})["placement"]
-    engines = planned.json(PLACEMENT).get(subject.name, []) if planned is not None else []
-    for engine in engines:
-        engine["nodes"] = {node: place for node, place in engine["nodes"].items() if node in nodes}
-        if any(place.startswith("dla") for place in engine["nodes"].values()):
-            engine["input"] = picture(engine["nodes"])
     dla = surveyed.json(PLACEMENT) if surveyed is not None else None
-    told = {"asked": asked, "engines": engines, "dla": dla}
+    told = {"asked": asked, "engines": [_told(engine, nodes, picture) for engine in engines], "dla": dla}
     if subject.config.input.shape.is_open:
         told |= {"spans": {name: asdict(span) for name, span in spans.items()}, "pinned": subject.pinned}
     return to_json(told)
+
+
+def _told(
+    engine: Mapping[str, Any], nodes: Collection[str], picture: Callable[[Mapping[str, str]], str]
+) -> dict[str, Any]:
+    where = {node: place for node, place in engine["nodes"].items() if node in nodes}
+    on_dla = any(place.startswith("dla") for place in where.values())
+    return {**engine, "nodes": where, **({"input": picture(where)} if on_dla else {})}
 
 
 def _engines(made: Plan) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from edgert.artifact.manifest import ModelEntry, TensorEntry
 from edgert.build.model_steps import CHANGES, FACTS, PORTS, load_step, rewrite_step, shapes_step
-from edgert.build.place_step import placement_of, survey_step
+from edgert.build.place_step import PLACEMENT, placement_of, survey_step
 from edgert.build.precision_steps import (
     CACHE,
     EVIDENCE,
@@ -25,9 +25,9 @@ from edgert.build.precision_steps import (
 )
 from edgert.build.subject import MODEL, Subject
 from edgert.build.verify_step import verify_step
-from edgert.compiler import Product
+from edgert.compiler import Product, Step
 from edgert.compiler.build import Runner
-from edgert.compiler.step import to_json
+from edgert.compiler.step import Report, to_json
 from edgert.errors import ArtifactError, cause
 
 if TYPE_CHECKING:
@@ -61,14 +61,18 @@ class Prepared:
         """The form that ONNX Runtime runs."""
         return next(name for name in (ORT, FP16, FLOAT) if name in self.forms)
 
+    @property
+    def compiled(self) -> Product:
+        """The form that a board compiles for its DLA: until TensorRT 10 the float model."""
+        names = (FLOAT,) if self.subject.target.takes_cache else ("dla", FP16, FLOAT)
+        return self.forms[next(name for name in names if name in self.forms)]
+
     @cached_property
-    def compiled(self) -> Graph:
-        """What a board compiles for its DLA: until TensorRT 10 the float model."""
+    def graph(self) -> Graph:
+        """Of that form."""
         from edgert.graph.node import read
 
-        names = (FLOAT,) if self.subject.target.takes_cache else ("dla", FP16, FLOAT)
-        form = next(name for name in names if name in self.forms)
-        return read(self.subject.model(self.forms[form].files[MODEL]))
+        return read(self.subject.model(self.compiled.files[MODEL]))
 
     @property
     def is_static(self) -> bool:
@@ -162,9 +166,9 @@ def _picture(model: Prepared, placement: Mapping[str, str]) -> str:
 
     subject = model.subject
     found = input_layout(
-        model.compiled,
+        model.graph,
         subject.config.input,
-        spread(model.compiled, placement),
+        spread(model.graph, placement),
         typed=not subject.target.takes_cache,
         precision=subject.precision,
         half=json.loads(model.files["exceptions"])["half"] if "exceptions" in model.files else (),
@@ -173,10 +177,38 @@ def _picture(model: Prepared, placement: Mapping[str, str]) -> str:
     return found.in_words({found.tensor: found.format} if found.format is not None else {})
 
 
+def _placement_step(model: Prepared, planned: Product | None) -> Step:
+    """Writes down where a model runs and why; how its picture is taken needs the whole graph, so that it is kept."""
+    subject = model.subject
+    engines = planned.json(PLACEMENT).get(subject.name, []) if planned is not None else []
+    texts = {kind: model.files[kind].decode() for kind in ("cache", "exceptions") if kind in model.files}
+    facts = {
+        "engines": engines,
+        "surveyed": model.surveyed.digest if model.surveyed is not None else None,
+        "forms": [model.forms[FLOAT].digest, model.compiled.digest],
+        "texts": texts,
+        "asked": subject.config.model_dump(mode="json", include={"placement", "input"}),
+        "precision": subject.precision,
+        "pinned": subject.pinned,
+        "tensorrt": subject.target.tensorrt,
+    }
+
+    def make(report: Report) -> Mapping[str, bytes]:
+        nodes = set(model.forms[FLOAT].json(PORTS)["nodes"])
+        placed = placement_of(subject, engines, model.surveyed, nodes, _spans(model), partial(_picture, model))
+        return {PLACEMENT: placed}
+
+    def promise(files: Mapping[str, bytes]) -> str:
+        told = [engine["input"] for engine in Product(files).json(PLACEMENT)["engines"] if "input" in engine]
+        return "; ".join(dict.fromkeys(told))
+
+    return Step("placement", subject.name, 1, facts, make, promise)
+
+
 _ENDINGS = {"cache": "calibration.cache", "labels": "labels.txt"}
 
 
-def packed(model: Prepared, planned: Product | None) -> Packed:
+def packed(model: Prepared, planned: Product | None, runner: Runner) -> Packed:
     """The members of a model and its entry in the manifest."""
     subject = model.subject
     base = f"models/{subject.name}"
@@ -184,10 +216,7 @@ def packed(model: Prepared, planned: Product | None) -> Packed:
     ports = model.forms[FLOAT].json(PORTS)
     content = dict(model.files)
     if subject.target.board is not None:
-        picture = partial(_picture, model)
-        content["placement"] = placement_of(
-            subject, planned, model.surveyed, set(ports["nodes"]), _spans(model), picture
-        )
+        content["placement"] = runner.do(_placement_step(model, planned)).files[PLACEMENT]
     files = {kind: f"{base}/{_ENDINGS.get(kind, f'{kind}.json')}" for kind in content}
 
     made = ModelEntry(

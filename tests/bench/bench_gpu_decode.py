@@ -39,9 +39,9 @@ from edgert.stages.decode.classify import Classify
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.yolox import YoloX
 from edgert.stages.gpu.lane import GpuLane
-from edgert.stages.source import source_for
 from edgert.stages.source.file import VideoFile
 from edgert.stages.source.nvdec import missing
+from edgert.stages.source.select import source_for
 from tests.bench.gpu_run import HEIGHT, WIDTH, run
 from tests.bench.report import main
 from tests.helpers.clips import numbered, write_clip

@@ -25,7 +25,8 @@ from edgert.runtime.record import Embedding
 from tests.helpers.small_pipeline import TEXT, Build, small_pipeline, write_photo
 from tests.helpers.trt_double import Double
 
-ALL = ["load", "shapes", "rewrite", "calibrate", *["quantise"] * 3, "survey", "lower", "verify", "place", "bundle"]
+ALL = ["load", "shapes", "rewrite", "calibrate", *["quantise"] * 3, "survey", "lower", "verify", "place"]
+ALL += ["placement", "bundle"]
 
 
 @pytest.fixture
@@ -85,9 +86,9 @@ def test_a_second_build_does_nothing_and_the_same_again_elsewhere(tmp_path: Path
         ("name=other", ["bundle"]),
         ("models.parts.calibrate.limit=8", []),
         ("models.parts.quantize.correct_bias=false", [*["quantise"] * 3, "verify", "bundle"]),
-        ("models.parts.calibrate.method=minmax", [*ALL[3:10], "bundle"]),
-        ("models.parts.input.mean=1", [*ALL[3:10], "bundle"]),
-        ("stages.find.every=2", ["place", "bundle"]),
+        ("models.parts.calibrate.method=minmax", [*ALL[3:10], "placement", "bundle"]),
+        ("models.parts.input.mean=1", [*ALL[3:10], "placement", "bundle"]),
+        ("stages.find.every=2", ["place", "placement", "bundle"]),
         ("models.parts.tensorrt.workspace=64MiB", ["bundle"]),
     ],
 )

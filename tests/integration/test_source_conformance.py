@@ -18,9 +18,9 @@ from edgert.clock import REAL
 from edgert.config.stage import SourceStage
 from edgert.memory import Counter
 from edgert.runtime.stage import Source, SourceStats
-from edgert.stages.source import source_for
 from edgert.stages.source.api import ApiSource
 from edgert.stages.source.camera import camera_source
+from edgert.stages.source.select import source_for
 from tests.helpers.clips import SIZE, h264_units, numbered, write_clip
 from tests.helpers.rtsp_server import RtspServer
 

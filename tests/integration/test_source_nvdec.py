@@ -21,8 +21,8 @@ from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, StreamLease
 from edgert.runtime.frame import Color, Frame
 from edgert.stages.source import nvdec as door
-from edgert.stages.source import source_for
 from edgert.stages.source.file import VideoFile
+from edgert.stages.source.select import source_for
 from edgert.stages.source.synthetic import read_counter
 from tests.helpers.clips import h264_units, write_clip
 from tests.helpers.cuda_double import CudaDouble

@@ -1,5 +1,4 @@
-"""Where frames come from: one file per kind of source, and :func:`source_for` to choose."""
+"""Where frames come from: one file per kind of source, and ``select.source_for`` to choose.
 
-from edgert.stages.source.select import kind_of, source_for
-
-__all__ = ["kind_of", "source_for"]
+Nothing is imported here: pictures of an album need one of these files, not all of them.
+"""
