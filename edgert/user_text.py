@@ -103,16 +103,17 @@ def _check_call(found: ast.AST, args: Mapping[str, Any], where: str) -> None:
     """Raises ConfigError for a plain function that cannot be called with one value and ``args``."""
     if not isinstance(found, ast.FunctionDef) or found.decorator_list:
         return
-    signature = _signature(found.args)
+    what = f"{found.name}({ast.unparse(found.args)}) cannot be called"
+    check_arguments(_signature(found.args), args, what, where)
+
+
+def check_arguments(signature: inspect.Signature, args: Mapping[str, Any], what: str, where: str) -> None:
+    """Raises ConfigError, which says ``what``, where a signature does not take one value and ``args`` by name."""
     try:
         signature.bind(None, **args)
     except TypeError as error:
-        raise ConfigError(
-            f"{found.name}({ast.unparse(found.args)}) cannot be called",
-            why=str(error),
-            where=where,
-            fix="it takes a Result first, and what stands under args by name",
-        ) from error
+        fix = "it takes a Result first, and what stands under args by name"
+        raise ConfigError(what, why=str(error), where=where, fix=fix) from error
 
 
 def _signature(written: ast.arguments) -> inspect.Signature:

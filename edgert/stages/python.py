@@ -8,6 +8,7 @@ from typing import Any
 
 from edgert.errors import ConfigError, StageError
 from edgert.runtime import Result, Stage
+from edgert.user_text import check_arguments
 
 Function = Callable[..., Any]
 """Called with a Result; returns a Result, several, or None."""
@@ -107,12 +108,5 @@ def _check_signature(name: str, function: Function, args: Mapping[str, Any], whe
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # functions written in C need not tell
         return
-    try:
-        signature.bind(None, **args)
-    except TypeError as error:
-        raise ConfigError(
-            f"stage {name!r} cannot call {getattr(function, '__name__', 'its object')}{signature}",
-            why=str(error),
-            where=where,
-            fix="it takes a Result first, and what stands under args by name",
-        ) from error
+    what = f"stage {name!r} cannot call {getattr(function, '__name__', 'its object')}{signature}"
+    check_arguments(signature, args, what, where)
