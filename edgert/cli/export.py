@@ -65,7 +65,7 @@ def export(
 
     from edgert.cli.build_progress import BuildProgress
     from edgert.cli.signals import stop_on_signal
-    from edgert.export import FORMATS, Outline, check_leave, leave, open_source
+    from edgert.export import FORMATS, Outline, Wanted, check_leave, leave, open_source
     from edgert.export.plain import FORMS, TARGETS
     from edgert.export.triton import DEVICES
 
@@ -76,10 +76,11 @@ def export(
         "max_batch": max_batch,
     }
     known: Any = _one_of(format, FORMATS, "--format")
+    wanted = Wanted(known, output, **options)
     stop = threading.Event()
 
     def check(outline: Outline) -> None:
-        check_leave(outline.only(model) if model else outline, known, output, **options)
+        check_leave(outline.only(model) if model else outline, wanted)
 
     asked: dict[str, Any] = {"check": check, "overrides": tuple(overrides or ()), "board": board, "tensorrt": trt}
     with (
@@ -87,7 +88,7 @@ def export(
         stop_on_signal(stop.set),
         open_source(pipeline_path(source), **asked, tell=tell, stop=stop) as opened,
     ):
-        left = leave(opened.only(model) if model else opened, known, output, **options)
+        left = leave(opened.only(model) if model else opened, wanted)
     if json is not None:
         write_json({"files": [str(path) for path in left.files], "unsaid": list(left.unsaid)}, json)
     _show(left.files, left.unsaid, known, quiet=str(json) == "-")

@@ -38,54 +38,52 @@ class Left:
     unsaid: tuple[str, ...]
 
 
-def leave(
-    source: Source,
-    format: Format,
-    output: Path,
-    *,
-    form: Form | None = None,
-    target: Target | None = None,
-    device: Device | None = None,
-    max_batch: int | None = None,
-) -> Left:
-    """Writes a source's models. Files that are there already are replaced, each whole or not at all; others stay.
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be written.
 
-    Args:
+    Attributes:
+        format: one of :data:`FORMATS`.
         output: a folder; for ``onnx`` and a single model also a file that ends in ``.onnx``.
         form: which ONNX form; what the model's precision asks for by default. trtexec decides by the TensorRT.
         target: whose INT8 form; ONNX Runtime's by default.
         device: where Triton runs the models; on a GPU where they were built for a board.
         max_batch: of requests, for Triton; see :func:`~edgert.export.triton.batch_of`.
+    """
+
+    format: Format
+    output: Path
+    form: Form | None = None
+    target: Target | None = None
+    device: Device | None = None
+    max_batch: int | None = None
+
+
+def leave(source: Source, wanted: Wanted) -> Left:
+    """Writes a source's models. Files that are there already are replaced, each whole or not at all; others stay.
 
     Raises:
         ConfigError: an option that the format has no use for, or no TensorRT is known.
         ArtifactError: nothing can be written there; or what was written does not compute what it should.
         BuildError: the format cannot take a model.
     """
-    check_leave(source.outline, format, output, form=form, target=target, device=device, max_batch=max_batch)
-    if format == "onnx":
-        return _onnx(source, output, form, target)
-    if format == "triton":
-        return _triton(source, output, device, max_batch)
-    return _trtexec(source, output)
+    check_leave(source.outline, wanted)
+    if wanted.format == "onnx":
+        return _onnx(source, wanted.output, wanted.form, wanted.target)
+    if wanted.format == "triton":
+        return _triton(source, wanted.output, wanted.device, wanted.max_batch)
+    return _trtexec(source, wanted.output)
 
 
-def check_leave(
-    outline: Outline,
-    format: Format,
-    output: Path,
-    *,
-    form: Form | None = None,
-    target: Target | None = None,
-    device: Device | None = None,
-    max_batch: int | None = None,
-) -> None:
+def check_leave(outline: Outline, wanted: Wanted) -> None:
     """Says what :func:`leave` would refuse and can be told before anything is built.
 
     Raises:
         ConfigError: an option that the format has no use for, several models for one file, or no TensorRT is known.
     """
-    _refuse(format, {"--form": form, "--for": target, "--device": device, "--max-batch": max_batch})
+    format, output = wanted.format, wanted.output
+    options = {"--form": wanted.form, "--for": wanted.target, "--device": wanted.device}
+    _refuse(format, {**options, "--max-batch": wanted.max_batch})
     if format == "onnx" and output.suffix == ".onnx" and len(outline.names) > 1:
         names = ", ".join(outline.names)
         raise ConfigError(f"{len(outline.names)} models in one file?", why=names, fix="name a folder, or --model NAME")

@@ -20,7 +20,7 @@ from edgert.artifact.manifest import CompiledEntry, EngineEntry, Manifest
 from edgert.artifact.member import member_of
 from edgert.backend.trt import made
 from edgert.errors import ArtifactError, BuildError, ConfigError, EdgertError
-from edgert.export import Left, Source, leave, open_source
+from edgert.export import Left, Source, Wanted, leave, open_source
 from edgert.export.plain import check_written
 from edgert.graph import load, to_bytes
 from tests.helpers import models
@@ -63,7 +63,7 @@ def opened(home: Path) -> Iterator[Any]:
 
 
 def export(source: Source, format: Any, output: Path, **options: Any) -> Left:
-    return leave(source, format, output, **options)
+    return leave(source, Wanted(format, output, **options))
 
 
 def run(path: Path, feed: Any) -> Any:
