@@ -32,14 +32,15 @@ from zoo import rounds
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from edgert.backend import EngineOptions
+from edgert.backend.ort import OrtBackend
 from edgert.bench.measure import Figure
 from edgert.bench.profile import profile
 from edgert.board.host import core_count
-from edgert.config import ModelConfig, load_pipeline
+from edgert.config import load_pipeline
 from edgert.graph.load import load
 from edgert.pipeline import Pipeline
 from edgert.plan.simulation import Circumstances, simulate_pipeline
-from edgert.ready import build_engine
 from edgert.runtime import Summary
 from edgert.simulate import Simulated
 
@@ -144,7 +145,8 @@ class Here:
 
     def __init__(self, folder: Path, file: Path) -> None:
         self.folder, self.file = folder, file
-        self._model, self._config = load(ASSETS / "parts.onnx"), ModelConfig(onnx=ASSETS / "parts.onnx")
+        self._model = load(ASSETS / "parts.onnx")
+        self._engine = OrtBackend().compile(self._model, EngineOptions(threads=1))
         self.settle()
 
     def settle(self) -> None:
@@ -153,7 +155,7 @@ class Here:
             if hasattr(self, "_calm") and self.is_same():
                 return
             found = profile(self._model)
-            self._calm = Calm(found, build_engine(self._model, self._config, 1))
+            self._calm = Calm(found, self._engine)
             told = {**found.to_json(), "digest": load(self.file).digest}
             (self.folder / "profile.json").write_text(json.dumps(told), encoding="utf-8")
 
