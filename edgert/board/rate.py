@@ -5,35 +5,30 @@ None stands for what cannot be known: a clock or a rate that nobody has publishe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from edgert.board.section import Precision
-
-if TYPE_CHECKING:
-    from edgert.board.mode import Mode
-    from edgert.board.record import Board
+from edgert.board.mode import Mode
+from edgert.board.section import Dla, Gpu, Memory, Precision
 
 _TRANSFERS = 2
 """Of a double data rate memory in each clock of its controller (JEDEC JESD209)."""
 
 
-def bandwidth_gb_s(board: Board, mode: Mode) -> float | None:
+def bandwidth_gb_s(memory: Memory, mode: Mode) -> float | None:
     """DRAM bandwidth in 10⁹ bytes a second: clock × 2 transfers × width of the bus."""
     if mode.emc_mhz is None:
         return None
-    return mode.emc_mhz * _TRANSFERS * board.memory.bus_bits / 8 / 1000
+    return mode.emc_mhz * _TRANSFERS * memory.bus_bits / 8 / 1000
 
 
-def gpu_tops(board: Board, mode: Mode, precision: Precision) -> float | None:
+def gpu_tops(gpu: Gpu, mode: Mode, precision: Precision) -> float | None:
     """Dense 10¹² operations a second of the SMs that are on; None also for a precision the GPU has no fast path for."""
-    rate = getattr(board.gpu.ops_per_clock, precision)
+    rate = getattr(gpu.ops_per_clock, precision)
     if rate is None or mode.sms is None or mode.gpu_mhz is None:
         return None
     return float(rate * mode.sms * mode.gpu_mhz / 1e6)
 
 
-def dla_tops(board: Board, mode: Mode, precision: Precision, core: int = 0) -> float | None:
+def dla_tops(dla: Dla, mode: Mode, precision: Precision, core: int = 0) -> float | None:
     """Dense 10¹² operations a second of one DLA core; None for FP32, which no DLA knows, and without that core."""
-    rate = getattr(board.dla.ops_per_clock, precision, None)
+    rate = getattr(dla.ops_per_clock, precision, None)
     clock_mhz = mode.dla_clock_mhz(core)
     return None if rate is None or clock_mhz is None else float(rate * clock_mhz / 1e6)

@@ -102,15 +102,15 @@ class Board(Part):
 
     def bandwidth_gb_s(self, mode: Mode) -> float | None:
         """See :func:`edgert.board.rate.bandwidth_gb_s`."""
-        return rate.bandwidth_gb_s(self, mode)
+        return rate.bandwidth_gb_s(self.memory, mode)
 
     def gpu_tops(self, mode: Mode, precision: Precision) -> float | None:
         """See :func:`edgert.board.rate.gpu_tops`."""
-        return rate.gpu_tops(self, mode, precision)
+        return rate.gpu_tops(self.gpu, mode, precision)
 
     def dla_tops(self, mode: Mode, precision: Precision, core: int = 0) -> float | None:
         """See :func:`edgert.board.rate.dla_tops`."""
-        return rate.dla_tops(self, mode, precision, core)
+        return rate.dla_tops(self.dla, mode, precision, core)
 
 
 def load_board(path: Path) -> Board:

@@ -18,6 +18,7 @@ from edgert.graph.proto import Array, attributes, default_opset, element_type, f
 from edgert.graph.rewrite import allow_plain_initializers, free_name
 from edgert.graph.shape import type_map
 from edgert.graph.spec import TensorSpec, inputs, outputs
+from edgert.operator import Operator, operator
 
 if TYPE_CHECKING:
     import onnx
@@ -88,6 +89,12 @@ class Graph:
     def output_names(self) -> frozenset[str]:
         """Names of the graph's outputs."""
         return frozenset(spec.name for spec in self.outputs)
+
+    @cached_property
+    def own_operators(self) -> Mapping[str, Operator]:
+        """Node name → its operator, for those that :func:`edgert.op` registered."""
+        found = {node.name: operator(node.domain, node.op) for node in self.nodes if node.domain}
+        return {name: one for name, one in found.items() if one is not None}
 
     def is_private(self, name: str) -> bool:
         """Whether one node reads the tensor, and nobody outside can see it."""

@@ -13,14 +13,6 @@ from edgert.operator import Operator, operator
 if TYPE_CHECKING:
     import onnx
 
-    from edgert.graph.node import Graph
-
-
-def own_nodes(graph: Graph) -> Mapping[str, Operator]:
-    """Node name → its operator, for those that :func:`edgert.op` registered."""
-    found = {node.name: operator(node.domain, node.op) for node in graph.nodes if node.domain}
-    return {name: one for name, one in found.items() if one is not None}
-
 
 def has_own(proto: onnx.ModelProto) -> bool:
     """Whether some node is one of the user's own."""

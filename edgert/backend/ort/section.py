@@ -10,7 +10,6 @@ from edgert.backend.base import Array, Tensor
 from edgert.errors import BuildError
 from edgert.graph.model import Model
 from edgert.graph.node import Graph, extract, read, write
-from edgert.graph.own import own_nodes
 from edgert.graph.part import Part, parts
 from edgert.graph.spec import TensorSpec
 from edgert.operator import Operator
@@ -74,7 +73,7 @@ def sections(graph: Graph, like: Model) -> list[Section]:
     Raises:
         ModelError: the type of a tensor between them is not known, or an attribute is not the operator's.
     """
-    own = own_nodes(graph)
+    own = graph.own_operators
     places = {node.name: PYTHON if node.name in own else ORT for node in graph.nodes}
     found = []
     for part in parts(graph, places):

@@ -16,12 +16,9 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edgert.operator import Operator
-
-if TYPE_CHECKING:
-    from edgert.backend.trt.request import BuildRequest
 
 MOST_DIMENSIONS = 8
 """Of a tensor of TensorRT: Dims::MAX_DIMS."""
@@ -76,33 +73,6 @@ def arguments(
     for name, kind in _numbers(one).items():
         packed += struct.pack("<d" if kind == "double" else "<q", settings[name])
     return packed, count
-
-
-def check_kernels(request: BuildRequest, operators: Mapping[str, Operator]) -> None:
-    """Raises BuildError for an operator that TensorRT cannot run, and a place that it cannot run at.
-
-    Args:
-        operators: node → its operator.
-    """
-    for node, one in operators.items():
-        if not one.cuda:
-            raise request.refusal(
-                f"TensorRT cannot run node {node!r}",
-                f"{one} has no CUDA kernel",
-                "edgert.op(…, cuda=SOURCE), or backend: ort, which runs its function",
-            )
-        if request.placement.get(node, "gpu") != "gpu":
-            raise request.refusal(
-                f"node {node!r} cannot run on {request.placement[node]}",
-                f"{one} is an operator of your own, and a DLA runs no plugins",
-                f"placement: {{{node!r}: gpu}}",
-            )
-        if one.shape is not None and any(not span.is_fixed for spans in request.profiles for span in spans.values()):
-            raise request.refusal(
-                f"node {node!r} cannot have open dimensions before it",
-                f"the shape rule of {one} computes with numbers",
-                "fixed sizes in input: shape, or an operator whose output has the shape of its input",
-            )
 
 
 def _numbers(one: Operator) -> dict[str, str]:

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from edgert.backend.base import Span
-from edgert.backend.trt.kernel import check_kernels
 from edgert.backend.trt.pool import Pools
 from edgert.errors import BuildError, nearest
 from edgert.graph.model import Model, to_bytes
 from edgert.graph.node import read
-from edgert.graph.own import for_plugins, own_nodes
-from edgert.operator import source_files
+from edgert.graph.own import for_plugins
+from edgert.operator import Operator, source_files
 
 Precision = Literal["fp32", "fp16", "int8"]
 GPU = "gpu"
@@ -149,9 +148,36 @@ def request_of(model: Model, **options: Any) -> BuildRequest:
     nodes = graph.nodes
     explicit = any(node.op in ("QuantizeLinear", "DequantizeLinear") for node in nodes)
     names = {node.name: node.outputs for node in nodes}
-    own = own_nodes(graph)
+    own = graph.own_operators
     files = source_files(own.values())
     told = {"title": str(model.path), "opset": graph.opset, "explicit": explicit, "operators": files, **options}
     request = BuildRequest(to_bytes(for_plugins(model)), names, **told)
-    check_kernels(request, own)
+    _check_kernels(request, own)
     return request
+
+
+def _check_kernels(request: BuildRequest, operators: Mapping[str, Operator]) -> None:
+    """Raises BuildError for an operator that TensorRT cannot run, and a place that it cannot run at.
+
+    Args:
+        operators: node → its operator.
+    """
+    for node, one in operators.items():
+        if not one.cuda:
+            raise request.refusal(
+                f"TensorRT cannot run node {node!r}",
+                f"{one} has no CUDA kernel",
+                "edgert.op(…, cuda=SOURCE), or backend: ort, which runs its function",
+            )
+        if request.placement.get(node, GPU) != GPU:
+            raise request.refusal(
+                f"node {node!r} cannot run on {request.placement[node]}",
+                f"{one} is an operator of your own, and a DLA runs no plugins",
+                f"placement: {{{node!r}: gpu}}",
+            )
+        if one.shape is not None and any(not span.is_fixed for spans in request.profiles for span in spans.values()):
+            raise request.refusal(
+                f"node {node!r} cannot have open dimensions before it",
+                f"the shape rule of {one} computes with numbers",
+                "fixed sizes in input: shape, or an operator whose output has the shape of its input",
+            )

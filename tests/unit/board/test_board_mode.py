@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from edgert.board.rate import bandwidth_gb_s, dla_tops, gpu_tops
 from edgert.board.record import board
 from edgert.board.sheet import data_sheet, numbers
 from edgert.errors import ConfigError
@@ -40,19 +39,19 @@ def test_a_mode_scales_with_clocks_and_with_what_is_switched_on() -> None:
     orin = board("orin-nx-16gb")
     small, large = orin.mode("15W"), orin.mode("25W")
     assert (small.sms, large.sms) == (4, 8)
-    assert gpu_tops(orin, small, "int8") == pytest.approx(4 * 612 * 4096 / 1e6)
-    assert gpu_tops(orin, large, "fp16") == pytest.approx(8 * 408 * 2048 / 1e6)
-    assert gpu_tops(orin, large, "fp32") == pytest.approx(8 * 408 * 256 / 1e6)
-    assert bandwidth_gb_s(orin, orin.mode("10W")) == pytest.approx(2133 * 2 * 16 / 1000)
+    assert orin.gpu_tops(small, "int8") == pytest.approx(4 * 612 * 4096 / 1e6)
+    assert orin.gpu_tops(large, "fp16") == pytest.approx(8 * 408 * 2048 / 1e6)
+    assert orin.gpu_tops(large, "fp32") == pytest.approx(8 * 408 * 256 / 1e6)
+    assert orin.bandwidth_gb_s(orin.mode("10W")) == pytest.approx(2133 * 2 * 16 / 1000)
 
 
 def test_a_second_dla_core_may_be_slower() -> None:
     orin = board("orin-nx-16gb-super")
     mode = orin.mode("15W")
     assert [mode.dla_clock_mhz(core) for core in range(3)] == [614.4, 115, None]
-    assert dla_tops(orin, mode, "int8", 0) == pytest.approx(10.07, abs=0.01)
-    assert dla_tops(orin, mode, "int8", 1) == pytest.approx(115 * 16384 / 1e6)
-    assert dla_tops(orin, mode, "int8", 2) is None
+    assert orin.dla_tops(mode, "int8", 0) == pytest.approx(10.07, abs=0.01)
+    assert orin.dla_tops(mode, "int8", 1) == pytest.approx(115 * 16384 / 1e6)
+    assert orin.dla_tops(mode, "int8", 2) is None
 
 
 def test_what_nobody_published_is_unknown_not_zero() -> None:
