@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from edgert.graph.node import Graph
-from scripts.networks import classify, detect, yolo
+from scripts.networks import classify, detect, elan, yolo, yolox
 
 _FIXED: dict[str, Callable[..., Graph]] = {
     "alexnet": classify.alexnet,
@@ -40,10 +40,10 @@ _FIXED: dict[str, Callable[..., Graph]] = {
     **{f"resnet{depth}": partial(classify.resnet, depth) for depth in (18, 34, 50, 101, 152)},
     "resnet50-v1.5": partial(classify.resnet, 50),
 }
-_SIZED: dict[str, Callable[..., Graph]] = {"yolov7": yolo.yolov7, "yolov7t": yolo.yolov7_tiny, "yolov5s": yolo.yolov5s}
+_SIZED: dict[str, Callable[..., Graph]] = {"yolov7": elan.yolov7, "yolov7t": elan.yolov7_tiny, "yolov5s": yolo.yolov5s}
 _SCALED: dict[str, Callable[..., Graph]] = {
-    "yolov8": yolo.yolov8, "yolov9": yolo.yolov9, "yolov10": yolo.yolov10, "yolo11": yolo.yolo11,
-    "yolo26": yolo.yolo26, "yolox": yolo.yolox,
+    "yolov8": yolo.yolov8, "yolov9": elan.yolov9, "yolov10": yolo.yolov10, "yolo11": yolo.yolo11,
+    "yolo26": yolo.yolo26, "yolox": yolox.yolox,
 }  # fmt: skip
 
 
