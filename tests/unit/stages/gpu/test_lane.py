@@ -1,107 +1,19 @@
-"""Lanes on a GPU that is this process's memory; kernels are launched and counted, and compute nothing."""
+"""Frames in a lane: how often they are copied, what memory they take, and in what order their records come."""
 
 from __future__ import annotations
 
-import ctypes
-import gc
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from edgert.backend.gpu import GpuTensor
-from edgert.config import InputConfig
-from edgert.errors import DeviceError
-from edgert.memory import Counter
-from edgert.memory.cuda import CudaDevice
-from edgert.runtime import Frame, Node, Result, Runner, SourceStats
-from edgert.runtime.branch import Branch, branch_nodes
-from edgert.runtime.edge import connect
-from edgert.stages.geometry import Geometry
-from edgert.stages.gpu import slot as slot_module
-from edgert.stages.gpu.kernels import Kernels
-from edgert.stages.gpu.lane import SLOTS, Collect, GpuLane, Pending, Submitting
-from edgert.stages.gpu.outputs import HostReader
-from edgert.stages.gpu.preprocess import GpuPreprocessor
-from edgert.stages.gpu.slot import Slot, run_sizes
+from edgert.stages.gpu.lane import SLOTS, Collect, Pending, Submitting
+from edgert.stages.gpu.slot import run_sizes
 from edgert.stages.gpu.staging import Staging
-from edgert.stages.gpu.target import target
 from edgert.stages.gpu.upload import Uploader
 from edgert.stages.infer import Infer
-from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.frames import frame_of, result_of
-
-SIDE = 16
-
-
-class Session:
-    """An engine that writes, for each row, how many runs there were."""
-
-    def __init__(self, device: CudaDevice, rows: int, dynamic: bool = True) -> None:
-        self.device, self.stream, self.exclusive = device, device.stream(), threading.RLock()
-        self.dynamic, self.recordable, self.sizes = dynamic, True, []
-        shape = (rows, 3, SIDE, SIDE)
-        self.inputs_on_gpu = {"x": GpuTensor("x", shape, "float32", device.block(4 * int(np.prod(shape))))}
-        self.outputs_on_gpu = (GpuTensor("y", (rows, 2), "float32", device.block(8 * rows)),)
-        self.inputs = {"x": self.inputs_on_gpu["x"].host}
-
-    sizes: list[int]
-
-    def run(self, rows: int | None = None) -> Sequence[Any]:
-        raise AssertionError("the lane must not go through the host")
-
-    def enqueue(self, rows: int | None = None) -> None:
-        self.sizes.append(rows or 0)
-        values = np.arange(len(self.sizes), len(self.sizes) + (rows or 0), dtype=np.float32).repeat(2)
-        block = self.outputs_on_gpu[0].block
-        with self.device:
-            self.stream.raw.put(lambda: self.device.driver.memcpy_htod(block.address, values))
-
-
-class Rig:
-    """A lane on a GPU of its own."""
-
-    def __init__(self, rows: int = 1, dynamic: bool = True, gpu: CudaDouble | None = None, beside: bool = True) -> None:
-        self.gpu = gpu or CudaDouble()
-        self.device = CudaDevice(self.gpu, 0, Counter())
-        compiler = SimpleNamespace(compile=lambda *_: b"")
-        kernels = Kernels(self.device, compiler=cast("Callable[[], Any]", lambda: compiler))
-        config = InputConfig(resize="stretch")
-        self.sessions = [Session(self.device, rows, dynamic) for _ in range(SLOTS)]
-        slots, other = [], self.device.stream()
-        for session in self.sessions:
-            address = session.inputs_on_gpu["x"].block.address
-            preprocessor = GpuPreprocessor(config, target("nchw", "float32", rows, SIDE, SIDE), address, kernels)
-            reading = other if beside else session.stream
-            slots.append(Slot(session, preprocessor, HostReader(session.outputs_on_gpu, (True,), record), reading))
-        uploader = Uploader(self.device, self.device.stream(), self.device.counter, in_flight=4 * rows)
-        self.lane = GpuLane(slots, config, uploader)
-
-    def close(self) -> None:
-        self.lane.close()
-        for session in self.sessions:
-            for tensor in (*session.inputs_on_gpu.values(), *session.outputs_on_gpu):
-                tensor.block.release()
-
-
-def record(outputs: Sequence[Any], geometry: Geometry) -> tuple[float, Geometry]:
-    return float(outputs[0][0]), geometry
-
-
-@pytest.fixture(autouse=True)
-def no_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def capture(*_: object) -> None:
-        raise DeviceError("there is no CUDA driver")
-
-    monkeypatch.setattr(CudaDevice, "capture", capture)
-
-
-def nv12(index: int = 0) -> Frame:
-    return frame_of(64, 48, "nv12", index=index)
+from tests.helpers.gpu_lane import Rig, bytes_at, nv12, shared
 
 
 def test_a_frame_of_others_is_copied_once_goes_up_once_and_the_outputs_come_down_once() -> None:
@@ -120,11 +32,6 @@ def test_a_frame_of_others_is_copied_once_goes_up_once_and_the_outputs_come_down
     assert rig.device.live_bytes == 0 and rig.device.leaked == 0
 
 
-def shared(rig: Rig, index: int = 0) -> Frame:
-    staging = Staging(rig.device)
-    return staging.taken(nv12(index))
-
-
 def test_a_frame_in_shared_memory_goes_up_as_it_lies() -> None:
     rig = Rig()
     rig.lane.warm_up()
@@ -137,7 +44,7 @@ def test_a_frame_in_shared_memory_goes_up_as_it_lies() -> None:
     there = Uploader(rig.device, rig.device.stream(), rig.device.counter).upload(frame.crop(8, 4, 40, 36))
     assert rig.device.counter.read().copies == after.copies  # it is there, and a crop is a part of it
     luma = cast("Any", there.planes[0])
-    rows = np.lib.stride_tricks.as_strided(_bytes_at(luma.address, 64 * 32), luma.shape, luma.strides)
+    rows = np.lib.stride_tricks.as_strided(bytes_at(luma.address, 64 * 32), luma.shape, luma.strides)
     assert np.array_equal(rows, nv12().planes[0][4:36, 8:40])
     there.lease.release()
     frame.lease.release()
@@ -227,164 +134,6 @@ def test_run_sizes(rows: int, dynamic: bool, sizes: tuple[int, ...]) -> None:
     assert run_sizes(rows, dynamic) == sizes
 
 
-class Recorded:
-    """A graph that notes what it is told."""
-
-    def __init__(self, stream: Any, enqueue: Callable[[], None]) -> None:
-        self.told: list[Any] = []
-        self._stream, self._enqueue = stream, enqueue
-        enqueue()
-
-    def start_with(self, launch: Any) -> None:
-        self.told.append(launch.argument)
-
-    def __call__(self) -> None:
-        self.told.append("launched")
-
-
-def test_graphs_are_recorded_at_the_start_and_told_where_the_frames_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs: list[Recorded] = []
-
-    def capture(device: CudaDevice, stream: Any, enqueue: Callable[[], None]) -> Recorded:
-        graphs.append(Recorded(stream, enqueue))
-        return graphs[-1]
-
-    monkeypatch.setattr(CudaDevice, "capture", capture)
-    rig = Rig(rows=2)
-    rig.lane.warm_up()
-    assert len(graphs) == 2 * 2 * SLOTS and [session.sizes for session in rig.sessions] == [[1, 1, 2, 2]] * SLOTS
-    rig.lane.warm_up()
-    assert len(graphs) == 2 * 2 * SLOTS
-    before = rig.device.counter.read().copies
-    for index in range(2 * SLOTS):
-        rig.lane.run(rig.lane.fill(nv12(index)))
-    runs, decodes = graphs[: 2 * SLOTS : 2], graphs[1 : 2 * SLOTS : 2]
-    assert all(graph.told[1::2] == ["launched"] * 2 and len(graph.told) == 4 for graph in runs)
-    assert all(graph.told == ["launched"] * 2 for graph in decodes)
-    assert len({graph.told[0] for graph in runs}) == SLOTS  # each says where another frame lies
-    assert rig.device.counter.read().copies - before == 3 * 2 * SLOTS
-    assert [len(session.sizes) for session in rig.sessions] == [4] * SLOTS
-    rig.close()
-
-
-def test_all_of_it_is_one_graph_where_the_engines_stream_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs: list[Recorded] = []
-
-    def capture(device: CudaDevice, stream: Any, enqueue: Callable[[], None]) -> Recorded:
-        graphs.append(Recorded(stream, enqueue))
-        return graphs[-1]
-
-    monkeypatch.setattr(CudaDevice, "capture", capture)
-    rig = Rig(beside=False)
-    rig.lane.warm_up()
-    assert len(graphs) == SLOTS
-    before = rig.device.counter.read().copies
-    for index in range(2 * SLOTS):
-        frame = shared(rig, index)
-        rig.lane.run(rig.lane.fill(frame))
-        frame.lease.release()
-    assert all(graph.told[1::2] == ["launched"] * 2 for graph in graphs)
-    assert rig.device.counter.read().copies - before == 2 * SLOTS * 3  # staged, up, outputs down
-    del frame
-    rig.close()
-
-
-def test_pictures_of_several_formats_are_several_launches_before_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CudaDevice, "capture", lambda device, stream, enqueue: Recorded(stream, enqueue))
-    rig = Rig(rows=2)
-    rig.lane.warm_up()
-    launches = len(rig.gpu.launches)
-    rig.lane.run(rig.lane.fill(nv12(), 0), rig.lane.fill(frame_of(64, 48, "bgr"), 1))
-    assert len(rig.gpu.launches) == launches + 1  # the second is in the graph
-    rig.close()
-
-
-def test_work_that_cannot_be_recorded_is_enqueued_each_time(caplog: pytest.LogCaptureFixture) -> None:
-    rig = Rig()
-    with caplog.at_level("INFO", slot_module.log.name):
-        rig.lane.warm_up()
-    assert caplog.text.count("no CUDA graph: there is no CUDA driver") == SLOTS
-    for index in range(3 * SLOTS):
-        rig.lane.run(rig.lane.fill(nv12(index)))
-    assert [len(session.sizes) for session in rig.sessions] == [5] * SLOTS
-    rig.close()
-
-
-def test_a_gpu_that_is_lost_is_an_error_and_closing_goes_on() -> None:
-    rig = Rig()
-    rig.lane.run(rig.lane.fill(nv12()))
-    pending = rig.lane.submit(rig.lane.fill(nv12(1)))
-    rig.gpu.broken["event"] = "cuEventSynchronize failed: an illegal memory access was encountered"
-    with pytest.raises(DeviceError, match="the GPU is lost to this process"):
-        pending[0].record()
-    rig.gpu.broken["free"] = rig.gpu.broken["event"]
-    rig.close()
-    assert rig.device.live_bytes == 0
-
-
-class Reel:
-    """A source of ten frames. ``before`` is called with the number of each."""
-
-    live = False
-
-    def __init__(self, before: Callable[[int], None]) -> None:
-        self._before = before
-
-    def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        for index in range(10):
-            if stop.is_set():
-                return
-            self._before(index)
-            yield nv12(index)
-
-    def stats(self) -> SourceStats:
-        return SourceStats()
-
-    def close(self) -> None: ...
-
-
-class Kept:
-    """A sink."""
-
-    def __init__(self) -> None:
-        self.records: list[Any] = []
-        self.closed = False
-
-    def open(self) -> None: ...
-
-    def process(self, result: Result) -> None:
-        self.records.append(result.outputs["find"])
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def test_a_gpu_that_is_lost_ends_the_pipeline_and_what_came_before_is_kept() -> None:
-    rig, kept = Rig(), Kept()
-
-    def lose(index: int) -> None:
-        if index == 6:
-            while len(kept.records) < 3:
-                time.sleep(0.001)
-            rig.gpu.broken["event"] = "cuEventSynchronize failed: unspecified launch failure"
-
-    chain = branch_nodes("find", [Branch((Infer("find", Submitting(rig.lane)), Collect("find")))], frozenset("a"), 1)
-    source, sink = Node("a", Reel(lose)), Node("sink", kept)
-    connect(source, chain[0], frozenset("a"), 1, "never")
-    connect(chain[-1], sink, frozenset("a"), 1, "never")
-    runner = Runner([source, *chain, sink])
-    runner.start()
-    with pytest.raises(DeviceError, match="the GPU is lost to this process") as caught:
-        runner.wait(10)
-    assert "find" in caught.value.where and not runner.running
-    assert 3 <= len(kept.records) < 10 and kept.closed
-    rig.close()
-    del caught, runner, chain, source, sink  # the error knows the call that failed, and so its frame
-    gc.collect()  # errors and the threads that they ended know each other
-    gc.collect()  # what finalizers of the first round let go
-    assert rig.device.live_bytes == 0
-
-
 def test_crops_and_frames_of_several_sizes_keep_their_memory() -> None:
     rig = Rig(rows=4)
     whole = nv12()
@@ -394,7 +143,7 @@ def test_crops_and_frames_of_several_sizes_keep_their_memory() -> None:
     held = [rig.lane._frames[row] for row in range(4)]
     for there, frame in zip(held, frames, strict=True):
         luma = there.planes[0]
-        rows = np.lib.stride_tricks.as_strided(_bytes_at(luma.address, 64 * 48), luma.shape, luma.strides)
+        rows = np.lib.stride_tricks.as_strided(bytes_at(luma.address, 64 * 48), luma.shape, luma.strides)
         assert np.array_equal(rows, frame.planes[0])
     del held, there, luma
     blocks = len(rig.gpu.allocations)
@@ -404,10 +153,6 @@ def test_crops_and_frames_of_several_sizes_keep_their_memory() -> None:
     assert len(rig.gpu.allocations) == blocks
     rig.close()
     assert rig.device.live_bytes == 0
-
-
-def _bytes_at(address: int, nbytes: int) -> Any:
-    return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8)
 
 
 def test_frames_on_the_gpu_are_not_uploaded() -> None:

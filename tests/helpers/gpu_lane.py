@@ -1,0 +1,100 @@
+"""A lane on a GPU that is this process's memory; kernels are launched and counted, and compute nothing."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+
+from edgert.backend.gpu import GpuTensor
+from edgert.config import InputConfig
+from edgert.memory import Counter
+from edgert.memory.cuda import CudaDevice
+from edgert.runtime import Frame
+from edgert.stages.geometry import Geometry
+from edgert.stages.gpu.kernels import Kernels
+from edgert.stages.gpu.lane import SLOTS, GpuLane
+from edgert.stages.gpu.outputs import HostReader
+from edgert.stages.gpu.preprocess import GpuPreprocessor
+from edgert.stages.gpu.slot import Slot
+from edgert.stages.gpu.staging import Staging
+from edgert.stages.gpu.target import target
+from edgert.stages.gpu.upload import Uploader
+from tests.helpers.cuda_double import CudaDouble
+from tests.helpers.frames import frame_of
+
+SIDE = 16
+
+
+class Session:
+    """An engine that writes, for each row, how many runs there were."""
+
+    def __init__(self, device: CudaDevice, rows: int, dynamic: bool = True) -> None:
+        self.device, self.stream, self.exclusive = device, device.stream(), threading.RLock()
+        self.dynamic, self.recordable, self.sizes = dynamic, True, []
+        shape = (rows, 3, SIDE, SIDE)
+        self.inputs_on_gpu = {"x": GpuTensor("x", shape, "float32", device.block(4 * int(np.prod(shape))))}
+        self.outputs_on_gpu = (GpuTensor("y", (rows, 2), "float32", device.block(8 * rows)),)
+        self.inputs = {"x": self.inputs_on_gpu["x"].host}
+
+    sizes: list[int]
+
+    def run(self, rows: int | None = None) -> Sequence[Any]:
+        raise AssertionError("the lane must not go through the host")
+
+    def enqueue(self, rows: int | None = None) -> None:
+        self.sizes.append(rows or 0)
+        values = np.arange(len(self.sizes), len(self.sizes) + (rows or 0), dtype=np.float32).repeat(2)
+        block = self.outputs_on_gpu[0].block
+        with self.device:
+            self.stream.raw.put(lambda: self.device.driver.memcpy_htod(block.address, values))
+
+
+class Rig:
+    """A lane on a GPU of its own."""
+
+    def __init__(self, rows: int = 1, dynamic: bool = True, gpu: CudaDouble | None = None, beside: bool = True) -> None:
+        self.gpu = gpu or CudaDouble()
+        self.device = CudaDevice(self.gpu, 0, Counter())
+        compiler = SimpleNamespace(compile=lambda *_: b"")
+        kernels = Kernels(self.device, compiler=cast("Callable[[], Any]", lambda: compiler))
+        config = InputConfig(resize="stretch")
+        self.sessions = [Session(self.device, rows, dynamic) for _ in range(SLOTS)]
+        slots, other = [], self.device.stream()
+        for session in self.sessions:
+            address = session.inputs_on_gpu["x"].block.address
+            preprocessor = GpuPreprocessor(config, target("nchw", "float32", rows, SIDE, SIDE), address, kernels)
+            reading = other if beside else session.stream
+            slots.append(Slot(session, preprocessor, HostReader(session.outputs_on_gpu, (True,), record), reading))
+        uploader = Uploader(self.device, self.device.stream(), self.device.counter, in_flight=4 * rows)
+        self.lane = GpuLane(slots, config, uploader)
+
+    def close(self) -> None:
+        self.lane.close()
+        for session in self.sessions:
+            for tensor in (*session.inputs_on_gpu.values(), *session.outputs_on_gpu):
+                tensor.block.release()
+
+
+def record(outputs: Sequence[Any], geometry: Geometry) -> tuple[float, Geometry]:
+    return float(outputs[0][0]), geometry
+
+
+def nv12(index: int = 0) -> Frame:
+    """A frame of the host's own memory."""
+    return frame_of(64, 48, "nv12", index=index)
+
+
+def shared(rig: Rig, index: int = 0) -> Frame:
+    """A frame in memory that host and GPU share."""
+    staging = Staging(rig.device)
+    return staging.taken(nv12(index))
+
+
+def bytes_at(address: int, nbytes: int) -> Any:
+    """What lies at an address, 1-D."""
+    return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8)

@@ -1,0 +1,94 @@
+"""A GPU that falls away under a lane: an error, what came before is kept, and everything is given back."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from edgert.errors import DeviceError
+from edgert.runtime import Frame, Node, Result, Runner, SourceStats
+from edgert.runtime.branch import Branch, branch_nodes
+from edgert.runtime.edge import connect
+from edgert.stages.gpu.lane import Collect, Submitting
+from edgert.stages.infer import Infer
+from tests.helpers.gpu_lane import Rig, nv12
+
+
+def test_a_gpu_that_is_lost_is_an_error_and_closing_goes_on() -> None:
+    rig = Rig()
+    rig.lane.run(rig.lane.fill(nv12()))
+    pending = rig.lane.submit(rig.lane.fill(nv12(1)))
+    rig.gpu.broken["event"] = "cuEventSynchronize failed: an illegal memory access was encountered"
+    with pytest.raises(DeviceError, match="the GPU is lost to this process"):
+        pending[0].record()
+    rig.gpu.broken["free"] = rig.gpu.broken["event"]
+    rig.close()
+    assert rig.device.live_bytes == 0
+
+
+class Reel:
+    """A source of ten frames. ``before`` is called with the number of each."""
+
+    live = False
+
+    def __init__(self, before: Callable[[int], None]) -> None:
+        self._before = before
+
+    def frames(self, stop: threading.Event) -> Iterator[Frame]:
+        for index in range(10):
+            if stop.is_set():
+                return
+            self._before(index)
+            yield nv12(index)
+
+    def stats(self) -> SourceStats:
+        return SourceStats()
+
+    def close(self) -> None: ...
+
+
+class Kept:
+    """A sink."""
+
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+        self.closed = False
+
+    def open(self) -> None: ...
+
+    def process(self, result: Result) -> None:
+        self.records.append(result.outputs["find"])
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_gpu_that_is_lost_ends_the_pipeline_and_what_came_before_is_kept() -> None:
+    rig, kept = Rig(), Kept()
+
+    def lose(index: int) -> None:
+        if index == 6:
+            while len(kept.records) < 3:
+                time.sleep(0.001)
+            rig.gpu.broken["event"] = "cuEventSynchronize failed: unspecified launch failure"
+
+    chain = branch_nodes("find", [Branch((Infer("find", Submitting(rig.lane)), Collect("find")))], frozenset("a"), 1)
+    source, sink = Node("a", Reel(lose)), Node("sink", kept)
+    connect(source, chain[0], frozenset("a"), 1, "never")
+    connect(chain[-1], sink, frozenset("a"), 1, "never")
+    runner = Runner([source, *chain, sink])
+    runner.start()
+    with pytest.raises(DeviceError, match="the GPU is lost to this process") as caught:
+        runner.wait(10)
+    assert "find" in caught.value.where and not runner.running
+    assert 3 <= len(kept.records) < 10 and kept.closed
+    rig.close()
+    del caught, runner, chain, source, sink  # the error knows the call that failed, and so its frame
+    gc.collect()  # errors and the threads that they ended know each other
+    gc.collect()  # what finalizers of the first round let go
+    assert rig.device.live_bytes == 0
