@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -88,11 +89,13 @@ LAZY = {
     "tf2onnx",
     "ai_edge_litert",
 }
+MAY_KNOW_EACH_OTHER = {("edgert.runtime.frame", "edgert.runtime.color")}  # a frame makes itself BGR: frame.to_bgr()
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("edgert/**/*.py"))
 
 
-def imports(file: str, *, at_once: bool = False) -> Iterator[str]:
-    """Dotted names that a file imports (``at_once``: when it is itself imported); type-checking blocks do not count."""
+def imports(file: str, *, at_once: bool = False, for_types: bool = False) -> Iterator[str]:
+    """Dotted names that a file imports (``at_once``: when it is itself imported); type-checking blocks do not count
+    unless told (``for_types``)."""
     waiting: list[ast.AST] = [ast.parse((ROOT / file).read_text(encoding="utf-8"))]
     while waiting:
         node = waiting.pop()
@@ -100,7 +103,7 @@ def imports(file: str, *, at_once: bool = False) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        is_typing = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        is_typing = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not for_types
         is_later = at_once and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
         if not is_later:
             waiting += node.orelse if is_typing else list(ast.iter_child_nodes(node))  # type: ignore[attr-defined]
@@ -114,6 +117,23 @@ def test_imports_point_down() -> None:
         parts = {module.split(".")[1] for module in inside} - {here, "__version__"}
         wrong += [f"{file} imports {part}" for part in parts if LEVEL.get(part, len(LAYERS)) >= LEVEL[here]]
     assert wrong == []
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    names = {file.removesuffix(".py").removesuffix("/__init__").replace("/", "."): file for file in FILES}
+    del names["edgert"]  # the facade
+    found = {name: set(_nearest(imports(file, for_types=True), names)) - {name} for name, file in names.items()}
+    for one, other in MAY_KNOW_EACH_OTHER:
+        found[one].remove(other)
+    TopologicalSorter(found).prepare()  # raises CycleError, which names the files
+
+
+def _nearest(imported: Iterable[str], files: Container[str]) -> Iterator[str]:
+    """The files that dotted names are, or stand in."""
+    for name in imported:
+        inside = name if name in files else name.rpartition(".")[0]
+        if inside in files:
+            yield inside
 
 
 def test_vendor_packages_are_imported_at_their_doors() -> None:

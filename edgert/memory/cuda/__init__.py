@@ -12,7 +12,6 @@ with device:                                # current in this thread; PyTorch an
 
 from edgert.memory.cuda.block import Block, DeviceBlock, MappedBlock, StagedBlock
 from edgert.memory.cuda.device import CudaDevice, open_device
-from edgert.memory.cuda.dlpack import from_dlpack
 from edgert.memory.cuda.graph import Graph
 from edgert.memory.cuda.kernel import Kernel, Launch, Module
 from edgert.memory.cuda.kind import MemoryKind, Traits, memory_kind
@@ -21,7 +20,7 @@ from edgert.memory.cuda.nvrtc import Nvrtc, nvrtc
 from edgert.memory.cuda.pool import DevicePool
 from edgert.memory.cuda.shared import SharedLease, SharedPool
 from edgert.memory.cuda.stream import Event, Stream
-from edgert.memory.cuda.view import DeviceView, from_cuda_array
+from edgert.memory.cuda.view import DeviceView, from_cuda_array, from_dlpack
 
 __all__ = [
     "Block",

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from edgert.errors import DeviceError, StageError
+from edgert.memory.cuda.context import Context
 from edgert.memory.cuda.library import failed, is_lost
-
-if TYPE_CHECKING:
-    from edgert.memory.cuda.device import CudaDevice
-    from edgert.memory.cuda.stream import Stream
+from edgert.memory.cuda.stream import Stream
 
 U8 = npt.NDArray[np.uint8]
 ALIGN_BYTES = 256
@@ -29,7 +27,7 @@ class Block(ABC):
         device: where it was made.
     """
 
-    def __init__(self, device: CudaDevice, nbytes: int) -> None:
+    def __init__(self, device: Context, nbytes: int) -> None:
         self.device, self.nbytes = device, nbytes
         self._address: int | None = None
 
@@ -87,7 +85,7 @@ class Block(ABC):
 class DeviceBlock(Block):
     """Memory of the GPU alone."""
 
-    def __init__(self, device: CudaDevice, nbytes: int) -> None:
+    def __init__(self, device: Context, nbytes: int) -> None:
         super().__init__(device, nbytes)
         self._memory = device.driver.mem_alloc(nbytes)
         _zero(device, int(self._memory), nbytes)
@@ -106,7 +104,7 @@ class DeviceBlock(Block):
 class MappedBlock(Block):
     """Pinned host memory that the GPU reads and writes in place; no copies where the GPU is integrated."""
 
-    def __init__(self, device: CudaDevice, nbytes: int) -> None:
+    def __init__(self, device: Context, nbytes: int) -> None:
         super().__init__(device, nbytes)
         flags = device.driver.host_alloc_flags.DEVICEMAP
         self._memory, self._host = _pinned(device.driver, nbytes, flags)
@@ -132,7 +130,7 @@ class MappedBlock(Block):
 class StagedBlock(Block):
     """Pinned host memory and device memory of one size; the copies between them are counted."""
 
-    def __init__(self, device: CudaDevice, nbytes: int) -> None:
+    def __init__(self, device: Context, nbytes: int) -> None:
         super().__init__(device, nbytes)
         self._inner = device.driver.mem_alloc(nbytes)
         try:
@@ -178,10 +176,10 @@ class StagedBlock(Block):
         self._inner.free()
 
 
-def _zero(device: CudaDevice, address: int, nbytes: int) -> None:
+def _zero(device: Context, address: int, nbytes: int) -> None:
     """Fills new memory, and waits: the GPU's own memset returns before it is done, and our streams, which do not wait
     for the default one, would overtake it; zeros would then come over what they wrote."""
-    stream = device.stream()
+    stream = Stream(device)
     device.driver.memset_d8_async(address, 0, nbytes, stream.raw)
     stream.synchronize()
 

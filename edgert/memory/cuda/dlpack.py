@@ -4,20 +4,47 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from edgert.errors import DeviceError
 from edgert.memory.buffer import Lease
 from edgert.memory.counter import Counter
-from edgert.memory.cuda.view import DeviceView
 
 _CUDA = 2
 _ON_GPU = {_CUDA, 3, 13}  # kDLCUDA, kDLCUDAHost, kDLCUDAManaged: memory that kernels can read
 _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}  # DLDataTypeCode
 _KINDS = {code: kind for kind, code in _CODES.items()}
 _NAME, _USED = b"dltensor", b"used_dltensor"
+
+
+class Lendable(Protocol):
+    """An array on a GPU, with strides in bytes, that may be given to another library while its lease is alive."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def strides(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def lease(self) -> Lease: ...
+    @property
+    def ordinal(self) -> int: ...
+
+
+class Taken(NamedTuple):
+    """Another library's tensor: device address, shape, strides in bytes, type, the lease that gives it back, GPU."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+    lease: Lease
+    ordinal: int
 
 
 class _Tensor(ctypes.Structure):
@@ -76,22 +103,22 @@ def _drop(capsule: int) -> None:
 _deleter, _destructor = _Deleter(_give_back), _Destructor(_drop)
 
 
-def to_capsule(view: DeviceView) -> Any:
+def to_capsule(view: Lendable) -> Any:
     """A capsule that retains the view's lease until its consumer lets go. Raises StageError after release."""
-    address = view.address
+    address, ndim = view.address, len(view.shape)
     view.lease.retain()
-    shape = (ctypes.c_int64 * view.ndim)(*view.shape)
-    strides = (ctypes.c_int64 * view.ndim)(*(step // view.dtype.itemsize for step in view.strides))
+    shape = (ctypes.c_int64 * ndim)(*view.shape)
+    strides = (ctypes.c_int64 * ndim)(*(step // view.dtype.itemsize for step in view.strides))
     code, bits = _CODES[view.dtype.kind], view.dtype.itemsize * 8
-    tensor = _Tensor(address, _CUDA, view.ordinal, view.ndim, code, bits, 1, shape, strides, 0)
+    tensor = _Tensor(address, _CUDA, view.ordinal, ndim, code, bits, 1, shape, strides, 0)
     number = next(_numbers)
     managed = _Managed(tensor, number, ctypes.cast(_deleter, ctypes.c_void_p))
     _lent[number] = (view, managed, shape, strides)
     return _python.PyCapsule_New(ctypes.addressof(managed), _NAME, _destructor)
 
 
-def from_dlpack(owner: Any, counter: Counter, stream: int | None = None) -> DeviceView:
-    """Another library's tensor, without a copy; given back to it when the view's lease is released.
+def take(owner: Any, counter: Counter, stream: int | None) -> Taken:
+    """Another library's tensor, which it lends until the lease is released.
 
     Args:
         owner: has ``__dlpack__`` and ``__dlpack_device__``.
@@ -108,11 +135,7 @@ def from_dlpack(owner: Any, counter: Counter, stream: int | None = None) -> Devi
         raise DeviceError("a DLPack capsule was used twice", why="its tensor belongs to whoever took it first")
     managed = _Managed.from_address(_python.PyCapsule_GetPointer(capsule, _NAME))
     tensor = managed.tensor
-    if tensor.code not in _KINDS or tensor.lanes != 1:
-        raise DeviceError(
-            f"a tensor of DLPack type {tensor.code} in {tensor.lanes} lanes", why="NumPy has no such type"
-        )
-    dtype = np.dtype(f"{_KINDS[tensor.code]}{tensor.bits // 8}")
+    dtype = _dtype(tensor)
     shape = tuple(tensor.shape[: tensor.ndim])
     strides = _strides(tensor, shape, dtype.itemsize)
     _python.PyCapsule_SetName(capsule, _USED)
@@ -122,7 +145,15 @@ def from_dlpack(owner: Any, counter: Counter, stream: int | None = None) -> Devi
             _Deleter(managed.deleter)(ctypes.addressof(managed))
 
     pointer = (tensor.data or 0) + tensor.byte_offset
-    return DeviceView(pointer, shape, strides, dtype, Lease(give_back, counter), int(ordinal))
+    return Taken(pointer, shape, strides, dtype, Lease(give_back, counter), int(ordinal))
+
+
+def _dtype(tensor: _Tensor) -> np.dtype[Any]:
+    if tensor.code not in _KINDS or tensor.lanes != 1:
+        raise DeviceError(
+            f"a tensor of DLPack type {tensor.code} in {tensor.lanes} lanes", why="NumPy has no such type"
+        )
+    return np.dtype(f"{_KINDS[tensor.code]}{tensor.bits // 8}")
 
 
 def _strides(tensor: _Tensor, shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from edgert.errors import DeviceError
+from edgert.memory.cuda.context import Context
 from edgert.memory.cuda.driver_library import call, load_driver
+from edgert.memory.cuda.kernel import Kernel, Launch
 from edgert.memory.cuda.library import is_lost
-
-if TYPE_CHECKING:
-    from edgert.memory.cuda.device import CudaDevice
-    from edgert.memory.cuda.kernel import Kernel, Launch
-    from edgert.memory.cuda.stream import Stream
+from edgert.memory.cuda.stream import Stream
 
 _THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may go on allocating
 _HOST_NODE = 3  # CU_GRAPH_NODE_TYPE_HOST
@@ -129,7 +127,7 @@ class Graph:
 
     _functions: ClassVar[WeakKeyDictionary[Kernel, int]] = WeakKeyDictionary()
 
-    def __init__(self, device: CudaDevice, driver: GraphDriver, recorded: int, stream: Stream) -> None:
+    def __init__(self, device: Context, driver: GraphDriver, recorded: int, stream: Stream) -> None:
         self._device, self._driver, self._recorded, self._stream = device, driver, recorded, stream
         self._ready = driver.instantiate(recorded)
         self._first: int | None = None
@@ -151,7 +149,7 @@ class Graph:
     def _function(self, launch: Launch) -> int:
         """The driver's handle of a kernel, which PyCUDA keeps to itself: read off a recording of its launch."""
         if launch.kernel not in self._functions:
-            stream = self._device.stream()
+            stream = Stream(self._device)
             recorded = _recorded(self._driver, stream, lambda: launch.enqueue(stream))
             self._functions[launch.kernel] = self._driver.kernel(self._driver.first(recorded)).function
             self._driver.forget(recorded)
@@ -171,7 +169,7 @@ class Graph:
                 raise
 
 
-def capture(device: CudaDevice, stream: Stream, enqueue: Callable[[], None], driver: GraphDriver) -> Graph:
+def capture(device: Context, stream: Stream, enqueue: Callable[[], None], driver: GraphDriver) -> Graph:
     """Records ``enqueue`` on the stream. An exception in it ends the recording and goes on. Raises DeviceError."""
     with device:
         recorded = _recorded(driver, stream, enqueue)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edgert.errors import DeviceError
+from edgert.memory.cuda.context import Context
 from edgert.memory.cuda.library import failed
-
-if TYPE_CHECKING:
-    from edgert.memory.cuda.device import CudaDevice
-    from edgert.memory.cuda.stream import Stream
+from edgert.memory.cuda.stream import Stream
 
 Size3 = tuple[int, int, int]
 
@@ -23,7 +21,7 @@ class Kernel:
         local_bytes: per thread of memory that registers spilled to; 0 is what a kernel should have.
     """
 
-    def __init__(self, device: CudaDevice, module: Any, name: str, nbytes: int) -> None:
+    def __init__(self, device: Context, module: Any, name: str, nbytes: int) -> None:
         self._device, self._function, self.name = device, module.get_function(name), name
         self._function.prepare([f"{nbytes}s"])
         self.registers = int(self._function.num_regs)
@@ -55,7 +53,7 @@ class Launch:
 class Module:
     """Kernels that were compiled together."""
 
-    def __init__(self, device: CudaDevice, module: Any) -> None:
+    def __init__(self, device: Context, module: Any) -> None:
         self._device, self._module = device, module
 
     def kernel(self, name: str, nbytes: int) -> Kernel:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from edgert.memory.buffer import Lease
 from edgert.memory.counter import Counter
+from edgert.memory.cuda.context import Context
 from edgert.memory.cuda.stream import Event, Stream
-
-if TYPE_CHECKING:
-    from edgert.memory.cuda.device import CudaDevice
 
 
 class StreamLease(Lease):
@@ -32,7 +29,7 @@ class StreamLease(Lease):
 class Marks:
     """Places in streams, one per stream, behind which a piece of memory is free again."""
 
-    def __init__(self, device: CudaDevice) -> None:
+    def __init__(self, device: Context) -> None:
         self._device = device
         self._events: dict[int, Event] = {}
         self._waiting: set[int] = set()
@@ -40,7 +37,7 @@ class Marks:
     def after(self, stream: Stream) -> None:
         """Behind all work that the stream has now. Events are made once per stream and used again."""
         if stream.handle not in self._events:
-            self._events[stream.handle] = self._device.event()
+            self._events[stream.handle] = Event(self._device)
         self._events[stream.handle].record(stream)
         self._waiting.add(stream.handle)
 
@@ -67,7 +64,7 @@ class Loans:
         give_back: takes the key that the memory was lent by, such as its address.
     """
 
-    def __init__(self, device: CudaDevice, counter: Counter, give_back: Callable[[int], None]) -> None:
+    def __init__(self, device: Context, counter: Counter, give_back: Callable[[int], None]) -> None:
         self._device, self._counter, self._give_back = device, counter, give_back
         self._marks: dict[int, Marks] = {}
         self._ended: deque[int] = deque()

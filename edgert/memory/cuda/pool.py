@@ -7,16 +7,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from edgert.memory.counter import Counter
 from edgert.memory.cuda.block import Block
+from edgert.memory.cuda.device import CudaDevice
 from edgert.memory.cuda.kind import MemoryKind
 from edgert.memory.cuda.loan import Marks, StreamLease
 from edgert.memory.cuda.view import DeviceView, view_of
-
-if TYPE_CHECKING:
-    from edgert.memory.cuda.device import CudaDevice
 
 
 class _Slot(Marks):

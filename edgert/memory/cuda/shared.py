@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary, finalize
 
 import numpy as np
@@ -13,11 +12,9 @@ import numpy as np
 from edgert.memory.buffer import U8, Lease, Pool
 from edgert.memory.counter import Counter
 from edgert.memory.cuda.block import Block
+from edgert.memory.cuda.device import CudaDevice
 from edgert.memory.cuda.loan import Marks, StreamLease
 from edgert.memory.cuda.stream import Stream
-
-if TYPE_CHECKING:
-    from edgert.memory.cuda.device import CudaDevice
 
 
 class _Piece:

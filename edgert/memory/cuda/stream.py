@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from edgert.memory.cuda.context import Context
 from edgert.memory.cuda.driver_library import load_driver
 from edgert.memory.cuda.library import failed
 from edgert.memory.cuda.priority import raise_priority
-
-if TYPE_CHECKING:
-    from edgert.memory.cuda.device import CudaDevice
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: never waits for the default stream
 
@@ -21,7 +19,7 @@ class Event:
         timed: whether :meth:`since_ms` can be asked; costs a little.
     """
 
-    def __init__(self, device: CudaDevice, timed: bool = False) -> None:
+    def __init__(self, device: Context, timed: bool = False) -> None:
         self._device = device
         flags = device.driver.event_flags
         with device:
@@ -71,7 +69,7 @@ class Event:
 class Stream:
     """Work for a GPU, done in order; never the default stream, and never waiting for it."""
 
-    def __init__(self, device: CudaDevice) -> None:
+    def __init__(self, device: Context) -> None:
         self.device = self._device = device
         with device:
             self._stream = device.driver.Stream(_NON_BLOCKING)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from edgert.errors import DeviceError, StageError
 from edgert.memory.buffer import Lease, lend
 from edgert.memory.counter import Counter
+from edgert.memory.cuda.dlpack import take, to_capsule
 from edgert.memory.cuda.stream import Stream
 
 Slices = tuple[Any, ...]
@@ -142,8 +143,6 @@ class DeviceView:
 
         Waits on the host until the bytes are written, unless ``stream`` is -1.
         """
-        from edgert.memory.cuda.dlpack import to_capsule
-
         if self.stream is not None and stream != -1:
             self.stream.synchronize()
         return to_capsule(self)
@@ -168,6 +167,14 @@ def from_cuda_array(owner: Any, counter: Counter, ordinal: int = 0) -> DeviceVie
     dtype, shape = np.dtype(told["typestr"]), tuple(told["shape"])
     strides = told.get("strides") or _row_major(shape, dtype)
     return DeviceView(int(told["data"][0]), shape, tuple(strides), dtype, lend(owner, counter), ordinal)
+
+
+def from_dlpack(owner: Any, counter: Counter, stream: int | None = None) -> DeviceView:
+    """Another library's tensor, without a copy; given back to it when the view's lease is released.
+
+    Arguments and errors are those of :func:`~edgert.memory.cuda.dlpack.take`.
+    """
+    return DeviceView(*take(owner, counter, stream))
 
 
 def _span(key: Any, size: int) -> tuple[int, int | None]:
