@@ -54,6 +54,30 @@ def test_shared_with_torch_both_ways(device: CudaDevice) -> None:
     assert counter.read().copies == 0
 
 
+def test_shared_with_cupy_both_ways(device: CudaDevice) -> None:
+    cupy = pytest.importorskip("cupy")
+    counter = Counter()
+    pool = DevicePool(device, 1024, 1, counter)
+    lent = pool.acquire(0)
+    assert lent is not None
+    view, lease = lent
+    floats = view.as_type("float32", (16, 16))
+    with device:
+        array, same = cupy.from_dlpack(floats), cupy.asarray(floats)
+        array.fill(2.5)
+        assert array.data.ptr == same.data.ptr == floats.address and float(same.sum()) == 640.0
+        lease.release()
+        assert lease.alive  # CuPy holds it
+        del array, same
+        assert not lease.alive
+        ours = cupy.arange(12, dtype=cupy.int32).reshape(3, 4)[:, 1:]
+        for back in (from_dlpack(ours, counter), from_cuda_array(ours, counter)):
+            assert (back.shape, back.strides, back.address) == ((3, 3), (16, 4), ours.data.ptr)
+            back.lease.release()
+    assert counter.read().copies == 0
+    pool.close()
+
+
 def test_blocks_of_both_kinds_and_pools(device: CudaDevice) -> None:
     before, stream = device.live_bytes, device.stream()
     for kind in ("mapped", "staged"):

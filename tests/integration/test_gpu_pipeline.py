@@ -128,3 +128,28 @@ def test_the_summary_counts_what_goes_up(tmp_path: Path) -> None:
         assert len(list(pipeline.results("find", timeout=60))) == FRAMES
         summary = pipeline.summary()
     assert summary.copies_per_frame >= 1 and summary.bytes_copied_per_frame >= 640 * 480 * 3 // 2
+
+
+URGENT = """
+  first:
+    onnx: {assets}/parts.onnx
+    task: {{detect: yolox, labels: {assets}/parts.txt, score: 0.4, iou: 0.5}}
+    input: {{resize: letterbox, color: rgb, mean: 0, std: 255}}
+    precision: fp32
+    priority: high
+stages:
+  ahead: {{infer: first, from: belt}}
+"""
+
+
+def test_a_model_that_goes_first_finds_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    wanted, _ = detections(tmp_path, "onnxruntime-cuda")
+    file = tmp_path / "two.yaml"
+    text = FILE.replace("\nstages:\n", URGENT)
+    file.write_text(text.format(engine="onnxruntime-cuda", assets=ASSETS, interpolation="linear", frames=FRAMES))
+    with Pipeline(file) as pipeline:
+        found = [result.outputs["ahead"] for result in pipeline.results("ahead", timeout=60)]
+        assert len(pipeline._assembly.lanes) == 3
+    assert len(found) == FRAMES and "priority: high is not used" not in caplog.text
+    for one, other in zip(found, wanted, strict=True):
+        assert len(one) == len(other) and np.allclose(one.boxes, other.boxes, atol=1e-3)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,17 +17,22 @@ from edgert.artifact import FileStore
 from edgert.artifact.bundle import open_bundle
 from edgert.backend import EngineOptions, backend
 from edgert.backend.ort import Function, OwnEngine
+from edgert.backend.trt.plugin import plugin_of
+from edgert.backend.trt.request import DTYPES
 from edgert.build import unpacked
 from edgert.build.subject import software
 from edgert.engine import load_engine
 from edgert.errors import BuildError, ModelError
 from edgert.graph import Model, to_bytes
-from edgert.operator import _KNOWN, load_operators
+from edgert.memory.cuda import CudaDevice
+from edgert.operator import _KNOWN, load_operators, operator
 from edgert.pipeline import Pipeline
 from edgert.runtime.record import Embedding
+from tests.helpers.gpu import gpu_or_skip, read
 from tests.helpers.models import conv, make
 from tests.helpers.operators import EXAMPLE, example, mish, network
 from tests.helpers.small_pipeline import TEXT, Build, small_pipeline
+from tests.helpers.trt_double import Double
 
 
 @pytest.fixture(autouse=True)
@@ -175,3 +182,34 @@ def test_a_changed_operator_is_a_changed_model_for_the_cache(tmp_path: Path) -> 
     before = software()
     source.write_text(text.replace("return x", "return -x"))
     assert before != software() and before["numpy"] == software()["numpy"]
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[CudaDevice]:
+    """One for all tests: kernels are kept, and gone with its context."""
+    gpu = gpu_or_skip()
+    yield gpu
+    gpu.synchronize()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float16", 2e-3)])
+@pytest.mark.parametrize("shape", [(1,), (2, 3, 50), (1, 64, 80, 81)])
+def test_its_kernel_computes_on_a_gpu_what_its_function_does(
+    device: CudaDevice, dtype: str, tolerance: float, shape: tuple[int, ...]
+) -> None:
+    """Compiled and launched as the plugin does it; only who calls the plugin is a stand-in."""
+    one, x = operator("demo", "HardMishLite"), (3 * np.random.default_rng(0).standard_normal(shape)).astype(dtype)
+    assert one is not None
+    port = SimpleNamespace(type=SimpleNamespace(name=DTYPES[dtype]), dims=shape)
+    given, made, stream = device.device_block(x.nbytes), device.device_block(x.nbytes), device.stream()
+    with device:
+        device.driver.memcpy_htod(given.address, x)
+        device.synchronize()
+        plugin = plugin_of(cast("Any", Double("10.7")), one, {"alpha": 0.25})
+        plugin.enqueue([port], [port], [given.address], [made.address], 0, stream.handle)
+    stream.synchronize()
+    found = read(device, made.address, x.nbytes).view(dtype).reshape(shape)
+    np.testing.assert_allclose(found, one.function(x, alpha=0.25), rtol=tolerance, atol=tolerance)
+    given.release()
+    made.release()

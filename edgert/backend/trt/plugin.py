@@ -230,5 +230,5 @@ def _kernel(one: Operator, dtypes: tuple[str, ...]) -> DriverKernel:
         raise DeviceError(f"{one} cannot run here", why="there is no GPU")
     architecture = driver.gpus[0].compute.replace(".", "")
     options = [f"--gpu-architecture=sm_{architecture}"]
-    name = one.function.__name__
-    return DriverKernel(nvrtc().compile(source(one, dtypes), f"{one}.cu", options), name)
+    name, runs = one.function.__name__, driver.version.partition(".")[0]
+    return DriverKernel(nvrtc(int(runs) if runs else None).compile(source(one, dtypes), f"{one}.cu", options), name)
