@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from edgert.errors import ArtifactError, cause
 
@@ -21,17 +24,34 @@ def replace_bytes(path: Path, content: bytes) -> None:
     Raises:
         ArtifactError: it cannot be written.
     """
-    try:
+    with replacing(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """An empty file to write and read, which takes the place of the one at ``path`` when the block ends without error.
+
+    Folders, permissions and errors are as with :func:`replace_bytes`.
+    """
+    with written(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
         try:
-            with part.open("xb") as file:  # not a temporary file, which nobody else may read
-                file.write(content)
+            with part.open("x+b") as file:  # not a temporary file, which nobody else may read
+                yield file
             if path.exists():
                 part.chmod(path.stat().st_mode & 0o777)
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
+
+
+@contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Turns what goes wrong with files in the block into an ArtifactError: ``path`` cannot be written."""
+    try:
+        yield
     except OSError as error:
         raise ArtifactError(
             f"cannot write {str(path)!r}",

@@ -10,11 +10,11 @@ import contextlib
 import glob
 import shutil
 import time
-import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from edgert.artifact.atomic import replacing
 from edgert.artifact.bundle_folder import FolderContainer, write_folder
 from edgert.artifact.bundle_zip import ZipContainer, pack
 from edgert.artifact.manifest import NAME, Manifest, parse_manifest
@@ -169,21 +169,8 @@ def save_bundle(path: Path, manifest: Manifest, members: Mapping[str, bytes], *,
         return True
     if path.is_dir():
         raise ArtifactError(f"cannot write {str(path)!r}", why="it is a folder", fix="name a file, like dock.edgert")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
-        try:
-            with part.open("x+b") as file:
-                pack(content, file, NAME)
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise ArtifactError(
-            f"cannot write {str(path)!r}",
-            why=cause(error),
-            fix="free some space, or choose a folder that can be written",
-        ) from error
+    with replacing(path) as file:
+        pack(content, file, NAME)
     return True
 
 

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from edgert.artifact.atomic import written
 from edgert.artifact.exchange import exchange
 from edgert.artifact.manifest import NAME
 from edgert.artifact.member import check_paths
@@ -69,7 +70,7 @@ def write_folder(path: Path, members: Mapping[str, bytes]) -> None:
         raise ArtifactError(
             f"cannot write {str(path)!r}", why="something else than a bundle is there", fix="name another folder"
         )
-    try:
+    with written(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as name:
             new = Path(name) / "new"
@@ -77,12 +78,6 @@ def write_folder(path: Path, members: Mapping[str, bytes]) -> None:
                 (new / member).parent.mkdir(parents=True, exist_ok=True)
                 (new / member).write_bytes(content)
             _take_place(new, path)
-    except OSError as error:
-        raise ArtifactError(
-            f"cannot write {str(path)!r}",
-            why=cause(error),
-            fix="free some space, or choose a folder that can be written",
-        ) from error
 
 
 def _take_place(new: Path, path: Path) -> None:

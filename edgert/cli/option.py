@@ -21,6 +21,16 @@ SetOption = Annotated[
 JsonOption = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON; - is standard output.")
 ]
+ProfilesOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--profile",
+        metavar="FILE",
+        help="Measured times: of a model with --board host (edgert bench --profile), of a board a bundle finished "
+        "there.",
+    ),
+]
+PageOption = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write it as one HTML page.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 
 

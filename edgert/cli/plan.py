@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli.option import DebugOption, JsonOption, PipelineArgument, SetOption, pipeline_path, write_json
+from edgert.cli.option import (
+    DebugOption,
+    JsonOption,
+    PageOption,
+    PipelineArgument,
+    ProfilesOption,
+    SetOption,
+    pipeline_path,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from edgert.plan.row import Objective
@@ -31,16 +39,8 @@ def plan(
         str | None,
         typer.Option("--trt", metavar="VERSION", help="TensorRT that will build it; the board's if left out."),
     ] = None,
-    profiles: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--profile",
-            metavar="FILE",
-            help="Measured times: of a model with --board host (edgert bench --profile), of a board a bundle finished "
-            "there.",
-        ),
-    ] = None,
-    report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write it as one HTML page.")] = None,
+    profiles: ProfilesOption = None,
+    report: PageOption = None,
     overrides: SetOption = None,
     json: JsonOption = None,
     debug: DebugOption = False,

@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from edgert.cli.option import DebugOption, JsonOption, PipelineArgument, SetOption, pipeline_path, write_json
+from edgert.cli.option import (
+    DebugOption,
+    JsonOption,
+    PageOption,
+    PipelineArgument,
+    ProfilesOption,
+    SetOption,
+    pipeline_path,
+    write_json,
+)
 
 _WIDTH = 120  # of tables that no terminal shows
 
@@ -39,16 +48,8 @@ def simulate(
     ] = 0.0,
     ambient: Annotated[float, typer.Option("--ambient", metavar="C", help="Degrees around the board.")] = 25.0,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of all chance.")] = 0,
-    profiles: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--profile",
-            metavar="FILE",
-            help="Measured times: of a model with --board host (edgert bench --profile), of a board a bundle finished "
-            "there.",
-        ),
-    ] = None,
-    report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write it as one HTML page.")] = None,
+    profiles: ProfilesOption = None,
+    report: PageOption = None,
     overrides: SetOption = None,
     json: JsonOption = None,
     debug: DebugOption = False,

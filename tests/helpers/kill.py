@@ -1,4 +1,4 @@
-"""Builds that are killed at random points, and what the next build makes of what they left.
+"""Programs that are killed. Builds at random points, and what the next build makes of what they left.
 
 What is built is a pipeline file, or a bundle, which is finished in its own place: compiled, and the engines packed.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgert.artifact.bundle import SUFFIX
-from tests.helpers.command import environment
+from tests.helpers.command import ROOT, environment
 
 BUNDLE = f"a{SUFFIX}"
 
@@ -73,6 +73,15 @@ def kills(what: str, folder: Path, points: int, whole_s: float, seed: int = 0) -
         left = (here / BUNDLE).read_bytes() if (here / BUNDLE).exists() else b""
         _build(what, here)
         yield Kill(after_s, kept, (here / BUNDLE).read_bytes(), left, _orphans(here))
+
+
+def kill_when_it_says_go(program: str, path: Path) -> None:
+    """Runs Python code that writes to the path, its argument, and kills it with SIGKILL once it prints ``go``."""
+    command = [sys.executable, "-c", program, str(path)]
+    with subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"go\n"
+        process.kill()
 
 
 def _begin(what: str, folder: Path) -> None:

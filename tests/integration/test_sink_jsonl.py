@@ -2,9 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ import pytest
 from edgert.errors import StageError
 from edgert.stages.sink.jsonl import JsonlSink
 from tests.helpers.frames import result_of
+from tests.helpers.kill import kill_when_it_says_go
 
 WRITER = """
 import itertools, sys
@@ -52,18 +50,8 @@ def test_a_reader_that_went_away(tmp_path: Path) -> None:
 
 
 def test_lines_are_whole_after_a_kill(tmp_path: Path) -> None:
-    path, root = tmp_path / "out.jsonl", Path(__file__).parents[2]
-    process = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path)],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"go\n"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    path = tmp_path / "out.jsonl"
+    kill_when_it_says_go(WRITER, path)
     data = path.read_bytes()
     rows = [json.loads(line) for line in data.splitlines()]
     assert data.endswith(b"\n") and [row["frame"] for row in rows] == list(range(len(rows))) and len(rows) > 200

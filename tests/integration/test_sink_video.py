@@ -3,9 +3,6 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,6 +20,7 @@ from edgert.stages.sink import video as video_module
 from edgert.stages.sink.durable import DurableFile
 from edgert.stages.sink.video import VideoSink
 from tests.helpers.frames import frame_of
+from tests.helpers.kill import kill_when_it_says_go
 
 STEP_NS = 33_366_667  # 29.97 Hz
 
@@ -229,18 +227,8 @@ for number, result in enumerate(results(100000)):
 
 @pytest.mark.parametrize("suffix", ["mp4", "mov", "mkv"])
 def test_a_killed_process_leaves_a_file_that_plays(tmp_path: Path, suffix: str) -> None:
-    path, root = tmp_path / f"out.{suffix}", Path(__file__).parents[2]
-    process = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path)],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"go\n"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    path = tmp_path / f"out.{suffix}"
+    kill_when_it_says_go(WRITER, path)
     assert decodable(path) >= 150 - 2 * 30  # all but the last second, and what the encoder held
 
 
