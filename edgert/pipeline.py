@@ -20,6 +20,7 @@ from edgert.clock import REAL, Clock
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import BudgetError, StageError, nearest
 from edgert.runtime import Node, Result, Runner, Summary, summarise
+from edgert.runtime.beacon import Beacon
 from edgert.runtime.edge import connect, disconnect
 from edgert.stages.sink.callback import CallbackSink
 from edgert.stages.source.api import ApiSource
@@ -89,6 +90,7 @@ class Pipeline:
                 self._listen(stage, function)
         self._runner = Runner(self._assembly.nodes, clock, self.file.located)
         self._watch = self._watched(meters, power, predicted)
+        self._label, self._beacon = label, Beacon(self._state)
         self._started = False
 
     def __enter__(self) -> Pipeline:
@@ -117,6 +119,7 @@ class Pipeline:
             self._runner.start()
             if self._watch is not None:
                 self._watch.start()
+            self._beacon.open()
 
     def run(self) -> Summary:
         """Runs until the sources end; returns what it amounted to. Raises the first error of any stage."""
@@ -129,7 +132,7 @@ class Pipeline:
         try:
             return self._runner.wait(timeout)
         finally:
-            self._unwatch()
+            self._leave()
 
     def stop(self) -> None:
         """Tells the sources to end and returns at once; files are closed within 2 s."""
@@ -141,7 +144,7 @@ class Pipeline:
             try:
                 self._runner.shut_down()
             finally:
-                self._unwatch()
+                self._leave()
 
     def results(self, stage: str, timeout: float | None = None) -> Results:
         """An iterator over a stage's results, from now on.
@@ -193,14 +196,16 @@ class Pipeline:
         engines = {name: dict(engine.info) for name, engine in assembly.engines.items()}
         wall_ns = end_ns - runner.started_ns if self._started else 0
         counts, rss = assembly.counter.read(), peak_rss_bytes()
-        return summarise(assembly.nodes, wall_ns, counts, rss, engines, self._budgets(rss))
+        over = bool(runner.ended_ns)
+        return summarise(assembly.nodes, wall_ns, counts, rss, engines, self._budgets(rss), has_ended=over)
 
     def _fitted(self) -> Footprint | None:
-        """Makes the pipeline small enough for its memory budget; its memory by plan. None without such a budget."""
-        if self.file.config.budgets.memory is None:
-            return None
-        from edgert.assemble.memory import fitted
+        """Makes the pipeline small enough for its memory budget and this machine; its memory by plan. None without such
+        a budget, where there is memory in plenty."""
+        from edgert.assemble.memory import fitted, is_modest
 
+        if self.file.config.budgets.memory is None and is_modest(self.file):
+            return None
         self.file, footprint = fitted(self.file)
         return footprint
 
@@ -219,9 +224,19 @@ class Pipeline:
             self._assembly.close()
             raise
 
-    def _unwatch(self) -> None:
-        if self._watch is not None and not self._runner.running:
+    def _leave(self) -> None:
+        """Ends what is beside the stages, once they have ended."""
+        if self._runner.running:
+            return
+        if self._watch is not None:
             self._watch.stop()
+        self._beacon.close()
+
+    def _state(self) -> dict[str, Any]:
+        """What ``edgert top`` is told; nothing of where frames come from, which may hold a password."""
+        config, file = self.file.config, str(self.file.document.path.absolute())
+        stats = {**self.summary().to_json(), "promised": config.budgets.model_dump(exclude_none=True)}
+        return {"name": config.name, "file": file, "label": self._label, "stats": stats}
 
     def _budgets(self, peak_bytes: int) -> dict[str, Any]:
         """What was done to keep the budgets, and memory beside its plan, as plain data."""

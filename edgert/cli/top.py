@@ -6,7 +6,7 @@ import json as json_text
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 
     from edgert.budget.meter.energy import Energy
     from edgert.budget.meter.sample import Sample
+    from edgert.cli.top_pipeline import Row
 
 _LEAST_S = 0.1
-_FETCH_S = 1.0
-_MOST_BYTES = 1 << 20
 _WIDTH = 140  # of tables that no terminal shows
 
 
@@ -32,7 +31,7 @@ class Look:
 
     sample: Sample
     energy: Energy
-    pipelines: dict[str, dict[str, Any] | str] = field(default_factory=dict)
+    pipelines: list[Row]
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -42,14 +41,13 @@ class Look:
             "modelled_s": self.energy.modelled_s,
             "missing_s": self.energy.missing_s,
         }
-        told = {url: {"trouble": state} if isinstance(state, str) else state for url, state in self.pipelines.items()}
-        return {**self.sample.to_json(), "time": time.time(), "energy": energy, "pipelines": told}
+        return {**self.sample.to_json(), "time": time.time(), "energy": energy, "pipelines": self.pipelines}
 
 
 def top(
     pipeline: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[URL]...", help="Live pages of running pipelines (sink: http), http://host:port."),
+        typer.Argument(metavar="[URL]...", help="Live pages (sink: http) of pipelines elsewhere, http://host:port."),
     ] = None,
     every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=_LEAST_S, help="Between samples.")] = 0.5,
     once: Annotated[bool, typer.Option("--once", help="One sample, then leave.")] = False,
@@ -57,7 +55,10 @@ def top(
     root: Annotated[Path, typer.Option("--root", hidden=True, help="Where the files of a Linux are.")] = Path("/"),
     debug: DebugOption = False,
 ) -> None:
-    """Watch this machine: power, clocks, load, heat and memory, and pipelines that have a live page.
+    """Watch this machine: power, clocks, load, heat and memory, and the pipelines that you run on it.
+
+    Every edgert run and edgert.Pipeline of the same user is seen, with nothing to set up; those of other machines by
+    the address of their live page.
 
     Needs no root. What cannot be read says why; nothing is shown as 0 that is not known. Sensors of Jetsons average
     over 0.4 s, so faster than two samples a second repeats itself. Ends with Ctrl-C.
@@ -66,9 +67,11 @@ def top(
 
         edgert top
 
-        edgert top http://localhost:8080
+        edgert top http://dock.local:8080
 
         edgert top --json --every 1 | jq '.readings.power.value'
+
+        edgert top --json --once | jq '.pipelines[] | {name, fps: .stats.fps}'
     """
     from edgert.cli.signals import stop_on_signal
 
@@ -85,31 +88,17 @@ def top(
 def _looks(root: Path, urls: tuple[str, ...], every_s: float, once: bool, stopped: threading.Event) -> Iterator[Look]:
     from edgert.budget.meter.energy import Energy
     from edgert.budget.meter.meters import Meters
+    from edgert.cli.top_pipeline import Pipelines
 
-    meters, energy = Meters(root), Energy()
+    meters, energy, pipelines = Meters(root), Energy(), Pipelines(urls, root)
+    pipelines.look()
     stopped.wait(_LEAST_S if once else every_s)  # rates need a beginning and an end
     while not stopped.is_set():
         sample = meters.sample()
         energy.add(sample.at_ns, sample.power)
-        yield Look(sample, energy, {url: _state(url) for url in urls})
+        yield Look(sample, energy, pipelines.look())
         if once or stopped.wait(every_s):
             return
-
-
-def _state(url: str) -> dict[str, Any] | str:
-    """What a pipeline's live page says of its run, or why nothing is known."""
-    from urllib.error import URLError
-    from urllib.parse import urlsplit
-    from urllib.request import urlopen
-
-    if urlsplit(url).scheme not in ("http", "https"):
-        return "not a web address; expected http://host:port"
-    try:
-        with urlopen(f"{url.rstrip('/')}/stats.json", timeout=_FETCH_S) as answer:  # noqa: S310 - http only, above
-            state = json_text.loads(answer.read(_MOST_BYTES))
-    except (URLError, OSError, ValueError) as error:
-        return str(getattr(error, "reason", error))
-    return state if isinstance(state, dict) else "does not answer like a pipeline of edgert"
 
 
 def _show(looks: Iterator[Look], once: bool) -> None:
@@ -134,6 +123,4 @@ def _view(look: Look) -> RenderableType:
 
     from edgert.cli.top_table import machine_table, pipeline_table
 
-    parts: list[RenderableType] = [machine_table(look.sample, look.energy)]
-    parts += [pipeline_table(url, state) for url, state in look.pipelines.items()]
-    return Group(*parts, *look.sample.notes)
+    return Group(machine_table(look.sample, look.energy), pipeline_table(look.pipelines), *look.sample.notes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edgert.units import format_bytes
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from edgert.budget.meter import Reading
     from edgert.budget.meter.energy import Energy
     from edgert.budget.meter.sample import Sample
+    from edgert.cli.top_pipeline import Row
 
 _ORDER = ("power", "gpu", "dla", "emc", "cpu", "temperature", "throttle", "memory")
 _UNITS = {"W": ("{:.2f} W", 1.0), "Hz": ("{:.0f} MHz", 1e-6), "%": ("{:.0f} %", 1.0), "C": ("{:.1f} °C", 1.0)}
@@ -35,28 +36,67 @@ def machine_table(sample: Sample, energy: Energy) -> Table:
     return table
 
 
-def pipeline_table(url: str, state: dict[str, Any] | str) -> Table:
-    """How a pipeline does, from its live page; or why that is not known."""
+def pipeline_table(rows: Sequence[Row]) -> Table:
+    """How each pipeline does, and whether it keeps its budgets; or why that is not known."""
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=escape(url), title_justify="left", title_style="bold")
-    if isinstance(state, str):
-        table.add_column("no answer")
-        table.add_row(escape(state))
-        return table
-    latency = state.get("latency_ms") or {}
-    cells = {
-        "fps": state.get("fps"),
-        "frames": state.get("frames_out"),
-        "dropped": state.get("dropped"),
-        "p50 ms": latency.get("p50"),
-        "p99 ms": latency.get("p99"),
-    }
-    for heading in cells:
-        table.add_column(heading, justify="right")
-    table.add_row(*("?" if value is None else f"{value:.4g}" for value in cells.values()))
+    title = "pipelines" if rows else "no pipelines of this user are running"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for heading in ("pipeline", "", "fps", "frames", "dropped", "p50 ms", "p99 ms", "peak memory", "budgets"):
+        table.add_column(heading, justify="left" if heading in ("pipeline", "", "budgets") else "right")
+    for row in rows:
+        name = " ".join(filter(None, (_text(row.get("label")), _text(row.get("name")))))
+        cells = (name, row["at"], *_figures(row), row.get("trouble") or ", ".join(_promises(row)))
+        table.add_row(*(escape(_text(cell)) for cell in cells), style="yellow" if "trouble" in row else "")
+    table.show_header = bool(rows)
     return table
+
+
+def _figures(row: Row) -> Iterator[str]:
+    """What a pipeline does, in the order of the columns. It comes from another program, and may be anything."""
+    if "trouble" in row:
+        yield from ("",) * 6
+        return
+    stats, latency = row["stats"], _part(row["stats"], "latency_ms")
+    now = row.get("fps_now")
+    values = (stats.get("fps") if now is None else now, stats.get("frames_out"), stats.get("dropped"))
+    yield from (_number(value, "{:.4g}") for value in (*values, latency.get("p50"), latency.get("p99")))
+    yield _size(stats.get("peak_rss_bytes"))
+
+
+def _promises(row: Row) -> Iterator[str]:
+    """What the governor does, and each budget with what is taken of it."""
+    stats = row["stats"]
+    budgets, promised = _part(stats, "budgets"), _part(stats, "promised")
+    if governor := _part(budgets, "governor"):
+        yield _text(governor.get("setting"))
+        yield f"{_number(budgets.get('held_back'), '{:.0f}')} held back"
+    if used := _part(budgets, "used"):
+        taken, limit = _number(used.get("mean"), "{:.3g}"), _number(used.get("limit"), "{:g}")
+        yield f"{taken} of {limit} {_text(used.get('unit'))}"
+    if isinstance(limit_s := promised.get("latency"), (int, float)):
+        yield f"p99 {_number(_part(stats, 'latency_ms').get('p99'), '{:.0f}')} of {1e3 * limit_s:g} ms"
+    if "memory" in promised:
+        yield f"{_size(stats.get('peak_rss_bytes'))} of {_size(promised['memory'])}"
+
+
+def _part(of: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = of.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _number(value: object, form: str) -> str:
+    return form.format(value) if isinstance(value, (int, float)) else "?"
+
+
+def _size(value: object) -> str:
+    return format_bytes(value) if isinstance(value, int) else "?"
+
+
+def _text(value: object) -> str:
+    """Without what would steer the terminal."""
+    return "".join(filter(str.isprintable, value)) if isinstance(value, str) else ""
 
 
 def describe(reading: Reading) -> str:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import itertools
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,8 @@ import typer
 from typer.testing import CliRunner
 
 from edgert.cli.top import top
+from edgert.cli.top_pipeline import Pipelines
+from edgert.runtime.beacon import Beacon
 from tests.helpers.sysfs import plant
 
 app = typer.Typer()
@@ -26,7 +30,7 @@ def test_one_sample_as_json(tmp_path: Path) -> None:
     power = sample["readings"]["power"]
     assert (power["kind"], power["value"]) == ("measured", pytest.approx(12.365))
     assert sample["readings"]["emc.clock"]["value"] is None
-    assert sample["pipelines"] == {}
+    assert sample["pipelines"] == []
 
 
 def test_a_table_says_what_is_there_and_what_is_not(tmp_path: Path) -> None:
@@ -44,6 +48,73 @@ def test_on_this_machine_processor_and_memory_are_measured() -> None:
 def test_a_pipeline_that_does_not_answer_says_so(tmp_path: Path) -> None:
     url = "http://127.0.0.1:1"
     told = json.loads(run(url, "file:///etc/passwd", "--once", "--json", "--root", str(tmp_path)))["pipelines"]
-    assert "refused" in told[url]["trouble"]
-    assert "not a web address" in told["file:///etc/passwd"]["trouble"]
-    assert "no answer" in run(url, "--once", "--root", str(tmp_path))
+    assert [row["at"] for row in told] == [url, "file:///etc/passwd"]
+    assert "refused" in told[0]["trouble"]
+    assert "not a web address" in told[1]["trouble"]
+    assert "refused" in run(url, "--once", "--root", str(tmp_path))
+
+
+STATS = {
+    "fps": 24.6,
+    "frames_out": 240,
+    "seconds": 10.0,
+    "dropped": 3,
+    "latency_ms": {"p50": 8.0, "p99": 21.4},
+    "peak_rss_bytes": 300 * 2**20,
+    "budgets": {
+        "governor": {"setting": "80 % of the frames"},
+        "held_back": 17,
+        "used": {"mean": 0.812, "limit": 1.0, "unit": "cores"},
+    },
+    "promised": {"latency": 0.06, "memory": 2**30},
+}
+
+
+def test_a_pipeline_of_this_user_is_there_with_nothing_set_up() -> None:
+    beacon = Beacon(lambda: {"name": "dock-watch", "label": "simulated:", "stats": STATS})
+    beacon.open()
+    sample = json.loads(run("--once", "--json"))
+    text = " ".join(run("--once").split())
+    beacon.close()
+    row = next(one for one in sample["pipelines"] if one["at"] == f"process {os.getpid()}")
+    assert (row["name"], row["stats"]) == ("dock-watch", STATS)
+    assert row["fps_now"] is None  # no time has passed on its clock
+    for told in (
+        "simulated: dock-watch",
+        "24.6",
+        "240",
+        "21.4",
+        "300.0 MiB",
+        "80 % of the",
+        "17 held back",
+        "of 60 ms",
+    ):
+        assert told in text
+
+
+def test_the_rate_is_that_since_the_look_before() -> None:
+    frames = itertools.count(240, 5)
+
+    def state() -> dict[str, object]:
+        at = next(frames)
+        return {"name": "rate", "stats": {**STATS, "frames_out": at, "seconds": at / 50}}
+
+    beacon, pipelines = Beacon(state), Pipelines(())
+    beacon.open()
+    rates = [row["fps_now"] for _ in range(2) for row in pipelines.look() if row.get("name") == "rate"]
+    beacon.close()
+    assert rates == [None, pytest.approx(50.0)]
+
+
+@pytest.mark.parametrize("stats", [{}, {"fps": "24", "latency_ms": [], "budgets": {"governor": {"setting": 3}}}, None])
+def test_whatever_another_program_says_is_shown(stats: object) -> None:
+    beacon = Beacon(lambda: {"name": "odd\x1b[2J", "stats": stats})
+    beacon.open()
+    text = run("--once")
+    beacon.close()
+    assert ("?" if isinstance(stats, dict) else "does not answer like") in text
+    assert "\x1b[2J" not in text
+
+
+def test_without_pipelines_it_says_so(tmp_path: Path) -> None:
+    assert "no pipelines of this user are running" in run("--once", "--root", str(tmp_path))

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edgert.runtime import beacon
+from edgert.runtime.beacon import Beacon, Seen, seen
+from tests.helpers.command import environment
+
+CHILD = """
+import os, sys
+from edgert.runtime.beacon import Beacon, seen
+if len(sys.argv) > 1:
+    os.setuid(int(sys.argv[1]))
+Beacon(lambda: {"name": "child"}).open()
+print("sees", [one.pid for one in seen()], flush=True)
+sys.stdin.read()
+"""
+
+
+def mine() -> list[Seen]:
+    """Pipelines of this process; others may run on the machine."""
+    return [one for one in seen() if one.pid == os.getpid()]
+
+
+def child(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, *arguments],
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def says(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+@pytest.fixture
+def two() -> Iterator[list[Beacon]]:
+    made = [Beacon(lambda name=name: {"name": name, "stats": {"fps": 1.5}}) for name in ("dock", "yard")]
+    for one in made:
+        one.open()
+    yield made
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def squatter() -> Iterator[socket.socket]:
+    """Listens under the name of another process's pipeline."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind("\0edgert/pipeline/1-0badcafe")
+        server.listen(1)
+        yield server
+
+
+def test_two_pipelines_are_seen_until_they_end(two: list[Beacon]) -> None:
+    assert sorted(one.state["name"] for one in mine() if isinstance(one.state, dict)) == ["dock", "yard"]
+    assert len({one.key for one in mine()}) == 2
+    two[0].close()
+    two[0].close()
+    assert [one.state for one in mine()] == [{"name": "yard", "stats": {"fps": 1.5}}]
+
+
+def test_numbers_that_json_does_not_have_are_null() -> None:
+    one = Beacon(lambda: {"p99": float("nan")})
+    one.open()
+    assert [found.state for found in mine()] == [{"p99": None}]
+    one.close()
+
+
+def test_one_that_is_killed_leaves_nothing_behind() -> None:
+    process = child()
+    assert says(process).startswith("sees")
+    assert process.pid in [one.pid for one in seen()]
+    process.send_signal(signal.SIGKILL)
+    process.wait(10)
+    assert process.pid not in [one.pid for one in seen()]
+
+
+def test_the_process_is_the_one_that_the_kernel_names(squatter: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a number that was given to another process, or a name that lies, is never believed."""
+    monkeypatch.setattr(beacon, "_PATIENCE_S", 0.05)
+    assert [(one.pid, one.key, one.state) for one in mine()] == [(os.getpid(), "1-0badcafe", "does not answer")]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_another_users_pipeline_is_not_seen_and_sees_none(two: list[Beacon]) -> None:
+    process = child("65534")
+    assert says(process) == f"sees [{process.pid}]\n"  # its own, and not the two
+    assert process.pid not in [one.pid for one in seen()]
+    process.kill()
+    process.wait(10)
+
+
+def test_whoever_is_another_user_by_the_kernels_word_is_left_out(
+    two: list[Beacon], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 4_000_000_000)
+    assert seen() == ()
+
+
+def test_a_strange_answer_says_so(squatter: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beacon, "_PATIENCE_S", 5.0)
+    with socket.socket(socket.AF_UNIX) as asker:
+        asker.connect("\0edgert/pipeline/1-0badcafe")
+        connection, _ = squatter.accept()
+        connection.sendall(b"[1]")
+        connection.close()
+        assert beacon._read(asker) == "does not answer like a pipeline of edgert"
+
+
+def test_a_machine_without_such_sockets_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    one = Beacon(dict)
+    with caplog.at_level(logging.INFO, "edgert"):
+        one.open()
+    one.close()
+    assert caplog.messages == ["edgert top will not see this pipeline: only Linux has sockets without a file"]
+
+
+def test_a_machine_without_a_list_of_sockets_shows_none(tmp_path: Path) -> None:
+    assert seen(tmp_path) == ()
