@@ -19,7 +19,7 @@ from edgert.simulate.core import ANY_CORE, CoreStep
 from edgert.simulate.design import Design, Edge, Node, Source, Task
 from edgert.simulate.measured import StageTime, StageTimes
 from edgert.simulate.trace import Trace
-from edgert.spread import Spread, mean_of
+from edgert.spread import EVEN, Scatter, Spread, mean_of
 from edgert.stages.source.select import is_live, kind_of
 
 
@@ -140,7 +140,8 @@ class _Designer:
             return self._infers(name, stage, inputs)
         spread = stage.crop.limit if isinstance(stage, CropStage) and not isinstance(stage.crop, tuple) else None
         measured = self.scene.times.of(name)
-        return [Node(name, inputs, Task(_own(measured, ANY_CORE)), spread=spread, woken_ms=measured.woken_ms)]
+        task = Task(_together(_own(measured, ANY_CORE), measured.scatter), scatter=measured.scatter)
+        return [Node(name, inputs, task, spread=spread, woken_ms=measured.woken_ms)]
 
     def _edge(self, producer: str, stage: StageConfig) -> Edge:
         before = self.stages[producer]
@@ -215,8 +216,8 @@ class _Designer:
     def _task(self, stage: InferStage, lane: Lane, number: int, measured: StageTime) -> Task:
         crops = stage.crop.limit if stage.crop is not None else None
         runs = 1.0 if crops is None else self._objects(crops)
-        scatter = measured.spread if self._is_even(stage) else ()
-        own = _own(measured, lane.core(0), lane.part_ms(0) * runs, scatter or lane.spread)
+        scatter = measured.scatter if self._is_even(stage) else EVEN
+        own = _own(measured, lane.core(0), lane.part_ms(0) * runs, scatter.spread or lane.spread)
         batch = min(stage.batch.max, lane.rows) if stage.batch is not None else None
         steps, run = _together(own if number == 0 else (), scatter), _together(lane.parts[number], scatter)
         return Task(steps, run, stage.every, crops, lane.rows, batch, scatter)
@@ -242,16 +243,16 @@ class _Designer:
 def _own(measured: StageTime, core: str, engine_ms: float = 0.0, spread: Spread = ()) -> tuple[Step, ...]:
     """What a thread does besides its model; nothing where nobody measured it. ``spread`` is for runs that tell none."""
     own_ms = measured.busy_ms - engine_ms
-    spread = measured.spread if not engine_ms else spread
+    spread = measured.scatter.spread if not engine_ms else spread
     return (CoreStep(core, own_ms / mean_of(spread), spread=spread),) if own_ms > 0 else ()
 
 
-def _together(steps: Sequence[Step], scatter: Spread) -> tuple[Step, ...]:
+def _together(steps: Sequence[Step], scatter: Scatter) -> tuple[Step, ...]:
     """Steps that do not scatter by themselves any more, but all alike: the mean of each is kept."""
     if not scatter:
         return tuple(steps)
     plain = (replace(step, spread=()) if isinstance(step, CoreStep) else step for step in steps)
-    means = (step.mean_ms / mean_of(scatter) for step in steps)
+    means = (step.mean_ms / scatter.mean for step in steps)
     return tuple(replace(step, time_ms=mean_ms) for step, mean_ms in zip(plain, means, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Counting time without keeping it: fixed-size histograms and per-stage totals."""
+"""Counting time without keeping all of it: fixed-size histograms and per-stage totals."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from edgert.runtime.history import History
 from edgert.spread import AT
 
 _BUCKETS_PER_OCTAVE = 64  # neighbouring buckets differ by 2^(1/64), so a percentile is right to 1.1 %
 _OCTAVES = 44  # 1 ns to 4.8 hours
+_MIDDLES_MS = 2.0 ** ((np.arange(_BUCKETS_PER_OCTAVE * _OCTAVES) + 0.5) / _BUCKETS_PER_OCTAVE) / 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Milliseconds."""
+    """Milliseconds, and of how many durations."""
 
     p50: float
     p95: float
     p99: float
+    mean: float
     count: int
 
 
@@ -77,38 +80,38 @@ class RecentLatency:
 def _percentiles(counts: npt.NDArray[np.int64]) -> Percentiles:
     total = int(counts.sum())
     if not total:
-        return Percentiles(0.0, 0.0, 0.0, 0)
+        return Percentiles(0.0, 0.0, 0.0, 0.0, 0)
     p50, p95, p99 = _quantiles_ms(counts, (0.50, 0.95, 0.99))
-    return Percentiles(p50, p95, p99, total)
+    return Percentiles(p50, p95, p99, float(counts @ _MIDDLES_MS) / total, total)
 
 
 def _quantiles_ms(counts: npt.NDArray[np.int64], places: Sequence[float]) -> list[float]:
     wanted = np.maximum(np.ceil(np.array(places) * int(counts.sum())), 1)
     at = np.searchsorted(np.cumsum(counts), wanted)
-    return list((2.0 ** ((at + 0.5) / _BUCKETS_PER_OCTAVE) / 1e6).tolist())
+    return list(_MIDDLES_MS[at].tolist())
 
 
 class StageMeter:
     """What one stage's thread did with its time. Written by that thread alone.
 
     Attributes:
-        busy: how it worked each time before it let something go: a result, or all of a batch.
+        history: how long it worked each time before it let something go: a result, or all of a batch.
     """
 
-    __slots__ = ("_held_ns", "busy", "busy_ns", "latency", "results_in", "results_out", "unmatched", "wait_in_ns",
+    __slots__ = ("_held_ns", "busy_ns", "history", "latency", "results_in", "results_out", "unmatched", "wait_in_ns",
                  "wait_out_ns")  # fmt: skip
 
     def __init__(self) -> None:
         self.results_in = self.results_out = self.unmatched = 0
         self.busy_ns = self.wait_in_ns = self.wait_out_ns = self._held_ns = 0
-        self.latency, self.busy = LatencyHistogram(), LatencyHistogram()
+        self.latency, self.history = LatencyHistogram(), History()
 
     def worked(self, duration_ns: int) -> None:
         """On something that it may hold back."""
         self.busy_ns += duration_ns
         self._held_ns += duration_ns
 
-    def let_go(self) -> None:
+    def let_go(self, now_ns: int) -> None:
         """Of what it worked on since the last time."""
-        self.busy.add(self._held_ns)
+        self.history.add(now_ns, self._held_ns)
         self._held_ns = 0

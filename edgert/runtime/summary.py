@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from edgert.memory import Counts
+from edgert.runtime.history import WINDOW_NS
 from edgert.runtime.metric import LatencyHistogram, Percentiles
 from edgert.runtime.stage import Source, SourceStats
 from edgert.runtime.worker import Node
-from edgert.spread import Spread, spread_at
+from edgert.spread import EVEN, Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,8 @@ class StageSummary:
         dropped: results this stage never saw because its queues were full or a join lost its other half.
         busy_percent, wait_in_percent, wait_out_percent: working, waiting for input, blocked on a full queue.
         source: for a source, what it had to put up with.
-        busy_spread: how the time of one result, or of a batch, scatters about its median; see :mod:`edgert.spread`.
+        busy_spread, busy_spells: how the time of one result, or of a batch, scattered in the last minute of a run that
+            has ended, at any moment and from one to the next; see :class:`edgert.spread.Scatter`.
         woken_ms: how late it went on when something came that it waited for: quantiles at :data:`edgert.spread.AT`.
     """
 
@@ -35,6 +37,7 @@ class StageSummary:
     waiting: int
     source: SourceStats | None = None
     busy_spread: Spread = ()
+    busy_spells: tuple[float, ...] = ()
     woken_ms: tuple[float, ...] = ()
 
 
@@ -78,13 +81,19 @@ def summarise(
     peak_rss_bytes: int,
     engine: Mapping[str, Any],
     budgets: Mapping[str, Any] | None = None,
+    *,
+    has_ended: bool = True,
 ) -> Summary:
-    """The state of a running or finished pipeline; callable at any time from any thread."""
+    """The state of a running or finished pipeline; callable at any time from any thread.
+
+    How times scatter, which takes some milliseconds per thread, is told of one that has ended.
+    """
     sources = [node for node in nodes if isinstance(node.work, Source)]
     ends = [node for node in nodes if not node.outlets]
     frames_in = sum(node.meter.results_out for node in sources)
     frames_out = max((node.meter.results_in for node in ends if node not in sources), default=frames_in)
-    stages = {node.name: _stage(node, wall_ns) for node in nodes}
+    span_ns = _last_minute(nodes) if has_ended else None
+    stages = {node.name: _stage(node, wall_ns, span_ns) for node in nodes}
     seconds = wall_ns / 1e9
     return Summary(
         frames_in=frames_in,
@@ -103,10 +112,20 @@ def summarise(
     )
 
 
-def _stage(node: Node, wall_ns: int) -> StageSummary:
+def _last_minute(nodes: Sequence[Node]) -> tuple[int, int] | None:
+    """From when to when all threads are looked at, so that spells that struck several of them do so in each."""
+    spans = [span for node in nodes if (span := node.meter.history.span_ns)]
+    if not spans:
+        return None
+    end_ns = max(end for _, end in spans)
+    return max(min(start for start, _ in spans), end_ns - WINDOW_NS), end_ns
+
+
+def _stage(node: Node, wall_ns: int, span_ns: tuple[int, int] | None) -> StageSummary:
     meter = node.meter
     channels = [channel.stats() for channel in node.inlet.channels]
     percent = 100 / wall_ns if wall_ns else 0.0
+    scatter = meter.history.scatter(*span_ns) if span_ns else EVEN
     return StageSummary(
         results_in=meter.results_in,
         results_out=meter.results_out,
@@ -117,6 +136,7 @@ def _stage(node: Node, wall_ns: int) -> StageSummary:
         busy_ms_per_result=meter.busy_ns / meter.results_in / 1e6 if meter.results_in else 0.0,
         waiting=sum(channel.waiting for channel in channels),
         source=node.work.stats() if isinstance(node.work, Source) else None,
-        busy_spread=spread_at(meter.busy.quantiles_ms()),
+        busy_spread=scatter.spread,
+        busy_spells=scatter.spells,
         woken_ms=node.inlet.woken.quantiles_ms(),
     )

@@ -106,7 +106,7 @@ class Worker(threading.Thread):
                 meter.wait_in_ns += made - started
             else:
                 meter.worked(made - started)
-                meter.let_go()
+                meter.let_go(made)
             meter.results_in += 1
             self._send(node, Result(frame))
             frame.lease.release()
@@ -161,7 +161,7 @@ class Worker(threading.Thread):
         out = stage.flush(last)
         done = now()
         meter.worked(done - started)
-        self._pass_on(node, out)
+        self._pass_on(node, out, done)
         meter.wait_out_ns += now() - done
 
     def _step(self, node: Node, stage: Stage, result: Result) -> None:
@@ -174,9 +174,9 @@ class Worker(threading.Thread):
             meter.worked(done - started)
             meter.latency.add(done - result.frame.timestamp_ns)
             if out is None:
-                meter.let_go()
+                meter.let_go(done)
             else:
-                self._pass_on(node, out)
+                self._pass_on(node, out, done)
                 meter.wait_out_ns += now() - done
         finally:
             result.frame.lease.release()
@@ -192,14 +192,14 @@ class Worker(threading.Thread):
         for result in results:
             result.frame.lease.release()
 
-    def _pass_on(self, node: Node, out: Result | Iterable[Result]) -> None:
+    def _pass_on(self, node: Node, out: Result | Iterable[Result], done_ns: int) -> None:
         count = 0
         for result in (out,) if isinstance(out, Result) else out:
             self._send(node, result)
             count += 1
         node.meter.results_out += count
         if count:
-            node.meter.let_go()
+            node.meter.let_go(done_ns)
 
     @staticmethod
     def _send(node: Node, result: Result) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from random import Random
 
+from edgert.simulate.chance import Chance
 from edgert.simulate.design import Node
 from edgert.simulate.thread import Perform, Thread, times
 from edgert.simulate.token import Token
@@ -14,7 +14,7 @@ from edgert.simulate.token import Token
 class BatchThread(Thread):
     """Runs what has come as soon as it has nothing else to do: a thread that waits for its runs has an idle engine."""
 
-    def __init__(self, node: Node, perform: Perform, finished: Callable[[Thread, Token], None], chance: Random) -> None:
+    def __init__(self, node: Node, perform: Perform, finished: Callable[[Thread, Token], None], chance: Chance) -> None:
         super().__init__(node, perform, finished, chance)
         self._held: list[Token] = []
         self._rows = 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from edgert.place.step import Step
 from edgert.runtime.channel import Drop
-from edgert.spread import Spread
+from edgert.spread import EVEN, Scatter
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class Task:
         crops: most objects of a frame that the model is run on; None: it runs once, on the whole frame.
         rows: crops that fit in one run. A run of n rows takes n times as long as a run of one.
         batch: frames that are run together, if as many have come when the first is ready; None: each by itself.
-        scatter: of all that is done for one result, or in one run of a batch, about the times of its steps; empty: each
-            step scatters by itself, or not at all.
+        scatter: of all that is done for one result, or in one run of a batch, about the times of its steps; nothing:
+            each step scatters by itself, or not at all.
     """
 
     steps: tuple[Step, ...] = ()
@@ -68,7 +68,7 @@ class Task:
     crops: int | None = None
     rows: int = 1
     batch: int | None = None
-    scatter: Spread = ()
+    scatter: Scatter = EVEN
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgert.errors import ConfigError, cause
-from edgert.spread import Spread, check_spread
+from edgert.spread import EVEN, Scatter, check_spells, check_spread
 
 _FIX = "write one: edgert run pipeline.yaml --json run.json, on that machine and at an easy rate"
 
@@ -21,13 +21,13 @@ class StageTime:
 
     Attributes:
         busy_ms: mean per result, with its model.
-        spread: how that scatters, of one result after another or of batches; empty: nobody measured it.
+        scatter: of that, of one result after another or of batches.
         woken_ms: how late it went on when something came that it waited for: quantiles at :data:`edgert.spread.AT`.
             Empty: nobody measured it.
     """
 
     busy_ms: float = 0.0
-    spread: Spread = ()
+    scatter: Scatter = EVEN
     woken_ms: tuple[float, ...] = ()
 
 
@@ -69,4 +69,5 @@ def _stage_time(busy_ms: float, stage: Mapping[str, Any]) -> StageTime:
     if not math.isfinite(busy_ms) or busy_ms < 0:
         raise ValueError(f"busy_ms_per_result is {busy_ms}")
     spread = check_spread(tuple(map(float, stage.get("busy_spread", ()))))
-    return StageTime(busy_ms, spread, check_spread(tuple(map(float, stage.get("woken_ms", ())))))
+    spells = check_spells(tuple(map(float, stage.get("busy_spells", ()))))
+    return StageTime(busy_ms, Scatter(spread, spells), check_spread(tuple(map(float, stage.get("woken_ms", ())))))

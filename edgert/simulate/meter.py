@@ -129,4 +129,4 @@ def _percentile(values: Sequence[float], percent: float) -> float | None:
 def _percentiles(values: Sequence[float]) -> Percentiles:
     """As the runtime tells them; zeros when empty."""
     p50, p95, p99 = np.percentile(values, (50, 95, 99)).tolist() if values else (0.0, 0.0, 0.0)
-    return Percentiles(p50, p95, p99, len(values))
+    return Percentiles(p50, p95, p99, float(np.mean(values)) if values else 0.0, len(values))

@@ -15,6 +15,7 @@ from edgert.place.event import Accelerators, Then, Timeline, Used
 from edgert.place.step import Step
 from edgert.simulate.batch import BatchThread
 from edgert.simulate.camera import Camera
+from edgert.simulate.chance import Chance
 from edgert.simulate.core import ANY_CORE, Cores
 from edgert.simulate.design import Design
 from edgert.simulate.graph import connected
@@ -69,10 +70,9 @@ class _Simulation:
         self._cores = Cores(self._time, rig.cores or (ANY_CORE,), self._chance)
         self._accelerators = Accelerators(self._time, rig.contention)
         self._plant = Plant(rig.power, rig.cooling) if rig.power and rig.cooling else None
-        finished = self._finished
+        finished, chance = self._finished, Chance(self._chance, self._time)
         self._threads = [
-            (BatchThread if node.task.batch else Thread)(node, self._perform, finished, self._chance)
-            for node in design.nodes
+            (BatchThread if node.task.batch else Thread)(node, self._perform, finished, chance) for node in design.nodes
         ]
         self._cameras = [
             Camera(source, self._time, Random(self._chance.random()), self._perform)  # noqa: S311 - a simulation

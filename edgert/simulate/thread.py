@@ -6,13 +6,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from random import Random
 
 from edgert.place.event import Then
 from edgert.place.step import Step
+from edgert.simulate.chance import Chance
 from edgert.simulate.design import Edge, Node, Task
 from edgert.simulate.token import Join, Token
-from edgert.spread import draw
 
 KEPT = 16
 """Results that a join keeps beyond those that can be under way to it, as the runtime's does."""
@@ -93,7 +92,7 @@ class Thread(Sender):
         chance: of how long things take.
     """
 
-    def __init__(self, node: Node, perform: Perform, finished: Callable[[Thread, Token], None], chance: Random) -> None:
+    def __init__(self, node: Node, perform: Perform, finished: Callable[[Thread, Token], None], chance: Chance) -> None:
         super().__init__()
         self.node, self.perform, self._finished, self._chance = node, perform, finished, chance
         self.inlets: list[Channel] = []
@@ -126,7 +125,7 @@ class Thread(Sender):
         """Something came. Takes it, sooner or later, if it has nothing to do."""
         if self.node.woken_ms and not self.is_busy:
             self.is_busy = True
-            self.perform((Step(None, draw(self.node.woken_ms, self._chance)),), self.free)
+            self.perform((Step(None, self._chance.of(self.node.woken_ms)),), self.free)
         else:
             self._take()
 
@@ -163,7 +162,7 @@ class Thread(Sender):
     def scattered(self, steps: Sequence[Step]) -> Sequence[Step]:
         """As long as they take this time."""
         scatter = self.task.scatter
-        return tuple(times(steps, draw(scatter, self._chance))) if scatter and steps else steps
+        return tuple(times(steps, self._chance.now(scatter))) if scatter and steps else steps
 
     def _results(self, token: Token) -> Iterator[Token]:
         if self.node.spread is not None:

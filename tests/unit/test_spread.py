@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from edgert.spread import AT, draw, mean_of, spread_of
+from edgert.spread import AT, EVEN, SLOT_MS, Scatter, draw, mean_of, scatter_of, spread_of
 
 
 def lognormal(count: int) -> list[float]:
@@ -38,3 +38,31 @@ def test_the_same_seed_draws_the_same() -> None:
     spread = spread_of([lognormal(100)])
     first, second = Random(5), Random(5)
     assert [draw(spread, first) for _ in range(9)] == [draw(spread, second) for _ in range(9)]
+
+
+def test_a_slow_spell_is_kept_apart_from_single_times() -> None:
+    at_ms = np.arange(0.0, 400 * SLOT_MS, SLOT_MS / 10)
+    usual = np.where((at_ms >= 100 * SLOT_MS) & (at_ms < 160 * SLOT_MS), 14.0, 8.0)
+    times_ms = usual * np.random.default_rng(2).lognormal(0.0, 0.05, len(at_ms))
+    found = scatter_of(at_ms, times_ms, 400)
+    spells = np.array(found.spells)
+    assert spells[100:160] == pytest.approx(1.75, rel=0.1) and np.delete(spells, range(100, 160)) == pytest.approx(
+        1.0, rel=0.1
+    )
+    assert 1.05 < found.spread[AT.index(0.99)] < 1.2
+    assert found.mean * np.median(times_ms) == pytest.approx(np.mean(times_ms), rel=0.02)
+
+
+def test_one_time_that_stands_out_is_no_spell() -> None:
+    times_ms = np.full(200, 4.0)
+    times_ms[50::50] = 20.0
+    found = scatter_of(np.arange(200) * 33.0, times_ms, 132)
+    assert set(found.spells) == {1.0} and found.spread[-1] == 5.0
+
+
+def test_where_nothing_was_done_it_is_as_before() -> None:
+    found = scatter_of(np.repeat([2.5, 3.5], 9) * SLOT_MS, np.repeat([4.0, 12.0], 9), 6)
+    assert found.spells == (0.5, 0.5, 0.5, 1.5, 1.5, 1.5)
+    nothing = np.array([])
+    assert scatter_of(nothing, nothing, 3) == EVEN and not EVEN and EVEN.mean == 1.0
+    assert Scatter(spells=(1.0,)) and scatter_of(np.array([1.0, 2.0]), np.array([0.0, 0.0]), 1) == EVEN

@@ -21,6 +21,7 @@ from edgert.plan.lane import static_graph
 from edgert.plan.simulation import Circumstances, Simulation, simulate_pipeline
 from edgert.plan.simulation_page import render
 from edgert.plan.simulation_words import kept, simulation_headline
+from edgert.simulate import Simulated
 from edgert.spread import AT, Spread, mean_of
 from tests.helpers.models import make
 
@@ -185,6 +186,22 @@ def test_a_run_tells_how_a_models_stage_scatters_and_when_it_wakes(tmp_path: Pat
     assert made.busy["cpu"] * 1e3 / made.fps == pytest.approx(18.0, rel=0.02)  # the model's 10 ms among them
     assert made.latency_ms.p50 == pytest.approx(18.0 / 1.125 + 2.0, rel=0.02)
     assert made.latency_ms.p99 == pytest.approx(1.49 * 18.0 / 1.125 + 2.0, rel=0.02)
+
+
+def test_slow_spells_come_as_they_did_and_work_piles_up_meanwhile(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, model=", placement: cpu0")
+    spells = [1.0] * 100 + [3.0] * 20  # 33 ms between frames: 60 ms of work each, for a second, leaves many behind
+
+    def played(**told: object) -> Simulated:
+        stages = {"look": {"busy_ms_per_result": 80.0 / 3, **told}}
+        (tmp_path / "run.json").write_text(json.dumps({"stages": stages}))
+        given = replace(SHORT, stages=tmp_path / "run.json", seconds=60.0)
+        return simulate_pipeline(file, board="host", profiles=[profile(tmp_path, file)], given=given).played
+
+    together = played(busy_spells=spells)
+    assert together.busy["cpu"] * 1e3 / together.fps < 80.0 / 3  # fewer of the slow ones are done
+    assert together.latency_ms.p50 == pytest.approx(20.0, rel=0.05) and together.latency_ms.p99 > 90.0
+    assert together.dropped == pytest.approx(10 * (30 - 1000 / 60), rel=0.1)
 
 
 def test_objects_that_differ_are_no_scatter(tmp_path: Path) -> None:

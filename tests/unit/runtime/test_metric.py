@@ -64,6 +64,9 @@ def test_work_on_what_is_held_back_counts_when_it_is_let_go() -> None:
     meter = StageMeter()
     for duration_ms in (1, 1, 8):
         meter.worked(duration_ms * 1_000_000)
-    meter.let_go()
-    assert meter.busy_ns == 10_000_000 and meter.busy.percentiles().count == 1
-    assert meter.busy.percentiles().p50 == pytest.approx(10, rel=0.011)
+    meter.let_go(now_ns=7)
+    assert meter.busy_ns == 10_000_000 and meter.history.span_ns == (7, 7)
+    for now_ns, duration_ns in ((8, 10_000_000), (9, 30_000_000)):
+        meter.worked(duration_ns)
+        meter.let_go(now_ns)
+    assert meter.history.scatter(7, 9).spread[-1] == 3.0

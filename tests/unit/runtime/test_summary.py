@@ -9,6 +9,20 @@ from edgert.runtime import Node, SourceStats, summarise
 from tests.helpers.stages import Does, Numbers, chain, link, result
 
 
+def test_threads_are_looked_at_over_the_same_last_minute_of_a_run_that_has_ended() -> None:
+    nodes = chain(Numbers(), Does(), Does())
+    for node, starts_s, slow_s in zip(nodes, (0, 30, 69), (40, 40, 80), strict=True):
+        for at_ms in range(1000 * starts_s, 70_001, 25):
+            is_slow = 1000 * slow_s <= at_ms < 1000 * slow_s + 500
+            node.meter.worked(2_000_000 if is_slow else 1_000_000)
+            node.meter.let_go(at_ms * 1_000_000)
+    summary = summarise(nodes, 70 * 10**9, Counts(), 0, {})
+    first, second, third = (summary.stages[name].busy_spells for name in "012")
+    assert len(first) == len(second) == len(third) == 60 * 20 + 1
+    assert first == second and sum(ratio == 2.0 for ratio in first) == 10 and set(third) == {1.0}
+    assert not summarise(nodes, 70 * 10**9, Counts(), 0, {}, has_ended=False).stages["0"].busy_spells
+
+
 def test_before_anything_ran_all_is_zero() -> None:
     summary = summarise(chain(Numbers(), Does()), 0, Counts(), 0, {})
     assert (summary.frames_in, summary.frames_out, summary.fps, summary.copies_per_frame) == (0, 0, 0, 0)
@@ -22,7 +36,7 @@ def test_a_run_in_numbers() -> None:
     for latency_ms in (10, 10, 30):
         sink.meter.latency.add(latency_ms * 1_000_000)
         stage.meter.worked(latency_ms * 1_000_000)
-        stage.meter.let_go()
+        stage.meter.let_go(latency_ms * 1_000_000)
         sink.inlet.woken.add(latency_ms * 1_000)
     for index in range(3):
         sink.inlet.channels[0].put(result(index))
@@ -32,7 +46,7 @@ def test_a_run_in_numbers() -> None:
     busy = summary.stages["1"]
     assert (busy.busy_percent, busy.wait_in_percent, busy.wait_out_percent) == (25, 12.5, 5)
     assert busy.busy_ms_per_result == 62.5
-    assert (busy.busy_spread[0], busy.busy_spread[-1]) == (1.0, pytest.approx(3.0, rel=0.022))
+    assert (busy.busy_spread[0], busy.busy_spread[-1]) == (1.0, 3.0) and busy.busy_spells == (1.0,)
     assert busy.woken_ms == () and summary.stages["2"].woken_ms[-1] == pytest.approx(0.03, rel=0.011)
     assert (summary.stages["2"].dropped, summary.stages["2"].waiting) == (2, 1)
     assert summary.stages["0"].source == SourceStats()

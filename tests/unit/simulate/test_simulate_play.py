@@ -21,7 +21,7 @@ from edgert.simulate import (
     Task,
     simulate,
 )
-from edgert.spread import AT
+from edgert.spread import AT, Scatter
 
 NEWEST, WAIT = (1, "oldest"), (2, "never")
 
@@ -246,7 +246,7 @@ def test_moments_add_up() -> None:
 
 
 def test_all_that_is_done_for_a_result_scatters_alike() -> None:
-    task = Task((CoreStep("cpu0", 4.0),), (CoreStep("cpu0", 6.0),), scatter=SPREAD)
+    task = Task((CoreStep("cpu0", 4.0),), (CoreStep("cpu0", 6.0),), scatter=Scatter(SPREAD))
     played = simulate(line(0.0, Source("camera", 5.0), task), Rig(("cpu0",)), 400.0)
     assert played.latency_ms.p50 == pytest.approx(10.0, rel=0.01)
     assert played.latency_ms.p99 == pytest.approx(14.9, rel=0.01)  # two draws would hardly ever both be long
