@@ -1,11 +1,10 @@
 """Simulated against real: five pipelines on this machine, from profiles of their models and an easy run of each.
 
-A pipeline is run easily, at a part of its rate: that tells what its threads take, how it scatters, and how late they
-wake up. Right after that it is run for real, and simulated from the easy run. On a shared machine neighbours slow a
-core for seconds, by half and more, and take it away for moments. So the models are profiled anew when the machine
-changed its speed, and a round in which it did, or in which more than half a percent of its cores went to others, is
-thrown away and done again; neither depends on how long a frame took. Medians over all rounds are compared. How far one
-real run is from the next is told beside it: nothing that predicts single runs is closer.
+A pipeline is run easily, at a part of its rate: that tells what its threads take, how it scatters, how late they wake
+up, and when they were slow for a while. Right after that it is run for real, and simulated from the easy run. On a shared
+machine neighbours slow a core for up to seconds, by half and more, so this is done many times in turn, every run counts,
+and medians over all rounds are compared. How far one real run is from the next is told beside it: nothing that predicts
+single runs is closer.
 
 python tests/bench/bench_simulate.py [--json FILE]
 EDGERT_BENCH_ROUNDS=1 python tests/bench/bench_simulate.py      # quickly
@@ -24,19 +23,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import onnx
-from calm import Calm, stolen_s
 from report import main
 from zoo import rounds
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from edgert.backend import EngineOptions
-from edgert.backend.ort import OrtBackend
 from edgert.bench.measure import Figure
 from edgert.bench.profile import profile
-from edgert.board.host import core_count
 from edgert.config import load_pipeline
 from edgert.graph.load import load
 from edgert.pipeline import Pipeline
@@ -47,9 +43,7 @@ from edgert.simulate import Simulated
 ASSETS = Path(__file__).parents[2] / "pipelines" / "assets"
 NEAR, FAR, MINUTE_S = 0.15, 0.25, 2.0
 """Bars: of frames per second and the median, of p99 and drops; and seconds for a simulated minute."""
-SECONDS, ROUNDS, TRIES = 6.0, 8, 8
-STOLEN = 0.005
-"""Part of the cores' time that may be another's while a round lasts."""
+SECONDS, ROUNDS = 6.0, 8
 SECTION = "task: {detect: yolox}\n    input: {resize: letterbox, color: rgb, mean: 0, std: 255}\n    backend: ort"
 CAMERA = "{{source: 'synthetic:noise', size: 640x480, realtime: true, fps: {fps}, limit: {limit}}}"
 FILE = "{{source: 'synthetic:noise', size: 640x480, limit: {limit}}}"
@@ -136,49 +130,23 @@ CASES = (
 )
 
 
-class Here:
-    """This machine as it is now, told by a profile of the detector.
-
-    Args:
-        file: the detector with its batch size open, which the profile is said to be of.
-    """
-
-    def __init__(self, folder: Path, file: Path) -> None:
-        self.folder, self.file = folder, file
-        self._model = load(ASSETS / "parts.onnx")
-        self._engine = OrtBackend().compile(self._model, EngineOptions(threads=1))
-        self.settle()
-
-    def settle(self) -> None:
-        """A new profile, unless the machine is as fast as the last says, or changes its speed too often for one."""
-        for _ in range(TRIES):
-            if hasattr(self, "_calm") and self.is_same():
-                return
-            found = profile(self._model)
-            self._calm = Calm(found, self._engine)
-            told = {**found.to_json(), "digest": load(self.file).digest}
-            (self.folder / "profile.json").write_text(json.dumps(told), encoding="utf-8")
-
-    def is_same(self) -> bool:
-        """Whether it is as fast as the profile says."""
-        return self._calm.is_same()
-
-
 def measure() -> Iterator[Figure]:
     """All pipelines, then how long a simulated minute takes."""
     with tempfile.TemporaryDirectory(prefix="edgert-") as name:
         folder = Path(name)
         (folder / "four.py").write_text(CODE, encoding="utf-8")
-        here = Here(folder, _dynamic(folder))
+        file = _dynamic(folder)
+        told = {**profile(load(ASSETS / "parts.onnx")).to_json(), "digest": load(file).digest}
+        (folder / "profile.json").write_text(json.dumps(told), encoding="utf-8")
         wanted = os.environ.get("EDGERT_BENCH_PIPELINES", "").split(",")
         for case in CASES:
             if wanted == [""] or case.name in wanted:
-                yield from _compared(case, here)
-        yield _minute(here)
+                yield from _compared(case, folder, file)
+        yield _minute(folder, file)
 
 
-def _compared(case: Case, here: Here) -> Iterator[Figure]:
-    pairs = [_calm_round(case, here, number) for number in range(rounds(ROUNDS))]
+def _compared(case: Case, folder: Path, file: Path) -> Iterator[Figure]:
+    pairs = [_round(case, folder, file, number) for number in range(rounds(ROUNDS))]
     real, played = [real for real, _ in pairs], [played for _, played in pairs]
     values = {
         "fps": ([run.fps for run in real], [run.fps for run in played]),
@@ -191,32 +159,18 @@ def _compared(case: Case, here: Here) -> Iterator[Figure]:
         yield _figure(f"{case.name}: {name}, simulated against real", happened, simulated, bar)
 
 
-def _calm_round(case: Case, here: Here, number: int) -> tuple[Summary, Simulated]:
-    """A round in which the machine was ours, and as fast from its first moment to its last."""
-    for _ in range(TRIES):
-        here.settle()
-        began_s, stolen = time.monotonic(), stolen_s()
-        pair = _round(case, here, number)
-        share = (stolen_s() - stolen) / (time.monotonic() - began_s) / core_count()
-        is_same = here.is_same()
-        if is_same and share <= STOLEN:
-            return pair
-        print(f"  a round of {case.name} is done again: {share:.1%} stolen{'' if is_same else ', another speed'}")
-    print("  this machine is never calm; that one counts")
-    return pair
-
-
-def _round(case: Case, here: Here, number: int) -> tuple[Summary, Simulated]:
-    easy = _run(here.folder, case.text(here.file, case.easy_fps, SECONDS))
-    text = case.text(here.file, case.fps, SECONDS)
-    return _run(here.folder, text), _simulated(here.folder, text, easy, seed=number)
+def _round(case: Case, folder: Path, file: Path, number: int) -> tuple[Summary, Simulated]:
+    easy = _run(folder, case.text(file, case.easy_fps, SECONDS))
+    text = case.text(file, case.fps, SECONDS)
+    return _run(folder, text), _simulated(folder, text, easy, seed=number)
 
 
 def _figure(name: str, real: Sequence[float], simulated: Sequence[float], bar: float) -> Figure:
     middle = statistics.median(real)
     least = max(middle, 1.0)  # of a drop or less nobody can tell a part
     off = abs(statistics.median(simulated) - middle) / least
-    detail = {"simulated": statistics.median(simulated), "real": middle}
+    detail: dict[str, Any] = {"simulated": statistics.median(simulated), "real": middle}
+    detail["rounds"] = {"simulated": list(simulated), "real": list(real)}
     if len(real) > 1:
         detail["one real run from the next, of it"] = statistics.median(abs(a - b) for a, b in pairwise(real)) / least
     return Figure(name, off, "of it", bar, n=len(real), detail=detail)
@@ -237,14 +191,14 @@ def _simulated(folder: Path, text: str, easy: Summary, *, seed: int = 0, seconds
     return simulate_pipeline(file, board="host", profiles=[folder / "profile.json"], given=given).played
 
 
-def _minute(here: Here) -> Figure:
+def _minute(folder: Path, file: Path) -> Figure:
     """The largest of the pipelines, without an end."""
-    easy = _run(here.folder, CASES[0].text(here.file, CASES[0].easy_fps, 1.0))
-    text = CASES[0].text(here.file, CASES[0].fps, 60.0)
+    easy = _run(folder, CASES[0].text(file, CASES[0].easy_fps, 1.0))
+    text = CASES[0].text(file, CASES[0].fps, 60.0)
     taken = []
     for _ in range(3):
         began = time.process_time()
-        _simulated(here.folder, text, easy, seconds=60.0)
+        _simulated(folder, text, easy, seconds=60.0)
         taken.append(time.process_time() - began)
     return Figure("a simulated minute, CPU time", statistics.median(taken), "s", MINUTE_S, n=len(taken))
 

@@ -1,11 +1,9 @@
-"""Moments in which a shared machine runs as fast as it did for a profile, and what others take of it meanwhile."""
+"""Moments in which a shared machine runs as fast as it did for a profile."""
 
 from __future__ import annotations
 
 import statistics
 from concurrent.futures import ThreadPoolExecutor
-from os import sysconf
-from pathlib import Path
 from time import monotonic, thread_time_ns
 
 from edgert.backend import Engine
@@ -26,10 +24,6 @@ class Calm:
     def is_now(self) -> bool:
         """Takes a few runs of the model."""
         return all(times < TOLERANCE for times in self._times_as_long().values())
-
-    def is_same(self) -> bool:
-        """Whether they are not faster either. Takes a few runs of the model."""
-        return all(1 / TOLERANCE < times < TOLERANCE for times in self._times_as_long().values())
 
     def _times_as_long(self) -> dict[str, float]:
         """Core → how many times as long as for the profile it takes now. Takes a few runs of the model."""
@@ -53,11 +47,3 @@ class Calm:
                 self._sessions[core].run()
                 taken.append(thread_time_ns() - started)
         return statistics.median(taken) / 1e6
-
-
-def stolen_s() -> float:
-    """Seconds since the start of this machine, a virtual one, in which its cores were another's; of all cores together.
-
-    The eighth number of the line ``cpu`` of /proc/stat (man 5 proc_stat, *steal*), in hundredths of a second.
-    """
-    return int(Path("/proc/stat").read_text().split("\n", 1)[0].split()[8]) / sysconf("SC_CLK_TCK")
