@@ -1,10 +1,10 @@
 """Simulated against real: five pipelines on this machine, from profiles of their models and an easy run of each.
 
 A pipeline is run easily, at a part of its rate: that tells what its threads take, how it scatters, how late they wake
-up, and when they were slow for a while. Right after that it is run for real, and simulated from the easy run. On a shared
-machine neighbours slow a core for up to seconds, by half and more, so this is done many times in turn, every run counts,
-and medians over all rounds are compared. How far one real run is from the next is told beside it: nothing that predicts
-single runs is closer.
+up, and when they were slow for a while. Right after that it is run for real, and simulated from the easy run. On a
+shared machine neighbours slow a core for up to seconds, by half and more, so this is done many times in turn, every run
+counts, and medians over all rounds are compared. How far one real run is from the next is told beside it: nothing that
+predicts single runs is closer.
 
 python tests/bench/bench_simulate.py [--json FILE]
 EDGERT_BENCH_ROUNDS=1 python tests/bench/bench_simulate.py      # quickly
