@@ -18,7 +18,7 @@ from edgert.budget.meter.reading import Reading
 from edgert.budget.watch import ALLOWED_PATIENCE, CORES, CPU_PATIENCE, VARIANT_PATIENCE, Eyes, Watch
 from edgert.clock import Clock
 from edgert.config import InferStage, PipelineFile, SourceStage
-from edgert.config.flow import sources_of
+from edgert.config.flow import sources_of, streams_of
 from edgert.config.pipeline import BudgetConfig
 from edgert.config.variant import stages_at, stand_ins
 from edgert.errors import BudgetError, EdgertError, StageError
@@ -127,9 +127,9 @@ def watch(
     if all(value is None for value in (budgets.power, budgets.cpu, budgets.latency, budgets.memory)):
         return None
     meters.sample()  # energy counters give no power before they are read a second time
-    gates = _gates(assembly, clock)
+    gates, streams = _gates(assembly, clock), streams_of(file.config.stages)
     smaller = stand_ins(file.config.stages, file.config.models)
-    found = ways(tuple(gates), smaller) if budgets.when_exceeded == "degrade" else ways(tuple(gates))[:1]
+    found = ways(streams, smaller) if budgets.when_exceeded == "degrade" else ways(streams)[:1]
     timed = {name: _timed(_run_of(engine)) for name, engine in assembly.engines.items()}
     costs = [_cost(file, assembly.live, timed, level) for level in range(1 + len(smaller))]
     if power is not None:

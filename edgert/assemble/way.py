@@ -11,7 +11,7 @@ from edgert.budget.governor import Setting
 _STEPS = 10  # of the share of frames that goes on
 FINER = 0.9
 """Least part of a way's frames that a governor may take it down to: below it, the next tenth is another way."""
-_FEWER = 3  # tenths: below this, streams are left out one by one, the last in the file first
+_FEWER = 3  # tenths: below this, streams are left out one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Way:
     """One way to run a pipeline.
 
     Attributes:
-        shares: stream → share of its frames that go on, in the order of the file.
+        shares: stream → share of its frames that go on, those first that are the last to stop.
         level: how far models are degraded; 0: not at all.
         smaller: models that are in the place of others then.
         step: how the board is clocked; None: as it is.
@@ -45,6 +45,7 @@ def ways(streams: tuple[str, ...], smaller: Sequence[tuple[str, ...]] = ()) -> t
     """Fewer frames of all streams, evenly, down to 30 %; then fewer streams; then fewer frames of the first.
 
     Args:
+        streams: the last of them stops first; see :func:`edgert.config.flow.streams_of`.
         smaller: for each level of degraded models, those in use; all of the ways once more for each.
     """
     levels = enumerate(((), *smaller))

@@ -30,6 +30,17 @@ def sources_of(stages: Mapping[str, StageConfig]) -> dict[str, frozenset[str]]:
     return found
 
 
+_LAST_TO_STOP = ("high", "normal", "low")
+
+
+def streams_of(stages: Mapping[str, StageConfig]) -> tuple[str, ...]:
+    """The sources, those first that are the last to be given up: by priority, and then in the order of the file."""
+    ranks = {
+        name: _LAST_TO_STOP.index(stage.priority) for name, stage in stages.items() if isinstance(stage, SourceStage)
+    }
+    return tuple(sorted(ranks, key=ranks.__getitem__))
+
+
 def upstream(stages: Mapping[str, StageConfig], name: str) -> frozenset[str]:
     """All stages that a stage's frames come through, without itself."""
     direct = inputs_of(stages[name])

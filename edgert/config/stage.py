@@ -33,6 +33,11 @@ class SourceStage(_Stage):
     reconnect: bool = Field(default=True, description="live sources: keep trying; otherwise the first loss is an error")
     transport: Literal["tcp", "udp"] = Field(default="tcp", description="of RTSP")
     format: str | None = Field(default=None, description="camera pixel format to ask for, like mjpeg or yuyv422")
+    priority: Literal["low", "normal", "high"] = Field(
+        default="normal",
+        description="where budgets leave no room for all streams, those of low priority stop first and those of high "
+        "priority last; among equals the last in the file first",
+    )
     decode: Literal["cpu", "gpu"] | None = Field(
         default=None, description="of files and networks; by default on the GPU where nothing else looks at the pixels"
     )

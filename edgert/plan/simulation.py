@@ -14,6 +14,7 @@ from edgert.board.core import core_accelerators
 from edgert.board.record import find_board
 from edgert.budget.governor import Budget, Rules, Setting, check_settings
 from edgert.config import InferStage, PipelineFile, SourceStage
+from edgert.config.flow import streams_of
 from edgert.config.variant import stand_ins
 from edgert.errors import ConfigError
 from edgert.place.cost.coefficients import coefficients
@@ -218,8 +219,8 @@ def _governing(file: PipelineFile, budget: Budget, steps: Sequence[PowerStep]) -
     if budget.power_w is None and budget.latency_ms is None:
         return None
     sources = {name: stage for name, stage in file.config.stages.items() if isinstance(stage, SourceStage)}
-    smaller = stand_ins(file.config.stages, file.config.models)
-    found = ways(tuple(sources), smaller) if budget.when_exceeded == "degrade" else ways(tuple(sources))[:1]
+    streams, smaller = streams_of(file.config.stages), stand_ins(file.config.stages, file.config.models)
+    found = ways(streams, smaller) if budget.when_exceeded == "degrade" else ways(streams)[:1]
     rates_hz = {name: stage.fps or ASSUMED_HZ for name, stage in sources.items()}
 
     def setting(way: Way) -> Setting:

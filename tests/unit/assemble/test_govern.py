@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edgert.assemble.govern import Cost, rules_of
 from edgert.assemble.way import ways
 from edgert.budget.governor import start
 from edgert.budget.watch import ALLOWED_PATIENCE, CPU_PATIENCE, VARIANT_PATIENCE
+from edgert.config import SourceStage
+from edgert.config.flow import streams_of
 from edgert.config.pipeline import BudgetConfig
 
 DOOR = {"door": 30.0}
@@ -22,6 +26,33 @@ def test_fewer_frames_then_fewer_streams_then_the_first_alone() -> None:
         "10 % of the frames, without yard",
     ]
     assert [way.name for way in ways(("door",))][::9] == ["all frames", "10 % of the frames"]
+
+
+def sources(priorities: list[str]) -> dict[str, SourceStage]:
+    """One stream of each priority, in that order."""
+    return {
+        f"cam{number}": SourceStage.model_validate({"source": "usb:0", "priority": priority})
+        for number, priority in enumerate(priorities)
+    }
+
+
+def test_streams_stop_by_priority_and_among_equals_from_the_end_of_the_file() -> None:
+    stages = sources(["low", "normal", "high", "normal", "low"])
+    assert streams_of(stages) == ("cam2", "cam1", "cam3", "cam0", "cam4")
+    stopping = [way.name.partition(", ")[2] for way in ways(streams_of(stages))[8:]]
+    assert stopping[:2] == ["without cam4", "without cam0 and cam4"]
+    assert stopping[3:] == ["without cam1 and cam3 and cam0 and cam4"] * 3  # 30 %, 20 % and 10 % of cam2
+
+
+@given(st.lists(st.sampled_from(["low", "normal", "high"]), min_size=1, max_size=6), st.integers(0, 2))
+def test_a_stream_of_higher_priority_is_never_stopped_while_a_lower_one_runs(names: list[str], models: int) -> None:
+    stages, ranks = sources(names), {"low": 0, "normal": 1, "high": 2}
+    for way in ways(streams_of(stages), [("small",)] * models):
+        assert set(way.shares) == set(stages) and max(way.shares.values()) > 0
+        running = [ranks[stages[name].priority] for name, share in way.shares.items() if share > 0]
+        stopped = [ranks[stages[name].priority] for name, share in way.shares.items() if share == 0]
+        assert max(stopped, default=0) <= min(running)
+        assert len({share for share in way.shares.values() if share > 0}) == 1
 
 
 def test_settings_take_power_with_their_frames() -> None:
