@@ -16,32 +16,27 @@ it: what compiling takes the first time, and calibrating; a model that is conver
 
 from __future__ import annotations
 
+import logging
 import math
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from glob import escape
 from pathlib import Path
 
-from edgert.assemble.build import queue_of
-from edgert.assemble.library import CUDA, ENGINE, VIDEO, library_bytes
+from edgert.assemble.frame_memory import frame_parts, is_live
+from edgert.assemble.memory_step import STEPS, turns_of
 from edgert.assemble.model import replicas_of
-from edgert.board.memory import system_memory
-from edgert.budget.footprint import Footprint, Part, Step, check_footprint, shrunk
+from edgert.assemble.process_memory import process_parts
+from edgert.board.memory import free_bytes, system_memory
+from edgert.budget.footprint import Footprint, Part, check_footprint, shrunk
 from edgert.budget.meter import rss_bytes
 from edgert.config import (
-    DrawStage,
-    InferStage,
     ModelConfig,
     PipelineConfig,
     PipelineFile,
-    SinkStage,
-    SourceStage,
-    StageConfig,
 )
-from edgert.config.engine import ORT
-from edgert.config.flow import inputs_of, upstream
-from edgert.config.variant import users_of, variants_of
+from edgert.config.variant import users_of
 from edgert.errors import EdgertError
 from edgert.graph.clean import clean
 from edgert.graph.liveness import peak_bytes
@@ -50,21 +45,15 @@ from edgert.graph.node import read
 from edgert.graph.proto import tensor_bytes
 from edgert.graph.shape import with_shapes
 from edgert.ready import default_profile
-from edgert.stages.source.select import kind_of
+from edgert.units import format_bytes
 
+_LOG = logging.getLogger(__name__)
 WEIGHT_COPIES, NODE_BYTES = 4, 7.5 * 2**10
 ERROR = 0.08
 """By which plans were too small at worst, of the eight models of ``tests/bench/bench_memory_plan.py``, rounded up."""
-_ASSUMED_PX = (1920, 1080)  # of a file or stream whose size nobody told
-_SCENE_PX = (640, 480)
-_POOL = 4  # buffers that a source begins with
-_PICTURES = 6  # that a drawing stage or a video sink keeps
-_I420, _BGR = 1.5, 3.0
-_GPU_BACKENDS = ("tensorrt", "onnxruntime-cuda")
-_MOST_REFERENCES, _REFERENCE_PX = 16, 32_768 * 256
-"""Frames that an H.264 decoder keeps, and pixels of all of them at level 4.1: ITU-T H.264, A.3.1 and table A-1."""
-_LOOKAHEAD = 10 + 3 + 1
-"""Frames inside x264 at preset veryfast: look-ahead, B frames and a reference (x264 --fullhelp)."""
+_UNREAD_TIMES, _UNREAD_BYTES = 60, 2**30
+"""Tensors of one lane, of a model's file, and beside it: of twelve networks a style transfer has 55 times, all others 6
+times at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +67,7 @@ class Sizes:
 
 
 def planned(file: PipelineFile) -> Footprint:
-    """What a pipeline will take here, at its peak, made smaller as far as its memory budget asks for.
+    """What a pipeline will take here, at its peak, made smaller as far as its memory budget or this machine asks for.
 
     Reads the models; makes nothing. Takes a second, for a child process that measures what libraries take.
 
@@ -89,75 +78,81 @@ def planned(file: PipelineFile) -> Footprint:
 
 
 def fitted(file: PipelineFile) -> tuple[PipelineFile, Footprint]:
-    """The pipeline with shorter queues, fewer replicas and smaller batches, as far as its memory budget asks for them.
+    """The pipeline with shorter queues, fewer replicas and smaller batches, as far as its memory budget, or the memory
+    of this machine, asks for them. A warning in the log says so where it fits, but less is free at the moment.
 
     Raises:
         BudgetError: it does not fit even so; says what would do.
         EdgertError: as :func:`planned`.
     """
     found, plan = _shrunk(file)
-    check_footprint(plan, file.where("budgets", "memory"))
+    check_footprint(plan, file.where("models") if plan.keeps_budget else file.where("budgets", "memory"))
+    more, free = plan.most_bytes - rss_bytes(), free_bytes()
+    if 0 < free < more:
+        told = f"up to {format_bytes(more)} more of memory are planned and {format_bytes(free)} are free now"
+        _LOG.warning("%s: other programs will be swapped out, or one is ended", told)
     return found, plan
 
 
+def is_modest(file: PipelineFile) -> bool:
+    """Whether a pipeline takes no more than half of what is free at the moment, by all that is planned but libraries;
+    so that nobody has to wait until those are measured, nor, where the models' files are small enough to tell, until
+    they are read. True, too, of one that cannot be planned: who makes its engines will say why, or run it."""
+    room_bytes = free_bytes() / 2
+    if not room_bytes or _at_most(file) <= room_bytes:
+        return True
+    try:
+        return _planned(file, ()).most_bytes <= room_bytes
+    except EdgertError as error:
+        _LOG.debug("no memory plan: %s", error)
+        return True
+
+
+def _at_most(file: PipelineFile) -> int:
+    """What a pipeline hardly exceeds, as far as files tell that nobody has read: with all that lies beside a model
+    under its name, where large ones keep their weights."""
+    most = _UNREAD_BYTES + sum(part.size_bytes for part in frame_parts(file))
+    for name, replicas in _replicas(file).items():
+        onnx = file.config.models[name].onnx
+        stored = sum(found.stat().st_size for found in onnx.parent.glob(f"{escape(onnx.stem)}*"))
+        most += stored * (WEIGHT_COPIES + (1 + replicas) * _UNREAD_TIMES)
+    return most
+
+
+def _replicas(file: PipelineFile) -> dict[str, int]:
+    """Of every model that a stage runs, be it in the place of another."""
+    config = file.config
+    live = any(is_live(stage, file) for stage in config.stages.values())
+    users = {name: users_of(config.stages, config.models, name) for name in config.models}
+    return {name: max(replicas_of(config, user.infer, live) for user in users[name]) for name in users if users[name]}
+
+
 def _shrunk(file: PipelineFile) -> tuple[PipelineFile, Footprint]:
-    process = tuple(_process(file))
+    process = tuple(process_parts(file))
     return shrunk(file, lambda one: _planned(one, process), STEPS)
 
 
-def _process(file: PipelineFile) -> Iterator[Part]:
-    yield Part("process", "cpu", "runtime", rss_bytes(), "measured: this process as it stands")
-    stages = file.config.stages.values()
-    needed = [ENGINE] if any(isinstance(stage, InferStage) for stage in stages) else []
-    needed += [VIDEO] if any(_is_video(stage, file) for stage in stages) else []
-    needed += [CUDA] if _wants_gpu(file.config) else []
-    for name, size in library_bytes(needed).items():
-        if name != CUDA:
-            yield Part(name, "cpu", "runtime", size, "measured in a process that loads it")
-        elif size:
-            yield Part("CUDA", "cpu", "runtime", size, "measured in a process that opens a context")
-
-
-def _wants_gpu(config: PipelineConfig) -> bool:
-    """Whether a model may run on a GPU, or frames be decoded there."""
-    used = [config.models[name] for name in config.models if users_of(config.stages, config.models, name)]
-    asked = any(isinstance(stage, SourceStage) and stage.decode == "gpu" for stage in config.stages.values())
-    chained = bool(used) and any(name != ORT for name in config.engines)
-    return asked or chained or any(model.backend in _GPU_BACKENDS for model in used)
-
-
-def _is_video(stage: object, file: PipelineFile) -> bool:
-    if isinstance(stage, SourceStage):
-        return kind_of(stage.source, file.document.path.parent) in ("file", "network", "camera")
-    return isinstance(stage, SinkStage) and stage.sink == "video"
-
-
 def _planned(file: PipelineFile, process: tuple[Part, ...]) -> Footprint:
-    memory = system_memory()
-    machine = min(memory.total_bytes, memory.limit_bytes or memory.total_bytes)
     parts = (*process, *_engines(file), *frame_parts(file))
-    return Footprint(parts, file.config.budgets.memory, machine, error=ERROR)
+    return Footprint(parts, file.config.budgets.memory, system_memory().most_bytes, error=ERROR)
 
 
 def _engines(file: PipelineFile) -> Iterator[Part]:
-    config = file.config
-    live = any(_is_live(stage, file) for stage in config.stages.values())
     found = list[Part]()
-    for name in config.models:
-        if users := users_of(config.stages, config.models, name):
-            try:
-                sizes = sizes_of(config, name)
-            except EdgertError as error:
-                raise file.located(error, file.where("models", name))  # noqa: B904 - the same error, with its place
-            found += engine_parts(name, sizes, max(replicas_of(config, user.infer, live) for user in users))
-    yield from _shared(config, found)
+    for name, replicas in _replicas(file).items():
+        try:
+            sizes = sizes_of(file.config, name)
+        except EdgertError as error:
+            raise file.located(error, file.where("models", name))  # noqa: B904 - the same error, with its place
+        found += engine_parts(name, sizes, replicas)
+    yield from _shared(file.config, found)
 
 
 def _shared(config: PipelineConfig, parts: list[Part]) -> list[Part]:
     """Engines' parts where models that take turns share an arena: it is as large as the largest of them needs."""
     arenas = {part.name: part.size_bytes for part in parts if part.kind == "activations"}
     inside = dict[str, str]()
-    for turns in _turns(config):
+    for turns in turns_of(config):
         if all(config.models[name].tuning.shared_arena for name in turns):
             largest = max(turns, key=lambda name: arenas[name])
             inside |= {name: largest for name in turns if name != largest}
@@ -167,25 +162,6 @@ def _shared(config: PipelineConfig, parts: list[Part]) -> list[Part]:
         else part
         for part in parts
     ]
-
-
-def _turns(config: PipelineConfig) -> list[tuple[str, ...]]:
-    """Models that never run together: each chain of ``degrade_to`` in the same threads that no other stage uses."""
-    used = dict.fromkeys(stage.infer for stage in config.stages.values() if isinstance(stage, InferStage))
-    chains = [variants_of(config.models, name) for name in used]
-    runs = Counter(name for chain in chains for name in chain)
-    return [
-        chain
-        for chain in chains
-        if len(chain) > 1 and all(runs[name] == 1 and _has_arena(config, name) for name in chain)
-    ]
-
-
-def _has_arena(config: PipelineConfig, name: str) -> bool:
-    """Whether a model's engine is one of ONNX Runtime on the CPU that keeps the memory of its runs."""
-    model = config.models[name]
-    is_ort = model.backend == "ort" or (model.backend == "auto" and set(config.engines) <= {ORT})
-    return is_ort and model.placement == "auto" and model.tuning.arena
 
 
 def engine_parts(name: str, sizes: Sizes, replicas: int) -> tuple[Part, ...]:
@@ -203,13 +179,6 @@ def sizes_of(config: PipelineConfig, name: str) -> Sizes:
     """What a model's graph says of it. Raises ModelError: it cannot be read, or its size is open."""
     model = config.models[name]
     return _sizes(model.onnx, _shapes(model, batch_of(config, name)))
-
-
-def _is_live(stage: object, file: PipelineFile) -> bool:
-    if not isinstance(stage, SourceStage):
-        return False
-    kind = kind_of(stage.source, file.document.path.parent)
-    return kind in ("camera", "network", "gst") or (kind == "synthetic" and bool(stage.realtime))
 
 
 def batch_of(config: PipelineConfig, model: str) -> int:
@@ -232,118 +201,3 @@ def _sizes(path: Path, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Sizes
     bound = sum(tensor_bytes(spec.dtype, math.prod(dim for dim in spec.shape if isinstance(dim, int))) for spec in ends)
     weights = sum(array.nbytes for array in graph.constants.values())
     return Sizes(weights, max(0, peak_bytes(graph) - bound), bound, len(graph.nodes))
-
-
-def frame_parts(file: PipelineFile) -> Iterator[Part]:
-    """Of sources, what is drawn, and videos."""
-    stages = file.config.stages
-    for name, stage in stages.items():
-        if isinstance(stage, SourceStage):
-            yield from _source(name, stage, file)
-        elif isinstance(stage, DrawStage):
-            width, height, note = _picture(name, file)
-            yield Part(name, "cpu", "frames", round(_PICTURES * width * height * _BGR), f"{_PICTURES} pictures{note}")
-        elif isinstance(stage, SinkStage) and stage.sink == "video":
-            width, height, note = _picture(name, file)
-            held = _PICTURES + _LOOKAHEAD
-            yield Part(name, "cpu", "encoder", round(held * width * height * _I420), f"{held} frames{note}")
-
-
-def _source(name: str, stage: SourceStage, file: PipelineFile) -> Iterator[Part]:
-    width, height, note = _size(stage, file)
-    kind = kind_of(stage.source, file.document.path.parent)
-    pixel = _BGR if kind in ("synthetic", "images", "api") else _I420
-    held = max(_POOL, 1 + _under_way(name, file))
-    yield Part(name, "cpu", "frames", round(held * width * height * pixel), f"{held} frames of {width}x{height}{note}")
-    if kind in ("file", "network"):
-        kept = max(1, min(_MOST_REFERENCES, _REFERENCE_PX // (width * height)))
-        yield Part(name, "cpu", "decoder", round(kept * width * height * _I420), f"{kept} reference frames{note}")
-
-
-def _under_way(source: str, file: PipelineFile) -> int:
-    """Frames of a source that stages and the queues before them can hold."""
-    stages = file.config.stages
-    fed = [stage for name, stage in stages.items() if source in upstream(stages, name)]
-    return sum(1 + _queue(stage, file) for stage in fed)
-
-
-def _queue(stage: StageConfig, file: PipelineFile) -> int:
-    """The longest of the queues before a stage."""
-    before = [file.config.stages[name] for name in inputs_of(stage)]
-    return max((queue_of(other, stage, _is_live(other, file))[0] for other in before), default=0)
-
-
-def _size(stage: SourceStage, file: PipelineFile) -> tuple[int, int, str]:
-    if stage.size is not None:
-        return (*stage.size, "")
-    kind = kind_of(stage.source, file.document.path.parent)
-    width, height = _SCENE_PX if kind == "synthetic" else _ASSUMED_PX
-    return width, height, "" if kind == "synthetic" else "; size assumed"
-
-
-def _picture(name: str, file: PipelineFile) -> tuple[int, int, str]:
-    """Of the largest source before a stage."""
-    stages = file.config.stages
-    before = [stages[other] for other in upstream(stages, name)]
-    return max((_size(stage, file) for stage in before if isinstance(stage, SourceStage)), key=lambda one: one[0])
-
-
-def _with(file: PipelineFile, config: PipelineConfig) -> PipelineFile:
-    return replace(file, config=config)
-
-
-def _shorter(file: PipelineFile) -> PipelineFile | None:
-    """Half of every queue that is longer than one."""
-    stages = dict(file.config.stages)
-    for name, stage in file.config.stages.items():
-        now = _queue(stage, file)
-        if now > 1:
-            stages[name] = stage.model_copy(update={"queue": now // 2})
-    return None if stages == file.config.stages else _with(file, file.config.model_copy(update={"stages": stages}))
-
-
-def _fewer(file: PipelineFile) -> PipelineFile | None:
-    """One replica less of the model that has most."""
-    config = file.config
-    used = {stage.infer for stage in config.stages.values() if isinstance(stage, InferStage)}
-    live = any(_is_live(stage, file) for stage in config.stages.values())
-    counts = {name: replicas_of(config, name, live) for name in used if config.models[name].placement == "auto"}
-    most = max(counts, key=lambda name: counts[name], default="")
-    if not most or counts[most] <= 1:
-        return None
-    models = {**config.models, most: config.models[most].model_copy(update={"replicas": counts[most] - 1})}
-    return _with(file, config.model_copy(update={"models": models}))
-
-
-def _narrower(file: PipelineFile) -> PipelineFile | None:
-    """Half the frames in every batch."""
-    stages = dict(file.config.stages)
-    for name, stage in file.config.stages.items():
-        if isinstance(stage, InferStage) and stage.batch is not None and stage.batch.max > 1:
-            stages[name] = stage.model_copy(
-                update={"batch": stage.batch.model_copy(update={"max": stage.batch.max // 2})}
-            )
-    return None if stages == file.config.stages else _with(file, file.config.model_copy(update={"stages": stages}))
-
-
-def _joined(file: PipelineFile) -> PipelineFile | None:
-    """One arena for the models that take turns."""
-    config = file.config
-    apart = [name for turns in _turns(config) for name in turns if not config.models[name].tuning.shared_arena]
-    if not apart:
-        return None
-    shared = {
-        name: one.model_copy(update={"tuning": one.tuning.model_copy(update={"shared_arena": True})})
-        for name, one in config.models.items()
-        if name in apart
-    }
-    return _with(file, config.model_copy(update={"models": {**config.models, **shared}}))
-
-
-STEPS: tuple[Step[PipelineFile], ...] = (
-    ("one arena for models that take turns", _joined),
-    ("queues half as long", _shorter),
-    ("a replica less", _fewer),
-    ("batches half as large", _narrower),
-)
-"""What gives way for memory, the least harmful first."""

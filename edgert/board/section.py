@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from edgert.units import parse_bytes
 
@@ -87,16 +87,31 @@ class Memory(Sourced):
     """DRAM that CPU, GPU and DLA share.
 
     Attributes:
-        bytes: what is soldered on, of which the kernel sees a little less.
+        bytes: what is soldered on.
+        usable_bytes: what the kernel sees of it, without what firmware and carve-outs keep, so that programs can have
+            it; it differs a little from release to release. None: unknown.
         type: such as ``LPDDR5``.
         bus_bits: width of its bus.
         emc_max_mhz: fastest clock of its controller; two transfers of ``bus_bits`` in each.
     """
 
     bytes: Bytes
+    usable_bytes: Annotated[int | None, BeforeValidator(_bytes_or_unknown), Field(gt=0)] = None
     type: Text
     bus_bits: Some
     emc_max_mhz: Mhz
+
+    @field_validator("usable_bytes")
+    @classmethod
+    def _within(cls, usable_bytes: int | None, info: ValidationInfo) -> int | None:
+        if usable_bytes is not None and usable_bytes > info.data.get("bytes", usable_bytes):
+            raise ValueError("no more than bytes can be usable")
+        return usable_bytes
+
+    @property
+    def most_bytes(self) -> int:
+        """For programs, at the very most."""
+        return self.usable_bytes or self.bytes
 
 
 class GpuRates(Part):

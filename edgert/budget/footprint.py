@@ -40,9 +40,10 @@ class Footprint:
     Attributes:
         parts: what adds up.
         budget_bytes: promised; None without a promise.
-        machine_bytes: what can be had at all.
+        machine_bytes: what can be had at all; 0 when unknown.
         steps: what was changed in the pipeline to make it less, in words.
-        error: part by which such a prediction was too small at worst; a promise is kept with this to spare.
+        error: part by which such a prediction was too small at worst; a promise is kept with this to spare. What the
+            machine has is not: a prediction must not stop what may well run.
     """
 
     parts: tuple[Part, ...]
@@ -58,8 +59,8 @@ class Footprint:
 
     @property
     def limit_bytes(self) -> int:
-        """The smaller of budget and machine."""
-        return min(self.budget_bytes or self.machine_bytes, self.machine_bytes)
+        """The smaller of budget and machine; 0 where neither is known."""
+        return min(filter(None, (self.budget_bytes, self.machine_bytes)), default=0)
 
     @property
     def most_bytes(self) -> int:
@@ -67,9 +68,14 @@ class Footprint:
         return round(self.total_bytes * (1 + self.error))
 
     @property
+    def keeps_budget(self) -> bool:
+        """Whether it is within the budget, error and all."""
+        return self.budget_bytes is None or self.most_bytes <= self.budget_bytes
+
+    @property
     def fits(self) -> bool:
-        """Whether it is within the limit, error and all."""
-        return self.most_bytes <= self.limit_bytes
+        """Whether it keeps the budget, and can be had from the machine."""
+        return self.keeps_budget and not 0 < self.machine_bytes < self.total_bytes
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -116,7 +122,7 @@ def check_footprint(footprint: Footprint, where: str) -> None:
     told = ", ".join(f"{part.name} {part.kind} {format_bytes(part.size_bytes)}" for part in largest)
     tried = f"; already tried: {'; '.join(footprint.steps)}" if footprint.steps else ""
     raise BudgetError(
-        f"the pipeline needs up to {format_bytes(footprint.most_bytes)} of memory, {_of(footprint)}",
+        f"the pipeline needs {_of(footprint)}",
         why=f"the largest parts: {told}{tried}",
         where=where,
         fix=f"{_fix(footprint)}; or a smaller model; edgert run --dry-run shows every part",
@@ -124,11 +130,15 @@ def check_footprint(footprint: Footprint, where: str) -> None:
 
 
 def _of(footprint: Footprint) -> str:
-    owner = "the budget" if footprint.limit_bytes == footprint.budget_bytes else "this machine"
-    return f"{owner} has {format_bytes(footprint.limit_bytes)}"
+    if footprint.keeps_budget:
+        total, machine = format_bytes(footprint.total_bytes), format_bytes(footprint.machine_bytes)
+        return f"{total} of memory, this machine has {machine}, swap and all"
+    assert footprint.budget_bytes is not None
+    most, budget = format_bytes(footprint.most_bytes), format_bytes(footprint.budget_bytes)
+    return f"up to {most} of memory, the budget has {budget}"
 
 
 def _fix(footprint: Footprint) -> str:
-    if footprint.most_bytes > footprint.machine_bytes:
-        return "a machine with more memory"
+    if 0 < footprint.machine_bytes < footprint.total_bytes:
+        return "a machine with more memory, or a higher limit where a container or service has one"
     return f"budgets: {{memory: {-(-footprint.most_bytes // 2**20)}MiB}}"

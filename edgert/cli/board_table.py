@@ -127,7 +127,9 @@ def facts(board: Board) -> Iterable[tuple[str, str]]:
     """What a board has, whatever the power mode."""
     cpu, memory = board.cpu, board.memory
     yield "board", f"{board.title} ({board.name}), {board.soc}"
-    yield "memory", f"{_memory(memory.bytes)} {memory.type}, {memory.bus_bits} bit at {memory.emc_max_mhz:g} MHz"
+    usable = f" ({_memory(memory.usable_bytes)} for programs)" if memory.usable_bytes else ""
+    size = f"{_memory(memory.bytes)} {memory.type}{usable}"
+    yield "memory", f"{size}, {memory.bus_bits} bit at {memory.emc_max_mhz:g} MHz"
     yield "GPU", _gpu(board.gpu)
     yield "CPU", f"{_count(cpu.cores, 'core')}, {cpu.model}, {_exact(cpu.max_mhz)} MHz"
     yield "DLA", _dla(board.dla)

@@ -43,6 +43,8 @@ def _show_board(console: Console, board: BoardPlan) -> None:
             console.print(f"[dim]not {escape(why_not(row, chosen))}[/]")
         _show_models(console, chosen)
         console.print(parts_table(chosen.memory))
+        for step in chosen.steps:
+            console.print(f"made smaller: {step}", markup=False)
     for text in board.advice:
         console.print(escape(text))
     for text in board.skipped:

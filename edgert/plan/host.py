@@ -20,7 +20,7 @@ from edgert.place.profile import Profile, network_of
 from edgert.place.schedule import play
 from edgert.plan.judge import Machine, judged
 from edgert.plan.level import counterpart, levels_of, with_stand_ins
-from edgert.plan.memory import host_parts
+from edgert.plan.memory import host_parts, row_memory
 from edgert.plan.path import frame_rate_hz, longest_ms
 from edgert.plan.row import BoardPlan, EngineRow, ModelRow, Objective, Row
 from edgert.plan.subject import bound_to
@@ -59,7 +59,7 @@ def plan_host(file: PipelineFile, profiles: Sequence[Profile], objective: Object
         raise ConfigError("no stage runs a model", where=file.where("stages"), fix="add one: {infer: MODEL, from: ...}")
     found, *others = [list(_rows(at, ones, objective)) for at, ones in levels]
     rows = [with_stand_ins(file, row, [counterpart(row, one) for one in others]) for row in found]
-    machine = Machine(HOST, measured[0].profile.machine.get("cpu", "this machine"), system_memory().total_bytes)
+    machine = Machine(HOST, measured[0].profile.machine.get("cpu", "this machine"), system_memory().most_bytes)
     return judged(machine, rows, file.config.budgets, objective)
 
 
@@ -139,7 +139,7 @@ def _row(
         )
     met = min(one.fps / (network.rate_hz or 1.0) for network, one in zip(networks, placement.networks, strict=True))
     headroom = met / max(*placement.utilisation.values(), 1e-9)
-    memory = host_parts(file, placement)
+    memory = row_memory(file, system_memory().most_bytes, lambda one: host_parts(one, placement))
     return Row(
         board=HOST,
         mode="",
@@ -149,9 +149,10 @@ def _row(
         fps=frame_rate_hz(file.config) * headroom,
         p99_ms=longest_ms(file.config, {model.name: model.p99_ms for model in models}),
         power_w=None,
-        memory_bytes=sum(part.size_bytes for part in memory),
+        memory_bytes=memory.total_bytes,
         energy_mj=None,
         busy=dict(placement.utilisation),
         error=None,
-        memory=memory,
+        memory=memory.parts,
+        steps=memory.steps,
     )

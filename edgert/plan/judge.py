@@ -22,7 +22,7 @@ _CLOSEST = 3
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What is planned for: its name, what people call it, and its memory."""
+    """What is planned for: its name, what people call it, and the most memory that programs can have there."""
 
     name: str
     title: str
@@ -127,6 +127,8 @@ def _relaxed(row: Row, budgets: BudgetConfig, board: Machine) -> str:
         changes.append("fewer frames, since the mode would slow its clocks")
     if budgets.latency is not None and not row.p99_ms <= 1e3 * budgets.latency * _HAIR:
         changes.append(f"latency: {_up(row.p99_ms)}ms")
-    if row.memory_bytes > _memory(budgets, board):
+    if row.memory_bytes > board.memory_bytes:
+        changes.append(f"a board with {format_bytes(row.memory_bytes)} of memory for programs")
+    elif row.memory_bytes > _memory(budgets, board):
         changes.append(f"memory: {format_bytes(row.memory_bytes)}")
     return f"closest: {where(row)}: {'; '.join(row.misses)}. It would do with {', '.join(changes)}"

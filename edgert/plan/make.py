@@ -30,7 +30,7 @@ from edgert.plan.host import HOST, plan_host
 from edgert.plan.judge import Machine, judged
 from edgert.plan.level import counterpart, levels_of, with_stand_ins
 from edgert.plan.measured import MeasuredEngine, read_measured, told
-from edgert.plan.memory import NOT_PLANNED, board_parts
+from edgert.plan.memory import NOT_PLANNED, board_parts, row_memory
 from edgert.plan.path import frame_rate_hz, longest_ms
 from edgert.plan.rig import contention_of, rig_of
 from edgert.plan.row import BoardPlan, EngineRow, ModelRow, Objective, Plan, Row
@@ -170,7 +170,7 @@ class _BoardPlanner:
         skipped = tuple(
             f"{name}: {error.what}" + (f" ({error.why})" if error.why else "") for name, error in errors.items()
         )
-        machine = Machine(self.board.name, self.board.title, self.board.memory.bytes)
+        machine = Machine(self.board.name, self.board.title, self.board.memory.most_bytes)
         budgets, objective = self.file.config.budgets, self.objective
         return sized(self.file, rows, lambda found: judged(machine, found, budgets, objective, skipped), self._rig_of)
 
@@ -290,7 +290,8 @@ class _Scene:
             _model(subject, network, one, (flow.p50_ms, flow.p99_ms))
             for subject, network, one, flow in zip(planner.subjects, networks, placement.networks, flows, strict=True)
         )
-        memory = board_parts(planner.file, networks, placement)
+        most_bytes = planner.board.memory.most_bytes
+        memory = row_memory(planner.file, most_bytes, lambda file: board_parts(file, networks, placement))
         return Row(
             board=planner.board.name,
             mode=self._mode.name,
@@ -300,12 +301,13 @@ class _Scene:
             fps=rate_hz * headroom,
             p99_ms=longest_ms(config, {model.name: model.p99_ms for model in models}),
             power_w=placement.power_w,
-            memory_bytes=sum(part.size_bytes for part in memory),
+            memory_bytes=memory.total_bytes,
             energy_mj=1e3 * placement.power_w / (rate_hz * min(1.0, headroom)),
             busy=dict(placement.utilisation),
             error=_error(planner.costs, any(model.dla_share for model in models)),
             mode_w=self._mode.watts,
-            memory=memory,
+            memory=memory.parts,
+            steps=memory.steps,
         )
 
     def _network(self, subject: Subject, found: Survey | None, works: Sequence[Work]) -> Network:

@@ -6,10 +6,12 @@ keeps for itself is not in it: it depends on its version, and no figures of it a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from edgert.assemble.memory import engine_parts, frame_parts, sizes_of
-from edgert.budget.footprint import Part
+from edgert.assemble.frame_memory import frame_parts
+from edgert.assemble.memory import engine_parts, sizes_of
+from edgert.assemble.memory_step import QUEUES
+from edgert.budget.footprint import Footprint, Part, shrunk
 from edgert.config import PipelineFile
 from edgert.place.limit import engine_bytes
 from edgert.place.placement import Placement
@@ -21,6 +23,17 @@ CONTEXT_BYTES = 197 * 2**20
 (https://github.com/wang-xinyu/tensorrtx/issues/1145). With CUDA's lazy loading, the default since 12.2, it is less: a
 whole process was at 37 MiB after it on an Orin NX (https://github.com/OE4T/meta-tegra/pull/2243)."""
 _CONTEXT_NOTE = "modelled: context of a Jetson Nano; less since CUDA 12.2"
+
+
+def row_memory(file: PipelineFile, machine_bytes: int, parts_of: Callable[[PipelineFile], Sequence[Part]]) -> Footprint:
+    """A row's memory, with queues as short as its budget or its machine asks for; the engines are those it placed.
+
+    Args:
+        machine_bytes: the most that programs can have there.
+        parts_of: called with the pipeline, and with ones whose queues are shorter.
+    """
+    budget_bytes = file.config.budgets.memory
+    return shrunk(file, lambda one: Footprint(tuple(parts_of(one)), budget_bytes, machine_bytes), [QUEUES])[1]
 
 
 def board_parts(file: PipelineFile, networks: Sequence[Network], placement: Placement) -> tuple[Part, ...]:

@@ -87,7 +87,7 @@ def _figures(row: Row) -> Iterable[tuple[str, str, str]]:
     yield "p99 of the engines", f"{significant(row.p99_ms)} ms", "with everything running"
     if row.power_w is not None and row.energy_mj is not None:
         yield "Power", f"{significant(row.power_w)} W", f"{significant(row.energy_mj)} mJ a frame"
-    yield "Memory", size(row.memory_bytes), "engines and frames"
+    yield "Memory", size(row.memory_bytes), "; ".join(("engines and frames", *row.steps))
 
 
 def _boards(plan: Plan) -> Markup:

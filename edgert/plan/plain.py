@@ -46,6 +46,7 @@ def _row(row: Row, is_chosen: bool) -> dict[str, Any]:
         "power_w": row.power_w,
         "memory_bytes": row.memory_bytes,
         "memory": [asdict(part) for part in row.memory] if is_chosen else [],
+        "memory_steps": list(row.steps),
         "energy_mj_per_frame": row.energy_mj,
         "busy": dict(row.busy),
         "relative_error": row.error,

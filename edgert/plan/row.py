@@ -76,6 +76,7 @@ class Row:
         tightest: the budget or limit with the least to spare: ``rate``, ``power``, ``latency`` or ``memory``.
         margin: the part of it that is to spare; negative where it is exceeded.
         memory: its parts.
+        steps: what is changed in the pipeline so that it fits, in words.
         is_best: whether no other row of its board is better or equal in speed, latency, power and memory.
         smaller: models that are in the place of others in it.
         stand_ins: the same pipeline in the same mode with more and more models in the place of others, which a governor
@@ -100,6 +101,7 @@ class Row:
     tightest: str = ""
     margin: float = 0.0
     memory: tuple[Part, ...] = ()
+    steps: tuple[str, ...] = ()
     is_best: bool = False
     smaller: tuple[str, ...] = ()
     stand_ins: tuple[Row, ...] = ()

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 import edgert
+from edgert.assemble import memory
 from edgert.assemble.memory import planned
 from edgert.assemble.power_step import PowerStep, PowerSteps
+from edgert.board.memory import SystemMemory
 from edgert.budget.control import PowerControl
 from edgert.budget.meter import measured
 from edgert.budget.meter.load import PROCESS
@@ -79,6 +81,19 @@ def test_frames_are_held_back_while_the_budget_is_exceeded_and_come_back_after(t
     assert _share(after["setting"]) > _share(busy["governor"]["setting"])
 
 
+def test_a_stream_of_low_priority_stops_first_wherever_it_stands(tmp_path: Path) -> None:
+    path, meters = write(tmp_path, "{cpu: 0.6, when_exceeded: degrade}", "fps: 20"), Scripted()
+    text = path.read_text().replace("from: belt", "from: [gate, belt]")
+    gate = '  gate: {source: "synthetic:noise", size: 320x240, realtime: true, fps: 20, priority: low}\n'
+    path.write_text(text.replace("stages:\n", f"stages:\n{gate}"))
+    with edgert.Pipeline(path, meters=meters) as pipeline:
+        pipeline.start()
+        meters.cores = 6.0
+        pipeline.wait(4)
+        told = pipeline.summary().budgets["governor"]
+    assert told["setting"].endswith("% of the frames, without gate")
+
+
 def _share(setting: str) -> int:
     """Percent of the frames."""
     return 100 if setting == "all frames" else int(setting.split()[0])
@@ -91,9 +106,20 @@ def test_memory_is_planned_and_compared(tmp_path: Path) -> None:
     path = write(tmp_path, f"{{memory: {enough}B}}", "fps: 40, limit: 30")
     with edgert.Pipeline(path) as pipeline:
         summary = pipeline.run()
-    memory = summary.budgets["memory"]
-    assert memory["fits"] and memory["measured_bytes"] == summary.peak_rss_bytes
-    assert memory["more_bytes"] == memory["measured_bytes"] - memory["total_bytes"]
+    told = summary.budgets["memory"]
+    assert told["fits"] and told["measured_bytes"] == summary.peak_rss_bytes
+    assert told["more_bytes"] == told["measured_bytes"] - told["total_bytes"]
+
+
+def test_more_than_this_machine_has_does_not_start_without_a_budget_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = SystemMemory(32 * 2**20, 32 * 2**20, None)
+    monkeypatch.setattr(memory, "system_memory", lambda: small)
+    monkeypatch.setattr(memory, "free_bytes", lambda: small.available_bytes)
+    with pytest.raises(BudgetError, match=r"of memory, this machine has 32\.0 MiB") as caught:
+        edgert.Pipeline(write(tmp_path, "{}"))
+    assert caught.value.where.endswith("p.yaml:2 models")
 
 
 def test_a_budget_of_cpu_time_that_no_setting_keeps_is_refused_with_the_closest(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from edgert.board.cgroup import memory_file
 from edgert.board.host import read_text
 from edgert.budget.meter.file import read_small, told, why_not
 from edgert.budget.meter.process import rss_bytes
@@ -14,7 +15,6 @@ from edgert.budget.meter.reading import Reading, measured, unavailable
 _MEMINFO = "proc/meminfo"
 _FIELDS = {"memory.total": "MemTotal", "memory.available": "MemAvailable", "memory.nvmap": "NvMapMemUsed"}
 _LINE = re.compile(r"^(\w+):\s+(\d+) kB", re.MULTILINE)
-_V1, _V2 = "sys/fs/cgroup/memory", "sys/fs/cgroup"
 _FILES = {
     "memory.limit": ("memory.max", "memory.limit_in_bytes"),
     "memory.used": ("memory.current", "memory.usage_in_bytes"),
@@ -29,7 +29,7 @@ class Memory:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._has_nvmap = "NvMapMemUsed" in read_text(root / _MEMINFO)
-        self._cgroup = {name: path for name in _FILES if (path := cgroup_file(root, name)) is not None}
+        self._cgroup = {name: path for name in _FILES if (path := memory_file(root, *_FILES[name])) is not None}
 
     def read(self) -> Mapping[str, Reading]:
         """See :meth:`edgert.budget.meter.reading.Meter.read`."""
@@ -49,16 +49,6 @@ class Memory:
             else unavailable("B", f"{source} {field}", "no such line")
             for name, field in _FIELDS.items()
         }
-
-
-def cgroup_file(root: Path, name: str) -> Path | None:
-    """The file of this process's own cgroup (v2, then v1), or, as containers see it, of the root; None without."""
-    entries = (line.split(":", 2) for line in read_text(root / "proc/self/cgroup").splitlines())
-    groups = {entry[1]: entry[2].lstrip("/") for entry in entries if len(entry) == 3}
-    v2, v1 = _FILES[name]
-    places = [root / _V2 / groups.get("", "") / v2, root / _V2 / v2]
-    places += [root / _V1 / groups.get("memory", "") / v1, root / _V1 / v1]
-    return next((path for path in places if path.is_file()), None)
 
 
 def _bytes(path: Path, root: Path) -> Reading:

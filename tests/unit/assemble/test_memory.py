@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 
 from edgert.assemble import memory
-from edgert.assemble.memory import fitted, planned
+from edgert.assemble.memory import fitted, is_modest, planned
+from edgert.board.memory import SystemMemory
 from edgert.budget.footprint import Part
 from edgert.config import load_pipeline
 from edgert.errors import BudgetError, EdgertError
@@ -140,3 +142,83 @@ def test_models_that_may_run_together_or_have_no_arena_do_not(tmp_path: Path, be
     plan = planned(load_pipeline(path))
     assert not any("arena" in step for step in plan.steps)
     assert all(part.size_bytes for part in plan.parts if part.kind == "activations")
+
+
+def machine(patch: pytest.MonkeyPatch, total: float, free: float | None = None, swap: float = 0) -> None:
+    """Makes this one have so much memory."""
+    found = SystemMemory(round(total), round(total if free is None else free), None, round(swap))
+    patch.setattr(memory, "system_memory", lambda: found)
+    patch.setattr(memory, "free_bytes", lambda: found.available_bytes)
+    patch.setattr(memory, "rss_bytes", lambda: 10 * MIB)
+
+
+def test_without_a_budget_the_machine_is_the_limit_and_the_same_gives_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path)
+    free = planned(load_pipeline(path))
+    assert free.steps == ()
+    machine(monkeypatch, 0.85 * free.total_bytes)
+    file, plan = fitted(load_pipeline(path))
+    assert plan.fits and plan.budget_bytes is None and plan.steps[0].startswith("queues half as long: ")
+    assert file.config.stages["find"].queue == 2
+
+
+def test_what_no_machine_of_that_size_can_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, 8 * MIB, swap=3 * MIB)
+    with pytest.raises(BudgetError) as caught:
+        fitted(load_pipeline(write(tmp_path)))
+    assert caught.value.what.endswith("this machine has 11.0 MiB, swap and all")
+    assert caught.value.where.endswith("p.yaml:2 models")
+    assert "already tried: queues half as long" in caught.value.why and "more memory" in caught.value.fix
+
+
+def test_swap_counts_and_what_is_not_free_now_is_only_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path)
+    need = planned(load_pipeline(path)).total_bytes
+    machine(monkeypatch, need / 2, swap=need, free=MIB)
+    with caplog.at_level(logging.WARNING, "edgert"):
+        _, plan = fitted(load_pipeline(path))
+    assert plan.fits and plan.steps == ()
+    (told,) = caplog.messages
+    assert told.startswith("up to ") and "are planned and 1.0 MiB are free now: other programs will" in told
+
+
+def test_where_memory_is_plenty_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = load_pipeline(write(tmp_path))
+    need = planned(file).most_bytes - 10 * MIB
+    machine(monkeypatch, 4 * need)
+    assert is_modest(file)
+    machine(monkeypatch, 4 * need, free=1.5 * need)
+    assert not is_modest(file)
+    machine(monkeypatch, 0)  # nobody knows
+    assert is_modest(file)
+
+
+def test_small_files_are_not_even_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = load_pipeline(write(tmp_path))
+    read = list[str]()
+    monkeypatch.setattr(memory, "sizes_of", lambda config, name: read.append(name) or memory.Sizes(0, 0, 0, 0))
+    machine(monkeypatch, 64 * 2**30)
+    assert is_modest(file) and read == []
+    machine(monkeypatch, 2**30)
+    assert is_modest(file) and read == ["parts"]
+
+
+def test_weights_beside_a_model_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path)
+    (tmp_path / "big.onnx").write_bytes((ASSETS / "parts.onnx").read_bytes())
+    path.write_text(path.read_text().replace(f"{ASSETS}/parts.onnx", "big.onnx"))
+    file = load_pipeline(path)
+    before = memory._at_most(file)
+    (tmp_path / "big.onnx.data").write_bytes(bytes(MIB))
+    assert memory._at_most(file) - before >= 100 * MIB
+
+
+def test_what_cannot_be_planned_is_left_to_who_makes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, 1)
+    path = write(tmp_path)
+    path.write_text(path.read_text().replace(f"{ASSETS}/parts.onnx", "none.onnx"))
+    assert is_modest(load_pipeline(path))

@@ -74,6 +74,17 @@ def test_memory_and_its_limit(tmp_path: Path) -> None:
     assert (found.total_bytes, found.available_bytes, found.limit_bytes) == (2 * 2**20, 2**20, 2**20)
 
 
+def test_swap_and_the_limits_of_the_service_that_a_process_is_in(tmp_path: Path) -> None:
+    write(tmp_path, "proc/meminfo", "MemTotal:  2048 kB\nSwapTotal:  1024 kB\n")
+    assert system_memory(tmp_path).most_bytes == 3 * 2**20
+    write(tmp_path, "proc/self/cgroup", "0::/system.slice/dock.service\n")
+    write(tmp_path, "sys/fs/cgroup/system.slice/dock.service/memory.max", "1048576\n")
+    assert (system_memory(tmp_path).limit_bytes, system_memory(tmp_path).most_bytes) == (2**20, 2 * 2**20)
+    write(tmp_path, "sys/fs/cgroup/system.slice/dock.service/memory.swap.max", "0\n")
+    assert system_memory(tmp_path).most_bytes == 2**20
+    assert system_memory(tmp_path / "none").most_bytes == 0
+
+
 @pytest.mark.parametrize("text", ["max\n", "9223372036854771712\n"])
 def test_no_memory_limit(tmp_path: Path, text: str) -> None:
     write(tmp_path, "proc/meminfo", "MemTotal:  2048 kB\n")

@@ -98,6 +98,7 @@ def test_ones_own_measurements_are_a_source(tmp_path: Path) -> None:
         (_mode("watts: 15", "watts: 0"), "modes.2.watts: 0", "data sheet"),
         (("  bus_bits: 128", "  bus_bits: 0"), "memory.bus_bits: 0", "data sheet"),
         (("  bytes: 16GiB", "  bytes: 0GiB"), "memory.bytes", "data sheet"),
+        (("usable_bytes: 15388MiB", "usable_bytes: 17GiB"), "memory.usable_bytes: '17GiB'", ""),
         (("  bus_bits: 128\n", ""), "memory.bus_bits is missing", "add bus_bits: with a value"),
         (("  cuda_cores: 1024", "  cuda_cores: 1001"), "gpu.cuda_cores: 1001 cannot be shared by 8 SMs", "correct"),
         (("  generation: 2", "  generation: null"), "dla.generation: null of a board with DLA cores", "1 (Xavier)"),

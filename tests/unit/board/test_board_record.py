@@ -34,6 +34,15 @@ def test_what_a_chip_fixes_is_the_same_on_all_its_modules() -> None:
         assert f"{record.memory.bytes // GIB}GB" in record.title or record.soc == "tegra264", record.name
 
 
+def test_programs_have_a_little_less_memory_than_there_is() -> None:
+    known = {record.name: record.memory for record in boards() if record.memory.usable_bytes is not None}
+    assert len(known) == 10
+    for name, memory in known.items():
+        assert 0.9 * memory.bytes < memory.most_bytes < memory.bytes, name
+        assert memory.origin("usable_bytes").source != memory.source, name
+    assert board("xavier-nx-8gb").memory.most_bytes == 8 * GIB
+
+
 def test_super_is_the_same_module_with_faster_firmware() -> None:
     fast = [record for record in boards() if record.match is not None and record.match.super]
     assert len(fast) == 4
@@ -41,8 +50,9 @@ def test_super_is_the_same_module_with_faster_firmware() -> None:
         assert record.match is not None
         plain = board(record.name.removesuffix("-super"))
         assert plain.match is not None and plain.match.tells == record.match.tells
-        assert (plain.memory.bytes, plain.gpu.sms, plain.cpu.cores) == (
+        assert (plain.memory.bytes, plain.memory.usable_bytes, plain.gpu.sms, plain.cpu.cores) == (
             record.memory.bytes,
+            record.memory.usable_bytes,
             record.gpu.sms,
             record.cpu.cores,
         )

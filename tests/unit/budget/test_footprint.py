@@ -51,8 +51,21 @@ def test_what_does_not_fit_is_refused_with_the_largest_parts_and_what_would_do()
 def test_a_machine_that_is_too_small_is_told_apart() -> None:
     with pytest.raises(BudgetError) as caught:
         check_footprint(plan(budget=None, machine=90), "")
-    assert "this machine has 90.0 MiB" in caught.value.what
-    assert caught.value.fix.startswith("a machine with more memory")
+    assert caught.value.what == "the pipeline needs 120.0 MiB of memory, this machine has 90.0 MiB, swap and all"
+    assert caught.value.fix.startswith("a machine with more memory, or a higher limit where a container")
+
+
+def test_a_budget_that_fits_a_machine_that_does_not_is_the_machines_fault() -> None:
+    with pytest.raises(BudgetError, match="this machine has") as caught:
+        check_footprint(plan(budget=500, machine=90), "")
+    assert "budgets:" not in caught.value.fix
+
+
+def test_what_the_machine_has_is_not_kept_with_an_error_to_spare_nor_where_it_is_unknown() -> None:
+    assert Footprint((PROCESS,), None, 81 * MIB, error=0.08).fits
+    assert not Footprint((PROCESS,), None, 79 * MIB, error=0.08).fits
+    unknown = Footprint((PROCESS,), None, 0, error=0.08)
+    assert unknown.fits and unknown.limit_bytes == 0
 
 
 def test_it_is_json() -> None:

@@ -38,7 +38,7 @@ def network(path: Path) -> None:
     path.write_bytes(to_bytes(make(nodes, inputs, outputs, weights)))
 
 
-def pipeline(tmp_path: Path, more: str = "", model: str = "", fps: float = 30) -> PipelineFile:
+def pipeline(tmp_path: Path, more: str = "", model: str = "", fps: float = 30, stage: str = "") -> PipelineFile:
     network(tmp_path / "net.onnx")
     text = f"""
 board: {ORIN}
@@ -47,7 +47,7 @@ models:
   net: {{onnx: net.onnx, task: {{embed: none}}, precision: fp16{model}}}
 stages:
   cam: {{source: 'usb:0', fps: {fps}}}
-  look: {{infer: net, from: cam}}
+  look: {{infer: net, from: cam{stage}}}
 """
     (tmp_path / "p.yaml").write_text(text)
     return load_pipeline(tmp_path / "p.yaml")

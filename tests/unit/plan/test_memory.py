@@ -8,10 +8,11 @@ from edgert.place.choose import solve
 from edgert.place.limit import engine_bytes
 from edgert.place.problem import Cost, Crossing, Edge, Network, Unit
 from edgert.plan import plan
-from edgert.plan.memory import CONTEXT_BYTES, NOT_PLANNED, board_parts
+from edgert.plan.memory import CONTEXT_BYTES, NOT_PLANNED, board_parts, row_memory
 from edgert.plan.page import render
 from edgert.plan.plain import to_json
-from tests.unit.plan.test_make import pipeline
+from edgert.shipped import data_folder
+from tests.unit.plan.test_make import ORIN, pipeline
 
 
 def network(name: str) -> Network:
@@ -52,3 +53,25 @@ def test_a_memory_budget_counts_frames_too(tmp_path: Path) -> None:
     short = plan(pipeline(tmp_path, more=f"budgets: {{memory: {engines + 1000}B}}"), mode="15W")
     assert short.smallest is None
     assert short.boards[0].advice[0].endswith("MiB") and "memory: " in short.boards[0].advice[0]
+
+
+def test_queues_give_way_where_a_board_has_too_little(tmp_path: Path) -> None:
+    file, net = pipeline(tmp_path, stage=", queue: 16"), network("net")
+    placement = solve([net], "throughput")
+    plenty = row_memory(file, 2**40, lambda one: board_parts(one, [net], placement))
+    assert plenty.steps == () and plenty.fits
+    short = row_memory(file, plenty.total_bytes - 1000, lambda one: board_parts(one, [net], placement))
+    assert short.fits and [step.partition(":")[0] for step in short.steps] == ["queues half as long"]
+    assert short.total_bytes < plenty.total_bytes
+
+
+def test_a_board_with_too_little_for_programs_is_not_taken_and_what_would_do_is_told(tmp_path: Path) -> None:
+    text = (data_folder("configs") / "boards" / f"{ORIN}.yaml").read_text()
+    own = tmp_path / "small.yaml"
+    own.write_text(
+        text.replace(f"name: {ORIN}", "name: small").replace("usable_bytes: 15388MiB", "usable_bytes: 64MiB")
+    )
+    (board,) = plan(pipeline(tmp_path), board=str(own), mode="15W").boards
+    assert board.chosen is None
+    assert "of 64.0 MiB" in board.advice[0] and "It would do with a board with " in board.advice[0]
+    assert board.advice[0].endswith("of memory for programs")
