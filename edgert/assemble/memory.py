@@ -31,11 +31,7 @@ from edgert.assemble.process_memory import process_parts
 from edgert.board.memory import free_bytes, system_memory
 from edgert.budget.footprint import Footprint, Part, check_footprint, shrunk
 from edgert.budget.meter import rss_bytes
-from edgert.config import (
-    ModelConfig,
-    PipelineConfig,
-    PipelineFile,
-)
+from edgert.config import ModelConfig, PipelineConfig, PipelineFile
 from edgert.config.variant import users_of
 from edgert.errors import EdgertError
 from edgert.graph.clean import clean

@@ -64,6 +64,17 @@ class _Context:
         self._gpu.run_all()
 
 
+class _Other(_Context):
+    """A context beside the primary one."""
+
+    def __init__(self, gpu: CudaDouble) -> None:
+        super().__init__(gpu)
+        gpu.more_contexts += 1
+
+    def detach(self) -> None:
+        self._gpu.more_contexts -= 1
+
+
 class _Stream:
     def __init__(self, gpu: CudaDouble, flags: int) -> None:
         gpu.check()
@@ -129,6 +140,7 @@ class CudaDouble:
     event_flags = SimpleNamespace(DEFAULT=0, DISABLE_TIMING=2)
     host_alloc_flags = SimpleNamespace(DEVICEMAP=2)
     device_attribute = SimpleNamespace(INTEGRATED=18, CAN_MAP_HOST_MEMORY=19)
+    CONTEXT_BYTES = 2**20
 
     def __init__(
         self,
@@ -141,9 +153,11 @@ class CudaDouble:
         self.driver_version = driver_version
         self.allocations: list[_Allocation] = []
         self.streams: list[_Stream] = []
-        self.paused, self.detached, self.pushes = False, False, 0
+        self.paused, self.detached, self.pushes, self.more_contexts = False, False, 0, 0
         self.broken: dict[str, str] = {}
         self.launches: list[tuple[Any, ...]] = []
+        self.unloaded: list[bool] = []
+        """For every module that is gone, whether a context was current then; PyCUDA leaves it in memory otherwise."""
         self._local = threading.local()
         self.Device = SimpleNamespace(count=lambda: 1)
         self.Device = _device_class(self)
@@ -178,7 +192,8 @@ class CudaDouble:
 
     def mem_get_info(self) -> tuple[int, int]:
         self.check()
-        return self.memory_bytes - sum(one.nbytes for one in self.allocations), self.memory_bytes
+        used = sum(one.nbytes for one in self.allocations) + self.more_contexts * self.CONTEXT_BYTES
+        return self.memory_bytes - used, self.memory_bytes
 
     def mem_alloc(self, nbytes: int) -> _Allocation:
         self.check()
@@ -219,7 +234,7 @@ class CudaDouble:
     def module_from_buffer(self, binary: bytes) -> Any:
         self.check()
         self.fail("module")
-        return SimpleNamespace(get_function=lambda name: _Function(self, name))
+        return _Module(self)
 
     def _inside(self, address: int, nbytes: int) -> int:
         for one in self.allocations:
@@ -228,13 +243,26 @@ class CudaDouble:
         raise CudaError("an illegal memory access was encountered")
 
 
+class _Module:
+    """Unloaded when it and the last of its functions are collected, by whatever thread comes first."""
+
+    def __init__(self, gpu: CudaDouble) -> None:
+        self._gpu = gpu
+
+    def get_function(self, name: str) -> _Function:
+        return _Function(self._gpu, self, name)
+
+    def __del__(self) -> None:
+        self._gpu.unloaded.append(bool(self._gpu.stack))
+
+
 class _Function:
     num_regs, local_size_bytes = 32, 0
 
-    def __init__(self, gpu: CudaDouble, name: str) -> None:
+    def __init__(self, gpu: CudaDouble, module: _Module, name: str) -> None:
         if name == "missing":
             raise CudaError("cuModuleGetFunction failed: named symbol not found")
-        self._gpu, self._name = gpu, name
+        self._gpu, self._module, self._name = gpu, module, name
 
     def prepare(self, types: Sequence[str]) -> None:
         assert all(one.endswith("s") for one in types)
@@ -265,5 +293,11 @@ def _device_class(gpu: CudaDouble) -> Any:
 
         def retain_primary_context(self) -> _Context:
             return _Context(gpu)
+
+        def make_context(self) -> _Context:
+            gpu.fail("context")
+            made = _Other(gpu)
+            made.push()
+            return made
 
     return Device

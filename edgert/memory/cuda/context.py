@@ -97,6 +97,22 @@ class Context:
             free, total = self.driver.mem_get_info()
         return int(free), int(total)
 
+    def context_bytes(self) -> int:
+        """Memory of the GPU that a context takes before anything is made in it: that of one more, made for a moment.
+
+        Raises DeviceError when there is too little for another.
+        """
+        try:
+            with self:
+                before, _ = self.driver.mem_get_info()
+                other = self._device.make_context()
+                after, _ = self.driver.mem_get_info()
+                other.pop()
+                other.detach()
+        except self.driver.Error as error:
+            raise failed(error, "opening a context") from error
+        return int(before) - int(after)
+
     def synchronize(self) -> None:
         """Blocks until all work of all streams is done. Raises DeviceError when some of it failed."""
         try:

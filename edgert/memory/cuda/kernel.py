@@ -27,6 +27,11 @@ class Kernel:
         self.registers = int(self._function.num_regs)
         self.local_bytes = int(self._function.local_size_bytes)
 
+    def __del__(self) -> None:
+        if "_function" in self.__dict__ and self._device.is_open:
+            with self._device:  # it may hold the module; PyCUDA leaves that behind where no context is current
+                del self._function
+
     def launch(self, argument: bytes, grid: Size3, block: Size3, stream: Stream) -> None:
         """Puts one launch on the stream. Raises DeviceError."""
         try:
@@ -55,6 +60,11 @@ class Module:
 
     def __init__(self, device: Context, module: Any) -> None:
         self._device, self._module = device, module
+
+    def __del__(self) -> None:
+        if self._device.is_open:
+            with self._device:  # as with kernels
+                del self._module
 
     def kernel(self, name: str, nbytes: int) -> Kernel:
         """The kernel of that name, whose argument has ``nbytes``. Raises DeviceError where there is none."""

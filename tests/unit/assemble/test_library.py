@@ -1,57 +1,101 @@
-"""What a CUDA context takes, measured where one can be opened."""
+"""What libraries and CUDA contexts take: measured, where they can be had."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from edgert.assemble import memory
-from edgert.assemble.library import CUDA, ENGINE, context_bytes
-from edgert.config import load_pipeline
+from edgert.assemble import library, process_memory
+from edgert.assemble.library import CUDA, CUDA_ENGINE, ENGINE, Taken, host_bytes, library_memory, own_bytes
+from edgert.config import PipelineFile, load_pipeline
+from edgert.memory.cuda import CudaDevice
+from tests.helpers.cuda_double import CudaDouble
 
 MIB = 2**20
-DISCRETE, JETSON = (SimpleNamespace(traits=SimpleNamespace(integrated=shared)) for shared in (False, True))
+DISCRETE, JETSON = (CudaDevice(CudaDouble(integrated=shared), 0) for shared in (False, True))
 
 
 def test_a_gpu_with_memory_of_its_own_takes_only_what_the_process_grew_by() -> None:
-    assert context_bytes([DISCRETE], 90 * MIB, 500 * MIB) == 90 * MIB  # type: ignore[list-item]
+    assert host_bytes([DISCRETE], 90 * MIB, 500 * MIB) == 90 * MIB
+    assert own_bytes([DISCRETE]) == CudaDouble.CONTEXT_BYTES
 
 
 def test_on_a_jetson_what_the_gpu_maps_counts_too() -> None:
-    assert context_bytes([JETSON], 90 * MIB, 200 * MIB) == 200 * MIB  # type: ignore[list-item]
-    assert context_bytes([JETSON], 90 * MIB, -5 * MIB) == 90 * MIB  # type: ignore[list-item]
+    assert host_bytes([JETSON], 90 * MIB, 200 * MIB) == 200 * MIB
+    assert host_bytes([JETSON], 90 * MIB, -5 * MIB) == 90 * MIB
+    assert own_bytes([JETSON]) == 0
 
 
 def test_without_a_gpu_there_is_no_context() -> None:
-    assert context_bytes([], 3 * MIB, 3 * MIB) == 0
+    assert host_bytes([], 3 * MIB, 3 * MIB) == 0 and own_bytes([]) == 0
+
+
+def test_libraries_that_are_loaded_already_add_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Sequence[str]] = []
+
+    def measured(names: Sequence[str]) -> dict[str, Taken]:
+        asked.append(names)
+        return dict.fromkeys(names, Taken(7, 8))
+
+    monkeypatch.setattr(library, "_measured", measured)
+    monkeypatch.setitem(sys.modules, ENGINE, sys)
+    assert library_memory([ENGINE]) == {ENGINE: Taken()} and not asked
+    # the child loads all of them, so that what is there already is not told as what comes after it
+    assert library_memory([ENGINE, CUDA_ENGINE]) == {ENGINE: Taken(), CUDA_ENGINE: Taken(7, 8)}
+    assert asked == [[ENGINE, CUDA_ENGINE]]
 
 
 @pytest.mark.parametrize(
-    "more, wants",
+    ("more", "backend", "names"),
     [
-        ("engines: [tensorrt, onnxruntime]", True),
-        ("engines: [onnxruntime]", False),
-        ("", False),
+        ("engines: [tensorrt, onnxruntime]", "auto", {CUDA}),
+        ("engines: [onnxruntime-cuda, onnxruntime]", "auto", {CUDA, CUDA_ENGINE}),
+        ("engines: [tensorrt, onnxruntime-cuda]", "auto", {CUDA, CUDA_ENGINE}),
+        ("engines: [onnxruntime, onnxruntime-cuda]", "auto", {CUDA}),
+        ("", "onnxruntime-cuda", {CUDA, CUDA_ENGINE}),
+        ("engines: [onnxruntime]", "auto", set()),
+        ("", "auto", set()),
     ],
 )
-def test_its_part_is_measured_where_a_gpu_may_be_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str, wants: bool
+def test_parts_of_a_gpu_are_measured_where_it_may_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str, backend: str, names: set[str]
 ) -> None:
     asked: list[str] = []
 
-    def library_bytes(needed: list[str]) -> dict[str, int]:
+    def library_memory(needed: list[str]) -> dict[str, Taken]:
         asked.extend(needed)
-        return dict.fromkeys(needed, 120 * MIB)
+        return dict.fromkeys(needed, Taken(120 * MIB, 500 * MIB if needed else 0))
 
-    monkeypatch.setattr(memory, "library_bytes", library_bytes)
-    (tmp_path / "p.yaml").write_text(
-        f"{more}\nmodels:\n  net: {{onnx: net.onnx, task: {{embed: none}}}}\n"
+    monkeypatch.setattr(process_memory, "library_memory", library_memory)
+    monkeypatch.setattr(process_memory, "why_not", lambda name, *_: "" if name == "onnxruntime" else "not here")
+    parts = {part.name: part for part in process_memory.process_parts(pipeline(tmp_path, more, backend))}
+    assert set(asked) == {ENGINE, *names}
+    titles = {CUDA: "CUDA", CUDA_ENGINE: "onnxruntime-cuda"}
+    assert set(parts) == {"process", ENGINE, *(titles[name] for name in names)}
+    if names:
+        assert parts["CUDA"].size_bytes == 120 * MIB  # the GPU's own is told, and does not count
+        assert parts["CUDA"].note == "measured in a process that opens a context; 500.0 MiB more of the GPU's own"
+
+
+def test_a_tensorrt_that_is_there_takes_the_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_memory, "why_not", lambda *_: "")
+    file = pipeline(tmp_path, "engines: [tensorrt, onnxruntime-cuda]", "auto")
+    assert process_memory._needed(file) == [ENGINE, CUDA]
+
+
+def test_without_a_gpu_there_are_no_parts_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_memory, "library_memory", lambda needed: dict.fromkeys(needed, Taken()))
+    file = pipeline(tmp_path, "engines: [onnxruntime-cuda, onnxruntime]", "auto")
+    assert [part.name for part in process_memory.process_parts(file)] == ["process", ENGINE]
+
+
+def pipeline(folder: Path, more: str, backend: str) -> PipelineFile:
+    (folder / "p.yaml").write_text(
+        f"{more}\nmodels:\n  net: {{onnx: net.onnx, task: {{embed: none}}, backend: {backend}}}\n"
         "stages:\n  cam: {source: 'synthetic:noise'}\n  look: {infer: net, from: cam}\n"
     )
-    (tmp_path / "net.onnx").touch()
-    parts = {part.name: part for part in memory._process(load_pipeline(tmp_path / "p.yaml"))}
-    assert ENGINE in asked and (CUDA in asked) is wants and ("CUDA" in parts) is wants
-    if wants:
-        assert parts["CUDA"].size_bytes == 120 * MIB and parts["CUDA"].note.startswith("measured")
+    (folder / "net.onnx").touch()
+    return load_pipeline(folder / "p.yaml")

@@ -66,6 +66,23 @@ class TestContext:
             block.release()
         assert device.live_bytes == 0 and not gpu.allocations
 
+    def test_what_one_takes_is_measured_by_another_that_is_gone_at_once(self) -> None:
+        device, gpu = opened()
+        assert device.context_bytes() == gpu.CONTEXT_BYTES
+        assert not gpu.stack and not gpu.more_contexts
+        gpu.broken["context"] = "cuCtxCreate failed: out of memory"
+        with pytest.raises(DeviceError, match="opening a context: the GPU has too little memory"):
+            device.context_bytes()
+
+    def test_is_current_when_kernels_are_unloaded_by_whatever_thread(self) -> None:
+        device, gpu = opened()
+        held = [device.load(b"cubin").kernel("k", 8), device.load(b"cubin")]
+        threading.Thread(target=held.clear).start()
+        while held:
+            pass
+        gc.collect()
+        assert gpu.unloaded == [True, True]
+
     def test_closed_is_closed(self) -> None:
         device, gpu = opened()
         device.close()
