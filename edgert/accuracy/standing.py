@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,9 +58,10 @@ def side_by_side(
         candidates: name → version; the first is the reference, normally FP32.
         metric: the exam's usual one by default.
         max_drop: the budget, 0 to 1.
+        stop: ends it early; versions that were done by then count.
 
     Returns:
-        The standing; None when it was stopped.
+        The standing; when it was stopped, of the versions that were done, and None where those tell nothing.
 
     Raises:
         ConfigError: no such metric here, or nothing to judge by: one version and no labels. Before anything is run.
@@ -73,8 +74,10 @@ def side_by_side(
         reference = results[0] if results else None
         result = evaluate(candidate, exam, name=version, reference=reference, threads=threads, progress=told, stop=stop)
         if result is None:
-            return None
+            break
         results.append(result)
+    if len(results) < len(candidates) and not _tell(results, name):
+        return None
     name = chosen_metric(results[-1].values, name)
     comparisons = tuple(compare(results[0], one, name, max_drop=max_drop) for one in results[1:])
     return Standing(name, tuple(results), comparisons)
@@ -82,6 +85,12 @@ def side_by_side(
 
 def _of(progress: Told, version: str) -> Callable[[int, int], object]:
     return lambda done, total: progress(version, done, total)
+
+
+def _tell(results: Sequence[Accuracy], metric: str | None) -> bool:
+    """Whether the metric, or any where none is asked for, is known of the last of some results."""
+    values = results[-1].values if results else {}
+    return bool(values) if metric is None else metric in values
 
 
 def _metric(exam: Exam, metric: str | None, versions: int) -> str | None:

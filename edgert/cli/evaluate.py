@@ -11,7 +11,7 @@ import typer
 
 from edgert.cli.option import DebugOption, JsonOption, SetOption, write_json
 from edgert.cli.target import InputOption, ModelOption, TargetArgument, TaskOption, target_of
-from edgert.errors import EXIT_ERROR, ConfigError
+from edgert.errors import EXIT_ERROR, CalibrationError, ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -98,6 +98,8 @@ def evaluate(
     With --precision int8 everything that can becomes INT8, whatever it costs: that is what this tells. What --emulate
     shows is the arithmetic that is publicly known, not a measurement of such a device; its times mean nothing.
 
+    Ctrl-C ends it and shows the versions that were examined by then; exit code 130.
+
     Examples:
 
         edgert eval pipeline.yaml --data coco_val.json
@@ -127,7 +129,11 @@ def evaluate(
     standing, notes = found.standing, found.dataset.notes
     _print(console, standing, notes)
     if json is not None:
-        write_json({"model": chosen.name, "notes": list(notes), **standing.to_json()}, json)
+        unfinished = {"unfinished": list(found.unfinished)} if found.unfinished else {}
+        write_json({"model": chosen.name, "notes": list(notes), **standing.to_json(), **unfinished}, json)
+    if found.unfinished:
+        console.print(f"stopped; not examined to the end: {', '.join(found.unfinished)}", markup=False)
+        raise typer.Exit(_INTERRUPTED)
     if report is not None:
         _report(console, found, chosen, report)
     if not standing.within:
@@ -148,12 +154,13 @@ def _data(data: str | None, chosen: Target) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Examined:
-    """What was examined, and how it did."""
+    """What was examined, and how it did; ``unfinished`` names what was not, as it was stopped."""
 
     standing: Standing
     dataset: Dataset
     versions: Mapping[str, Version]
     others: Mapping[str, Model]
+    unfinished: tuple[str, ...]
 
 
 def _examined(
@@ -183,12 +190,19 @@ def _examined(
     exam = open_exam(model, config, dataset, labels=labels, directory=chosen.directory, where=where)
     with PictureBar(console) as bar, stop_on_signal(stop.set):
         tell = _teller(console)
-        made = versions(config, Wanted(**asked), dataset.album, where=where, tell=tell, bar=bar, stop=stop)
+        try:
+            made = versions(config, Wanted(**asked), dataset.album, where=where, tell=tell, bar=bar, stop=stop)
+        except CalibrationError:
+            if stop.is_set():
+                return None
+            raise
         runs = {name: version.run for name, version in made.items()}
         first = chosen.name if chosen.name not in runs else _REFERENCE
         candidates: dict[str, Any] = {first: model, **others, **runs}
         found = side_by_side(candidates, exam, metric, max_drop=max_drop, progress=bar, stop=stop)
-    return None if found is None else _Examined(found, dataset, made, others)
+    if found is None:
+        return None
+    return _Examined(found, dataset, made, others, tuple(candidates)[len(found.results) :])
 
 
 def _teller(console: Console) -> Callable[[str], object]:

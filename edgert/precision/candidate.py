@@ -131,7 +131,7 @@ def versions(
         album: the pictures of the exam. Nothing is learnt from them; where a range file was given and no other
             pictures are named, layers are compared on them, and biases stay as they are.
         where: the section's place in its file, for errors.
-        tell, bar, stop: told what goes on and how far it is; ends calibration.
+        tell, bar, stop: told what goes on and how far it is; ends it when set, within a picture's time.
 
     Raises:
         ConfigError: a precision or a machine that there is not.
@@ -143,7 +143,7 @@ def versions(
     found: list[Version] = []
     try:
         if wanted.needs_ranges:
-            base = _ranges(config, wanted, album, tell, bar, stop)
+            base = replace(_ranges(config, wanted, album, tell, bar, stop), bar=bar, stop=stop)
             makers = [int8_candidate] if "int8" in wanted.precisions else []
             makers += [_SIMULATED[name] for name in dict.fromkeys(wanted.emulated)]
             found += [make(base, tell=tell) for make in makers]
@@ -163,12 +163,15 @@ class Base:
         calibrated: its ranges.
         source: where these came from, in words.
         learns: whether the pictures are the model's to learn from, and not those it is judged by.
+        bar, stop: told how far an examination is; ends whatever is made with CalibrationError.
     """
 
     config: ModelConfig
     calibrated: Calibrated
     source: str = ""
     learns: bool = True
+    bar: Bar | None = None
+    stop: threading.Event | None = None
 
 
 def int8_candidate(base: Base, *, tell: Tell | None = None) -> Version:
@@ -213,13 +216,13 @@ def _made(kind: type[Quantizer], base: Base, target: Target, tell: Tell | None) 
     recipe, feeds = recipe_of(config, target), base.calibrated.feeds(CORRECTION_PICTURES)
 
     def quantizer(of: Calibrated) -> Quantizer:
-        return kind(of.model, of.table, recipe, feeds, step, of.more)
+        return kind(of.model, of.table, recipe, feeds, step, of.more, base.stop)
 
     def even() -> Quantizer | None:
-        other = base.calibrated.evened(target)
+        other = base.calibrated.evened(target, stop=base.stop)
         return None if other is None else quantizer(other)
 
-    judge = examiner(config, base.calibrated) if base.learns else None
+    judge = examiner(config, base.calibrated, bar=base.bar, stop=base.stop) if base.learns else None
     made = mend(quantizer(base.calibrated), judge, Means(None if target == "ort" else even), step)
     seconds = time.perf_counter() - started
     return QuantizedVersion(config, made.quantizer, made.quantized, feeds[:SCAN_PICTURES], base.source, seconds)

@@ -87,12 +87,13 @@ class NoiseJudge:
     Args:
         model: the float model.
         feeds: pictures, at least one.
+        stop: ends an examination with CalibrationError.
     """
 
     metric, floor, goal, is_strict = "signal in the outputs", 1 - NOISY, 1 - QUIET, False
 
-    def __init__(self, model: Model, feeds: Sequence[Feeds]) -> None:
-        self._noise = OutputNoise(model, feeds)
+    def __init__(self, model: Model, feeds: Sequence[Feeds], stop: threading.Event | None = None) -> None:
+        self._noise = OutputNoise(model, feeds, stop)
 
     def examine(self, quantized: Quantized) -> Result:
         """See :class:`Examiner`."""
@@ -207,7 +208,7 @@ def examiner(
     if config.accuracy is not None or (judged and can_judge(config, calibrated)):
         return Judge(config, calibrated, directory, where, bar, stop)
     feeds = calibrated.feeds(NOISE_PICTURES, CORRECTION_PICTURES) or calibrated.feeds(NOISE_PICTURES)
-    return NoiseJudge(calibrated.model, feeds) if feeds else None
+    return NoiseJudge(calibrated.model, feeds, stop) if feeds else None
 
 
 @dataclass(frozen=True, slots=True)

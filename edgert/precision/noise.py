@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ from edgert.backend.ort import Function
 from edgert.graph.model import Model
 from edgert.quantize.kernel import F64
 from edgert.quantize.recipe import Quantizer
-from edgert.quantize.walk import Feeds
+from edgert.quantize.walk import Feeds, check_stop
 
 
 class OutputNoise:
@@ -20,19 +21,28 @@ class OutputNoise:
     Args:
         model: the float model.
         feeds: pictures, at least one.
+        stop: ends it when set, before the next picture.
 
     Raises:
         BuildError: ONNX Runtime cannot run the model.
+        CalibrationError: stopped.
     """
 
-    def __init__(self, model: Model, feeds: Sequence[Feeds]) -> None:
-        exact = Function(model)
-        self._feeds = feeds
-        self._wanted = [exact(one) for one in feeds]
+    def __init__(self, model: Model, feeds: Sequence[Feeds], stop: threading.Event | None = None) -> None:
+        self._feeds, self._stop = feeds, stop
+        self._wanted = self._outputs(Function(model))
 
     def of(self, found: Function) -> float:
-        """Of one version, as :func:`noise_share` has it. Raises BuildError where it cannot be run."""
-        return noise_share(self._wanted, [found(one) for one in self._feeds])
+        """Of one version, as :func:`noise_share` has it. Raises BuildError where it cannot be run, CalibrationError
+        when it is stopped."""
+        return noise_share(self._wanted, self._outputs(found))
+
+    def _outputs(self, function: Function) -> list[Mapping[str, Array]]:
+        found: list[Mapping[str, Array]] = []
+        for one in self._feeds:
+            check_stop(self._stop)
+            found.append(function(one))
+        return found
 
 
 def rounding_noise(quantizer: Quantizer, feeds: Sequence[Feeds]) -> Callable[[frozenset[str]], float]:
@@ -41,7 +51,7 @@ def rounding_noise(quantizer: Quantizer, feeds: Sequence[Feeds]) -> Callable[[fr
     Raises:
         BuildError: ONNX Runtime cannot run the model.
     """
-    noise, fused = OutputNoise(quantizer.model, feeds), quantizer.recipe.target == "ort"
+    noise, fused = OutputNoise(quantizer.model, feeds, quantizer.stop), quantizer.recipe.target == "ort"
 
     def measure(kept: frozenset[str]) -> float:
         if not quantizer.scheme(kept).units:

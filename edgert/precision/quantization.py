@@ -58,6 +58,7 @@ def quantize_section(
         state: a file in which that search survives an interruption.
         tell: told each step.
         bar: moved while pictures are counted.
+        stop: ends it when set, within a picture's time.
         judged: False leaves it at the noise of the outputs, where the section sets no budget.
         even: lets TensorRT's forms have their channels evened out where that saves accuracy
             (:mod:`~edgert.quantize.spread`). Not for a calibration cache, which belongs to the model as it is.
@@ -65,13 +66,14 @@ def quantize_section(
 
     Raises:
         BuildError: the budget cannot be met; names the layers that cost most.
+        CalibrationError: stopped.
         EdgertError: labels or model cannot be used.
     """
     started = time.perf_counter()
     tell = tell or (lambda text: None)
     try:
         tell("quantising")
-        quantizer = _quantizer(config, target, calibrated, tell)
+        quantizer = _quantizer(config, target, calibrated, tell, stop)
         judge = examiner(config, calibrated, directory, where, bar, stop, judged=judged)
         evener = partial(_evened, config, target, calibrated, tell, stop) if even and target != "ort" else None
         key = str(judge.exam.dataset.path) if isinstance(judge, Judge) else ""
@@ -122,17 +124,19 @@ def recipe_of(config: ModelConfig, target: Target) -> Recipe:
     return for_this_machine(recipe) if target == "ort" else recipe
 
 
-def _quantizer(config: ModelConfig, target: Target, calibrated: Calibrated, tell: Tell) -> Quantizer:
+def _quantizer(
+    config: ModelConfig, target: Target, calibrated: Calibrated, tell: Tell, stop: threading.Event | None
+) -> Quantizer:
     feeds = calibrated.feeds(CORRECTION_PICTURES)
     recipe = recipe_of(config, target)
-    return Quantizer(calibrated.model, calibrated.table, recipe, feeds, tell, calibrated.more)
+    return Quantizer(calibrated.model, calibrated.table, recipe, feeds, tell, calibrated.more, stop)
 
 
 def _evened(
     config: ModelConfig, target: Target, calibrated: Calibrated, tell: Tell, stop: threading.Event | None
 ) -> Quantizer | None:
     even = calibrated.evened(target, stop=stop)
-    return None if even is None else _quantizer(config, target, even, tell)
+    return None if even is None else _quantizer(config, target, even, tell, stop)
 
 
 def _told(quantized: Quantized) -> Quantized:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -45,7 +46,13 @@ class Choice:
 
 
 def choose_methods(
-    graph: Graph, scheme: Scheme, table: RangeTable, feeds: Sequence[Feeds], like: Model
+    graph: Graph,
+    scheme: Scheme,
+    table: RangeTable,
+    feeds: Sequence[Feeds],
+    like: Model,
+    *,
+    stop: threading.Event | None = None,
 ) -> Mapping[str, str]:
     """Tensor → method, for every tensor that has a scale; those that share one have the same.
 
@@ -55,15 +62,24 @@ def choose_methods(
         table: their measured ranges.
         feeds: a few pictures.
         like: the model that the graph was read from.
+        stop: ends it when set.
 
     Raises:
-        CalibrationError: there are no pictures, or the table lacks a tensor.
+        CalibrationError: there are no pictures, or the table lacks a tensor; stopped.
         BuildError: ONNX Runtime cannot run the graph.
     """
-    return {name: one.method for one in choices(graph, scheme, table, feeds, like) for name in one.tensors}
+    return {name: one.method for one in choices(graph, scheme, table, feeds, like, stop=stop) for name in one.tensors}
 
 
-def choices(graph: Graph, scheme: Scheme, table: RangeTable, feeds: Sequence[Feeds], like: Model) -> tuple[Choice, ...]:
+def choices(
+    graph: Graph,
+    scheme: Scheme,
+    table: RangeTable,
+    feeds: Sequence[Feeds],
+    like: Model,
+    *,
+    stop: threading.Event | None = None,
+) -> tuple[Choice, ...]:
     """As :func:`choose_methods`, with the errors that decided it.
 
     A tensor is rounded with each threshold in turn while everything else stays float. The graph runs once per picture,
@@ -77,7 +93,7 @@ def choices(graph: Graph, scheme: Scheme, table: RangeTable, feeds: Sequence[Fee
     totals = {group: dict.fromkeys(METHODS, 0.0) for group in groups}
     readers = _readers(graph, scheme, thresholds)
     with ThreadPoolExecutor(THREADS) as pool:
-        for name, values in zip(readers, walk(graph, list(readers), feeds, like), strict=True):
+        for name, values in zip(readers, walk(graph, list(readers), feeds, like, stop=stop), strict=True):
             group = scheme.groups[name]
             for node in readers[name]:
                 measure = partial(_errors, _linear(graph, node, like), name, thresholds[group])

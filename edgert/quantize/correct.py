@@ -7,6 +7,7 @@ corrected.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -28,7 +29,13 @@ calibration pictures that nothing was fitted to.)"""
 
 
 def correct_biases(
-    graph: Graph, lowered: Callable[[Graph], Graph], feeds: Sequence[Feeds], like: Model, *, threads: int = THREADS
+    graph: Graph,
+    lowered: Callable[[Graph], Graph],
+    feeds: Sequence[Feeds],
+    like: Model,
+    *,
+    threads: int = THREADS,
+    stop: threading.Event | None = None,
 ) -> Graph:
     """The float graph with the biases that its quantised form needs; lower it again to have them there.
 
@@ -37,16 +44,23 @@ def correct_biases(
         lowered: quantises a float graph; outputs of weighted nodes keep their names.
         feeds: pictures, 16 or more; all of them move through both graphs side by side.
         like: the model that the graph was read from.
+        stop: ends it when set.
 
     Raises:
-        CalibrationError: there are no pictures.
+        CalibrationError: there are no pictures; stopped.
         BuildError: ONNX Runtime cannot run one of the graphs.
     """
-    return shift_biases(graph, mean_shifts(graph, lowered(graph), feeds, like, threads=threads))
+    return shift_biases(graph, mean_shifts(graph, lowered(graph), feeds, like, threads=threads, stop=stop))
 
 
 def mean_shifts(
-    graph: Graph, lowered: Graph, feeds: Sequence[Feeds], like: Model, *, threads: int = THREADS
+    graph: Graph,
+    lowered: Graph,
+    feeds: Sequence[Feeds],
+    like: Model,
+    *,
+    threads: int = THREADS,
+    stop: threading.Event | None = None,
 ) -> Mapping[str, F64]:
     """Output tensor of a weighted node → (channels,) to add to it so that its means are those of the float graph.
 
@@ -56,16 +70,16 @@ def mean_shifts(
     :func:`can_shift`) are left out. Both graphs run once per picture.
 
     Raises:
-        CalibrationError: there are no pictures.
+        CalibrationError: there are no pictures; stopped.
         BuildError: ONNX Runtime cannot run one of the graphs.
     """
     if not feeds:
         raise CalibrationError("biases cannot be corrected without pictures", why="0 given", fix="give 16 or more")
     nodes = [n for n in weighted(graph) if can_shift(graph, n) and n.outputs[0] in lowered.producers]
     names = [node.outputs[0] for node in nodes]
-    walks = zip(walk(graph, names, feeds, like, threads=threads), walk(lowered, names, feeds, like, threads=threads),
-                strict=True)  # fmt: skip
-    return {node.outputs[0]: _level(node, first, second) for node, (first, second) in zip(nodes, walks, strict=True)}
+    exact, coarse = (walk(one, names, feeds, like, threads=threads, stop=stop) for one in (graph, lowered))
+    walks = zip(nodes, exact, coarse, strict=True)
+    return {node.outputs[0]: _level(node, first, second) for node, first, second in walks}
 
 
 def _level(node: Node, wanted: Sequence[Array], found: Sequence[Array]) -> F64:

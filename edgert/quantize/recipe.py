@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import platform
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,7 +27,7 @@ from edgert.quantize.lower import lower
 from edgert.quantize.scheme import Scheme, Target, scheme, units
 from edgert.quantize.storage import Activation, Storage
 from edgert.quantize.table import RangeTable
-from edgert.quantize.walk import Feeds
+from edgert.quantize.walk import Feeds, check_stop
 from edgert.quantize.weight import channel_axis, spread, weight_scales
 
 Array = npt.NDArray[Any]
@@ -84,6 +85,7 @@ class Quantizer:
         feeds: pictures to measure on, 16 or more; needed for everything but plain rounding.
         step: told what is going on.
         more: measures further tensors, name → values; called at most once, when units kept make the table lack some.
+        stop: ends whatever is being made when set, with CalibrationError.
 
     Raises:
         CalibrationError: the table is of another model; a glob of the recipe matches no unit.
@@ -97,6 +99,7 @@ class Quantizer:
         feeds: Sequence[Feeds] = (),
         step: Step | None = None,
         more: Callable[[], Mapping[str, Histogram]] | None = None,
+        stop: threading.Event | None = None,
     ) -> None:
         if table.model != model.digest:
             raise CalibrationError(
@@ -105,7 +108,7 @@ class Quantizer:
                 where=str(model.path),
                 fix="calibrate this model",
             )
-        self.model, self.recipe, self.feeds = model, recipe, feeds
+        self.model, self.recipe, self.feeds, self.stop = model, recipe, feeds, stop
         self.graph = read(model)
         self._step, self._more = step or (lambda text: None), more
         self.units = tuple(unit.name for unit in units(self.graph, recipe.target))
@@ -126,7 +129,11 @@ class Quantizer:
         graph = self.graph
         if correct and self.corrects:
             self._step("correcting biases")
-            graph = correct_biases(graph, lambda one: self.lowered(one, plan, rounded), self.feeds, self.model)
+
+            def lowered(one: Graph) -> Graph:
+                return self.lowered(one, plan, rounded)
+
+            graph = correct_biases(graph, lowered, self.feeds, self.model, stop=self.stop)
             notes.append(f"bias correction over {len(self.feeds)} pictures")
         return self._quantized(graph, plan, rounded, tuple(notes))
 
@@ -137,6 +144,7 @@ class Quantizer:
 
     def scheme(self, keep: Collection[str] = ()) -> Scheme:
         """What is INT8 when these units, and those of the recipe, are kept."""
+        check_stop(self.stop)
         plan = scheme(self.graph, self.recipe.target, self.keep | set(keep))
         if self._more is not None and not self.table.histograms.keys() >= set(plan.needed):
             self.table = replace(self.table, histograms={**self._more(), **self.table.histograms})
@@ -169,7 +177,7 @@ class Quantizer:
             return table
         self._step("choosing thresholds by output error")
         plan = scheme(self.graph, self.recipe.target, self.keep)
-        return table.with_chosen(choose_methods(self.graph, plan, table, self.feeds, self.model))
+        return table.with_chosen(choose_methods(self.graph, plan, table, self.feeds, self.model, stop=self.stop))
 
     def _rounded(self, plan: Scheme) -> Mapping[str, Array]:
         nodes = matching(self.recipe.adaround, [name for name in self.units if name in plan.weighted], "adaround")
@@ -177,7 +185,10 @@ class Quantizer:
             return {}
         self._step(f"AdaRound of {len(nodes)} nodes")
         grids = dict(self._grid(node) for node in self.graph.nodes if node.name in nodes)
-        return round_weights(self.graph, self.lowered(self.graph, plan), grids, self.feeds, self.model, units=nodes)
+        coarse = self.lowered(self.graph, plan)
+        found = round_weights(self.graph, coarse, grids, self.feeds, self.model, units=nodes, stop=self.stop)
+        check_stop(self.stop)  # or some of them are missing
+        return found
 
     def _grid(self, node: Node) -> tuple[str, Array]:
         """A weight's name and its scales, shaped to multiply it."""

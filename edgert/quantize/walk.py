@@ -6,12 +6,14 @@ picture to the second, and so on: each node runs once per picture, and only what
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from edgert.backend.base import Array
 from edgert.backend.ort import Function
+from edgert.errors import CalibrationError
 from edgert.graph.model import Model
 from edgert.graph.node import Graph, Node, extract, read, write
 
@@ -74,6 +76,7 @@ def walk(
     like: Model,
     *,
     threads: int = THREADS,
+    stop: threading.Event | None = None,
 ) -> Iterator[list[Array]]:
     """Yields each target's values, one array per picture, in the order of the targets; again for one named again.
 
@@ -86,10 +89,12 @@ def walk(
         targets: tensors, upstream ones first.
         feeds: all pictures; their number bounds the memory, with what lies across a cut.
         like: the model that the graph was read from.
+        stop: ends the walk when set, before the next picture's next piece.
 
     Raises:
         ModelError: nothing computes a target.
         BuildError: ONNX Runtime cannot run a piece.
+        CalibrationError: stopped.
     """
     typed = _typed(graph, like)
     states = [dict(one) for one in feeds]
@@ -97,12 +102,26 @@ def walk(
         for piece in pieces(typed, targets):
             if piece.made:
                 function = Function(write(extract(typed, piece.made, piece.given), like), fused=False)
-                for state, made in zip(states, pool.map(function, states), strict=True):
+                for state, made in zip(states, pool.map(_until(stop, function), states), strict=True):
                     state.update(made)
             yield [state[piece.target] for state in states]
             for state in states:
                 for name in piece.last:
                     state.pop(name, None)
+
+
+def check_stop(stop: threading.Event | None) -> None:
+    """Raises CalibrationError once ``stop`` is set."""
+    if stop is not None and stop.is_set():
+        raise CalibrationError("stopped while INT8 was made", fix="run it again")
+
+
+def _until(stop: threading.Event | None, function: Function) -> Callable[[Feeds], Mapping[str, Array]]:
+    def run(state: Feeds) -> Mapping[str, Array]:
+        check_stop(stop)
+        return function(state)
+
+    return run
 
 
 def _pending(graph: Graph, target: str, done: set[int]) -> list[Node]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 from pathlib import Path
 
 import cv2
@@ -11,7 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.helpers.command import ROOT, edgert
+from tests.helpers.command import ROOT, edgert, start
 
 INPUT = ("--input", "stretch bgr std=255")
 CLASSIFY = ("--task", "classify logits")
@@ -164,6 +166,23 @@ def test_a_simulated_dla_alone_and_float16(belt: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "fp16: within the budget of 0.1 agreement" in done.stdout
     assert "TensorRT on a DLA, simulated" in (belt / "dla.html").read_text()
+
+
+@pytest.mark.parametrize(("number", "heard"), [(signal.SIGTERM, "correcting biases"), (signal.SIGINT, "calibrating")])
+def test_a_signal_ends_an_emulation_soon(belt: Path, number: signal.Signals, heard: str) -> None:
+    arguments = ("--data", "synthetic:conveyor", "--limit", "400", "--emulate", "dla")
+    process = start("eval", "p.yaml", *arguments, cwd=belt)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if heard in line:
+            break
+    time.sleep(0.2)
+    process.send_signal(number)
+    told = time.monotonic()
+    rest, errors = process.communicate(timeout=30)
+    assert time.monotonic() - told <= 1.0 + 1.0  # 1 s for edgert; the rest is this machine ending a process under load
+    assert process.returncode == 130, errors
+    assert "stopped; nothing was measured to the end" in rest
 
 
 @pytest.mark.parametrize(

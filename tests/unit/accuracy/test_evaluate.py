@@ -103,6 +103,31 @@ def test_versions_side_by_side(photos: Path) -> None:
     assert found.to_json()["comparisons"][0]["name"] == "worse"
 
 
+def test_versions_that_were_done_when_it_was_stopped_count(photos: Path) -> None:
+    stop = threading.Event()
+
+    def progress(name: str, done: int, total: int) -> None:
+        if name == "worse" and done == 2:
+            stop.set()
+
+    one = exam(photos)
+    candidates = {"fp32": MEANS, "worse": worse}
+    found = side_by_side(candidates, one, threads=1, progress=progress, stop=stop)
+    assert found is not None and [result.name for result in found.results] == ["fp32"]
+    assert found.results[0].values["top1"] == 1.0 and found.comparisons == ()
+    assert side_by_side(candidates, one, stop=stop) is None
+
+
+def test_a_reference_alone_tells_nothing_without_labels(photos: Path) -> None:
+    stop, section = threading.Event(), config()
+    one = open_exam(MEANS, section, open_dataset(f"{photos}/*/*.png", section.task))
+    set_at_second = {"worse": stop.set, "fp32": lambda: None}
+    found = side_by_side(
+        {"fp32": MEANS, "worse": worse}, one, progress=lambda name, done, total: set_at_second[name](), stop=stop
+    )
+    assert found is None
+
+
 def test_a_version_with_another_input_is_refused(photos: Path) -> None:
     renamed = models.make(
         [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,16 @@ def ranges(config: ModelConfig, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """The pictures that ranges were measured on, as files."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(PICTURES):
+        cv2.imwrite(str(folder / f"{number}.png"), album(PICTURES, 5).frame(number).planes[0])
+    return folder
+
+
 def test_a_range_file_is_enough(config: ModelConfig, ranges: Path) -> None:
     exam_pictures = album(6, 9)
     made = versions(config, Wanted(("int8", "fp16"), ("dla", "gpu"), ranges=ranges), exam_pictures)
@@ -74,19 +85,31 @@ def test_pictures_of_the_exam_are_not_learnt_from(config: ModelConfig) -> None:
 
 @pytest.mark.parametrize("named", [True, False])
 def test_a_bias_correction_that_does_harm_is_seen_on_the_models_own_pictures(
-    config: ModelConfig, ranges: Path, named: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    config: ModelConfig, ranges: Path, named: bool, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ruin(graph: Graph, *rest: Any) -> Graph:
+    def ruin(graph: Graph, *rest: Any, **options: Any) -> Graph:
         return graph.with_constants({name: -graph.constants[name] for name in ("w4", "b4")})
 
     monkeypatch.setattr(recipe, "correct_biases", ruin)
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    for number in range(PICTURES):
-        cv2.imwrite(str(folder / f"{number}.png"), album(PICTURES, 5).frame(number).planes[0])
-    wanted = Wanted(("int8",), images=str(folder) if named else "", ranges=ranges)
+    wanted = Wanted(("int8",), images=str(photos) if named else "", ranges=ranges)
     made = versions(config, wanted, album(6, 9))["int8"].quantized
     assert made is not None and made.result.notes == ()
+
+
+@pytest.mark.parametrize("emulated", ["dla", "gpu"])
+@pytest.mark.parametrize("at", ["correcting biases", "fp32", "int8"])
+def test_what_is_made_can_be_stopped(config: ModelConfig, ranges: Path, emulated: str, at: str, photos: Path) -> None:
+    stop, said = threading.Event(), list[str]()
+
+    def heard(text: str, *rest: object) -> None:
+        said.append(text)
+        if text.endswith(at):
+            stop.set()
+
+    wanted = Wanted(emulated=(emulated,), images=str(photos), ranges=ranges)
+    with pytest.raises(CalibrationError, match="stopped while"):
+        versions(config, wanted, album(6, 9), tell=heard, bar=heard, stop=stop)
+    assert said[-1].endswith(at)
 
 
 def test_only_what_is_asked_for_is_made(config: ModelConfig) -> None:

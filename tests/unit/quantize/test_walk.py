@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
-from edgert.errors import ModelError
+from edgert.errors import CalibrationError, ModelError
 from edgert.graph import infer
 from edgert.graph.node import Graph, read
 from edgert.quantize import walk as module
@@ -91,3 +93,13 @@ def test_two_pictures_are_on_their_way_at_once_unless_told_otherwise() -> None:
     assert module.THREADS == 2
     one = list(walk(graph(), ["y"], FEEDS, MODEL, threads=1))
     np.testing.assert_array_equal(one, list(walk(graph(), ["y"], FEEDS, MODEL)))
+
+
+def test_it_stops_before_the_next_piece() -> None:
+    stop = threading.Event()
+    values = walk(graph(), ["a", "y"], FEEDS, MODEL, stop=stop)
+    assert len(next(values)) == 3
+    stop.set()
+    with pytest.raises(CalibrationError, match="stopped while INT8 was made") as caught:
+        next(values)
+    assert caught.value.fix == "run it again"
