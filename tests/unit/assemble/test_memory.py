@@ -20,7 +20,7 @@ MIB = 2**20
 @pytest.fixture(autouse=True)
 def _small_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process of 10 MiB with every library loaded, whatever ran before."""
-    monkeypatch.setattr(memory, "_process", lambda file: iter([Part("process", "cpu", "runtime", 10 * MIB)]))
+    monkeypatch.setattr(memory, "process_parts", lambda file: iter([Part("process", "cpu", "runtime", 10 * MIB)]))
     monkeypatch.setattr("edgert.assemble.model.core_count", lambda: 4)
 
 
