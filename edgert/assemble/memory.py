@@ -48,7 +48,7 @@ WEIGHT_COPIES, NODE_BYTES = 4, 7.5 * 2**10
 ERROR = 0.08
 """By which plans were too small at worst, of the eight models of ``tests/bench/bench_memory_plan.py``, rounded up."""
 _UNREAD_TIMES, _UNREAD_BYTES = 60, 2**30
-"""Tensors of one lane, of a model's file, and beside it: of twelve networks a style transfer has 55 times, all others 6
+"""Tensors of one lane, of a model's file, and beside it: of eleven networks a style transfer has 55 times, all others 6
 times at most."""
 
 
