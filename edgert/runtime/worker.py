@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from time import thread_time_ns
 
 from edgert.clock import Clock
 from edgert.errors import EdgertError, StageError
@@ -95,18 +96,20 @@ class Worker(threading.Thread):
     def _give_frames(self) -> None:
         node, source, meter, now = self.node, self.node.work, self.node.meter, self._clock.now_ns
         assert isinstance(source, Source)
-        started = now()
+        started, before_ns = now(), thread_time_ns()
         for frame in source.frames(self._stop_event):
             if node.gate is not None and not node.gate.passes(self._stop_event):
                 frame.lease.release()
                 del frame
                 continue
             made = now()
-            if source.live:  # waiting for the camera, mostly; its own work cannot be told apart
-                meter.wait_in_ns += made - started
-            else:
-                meter.worked(made - started)
-                meter.let_go(made)
+            worked_ns = made - started
+            if source.live:  # it waits for the camera, mostly; what is its own work only the processor's time tells
+                used_ns = thread_time_ns()
+                worked_ns, before_ns = min(used_ns - before_ns, worked_ns), used_ns
+            meter.wait_in_ns += made - started - worked_ns
+            meter.worked(worked_ns)
+            meter.let_go(made)
             meter.results_in += 1
             self._send(node, Result(frame))
             frame.lease.release()
