@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,13 +29,27 @@ from edgert.ready import engine_store
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """An engine that was compiled on a machine that cannot run it yet.
+
+    Attributes:
+        engine: its name in the chain.
+        why: what is missing, in one line.
+    """
+
+    engine: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """What came of it.
 
     Attributes:
         path: the bundle with engines; None where they were only kept on this machine.
         manifest: what is in it.
-        engines: model → who runs it here.
+        engines: model → who runs it here as things are; without the models that nothing runs here.
+        waiting: model → the engine that will run it instead, as soon as it can.
         skipped: who does not, and why.
         target: folder of this machine's engines in the bundle; empty where TensorRT compiled none.
         written: whether the bundle was written; False where the same was there already.
@@ -46,6 +60,7 @@ class Finished:
     path: Path | None
     manifest: Manifest
     engines: Mapping[str, str]
+    waiting: Mapping[str, Waiting]
     skipped: tuple[Skipped, ...]
     target: str
     written: bool
@@ -103,14 +118,35 @@ def finish(
         held_to = policy or ("strict" if strict else "warn")
         job = _Job(opened, Path(name), chain, trt, store or engine_store(), telling, held_to)
         chosen = job.compile()
+        runs, waiting = _now(chosen, chain.engines, partial(why_not, machine=here, trt=trt))
         manifest, written, size_bytes = job.save(output, folder) if output is not None else (opened.manifest, False, 0)
     seconds = time.perf_counter() - started
-    return Finished(output, manifest, chosen, tuple(skipped), job.target, written, size_bytes, seconds)
+    return Finished(output, manifest, runs, waiting, tuple(skipped), job.target, written, size_bytes, seconds)
 
 
 def _why_not_compiled(engine: str, machine: Machine, trt: TrtBackend) -> str:
     """TensorRT compiles where nothing can be run, as TensorRT-RTX does without a GPU."""
     return why_not(engine, machine, trt, runs=False)
+
+
+def _now(
+    chosen: Mapping[str, str], chain: Sequence[str], why_not: Callable[[str], str]
+) -> tuple[dict[str, str], dict[str, Waiting]]:
+    """Who runs each model as things are, and what waits until it can.
+
+    Args:
+        chosen: model → the engine it was compiled for.
+        chain: all of them, in order.
+        why_not: why an engine cannot run here; empty if it can.
+    """
+    runs, waiting = dict[str, str](), dict[str, Waiting]()
+    for model, engine in chosen.items():
+        able = next((name for name in chain[chain.index(engine) :] if not why_not(name)), "")
+        if able:
+            runs[model] = able
+        if able != engine:
+            waiting[model] = Waiting(engine, why_not(engine))
+    return runs, waiting
 
 
 class _Job:

@@ -47,7 +47,8 @@ def build(
         bool,
         typer.Option(
             "--strict",
-            help="Of a bundle: an error instead of an engine further down its chain, or nodes off their DLA.",
+            help="Of a bundle, or with --remote: an error instead of an engine further down its chain, or nodes off "
+            "their DLA.",
         ),
     ] = False,
     remote: Annotated[
@@ -95,7 +96,8 @@ def build(
             target={"board": board, "mode": mode, "tensorrt": trt},
             overrides=overrides or (),
             json=json,
-            foreign={"--folder": folder, "--tune": tune, "--strict": strict},
+            strict=strict,
+            foreign={"--folder": folder, "--tune": tune},
         )
         return
     refuse({"--remote-edgert": remote_edgert}, "it says where edgert is on the board of --remote")
@@ -106,7 +108,10 @@ def build(
         finish_here(source, output, folder, json, strict, given)
         return
     if strict:
-        raise typer.BadParameter(f"it is for bundles, and {source} is a pipeline file", param_hint="--strict")
+        raise typer.BadParameter(
+            f"it is for bundles and --remote, where engines are compiled, and {source} is a pipeline file",
+            param_hint="--strict",
+        )
     from edgert.build.make import build as build_pipeline
     from edgert.cli.build_progress import listener
     from edgert.cli.signals import stop_on_signal

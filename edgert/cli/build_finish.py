@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgert.cli.option import echo_line, refuse
 
 if TYPE_CHECKING:
-    from edgert.build.finish import Finished
+    from rich.console import Console
+
+    from edgert.build.finish import Finished, Waiting
 
 
 def finish_here(
@@ -51,8 +54,25 @@ def told(done: Finished) -> dict[str, object]:
         "board": done.manifest.board,
         "target": done.target,
         "engines": dict(done.engines),
+        "waiting": told_waiting(done.waiting),
         "skipped": [{"engine": one.engine, "model": one.model, "why": one.why} for one in done.skipped],
     }
+
+
+def told_waiting(waiting: Mapping[str, Waiting]) -> dict[str, dict[str, str]]:
+    """Model → the engine that waits for what it needs, and why."""
+    return {model: asdict(one) for model, one in waiting.items()}
+
+
+def show_engines(console: Console, engines: Mapping[str, str], waiting: Mapping[str, Waiting], place: str) -> None:
+    """Who runs each model at a place, and what was compiled for it that cannot run there yet."""
+    for model, engine in engines.items():
+        console.print(f"{model} runs with {engine} {place}", markup=False)
+    for model, one in waiting.items():
+        so_far = "" if model in engines else "; nothing else of engines: runs it"
+        console.print(
+            f"{model} is compiled for {one.engine}, which cannot run {place} yet{so_far}: {one.why}", markup=False
+        )
 
 
 def _show(done: Finished) -> None:
@@ -61,8 +81,7 @@ def _show(done: Finished) -> None:
     from edgert.units import format_bytes
 
     console = Console(highlight=False)
-    for model, engine in done.engines.items():
-        console.print(f"{model} runs with {engine} here", markup=False)
+    show_engines(console, done.engines, done.waiting, "here")
     if done.path is None:
         console.print(f"kept on this machine: edgert run finds it ({done.seconds:.1f} s)")
         return

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgert.cli.build_finish import show_engines, told_waiting
 from edgert.cli.option import bundle_of, echo_line, refuse
 
 if TYPE_CHECKING:
@@ -23,12 +24,14 @@ def build_remotely(
     target: Mapping[str, str | None],
     overrides: Sequence[str],
     json: bool,
+    strict: bool,
     foreign: Mapping[str, object],
 ) -> None:
     """Builds a pipeline or bundle, and shows how it goes here and there: in lines, or as events in JSON.
 
     Args:
         target: board, mode and TensorRT as they were asked for.
+        strict: an engine that the board would skip is an error.
         foreign: option → value, of those that a remote build has no use for.
     """
     from edgert.artifact.bundle import is_bundle
@@ -48,7 +51,7 @@ def build_remotely(
         output = output or bundle_of(made)
     stop = threading.Event()
     with listener(json) as tell, stop_on_signal(stop.set):
-        built = build_there(made, output, address, program=program, **target, tell=tell, stop=stop)
+        built = build_there(made, output, address, program=program, **target, strict=strict, tell=tell, stop=stop)
     if json:
         echo_line(_told(built))
     else:
@@ -63,6 +66,7 @@ def _told(built: BuiltThere) -> dict[str, object]:
         "seconds": round(built.seconds, 3),
         "board": built.there.name,
         "engines": dict(built.engines),
+        "waiting": told_waiting(built.waiting),
     }
 
 
@@ -72,7 +76,6 @@ def _show(built: BuiltThere, address: str) -> None:
     from edgert.units import format_bytes
 
     console = Console(highlight=False)
-    for model, engine in built.engines.items():
-        console.print(f"{model} runs with {engine} on {address}", markup=False)
+    show_engines(console, built.engines, built.waiting, f"on {address}")
     word = "written" if built.written else "nothing has changed; left as it is"
     console.print(f"[green]→[/] {built.path}: {format_bytes(built.size_bytes)}; {word} ({built.seconds:.1f} s)")

@@ -13,6 +13,7 @@ from typing import Any
 
 from edgert.artifact.bundle import open_bundle
 from edgert.artifact.manifest import Manifest
+from edgert.build.finish import Waiting
 from edgert.build.make import build
 from edgert.build.target import engines_of
 from edgert.compiler import Event, Tell
@@ -20,6 +21,7 @@ from edgert.compiler.build import Stopped
 from edgert.config import PipelineFile
 from edgert.remote.addition import add
 from edgert.remote.agree import check_space, check_target, target_there
+from edgert.remote.board.job import STRICT
 from edgert.remote.link import Link
 from edgert.remote.outcome import is_abandoned, result_of
 from edgert.remote.patience import Patience
@@ -39,7 +41,8 @@ class BuiltThere:
         size_bytes: of the file.
         seconds: it took.
         there: the board.
-        engines: model → who runs it there.
+        engines: model → who runs it there as things are.
+        waiting: model → the engine that will run it instead, as soon as it can.
     """
 
     path: Path
@@ -49,6 +52,7 @@ class BuiltThere:
     seconds: float
     there: There
     engines: Mapping[str, str]
+    waiting: Mapping[str, Waiting]
 
 
 def build_there(
@@ -60,6 +64,7 @@ def build_there(
     board: str | None = None,
     mode: str | None = None,
     tensorrt: str | None = None,
+    strict: bool = False,
     tell: Tell | None = None,
     stop: threading.Event | None = None,
 ) -> BuiltThere:
@@ -74,6 +79,7 @@ def build_there(
         address: as ssh takes it.
         program: path of ``edgert`` on the board; see :func:`edgert.remote.there.look_there`.
         board, mode, tensorrt: of the target; by default what is found there.
+        strict: as for :func:`edgert.build.finish.finish`, there.
         tell: told of everything that happens here and there.
         stop: ends the build here and there when set.
 
@@ -85,7 +91,7 @@ def build_there(
         EdgertError: as :func:`edgert.build.build`, here or there.
     """
     began = time.perf_counter()
-    remote = _Remote(address, Patience(tell or (lambda event: None), stop or threading.Event()))
+    remote = _Remote(address, Patience(tell or (lambda event: None), stop or threading.Event()), strict)
     link, there = remote.look(program)
     with tempfile.TemporaryDirectory(prefix="edgert-") as name:
         bundle = source if isinstance(source, Path) else Path(name) / "bundle.edgert"
@@ -100,10 +106,11 @@ def build_there(
             check_target(there, address, known.board, known.engines, known.tensorrt)
             check_space(there, address, bundle.stat().st_size)
             addition = Path(name) / "addition.zip"
-            engines_there = remote.compile(link, bundle, addition)
+            told = remote.compile(link, bundle, addition)
             manifest, written = add(made, addition, output)
     size_bytes, seconds = output.stat().st_size, time.perf_counter() - began
-    return BuiltThere(output, manifest, written, size_bytes, seconds, there, engines_there)
+    waiting = {model: Waiting(**one) for model, one in told.get("waiting", {}).items()}
+    return BuiltThere(output, manifest, written, size_bytes, seconds, there, told.get("engines", {}), waiting)
 
 
 @dataclass(frozen=True)
@@ -112,6 +119,7 @@ class _Remote:
 
     address: str
     patience: Patience
+    strict: bool = False
 
     def look(self, program: str | None) -> tuple[Link, There]:
         """Asks the board what it is, once: what cannot be reached at the start is said at once."""
@@ -121,29 +129,33 @@ class _Remote:
         self.patience.tell(Event("board", "", "done", time.perf_counter() - began, str(there)))
         return link, there
 
-    def compile(self, link: Link, bundle: Path, addition: Path) -> Mapping[str, str]:
-        """Sends a bundle, has it compiled, and fetches what was added to it into a new file; who runs which model."""
+    def compile(self, link: Link, bundle: Path, addition: Path) -> Mapping[str, Any]:
+        """Sends a bundle, has it compiled, and fetches what was added into a new file; the compiler's last line."""
         digest = Transfer(link, self.patience, self._look).send(bundle)
         watch, end = self._run(link, digest)
         result = result_of(end, watch.error, self.address)
         Transfer(link, self.patience, self._look).fetch(watch.run, result, addition)
-        engines: Mapping[str, str] = watch.summary.get("engines", {})
-        return engines
+        return watch.summary
 
     def _run(self, link: Link, digest: str) -> tuple[Watch, Mapping[str, Any]]:
-        """The run that ended, and how. A job that another started and gave up is started anew."""
+        """The run that ended, and how. A job that another started is followed by one of our own, where that other gave
+        it up, or asked more or less of it than we do."""
         while True:
-            watch = self._start(link, f"{digest}.{uuid.uuid4().hex[:12]}")
+            watch, alike = self._start(link, f"{digest}.{uuid.uuid4().hex[:12]}")
             end = watch.to_end()
-            if not (watch.joined and is_abandoned(end)):
+            if not watch.joined or (alike and not is_abandoned(end)):
                 return watch, end
 
-    def _start(self, link: Link, run: str) -> Watch:
-        started = self.patience.through(lambda: link.ask("job", "start", run, look=self._look), lambda: 0)
+    def _start(self, link: Link, run: str) -> tuple[Watch, bool]:
+        """The run that is on now, and whether it is as strict as ours is to be."""
+        words = ("job", "start", run, *([STRICT] if self.strict else []))
+        started = self.patience.through(lambda: link.ask(*words, look=self._look), lambda: 0)
+        alike = started["strict"] == self.strict
         if started["joined"]:
-            detail = "a build of the same bundle is at it: its result is taken"
+            then = "its result is taken" if alike else f"ours, {'' if self.strict else 'not '}{STRICT}, comes after it"
+            detail = f"a build of the same bundle is at it: {then}"
             self.patience.tell(Event("link", "", "note", detail=detail))
-        return Watch(link, started["run"], started["joined"], self.patience)
+        return Watch(link, started["run"], started["joined"], self.patience), alike
 
     def _look(self) -> None:
         if self.patience.stop.is_set():

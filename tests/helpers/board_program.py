@@ -84,7 +84,8 @@ def compile_bundle(folder: Path, before: Path, after: Path) -> None:
         print("the last words", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGSEGV)
     add_engine(before, after, compiler.engine_bytes)
-    tell({"bundle": str(after), "engines": {"parts": "the tests' own"}})
+    own = "the tests' own, strictly" if "--strict" in sys.argv else "the tests' own"
+    tell({"bundle": str(after), "engines": {"parts": own}})
 
 
 def add_engine(before: Path, after: Path, size_bytes: int) -> None:

@@ -36,20 +36,23 @@ class RemoteBuild:
         output: Path,
         program: str = "",
         on_event: Callable[[Event], object] = bool,
+        strict: bool = False,
     ) -> None:
         self.events: list[Event] = []
         self._stop = threading.Event()
         self._built: BuiltThere | None = None
         self._error: EdgertError | None = None
         self._on_event = on_event
-        self._words = (bundle, output, program or there.program)
+        self._words, self._strict = (bundle, output, program or there.program), strict
         self._thread = threading.Thread(target=self._build)
         self._thread.start()
 
     def _build(self) -> None:
         bundle, output, program = self._words
         try:
-            self._built = build_there(bundle, output, "board", program=program, tell=self._tell, stop=self._stop)
+            self._built = build_there(
+                bundle, output, "board", program=program, strict=self._strict, tell=self._tell, stop=self._stop
+            )
         except EdgertError as error:
             self._error = error
 

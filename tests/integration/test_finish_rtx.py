@@ -53,13 +53,15 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_compiled_once_packed_and_found_again(tmp_path: Path) -> None:
     here, packed = Workstation(tmp_path / "one"), tmp_path / "packed.edgert"
     done = here.finish(trt_bundle(tmp_path / "dock.edgert"), packed)
-    assert done.engines == {"parts": "tensorrt"} and here.states() == ["started", "done"]
+    assert here.states() == ["started", "done"]
+    assert done.engines == {"parts": "onnxruntime"} and done.waiting["parts"].engine == "tensorrt"
+    assert done.waiting["parts"].why == "there is no NVIDIA GPU here: this test has none"
     assert any(one.state == "progress" and one.total > 0 for one in here.events)
     with open_bundle(packed) as bundle:
         (entry,) = bundle.manifest.compiled[done.target].engines["parts"]
         assert len(bundle.read(entry.plan)) > 1000 and b'"RTX 1.' in bundle.read(entry.record)
     there = Workstation(tmp_path / "two")
-    assert there.finish(packed).engines == done.engines and there.states() == ["started", "cached"]
+    assert there.finish(packed).waiting == done.waiting and there.states() == ["started", "cached"]
 
 
 def test_a_model_that_it_refuses_runs_with_onnx_runtime(tmp_path: Path) -> None:

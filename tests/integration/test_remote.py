@@ -70,6 +70,11 @@ def test_a_pipeline_is_built_here_and_finished_there(there: Board, tmp_path: Pat
         assert made.manifest.engines == ["onnxruntime"]
 
 
+def test_strict_is_the_boards_to_be(there: Board, bundle: Path, tmp_path: Path) -> None:
+    built = RemoteBuild(there, bundle, tmp_path / "out.edgert", strict=True).result()
+    assert built.engines == {"parts": "the tests' own, strictly"} and built.waiting == {}
+
+
 def refusal(bundle: Path, address: str = "board", program: str | None = None) -> LinkError:
     with pytest.raises(LinkError) as caught:
         build_there(bundle, bundle.with_name("out.edgert"), address, program=program)
@@ -190,6 +195,19 @@ def test_two_builds_of_one_bundle_compile_once(there: Board, bundle: Path, tmp_p
     assert there.compiled == 1
     assert second.details("send")[-1] == "is there already"
     assert second.details("link") == ["a build of the same bundle is at it: its result is taken"]
+
+
+@pytest.mark.slow
+def test_a_strict_build_comes_after_one_that_is_not(there: Board, bundle: Path, tmp_path: Path) -> None:
+    there.compiler(waits=True)
+    first = RemoteBuild(there, bundle, tmp_path / "first.edgert")
+    first.wait_for(LAST)
+    second = RemoteBuild(there, bundle, tmp_path / "second.edgert", strict=True)
+    second.wait_for(LAST)
+    there.go()
+    assert first.result().engines == {"parts": "the tests' own"}
+    assert second.result().engines == {"parts": "the tests' own, strictly"} and there.compiled == 2
+    assert second.details("link") == ["a build of the same bundle is at it: ours, strict, comes after it"]
 
 
 @pytest.mark.slow

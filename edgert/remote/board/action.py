@@ -9,7 +9,7 @@ from typing import BinaryIO
 from edgert.errors import ArtifactError, EdgertError, nearest
 from edgert.remote.board.folder import content_of, known_run, run_of
 from edgert.remote.board.follow import follow
-from edgert.remote.board.job import cancel, start, work
+from edgert.remote.board.job import STRICT, cancel, start, work
 from edgert.remote.board.receive import receive
 from edgert.remote.line import write_line
 
@@ -38,9 +38,9 @@ def _receive(words: Sequence[str], source: BinaryIO, out: BinaryIO) -> None:
 
 
 def _start(words: Sequence[str], source: BinaryIO, out: BinaryIO) -> None:
-    (name,) = words
-    run, joined = start(run_of(name))
-    write_line(out, {"run": run.name, "joined": joined})
+    name, *asked = words
+    run, joined = start(run_of(name), strict=STRICT in asked)
+    write_line(out, {"run": run.name, "joined": joined, "strict": run.strict.exists()})
 
 
 def _work(words: Sequence[str], source: BinaryIO, out: BinaryIO) -> None:

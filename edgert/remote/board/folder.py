@@ -87,6 +87,11 @@ class Run:
         return self.folder / "cancelled"
 
     @property
+    def strict(self) -> Path:
+        """There where an engine that would be skipped is an error."""
+        return self.folder / "strict"
+
+    @property
     def process(self) -> Path:
         """Process id of the job."""
         return self.folder / "pid"

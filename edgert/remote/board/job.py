@@ -25,15 +25,18 @@ from edgert.remote.board.lock import is_held, take
 
 PATIENCE_S = 30.0
 """How long a compiler that is asked to end may take: TensorRT is asked between kernels, a DLA's compiler not at all."""
+STRICT = "strict"
+"""The word for a run in which an engine that would be skipped is an error."""
 _SETTLE_S = 10.0
 """How long it may take from a job's lock to its name, and from its end to the end of its process."""
 _LOOK_S = 0.05
 
 
-def start(run: Run) -> tuple[Run, bool]:
+def start(run: Run, *, strict: bool = False) -> tuple[Run, bool]:
     """Starts a run, or finds the one that is at the same bundle: its result is taken, not made again.
 
-    Asked twice, as after a connection that was lost before the answer came, it starts one.
+    Asked twice, as after a connection that was lost before the answer came, it starts one. Whether the other is strict,
+    its :attr:`~edgert.remote.board.folder.Run.strict` tells.
 
     Returns:
         The run, and whether it is another than was asked for.
@@ -61,16 +64,18 @@ def start(run: Run) -> tuple[Run, bool]:
             )
         time.sleep(_LOOK_S)
     try:
-        _begin(run, lock)
+        _begin(run, lock, strict)
         return run, False
     finally:
         os.close(lock)
 
 
-def _begin(run: Run, lock: int) -> None:
+def _begin(run: Run, lock: int, strict: bool) -> None:
     """A process of its own session, so that the end of this one, and of the connection, is nothing to it."""
     sweep(run.content)
     make_folder(run)
+    if strict:
+        run.strict.touch()
     os.ftruncate(lock, 0)
     os.pwrite(lock, run.name.encode(), 0)
     with run.events.open("ab") as out, run.log.open("ab") as err:
@@ -94,7 +99,8 @@ def work(run: Run, lock: int) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, on_signal)
-    command = [*_ourselves(), "build", str(run.content.bundle), "-o", str(run.output), "--json"]
+    strict = ["--strict"] if run.strict.exists() else []
+    command = [*_ourselves(), "build", str(run.content.bundle), "-o", str(run.output), "--json", *strict]
     compiler = subprocess.Popen(command, pass_fds=(lock,))  # noqa: S603 - ourselves
     code = _ended(compiler, lambda: bool(asked))
     replace_text(run.end, json.dumps({"code": code, **(_result(run) if code == 0 else {})}))

@@ -12,7 +12,7 @@ import pytest
 from edgert.artifact import FileStore
 from edgert.artifact.bundle import open_bundle
 from edgert.backend.trt.failure import CompileError
-from edgert.build.finish import Finished, finish
+from edgert.build.finish import Finished, Waiting, finish
 from edgert.compiler import Event
 from edgert.errors import ArtifactError, BuildError, PlacementError
 from tests.helpers.trt_bench import HERE, ORIN, Bench
@@ -181,8 +181,16 @@ def test_without_a_gpu_engines_are_compiled_and_not_run(board: Board, tmp_path: 
     on = bench(machine=HERE)
     on.backend._open_device = _no_gpu  # type: ignore[assignment]
     done = board.finish(trt_bundle(tmp_path / "dock.edgert"), on=on, machine=HERE)
-    assert done.engines == {"parts": "tensorrt"} and done.skipped[0].why == "host has no DLA"
+    assert done.engines == {"parts": "onnxruntime"} and done.skipped[0].why == "host has no DLA"
+    assert done.waiting == {"parts": Waiting("tensorrt", "there is no NVIDIA GPU here: none")}
     assert board.told("done")[1].endswith("placed as planned, not run: it cannot be opened here")
+
+
+def test_a_model_that_only_an_absent_gpu_can_run_is_run_by_nothing(board: Board, tmp_path: Path) -> None:
+    on = bench(machine=HERE)
+    on.backend._open_device = _no_gpu  # type: ignore[assignment]
+    done = board.finish(trt_bundle(tmp_path / "dock.edgert", engines=["tensorrt"]), on=on, machine=HERE)
+    assert done.engines == {} and done.waiting["parts"].engine == "tensorrt"
 
 
 def _no_gpu() -> None:

@@ -19,10 +19,15 @@ def refused(*words: str) -> str:
     return " ".join(done.output.replace("│", " ").split())
 
 
-@pytest.mark.parametrize("option", ["--folder", "--tune", "--strict"])
+@pytest.mark.parametrize("option", ["--folder", "--tune"])
 def test_options_of_builds_on_this_machine(option: str) -> None:
     said = refused("hello", "--remote", "jetson", option)
     assert option in said and "it is for builds on this machine" in said
+
+
+def test_strict_is_for_where_engines_are_compiled() -> None:
+    said = refused("hello", "--strict")
+    assert "--strict" in said and "it is for bundles and --remote, where engines are compiled" in said
 
 
 def test_a_place_of_edgert_without_a_board() -> None:
