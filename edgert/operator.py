@@ -16,15 +16,16 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgert.errors import ConfigError, ModelError, nearest
 from edgert.user import load_module
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+
 Shape = tuple[int, ...]
 ShapeRule = Callable[..., Any]
 """Shapes of the inputs, then attributes by name → the shape of the output, or a list of one for each."""
@@ -92,6 +93,8 @@ class Operator:
 
     def __call__(self, arrays: Sequence[Array], settings: Mapping[str, Any]) -> list[Array]:
         """The outputs."""
+        import numpy as np  # not with the pipeline file, whose operators few call
+
         made = self.function(*arrays, **settings)
         return [np.asarray(one) for one in (made if isinstance(made, (list, tuple)) else [made])]
 

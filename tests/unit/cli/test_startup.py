@@ -1,0 +1,30 @@
+"""What is imported before a verb does its work: little, so that help and mistakes are told at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.helpers.command import ROOT, environment
+
+HEAVY = {"cv2", "numpy", "onnx", "onnxruntime", "av", "scipy", "rich"}
+
+
+def loaded(code: str) -> set[str]:
+    """The heavy packages that some code imports."""
+    told = f"import sys\ntry:\n    {code}\nexcept SystemExit: pass\nprint('\\n', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", told], env=environment(), capture_output=True, text=True, check=True)
+    return HEAVY & set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("words", [("--help",), ("run", "--help"), ("rnu",), ("--version",)])
+def test_help_and_usage_load_nothing_heavy(words: tuple[str, ...]) -> None:
+    assert loaded(f"sys.argv = {['edgert', *words]}; from edgert.cli import main; main()") == set()
+
+
+def test_a_pipeline_file_is_read_without_pictures_and_arrays() -> None:
+    assert loaded(
+        f"from edgert.config import load_pipeline; load_pipeline({str(ROOT / 'pipelines/hello.yaml')!r})"
+    ) == set()
