@@ -50,6 +50,7 @@ class Governed:
         notes: what else there is to say, as of a meter that vanished.
         queued: how full the fullest queue of live frames was, the mean of all looks, 0 to 1; None without any.
         lost: results that those queues dropped.
+        level: of the setting in use: 0 is every model as it was written, each level more has one more stand-in.
     """
 
     setting: str
@@ -60,6 +61,7 @@ class Governed:
     notes: tuple[str, ...] = ()
     queued: float | None = None
     lost: int = 0
+    level: int = 0
 
 
 @dataclass(slots=True)
@@ -135,6 +137,7 @@ class Loop:
             notes,
             tally.queued / tally.looks if tally.looks else None,
             tally.lost,
+            self.setting.accuracy_rank,
         )
 
     def _spend(self, at_ns: int) -> None:

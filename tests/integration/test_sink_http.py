@@ -92,6 +92,12 @@ def test_stats_are_strict_json(sink: HttpSink) -> None:
     assert data["latest"]["frame"] == 3 and data["latest"]["objects"][0]["label"] == "bolt"
 
 
+def test_metrics_are_prometheus_text(sink: HttpSink) -> None:
+    status, headers, body = ask(sink, "/metrics")
+    assert status == 200 and headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert b"\n# TYPE edgert_finished_frames_total counter\nedgert_finished_frames_total 7\n" in body
+
+
 def test_a_snapshot_is_the_newest_picture(sink: HttpSink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "_NEXT_PICTURE_S", 0.05)
     assert ask(sink, "/snapshot.jpg")[0] == 503
@@ -140,7 +146,7 @@ def test_only_so_many_viewers(sink: HttpSink) -> None:
 )
 def test_a_strangers_name_for_this_machine_gets_nothing(sink: HttpSink, host: str) -> None:
     sink.process(shown())
-    for path in ("/", "/stats.json", "/snapshot.jpg", "/stream.mjpg"):
+    for path in ("/", "/stats.json", "/metrics", "/snapshot.jpg", "/stream.mjpg"):
         status, _, body = ask(sink, path, host=host)
         assert status == 403 and len(body) < 100
 

@@ -15,7 +15,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class HttpSink:
-    """Serves ``/`` (the page), ``/stream.mjpg``, ``/snapshot.jpg``, ``/stats.json`` and ``/healthz``.
+    """Serves ``/`` (the page), ``/stream.mjpg``, ``/snapshot.jpg``, ``/stats.json``, ``/metrics`` and ``/healthz``.
 
     Pictures are encoded only while somebody looks, in his thread, and only the newest. Without a draw stage before
     it, boxes, labels, masks and keypoints are painted here. It holds on to one frame, the newest.
@@ -24,8 +24,9 @@ class HttpSink:
         host: on a loopback address only this machine may ask, by a loopback name. Any other address opens the page
             to the network; it has no password.
         port: 0 picks a free one; see :attr:`url`.
-        stats: the state of the run, as :meth:`edgert.runtime.summary.Summary.to_json` gives it; the page shows
-            ``fps frames_out dropped latency_ms{p50,p99} stages{name: {busy_percent, dropped}}`` of it.
+        stats: the state of the run, as :meth:`edgert.runtime.summary.Summary.to_json` gives it, with its budgets as
+            ``promised``; the page shows ``fps frames_out dropped latency_ms{p50,p99} stages{name: {busy_percent,
+            dropped}}`` of it.
     """
 
     def __init__(self, name: str, host: str, port: int, stats: Callable[[], Mapping[str, object]]) -> None:

@@ -1,4 +1,4 @@
-"""A small HTTP server for the live page: five addresses, read only, nothing from the disk."""
+"""A small HTTP server for the live page: six addresses, read only, nothing from the disk."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from edgert.errors import EdgertError
 from edgert.runtime.plain import plain
 from edgert.stages.sink.live import Live
+from edgert.stages.sink.metrics import CONTENT_TYPE, metrics_text
 from edgert.stages.sink.page import page
 
 _LOG = logging.getLogger(__name__)
@@ -152,6 +153,9 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.dumps(data, allow_nan=False, separators=(",", ":")).encode()
         self._send(HTTPStatus.OK, "application/json", body)
 
+    def _metrics(self) -> None:
+        self._send(HTTPStatus.OK, CONTENT_TYPE, metrics_text(plain(self.server.stats())).encode())
+
     def _snapshot(self) -> None:
         found = self.server.live.jpeg_after(0, _NEXT_PICTURE_S)
         if found is None:
@@ -201,6 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
         "/stream.mjpg": _stream,
         "/snapshot.jpg": _snapshot,
         "/stats.json": _stats,
+        "/metrics": _metrics,
         "/healthz": _health,
     }
 

@@ -1,0 +1,174 @@
+"""The state of a run for Prometheus: its text format, version 0.0.4.
+
+Format: https://prometheus.io/docs/instrumenting/exposition_formats/. Names, base units and ``_total`` as in
+https://prometheus.io/docs/practices/naming/. What the run does not know is left out: nothing is 0 that is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from edgert import __version__
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Stats = Mapping[str, Any]
+Kind = Literal["counter", "gauge", "summary"]
+Sample = tuple[Mapping[str, str], float | None]
+"""Labels, and a value; None: not known."""
+_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+
+_RUN: tuple[tuple[str, Kind, str, str], ...] = (
+    ("run_seconds", "gauge", "Since the run began.", "seconds"),
+    ("captured_frames_total", "counter", "Frames that the sources gave.", "frames_in"),
+    ("finished_frames_total", "counter", "Results that the last stages took.", "frames_out"),
+    ("allocations_total", "counter", "Buffers taken from the operating system.", "allocations"),
+    ("resident_memory_peak_bytes", "gauge", "The most memory that the process held.", "peak_rss_bytes"),
+    ("planned_memory_bytes", "gauge", "Memory by plan, before the start.", "budgets.memory.total_bytes"),
+    ("budget_power_watts", "gauge", "The budget of power.", "promised.power"),
+    ("budget_cpu_cores", "gauge", "The budget of CPU time.", "promised.cpu"),
+    ("budget_latency_seconds", "gauge", "The budget of latency's 99th percentile.", "promised.latency"),
+    ("budget_memory_bytes", "gauge", "The budget of memory.", "promised.memory"),
+    ("held_back_frames_total", "counter", "Frames left out to keep budgets.", "budgets.held_back"),
+    ("governor_level", "gauge", "0: every model as written; 1 and more: stand-ins.", "budgets.governor.level"),
+    ("governor_switches_total", "counter", "Settings taken.", "budgets.governor.switches"),
+    ("governor_warnings_total", "counter", "Budgets exceeded with nothing left to do.", "budgets.governor.warnings"),
+)
+_STAGE: tuple[tuple[str, Kind, str, str], ...] = (
+    ("results_total", "counter", "What a stage passed on.", "results_out"),
+    ("dropped_total", "counter", "What a stage never saw: full queues, and joins that lost a half.", "dropped"),
+    ("queued_results", "gauge", "What waits for a stage.", "waiting"),
+    ("source_lost_frames_total", "counter", "Frames missing by the camera's own count.", "source.lost"),
+    ("source_corrupt_total", "counter", "Corrupt pieces that gave no frame.", "source.skipped"),
+    ("source_reconnects_total", "counter", "Times a stream was opened again.", "source.reconnects"),
+)
+_SPENT = {"working": "busy_percent", "starved": "wait_in_percent", "blocked": "wait_out_percent"}
+_QUANTILES = {"0.5": "p50", "0.95": "p95", "0.99": "p99"}
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric, without the ``edgert_`` of its name; of a summary, ``rows`` are lines of other names as well."""
+
+    name: str
+    kind: Kind
+    help: str
+    samples: Iterable[Sample]
+    rows: Iterable[tuple[str, float | None]] = ()
+
+    def __str__(self) -> str:
+        """As text; empty where nothing is known."""
+        name = f"edgert_{self.name}"
+        lines = [_line(name, labels, value) for labels, value in self.samples if value is not None]
+        lines += [_line(f"{name}_{row}", {}, value) for row, value in self.rows if value is not None]
+        head = (f"# HELP {name} {self.help}", f"# TYPE {name} {self.kind}")
+        return "".join(f"{line}\n" for line in (*head, *lines)) if lines else ""
+
+
+def metrics_text(stats: Stats) -> str:
+    """The metrics of a run.
+
+    Args:
+        stats: plain data, as :meth:`edgert.runtime.summary.Summary.to_json` gives it, with the pipeline's budgets as
+            ``promised``; any of it may be missing.
+    """
+    made = Family("build_info", "gauge", "The version of edgert.", [({"version": __version__}, 1)])
+    parts = (_run(stats), _stages(stats), _engines(_at(stats, "engine")), _budgets(_at(stats, "budgets")))
+    return "".join(str(family) for part in ([made], *parts) for family in part)
+
+
+def _run(stats: Stats) -> Iterator[Family]:
+    for name, kind, text, key in _RUN:
+        yield Family(name, kind, text, [({}, _number(stats, key))])
+    frames = _number(stats, "frames_in")
+    for name, text, key in (
+        ("copies_total", "Copies of pixels.", "copies_per_frame"),
+        ("copied_bytes_total", "Pixels copied.", "bytes_copied_per_frame"),
+    ):
+        each = _number(stats, key)
+        yield Family(name, "counter", text, [({}, None if each is None or frames is None else round(each * frames))])
+    yield _latency(_at(stats, "latency_ms"))
+
+
+def _latency(latency: Stats) -> Family:
+    count = _number(latency, "count")
+    places = [({"quantile": at}, _number(latency, key, 1e-3)) for at, key in _QUANTILES.items()] if count else []
+    text = "From capture to the end of the last stages, of the whole run."
+    rows = (("sum", _number(latency, "mean", 1e-3 * (count or 0))), ("count", count))
+    return Family("latency_seconds", "summary", text, places, rows)
+
+
+def _stages(stats: Stats) -> Iterator[Family]:
+    stages = _at(stats, "stages").items()
+    text = "What a stage took: frames, and results of frames; of a source, what it gave."
+    taken = [
+        ({"stage": name}, _number(one, "results_out" if one.get("source") else "results_in")) for name, one in stages
+    ]
+    yield Family("frames_total", "counter", text, taken)
+    for family, kind, text, key in _STAGE:
+        yield Family(family, kind, text, [({"stage": name}, _number(one, key)) for name, one in stages])
+    part = _number(stats, "seconds", 0.01)
+    text = "A stage's time: working, starved of input, or blocked by a full queue."
+    spent = [
+        ({"stage": name, "state": state}, None if part is None else _number(one, key, part))
+        for name, one in stages
+        for state, key in _SPENT.items()
+    ]
+    yield Family("stage_seconds_total", "counter", text, spent)
+
+
+def _engines(engines: Stats) -> Iterator[Family]:
+    """Who runs each model, and who stands before it in the chain and does not."""
+    runs = [
+        ({"model": name, "engine": str(one.get("engine") or one.get("backend"))}, 1.0) for name, one in engines.items()
+    ]
+    yield Family("engine_info", "gauge", "Who runs a model.", runs)
+    others = [(name, other) for name, one in engines.items() for other in one.get("skipped", ())]
+    skipped = [({"model": name, "engine": one["engine"], "why": one["why"]}, 1.0) for name, one in others]
+    yield Family("engine_skipped_info", "gauge", "An engine of the chain that does not run a model.", skipped)
+
+
+def _budgets(budgets: Stats) -> Iterator[Family]:
+    seconds = _at(budgets, "governor", "seconds")
+    settings = [({"setting": name}, value) for name, value in seconds.items()]
+    yield Family("governor_setting_seconds_total", "counter", "Time in each setting.", settings)
+    used = _at(budgets, "used")
+    if used.get("unit") == "cores":
+        yield Family("cpu_core_seconds_total", "counter", "CPU time.", [({}, _number(used, "total"))])
+    elif used:
+        yield from _power(used)
+
+
+def _power(used: Stats) -> Iterator[Family]:
+    """``modelled`` where any of it is."""
+    times = {
+        "modelled": used["modelled_s"],
+        "measured": used["covered_s"] - used["modelled_s"],
+        "missing": used["missing_s"],
+    }
+    kind = {"kind": "modelled" if used["modelled_s"] else "measured"}
+    yield Family("power_watts", "gauge", "Power, the mean of the run.", [(kind, _number(used, "mean"))])
+    yield Family("energy_joules_total", "counter", "Energy.", [(kind, _number(used, "total"))])
+    known = [({"kind": name}, value) for name, value in times.items()]
+    yield Family("power_known_seconds_total", "counter", "Time by how its power is known.", known)
+
+
+def _at(stats: Stats, *keys: str) -> Stats:
+    """A part of the statistics; empty where there is none."""
+    for key in keys:
+        stats = stats.get(key) or {}
+    return stats
+
+
+def _number(stats: Stats, key: str, scale: float = 1) -> float | None:
+    """The number at a dotted key, in the metric's unit; None where there is none."""
+    *path, last = key.split(".")
+    value = _at(stats, *path).get(last)
+    return value * scale if isinstance(value, (int, float)) else None
+
+
+def _line(name: str, labels: Mapping[str, str], value: float) -> str:
+    told = ",".join(f'{key}="{text.translate(_ESCAPES)}"' for key, text in labels.items())
+    return f"{name}{{{told}}} {value!r}" if told else f"{name} {value!r}"

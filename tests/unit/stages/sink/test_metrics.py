@@ -1,0 +1,122 @@
+"""What Prometheus is told, read back by Prometheus' own parser."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from edgert import __version__
+from edgert.memory import Counts
+from edgert.runtime import SourceStats, summarise
+from edgert.runtime.plain import plain
+from edgert.stages.sink.metrics import metrics_text
+from tests.helpers.command import ROOT
+from tests.helpers.stages import Does, Numbers, chain
+
+AWKWARD = 'TensorRT says "no":\nC:\\trt'
+USED = {"unit": "W", "limit": 15.0, "mean": 9.5, "total": 19.0, "covered_s": 2.0, "modelled_s": 0.0, "missing_s": 0.5}
+ENGINES = {
+    "parts": {
+        "engine": "onnxruntime",
+        "backend": "ort",
+        "skipped": [{"engine": "tensorrt", "why": AWKWARD, "model": ""}],
+    },
+    "plates": {"backend": "openvino"},
+}
+BUDGETS = {
+    "governor": {"seconds": {"all": 1.5, "half": 0.5}, "level": 1, "switches": 3, "warnings": 0},
+    "held_back": 4,
+    "used": USED,
+    "memory": {"total_bytes": 1 << 20},
+}
+PROMISED = {"power": 15.0, "cpu": 1.5, "latency": 0.06, "memory": 1 << 30, "when_exceeded": "degrade"}
+
+
+def stats(**changes: Any) -> dict[str, Any]:
+    """A run of two seconds: 10 frames in, 6 out, 2 lost."""
+    source, stage, sink = chain(Numbers(), Does(), Does(), capacity=1, drop="oldest")
+    source.meter.results_out, stage.meter.results_in, stage.meter.results_out, sink.meter.results_in = 10, 8, 8, 6
+    stage.meter.busy_ns, stage.meter.wait_in_ns = 500_000_000, 250_000_000
+    source.work.stats = lambda: SourceStats(lost=5)  # type: ignore[attr-defined]
+    for latency_ms in (10, 10, 40):
+        sink.meter.latency.add(latency_ms * 1_000_000)
+    summary = summarise([source, stage, sink], 2_000_000_000, Counts(20, 600, 7), 123, ENGINES, BUDGETS)
+    told: dict[str, Any] = plain({**summary.to_json(), "promised": PROMISED, **changes})
+    return told
+
+
+def values(told: dict[str, Any]) -> dict[tuple[str, ...], float]:
+    """Sample's name and label values, in the order of their names → value, after Prometheus' own reading."""
+    families = list(text_string_to_metric_families(metrics_text(told)))
+    assert len({family.name for family in families}) == len(families)
+    assert all(family.documentation and family.type != "unknown" for family in families)
+    samples = [sample for family in families for sample in family.samples]
+    return {(one.name, *(one.labels[key] for key in sorted(one.labels))): one.value for one in samples}
+
+
+def test_frames_stages_and_latency() -> None:
+    found = values(stats())
+    assert found["edgert_build_info", __version__] == 1
+    assert [found["edgert_frames_total", stage] for stage in "012"] == [10, 8, 6]
+    assert (found["edgert_captured_frames_total",], found["edgert_finished_frames_total",]) == (10, 6)
+    assert found["edgert_results_total", "1"] == 8 and found["edgert_dropped_total", "2"] == 0
+    assert found["edgert_stage_seconds_total", "1", "working"] == pytest.approx(0.5)
+    assert found["edgert_stage_seconds_total", "1", "starved"] == pytest.approx(0.25)
+    assert found["edgert_source_lost_frames_total", "0"] == 5 and ("edgert_source_lost_frames_total", "1") not in found
+    assert found["edgert_copies_total",] == 20 and found["edgert_copied_bytes_total",] == 600
+    assert found["edgert_allocations_total",] == 7 and found["edgert_resident_memory_peak_bytes",] == 123
+    assert found["edgert_latency_seconds", "0.5"] == pytest.approx(0.01, rel=0.011)
+    assert found["edgert_latency_seconds", "0.99"] == pytest.approx(0.04, rel=0.011)
+    assert found["edgert_latency_seconds_sum",] == pytest.approx(0.06, rel=0.011)
+    assert found["edgert_latency_seconds_count",] == 3
+
+
+def test_engines_and_those_that_are_skipped() -> None:
+    found = values(stats())
+    assert found["edgert_engine_info", "onnxruntime", "parts"] == 1
+    assert found["edgert_engine_info", "openvino", "plates"] == 1
+    assert found["edgert_engine_skipped_info", "tensorrt", "parts", AWKWARD] == 1  # escaped, and read back as it was
+
+
+def test_budgets_governor_and_power() -> None:
+    found = values(stats())
+    assert found["edgert_budget_power_watts",] == 15 and found["edgert_budget_latency_seconds",] == 0.06
+    assert found["edgert_budget_cpu_cores",] == 1.5 and found["edgert_budget_memory_bytes",] == 1 << 30
+    assert found["edgert_governor_level",] == 1 and found["edgert_governor_switches_total",] == 3
+    assert found["edgert_governor_setting_seconds_total", "half"] == 0.5
+    assert found["edgert_held_back_frames_total",] == 4 and found["edgert_planned_memory_bytes",] == 1 << 20
+    assert found["edgert_power_watts", "measured"] == 9.5 and found["edgert_energy_joules_total", "measured"] == 19
+    known = {kind: found["edgert_power_known_seconds_total", kind] for kind in ("measured", "modelled", "missing")}
+    assert known == {"measured": 2.0, "modelled": 0.0, "missing": 0.5}
+
+
+def test_power_that_is_modelled_in_part_is_called_so() -> None:
+    found = values(stats(budgets={**BUDGETS, "used": {**USED, "modelled_s": 0.25}}))
+    assert found["edgert_power_watts", "modelled"] == 9.5 and ("edgert_power_watts", "measured") not in found
+    assert found["edgert_power_known_seconds_total", "measured"] == 1.75
+
+
+def test_cpu_time_in_the_place_of_power() -> None:
+    found = values(stats(budgets={**BUDGETS, "used": {**USED, "unit": "cores"}}))
+    assert found["edgert_cpu_core_seconds_total",] == 19
+    assert not [name for name, *_ in found if name in ("edgert_power_watts", "edgert_energy_joules_total")]
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    assert set(values({})) == {("edgert_build_info", __version__)}
+    found = values(
+        stats(budgets={}, promised={"when_exceeded": "warn"}, latency_ms={"p50": 0.0, "mean": 0.0, "count": 0})
+    )
+    assert not [name for name, *_ in found if "budget" in name or "governor" in name or "power" in name]
+    assert found["edgert_latency_seconds_count",] == 0 and ("edgert_latency_seconds", "0.5") not in found
+    assert values(stats(fps=None, seconds=float("nan"), peak_rss_bytes=None))["edgert_frames_total", "0"] == 10
+
+
+def test_the_page_lists_what_there_is() -> None:
+    watts, cores = stats(), stats(budgets={"used": {**USED, "unit": "cores"}})
+    told = re.findall(r"^# TYPE (\w+)", metrics_text(watts) + metrics_text(cores), re.MULTILINE)
+    table = [line for line in (ROOT / "docs/live.md").read_text().splitlines() if line.startswith("| `edgert_")]
+    assert set(told) == {name for line in table for name in re.findall(r"`(edgert_\w+)`", line)}
