@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -96,6 +97,19 @@ def test_two_pipelines_of_one_process_are_two_until_each_ends(tmp_path: Path) ->
             assert len(found(os.getpid())) == 2
         assert [now.state["name"] for now in found(os.getpid()) if not isinstance(now.state, str)] == ["one"]
     assert found(os.getpid()) == []
+
+
+def test_a_live_page_anywhere_shows_the_same_figures(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    page = TEXT.replace('sink: "null"', f"sink: http, port: {port}")
+    url = f"http://127.0.0.1:{port}"
+    with edgert.Pipeline(tmp_path / write(tmp_path, "page", page)) as pipeline:
+        pipeline.start()
+        told = {row["at"]: row for row in rows(url, cwd=tmp_path)}
+    here, there = told[f"process {os.getpid()}"]["stats"], told[url]["stats"]
+    assert set(here) == set(there) and there["frames_out"] > 0 and there["promised"] == here["promised"]
 
 
 def test_no_password_is_told(tmp_path: Path) -> None:

@@ -11,13 +11,17 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgert.board.core import core_accelerators
+from edgert.board.record import find_board
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import BudgetError, ConfigError
 from edgert.graph import to_bytes
 from edgert.graph.load import load
+from edgert.place.cost.coefficients import coefficients
+from edgert.place.cost.power import power
 from edgert.place.profile import Handing, Profile, ProfiledUnit, Whole
 from edgert.plan import plan
 from edgert.plan.lane import static_graph
+from edgert.plan.power_step import step_of
 from edgert.plan.simulation import Circumstances, Simulation, simulate_pipeline
 from edgert.plan.simulation_page import render
 from edgert.plan.simulation_words import kept, simulation_headline
@@ -108,6 +112,25 @@ def test_budgets_that_no_share_of_the_frames_keeps_are_refused(tmp_path: Path) -
     file = pipeline(tmp_path, "budgets: {power: 1W, when_exceeded: degrade}", ", precision: fp16")
     with pytest.raises(BudgetError, match="no setting keeps the budgets"):
         simulate_pipeline(file, mode="15W", given=SHORT)
+
+
+def test_a_stream_of_low_priority_stops_first_wherever_it_stands(tmp_path: Path) -> None:
+    def two(more: str = "") -> PipelineFile:
+        path = pipeline(tmp_path, more, ", precision: fp16").document.path
+        text = path.read_text().replace("from: cam}", "from: [gate, cam]}").replace("fps: 30", "fps: 500")
+        path.write_text(text.replace("stages:", "stages:\n  gate: {source: 'usb:1', fps: 500, priority: low}"))
+        return load_pipeline(path)
+
+    (row,) = [one for one in plan(two(), mode="15W").boards[0].rows if one.name == "gpu"]
+    record = find_board(ORIN)
+    step = step_of(row, power(record, record.mode("15W"), coefficients(record.soc).power))
+    cap_w = step.drawn_w(0.2)  # more than 30 % of one stream takes, and less than of two
+    played = simulate_pipeline(
+        two(f"budgets: {{power: {cap_w}W, when_exceeded: degrade}}"), mode="15W", given=SHORT
+    ).played
+    assert played.governed is not None
+    assert set(played.governed.seconds) == {played.governed.setting}
+    assert played.governed.setting == "30 % of the frames, without gate"
 
 
 def test_what_cannot_be_simulated_is_refused(tmp_path: Path) -> None:
