@@ -73,8 +73,8 @@ def test_parts_of_a_gpu_are_measured_where_it_may_be_used(
     monkeypatch.setattr(process_memory, "why_not", lambda name, *_: "" if name == "onnxruntime" else "not here")
     parts = {part.name: part for part in process_memory.process_parts(pipeline(tmp_path, more, backend))}
     assert set(asked) == {ENGINE, *names}
-    titles = {CUDA: "CUDA", CUDA_ENGINE: "onnxruntime-cuda"}
-    assert set(parts) == {"process", ENGINE, *(titles[name] for name in names)}
+    titles = {CUDA: ["CUDA"], CUDA_ENGINE: ["onnxruntime-cuda", "cuDNN"]}
+    assert set(parts) == {"process", ENGINE, *(title for name in names for title in titles[name])}
     if names:
         assert parts["CUDA"].size_bytes == 120 * MIB  # the GPU's own is told, and does not count
         assert parts["CUDA"].note == "measured in a process that opens a context; 500.0 MiB more of the GPU's own"
