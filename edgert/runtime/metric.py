@@ -95,14 +95,15 @@ class StageMeter:
     """What one stage's thread did with its time. Written by that thread alone.
 
     Attributes:
-        history: how long it worked each time before it let something go: a result, or all of a batch.
+        history: how long it worked each time before it let something go, for each result that it took meanwhile: one,
+            or all of a batch.
     """
 
-    __slots__ = ("_held_ns", "busy_ns", "history", "latency", "results_in", "results_out", "unmatched", "wait_in_ns",
-                 "wait_out_ns")  # fmt: skip
+    __slots__ = ("_held_ns", "_let_go", "busy_ns", "history", "latency", "results_in", "results_out", "unmatched",
+                 "wait_in_ns", "wait_out_ns")  # fmt: skip
 
     def __init__(self) -> None:
-        self.results_in = self.results_out = self.unmatched = 0
+        self.results_in = self.results_out = self.unmatched = self._let_go = 0
         self.busy_ns = self.wait_in_ns = self.wait_out_ns = self._held_ns = 0
         self.latency, self.history = LatencyHistogram(), History()
 
@@ -113,5 +114,5 @@ class StageMeter:
 
     def let_go(self, now_ns: int) -> None:
         """Of what it worked on since the last time."""
-        self.history.add(now_ns, self._held_ns)
-        self._held_ns = 0
+        self.history.add(now_ns, self._held_ns // max(self.results_in - self._let_go, 1))
+        self._held_ns, self._let_go = 0, self.results_in

@@ -22,7 +22,7 @@ class StageSummary:
         dropped: results this stage never saw because its queues were full or a join lost its other half.
         busy_percent, wait_in_percent, wait_out_percent: working, waiting for input, blocked on a full queue.
         source: for a source, what it had to put up with.
-        busy_spread, busy_spells: how the time of one result, or of a batch, scattered in the last minute of a run that
+        busy_spread, busy_spells: how the time of one result, or of each in a batch, scattered in the last minute of a run that
             has ended, at any moment and from one to the next; see :class:`edgert.spread.Scatter`.
         woken_ms: how late it went on when something came that it waited for: quantiles at :data:`edgert.spread.AT`.
     """

@@ -108,9 +108,9 @@ class Worker(threading.Thread):
                 used_ns = thread_time_ns()
                 worked_ns, before_ns = min(used_ns - before_ns, worked_ns), used_ns
             meter.wait_in_ns += made - started - worked_ns
+            meter.results_in += 1
             meter.worked(worked_ns)
             meter.let_go(made)
-            meter.results_in += 1
             self._send(node, Result(frame))
             frame.lease.release()
             del frame

@@ -21,7 +21,7 @@ class StageTime:
 
     Attributes:
         busy_ms: mean per result, with its model.
-        scatter: of that, of one result after another or of batches.
+        scatter: of that, of one result after another; of each in a batch.
         woken_ms: how late it went on when something came that it waited for: quantiles at :data:`edgert.spread.AT`.
             Empty: nobody measured it.
     """

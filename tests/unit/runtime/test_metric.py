@@ -19,7 +19,7 @@ def filled(durations_ns: list[int]) -> LatencyHistogram:
 
 def test_nothing_counted_is_zero() -> None:
     empty = LatencyHistogram().percentiles()
-    assert (empty.p50, empty.p95, empty.p99, empty.count) == (0, 0, 0, 0)
+    assert (empty.p50, empty.p95, empty.p99, empty.mean, empty.count) == (0, 0, 0, 0, 0)
 
 
 @given(st.lists(st.integers(100, 10**12), min_size=1, max_size=300))
@@ -27,6 +27,7 @@ def test_percentiles_are_right_to_their_promise(durations_ns: list[int]) -> None
     found = filled(durations_ns).percentiles()
     exact = np.percentile(durations_ns, [50, 95, 99], method="inverted_cdf") / 1e6
     assert (found.p50, found.p95, found.p99) == pytest.approx(tuple(exact), rel=0.011)
+    assert found.mean == pytest.approx(np.mean(durations_ns) / 1e6, rel=0.011)
     assert found.count == len(durations_ns)
 
 
@@ -63,10 +64,11 @@ def test_quantiles_at_the_places_of_a_spread() -> None:
 def test_work_on_what_is_held_back_counts_when_it_is_let_go() -> None:
     meter = StageMeter()
     for duration_ms in (1, 1, 8):
+        meter.results_in += 1
         meter.worked(duration_ms * 1_000_000)
     meter.let_go(now_ns=7)
     assert meter.busy_ns == 10_000_000 and meter.history.span_ns == (7, 7)
     for now_ns, duration_ns in ((8, 10_000_000), (9, 30_000_000)):
         meter.worked(duration_ns)
         meter.let_go(now_ns)
-    assert meter.history.scatter(7, 9).spread[-1] == 3.0
+    assert meter.history.scatter(7, 9).spread[-1] == pytest.approx(3.0, rel=0.001)  # of 10 / 3, 10 and 30 ms

@@ -31,13 +31,14 @@ def test_before_anything_ran_all_is_zero() -> None:
 
 def test_a_run_in_numbers() -> None:
     source, stage, sink = chain(Numbers(), Does(), Does(), capacity=1, drop="oldest")
-    source.meter.results_out, stage.meter.results_in, stage.meter.results_out, sink.meter.results_in = 10, 8, 8, 6
+    source.meter.results_out, stage.meter.results_out, sink.meter.results_in = 10, 8, 6
     stage.meter.busy_ns, stage.meter.wait_in_ns, stage.meter.wait_out_ns = 450_000_000, 250_000_000, 100_000_000
     for latency_ms in (10, 10, 30):
         sink.meter.latency.add(latency_ms * 1_000_000)
         stage.meter.worked(latency_ms * 1_000_000)
         stage.meter.let_go(latency_ms * 1_000_000)
         sink.inlet.woken.add(latency_ms * 1_000)
+    stage.meter.results_in = 8
     for index in range(3):
         sink.inlet.channels[0].put(result(index))
     summary = summarise([source, stage, sink], 2_000_000_000, Counts(20, 600), 123, {"m": {"threads": 2}})
