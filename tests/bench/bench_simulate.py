@@ -1,10 +1,12 @@
-"""Simulated against real: five pipelines on this machine, from profiles of their models and an easy run of each.
+"""Simulated against real: five pipelines on this machine, from profiles of their models and what runs measured.
 
-A pipeline is run easily, at a part of its rate: that tells what its threads take, how it scatters, how late they wake
-up, and when they were slow for a while. Right after that it is run for real, and simulated from the easy run. On a
-shared machine neighbours slow a core for up to seconds, by half and more, so this is done many times in turn, every run
-counts, and medians over all rounds are compared. How far one real run is from the next is told beside it: nothing that
-predicts single runs is closer.
+A run tells what its threads took, how that scattered, how late they woke up, and when they were slow for a while. Each
+pipeline is run easily, at a part of its rate, and right after that for real, and simulated twice: from what the real
+run measured, which tells whether queues, joins, batches and drops are played as they are, on the machine as it was; and
+from the easy run, before anything is known of the real one, which also has to foretell the machine. On a shared machine
+neighbours slow a core for up to seconds, by half and more, so this is done many times in turn, every run counts, and
+medians over all rounds are compared. How far one real run is from the next is told beside it: nothing that foretells
+single runs is closer.
 
 python tests/bench/bench_simulate.py [--json FILE]
 EDGERT_BENCH_ROUNDS=1 python tests/bench/bench_simulate.py      # quickly
@@ -19,7 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -130,6 +132,15 @@ CASES = (
 )
 
 
+Told = Summary | Simulated
+VALUES: tuple[tuple[str, Callable[[Told], float], float], ...] = (
+    ("fps", lambda run: run.fps, NEAR),
+    ("p50", lambda run: run.latency_ms.p50, NEAR),
+    ("p99", lambda run: run.latency_ms.p99, FAR),
+    ("drops", lambda run: float(run.dropped), FAR),
+)
+
+
 def measure() -> Iterator[Figure]:
     """All pipelines, then how long a simulated minute takes."""
     with tempfile.TemporaryDirectory(prefix="edgert-") as name:
@@ -146,23 +157,19 @@ def measure() -> Iterator[Figure]:
 
 
 def _compared(case: Case, folder: Path, file: Path) -> Iterator[Figure]:
-    pairs = [_round(case, folder, file, number) for number in range(rounds(ROUNDS))]
-    real, played = [real for real, _ in pairs], [played for _, played in pairs]
-    values = {
-        "fps": ([run.fps for run in real], [run.fps for run in played]),
-        "p50": ([run.latency_ms.p50 for run in real], [run.latency_ms.p50 for run in played]),
-        "p99": ([run.latency_ms.p99 for run in real], [run.latency_ms.p99 for run in played]),
-        "drops": ([float(run.dropped) for run in real], [float(run.dropped) for run in played]),
-    }
-    for name, (happened, simulated) in values.items():
-        bar = NEAR if name in ("fps", "p50") else FAR
-        yield _figure(f"{case.name}: {name}, simulated against real", happened, simulated, bar)
+    played = [_round(case, folder, file, number) for number in range(rounds(ROUNDS))]
+    for name, value, bar in VALUES:
+        real, same, before = ([value(run) for run in runs] for runs in zip(*played, strict=True))
+        yield _figure(f"{case.name}: {name}, simulated from the run itself", real, same, bar)
+        yield _figure(f"{case.name}: {name}, simulated from an easy run before", real, before, bar)
 
 
-def _round(case: Case, folder: Path, file: Path, number: int) -> tuple[Summary, Simulated]:
+def _round(case: Case, folder: Path, file: Path, number: int) -> tuple[Told, Told, Told]:
+    """The real run, and how it is simulated from itself and from an easy one."""
     easy = _run(folder, case.text(file, case.easy_fps, SECONDS))
     text = case.text(file, case.fps, SECONDS)
-    return _run(folder, text), _simulated(folder, text, easy, seed=number)
+    real = _run(folder, text)
+    return real, _simulated(folder, text, real, seed=number), _simulated(folder, text, easy, seed=number)
 
 
 def _figure(name: str, real: Sequence[float], simulated: Sequence[float], bar: float) -> Figure:
@@ -183,10 +190,10 @@ def _run(folder: Path, text: str) -> Summary:
         return pipeline.run()
 
 
-def _simulated(folder: Path, text: str, easy: Summary, *, seed: int = 0, seconds: float = SECONDS) -> Simulated:
-    (folder / "easy.json").write_text(json.dumps(easy.to_json(), default=str), encoding="utf-8")
+def _simulated(folder: Path, text: str, told: Summary, *, seed: int = 0, seconds: float = SECONDS) -> Simulated:
+    (folder / "run.json").write_text(json.dumps(told.to_json(), default=str), encoding="utf-8")
     (folder / "p.yaml").write_text(text, encoding="utf-8")
-    given = Circumstances(seconds=seconds, seed=seed, stages=folder / "easy.json")
+    given = Circumstances(seconds=seconds, seed=seed, stages=folder / "run.json")
     file = load_pipeline(folder / "p.yaml")
     return simulate_pipeline(file, board="host", profiles=[folder / "profile.json"], given=given).played
 
