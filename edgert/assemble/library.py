@@ -38,7 +38,7 @@ class Taken:
 def library_memory(needed: Sequence[str]) -> Mapping[str, Taken]:
     """Library → memory that loading it and using it for the first time will add; none where that has happened.
 
-    Starts a child process, about a second, or four for :data:`CUDA_ENGINE`, unless nothing is left to load.
+    Starts a child process, about a second, or three with :data:`CUDA_ENGINE`, unless nothing is left to load.
 
     Args:
         needed: of :data:`ENGINE`, :data:`VIDEO`, :data:`CUDA`, which is a context on the first GPU, and
@@ -92,9 +92,9 @@ def _use_cuda_engine() -> None:
     for device in _OPENED:
         try:
             _ENGINES.append(OrtCudaBackend(device).compile(smallest(), EngineOptions(threads=1)))
+            _ENGINES[-1].session().run()
         except (DeviceError, BuildError):
-            return  # no model will run there
-        _ENGINES[-1].session().run()
+            return  # no model will run there, and who tries says why
 
 
 def _use_video() -> None:
@@ -153,8 +153,11 @@ def host_bytes(devices: Sequence[CudaDevice], rss: int, available: int) -> int:
 
 
 def own_bytes(devices: Sequence[CudaDevice]) -> int:
-    """Memory of GPUs with memory of their own that the contexts take."""
-    return sum(device.context_bytes() for device in devices if not device.traits.integrated)
+    """Memory of GPUs with memory of their own that the contexts take; 0 where there is no room for one more."""
+    try:
+        return sum(device.context_bytes() for device in devices if not device.traits.integrated)
+    except DeviceError:
+        return 0  # it is only told; a model that does not fit says so when it is opened
 
 
 def _free_bytes() -> int:

@@ -23,6 +23,12 @@ def test_a_gpu_with_memory_of_its_own_takes_only_what_the_process_grew_by() -> N
     assert own_bytes([DISCRETE]) == CudaDouble.CONTEXT_BYTES
 
 
+def test_a_gpu_that_is_full_stops_no_plan() -> None:
+    gpu = CudaDouble()
+    gpu.broken["context"] = "cuCtxCreate failed: out of memory"
+    assert own_bytes([CudaDevice(gpu, 0)]) == 0
+
+
 def test_on_a_jetson_what_the_gpu_maps_counts_too() -> None:
     assert host_bytes([JETSON], 90 * MIB, 200 * MIB) == 200 * MIB
     assert host_bytes([JETSON], 90 * MIB, -5 * MIB) == 90 * MIB
