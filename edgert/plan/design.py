@@ -124,6 +124,7 @@ class _Designer:
             name,
             rate_hz=rate_hz if is_paced and trace is None else None,
             times_ms=trace.times_ms if is_paced and trace is not None else (),
+            start_ms=self.scene.times.of(name).first_ms,
             jitter=self.scene.jitter if is_camera else 0.0,
             is_ahead=not is_camera,
             is_live=live,

@@ -22,8 +22,9 @@ class StageSummary:
         dropped: results this stage never saw because its queues were full or a join lost its other half.
         busy_percent, wait_in_percent, wait_out_percent: working, waiting for input, blocked on a full queue.
         source: for a source, what it had to put up with.
-        busy_spread, busy_spells: how the time of one result, or of each in a batch, scattered in the last minute of a run that
-            has ended, at any moment and from one to the next; see :class:`edgert.spread.Scatter`.
+        busy_spread, busy_spells: how the time of one result, or of each in a batch, scattered in the last minute of a
+            run that has ended, at any moment and from one to the next; see :class:`edgert.spread.Scatter`.
+        first_ms: when its first result went on, after that of the first of all threads; None where none ever did.
         woken_ms: how late it went on when something came that it waited for: quantiles at :data:`edgert.spread.AT`.
     """
 
@@ -39,6 +40,7 @@ class StageSummary:
     busy_spread: Spread = ()
     busy_spells: tuple[float, ...] = ()
     woken_ms: tuple[float, ...] = ()
+    first_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,8 @@ def summarise(
     frames_in = sum(node.meter.results_out for node in sources)
     frames_out = max((node.meter.results_in for node in ends if node not in sources), default=frames_in)
     span_ns = _last_minute(nodes) if has_ended else None
-    stages = {node.name: _stage(node, wall_ns, span_ns) for node in nodes}
+    start_ns = min((node.meter.first_ns for node in nodes if node.meter.first_ns), default=0)
+    stages = {node.name: _stage(node, wall_ns, span_ns, start_ns) for node in nodes}
     seconds = wall_ns / 1e9
     return Summary(
         frames_in=frames_in,
@@ -121,7 +124,7 @@ def _last_minute(nodes: Sequence[Node]) -> tuple[int, int] | None:
     return max(min(start for start, _ in spans), end_ns - WINDOW_NS), end_ns
 
 
-def _stage(node: Node, wall_ns: int, span_ns: tuple[int, int] | None) -> StageSummary:
+def _stage(node: Node, wall_ns: int, span_ns: tuple[int, int] | None, start_ns: int) -> StageSummary:
     meter = node.meter
     channels = [channel.stats() for channel in node.inlet.channels]
     percent = 100 / wall_ns if wall_ns else 0.0
@@ -139,4 +142,5 @@ def _stage(node: Node, wall_ns: int, span_ns: tuple[int, int] | None) -> StageSu
         busy_spread=scatter.spread,
         busy_spells=scatter.spells,
         woken_ms=node.inlet.woken.quantiles_ms(),
+        first_ms=(meter.first_ns - start_ns) / 1e6 if meter.first_ns else None,
     )

@@ -121,7 +121,11 @@ class Camera(Sender):
         return self.source.limit is not None and self.passed + self.lost + self.held_back >= self.source.limit
 
     def _due(self) -> float:
-        """When the next frame is due; frames of a trace come in its order, those of a rate in the order of time."""
+        """When the next frame is due."""
+        return self.source.start_ms + self._since_first()
+
+    def _since_first(self) -> float:
+        """Frames of a trace come in its order, those of a rate in the order of time."""
         count, times_ms = self._count, self.source.times_ms
         self._count += 1
         if times_ms:

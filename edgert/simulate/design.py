@@ -17,6 +17,7 @@ class Source:
         name: of the stage, and of its stream.
         rate_hz: frames that are due per second; None: the next is made when the last is taken.
         times_ms: when the frames of a trace came, from the first; played over and over in place of ``rate_hz``.
+        start_ms: when the first is due.
         jitter: standard deviation of when a frame is due, as a part of the period.
         is_ahead: whether a frame is made before it is due, as a file's, and not after, as a camera's.
         is_live: whether a governor has frames left out; otherwise it has them made more slowly.
@@ -29,6 +30,7 @@ class Source:
     name: str
     rate_hz: float | None = None
     times_ms: tuple[float, ...] = ()
+    start_ms: float = 0.0
     jitter: float = 0.0
     is_ahead: bool = False
     is_live: bool = True

@@ -86,7 +86,7 @@ class _Simulation:
 
     def run(self) -> Simulated:
         for camera in self._cameras:
-            self._time.at(0.0, camera.start)
+            self._time.at(camera.source.start_ms, camera.start)
         self._time.at(TICK_MS, self._tick)
         if self._loop is not None:
             self._time.at(1e3 * LOOK_S, self._look)

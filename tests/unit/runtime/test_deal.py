@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgert.errors import StageError
-from edgert.memory import Counter, lend
+from edgert.memory import Counter, Lease, lend
 from edgert.runtime import Frame, Node, Result, Runner, SourceStats
 from edgert.runtime.branch import Branch, branch_nodes
 from edgert.runtime.deal import Dealer, Gather, turns
@@ -26,7 +26,7 @@ class Frames:
     live = False
 
     def __init__(self, count: int) -> None:
-        self.count, self.counter, self.leases = count, Counter(), []
+        self.count, self.counter, self.leases = count, Counter(), list[Lease]()
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         pixels = np.zeros((4, 4, 3), np.uint8)

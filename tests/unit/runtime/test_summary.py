@@ -19,6 +19,7 @@ def test_threads_are_looked_at_over_the_same_last_minute_of_a_run_that_has_ended
     summary = summarise(nodes, 70 * 10**9, Counts(), 0, {})
     first, second, third = (summary.stages[name].busy_spells for name in "012")
     assert len(first) == len(second) == len(third) == 60 * 20 + 1
+    assert [summary.stages[name].first_ms for name in "012"] == [0.0, 30_000.0, 69_000.0]
     assert first == second and sum(ratio == 2.0 for ratio in first) == 10 and set(third) == {1.0}
     assert not summarise(nodes, 70 * 10**9, Counts(), 0, {}, has_ended=False).stages["0"].busy_spells
 

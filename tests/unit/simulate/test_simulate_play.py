@@ -49,6 +49,15 @@ def test_a_camera_that_the_model_keeps_up_with() -> None:
     assert played.busy["gpu"] == pytest.approx(0.3, abs=0.01)
 
 
+def test_two_cameras_that_begin_together_wait_for_one_another_and_others_do_not() -> None:
+    def mean_ms(start_ms: float) -> float:
+        sources = (Source("left", 30.0), Source("right", 30.0, start_ms=start_ms))
+        node = Node("find", (Edge("left", *NEWEST), Edge("right", *NEWEST)), Task(run=gpu(10.0)), joins=False)
+        return simulate(Design(sources, (node,)), Rig(), 10.0).latency_ms.mean
+
+    assert (mean_ms(0.0), mean_ms(16.0)) == (pytest.approx(15.0, rel=0.02), pytest.approx(10.0, rel=0.02))
+
+
 def test_a_camera_too_fast_loses_the_oldest_and_latency_stays_bounded() -> None:
     played = simulate(line(20.0, Source("camera", 100.0)), Rig(), 10.0)
     assert played.fps == pytest.approx(50.0, rel=0.02)
