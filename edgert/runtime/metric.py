@@ -97,14 +97,15 @@ class StageMeter:
     Attributes:
         history: how long it worked each time before it let something go, for each result that it took meanwhile: one,
             or all of a batch.
-        first_ns: when it let something go for the first time; 0 before.
+        first_ns: when it let something go for the first time; None before.
     """
 
     __slots__ = ("_held_ns", "_let_go", "busy_ns", "first_ns", "history", "latency", "results_in", "results_out",
                  "unmatched", "wait_in_ns", "wait_out_ns")  # fmt: skip
 
     def __init__(self) -> None:
-        self.results_in = self.results_out = self.unmatched = self._let_go = self.first_ns = 0
+        self.results_in = self.results_out = self.unmatched = self._let_go = 0
+        self.first_ns: int | None = None
         self.busy_ns = self.wait_in_ns = self.wait_out_ns = self._held_ns = 0
         self.latency, self.history = LatencyHistogram(), History()
 
@@ -115,6 +116,7 @@ class StageMeter:
 
     def let_go(self, now_ns: int) -> None:
         """Of what it worked on since the last time."""
-        self.first_ns = self.first_ns or now_ns
+        if self.first_ns is None:
+            self.first_ns = now_ns
         self.history.add(now_ns, self._held_ns // max(self.results_in - self._let_go, 1))
         self._held_ns, self._let_go = 0, self.results_in

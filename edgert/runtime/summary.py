@@ -95,7 +95,7 @@ def summarise(
     frames_in = sum(node.meter.results_out for node in sources)
     frames_out = max((node.meter.results_in for node in ends if node not in sources), default=frames_in)
     span_ns = _last_minute(nodes) if has_ended else None
-    start_ns = min((node.meter.first_ns for node in nodes if node.meter.first_ns), default=0)
+    start_ns = min((node.meter.first_ns for node in nodes if node.meter.first_ns is not None), default=0)
     stages = {node.name: _stage(node, wall_ns, span_ns, start_ns) for node in nodes}
     seconds = wall_ns / 1e9
     return Summary(
@@ -142,5 +142,5 @@ def _stage(node: Node, wall_ns: int, span_ns: tuple[int, int] | None, start_ns: 
         busy_spread=scatter.spread,
         busy_spells=scatter.spells,
         woken_ms=node.inlet.woken.quantiles_ms(),
-        first_ms=(meter.first_ns - start_ns) / 1e6 if meter.first_ns else None,
+        first_ms=(meter.first_ns - start_ns) / 1e6 if meter.first_ns is not None else None,
     )
