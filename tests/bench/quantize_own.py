@@ -19,7 +19,8 @@ from zoo import model_config, photographs, some
 from edgert.budget.meter import peak_rss_bytes
 from edgert.graph import to_bytes
 from edgert.precision import calibrate_section
-from edgert.precision.quantization import CORRECTION_PICTURES, recipe_of
+from edgert.precision.judge import CORRECTION_PICTURES
+from edgert.precision.quantization import recipe_of
 from edgert.quantize.recipe import Quantizer
 
 

@@ -97,4 +97,4 @@ def shared(rig: Rig, index: int = 0) -> Frame:
 
 def bytes_at(address: int, nbytes: int) -> Any:
     """What lies at an address, 1-D."""
-    return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8)
+    return np.frombuffer(memoryview((ctypes.c_uint8 * nbytes).from_address(address)), np.uint8)

@@ -93,11 +93,11 @@ def rgb_of(y: F64, u: F64, v: F64, color: Color) -> F64:
 def picture(frame: Frame, width: int, height: int, order: str) -> F64:
     """The frame at (height, width[, 3]) in grey levels 0-255, not rounded."""
     if frame.format in ("i420", "nv12", "yuyv"):
-        planes = [resized(plane, width, height) for plane in yuv_planes(frame)]
+        luma, *chroma = (resized(plane, width, height) for plane in yuv_planes(frame))
         if order == "gray":
-            full = planes[0] if frame.color.full_range else (planes[0] - 16) * 255 / 219
+            full = luma if frame.color.full_range else (luma - 16) * 255 / 219
             return np.clip(full, 0, 255)
-        rgb = rgb_of(*planes, frame.color)
+        rgb = rgb_of(luma, chroma[0], chroma[1], frame.color)
     else:
         small = resized(frame.planes[0], width, height)
         if frame.format == order:
@@ -113,5 +113,5 @@ def picture(frame: Frame, width: int, height: int, order: str) -> F64:
 def as_people_write_it(frame: Frame, width: int, height: int) -> F64:
     """RGB by OpenCV: the whole picture converted first, then resized. What networks were trained on."""
     y, u, v = yuv_planes(frame)
-    full = [cv2.resize(plane.astype(np.float64), (frame.width, frame.height)) for plane in (u, v)]
-    return np.clip(cv2.resize(rgb_of(y.astype(np.float64), *full, frame.color), (width, height)), 0, 255)
+    cb, cr = (cv2.resize(plane.astype(np.float64), (frame.width, frame.height)) for plane in (u, v))
+    return np.clip(cv2.resize(rgb_of(y.astype(np.float64), cb, cr, frame.color), (width, height)), 0, 255)

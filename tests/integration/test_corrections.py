@@ -65,7 +65,7 @@ def pictures(name: str, first: int, count: int) -> Pictures:
     """Every eighth photograph from number ``first`` on, as the runtime feeds them."""
     folder, config = INPUTS[name]
     (spec,) = graph(name).inputs
-    tensor = np.zeros(spec.shape, np.float32)  # type: ignore[arg-type]
+    tensor = np.zeros(spec.shape, np.float32)  # type: ignore[arg-type,type-var]
     preprocessor = Preprocessor(config, tensor)
     files = sorted(data("images", folder).iterdir())
     found = []

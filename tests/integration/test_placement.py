@@ -16,6 +16,7 @@ import edgert
 from edgert.assemble import assemble
 from edgert.backend import EngineOptions
 from edgert.backend.ort import OrtBackend, OrtEngine
+from edgert.board import core
 from edgert.board.core import core_accelerators
 from edgert.config import load_pipeline
 from edgert.errors import BuildError, ConfigError, EdgertError, PlacementError
@@ -153,7 +154,7 @@ def test_a_pipeline_says_the_same_however_it_is_placed(tmp_path: Path, placement
 @pytest.mark.parametrize("placement", ["cpu1", "{replicate: [cpu0, cpu1]}", LATE])
 def test_every_part_runs_on_its_core(tmp_path: Path, placement: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pinned: dict[str, set[int]] = {}
-    real = infer_segment.pin
+    real = core.pin
 
     def pin(core: int) -> frozenset[int]:
         before = real(core)

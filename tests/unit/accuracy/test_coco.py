@@ -20,7 +20,7 @@ def evaluator(truth: BoxTruth, found: list[Detections]) -> tuple[float, float]:
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
-    annotations, rows = [], []
+    annotations, rows = list[object](), list[list[float]]()
     for picture, boxes in enumerate(truth.pictures):
         for corners, kind, area, crowd in zip(boxes.corners, boxes.classes, boxes.areas, boxes.crowds, strict=True):
             box = [*corners[:2], *(corners[2:] - corners[:2])]

@@ -27,8 +27,8 @@ def palette_png(path: Path, indices: np.ndarray, palette: np.ndarray) -> Path:
     return path
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
-def test_grey_masks(tmp_path: Path, dtype: type) -> None:
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+def test_grey_masks(tmp_path: Path, dtype: str) -> None:
     mask = np.arange(60, dtype=dtype).reshape(6, 10)
     assert cv2.imwrite(str(tmp_path / "a.png"), mask)
     found = read_mask(tmp_path / "a.png")

@@ -34,7 +34,7 @@ def test_a_container_gets_no_more_than_its_quota(tmp_path: Path, quota: str, cou
 
 
 def test_a_pinned_thread_still_sees_all_cores(tmp_path: Path) -> None:
-    seen = {}
+    seen: dict[str, frozenset[int]] = {}
 
     def work() -> None:
         with pinned(min(os.sched_getaffinity(0))):

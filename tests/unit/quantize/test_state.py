@@ -80,8 +80,8 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "state"
     interrupted(path, "k", tally())
     content = json.loads(path.read_text())
-    for damage in ({"done": None}, {"counts": {"a": {}}}, {"before": 3}):
-        path.write_text(json.dumps({**content, **damage}))
+    for key, value in (("done", None), ("counts", {"a": {}}), ("before", 3)):
+        path.write_text(json.dumps({**content, key: value}))
         with pytest.raises(CalibrationError, match="holds no calibration"):
             Journal(path, "k")
     path.unlink()

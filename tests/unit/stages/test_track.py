@@ -7,7 +7,7 @@ from edgert.runtime import Detections
 from edgert.stages.track import Track
 from tests.helpers.frames import frame_of, result_of
 
-CONFIG = TrackStage(track="bytetrack", inputs="find", confirm=1)
+CONFIG = TrackStage.model_validate({"track": "bytetrack", "from": "find", "confirm": 1})
 
 
 def found(*boxes: tuple[float, float, float, float], score: float = 0.9) -> Detections:

@@ -155,7 +155,7 @@ def test_an_interrupted_search_goes_on_from_where_it_was(world: Callable[..., Wo
             stop.set()
         return found
 
-    module.heat = stopping  # type: ignore[assignment]
+    module.heat = stopping  # type: ignore[assignment,attr-defined]
     with pytest.raises(Stopped) as caught:
         run(made, tmp_path / "j", stop=stop)
     assert "best so far: openvino" in caught.value.why and "× as fast as the default" in caught.value.why
@@ -223,6 +223,6 @@ def test_a_default_that_may_not_run_makes_nothing_hopeless(world: Callable[..., 
         patience.append((tactics[0].tuning.arena, hopeless))
         return told(track, tactics, most, hopeless)
 
-    module.heat = asked  # type: ignore[assignment]
+    module.heat = asked  # type: ignore[assignment,attr-defined]
     run(made, tmp_path / "j", Bounds(memory_bytes=100 * MIB))
     assert all((hopeless > 1e6) == has_arena for has_arena, hopeless in patience) and len(set(patience)) == 2

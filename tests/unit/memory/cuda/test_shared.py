@@ -30,7 +30,7 @@ class Rig:
 
 
 def bytes_at(address: int, nbytes: int) -> Any:
-    return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8)
+    return np.frombuffer(memoryview((ctypes.c_uint8 * nbytes).from_address(address)), np.uint8)
 
 
 def test_what_the_host_wrote_is_on_the_gpu_once_it_was_sent() -> None:

@@ -142,7 +142,7 @@ def test_crops_and_frames_of_several_sizes_keep_their_memory() -> None:
     assert (geometries[2].offset_x, geometries[2].offset_y) == (8, 8)
     held = [rig.lane._frames[row] for row in range(4)]
     for there, frame in zip(held, frames, strict=True):
-        luma = there.planes[0]
+        luma: Any = there.planes[0]
         rows = np.lib.stride_tricks.as_strided(bytes_at(luma.address, 64 * 48), luma.shape, luma.strides)
         assert np.array_equal(rows, frame.planes[0])
     del held, there, luma

@@ -6,7 +6,6 @@ import pytest
 
 from edgert.memory import Counter, Lease
 from edgert.runtime.record import Classification, Embedding, Result
-from edgert.stages.sink import live as live_module
 from edgert.stages.sink.live import Live
 from tests.helpers.frames import detections, frame_of, result_of
 
@@ -33,7 +32,7 @@ def test_only_the_newest_frame_is_held_and_none_after_close() -> None:
 def test_pictures_are_encoded_once_and_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded = []
     encode = cv2.imencode
-    monkeypatch.setattr(live_module.cv2, "imencode", lambda *args: encoded.append(1) or encode(*args))
+    monkeypatch.setattr(cv2, "imencode", lambda *args: encoded.append(1) or encode(*args))
     live = Live()
     for index in range(10):
         live.show(leased(index)[0])

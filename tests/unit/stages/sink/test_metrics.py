@@ -35,12 +35,18 @@ BUDGETS = {
 PROMISED = {"power": 15.0, "cpu": 1.5, "latency": 0.06, "memory": 1 << 30, "when_exceeded": "degrade"}
 
 
+class Camera(Numbers):
+    """Has lost frames."""
+
+    def stats(self) -> SourceStats:
+        return SourceStats(lost=5)
+
+
 def stats(**changes: Any) -> dict[str, Any]:
     """A run of two seconds: 10 frames in, 6 out, 2 lost."""
-    source, stage, sink = chain(Numbers(), Does(), Does(), capacity=1, drop="oldest")
+    source, stage, sink = chain(Camera(), Does(), Does(), capacity=1, drop="oldest")
     source.meter.results_out, stage.meter.results_in, stage.meter.results_out, sink.meter.results_in = 10, 8, 8, 6
     stage.meter.busy_ns, stage.meter.wait_in_ns = 500_000_000, 250_000_000
-    source.work.stats = lambda: SourceStats(lost=5)  # type: ignore[attr-defined]
     for latency_ms in (10, 10, 40):
         sink.meter.latency.add(latency_ms * 1_000_000)
     summary = summarise([source, stage, sink], 2_000_000_000, Counts(20, 600, 7), 123, ENGINES, BUDGETS)
