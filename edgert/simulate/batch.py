@@ -19,18 +19,20 @@ class BatchThread(Thread):
         self._held: list[Token] = []
         self._rows = 0
         self._current = node.task
+        self._pace = 1.0
 
     def work(self, token: Token) -> None:
         """Brings the frame into the input, and runs the batch if it is full or no other has come."""
         if not self._held:  # a batch is of one model, whatever is decided while it is filled
             self._current = self.task
+            self._pace = self._chance.now(self._current.scatter)
         is_wanted = token.index % self._current.every == 0
         if not is_wanted and not self._held:
             super().work(token)
             return
         self._held.append(token)
         self._rows += is_wanted
-        self.perform(self.scattered(self._current.steps) if is_wanted else (), self._filled)
+        self.perform(tuple(times(self._current.steps, self._pace)) if is_wanted else (), self._filled)
 
     def _filled(self) -> None:
         if self._rows == self._current.batch or not self.ready:
@@ -41,4 +43,4 @@ class BatchThread(Thread):
     def _run(self) -> None:
         held, rows = tuple(self._held), self._rows
         self._held, self._rows = [], 0
-        self.perform(self.scattered(tuple(times(self._current.run, rows))), partial(self.done, held))
+        self.perform(tuple(times(self._current.run, rows * self._pace)), partial(self.done, held))
