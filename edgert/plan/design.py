@@ -115,6 +115,7 @@ class _Designer:
         return Design(sources, tuple(node for name in fed for node in self._nodes(name)))
 
     def _source(self, name: str, stage: SourceStage) -> Source:
+        measured = self.scene.times.of(name)
         trace = self.scene.traces.get(name) or self.scene.traces.get("")
         is_camera = kind_of(stage.source, self.directory) in ("camera", "network", "gst")
         live = is_live(stage, self.directory)
@@ -124,11 +125,12 @@ class _Designer:
             name,
             rate_hz=rate_hz if is_paced and trace is None else None,
             times_ms=trace.times_ms if is_paced and trace is not None else (),
-            start_ms=self.scene.times.of(name).first_ms,
+            start_ms=measured.first_ms,
+            late_ms=measured.woken_ms if live else (),
             jitter=self.scene.jitter if is_camera else 0.0,
             is_ahead=not is_camera,
             is_live=live,
-            steps=_own(self.scene.times.of(name), ANY_CORE),
+            steps=_own(measured, ANY_CORE),
             limit=stage.limit,
             objects=trace.objects if trace is not None else self.scene.objects,
             most=_most_objects(self.stages),

@@ -91,6 +91,24 @@ def _quantiles_ms(counts: npt.NDArray[np.int64], places: Sequence[float]) -> lis
     return list(_MIDDLES_MS[at].tolist())
 
 
+class Lateness:
+    """How late a live stream's frames come, by the stream's own times, after the most punctual of them."""
+
+    _DRIFT = 1e-4
+    """By how much the clocks of a camera and of this machine may differ: quartz is right to less than that."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, int] | None = None
+
+    def of(self, came_ns: int, media_ns: int) -> int:
+        """Nanoseconds, of a frame that came then and is at that position of its stream."""
+        behind_ns = came_ns - media_ns
+        before_ns, before_media_ns = self._last or (behind_ns, media_ns)
+        usual_ns = min(behind_ns, before_ns + round(self._DRIFT * max(media_ns - before_media_ns, 0)))
+        self._last = usual_ns, media_ns
+        return behind_ns - usual_ns
+
+
 class StageMeter:
     """What one stage's thread did with its time. Written by that thread alone.
 

@@ -25,7 +25,8 @@ class StageSummary:
         busy_spread, busy_spells: how the time of one result, or of each in a batch, scattered in the last minute of a
             run that has ended, at any moment and from one to the next; see :class:`edgert.spread.Scatter`.
         first_ms: when its first result went on, after that of the first of all threads; None where none ever did.
-        woken_ms: how late it went on when something came that it waited for: quantiles at :data:`edgert.spread.AT`.
+        woken_ms: how late it went on when something came that it waited for, or how late a live source's frames came
+            by the stream's own times: quantiles at :data:`edgert.spread.AT`.
     """
 
     results_in: int

@@ -13,7 +13,7 @@ from edgert.errors import EdgertError, StageError
 from edgert.runtime.channel import Channel, Inlet
 from edgert.runtime.gate import Gate
 from edgert.runtime.join import Join
-from edgert.runtime.metric import StageMeter
+from edgert.runtime.metric import Lateness, StageMeter
 from edgert.runtime.record import Result
 from edgert.runtime.stage import Batching, Source, Stage
 
@@ -96,7 +96,7 @@ class Worker(threading.Thread):
     def _give_frames(self) -> None:
         node, source, meter, now = self.node, self.node.work, self.node.meter, self._clock.now_ns
         assert isinstance(source, Source)
-        started, before_ns = now(), thread_time_ns()
+        started, before_ns, lateness = now(), thread_time_ns(), Lateness()
         for frame in source.frames(self._stop_event):
             if node.gate is not None and not node.gate.passes(self._stop_event):
                 frame.lease.release()
@@ -107,6 +107,7 @@ class Worker(threading.Thread):
             if source.live:  # it waits for the camera, mostly; what is its own work only the processor's time tells
                 used_ns = thread_time_ns()
                 worked_ns, before_ns = min(used_ns - before_ns, worked_ns), used_ns
+                node.inlet.woken.add(lateness.of(frame.timestamp_ns, frame.media_ns))
             meter.wait_in_ns += made - started - worked_ns
             meter.results_in += 1
             meter.worked(worked_ns)

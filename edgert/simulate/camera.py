@@ -9,6 +9,7 @@ from edgert.place.event import Timeline
 from edgert.simulate.design import Source
 from edgert.simulate.thread import Perform, Sender
 from edgert.simulate.token import Token
+from edgert.spread import draw
 
 _CLOSED_MS = 100.0
 
@@ -133,7 +134,8 @@ class Camera(Sender):
             return rounds * (times_ms[-1] + times_ms[-1] / max(1, len(times_ms) - 1)) + times_ms[place]
         assert self.source.rate_hz is not None
         period_ms = 1e3 / self.source.rate_hz
-        return count * period_ms + max(0.0, self._chance.gauss(0.0, self.source.jitter * period_ms))
+        late_ms = draw(self.source.late_ms, self._chance) if self.source.late_ms else 0.0
+        return count * period_ms + late_ms + max(0.0, self._chance.gauss(0.0, self.source.jitter * period_ms))
 
     def _objects(self, index: int) -> int:
         objects = self.source.objects

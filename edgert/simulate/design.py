@@ -19,6 +19,7 @@ class Source:
         times_ms: when the frames of a trace came, from the first; played over and over in place of ``rate_hz``.
         start_ms: when the first is due.
         jitter: standard deviation of when a frame is due, as a part of the period.
+        late_ms: how late frames come, on top of that: quantiles at :data:`edgert.spread.AT`; empty: never.
         is_ahead: whether a frame is made before it is due, as a file's, and not after, as a camera's.
         is_live: whether a governor has frames left out; otherwise it has them made more slowly.
         steps: what making one takes.
@@ -32,6 +33,7 @@ class Source:
     times_ms: tuple[float, ...] = ()
     start_ms: float = 0.0
     jitter: float = 0.0
+    late_ms: tuple[float, ...] = ()
     is_ahead: bool = False
     is_live: bool = True
     steps: tuple[Step, ...] = ()

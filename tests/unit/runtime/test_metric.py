@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgert.runtime import LatencyHistogram
-from edgert.runtime.metric import RecentLatency, StageMeter
+from edgert.runtime.metric import Lateness, RecentLatency, StageMeter
 from edgert.spread import AT
 
 
@@ -59,6 +59,20 @@ def test_quantiles_at_the_places_of_a_spread() -> None:
     found = dict(zip(AT, filled([number * 1_000_000 for number in range(1, 1001)]).quantiles_ms(), strict=True))
     assert found[0.0] == pytest.approx(1, rel=0.011) and found[0.5] == pytest.approx(500, rel=0.011)
     assert found[0.99] == pytest.approx(990, rel=0.011) and found[1.0] == pytest.approx(1000, rel=0.011)
+
+
+def test_a_frame_is_late_after_the_most_punctual() -> None:
+    lateness = Lateness()
+    found = [
+        lateness.of(came_ns, media_ns) for came_ns, media_ns in ((500, 0), (1450, 1000), (2480, 2000), (3450, 3000))
+    ]
+    assert found == [0, 0, 30, 0]
+
+
+def test_clocks_that_drift_apart_are_not_late() -> None:
+    lateness = Lateness()
+    hour = [lateness.of(round(second * 1.00005e9), second * 10**9) for second in range(3600)]
+    assert max(hour) == 0
 
 
 def test_work_on_what_is_held_back_counts_when_it_is_let_go() -> None:

@@ -58,6 +58,13 @@ def test_two_cameras_that_begin_together_wait_for_one_another_and_others_do_not(
     assert (mean_ms(0.0), mean_ms(16.0)) == (pytest.approx(15.0, rel=0.02), pytest.approx(10.0, rel=0.02))
 
 
+def test_frames_that_come_late_crowd_the_next() -> None:
+    late_ms = tuple(0.0 if at < 0.9 else 12.0 for at in AT)
+    punctual = simulate(line(9.0, Source("camera", 100.0, is_ahead=True)), Rig(), 20.0)
+    late = simulate(line(9.0, Source("camera", 100.0, late_ms=late_ms, is_ahead=True)), Rig(), 20.0)
+    assert punctual.latency_ms.p99 == pytest.approx(9.0, abs=0.2) and late.latency_ms.p99 > 14.0
+
+
 def test_a_camera_too_fast_loses_the_oldest_and_latency_stays_bounded() -> None:
     played = simulate(line(20.0, Source("camera", 100.0)), Rig(), 10.0)
     assert played.fps == pytest.approx(50.0, rel=0.02)
