@@ -78,7 +78,7 @@ class Pipeline:
         predicted: Sequence[PowerStep] = (),
     ) -> None:
         self.file = path if isinstance(path, PipelineFile) else load_pipeline(path, overrides)
-        self._footprint = self._fitted()
+        self._footprint = self._fitted(engines)
         callbacks = dict(callbacks or {})
         self._assembly: Assembly = assemble(
             self.file, callbacks=callbacks, clock=clock, bar=bar, engines=engines, strict=strict, label=label
@@ -199,14 +199,14 @@ class Pipeline:
         over = bool(runner.ended_ns)
         return summarise(assembly.nodes, wall_ns, counts, rss, engines, self._budgets(rss), has_ended=over)
 
-    def _fitted(self) -> Footprint | None:
+    def _fitted(self, engines: Engines | None) -> Footprint | None:
         """Makes the pipeline small enough for its memory budget and this machine; its memory by plan. None without such
         a budget, where there is memory in plenty."""
         from edgert.assemble.memory import fitted, is_modest
 
         if self.file.config.budgets.memory is None and is_modest(self.file):
             return None
-        self.file, footprint = fitted(self.file)
+        self.file, footprint = fitted(self.file, has_engines=engines is not None)
         return footprint
 
     def _watched(self, meters: Meters | None, power: PowerSteps | None, predicted: Sequence[PowerStep]) -> Watch | None:

@@ -25,7 +25,7 @@ from glob import escape
 from pathlib import Path
 
 from edgert.assemble.frame_memory import frame_parts, is_live
-from edgert.assemble.memory_step import STEPS, turns_of
+from edgert.assemble.memory_step import STEPS, is_ort, turns_of
 from edgert.assemble.model import replicas_of
 from edgert.assemble.process_memory import process_parts
 from edgert.board.memory import free_bytes, system_memory
@@ -46,7 +46,10 @@ from edgert.units import format_bytes
 _LOG = logging.getLogger(__name__)
 WEIGHT_COPIES, NODE_BYTES = 4, 7.5 * 2**10
 ERROR = 0.08
-"""By which plans were too small at worst, of the eight models of ``tests/bench/bench_memory_plan.py``, rounded up."""
+"""By which plans were wrong at worst, of the eight models of ``tests/bench/bench_memory_plan.py``, rounded up."""
+_SURELY = 1 / 16
+"""Of what is planned for an engine that is none of ONNX Runtime on the processor, what it takes in any case: one copy
+of its weights where four are planned, and one byte of each where four are."""
 _UNREAD_TIMES, _UNREAD_BYTES = 60, 2**30
 """Tensors of one lane, of a model's file, and beside it: of eleven networks a style transfer has 55 times, all others 6
 times at most."""
@@ -62,30 +65,36 @@ class Sizes:
     nodes: int
 
 
-def planned(file: PipelineFile) -> Footprint:
+def planned(file: PipelineFile, *, has_engines: bool = False) -> Footprint:
     """What a pipeline will take here, at its peak, made smaller as far as its memory budget or this machine asks for.
 
     Reads the models; makes nothing. Takes a second, for a child process that measures what libraries take.
 
+    Args:
+        has_engines: whether those of a bundle run the models, whatever the file says.
+
     Raises:
         EdgertError: a model cannot be read or its size is open; a library is missing.
     """
-    return _shrunk(file)[1]
+    return _shrunk(file, has_engines)[1]
 
 
-def fitted(file: PipelineFile) -> tuple[PipelineFile, Footprint]:
+def fitted(file: PipelineFile, *, has_engines: bool = False) -> tuple[PipelineFile, Footprint]:
     """The pipeline with shorter queues, fewer replicas and smaller batches, as far as its memory budget, or the memory
     of this machine, asks for them. A warning in the log says so where it fits, but less is free at the moment.
+
+    Args:
+        has_engines: as of :func:`planned`.
 
     Raises:
         BudgetError: it does not fit even so; says what would do.
         EdgertError: as :func:`planned`.
     """
-    found, plan = _shrunk(file)
+    found, plan = _shrunk(file, has_engines)
     check_footprint(plan, file.where("models") if plan.keeps_budget else file.where("budgets", "memory"))
-    more, free = plan.most_bytes - rss_bytes(), free_bytes()
+    more, free = plan.least_bytes - rss_bytes(), free_bytes()
     if 0 < free < more:
-        told = f"up to {format_bytes(more)} more of memory are planned and {format_bytes(free)} are free now"
+        told = f"at least {format_bytes(more)} more of memory are planned and {format_bytes(free)} are free now"
         _LOG.warning("%s: other programs will be swapped out, or one is ended", told)
     return found, plan
 
@@ -98,7 +107,7 @@ def is_modest(file: PipelineFile) -> bool:
     if not room_bytes or _at_most(file) <= room_bytes:
         return True
     try:
-        return _planned(file, ()).most_bytes <= room_bytes
+        return _planned(file, (), False).most_bytes <= room_bytes
     except EdgertError as error:
         _LOG.debug("no memory plan: %s", error)
         return True
@@ -123,14 +132,18 @@ def _replicas(file: PipelineFile) -> dict[str, int]:
     return {name: max(replicas_of(config, user.infer, live) for user in users[name]) for name in users if users[name]}
 
 
-def _shrunk(file: PipelineFile) -> tuple[PipelineFile, Footprint]:
+def _shrunk(file: PipelineFile, has_engines: bool) -> tuple[PipelineFile, Footprint]:
     process = tuple(process_parts(file))
-    return shrunk(file, lambda one: _planned(one, process), STEPS)
+    return shrunk(file, lambda one: _planned(one, process, has_engines), STEPS)
 
 
-def _planned(file: PipelineFile, process: tuple[Part, ...]) -> Footprint:
-    parts = (*process, *_engines(file), *frame_parts(file))
-    return Footprint(parts, file.config.budgets.memory, system_memory().most_bytes, error=ERROR)
+def _planned(file: PipelineFile, process: tuple[Part, ...], has_engines: bool) -> Footprint:
+    engines = tuple(_engines(file))
+    elsewhere = [part for part in engines if has_engines or not is_ort(file.config, part.name)]
+    doubt_bytes = round(sum(part.size_bytes for part in elsewhere) * (1 - _SURELY))
+    parts = (*process, *engines, *frame_parts(file))
+    machine_bytes = system_memory().most_bytes
+    return Footprint(parts, file.config.budgets.memory, machine_bytes, error=ERROR, doubt_bytes=doubt_bytes)
 
 
 def _engines(file: PipelineFile) -> Iterator[Part]:

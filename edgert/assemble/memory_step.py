@@ -25,11 +25,16 @@ def turns_of(config: PipelineConfig) -> list[tuple[str, ...]]:
     ]
 
 
-def _has_arena(config: PipelineConfig, name: str) -> bool:
-    """Whether a model's engine is one of ONNX Runtime on the CPU that keeps the memory of its runs."""
+def is_ort(config: PipelineConfig, name: str) -> bool:
+    """Whether a model's engine is one of ONNX Runtime on the processor, as far as the file says."""
     model = config.models[name]
-    is_ort = model.backend == "ort" or (model.backend == "auto" and set(config.engines) <= {ORT})
-    return is_ort and model.placement == "auto" and model.tuning.arena
+    return model.backend == "ort" or (model.backend == "auto" and set(config.engines) <= {ORT})
+
+
+def _has_arena(config: PipelineConfig, name: str) -> bool:
+    """Whether such an engine keeps the memory of its runs."""
+    model = config.models[name]
+    return is_ort(config, name) and model.placement == "auto" and model.tuning.arena
 
 
 def _with(file: PipelineFile, config: PipelineConfig) -> PipelineFile:

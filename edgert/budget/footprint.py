@@ -42,8 +42,9 @@ class Footprint:
         budget_bytes: promised; None without a promise.
         machine_bytes: what can be had at all; 0 when unknown.
         steps: what was changed in the pipeline to make it less, in words.
-        error: part by which such a prediction was too small at worst; a promise is kept with this to spare. What the
-            machine has is not: a prediction must not stop what may well run.
+        error: part by which such a prediction was wrong at worst; a promise is kept with this to spare, and the machine
+            has to have the least that it can mean: a prediction must not stop what may well run.
+        doubt_bytes: what may not be needed, as nothing here predicts it better.
     """
 
     parts: tuple[Part, ...]
@@ -51,6 +52,7 @@ class Footprint:
     machine_bytes: int
     steps: tuple[str, ...] = ()
     error: float = 0.0
+    doubt_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -68,6 +70,11 @@ class Footprint:
         return round(self.total_bytes * (1 + self.error))
 
     @property
+    def least_bytes(self) -> int:
+        """Of all parts, should the prediction be as much too large."""
+        return round((self.total_bytes - self.doubt_bytes) * (1 - self.error))
+
+    @property
     def keeps_budget(self) -> bool:
         """Whether it is within the budget, error and all."""
         return self.budget_bytes is None or self.most_bytes <= self.budget_bytes
@@ -75,11 +82,12 @@ class Footprint:
     @property
     def fits(self) -> bool:
         """Whether it keeps the budget, and can be had from the machine."""
-        return self.keeps_budget and not 0 < self.machine_bytes < self.total_bytes
+        return self.keeps_budget and not 0 < self.machine_bytes < self.least_bytes
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        sums = {"total_bytes": self.total_bytes, "most_bytes": self.most_bytes, "limit_bytes": self.limit_bytes}
+        names = ("total_bytes", "least_bytes", "most_bytes", "limit_bytes")
+        sums = {name: getattr(self, name) for name in names}
         return {**asdict(self), **sums, "fits": self.fits}
 
 
@@ -131,14 +139,14 @@ def check_footprint(footprint: Footprint, where: str) -> None:
 
 def _of(footprint: Footprint) -> str:
     if footprint.keeps_budget:
-        total, machine = format_bytes(footprint.total_bytes), format_bytes(footprint.machine_bytes)
-        return f"{total} of memory, this machine has {machine}, swap and all"
+        least, machine = format_bytes(footprint.least_bytes), format_bytes(footprint.machine_bytes)
+        return f"at least {least} of memory, this machine has {machine}, swap and all"
     assert footprint.budget_bytes is not None
     most, budget = format_bytes(footprint.most_bytes), format_bytes(footprint.budget_bytes)
     return f"up to {most} of memory, the budget has {budget}"
 
 
 def _fix(footprint: Footprint) -> str:
-    if 0 < footprint.machine_bytes < footprint.total_bytes:
+    if 0 < footprint.machine_bytes < footprint.least_bytes:
         return "a machine with more memory, or a higher limit where a container or service has one"
     return f"budgets: {{memory: {-(-footprint.most_bytes // 2**20)}MiB}}"

@@ -45,6 +45,6 @@ def _verdict(plan: Footprint) -> str:
     word = "fits" if plan.fits else "does not fit"
     machine = f"of the machine's {format_bytes(plan.machine_bytes)}, swap and all"
     if plan.budget_bytes is None or (plan.keeps_budget and not plan.fits):
-        return f"{word}: {format_bytes(plan.total_bytes)} {machine if plan.machine_bytes else ''}".rstrip()
+        return f"{word}: at least {format_bytes(plan.least_bytes)} {machine if plan.machine_bytes else ''}".rstrip()
     told = f"{format_bytes(plan.most_bytes)} with {plan.error:.0%} to spare for the prediction's error"
     return f"{word}: {told}, of the budget's {format_bytes(plan.budget_bytes)}"

@@ -174,7 +174,7 @@ def _dry(file: PipelineFile, json: Path | None, bundle: Unpacked | None, as_boar
     if as_board is not None:
         raise typer.BadParameter("it plans this machine; edgert plan --board has a board's memory", param_hint="--as")
     to_stderr = str(json) == "-"
-    plan = planned(file)
+    plan = planned(file, has_engines=bundle is not None and bundle.engines is not None)
     show_memory(plan, to_stderr=to_stderr)
     told: dict[str, Any] = {"memory": plan.to_json()}
     if power:

@@ -114,10 +114,10 @@ def test_memory_is_planned_and_compared(tmp_path: Path) -> None:
 def test_more_than_this_machine_has_does_not_start_without_a_budget_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = SystemMemory(32 * 2**20, 32 * 2**20, None)
+    small = SystemMemory(16 * 2**20, 16 * 2**20, None)
     monkeypatch.setattr(memory, "system_memory", lambda: small)
     monkeypatch.setattr(memory, "free_bytes", lambda: small.available_bytes)
-    with pytest.raises(BudgetError, match=r"of memory, this machine has 32\.0 MiB") as caught:
+    with pytest.raises(BudgetError, match=r"of memory, this machine has 16\.0 MiB") as caught:
         edgert.Pipeline(write(tmp_path, "{}"))
     assert caught.value.where.endswith("p.yaml:2 models")
 

@@ -51,7 +51,9 @@ def test_what_does_not_fit_is_refused_with_the_largest_parts_and_what_would_do()
 def test_a_machine_that_is_too_small_is_told_apart() -> None:
     with pytest.raises(BudgetError) as caught:
         check_footprint(plan(budget=None, machine=90), "")
-    assert caught.value.what == "the pipeline needs 120.0 MiB of memory, this machine has 90.0 MiB, swap and all"
+    assert (
+        caught.value.what == "the pipeline needs at least 120.0 MiB of memory, this machine has 90.0 MiB, swap and all"
+    )
     assert caught.value.fix.startswith("a machine with more memory, or a higher limit where a container")
 
 
@@ -61,9 +63,10 @@ def test_a_budget_that_fits_a_machine_that_does_not_is_the_machines_fault() -> N
     assert "budgets:" not in caught.value.fix
 
 
-def test_what_the_machine_has_is_not_kept_with_an_error_to_spare_nor_where_it_is_unknown() -> None:
-    assert Footprint((PROCESS,), None, 81 * MIB, error=0.08).fits
-    assert not Footprint((PROCESS,), None, 79 * MIB, error=0.08).fits
+def test_what_the_machine_has_is_held_against_the_least_that_a_prediction_can_mean() -> None:
+    assert Footprint((PROCESS,), None, 74 * MIB, error=0.08).fits  # 8 % less than 80
+    assert not Footprint((PROCESS,), None, 73 * MIB, error=0.08).fits
+    assert Footprint((PROCESS,), None, 73 * MIB, error=0.08, doubt_bytes=MIB).fits
     unknown = Footprint((PROCESS,), None, 0, error=0.08)
     assert unknown.fits and unknown.limit_bytes == 0
 

@@ -12,12 +12,12 @@ PARTS = (Part("process", "cpu", "runtime", 100 * MIB),)
 @pytest.mark.parametrize(
     ("budget", "machine", "verdict"),
     [
-        (None, 1000, "fits: 100.0 MiB of the machine's 1000.0 MiB, swap and all"),
-        (None, 90, "does not fit: 100.0 MiB of the machine's 90.0 MiB, swap and all"),
-        (None, 0, "fits: 100.0 MiB"),
+        (None, 1000, "fits: at least 92.0 MiB of the machine's 1000.0 MiB, swap and all"),
+        (None, 90, "does not fit: at least 92.0 MiB of the machine's 90.0 MiB, swap and all"),
+        (None, 0, "fits: at least 92.0 MiB"),
         (120, 1000, "fits: 108.0 MiB with 8% to spare for the prediction's error, of the budget's 120.0 MiB"),
         (105, 1000, "does not fit: 108.0 MiB with 8% to spare for the prediction's error, of the budget's 105.0 MiB"),
-        (120, 90, "does not fit: 100.0 MiB of the machine's 90.0 MiB, swap and all"),
+        (120, 90, "does not fit: at least 92.0 MiB of the machine's 90.0 MiB, swap and all"),
     ],
 )
 def test_the_verdict_says_whose_limit_it_is(
