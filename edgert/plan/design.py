@@ -144,7 +144,7 @@ class _Designer:
         spread = stage.crop.limit if isinstance(stage, CropStage) and not isinstance(stage.crop, tuple) else None
         measured = self.scene.times.of(name)
         task = Task(_together(_own(measured, ANY_CORE), measured.scatter), scatter=measured.scatter)
-        return [Node(name, inputs, task, spread=spread, woken_ms=measured.woken_ms)]
+        return [Node(name, inputs, task, spread=spread, woken_ms=measured.woken_ms, opened_ms=measured.opened_ms)]
 
     def _edge(self, producer: str, stage: StageConfig) -> Edge:
         before = self.stages[producer]
@@ -188,7 +188,8 @@ class _Designer:
 
     def _passing(self, name: str, inputs: tuple[Edge, ...], **how: Any) -> Node:
         """One that deals or gathers."""
-        return Node(name, inputs, woken_ms=self.scene.times.of(name).woken_ms, **how)
+        measured = self.scene.times.of(name)
+        return Node(name, inputs, woken_ms=measured.woken_ms, opened_ms=measured.opened_ms, **how)
 
     def _chain(
         self,
@@ -206,7 +207,8 @@ class _Designer:
             measured = self._measured(label, name, len(labels))
             task = self._task(stage, lanes[0], number, measured)
             others = tuple(self._instead(task, stage, lane, number) for lane in lanes[1:])
-            nodes.append(Node(label, inputs, task, woken_ms=measured.woken_ms, stand_ins=others))
+            node = Node(label, inputs, task, woken_ms=measured.woken_ms, opened_ms=measured.opened_ms)
+            nodes.append(replace(node, stand_ins=others))
             inputs = (Edge(label, capacity, "never"),)
         return nodes
 

@@ -115,14 +115,15 @@ class StageMeter:
     Attributes:
         history: how long it worked each time before it let something go, for each result that it took meanwhile: one,
             or all of a batch.
+        opened_ns: when it was ready for the first; 0 before.
         first_ns: when it let something go for the first time; None before.
     """
 
-    __slots__ = ("_held_ns", "_let_go", "busy_ns", "first_ns", "history", "latency", "results_in", "results_out",
-                 "unmatched", "wait_in_ns", "wait_out_ns")  # fmt: skip
+    __slots__ = ("_held_ns", "_let_go", "busy_ns", "first_ns", "history", "latency", "opened_ns", "results_in",
+                 "results_out", "unmatched", "wait_in_ns", "wait_out_ns")  # fmt: skip
 
     def __init__(self) -> None:
-        self.results_in = self.results_out = self.unmatched = self._let_go = 0
+        self.results_in = self.results_out = self.unmatched = self.opened_ns = self._let_go = 0
         self.first_ns: int | None = None
         self.busy_ns = self.wait_in_ns = self.wait_out_ns = self._held_ns = 0
         self.latency, self.history = LatencyHistogram(), History()

@@ -75,6 +75,7 @@ class Worker(threading.Thread):
             self._succeeds(self._give_frames)
             self._succeeds(node.work.close)
         elif self._succeeds(node.work.open):
+            node.meter.opened_ns = self._clock.now_ns()
             self._succeeds(self._loop)
             self._succeeds(node.work.close)
         node.inlet.abandon()

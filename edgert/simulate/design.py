@@ -87,6 +87,7 @@ class Node:
         spread: most objects of a frame that each go on as a result of their own; None: the frame goes on.
         woken_ms: how late it goes on when something comes that it waited for: quantiles at :data:`edgert.spread.AT`;
             empty: at once.
+        opened_ms: when it is ready for its first result.
         stand_ins: tasks at further levels of degrading, the last for all beyond; empty: always the same.
         levels: of each listener that results are dealt to, the level of degrading at which it gets any; empty: any.
     """
@@ -99,6 +100,7 @@ class Node:
     joins: bool = True
     spread: int | None = None
     woken_ms: tuple[float, ...] = ()
+    opened_ms: float = 0.0
     stand_ins: tuple[Task, ...] = ()
     levels: tuple[int, ...] = ()
 

@@ -24,12 +24,14 @@ class StageTime:
         scatter: of that, of one result after another; of each in a batch.
         woken_ms: how late it went on when something came that it waited for: quantiles at :data:`edgert.spread.AT`.
             Empty: nobody measured it.
+        opened_ms: when it was ready, after the first result of all threads.
         first_ms: when its first result went on, after that of the first of all threads.
     """
 
     busy_ms: float = 0.0
     scatter: Scatter = EVEN
     woken_ms: tuple[float, ...] = ()
+    opened_ms: float = 0.0
     first_ms: float = 0.0
 
 
@@ -72,8 +74,14 @@ def _stage_time(busy_ms: float, stage: Mapping[str, Any]) -> StageTime:
         raise ValueError(f"busy_ms_per_result is {busy_ms}")
     spread = check_spread(tuple(map(float, stage.get("busy_spread", ()))))
     spells = check_spells(tuple(map(float, stage.get("busy_spells", ()))))
-    first_ms = float(stage.get("first_ms") or 0.0)
-    if not math.isfinite(first_ms) or first_ms < 0:
-        raise ValueError(f"first_ms is {first_ms}")
+    opened_ms, first_ms = (_moment(stage, name) for name in ("opened_ms", "first_ms"))
     woken_ms = check_spread(tuple(map(float, stage.get("woken_ms", ()))))
-    return StageTime(busy_ms, Scatter(spread, spells), woken_ms, first_ms)
+    return StageTime(busy_ms, Scatter(spread, spells), woken_ms, opened_ms, first_ms)
+
+
+def _moment(stage: Mapping[str, Any], name: str) -> float:
+    """Milliseconds from the beginning; 0 where it is not told."""
+    value = float(stage.get(name) or 0.0)
+    if not math.isfinite(value) or value < 0:
+        raise ValueError(f"{name} is {value}")
+    return value

@@ -85,6 +85,8 @@ class _Simulation:
         self._loop = Loop(governing.rules, self._carry, 0) if governing else None
 
     def run(self) -> Simulated:
+        for thread in self._threads:
+            self._time.at(thread.node.opened_ms, thread.free)
         for camera in self._cameras:
             self._time.at(camera.source.start_ms, camera.start)
         self._time.at(TICK_MS, self._tick)

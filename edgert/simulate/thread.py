@@ -103,7 +103,7 @@ class Thread(Sender):
         self.level = 0
         """How far models are degraded; set by whoever governs."""
         self.taken = self.passed = self.unmatched = 0
-        self.is_busy = False
+        self.is_busy = True  # until it is ready
 
     @property
     def task(self) -> Task:

@@ -16,7 +16,9 @@ def test_threads_are_looked_at_over_the_same_last_minute_of_a_run_that_has_ended
             is_slow = 1000 * slow_s <= at_ms < 1000 * slow_s + 500
             node.meter.worked(2_000_000 if is_slow else 1_000_000)
             node.meter.let_go(at_ms * 1_000_000)
+    nodes[1].meter.opened_ns, nodes[2].meter.opened_ns = -5, 45_000_000
     summary = summarise(nodes, 70 * 10**9, Counts(), 0, {})
+    assert [summary.stages[name].opened_ms for name in "12"] == [0.0, 45.0]
     first, second, third = (summary.stages[name].busy_spells for name in "012")
     assert len(first) == len(second) == len(third) == 60 * 20 + 1
     assert [summary.stages[name].first_ms for name in "012"] == [0.0, 30_000.0, 69_000.0]

@@ -58,6 +58,13 @@ def test_two_cameras_that_begin_together_wait_for_one_another_and_others_do_not(
     assert (mean_ms(0.0), mean_ms(16.0)) == (pytest.approx(15.0, rel=0.02), pytest.approx(10.0, rel=0.02))
 
 
+def test_frames_that_come_before_a_thread_is_ready_are_lost() -> None:
+    camera = Source("camera", 100.0, limit=100)
+    node = Node("find", (Edge("camera", *NEWEST),), Task(run=gpu(2.0)), opened_ms=55.0)
+    played = simulate(Design((camera,), (node,)), Rig(), 2.0)
+    assert (played.frames_out, played.dropped) == (95, 5)  # of 0 to 50 ms the last is kept
+
+
 def test_frames_that_come_late_crowd_the_next() -> None:
     late_ms = tuple(0.0 if at < 0.9 else 12.0 for at in AT)
     punctual = simulate(line(9.0, Source("camera", 100.0, is_ahead=True)), Rig(), 20.0)
