@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from google.protobuf import text_format
+from google.protobuf import text_format  # type: ignore[import-untyped]
 
 
 @cache
