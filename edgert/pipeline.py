@@ -83,7 +83,7 @@ class Pipeline:
         self._assembly: Assembly = assemble(
             self.file, callbacks=callbacks, clock=clock, bar=bar, engines=engines, strict=strict, label=label
         )
-        self._assembly.stats = lambda: self.summary().to_json()
+        self._assembly.stats = self._stats
         self._clock = clock
         for stage, function in callbacks.items():
             if getattr(self.file.config.stages.get(stage), "sink", None) != "callback":
@@ -235,8 +235,11 @@ class Pipeline:
     def _state(self) -> dict[str, Any]:
         """What ``edgert top`` is told; nothing of where frames come from, which may hold a password."""
         config, file = self.file.config, str(self.file.document.path.absolute())
-        stats = {**self.summary().to_json(), "promised": config.budgets.model_dump(exclude_none=True)}
-        return {"name": config.name, "file": file, "label": self._label, "stats": stats}
+        return {"name": config.name, "file": file, "label": self._label, "stats": self._stats()}
+
+    def _stats(self) -> dict[str, Any]:
+        """The state of the run, and what it promised."""
+        return {**self.summary().to_json(), "promised": self.file.config.budgets.model_dump(exclude_none=True)}
 
     def _budgets(self, peak_bytes: int) -> dict[str, Any]:
         """What was done to keep the budgets, and memory beside its plan, as plain data."""

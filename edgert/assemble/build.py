@@ -226,9 +226,8 @@ class _Assembler:
         return Marked(sink, self.label, stage.sink in PICTURE_SINKS) if self.label else sink
 
     def _stats(self) -> Mapping[str, object]:
-        """The state of the run, once there is one, and what it promised; for live pages."""
-        promised = self.config.budgets.model_dump(exclude_none=True)
-        return {**self.assembly.stats(), "promised": promised} if self.assembly else {}
+        """The state of the run, once there is one; for live pages."""
+        return self.assembly.stats() if self.assembly else {}
 
     def _rate_hz(self, name: str) -> float:
         """How often detections reach a stage, as far as the file tells."""
