@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.command import edgert
+from tests.helpers.command import edgert, in_process
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_inspect_says_what_it_holds(home: Path) -> None:
         assert text in done.stdout
     told = json.loads((home / "dock.json").read_text())
     assert told["models"]["parts"]["precision"] == "int8"
-    assert edgert("inspect", "dock.edgert", "--ops", cwd=home).returncode == 2
+    assert in_process("inspect", "dock.edgert", "--ops", cwd=home).returncode == 2
 
 
 def test_it_runs_here_and_says_on_what(home: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_bundle_is_finished_here(home: Path, tmp_path: Path) -> None:
     assert {event["state"] for event in events} >= {"skipped", "started"} and events[0]["step"] == "compile"
     assert last["bundle"] == "here.edgert" and list(last["engines"]) == ["parts"]
     assert last["skipped"][0]["engine"] == "tensorrt-dla" and (tmp_path / "here.edgert").is_file()
-    assert edgert("build", bundle, "--board", "orin-nx-16gb", cwd=tmp_path).returncode == 2
+    assert in_process("build", bundle, "--board", "orin-nx-16gb", cwd=tmp_path).returncode == 2
     strict = edgert("build", bundle, "--strict", "--json", cwd=tmp_path, env=env(home))
     assert strict.returncode == 1
     assert json.loads(strict.stdout.splitlines()[-1])["error"]["what"] == "tensorrt-dla cannot run this here"
@@ -112,7 +112,7 @@ def test_a_damaged_bundle_is_refused(home: Path, tmp_path: Path, verb: str, dama
     (tmp_path / "bad.edgert").write_bytes(
         content if damage == "flip" else content[: len(content) // 3 * (damage == "cut")]
     )
-    done = edgert(verb, "bad.edgert", cwd=tmp_path)
+    done = in_process(verb, "bad.edgert", cwd=tmp_path)
     assert done.returncode == 1 and told in done.stderr and "Traceback" not in done.stderr
 
 
@@ -134,6 +134,6 @@ def test_a_folder_can_be_looked_into_and_run(home: Path, tmp_path: Path) -> None
     ],
 )
 def test_what_cannot_be_built_for_is_told(tmp_path: Path, options: tuple[str, ...], told: str) -> None:
-    done = edgert("build", "hello", *options, cwd=tmp_path)
+    done = in_process("build", "hello", *options, cwd=tmp_path)
     assert done.returncode == 1 and told in done.stderr and "Traceback" not in done.stderr
     assert not list(tmp_path.glob("*.edgert"))

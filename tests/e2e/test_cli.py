@@ -12,7 +12,7 @@ from pathlib import Path
 import av
 import pytest
 
-from tests.helpers.command import ROOT, edgert, environment, start
+from tests.helpers.command import ROOT, edgert, environment, in_process, start
 
 PIPELINE = """
 models:
@@ -38,13 +38,13 @@ def test_help_names_every_verb(tmp_path: Path) -> None:
     assert done.returncode == 0
     for verb in ("run", "validate", "schema", "new", "check", "doctor", "inspect", "bench"):
         assert f" {verb} " in done.stdout
-        assert "xample" in edgert(verb, "--help", cwd=tmp_path).stdout or verb == "schema"
+        assert "xample" in in_process(verb, "--help", cwd=tmp_path).stdout or verb == "schema"
 
 
 def test_usage_errors_exit_2(tmp_path: Path) -> None:
     assert edgert("rnu", cwd=tmp_path).returncode == 2
-    assert edgert("run", cwd=tmp_path).returncode == 2
-    assert edgert("run", "hello", "--no-such-option", cwd=tmp_path).returncode == 2
+    assert in_process("run", cwd=tmp_path).returncode == 2
+    assert in_process("run", "hello", "--no-such-option", cwd=tmp_path).returncode == 2
 
 
 def test_version(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_full_disk_stops_it_and_what_was_written_stays(endless: Path) -> None:
 )
 def test_mistakes_are_explained(endless: Path, change: str, says: str) -> None:
     (endless.parent / "short.txt").write_text("bolt\n")
-    done = edgert("validate", str(endless), "--set", change, cwd=endless.parent)
+    done = in_process("validate", str(endless), "--set", change, cwd=endless.parent)
     assert done.returncode == 1, done.stdout
     assert "error: " in done.stderr
     assert says in done.stderr, done.stderr

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from edgert.board.record import board_names, load_board
-from tests.helpers.command import edgert
+from tests.helpers.command import edgert, in_process
 
 
 def test_all_boards_and_what_they_can_do(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_board_of_ones_own_begins_with_a_copy(tmp_path: Path) -> None:
     assert copy.returncode == 0
     own = tmp_path / "rover.yaml"
     own.write_text(copy.stdout, encoding="utf-8")
-    done = edgert("boards", "rover.yaml", cwd=tmp_path)
+    done = in_process("boards", "rover.yaml", cwd=tmp_path)
     assert done.returncode == 1 and "name: rover" in done.stderr
     own.write_text(copy.stdout.replace("name: agx-orin-64gb", "name: rover"), encoding="utf-8")
     assert load_board(own).name == "rover"
@@ -49,7 +49,7 @@ def test_a_board_of_ones_own_begins_with_a_copy(tmp_path: Path) -> None:
 
 
 def test_an_unknown_board_and_wrong_use(tmp_path: Path) -> None:
-    done = edgert("boards", "orin-nano-8g", cwd=tmp_path)
+    done = in_process("boards", "orin-nano-8g", cwd=tmp_path)
     assert done.returncode == 1 and "did you mean 'orin-nano-8gb'?" in done.stderr and "Traceback" not in done.stderr
-    done = edgert("boards", "--sources", cwd=tmp_path)
+    done = in_process("boards", "--sources", cwd=tmp_path)
     assert done.returncode == 2 and "name a board" in done.stderr

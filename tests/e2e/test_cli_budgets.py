@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.helpers.command import edgert
+from tests.helpers.command import edgert, in_process
 
 FILE = ("run", "hello", "--set", "models.parts.precision=fp32")
 
@@ -23,7 +23,7 @@ def test_a_dry_run_shows_the_memory_plan_and_makes_nothing(tmp_path: Path) -> No
 
 
 def test_too_little_memory_is_exit_1_dry_or_not(tmp_path: Path) -> None:
-    dry = edgert(*FILE, "--set", "budgets.memory=20MiB", "--dry-run", cwd=tmp_path)
+    dry = in_process(*FILE, "--set", "budgets.memory=20MiB", "--dry-run", cwd=tmp_path)
     assert dry.returncode == 1
     assert "does not fit" in dry.stdout and "made smaller: queues half as long" in dry.stdout
     real = edgert(*FILE, "--set", "budgets.memory=20MiB", cwd=tmp_path)
@@ -43,22 +43,22 @@ def test_the_summary_tells_of_budgets_that_nothing_here_can_watch(tmp_path: Path
 
 
 def test_power_control_without_a_power_budget_or_a_board_is_refused(tmp_path: Path) -> None:
-    none = edgert(*FILE, "--allow-power-control", cwd=tmp_path)
+    none = in_process(*FILE, "--allow-power-control", cwd=tmp_path)
     assert none.returncode == 1
     assert (
         "nothing to control power for" in none.stderr and "budgets: {power: 15W, when_exceeded: degrade}" in none.stderr
     )
     sets = ("--set", "budgets.power=15W", "--set", "budgets.when_exceeded=degrade")
-    here = edgert(*FILE, *sets, "--allow-power-control", cwd=tmp_path)
+    here = in_process(*FILE, *sets, "--allow-power-control", cwd=tmp_path)
     assert here.returncode == 1
     assert "cannot control the power of this machine" in here.stderr and "it is host" in here.stderr
-    away = edgert(*FILE, *sets, "--allow-power-control", "--as", "orin-nx-16gb", cwd=tmp_path)
+    away = in_process(*FILE, *sets, "--allow-power-control", "--as", "orin-nx-16gb", cwd=tmp_path)
     assert away.returncode == 2
     assert not (tmp_path / "out").exists()
 
 
 def test_a_dry_run_knows_of_power_control_and_refuses_another_board(tmp_path: Path) -> None:
-    power = edgert(*FILE, "--dry-run", "--allow-power-control", cwd=tmp_path)
+    power = in_process(*FILE, "--dry-run", "--allow-power-control", cwd=tmp_path)
     assert power.returncode == 1 and "nothing to control power for" in power.stderr
-    away = edgert(*FILE, "--dry-run", "--as", "orin-nx-16gb", cwd=tmp_path)
+    away = in_process(*FILE, "--dry-run", "--as", "orin-nx-16gb", cwd=tmp_path)
     assert away.returncode == 2 and "edgert plan --board has" in " ".join(away.stderr.split())

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.helpers import command
 from tests.helpers.evaluation_data import data
 
 onnx = pytest.importorskip("onnx")
@@ -18,10 +17,12 @@ helper = onnx.helper
 
 def edgert(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs the command in a process of its own, on a terminal of 80 columns."""
-    command = [sys.executable, "-c", "from edgert.cli import main; main()", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1", **environment}
-    )
+    return command.edgert(*arguments, cwd=Path.cwd(), env={"COLUMNS": "80", **environment})
+
+
+def in_process(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The same by a call in this process."""
+    return command.in_process(*arguments, cwd=Path.cwd(), env={"COLUMNS": "80"})
 
 
 @pytest.fixture(scope="module")
@@ -87,21 +88,21 @@ def test_inspect_counts_every_profile(detector: Path) -> None:
 
 
 def test_inspect_says_what_the_output_looks_like(detector: Path) -> None:
-    done = edgert("inspect", str(detector), "--shape", "images=1x3x64x64", "--json", "-")
+    done = in_process("inspect", str(detector), "--shape", "images=1x3x64x64", "--json", "-")
     first = json.loads(done.stdout)["looks_like"][0]
     assert (first["task"], first["decoder"], first["classes"]) == ("detect", "yolov8", 3)
 
 
 @pytest.mark.parametrize("shape", ["images", "images=", "=1x3", "images=1x3xa", "images=1x-3"])
 def test_inspect_refuses_a_shape_that_is_none(detector: Path, shape: str) -> None:
-    done = edgert("inspect", str(detector), "--shape", shape)
+    done = in_process("inspect", str(detector), "--shape", shape)
     assert done.returncode == 2 and "INPUT=1x3x320x320" in done.stderr
 
 
 def test_inspect_tells_errors_without_a_traceback(detector: Path, tmp_path: Path) -> None:
-    done = edgert("inspect", str(detector), "--shape", "image=1x3x64x64")
+    done = in_process("inspect", str(detector), "--shape", "image=1x3x64x64")
     assert done.returncode == 1 and "did you mean 'images'?" in done.stderr
-    done = edgert("inspect", str(tmp_path / "none.onnx"))
+    done = in_process("inspect", str(tmp_path / "none.onnx"))
     assert done.returncode == 1 and "does not exist" in done.stderr and "Traceback" not in done.stderr
 
 

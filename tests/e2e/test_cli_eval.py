@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.helpers.command import ROOT, edgert, start
+from tests.helpers.command import ROOT, edgert, in_process, start
 
 INPUT = ("--input", "stretch bgr std=255")
 CLASSIFY = ("--task", "classify logits")
@@ -79,7 +79,7 @@ def test_a_budget_that_is_missed_is_exit_code_1(place: Path) -> None:
     done = edgert("eval", "right.onnx", *CLASSIFY, *INPUT, "--data", "photos", *versions, cwd=place)
     assert done.returncode == 1
     assert "+0.667" in done.stdout and "wrong.onnx: misses the budget of 0.2 top1" in done.stdout
-    done = edgert(
+    done = in_process(
         "eval", "right.onnx", *CLASSIFY, *INPUT, "--data", "photos", "--against", "right.onnx", "--max-drop", "0",
         cwd=place,
     )  # fmt: skip
@@ -91,7 +91,7 @@ def test_a_pipeline_says_what_to_judge_by(place: Path) -> None:
     assert done.returncode == 1, done.stderr
     found = json.loads((place / "out" / "eval.json").read_text())
     assert found["model"] == "net" and found["comparisons"][0]["max_drop"] == 0.1
-    done = edgert("eval", "p.yaml", "--limit", "4", cwd=place)
+    done = in_process("eval", "p.yaml", "--limit", "4", cwd=place)
     assert done.returncode == 0 and "4 pictures" in done.stdout
 
 
@@ -100,7 +100,7 @@ def test_pictures_without_labels_compare_two_models(place: Path) -> None:
     done = edgert(*arguments, "--against", "wrong.onnx", "--json", "-", cwd=place)
     found = json.loads(done.stdout)
     assert found["results"][1]["values"]["agreement"] == pytest.approx(1 / 3)
-    done = edgert(*arguments, cwd=place)
+    done = in_process(*arguments, cwd=place)
     assert done.returncode == 1 and "--against other.onnx" in done.stderr
 
 
@@ -120,7 +120,7 @@ def test_pictures_without_labels_compare_two_models(place: Path) -> None:
     ],
 )
 def test_mistakes_are_told(place: Path, arguments: tuple[str, ...], message: str) -> None:
-    done = edgert("eval", *arguments, cwd=place)
+    done = in_process("eval", *arguments, cwd=place)
     assert done.returncode == 1 and message in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
 
@@ -197,6 +197,6 @@ def test_a_signal_ends_an_emulation_soon(belt: Path, number: signal.Signals, hea
     ],
 )
 def test_what_int8_lacks_is_told(place: Path, arguments: tuple[str, ...], message: str) -> None:
-    done = edgert("eval", "p.yaml", *arguments, cwd=place)
+    done = in_process("eval", "p.yaml", *arguments, cwd=place)
     assert done.returncode == 1 and message in done.stderr, done.stderr
     assert "Traceback" not in done.stderr

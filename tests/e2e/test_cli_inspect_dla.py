@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.command import edgert
+from tests.helpers.command import edgert, in_process
 
 onnx = pytest.importorskip("onnx")
 helper = onnx.helper
@@ -47,15 +47,15 @@ def test_table_summary_page_and_json(model: Path, tmp_path: Path) -> None:
 
 def test_release_and_precision(model: Path, tmp_path: Path) -> None:
     arguments = ("--dla", "--board", "agx-orin-64gb", "--shape", "x=1x3x32x32", "--json", "-")
-    typed = edgert("inspect", str(model), *arguments, "--trt", "11.4.1", "--precision", "fp16", cwd=tmp_path)
+    typed = in_process("inspect", str(model), *arguments, "--trt", "11.4.1", "--precision", "fp16", cwd=tmp_path)
     told = json.loads(typed.stdout)["dla"]
     assert (told["release"]["answer"], told["target"]["precision"]) == ("verify", "fp16")
-    none = json.loads(edgert("inspect", str(model), *arguments, "--trt", "11.2", cwd=tmp_path).stdout)["dla"]
+    none = json.loads(in_process("inspect", str(model), *arguments, "--trt", "11.2", cwd=tmp_path).stdout)["dla"]
     assert {one["rule"] for one in none["nodes"]} == {"release"} and none["segments"] == []
 
 
 def test_xavier_has_its_own_release(model: Path, tmp_path: Path) -> None:
-    done = edgert("inspect", str(model), "--dla", "--board", "xavier-nx-8gb", "--json", "-", cwd=tmp_path)
+    done = in_process("inspect", str(model), "--dla", "--board", "xavier-nx-8gb", "--json", "-", cwd=tmp_path)
     told = json.loads(done.stdout)["dla"]
     assert told["target"] == {"generation": 1, "tensorrt": "8.5.2", "precision": "int8"}
     assert told["nodes"][0]["rule"] == "general.static" and "--shape" in told["nodes"][0]["fix"]
@@ -79,7 +79,7 @@ def test_xavier_has_its_own_release(model: Path, tmp_path: Path) -> None:
     ],
 )
 def test_bad_input(model: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, words: tuple[str, ...]) -> None:
-    done = edgert("inspect", str(model), *arguments, cwd=tmp_path)
+    done = in_process("inspect", str(model), *arguments, cwd=tmp_path)
     assert done.returncode == code and "Traceback" not in done.stderr
     assert all(word in " ".join(done.stderr.split()) for word in words), done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -88,7 +88,7 @@ def test_bad_input(model: Path, tmp_path: Path, arguments: tuple[str, ...], code
 def test_no_board_named_on_a_machine_that_is_none(model: Path, tmp_path: Path) -> None:
     if Path("/proc/device-tree/compatible").exists():
         pytest.skip("this machine has a device tree: it may be a Jetson")
-    done = edgert("inspect", str(model), "--dla", cwd=tmp_path)
+    done = in_process("inspect", str(model), "--dla", cwd=tmp_path)
     assert done.returncode == 1 and "which board?" in done.stderr and "--board NAME" in done.stderr
     assert done.stdout == ""
 
@@ -102,12 +102,12 @@ def test_explain_rewrites_proves_and_writes(model: Path, tmp_path: Path) -> None
     assert {change["rule"] for change in told["changes"]} >= {"max-pool"}
     assert told["proof"]["runs"] == 1 and told["proof"]["error"] <= 1e-5 * max(told["proof"]["largest"], 1)
     assert told["after"]["summary"]["no"] == 0
-    fewer = edgert("inspect", str(model), *arguments, "--skip-rewrite", "max-*", cwd=tmp_path)
+    fewer = in_process("inspect", str(model), *arguments, "--skip-rewrite", "max-*", cwd=tmp_path)
     assert fewer.returncode == 0 and "max-pool" not in fewer.stdout.split("Rewritten for the DLA")[1]
-    again = edgert("inspect", "new.onnx", "--dla", "--board", "orin-nx-16gb", "--explain", cwd=tmp_path)
+    again = in_process("inspect", "new.onnx", "--dla", "--board", "orin-nx-16gb", "--explain", cwd=tmp_path)
     assert again.returncode == 0 and "no rewrite applies" in again.stdout
 
 
 def test_explain_goes_with_dla_only(model: Path, tmp_path: Path) -> None:
-    done = edgert("inspect", str(model), "--explain", cwd=tmp_path)
+    done = in_process("inspect", str(model), "--explain", cwd=tmp_path)
     assert done.returncode == 2 and "--explain" in done.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.helpers.command import edgert
+from tests.helpers.command import edgert, in_process
 
 
 def test_the_demo_on_one_board(tmp_path: Path) -> None:
@@ -25,11 +25,11 @@ def test_a_budget_that_nothing_keeps_is_exit_1_with_advice(tmp_path: Path) -> No
 
 
 def test_mistakes_name_what_is_near(tmp_path: Path) -> None:
-    board = edgert("plan", "hello", "--board", "orin-nx", cwd=tmp_path)
+    board = in_process("plan", "hello", "--board", "orin-nx", cwd=tmp_path)
     assert board.returncode == 1 and "orin-nx-" in board.stderr
-    mode = edgert("plan", "hello", "--board", "orin-nx-16gb", "--mode", "20W", cwd=tmp_path)
+    mode = in_process("plan", "hello", "--board", "orin-nx-16gb", "--mode", "20W", cwd=tmp_path)
     assert mode.returncode == 1 and "15W" in mode.stderr
-    objective = edgert("plan", "hello", "--board", "orin-nx-16gb", "--objective", "speed", cwd=tmp_path)
+    objective = in_process("plan", "hello", "--board", "orin-nx-16gb", "--objective", "speed", cwd=tmp_path)
     assert objective.returncode == 1 and "throughput, latency, energy" in objective.stderr
-    none = edgert("plan", "hello", cwd=tmp_path)
+    none = in_process("plan", "hello", cwd=tmp_path)
     assert none.returncode == 1 and "which board" in none.stderr

@@ -19,10 +19,18 @@ PICTURES = ("--images", "synthetic:conveyor", "--limit", "16")
 INPUT = ("--input", "letterbox rgb std=255")
 
 
-def edgert(*arguments: object, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+def edgert(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Runs it in a folder with a cache of its own beside it."""
-    cache = {"EDGERT_CACHE": str(cwd.parent / f"{cwd.name}.cache"), **more}
-    return command.edgert(*map(str, arguments), cwd=cwd, env=cache)
+    return command.edgert(*map(str, arguments), cwd=cwd, env=_cache(cwd))
+
+
+def in_process(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The same by a call in this process."""
+    return command.in_process(*map(str, arguments), cwd=cwd, env=_cache(cwd))
+
+
+def _cache(folder: Path) -> dict[str, str]:
+    return {"EDGERT_CACHE": str(folder.parent / f"{folder.name}.cache")}
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +70,8 @@ def test_a_calibration_cache(ranges: Path, tmp_path: Path) -> None:
 def test_a_pipeline_runs_int8_and_finds_it_again(tmp_path: Path) -> None:
     written = yaml.safe_load((ROOT / "pipelines" / "hello.yaml").read_text())
     assert written["models"]["parts"]["precision"] == "int8"
-    arguments = ("run", "hello", "--set", "stages.belt.limit=12", "--json", "-")
+    few = ("--set", "models.parts.calibrate.limit=16", "--set", "stages.belt.limit=12")
+    arguments = ("run", "hello", *few, "--json", "-")
     first = edgert(*arguments, cwd=tmp_path)
     second = edgert(*arguments, cwd=tmp_path)
     assert first.returncode == second.returncode == 0, first.stderr + second.stderr
@@ -86,7 +95,7 @@ def test_a_pipeline_runs_int8_and_finds_it_again(tmp_path: Path) -> None:
 def test_what_cannot_be_is_told_and_nothing_is_written(
     arguments: tuple[object, ...], told: str, tmp_path: Path
 ) -> None:
-    done = edgert(*arguments, cwd=tmp_path)
+    done = in_process(*arguments, cwd=tmp_path)
     assert done.returncode == 1 and told in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
     assert [path for path in tmp_path.iterdir() if path.name != "out"] == []
@@ -95,16 +104,16 @@ def test_what_cannot_be_is_told_and_nothing_is_written(
 def test_ranges_of_another_model_or_damaged_are_refused(ranges: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.json"
     damaged.write_text(ranges.read_text()[:-200])
-    done = edgert("quantize", PARTS, *INPUT, "--ranges", damaged, cwd=tmp_path)
+    done = in_process("quantize", PARTS, *INPUT, "--ranges", damaged, cwd=tmp_path)
     assert done.returncode == 1 and "damaged.json" in done.stderr
     table = json.loads(ranges.read_text())
     damaged.write_text(json.dumps({**table, "model": "0" * 64}))
-    done = edgert("quantize", PARTS, *INPUT, "--ranges", damaged, cwd=tmp_path)
+    done = in_process("quantize", PARTS, *INPUT, "--ranges", damaged, cwd=tmp_path)
     assert done.returncode == 1 and "another model" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["damaged.json"]
 
 
 def test_a_place_that_cannot_be_written_is_told(ranges: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    done = edgert("quantize", PARTS, *INPUT, "--ranges", ranges, "-o", "file/small.onnx", cwd=tmp_path)
+    done = in_process("quantize", PARTS, *INPUT, "--ranges", ranges, "-o", "file/small.onnx", cwd=tmp_path)
     assert done.returncode == 1 and "cannot write" in done.stderr and "Traceback" not in done.stderr

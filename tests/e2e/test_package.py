@@ -35,7 +35,8 @@ def test_it_runs_away_from_the_checkout(wheel: Path, tmp_path: Path) -> None:
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", str(site)]
     subprocess.run([*install, str(wheel)], check=True)
     env = {**os.environ, "PYTHONPATH": str(site)}
-    run = [sys.executable, "-m", "edgert", "run", "hello", "--set=stages.belt.limit=5", "--quiet"]
+    few = ("--set=models.parts.precision=fp32", "--set=stages.belt.limit=5")
+    run = [sys.executable, "-m", "edgert", "run", "hello", *few, "--quiet"]
     done = subprocess.run(run, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "hello.mp4").exists()

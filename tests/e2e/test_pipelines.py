@@ -9,7 +9,7 @@ from pathlib import Path
 import av
 import pytest
 
-from tests.helpers.command import ROOT, edgert
+from tests.helpers.command import ROOT, edgert, in_process
 
 PIPELINES = sorted(path.stem for path in (ROOT / "pipelines").glob("*.yaml"))
 NEEDS_HARDWARE = {"usb-camera": "a camera", "rtsp": "a network camera"}
@@ -20,7 +20,7 @@ FRAMES = 20
 
 @pytest.mark.parametrize("name", PIPELINES)
 def test_validates(name: str, tmp_path: Path) -> None:
-    done = edgert("validate", name, cwd=tmp_path, env=CAMERA)
+    done = in_process("validate", name, cwd=tmp_path, env=CAMERA)
     assert done.returncode == 0, done.stderr
     assert "fine" in done.stdout
     assert CAMERA["CAMERA_PASSWORD"] not in done.stdout + done.stderr

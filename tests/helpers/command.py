@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("EDGERT_DATA", ROOT / ".." / "shared" / "data")).resolve()
@@ -31,6 +34,31 @@ def edgert(
         timeout=timeout_s,
         check=False,
     )
+
+
+def in_process(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """What :func:`edgert` gives, by a call in this process: for what is told before anything runs, without the second
+    that a new process takes to import."""
+    from edgert.cli import main
+
+    out, errors, code = io.StringIO(), io.StringIO(), 0
+    with _as_typed(arguments, cwd, environment(env)), redirect_stdout(out), redirect_stderr(errors):
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), errors.getvalue())
+
+
+@contextmanager
+def _as_typed(arguments: tuple[str, ...], cwd: Path, env: Mapping[str, str]) -> Iterator[None]:
+    before = Path.cwd()
+    with patch.object(sys, "argv", ["edgert", *arguments]), patch.dict(os.environ, env):
+        os.chdir(cwd)
+        try:
+            yield
+        finally:
+            os.chdir(before)
 
 
 def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:

@@ -24,7 +24,7 @@ from edgert.export import Left, Source, Wanted, leave, open_source
 from edgert.export.plain import check_written
 from edgert.graph import load, to_bytes
 from tests.helpers import models
-from tests.helpers.command import edgert
+from tests.helpers.command import edgert, in_process
 from tests.helpers.small_pipeline import TEXT, Build, network, small_pipeline
 from tests.helpers.triton import parsed
 
@@ -353,6 +353,6 @@ def test_typed_at_a_prompt(home: Path, tmp_path: Path) -> None:
     told = json.loads((tmp_path / "out.json").read_text())
     assert told["files"][-1] == "out/build.sh" and "What trtexec has no words for:" in done.stdout
     assert all(line in done.stdout for line in told["unsaid"])
-    wrong = edgert("export", bundle, "--format", "tritn", "-o", "out", cwd=tmp_path)
+    wrong = in_process("export", bundle, "--format", "tritn", "-o", "out", cwd=tmp_path)
     assert wrong.returncode == 1 and "no 'tritn'; did you mean 'triton'?" in wrong.stderr
     assert "one of triton, onnx, trtexec" in wrong.stderr
