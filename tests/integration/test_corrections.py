@@ -121,7 +121,7 @@ def test_bias_correction_helps_and_never_harms(name: str, least: float) -> None:
 
 def test_bias_correction_is_one_pass() -> None:
     """Two passes over the pictures, a float and a quantised one, in pieces: not much dearer than in one piece."""
-    name = "yolox_nano_416"
+    name = "nanodet_m_320"
     feeds, _, _, _, lowered = setting(name)
     started = time.perf_counter()
     for net in (graph(name), lowered(graph(name))):

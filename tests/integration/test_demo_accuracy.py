@@ -13,7 +13,7 @@ from tests.helpers.demo_detector import DemoDetector, compare
 
 ASSETS = Path(__file__).resolve().parents[2] / "pipelines" / "assets"
 MODEL = ASSETS / "parts.onnx"
-SEEDS = range(500, 520)
+SEEDS = range(500, 510)
 DLA_OPS = {"Conv", "Relu", "MaxPool", "Resize", "Add", "Concat", "Sigmoid"}
 TAIL_OPS = {"Reshape", "Transpose"}
 
@@ -25,11 +25,11 @@ def graph() -> onnx.GraphProto:
 
 @pytest.fixture(scope="module")
 def seen() -> tuple[list[Found], list[Wanted]]:
-    return compare(DemoDetector(MODEL), SEEDS, frames_each=10)
+    return compare(DemoDetector(MODEL), SEEDS, frames_each=8)
 
 
 def test_it_finds_the_parts_of_scenes_it_never_saw(seen: tuple[list[Found], list[Wanted]]) -> None:
-    assert len(seen[0]) == 200
+    assert len(seen[0]) == 80
     assert average_precision(*seen) >= 0.90
 
 

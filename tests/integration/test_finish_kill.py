@@ -54,8 +54,8 @@ def check(folder: Path, points: int) -> None:
     assert len(found) == points and any(path.endswith(".plan") for path in wanted)
 
 
-def test_finishing_killed_at_three_points(tmp_path: Path) -> None:
-    check(tmp_path, 3)
+def test_finishing_killed_at_two_points(tmp_path: Path) -> None:
+    check(tmp_path, 2)
 
 
 @pytest.mark.slow

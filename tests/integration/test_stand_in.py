@@ -96,7 +96,7 @@ def test_every_output_says_that_it_is_simulated(tmp_path: Path) -> None:
         "lines": {"sink": "jsonl", "from": "find", "path": str(tmp_path / "out.jsonl")},
         "pictures": {"sink": "images", "from": "camera", "path": str(tmp_path / "out"), "every": 10},
     }
-    summary, place = paced(pipeline(tmp_path, 60.0, stages))
+    summary, place = paced(pipeline(tmp_path, 60.0, stages), slower=2.0)
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
     assert lines and all("Orin NX 16GB in 10W" in json.loads(line)["outputs"]["simulated"] for line in lines)
     assert "simulated" in summary.engine["parts"] and place.told(10)["simulated"] == place.label
@@ -106,7 +106,7 @@ def test_every_output_says_that_it_is_simulated(tmp_path: Path) -> None:
 
 
 def test_power_and_heat_are_the_boards(tmp_path: Path) -> None:
-    _, place = paced(pipeline(tmp_path, 100.0, {**FIND, "end": END}))
+    _, place = paced(pipeline(tmp_path, 100.0, {**FIND, "end": END}), slower=4.0)
     told = place.told(400)
     played = simulate_pipeline(
         pipeline(tmp_path, 100.0, {**FIND, "end": END}), board=ORIN, mode=MODE, given=Circumstances(seconds=SECONDS)
@@ -122,7 +122,7 @@ def test_a_budget_of_power_is_kept_by_what_the_board_would_draw(tmp_path: Path) 
     assert played.power_w is not None and idle.power_w is not None
     cap_w = 0.4 * idle.power_w + 0.6 * played.power_w
     budgets = {"budgets": {"power": f"{cap_w:.2f}W", "when_exceeded": "degrade"}}
-    summary, place = paced(pipeline(tmp_path, 200.0, stages, budgets, seconds=8.0), slower=1.0)
+    summary, place = paced(pipeline(tmp_path, 200.0, stages, budgets, seconds=5.0), slower=1.0)
     assert summary.budgets["held_back"] > 0
     assert place.told(1)["power_w"] < played.power_w
 

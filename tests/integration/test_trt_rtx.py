@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -53,6 +54,9 @@ AMAX = 6.0
 """Threshold of every tensor: what is built is looked at here, not what it computes."""
 
 
+Form = Callable[[Model], Model]
+
+
 def has_gpu() -> bool:
     driver = cuda_driver()
     return driver is not None and bool(driver.gpus)
@@ -72,6 +76,13 @@ def int8(model: Model) -> Model:
     return write(lower(graph, scheme(graph, "gpu"), lambda names: AMAX), ready)
 
 
+@cache
+def demo(form: Form | None) -> tuple[Model, BuildResult]:
+    """The demo's detector, in a form or as it is, and its engine."""
+    model = load(PARTS) if form is None else form(load(PARTS))
+    return model, built(model)
+
+
 def parsed(model: Model) -> tuple[bool, Correspondence, tuple[str, ...]]:
     """Whether TensorRT parses a model, its layers matched with nodes, and their kinds."""
     trt = load_library("tensorrt_rtx").trt
@@ -86,21 +97,19 @@ def parsed(model: Model) -> tuple[bool, Correspondence, tuple[str, ...]]:
 
 
 class TestDemoDetector:
-    @pytest.mark.parametrize("form", [lambda model: model, half, int8], ids=["fp32", "fp16", "int8"])
-    def test_builds(self, form: Callable[[Model], Model]) -> None:
-        model = form(load(PARTS))
-        result = built(model)
+    @pytest.mark.parametrize("form", [None, half, int8], ids=["fp32", "fp16", "int8"])
+    def test_builds(self, form: Form | None) -> None:
+        model, result = demo(form)
         assert len(result.plan) > 500_000 and result.library.startswith("TensorRT-RTX")
         parts = correspond(result.layers, request_of(model).nodes)
         assert parts.stray == () and not any(record.severity == "ERROR" for record in result.log)
 
     def test_types_stand_in_the_model(self) -> None:
-        model = half(load(PARTS))
-        kinds = {layer.dtype for layer in built(model).layers if layer.kind == "CONVOLUTION"}
+        kinds = {layer.dtype for layer in demo(half)[1].layers if layer.kind == "CONVOLUTION"}
         assert kinds == {"HALF"}
 
     def test_int8_has_quantised_layers(self) -> None:
-        kinds = [layer.kind for layer in built(int8(load(PARTS))).layers]
+        kinds = [layer.kind for layer in demo(int8)[1].layers]
         assert kinds.count("QUANTIZE") > 10 and kinds.count("DEQUANTIZE") > 10
 
     def test_progress(self) -> None:

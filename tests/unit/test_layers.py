@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Container, Iterable, Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -96,17 +97,22 @@ FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("edgert/*
 def imports(file: str, *, at_once: bool = False, for_types: bool = False) -> Iterator[str]:
     """Dotted names that a file imports (``at_once``: when it is itself imported); type-checking blocks do not count
     unless told (``for_types``)."""
-    waiting: list[ast.AST] = [ast.parse((ROOT / file).read_text(encoding="utf-8"))]
+    waiting: list[ast.AST] = [_tree(file)]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        is_typing = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not for_types
+        is_typing = not for_types and isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
         is_later = at_once and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
         if not is_later:
             waiting += node.orelse if is_typing else list(ast.iter_child_nodes(node))  # type: ignore[attr-defined]
+
+
+@cache
+def _tree(file: str) -> ast.Module:
+    return ast.parse((ROOT / file).read_text(encoding="utf-8"))
 
 
 def test_imports_point_down() -> None:
