@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from edgert.artifact.bundle import open_bundle
-from edgert.artifact.manifest import Manifest
 from edgert.build.finish import Waiting
-from edgert.build.make import build
+from edgert.build.make import Built, build
 from edgert.build.target import engines_of
 from edgert.compiler import Event, Tell
 from edgert.compiler.build import Stopped
@@ -31,25 +30,15 @@ from edgert.remote.watch import Watch
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltThere:
-    """What came of a build on a board.
+class BuiltThere(Built):
+    """What came of a build that ended on a board.
 
     Attributes:
-        path: the bundle.
-        manifest: what is in it.
-        written: whether it was written; False where the same bundle was there already.
-        size_bytes: of the file.
-        seconds: it took.
         there: the board.
         engines: model → who runs it there as things are.
         waiting: model → the engine that will run it instead, as soon as it can.
     """
 
-    path: Path
-    manifest: Manifest
-    written: bool
-    size_bytes: int
-    seconds: float
     there: There
     engines: Mapping[str, str]
     waiting: Mapping[str, Waiting]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 from onnx import TensorProto, helper
 
 from edgert.graph import Model
-from edgert.operator import load_operators
+from edgert.operator import _KNOWN, load_operators
 from edgert.shipped import data_folder
 from tests.helpers.models import Dims, make
 
@@ -18,6 +19,18 @@ EXAMPLE = data_folder("pipelines") / "my_operator.py"
 def example() -> None:
     """Registers ``demo::HardMishLite``, as ``ops: [my_operator.py]`` does."""
     load_operators([EXAMPLE])
+
+
+@contextmanager
+def only_here() -> Iterator[None]:
+    """What is registered inside the block is gone after it; the example stays."""
+    example()
+    before = dict(_KNOWN)
+    try:
+        yield
+    finally:
+        _KNOWN.clear()
+        _KNOWN.update(before)
 
 
 def mish(x: np.ndarray, alpha: float = 0.5) -> np.ndarray:

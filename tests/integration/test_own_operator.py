@@ -25,12 +25,12 @@ from edgert.engine import load_engine
 from edgert.errors import BuildError, ModelError
 from edgert.graph import Model, to_bytes
 from edgert.memory.cuda import CudaDevice
-from edgert.operator import _KNOWN, load_operators, operator
+from edgert.operator import load_operators, operator
 from edgert.pipeline import Pipeline
 from edgert.runtime.record import Embedding
 from tests.helpers.gpu import gpu_or_skip, read
 from tests.helpers.models import conv, make
-from tests.helpers.operators import EXAMPLE, example, mish, network
+from tests.helpers.operators import EXAMPLE, mish, network, only_here
 from tests.helpers.small_pipeline import TEXT, Build, small_pipeline
 from tests.helpers.trt_double import Double
 
@@ -38,11 +38,8 @@ from tests.helpers.trt_double import Double
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
     """What a test registers is gone after it; the example stays."""
-    example()
-    before = dict(_KNOWN)
-    yield
-    _KNOWN.clear()
-    _KNOWN.update(before)
+    with only_here():
+        yield
 
 
 def picture(rows: int = 1, size: int = 8) -> np.ndarray:

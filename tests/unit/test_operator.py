@@ -14,20 +14,17 @@ from edgert.errors import ConfigError, ModelError
 from edgert.graph.node import read
 from edgert.graph.shape import infer, with_shapes
 from edgert.graph.spec import outputs
-from edgert.operator import _KNOWN, Operator, load_operators, operator
+from edgert.operator import Operator, load_operators, operator
 from tests.helpers.models import conv
-from tests.helpers.operators import example, network
+from tests.helpers.operators import example, network, only_here
 from tests.helpers.pipeline_text import MINIMAL, pipeline
 
 
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
     """What a test registers is gone after it; the example stays."""
-    example()
-    before = dict(_KNOWN)
-    yield
-    _KNOWN.clear()
-    _KNOWN.update(before)
+    with only_here():
+        yield
 
 
 def known(name: str) -> Operator:

@@ -5,10 +5,17 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto, helper
 
+from edgert.album import Album, open_album
 from edgert.graph import Model
 from tests.helpers.models import make
 
 SIZE, PICTURES = 16, 32
+
+
+def album(count: int, seed: int) -> Album:
+    """Pictures of noise."""
+    random = np.random.default_rng(seed)
+    return open_album([random.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8) for _ in range(count)])
 
 
 def network(*, pooled: bool = True) -> Model:

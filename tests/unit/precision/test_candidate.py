@@ -11,31 +11,17 @@ import numpy as np
 import pytest
 
 from edgert.accuracy import Dataset, open_exam, side_by_side
-from edgert.album import Album, open_album
 from edgert.backend.ort import Function
-from edgert.config import ClassifyTask, InputConfig, ModelConfig
+from edgert.config import ModelConfig
 from edgert.errors import CalibrationError
-from edgert.graph import Model, load, to_bytes
+from edgert.graph import Model, load
 from edgert.graph.node import Graph
 from edgert.precision.calibration import calibrate_section
 from edgert.precision.candidate import Wanted, versions
 from edgert.precision.evaluation import evaluation_report
 from edgert.quantize import recipe
 from edgert.quantize.table import save_table
-from tests.unit.precision.network import PICTURES, SIZE, network
-
-
-def album(count: int, seed: int) -> Album:
-    random = np.random.default_rng(seed)
-    return open_album([random.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8) for _ in range(count)])
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> ModelConfig:
-    path = tmp_path / "net.onnx"
-    path.write_bytes(to_bytes(network()))
-    picture = InputConfig(resize="stretch", std=(64.0,))
-    return ModelConfig(onnx=path, task=ClassifyTask(classify="softmax"), input=picture)
+from tests.unit.precision.network import PICTURES, SIZE, album
 
 
 @pytest.fixture

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from edgert.backend.ort import Function
-from edgert.config import ClassifyTask, EmbedTask, InputConfig, ModelConfig
-from edgert.graph import to_bytes
+from edgert.config import EmbedTask, ModelConfig
 from edgert.graph.node import read
 from edgert.precision import judge
 from edgert.precision.calibration import Calibrated, calibrate_section
 from edgert.precision.judge import Judge, NoiseJudge, examiner
 from edgert.precision.outcome import Outcome
 from edgert.precision.quantization import quantize_section, rounded
-from tests.unit.precision.network import PICTURES, SIZE, network
-from tests.unit.precision.test_candidate import album
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> ModelConfig:
-    path = tmp_path / "net.onnx"
-    path.write_bytes(to_bytes(network()))
-    picture = InputConfig(resize="stretch", std=(64.0,))
-    return ModelConfig(onnx=path, task=ClassifyTask(classify="softmax"), input=picture)
+from tests.unit.precision.network import PICTURES, SIZE, album
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from edgert.backend.trt.wire import read_request, write_request
 from edgert.errors import BuildError, DeviceError
 from edgert.memory.cuda.driver_kernel import DriverKernel
 from edgert.memory.cuda.nvrtc import nvrtc
-from edgert.operator import _KNOWN, Operator, operator
-from tests.helpers.operators import EXAMPLE, example, network
+from edgert.operator import Operator, operator
+from tests.helpers.operators import EXAMPLE, network, only_here
 from tests.helpers.trt_double import Double, FakeLayer, FakeTensor, Script
 
 PLUGGED = ("10.3", "10.7", "10.13", "11.4")
@@ -35,11 +35,8 @@ PLUGGED = ("10.3", "10.7", "10.13", "11.4")
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a test registers is gone after it; the example stays; no engine is opened here."""
     monkeypatch.setattr(steps, "_has_gpu", lambda: False)
-    example()
-    before = dict(_KNOWN)
-    yield
-    _KNOWN.clear()
-    _KNOWN.update(before)
+    with only_here():
+        yield
 
 
 def mish() -> Operator:
