@@ -9,6 +9,7 @@ from edgert.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
     from edgert.budget.meter import Reading
     from edgert.budget.meter.energy import Energy
@@ -36,20 +37,21 @@ def machine_table(sample: Sample, energy: Energy) -> Table:
     return table
 
 
-def pipeline_table(rows: Sequence[Row]) -> Table:
-    """How each pipeline does, and whether it keeps its budgets; or why that is not known."""
+def pipeline_table(rows: Sequence[Row]) -> Table | Text:
+    """How each pipeline does, and whether it keeps its budgets; or why that is not known. Without any, a line."""
     from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
-    title = "pipelines" if rows else "no pipelines of this user are running"
-    table = Table(title=title, title_justify="left", title_style="bold")
+    if not rows:
+        return Text("no pipelines of this user are running", style="bold")
+    table = Table(title="pipelines", title_justify="left", title_style="bold")
     for heading in ("pipeline", "", "fps", "frames", "dropped", "p50 ms", "p99 ms", "peak memory", "budgets"):
         table.add_column(heading, justify="left" if heading in ("pipeline", "", "budgets") else "right")
     for row in rows:
         name = " ".join(filter(None, (_text(row.get("label")), _text(row.get("name")))))
         cells = (name, row["at"], *_figures(row), row.get("trouble") or ", ".join(_promises(row)))
         table.add_row(*(escape(_text(cell)) for cell in cells), style="yellow" if "trouble" in row else "")
-    table.show_header = bool(rows)
     return table
 
 
