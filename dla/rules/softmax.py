@@ -30,6 +30,8 @@ def axis(node: Node, target: Target) -> Verdict | None:
     if picture is None or picture.shape is None or picture.rank != 4:
         return None
     place = axis_of(node, 4, -1 if node.opset >= _ONE_AXIS else 1)
+    if not 0 <= place < 4:
+        return no(f"its input has no axis {node.attributes['axis']}", "export the model again: the axis is -4 to 3")
     if place == 0:
         return no("it runs along the batch", _LEAVE)
     behind = [dim for dim in picture.shape[place + 1 :] if dim != 1]

@@ -266,6 +266,13 @@ def test_softmax(shape: tuple[int, ...], axis: int, expected: str) -> None:
     assert answer(unary("Softmax", shape=shape, axis=axis)) == expected
 
 
+@pytest.mark.parametrize("axis", [4, -5])
+def test_softmax_along_an_axis_that_there_is_not(axis: int) -> None:
+    found = verdict(unary("Softmax", shape=(1, 10, 4, 4), axis=axis))
+    assert (found.answer, found.reason) == ("no", f"its input has no axis {axis}")
+    assert found.fix == "export the model again: the axis is -4 to 3"
+
+
 def test_softmax_by_generation_precision_and_release() -> None:
     op = unary("Softmax", shape=(1, 10, 4, 4), axis=1)
     assert [answer(op, target) for target in (ORIN, XAVIER, INT8, TYPED)] == ["yes", "no", "yes", "verify"]
