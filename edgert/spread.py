@@ -31,7 +31,7 @@ class Scatter:
 
     Attributes:
         spread: of single times about the usual one of their moment.
-        spells: what was usual then, slot after slot of :data:`SLOT_MS`, as a ratio to the median of all times; where
+        spells: what was usual then, slot after slot of :data:`SLOT_MS`, as a ratio to the mean of all times; where
             there was none, as before it. Empty: nobody measured it.
     """
 
@@ -40,8 +40,8 @@ class Scatter:
 
     @property
     def mean(self) -> float:
-        """The mean time as a ratio to the median."""
-        return mean_of(self.spread) * (sum(self.spells) / len(self.spells) if self.spells else 1.0)
+        """The mean of all times, as a ratio to that which spells and single times are told of."""
+        return 1.0 if self.spells else mean_of(self.spread)
 
     def __bool__(self) -> bool:
         """Whether times scatter at all."""
@@ -57,7 +57,7 @@ def scatter_of(at_ms: npt.NDArray[np.float64], times_ms: npt.NDArray[np.float64]
 
     Usual at a moment is the median of the :data:`AROUND` times nearest to it: one or two that stand out are no spell.
     """
-    if not len(times_ms) or not np.median(times_ms):
+    if not len(times_ms) or not np.any(times_ms):
         return EVEN
     order = np.argsort(at_ms, kind="stable")
     at_ms, times_ms = at_ms[order], np.maximum(times_ms[order], LEAST_MS)
@@ -65,7 +65,7 @@ def scatter_of(at_ms: npt.NDArray[np.float64], times_ms: npt.NDArray[np.float64]
     usual = np.median(around, axis=1)
     ends = (np.arange(slots) + 1) * SLOT_MS
     last = np.maximum(np.searchsorted(at_ms, ends) - 1, 0)
-    return Scatter(_rounded(np.quantile(times_ms / usual, AT)), _rounded(usual[last] / np.median(times_ms)))
+    return Scatter(_rounded(np.quantile(times_ms / usual, AT)), _rounded(usual[last] / np.mean(times_ms)))
 
 
 def _rounded(values: npt.NDArray[np.float64]) -> tuple[float, ...]:

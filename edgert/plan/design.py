@@ -58,6 +58,7 @@ class Lane:
         return next((step.spread for step in self.parts[0] if isinstance(step, CoreStep)), ())
 
 
+Steps = tuple[Step, ...]
 Lanes = Callable[[str, InferStage, bool], Sequence[Lane]]
 """Called with a stage's name, the stage, and whether any source is live."""
 
@@ -224,7 +225,10 @@ class _Designer:
         scatter = measured.scatter if self._is_even(stage) else EVEN
         own = _own(measured, lane.core(0), lane.part_ms(0) * runs, scatter.spread or lane.spread)
         batch = min(stage.batch.max, lane.rows) if stage.batch is not None else None
-        steps, run = _together(own if number == 0 else (), scatter), _together(lane.parts[number], scatter)
+        parts = lane.parts[number]
+        if batch is not None and measured.kept_ms:
+            own, parts = _divided(own, parts, measured.kept_ms)
+        steps, run = _together(own if number == 0 else (), scatter), _together(parts, scatter)
         return Task(steps, run, stage.every, crops, lane.rows, batch, scatter)
 
     @staticmethod
@@ -250,6 +254,17 @@ def _own(measured: StageTime, core: str, engine_ms: float = 0.0, spread: Spread 
     own_ms = measured.busy_ms - engine_ms
     spread = measured.scatter.spread if not engine_ms else spread
     return (CoreStep(core, own_ms / mean_of(spread), spread=spread),) if own_ms > 0 else ()
+
+
+def _divided(own: Steps, parts: Steps, kept_ms: float) -> tuple[Steps, Steps]:
+    """The same time in all, so much of it before a batch is run: on a slow machine its model is slow as well."""
+    own_ms, parts_ms = (sum(step.mean_ms for step in steps) for steps in (own, parts))
+    before_ms = min(kept_ms, own_ms)
+    if not before_ms or not parts_ms:
+        return own, parts
+    longer = (parts_ms + own_ms - before_ms) / parts_ms
+    before = tuple(replace(step, time_ms=step.time_ms * before_ms / own_ms) for step in own)
+    return before, tuple(replace(step, time_ms=step.time_ms * longer) for step in parts)
 
 
 def _together(steps: Sequence[Step], scatter: Scatter) -> tuple[Step, ...]:

@@ -115,15 +115,17 @@ class StageMeter:
     Attributes:
         history: how long it worked each time before it let something go, for each result that it took meanwhile: one,
             or all of a batch.
+        kept, kept_ns: results after which nothing went on yet, and the work on them until then.
         opened_ns: when it was ready for the first; 0 before.
         first_ns: when it let something go for the first time; None before.
     """
 
-    __slots__ = ("_held_ns", "_let_go", "busy_ns", "first_ns", "history", "latency", "opened_ns", "results_in",
-                 "results_out", "unmatched", "wait_in_ns", "wait_out_ns")  # fmt: skip
+    __slots__ = ("_held_ns", "_let_go", "busy_ns", "first_ns", "history", "kept", "kept_ns", "latency", "opened_ns",
+                 "results_in", "results_out", "unmatched", "wait_in_ns", "wait_out_ns")  # fmt: skip
 
     def __init__(self) -> None:
-        self.results_in = self.results_out = self.unmatched = self.opened_ns = self._let_go = 0
+        self.results_in = self.results_out = self.unmatched = self.kept = self._let_go = 0
+        self.opened_ns = self.kept_ns = 0
         self.first_ns: int | None = None
         self.busy_ns = self.wait_in_ns = self.wait_out_ns = self._held_ns = 0
         self.latency, self.history = LatencyHistogram(), History()
@@ -132,6 +134,11 @@ class StageMeter:
         """On something that it may hold back."""
         self.busy_ns += duration_ns
         self._held_ns += duration_ns
+
+    def keep(self, duration_ns: int) -> None:
+        """So long it worked on a result that it holds back."""
+        self.kept += 1
+        self.kept_ns += duration_ns
 
     def let_go(self, now_ns: int) -> None:
         """Of what it worked on since the last time."""

@@ -24,6 +24,7 @@ class StageSummary:
         source: for a source, what it had to put up with.
         busy_spread, busy_spells: how the time of one result, or of each in a batch, scattered in the last minute of a
             run that has ended, at any moment and from one to the next; see :class:`edgert.spread.Scatter`.
+        kept_ms: of that time, what it takes until a result waits for others, in stages that pass several on at once.
         opened_ms: when it was ready, after the first result of all threads went on; 0: before that.
         first_ms: when its first result went on, after that of the first of all threads; None where none ever did.
         woken_ms: how late it went on when something came that it waited for, or how late a live source's frames came
@@ -42,6 +43,7 @@ class StageSummary:
     busy_spread: Spread = ()
     busy_spells: tuple[float, ...] = ()
     woken_ms: tuple[float, ...] = ()
+    kept_ms: float = 0.0
     opened_ms: float = 0.0
     first_ms: float | None = None
 
@@ -145,6 +147,7 @@ def _stage(node: Node, wall_ns: int, span_ns: tuple[int, int] | None, start_ns: 
         busy_spread=scatter.spread,
         busy_spells=scatter.spells,
         woken_ms=node.inlet.woken.quantiles_ms(),
+        kept_ms=meter.kept_ns / meter.kept / 1e6 if meter.kept else 0.0,
         opened_ms=max(meter.opened_ns - start_ns, 0) / 1e6,
         first_ms=(meter.first_ns - start_ns) / 1e6 if meter.first_ns is not None else None,
     )

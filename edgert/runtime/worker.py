@@ -181,7 +181,8 @@ class Worker(threading.Thread):
             if out is None:
                 meter.let_go(done)
             else:
-                self._pass_on(node, out, done)
+                if not self._pass_on(node, out, done):
+                    meter.keep(done - started)
                 meter.wait_out_ns += now() - done
         finally:
             result.frame.lease.release()
@@ -197,7 +198,8 @@ class Worker(threading.Thread):
         for result in results:
             result.frame.lease.release()
 
-    def _pass_on(self, node: Node, out: Result | Iterable[Result], done_ns: int) -> None:
+    def _pass_on(self, node: Node, out: Result | Iterable[Result], done_ns: int) -> int:
+        """How many went on."""
         count = 0
         for result in (out,) if isinstance(out, Result) else out:
             self._send(node, result)
@@ -205,6 +207,7 @@ class Worker(threading.Thread):
         node.meter.results_out += count
         if count:
             node.meter.let_go(done_ns)
+        return count
 
     @staticmethod
     def _send(node: Node, result: Result) -> None:

@@ -24,6 +24,7 @@ class StageTime:
         scatter: of that, of one result after another; of each in a batch.
         woken_ms: how late it went on when something came that it waited for: quantiles at :data:`edgert.spread.AT`.
             Empty: nobody measured it.
+        kept_ms: of ``busy_ms``, what it takes until a result waits for others to be passed on with.
         opened_ms: when it was ready, after the first result of all threads.
         first_ms: when its first result went on, after that of the first of all threads.
     """
@@ -31,6 +32,7 @@ class StageTime:
     busy_ms: float = 0.0
     scatter: Scatter = EVEN
     woken_ms: tuple[float, ...] = ()
+    kept_ms: float = 0.0
     opened_ms: float = 0.0
     first_ms: float = 0.0
 
@@ -74,13 +76,13 @@ def _stage_time(busy_ms: float, stage: Mapping[str, Any]) -> StageTime:
         raise ValueError(f"busy_ms_per_result is {busy_ms}")
     spread = check_spread(tuple(map(float, stage.get("busy_spread", ()))))
     spells = check_spells(tuple(map(float, stage.get("busy_spells", ()))))
-    opened_ms, first_ms = (_moment(stage, name) for name in ("opened_ms", "first_ms"))
+    kept_ms, opened_ms, first_ms = (_milliseconds(stage, name) for name in ("kept_ms", "opened_ms", "first_ms"))
     woken_ms = check_spread(tuple(map(float, stage.get("woken_ms", ()))))
-    return StageTime(busy_ms, Scatter(spread, spells), woken_ms, opened_ms, first_ms)
+    return StageTime(busy_ms, Scatter(spread, spells), woken_ms, kept_ms, opened_ms, first_ms)
 
 
-def _moment(stage: Mapping[str, Any], name: str) -> float:
-    """Milliseconds from the beginning; 0 where it is not told."""
+def _milliseconds(stage: Mapping[str, Any], name: str) -> float:
+    """0 where they are not told."""
     value = float(stage.get(name) or 0.0)
     if not math.isfinite(value) or value < 0:
         raise ValueError(f"{name} is {value}")

@@ -83,6 +83,7 @@ def test_times_of_stages_come_from_a_summary(tmp_path: Path) -> None:
         ({"busy_ms_per_result": -1}, "busy_ms_per_result is -1"),
         ({"busy_spread": [1.0, 2.0]}, "quantiles, not 2"),
         ({"first_ms": -1.0}, "first_ms is -1.0"),
+        ({"kept_ms": -0.1}, "kept_ms is -0.1"),
         ({"opened_ms": math.inf}, "opened_ms is inf"),
         ({"busy_spells": [1.0, 0.0]}, "no ratios of times"),
         ({"woken_ms": [2.0] * 24 + [1.0]}, "no quantiles of times"),
