@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from edgert.runtime.beacon import MOST_BYTES, STRANGE, seen
+
 _FETCH_S = 1.0
-_MOST_BYTES = 1 << 20
-_STRANGE = "does not answer like a pipeline of edgert"
 
 Row = dict[str, Any]
 """A pipeline as plain data: ``at`` (``process 123``, or an address) and what it tells of itself, with ``stats`` as a
@@ -39,8 +39,6 @@ class Pipelines:
         return list(found.values())
 
     def _found(self) -> Iterator[tuple[str, Row]]:
-        from edgert.runtime.beacon import seen
-
         for one in seen(self._root):
             yield one.key, _row(f"process {one.pid}" if one.pid else "in a container", one.state)
         for url in self._urls:
@@ -50,7 +48,7 @@ class Pipelines:
 def _row(at: str, told: Mapping[str, Any] | str) -> Row:
     if isinstance(told, str):
         return {"at": at, "trouble": told}
-    return {"at": at, **told} if isinstance(told.get("stats"), dict) else {"at": at, "trouble": _STRANGE}
+    return {"at": at, **told} if isinstance(told.get("stats"), dict) else {"at": at, "trouble": STRANGE}
 
 
 def _fetched(url: str) -> Mapping[str, Any] | str:
@@ -63,10 +61,10 @@ def _fetched(url: str) -> Mapping[str, Any] | str:
         return "not a web address; expected http://host:port"
     try:
         with urlopen(f"{url.rstrip('/')}/stats.json", timeout=_FETCH_S) as answer:  # noqa: S310 - http only, above
-            state = json.loads(answer.read(_MOST_BYTES))
+            state = json.loads(answer.read(MOST_BYTES))
     except (URLError, OSError, ValueError) as error:
         return str(getattr(error, "reason", error))
-    return {"stats": state.get("stats")} if isinstance(state, dict) else _STRANGE
+    return {"stats": state.get("stats")} if isinstance(state, dict) else STRANGE
 
 
 def _counts(row: Row) -> tuple[float, float] | None:

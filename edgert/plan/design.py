@@ -207,9 +207,9 @@ class _Designer:
         for number, label in enumerate(labels):
             measured = self._measured(label, name, len(labels))
             task = self._task(stage, lanes[0], number, measured)
-            others = tuple(self._instead(task, stage, lane, number) for lane in lanes[1:])
-            node = Node(label, inputs, task, woken_ms=measured.woken_ms, opened_ms=measured.opened_ms)
-            nodes.append(replace(node, stand_ins=others))
+            others = tuple(_instead(task, stage, lanes[0], lane, number) for lane in lanes[1:])
+            node = Node(label, inputs, task, woken_ms=measured.woken_ms, opened_ms=measured.opened_ms, stand_ins=others)
+            nodes.append(node)
             inputs = (Edge(label, capacity, "never"),)
         return nodes
 
@@ -224,18 +224,11 @@ class _Designer:
         runs = 1.0 if crops is None else self._objects(crops)
         scatter = measured.scatter if self._is_even(stage) else EVEN
         own = _own(measured, lane.core(0), lane.part_ms(0) * runs, scatter.spread or lane.spread)
-        batch = min(stage.batch.max, lane.rows) if stage.batch is not None else None
-        parts = lane.parts[number]
+        batch, parts = _batch(stage, lane), lane.parts[number]
         if batch is not None and measured.kept_ms:
             own, parts = _divided(own, parts, measured.kept_ms)
         steps, run = _together(own if number == 0 else (), scatter), _together(parts, scatter)
         return Task(steps, run, stage.every, crops, lane.rows, batch, scatter)
-
-    @staticmethod
-    def _instead(task: Task, stage: InferStage, lane: Lane, number: int) -> Task:
-        """A task with another model's runs; the rest of its work is taken to be the same."""
-        batch = min(stage.batch.max, lane.rows) if stage.batch is not None else None
-        return replace(task, run=_together(lane.parts[number], task.scatter), rows=lane.rows, batch=batch)
 
     def _is_even(self, stage: InferStage) -> bool:
         """Whether all results are the same work. If not, how a run's times scatter tells of the work as well."""
@@ -258,13 +251,33 @@ def _own(measured: StageTime, core: str, engine_ms: float = 0.0, spread: Spread 
 
 def _divided(own: Steps, parts: Steps, kept_ms: float) -> tuple[Steps, Steps]:
     """The same time in all, so much of it before a batch is run: on a slow machine its model is slow as well."""
-    own_ms, parts_ms = (sum(step.mean_ms for step in steps) for steps in (own, parts))
+    own_ms, parts_ms = _mean_ms(own), _mean_ms(parts)
     before_ms = min(kept_ms, own_ms)
     if not before_ms or not parts_ms:
         return own, parts
-    longer = (parts_ms + own_ms - before_ms) / parts_ms
-    before = tuple(replace(step, time_ms=step.time_ms * before_ms / own_ms) for step in own)
-    return before, tuple(replace(step, time_ms=step.time_ms * longer) for step in parts)
+    return _longer(own, before_ms / own_ms), _longer(parts, (parts_ms + own_ms - before_ms) / parts_ms)
+
+
+def _instead(task: Task, stage: InferStage, first: Lane, lane: Lane, number: int) -> Task:
+    """A task with the runs of another lane's model, as much slower than planned as those of the first lane are; the
+    rest of its work is taken to be the same."""
+    planned_ms = first.part_ms(number)
+    slower = _mean_ms(task.run) * task.scatter.mean / planned_ms if planned_ms else 1.0
+    run = _together(_longer(lane.parts[number], slower), task.scatter)
+    return replace(task, run=run, rows=lane.rows, batch=_batch(stage, lane))
+
+
+def _batch(stage: InferStage, lane: Lane) -> int | None:
+    return min(stage.batch.max, lane.rows) if stage.batch is not None else None
+
+
+def _mean_ms(steps: Steps) -> float:
+    return sum(step.mean_ms for step in steps)
+
+
+def _longer(steps: Steps, factor: float) -> Steps:
+    """The same work in so many times the time."""
+    return tuple(replace(step, time_ms=step.time_ms * factor) for step in steps)
 
 
 def _together(steps: Sequence[Step], scatter: Scatter) -> tuple[Step, ...]:

@@ -32,8 +32,9 @@ _LISTENING = re.compile(rf"^\S+ \S+ \S+ 00010000 .* @({_NAME}/[0-9a-f-]+)$", re.
 """Of a line of /proc/net/unix: flag __SO_ACCEPTCON, and an abstract name, whose first NUL is shown as @."""
 _WAITING = 8  # who ask at once
 _PATIENCE_S = 1.0
-_MOST_BYTES = 1 << 20
-_STRANGE = "does not answer like a pipeline of edgert"
+MOST_BYTES = 1 << 20
+"""What is read of an answer."""
+STRANGE = "does not answer like a pipeline of edgert"
 
 State = Mapping[str, Any]
 
@@ -154,14 +155,14 @@ def _asked(name: str) -> Seen | None:
 def _read(asker: socket.socket) -> State | str:
     text = bytearray()
     try:
-        while len(text) <= _MOST_BYTES and (more := asker.recv(1 << 16)):
+        while len(text) <= MOST_BYTES and (more := asker.recv(1 << 16)):
             text += more
         state = json.loads(text)
     except TimeoutError:
         return "does not answer"
     except ValueError:
-        return _STRANGE
-    return state if isinstance(state, dict) else _STRANGE
+        return STRANGE
+    return state if isinstance(state, dict) else STRANGE
 
 
 def _peer(connection: socket.socket) -> tuple[int, int]:

@@ -20,12 +20,15 @@ from edgert.place.cost.coefficients import coefficients
 from edgert.place.cost.power import power
 from edgert.place.profile import Handing, Profile, ProfiledUnit, Whole
 from edgert.plan import plan
+from edgert.plan.design import Lane, Scene, design_of
 from edgert.plan.lane import static_graph
 from edgert.plan.power_step import step_of
 from edgert.plan.simulation import Circumstances, Simulation, simulate_pipeline
 from edgert.plan.simulation_page import render
 from edgert.plan.simulation_words import kept, simulation_headline
 from edgert.simulate import Simulated
+from edgert.simulate.core import ANY_CORE, CoreStep
+from edgert.simulate.measured import StageTime, StageTimes
 from edgert.spread import AT, Spread, mean_of
 from tests.helpers.models import make
 
@@ -225,6 +228,28 @@ def test_slow_spells_come_as_they_did_and_work_piles_up_meanwhile(tmp_path: Path
     assert together.busy["cpu"] * 1e3 / together.fps < 80.0 / 3  # fewer of the slow ones are done
     assert together.latency_ms.p50 == pytest.approx(20.0, rel=0.05) and together.latency_ms.p99 > 90.0
     assert together.dropped == pytest.approx(10 * (30 - 1000 / 60), rel=0.1)
+
+
+def test_a_model_that_takes_over_in_batches_is_as_much_slower_than_its_profile_as_the_first(tmp_path: Path) -> None:
+    network(tmp_path / "net.onnx")
+    (tmp_path / "p.yaml").write_text("""
+models:
+  net: {onnx: net.onnx, task: {embed: none}, degrade_to: small}
+  small: {onnx: net.onnx, task: {embed: none}}
+stages:
+  left: {source: 'usb:0', fps: 30}
+  right: {source: 'usb:1', fps: 30}
+  look: {infer: net, from: [left, right], batch: {max: 2}}
+""")
+    by_profile = [Lane(((CoreStep(ANY_CORE, ms),),), rows=2) for ms in (10.0, 4.0)]
+    lanes = [lambda *_, lane=lane: [lane] for lane in by_profile]
+    times = StageTimes({"look": StageTime(16.0, kept_ms=1.0)})  # 1 ms to fill, and 15 where the profile says 10
+    design = design_of(load_pipeline(tmp_path / "p.yaml"), lanes[0], Scene({}, times=times), lanes[1:])
+    node = design.nodes[0]
+    tasks = (node.task, *node.stand_ins)
+    assert [[step.time_ms for step in task.steps] for task in tasks] == [[1.0], [1.0]]
+    assert [[step.time_ms for step in task.run] for task in tasks] == [[15.0], [6.0]]
+    assert [task.batch for task in tasks] == [2, 2]
 
 
 def test_objects_that_differ_are_no_scatter(tmp_path: Path) -> None:
