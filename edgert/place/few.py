@@ -94,6 +94,8 @@ class FewSegments:
         return np.array([max(demand.base + demand.slope * top, 1e-12) for demand in self._wanted])
 
     def _priced(self, pool: Sequence[Column], top: float) -> _Prices:
+        if not pool:
+            return self._unpriced(pool)
         network = np.array([column.network for column in pool])
         runs = self._runs(top)
         used = np.array([self._resources.used(column.use) for column in pool]).T * runs[network]
@@ -107,10 +109,14 @@ class FewSegments:
         gain = np.append(np.zeros(len(pool)), -1.0)
         found = optional("optimize").linprog(gain, within, most, meets, base, bounds=(0, None), method="highs")
         if found.x is None:
-            return _Prices(1.0, np.zeros(len(pool)), np.ones(len(used)), 1.0, np.ones(len(runs)))
+            return self._unpriced(pool)
         prices = np.maximum(-found.ineqlin.marginals, 0.0)
         segment = float(prices[len(used) :].max(initial=0))
         return _Prices(float(found.x[-1]), found.x[:-1], prices[: len(used)], segment, found.eqlin.marginals / runs)
+
+    def _unpriced(self, pool: Sequence[Column]) -> _Prices:
+        """Where no mix of the columns runs every network: all costs alike, for others to be looked for."""
+        return _Prices(1.0, np.zeros(len(pool)), np.ones(len(self._resources.amounts)), 1.0, np.ones(len(self._wanted)))
 
     def _segments(self, column: Column) -> list[int]:
         counts = self._load(column.network, column.assignment).segments

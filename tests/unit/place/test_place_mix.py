@@ -17,7 +17,7 @@ from edgert.place.limit import Limits, engine_bytes
 from edgert.place.load import accelerators, loads, preferring, use
 from edgert.place.mix import blend, board_of, demands
 from edgert.place.placement import Objective, Placement
-from edgert.place.problem import Network
+from edgert.place.problem import Cost, Edge, Network, Unit
 from tests.helpers.placement import BOARD, GPU_DLA, Everything, random_network
 
 optimize = pytest.importorskip("scipy.optimize", reason="scipy, the solvers' engine, is not installed")
@@ -228,3 +228,22 @@ def test_no_mix_of_14_units_is_better(seed: int) -> None:
     best = best_mix(nets, among, limits)
     assert found.multiplier == pytest.approx(best, rel=1e-6)
     assert best <= found.bound * (1 + 1e-9)
+
+
+def striped(units: int) -> Network:
+    """Units that only the DLA and only the GPU can run, in turn: no placement has fewer segments."""
+    nodes = [Unit(f"u{at}", (f"u{at}",), {GPU_DLA[at % 2]: Cost(1.0)}) for at in range(units)]
+    edges = [Edge(f"t{at}", at, (at + 1,)) for at in range(units - 1)]
+    return Network("striped", tuple(nodes), tuple(edges), rate_hz=10.0)
+
+
+def test_a_network_that_always_needs_more_segments_than_there_are_is_refused() -> None:
+    with pytest.raises(PlacementError, match=r"keep all limits\n +why: +loadables left: \{'dla0': 3\}"):
+        solve([striped(8)], "throughput", Limits(loadables={"dla0": 3}))
+    assert solve([striped(8)], "throughput", Limits(loadables={"dla0": 4})).value > 0
+
+
+def test_beside_one_that_fits_it_is_refused_too() -> None:
+    nets = [striped(8), random_network(3, 4, among=GPU_DLA, name="other", rate_hz=10.0)]
+    with pytest.raises(PlacementError, match="keep all limits"):
+        solve(nets, "throughput", Limits(loadables={"dla0": 3}))
