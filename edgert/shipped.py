@@ -36,7 +36,7 @@ def shipped(path: str) -> Path:
         raise ArtifactError(
             f"{path} is missing from this edgert",
             why=f"there is no file {file}",
-            fix="install edgert again: pip install --force-reinstall edgert",
+            fix="install edgert again from its clone or wheel: pip install --force-reinstall --no-deps PATH",
         )
     return file
 

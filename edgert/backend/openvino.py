@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from edgert import install
 from edgert.backend.base import DEFAULT_PROFILE, Array, EngineOptions, Tensor, share_first_dimension
 from edgert.backend.bound import bound_input
 from edgert.backend.own import refuse_own
@@ -247,6 +248,6 @@ def _openvino() -> ModuleType:
     try:
         import openvino
     except ImportError as error:
-        raise DeviceError("OpenVINO is not installed", why=str(error), fix="pip install 'edgert[openvino]'") from error
+        raise DeviceError("OpenVINO is not installed", why=str(error), fix=install.command("openvino")) from error
     module: ModuleType = openvino
     return module

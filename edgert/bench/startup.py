@@ -63,7 +63,7 @@ def resident(rounds: int = 3) -> Figure:
 
 
 def installed() -> list[Figure]:
-    """Packages that ``pip install edgert`` brings, and their size on disk, in this environment."""
+    """Packages that edgert brings when it is installed without extras, and their size on disk, in this environment."""
     names = _needed("edgert")
     size = sum(_size_bytes(name) for name in names)
     return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib.metadata import distributions
 
+from edgert import install
 from edgert.board.camera import CameraDevice, cameras
 from edgert.doctor.finding import Evidence, Finding
 
@@ -66,7 +67,7 @@ def nvdec(evidence: Evidence) -> Finding:
         fix = "install the NVIDIA driver; in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"
         return Finding("NVDEC", "optional", answer.error, fix)
     detail = "PyNvVideoCodec is not installed; videos are decoded by the CPU"
-    return Finding("NVDEC", "optional", detail, "pip install 'edgert[nvdec]'")
+    return Finding("NVDEC", "optional", detail, install.command("nvdec"))
 
 
 def opencv(evidence: Evidence) -> Finding:

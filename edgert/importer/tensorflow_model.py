@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from edgert import install
 from edgert.errors import BuildError, DeviceError, ModelError
 from edgert.importer.request import FEEDS, MODEL, RESULTS, Array, Request, read_arrays, write_arrays, write_told
 
@@ -43,7 +44,7 @@ def _versions() -> dict[str, str]:
         raise DeviceError(
             "TensorFlow cannot be used here",
             why=str(error),
-            fix="pip install 'edgert[tensorflow]', or name a Python that has tensorflow and tf2onnx: --python PATH",
+            fix=f"{install.command('tensorflow')}, or name a Python that has tensorflow and tf2onnx: --python PATH",
         ) from error
     return {"tensorflow": str(tensorflow.__version__), "tf2onnx": str(tf2onnx.__version__)}
 

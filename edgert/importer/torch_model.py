@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from edgert import install
 from edgert.errors import BuildError, DeviceError, ModelError, nearest
 from edgert.importer.request import FEEDS, MODEL, RESULTS, Request, read_arrays, write_arrays, write_told
 from edgert.user import load_object
@@ -91,15 +92,13 @@ def convert_module(
     write_told({"torch": str(torch.__version__), "onnxscript": _version("onnxscript")}, folder)
 
 
-_FIX = "pip install 'edgert[torch]', or --python PATH of another Python that has it"
-
-
 def _torch() -> Any:
     try:
         import onnxscript  # noqa: F401 - torch.onnx needs it and would say so late
         import torch
     except ImportError as error:
-        raise DeviceError("PyTorch cannot be used here", why=str(error), fix=_FIX) from error
+        fix = f"{install.command('torch')}, or --python PATH of another Python that has it"
+        raise DeviceError("PyTorch cannot be used here", why=str(error), fix=fix) from error
     return torch
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edgert import install
 from edgert.errors import PlacementError
 
 I32 = npt.NDArray[np.int32]
@@ -25,7 +26,7 @@ def optional(module: str) -> Any:
         raise PlacementError(
             "placement needs SciPy",
             why=str(missing),
-            fix="pip install 'edgert[plan]'",
+            fix=install.command("plan"),
         ) from missing
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+from edgert import install
 from edgert.errors import CalibrationError, DeviceError
 from edgert.quantize.histogram import Histogram
 from edgert.quantize.observe import Observer
@@ -96,7 +97,7 @@ def _distributed() -> ModuleType:
         import distributed.scheduler
     except ImportError as error:
         raise DeviceError(
-            "calibration over a Dask cluster needs an extra", why=str(error), fix="pip install 'edgert[dask]'"
+            "calibration over a Dask cluster needs an extra", why=str(error), fix=install.command("dask")
         ) from error
     module: ModuleType = distributed
     return module

@@ -11,6 +11,7 @@ from typing import Any
 
 from edgert import __version__
 from edgert.errors import DeviceError
+from edgert.install import wheel
 from edgert.remote.link import Link, Look
 from edgert.units import format_bytes
 
@@ -122,7 +123,7 @@ def _missing(address: str, programs: Sequence[Sequence[str]]) -> DeviceError:
         f"there is no edgert on {address}",
         why=f"{tried} cannot be run there by a shell that is not interactive",
         fix="on the board: python3 -m venv --system-site-packages edgert && edgert/bin/pip install "
-        f"edgert=={__version__}; then here: --remote-edgert edgert/bin/edgert",
+        f"{wheel(__version__)}, which `make wheel` writes to dist/; then here: --remote-edgert edgert/bin/edgert",
     )
 
 
@@ -131,5 +132,5 @@ def _other_version(link: Link, version: str | None) -> DeviceError:
         f"{link.address} has edgert {version or 'of an earlier version'}, this is edgert {__version__}",
         why="a bundle is made and compiled by one version",
         where=f"{link.address}: {shlex.join(link.program)}",
-        fix=f"with that edgert's pip, on the board: pip install edgert=={__version__}",
+        fix=f"copy dist/{wheel(__version__)} there (`make wheel` writes it); with that edgert's pip: pip install it",
     )

@@ -170,7 +170,7 @@ def measure() -> Iterator[Figure]:
     """Every model on every engine."""
     report.needs(*NEEDED)
     if "openvino" not in ENGINES:
-        print("  OpenVINO is not installed: pip install 'edgert[openvino]'")
+        print("  OpenVINO is not installed: pip install -e '.[openvino]'")
     for name in chosen(MODELS):
         for engine in ENGINES:
             yield from speeds(name, engine)

@@ -24,7 +24,7 @@ def small() -> Model:
 @pytest.fixture(scope="module")
 def scheduler() -> Iterator[str]:
     """The address of a Dask cluster of two processes."""
-    distributed: Any = pytest.importorskip("distributed", reason="needs the extra: pip install 'edgert[dask]'")
+    distributed: Any = pytest.importorskip("distributed", reason="needs the extra: pip install -e '.[dask]'")
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1"
     ) as running:
@@ -68,7 +68,7 @@ def test_a_cluster_redoes_what_a_lost_worker_had(scheduler: str, tmp_path: Path)
 
 
 def test_no_cluster_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("distributed", reason="needs the extra: pip install 'edgert[dask]'")
+    pytest.importorskip("distributed", reason="needs the extra: pip install -e '.[dask]'")
     monkeypatch.setattr(cluster, "_CONNECT_S", 0.3)
     with pytest.raises(CalibrationError, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"):
         calibrate(small(), Noise(8), dask="tcp://127.0.0.1:9")
@@ -78,4 +78,4 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "distributed", None)
     with pytest.raises(DeviceError) as caught:
         calibrate(small(), Noise(8), dask="tcp://127.0.0.1:9")
-    assert "edgert[dask]" in caught.value.fix
+    assert "[dask]" in caught.value.fix

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from edgert import install
 from edgert.errors import DeviceError, ModelError
 from edgert.importer import import_model
 from edgert.importer.make import Wanted
@@ -77,4 +78,4 @@ def test_without_tensorflow_it_says_how_to_get_it(tmp_path: Path) -> None:
     (tmp_path / "saved" / "saved_model.pb").touch()
     with pytest.raises(DeviceError, match="TensorFlow cannot be used here") as caught:
         import_model(str(tmp_path / "saved"), tmp_path / "m.onnx")
-    assert "pip install 'edgert[tensorflow]'" in caught.value.fix and "--python" in caught.value.fix
+    assert install.command("tensorflow") in caught.value.fix and "--python" in caught.value.fix

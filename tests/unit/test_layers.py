@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (  # from the ground up; a part may import itself and whatever stands lower
     {"errors"},
     {"units", "clock", "shipped", "user", "spread"},
-    {"operator", "user_text"},
+    {"operator", "user_text", "install"},
     {"board", "config"},
     {"graph", "memory", "budget"},
     {"backend", "artifact"},

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from edgert import install
 from edgert.clock import Clock
 from edgert.errors import DeviceError
 from edgert.memory import Counter, Lease
@@ -30,7 +31,6 @@ CODECS = {"h264": ("H264", "h264_mp4toannexb"), "hevc": ("HEVC", "hevc_mp4toanne
 _FORMATS = ("yuv420p", "yuvj420p", "nv12")
 _REORDERED = 24
 """More pictures than a decoder holds back: 16 of a stream's own, and those that it works on."""
-_INSTALL = "pip install 'edgert[nvdec]'"
 
 
 def nvdec() -> Any:
@@ -38,7 +38,7 @@ def nvdec() -> Any:
     try:
         import PyNvVideoCodec
     except ModuleNotFoundError as error:
-        raise DeviceError("PyNvVideoCodec is not installed", why=str(error), fix=_INSTALL) from error
+        raise DeviceError("PyNvVideoCodec is not installed", why=str(error), fix=install.command("nvdec")) from error
     except (ImportError, RuntimeError) as error:  # it looks for libnvidia-encode when it is imported, also to decode
         why = str(error).strip().splitlines()[0]
         fix = "install the NVIDIA driver; in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"

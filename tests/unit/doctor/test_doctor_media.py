@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from edgert import install
 from edgert.doctor import media
 from edgert.doctor.finding import Answer
 from tests.unit.board.tree import jetson, write
@@ -114,7 +115,7 @@ def test_a_workstation_decodes_through_its_package(tmp_path: Path) -> None:
     found = media.nvdec(evidence(tmp_path))
     assert (found.state, found.detail) == ("yes", "PyNvVideoCodec 2.0.2")
     found = media.nvdec(evidence(tmp_path, nvdec=ABSENT))
-    assert (found.state, found.fix) == ("optional", "pip install 'edgert[nvdec]'") and "by the CPU" in found.detail
+    assert (found.state, found.fix) == ("optional", install.command("nvdec")) and "by the CPU" in found.detail
     broken = Answer({}, error="ImportError: libnvidia-encode.so.1: cannot open shared object file")
     found = media.nvdec(evidence(tmp_path, nvdec=broken))
     assert (

@@ -43,7 +43,7 @@ def test_a_doctor_is_read_after_what_a_login_shell_prints() -> None:
 def test_another_version_is_refused() -> None:
     with pytest.raises(DeviceError, match=r"u@jetson has edgert 0\.0\.1, this is edgert") as caught:
         read_doctor(doctor({"edgert": "0.0.1"}), LINK)
-    assert f"pip install edgert=={__version__}" in caught.value.fix
+    assert f"dist/edgert-{__version__}-py3-none-any.whl" in caught.value.fix
 
 
 def test_a_version_that_does_not_say_which_it_is_is_refused() -> None:
