@@ -19,6 +19,7 @@ class Tensor:
         dtype: NumPy's name, ``"float32"``.
         is_constant: stored, or computed from what is stored before anything runs.
         values: of a small constant, in row-major order; None where they are many or not known.
+        is_zero: whether every element of a constant is 0, however many there are; None where that is not known.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Tensor:
     dtype: str = "float32"
     is_constant: bool = False
     values: tuple[float, ...] | None = None
+    is_zero: bool | None = None
 
     @property
     def rank(self) -> int | None:

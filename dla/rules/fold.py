@@ -34,7 +34,7 @@ def _is_name(node: Node) -> bool:
             return True
         case "Dropout":
             mode = given(node, 2)
-            idle = mode is None or (mode.values is not None and not any(mode.values))
+            idle = mode is None or mode.is_zero is True
             return idle and not any(node.outputs[1:])
         case "Cast":
             return source.dtype == made.dtype != "unknown"
@@ -52,8 +52,10 @@ def _is_name(node: Node) -> bool:
 def symmetric(node: Node, target: Target) -> Verdict | None:
     """Zero stands at zero: a calibration cache has no place for another."""
     zero = given(node, 2)
-    if zero is None or (zero.values is not None and not any(zero.values)):
+    if zero is None or zero.is_zero:
         return None
+    if zero.is_zero is None:
+        return verify("its zero point is not known beforehand, and has to be 0", _REQUANTISE)
     if not target.is_typed:
         return no("its zero point is not 0, which calibration caches cannot say", _REQUANTISE)
     return verify("its zero point is not 0: the parser needs ENABLE_UINT8_AND_ASYMMETRIC_QUANTIZATION_DLA", _REQUANTISE)

@@ -97,7 +97,7 @@ class _Reader:
             return None
         array = self.graph.constants.get(name)
         if array is not None:
-            return Tensor(name, array.shape, array.dtype.name, is_constant=True, values=_values(array))
+            return Tensor(name, array.shape, array.dtype.name, True, _values(array), _is_zero(array))
         spec = self._spec(name)
         if spec is None or not spec.ranked:
             return Tensor(name, None, spec.dtype if spec else "unknown", is_constant=name in self.known)
@@ -113,3 +113,8 @@ def _values(array: Array) -> tuple[float, ...] | None:
     if array.size > _MAX_VALUES or array.dtype.kind not in "fiub":
         return None
     return tuple(map(float, array.ravel()))
+
+
+def _is_zero(array: Array) -> bool | None:
+    """Of numbers; texts and the like are not known to be 0."""
+    return not array.any() if array.dtype.kind in "fiub" else None

@@ -37,7 +37,8 @@ def data(name: str, *shape: int | None, dtype: str = "float32") -> Tensor:
 
 def stored(name: str, *shape: int, values: Sequence[float] | None = None, dtype: str = "float32") -> Tensor:
     """A tensor that is there beforehand."""
-    return Tensor(name, shape, dtype, is_constant=True, values=None if values is None else tuple(values))
+    listed = None if values is None else tuple(values)
+    return Tensor(name, shape, dtype, True, listed, None if listed is None else not any(listed))
 
 
 def listed(name: str, *values: float, dtype: str = "int64") -> Tensor:

@@ -111,6 +111,8 @@ def test_zero_points_and_scales_per_channel() -> None:
     weights = Op("DequantizeLinear", (stored("w", 8, 4, 3, 3, dtype="int8"), stored("s", 8)), (data("y", 8, 4, 3, 3),))
     assert (answer(weights, INT8), answer(weights, TYPED)) == ("yes", "verify")
     assert answer(unary("DequantizeLinear", stored("s", 16)), INT8) == "no"
+    unknown = unary("QuantizeLinear", stored("s", values=(0.1,)), stored("z", 16, dtype="int8"))
+    assert answer(unknown, INT8) == "verify" and "not known" in verdict(unknown, INT8).reason
 
 
 def test_all_objections_are_heard() -> None:

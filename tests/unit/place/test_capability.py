@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from dla import Target
 from edgert.errors import ConfigError
 from edgert.graph import Model, count
 from edgert.graph.node import read
+from edgert.graph.proto import Array
 from edgert.place.capability import compare, survey, target_of
 from edgert.place.dla_node import dla_nodes, macs_of
 from tests.unit.graph.graphs import make, node, weights
 
 ORIN = Target(2, "10.3", "int8")
+TYPED = Target(2, "11.4.1", "int8")
 
 
 def network(last: str = "GlobalAveragePool") -> Model:
@@ -77,6 +80,27 @@ def test_only_small_stored_tensors_come_with_values() -> None:
     large = dla_nodes(read(model))[0].inputs[1]
     assert small is not None and small.values is not None and len(small.values) == 64
     assert large is not None and large.values is None and large.is_constant
+    assert small.is_zero is False and large.is_zero is False
+
+
+@pytest.mark.parametrize(
+    ("target", "zero", "answer"),
+    [
+        (ORIN, np.zeros(65, np.int8), "yes"),
+        (TYPED, np.zeros(65, np.int8), "verify"),  # for its scale per channel
+        (ORIN, np.eye(1, 65, dtype=np.int8)[0], "no"),
+        (TYPED, np.eye(1, 65, dtype=np.int8)[0], "verify"),
+    ],
+)
+def test_zero_points_of_many_channels_are_looked_at_too(target: Target, zero: Array, answer: str) -> None:
+    nodes = [
+        node("DequantizeLinear", ["q", "scale", "zero"], ["w"], name="dq", axis=0),
+        node("Conv", ["x", "w"], ["y"], name="conv"),
+    ]
+    stored = {"q": np.ones((65, 3, 1, 1), np.int8), "scale": np.ones(65, np.float32), "zero": zero}
+    model = make(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 65, 8, 8]}, stored)
+    found = survey(read(model), target).verdicts[0]
+    assert found.answer == answer and (found.rule == "scale.symmetric") == bool(zero.any())
 
 
 def test_open_shapes_are_refused_and_nothing_is_counted() -> None:
