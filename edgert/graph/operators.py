@@ -1,0 +1,334 @@
+"""What edgert knows of each operator: one table, which every part asks.
+
+A row says what is true of an operator by its meaning in the ONNX standard
+(https://onnx.ai/onnx/operators/), whatever its attributes; where an attribute decides (a Pad with a constant, a cubic
+Resize), the row promises nothing and whoever cares looks at the node. Ask by property (:func:`about`, the sets below),
+not by name: a new operator then is one new row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, TypeAlias
+
+Kind: TypeAlias = Literal[
+    "conv", "product", "recurrent", "pool", "reduction", "normalization", "affine", "rectifier", "curve", "unary",
+    "arithmetic", "logic", "join", "movement", "selection", "view", "measure", "constant", "generator", "random",
+    "conversion", "quantize", "dequantize", "integer", "control", "unknown",
+]  # fmt: skip
+"""What an operator does:
+
+- sums of products: ``conv``, ``product`` (of matrices), ``recurrent``
+- over a window, over axes: ``pool``, ``reduction``, ``normalization``
+- element by element on one tensor: ``affine`` (a factor and a summand per channel), ``rectifier`` (straight lines with
+  a corner or two at fixed values), ``curve`` (any other activation), ``unary`` (no activation)
+- element by element on several: ``arithmetic``, ``logic`` (comparisons, choices)
+- copies: ``join``, ``movement``; ``selection`` of what depends on values
+- no copy: ``view`` renames a buffer, ``measure`` reads a shape only, ``constant`` is stored, ``generator`` follows from
+  shapes and numbers, ``random`` from chance
+- types: ``conversion``, ``quantize``, ``dequantize``; ``integer`` quantizes its inputs itself, or computes in integers
+  what has no other row here
+- ``control``: runs graphs of its own
+"""
+
+Values: TypeAlias = Literal["same", "some", "picked", "mean", "smaller", "new"]
+"""How the values of the (first) output relate to those of the data inputs (:func:`data_of`); each includes the next:
+
+``same``: every one of them once; ``some``: those of one input; ``picked``: each is one of them; ``mean``: each lies
+between the least and the largest, or 0; ``smaller``: none is larger in magnitude than the largest; ``new``: no such
+relation.
+"""
+
+Work: TypeAlias = Literal["", "conv", "transposed", "gemm", "matmul", "einsum", "recurrent"]
+"""How multiply-adds are counted: :mod:`edgert.graph.count` has the formulas."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorInfo:
+    """What is known of one operator.
+
+    Attributes:
+        kind: see :data:`Kind`.
+        values: see :data:`Values`.
+        low, high: bounds of every output value, whatever goes in.
+        keeps_sign: outputs are not negative where no data input is.
+        is_homogeneous: f(s·x) = s·f(x) for every s > 0, over all data inputs together.
+        data: which inputs hold data, not parameters: the first, all, or those after the first (a condition).
+        work: see :data:`Work`.
+        weight: position of the input that is a stored weight, for those with work.
+        is_integer: works on integers that stand for other numbers.
+        summed_power: the power of its values that a sum is taken of on the way; None: no sum.
+        domain: ``""`` for the standard operators.
+    """
+
+    kind: Kind
+    values: Values = "new"
+    low: float = -inf
+    high: float = inf
+    keeps_sign: bool = False
+    is_homogeneous: bool = False
+    data: Literal["first", "all", "rest"] = "first"
+    work: Work = ""
+    weight: int = 1
+    is_integer: bool = False
+    summed_power: int | None = None
+    domain: str = ""
+
+    @property
+    def is_non_negative(self) -> bool:
+        """Whether no output value is negative, whatever goes in."""
+        return self.low >= 0
+
+    @property
+    def largest(self) -> float:
+        """The largest magnitude an output value can have; infinity for no bound."""
+        return max(abs(self.low), abs(self.high))
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether every output value lies within ±1, whatever goes in."""
+        return self.largest <= 1
+
+
+def _same(kind: Kind) -> OperatorInfo:
+    return OperatorInfo(kind, "same", keeps_sign=True, is_homogeneous=True)
+
+
+def _some(kind: Kind) -> OperatorInfo:
+    return OperatorInfo(kind, "some", keeps_sign=True, is_homogeneous=True)
+
+
+def _picked(kind: Kind, data: Literal["first", "all", "rest"] = "first") -> OperatorInfo:
+    return OperatorInfo(kind, "picked", keeps_sign=True, is_homogeneous=True, data=data)
+
+
+def _unary(low: float = -inf, high: float = inf, *, keeps_sign: bool = False) -> OperatorInfo:
+    return OperatorInfo("unary", low=low, high=high, keeps_sign=keeps_sign or low >= 0)
+
+
+def _curve(values: Values = "new", low: float = -inf, high: float = inf, *, keeps_sign: bool = True) -> OperatorInfo:
+    return OperatorInfo("curve", values, low, high, keeps_sign)
+
+
+def _layer(kind: Kind, work: Work, weight: int = 1, *, is_integer: bool = False, domain: str = "") -> OperatorInfo:
+    return OperatorInfo(kind, work=work, weight=weight, is_integer=is_integer, domain=domain)
+
+
+def _sum(kind: Kind, power: int | None, values: Values = "new", low: float = -inf, high: float = inf) -> OperatorInfo:
+    return OperatorInfo(kind, values, low, high, keeps_sign=low >= 0 or values == "mean", summed_power=power)
+
+
+_MICROSOFT = "com.microsoft"
+_MEAN = OperatorInfo("pool", "mean", keeps_sign=True, is_homogeneous=True, summed_power=1)
+_LOGIC = OperatorInfo("logic", low=0, high=1, data="all")
+_SELECTION, _GENERATOR, _RANDOM = OperatorInfo("selection"), OperatorInfo("generator"), OperatorInfo("random")
+_CONTROL = OperatorInfo("control")
+_INTEGER = OperatorInfo("integer", is_integer=True, domain=_MICROSOFT)
+
+OPERATORS: dict[str, OperatorInfo] = {
+    # Sums of products.
+    "Conv": _layer("conv", "conv"),
+    "ConvInteger": _layer("conv", "conv", is_integer=True),
+    "DeformConv": _layer("conv", "conv"),
+    "FusedConv": _layer("conv", "conv", domain=_MICROSOFT),
+    "NhwcFusedConv": _layer("conv", "conv", domain=_MICROSOFT),
+    "QLinearConv": _layer("conv", "conv", weight=3, is_integer=True),
+    "ConvTranspose": _layer("conv", "transposed"),
+    "Gemm": _layer("product", "gemm"),
+    "FusedGemm": _layer("product", "gemm", domain=_MICROSOFT),
+    "QGemm": _layer("product", "gemm", weight=3, is_integer=True, domain=_MICROSOFT),
+    "MatMul": _layer("product", "matmul"),
+    "MatMulInteger": _layer("product", "matmul", is_integer=True),
+    "QLinearMatMul": _layer("product", "matmul", weight=3, is_integer=True),
+    "Einsum": _layer("product", "einsum"),
+    "LSTM": _layer("recurrent", "recurrent"),
+    "GRU": _layer("recurrent", "recurrent"),
+    "RNN": _layer("recurrent", "recurrent"),
+    # Over a window, over axes.
+    "MaxPool": _picked("pool"),
+    "GlobalMaxPool": _picked("pool"),
+    "AveragePool": _MEAN,
+    "GlobalAveragePool": _MEAN,
+    "LpPool": OperatorInfo("pool", low=0, keeps_sign=True, is_homogeneous=True),
+    "GlobalLpPool": OperatorInfo("pool", low=0, keeps_sign=True, is_homogeneous=True, summed_power=2),
+    "ReduceMax": _picked("reduction"),
+    "ReduceMin": _picked("reduction"),
+    "ReduceMean": OperatorInfo("reduction", "mean", keeps_sign=True, is_homogeneous=True, summed_power=1),
+    "ReduceSum": OperatorInfo("reduction", keeps_sign=True, is_homogeneous=True, summed_power=1),
+    "CumSum": OperatorInfo("reduction", keeps_sign=True, is_homogeneous=True, summed_power=1),
+    "ReduceL1": OperatorInfo("reduction", low=0, keeps_sign=True, is_homogeneous=True, summed_power=1),
+    "ReduceL2": OperatorInfo("reduction", low=0, keeps_sign=True, is_homogeneous=True, summed_power=2),
+    "ReduceSumSquare": _sum("reduction", 2, low=0),
+    "ReduceLogSum": _sum("reduction", 1),
+    "ReduceLogSumExp": OperatorInfo("reduction"),
+    "ReduceProd": OperatorInfo("reduction", keeps_sign=True),
+    "CumProd": OperatorInfo("reduction", keeps_sign=True),
+    "ArgMax": OperatorInfo("reduction", low=0, keeps_sign=True),
+    "ArgMin": OperatorInfo("reduction", low=0, keeps_sign=True),
+    "Softmax": _sum("normalization", 0, low=0, high=1),
+    "LogSoftmax": _sum("normalization", 0, high=0),
+    "LRN": OperatorInfo("normalization", keeps_sign=True, summed_power=2),
+    "LpNormalization": OperatorInfo("normalization", low=-1, high=1, keeps_sign=True, summed_power=2),
+    "InstanceNormalization": _sum("normalization", 2),
+    "GroupNormalization": _sum("normalization", 2),
+    "LayerNormalization": _sum("normalization", 2),
+    "MeanVarianceNormalization": _sum("normalization", 2),
+    # Element by element, on one tensor.
+    "BatchNormalization": OperatorInfo("affine"),
+    "Relu": OperatorInfo("rectifier", "smaller", low=0, keeps_sign=True, is_homogeneous=True),
+    "Clip": OperatorInfo("rectifier"),  # its bounds say more: edgert.graph.value
+    "LeakyRelu": OperatorInfo("rectifier", keeps_sign=True, is_homogeneous=True),
+    "PRelu": OperatorInfo("rectifier", keeps_sign=True, is_homogeneous=True),
+    "ThresholdedRelu": OperatorInfo("rectifier", "smaller", keeps_sign=True),
+    "Sigmoid": _curve(low=0, high=1),
+    "HardSigmoid": _curve(low=0, high=1),
+    "Tanh": _curve("smaller", -1, 1),
+    "Softsign": _curve("smaller", -1, 1),
+    "Erf": _curve(low=-1, high=1),
+    "Softplus": _curve(low=0),
+    "HardSwish": _curve("smaller", low=-0.375),  # at x = -1.5
+    "Mish": _curve("smaller", low=-0.3089),
+    "Gelu": _curve("smaller", low=-0.1700),
+    "Swish": _curve("smaller"),
+    "Elu": _curve(),
+    "Selu": _curve(),
+    "Celu": _curve(),
+    "Abs": OperatorInfo("unary", "smaller", low=0, keeps_sign=True, is_homogeneous=True),
+    "Neg": OperatorInfo("unary", "smaller", is_homogeneous=True),
+    "Sign": _unary(-1, 1, keeps_sign=True),
+    "Sin": OperatorInfo("unary", "smaller", low=-1, high=1),
+    "Cos": _unary(-1, 1),
+    "Tan": _unary(),
+    "Sinh": _unary(keeps_sign=True),
+    "Cosh": _unary(low=1),
+    "Exp": _unary(low=0),
+    "Log": _unary(),
+    "Sqrt": _unary(low=0),
+    "Reciprocal": _unary(keeps_sign=True),
+    "Floor": _unary(keeps_sign=True),
+    "Ceil": _unary(keeps_sign=True),
+    "Round": _unary(keeps_sign=True),
+    "Not": OperatorInfo("logic", low=0, high=1),
+    # Element by element, on several.
+    "Add": OperatorInfo("arithmetic", keeps_sign=True, is_homogeneous=True, data="all"),
+    "Sub": OperatorInfo("arithmetic", is_homogeneous=True, data="all"),
+    "Sum": OperatorInfo("arithmetic", keeps_sign=True, is_homogeneous=True, data="all"),
+    "Mean": OperatorInfo("arithmetic", "mean", keeps_sign=True, is_homogeneous=True, data="all"),
+    "Max": _picked("arithmetic", "all"),
+    "Min": _picked("arithmetic", "all"),
+    "Mul": OperatorInfo("arithmetic", keeps_sign=True, data="all"),
+    "Div": OperatorInfo("arithmetic", keeps_sign=True, data="all"),
+    "Pow": OperatorInfo("arithmetic", keeps_sign=True, data="all"),
+    "Mod": OperatorInfo("arithmetic", data="all"),
+    "Where": _picked("logic", "rest"),
+    **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Xor"), _LOGIC),
+    # Copies.
+    "Concat": _picked("join", "all"),
+    "Transpose": _same("movement"),
+    "DepthToSpace": _same("movement"),
+    "SpaceToDepth": _same("movement"),
+    "Slice": _some("movement"),
+    "Split": _some("movement"),
+    "Gather": _some("movement"),
+    "GatherElements": _some("movement"),
+    "GatherND": _some("movement"),
+    "Expand": _some("movement"),
+    "Tile": _some("movement"),
+    "Pad": OperatorInfo("movement"),  # its mode and value decide
+    "Resize": OperatorInfo("movement"),  # its mode decides
+    "Upsample": OperatorInfo("movement"),
+    "ScatterND": OperatorInfo("movement"),
+    "ScatterElements": OperatorInfo("movement"),
+    "GridSample": OperatorInfo("movement"),
+    "RoiAlign": OperatorInfo("movement"),
+    "TopK": _picked("selection"),
+    "NonMaxSuppression": _SELECTION,
+    "NonZero": _SELECTION,
+    # No copy.
+    "Reshape": _same("view"),
+    "Flatten": _same("view"),
+    "Squeeze": _same("view"),
+    "Unsqueeze": _same("view"),
+    "Identity": _same("view"),
+    "Dropout": OperatorInfo("view", keeps_sign=True, is_homogeneous=True),  # in training it scales what it leaves
+    "Shape": OperatorInfo("measure", low=0),
+    "Size": OperatorInfo("measure", low=0),
+    "Constant": OperatorInfo("constant"),
+    "ConstantOfShape": _GENERATOR,
+    "Range": _GENERATOR,
+    **dict.fromkeys(("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"), _RANDOM),
+    **dict.fromkeys(("Bernoulli", "Multinomial"), _RANDOM),
+    # Types.
+    "Cast": OperatorInfo("conversion", "smaller", keeps_sign=True),
+    "QuantizeLinear": OperatorInfo("quantize"),
+    "DequantizeLinear": OperatorInfo("dequantize"),
+    "DynamicQuantizeLinear": OperatorInfo("integer", is_integer=True),
+    **dict.fromkeys(("MatMulIntegerToFloat", "DynamicQuantizeMatMul", "MatMulNBits", "MatMulBnb4"), _INTEGER),
+    **dict.fromkeys(("QAttention", "QEmbedLayerNormalization", "DynamicQuantizeLSTM"), _INTEGER),
+    # Graphs inside.
+    **dict.fromkeys(("If", "Loop", "Scan"), _CONTROL),
+}
+"""Operator → what is known of it; operators of other domains than the standard one say so."""
+
+UNKNOWN = OperatorInfo("unknown")
+
+
+def about(op: str) -> OperatorInfo:
+    """What is known of an operator; :data:`UNKNOWN`, which promises nothing, for others."""
+    return OPERATORS.get(op, UNKNOWN)
+
+
+def of_kind(*kinds: Kind) -> frozenset[str]:
+    """Names of the operators of these kinds."""
+    return frozenset(name for name, info in OPERATORS.items() if info.kind in kinds)
+
+
+def of_values(*values: Values) -> frozenset[str]:
+    """Names of the operators whose results relate so to what they read."""
+    return frozenset(name for name, info in OPERATORS.items() if info.values in values)
+
+
+def data_of(op: str, inputs: Sequence[str]) -> tuple[str, ...]:
+    """Those of a node's input names that hold data, not parameters (axes, bounds, a condition)."""
+    role = about(op).data
+    return tuple(inputs[:1] if role == "first" else inputs[1:] if role == "rest" else inputs)
+
+
+def is_integer(op: str) -> bool:
+    """Whether an operator works on integers that stand for other numbers; ``QLinear...`` of any domain do."""
+    return about(op).is_integer or op.startswith("QLinear")
+
+
+WEIGHTED = frozenset(
+    name
+    for name, info in OPERATORS.items()
+    if info.work in ("conv", "transposed", "gemm", "matmul") and not info.domain and not info.is_integer
+) - {"DeformConv"}
+"""Floating-point layers whose second input can be a stored weight. No engine has an INT8 form of DeformConv."""
+
+VIEWS = of_kind("view")
+"""Operators whose output is their input's memory under another shape."""
+
+KNOWN_FROM_SHAPES = of_kind("measure", "constant")
+"""Operators that read no data."""
+
+REORDERS = of_values("same")
+"""Operators whose output holds every value of the first input once."""
+
+MOVEMENT = of_values("same", "some")
+"""Operators whose outputs hold values of their first input and nothing else. So do some Pad and Resize."""
+
+ACTIVATIONS = of_kind("rectifier", "curve")
+POINTWISE = ACTIVATIONS | of_kind("unary")
+"""Functions of each value of one tensor by itself."""
+
+ARITHMETIC = of_kind("arithmetic")
+"""Element by element, on several tensors."""
+
+SUMS = frozenset(name for name in ARITHMETIC if about(name).is_homogeneous)
+"""Arithmetic whose operands must have one scale, which the result has too: Add, Max and their like."""
+
+MEANS = of_values("mean")
+QDQ = of_kind("quantize", "dequantize")
