@@ -25,6 +25,8 @@ class Figure:
         better: which side of the bar is the good one.
         n: samples behind the median.
         detail: the figures it was made of.
+        is_exact: whether it comes out the same on every machine, however busy: a count or a difference of results. A
+            bar on anything else holds for the machine that it was set for.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Figure:
     better: Literal["lower", "higher"] = "lower"
     n: int = 1
     detail: dict[str, Any] = field(default_factory=dict)
+    is_exact: bool = False
 
     @property
     def holds(self) -> bool:

@@ -42,7 +42,8 @@ def bench(
 ) -> None:
     """Measure a model alone, or what edgert adds to it.
 
-    Figures are medians; what is compared runs in turn. Exit code 1 when a bar is missed.
+    Figures are medians; what is compared runs in turn. Exit code 1 when a count or a result that is the same on every
+    machine misses its bar: pixels copied, objects kept, the difference to OpenCV. Times, memory and sizes are reported.
 
     A profile says how long each unit of a model takes on each core alone, what the whole takes while all cores are
     busy, and what a cut costs. It holds for this machine and this file.
@@ -81,8 +82,8 @@ def bench(
 
 def _shown(console: Console, figure: Figure) -> Figure:
     bar = "" if figure.bar is None else f"   bar {'≤' if figure.better == 'lower' else '≥'} {figure.bar:g}"
-    mark = "[green]✓[/]" if figure.holds else "[red]✗[/]"
-    console.print(f"{mark} {figure.name:<52}{figure.value:>10.3f} {figure.unit}{bar}   n={figure.n}")
+    mark = " " if figure.bar is None else "[green]✓[/]" if figure.holds else "[red]✗[/]"
+    console.print(f"{mark} {figure.name:<52}{figure.value:>10.3f} {figure.unit}{bar}   n={figure.n}", soft_wrap=True)
     return figure
 
 
