@@ -1,6 +1,7 @@
 """What NVIDIA's deep-learning accelerator (DLA) can run, and nothing else.
 
-:func:`check` asks the rules about one node, :func:`check_graph` about a whole graph; :func:`regions` grows what may run
+:func:`check` asks the rules about one node, :func:`check_graph` about a whole graph; :func:`int8_form` says how a node
+runs in an INT8 build, :func:`fuses` what is computed before it is rounded; :func:`regions` grows what may run
 into few segments, each one loadable; :func:`summarise` counts. ``SOURCES`` and ``LIMITS`` name the public page that
 every rule and limit was read on.
 
@@ -9,6 +10,7 @@ Standard library only; imports nothing from edgert.
 
 from dla.cbuf import banks
 from dla.check import SOURCES, check, check_graph
+from dla.form import fuses, int8_form, int8_verdicts
 from dla.limit import LIMITS, Limit
 from dla.node import Node, Tensor
 from dla.region import MAX_LOADABLES, Region, regions
@@ -17,7 +19,7 @@ from dla.rule import Rule
 from dla.summary import Reason, Summary, summarise
 from dla.table import LAYERS, RULES
 from dla.target import PRECISIONS, Precision, Target
-from dla.verdict import Answer, Verdict
+from dla.verdict import Answer, Form, Verdict
 
 __all__ = [
     "LAYERS",
@@ -30,6 +32,7 @@ __all__ = [
     "USUAL_RELEASE",
     "XAVIER",
     "Answer",
+    "Form",
     "Limit",
     "Node",
     "Precision",
@@ -43,6 +46,9 @@ __all__ = [
     "banks",
     "check",
     "check_graph",
+    "fuses",
+    "int8_form",
+    "int8_verdicts",
     "regions",
     "summarise",
     "supported_by",

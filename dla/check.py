@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from dla.context import CONTEXT, Context
@@ -11,7 +12,7 @@ from dla.node import Node, data_tensors
 from dla.rules.fold import folded
 from dla.table import RULES, layer_of
 from dla.target import Target
-from dla.verdict import SEVERITY, Verdict, worst
+from dla.verdict import SEVERITY, Verdict, furthest, worst
 from dla.wiring import Wiring
 
 SCALE_RULE = "general.scale"
@@ -47,9 +48,8 @@ def check(node: Node, target: Target, scaled: Collection[str] | None = None) -> 
     if found and any(verdict.answer != "yes" for verdict in found):
         return worst(found)
     layer = layer_of(node.op).name
-    return Verdict(
-        "yes", layer.lower(), "; ".join([f"within the limits of the {layer} layer", *(v.reason for v in found)])
-    )
+    reasons = [f"within the limits of the {layer} layer", *(verdict.reason for verdict in found)]
+    return Verdict("yes", layer.lower(), "; ".join(reasons), form=furthest(found))
 
 
 def check_graph(nodes: Sequence[Node], target: Target, scaled: Collection[str] | None = None) -> tuple[Verdict, ...]:
@@ -73,7 +73,8 @@ def _joined(old: Verdict, new: Verdict) -> Verdict:
     """A neighbour's word counts unless the node was refused anyway; a doubt behind a yes replaces it."""
     if old.answer == new.answer != "yes":
         return worst([old, new])
-    return min(old, new, key=lambda verdict: SEVERITY.index(verdict.answer))
+    heard = min(old, new, key=lambda verdict: SEVERITY.index(verdict.answer))
+    return replace(heard, form=furthest([old, new]))
 
 
 def _missing_scale(node: Node, target: Target, scaled: Collection[str] | None) -> Verdict | None:

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 Answer = Literal["yes", "no", "verify"]
+Form = Literal["int8", "lookup", "fp16", "none"]
+"""How a node runs in an INT8 build: on integers; integers in and out, computed in FP16 by a lookup table; in FP16; or
+not on the DLA at all."""
+_FORMS: tuple[Form, ...] = ("int8", "lookup", "fp16", "none")
 FOLDED = "folded"
 """Rule of a node that leaves no layer behind: it costs nothing, wherever its neighbours run."""
 
@@ -23,12 +27,19 @@ class Verdict:
         rule: which rule spoke last, ``"conv.kernel"``; the layer's name where none objected.
         reason: why, in words.
         fix: what would change the answer; empty for ``yes`` and where nothing would.
+        form: how the node runs in an INT8 build, if it runs on the DLA.
     """
 
     answer: Answer
     rule: str
     reason: str
     fix: str = ""
+    form: Form = "int8"
+
+    @property
+    def int8_form(self) -> Form:
+        """How the node runs in an INT8 build; a doubtful node as if the device takes it."""
+        return "none" if self.answer == "no" else self.form
 
     @property
     def is_folded(self) -> bool:
@@ -41,18 +52,21 @@ def no(reason: str, fix: str = "") -> Verdict:
     return Verdict("no", "", reason, fix)
 
 
-def verify(reason: str, fix: str = "see whether the device takes it: config.can_run_on_DLA") -> Verdict:
+def verify(
+    reason: str, fix: str = "see whether the device takes it: config.can_run_on_DLA", form: Form = "int8"
+) -> Verdict:
     """An open question."""
-    return Verdict("verify", "", reason, fix)
+    return Verdict("verify", "", reason, fix, form)
 
 
-def note(reason: str) -> Verdict:
+def note(reason: str, form: Form = "int8") -> Verdict:
     """Yes, and something worth knowing."""
-    return Verdict("yes", "", reason)
+    return Verdict("yes", "", reason, "", form)
 
 
 def worst(verdicts: Sequence[Verdict]) -> Verdict:
-    """One verdict of several: a refusal beats a doubt beats a yes; all that say the same are heard.
+    """One verdict of several: a refusal beats a doubt beats a yes; all that say the same are heard. Its form is the
+    one furthest from INT8.
 
     Args:
         verdicts: at least one.
@@ -60,4 +74,10 @@ def worst(verdicts: Sequence[Verdict]) -> Verdict:
     answer = min((verdict.answer for verdict in verdicts), key=SEVERITY.index)
     same = [verdict for verdict in verdicts if verdict.answer == answer]
     reasons, fixes = (dict.fromkeys(texts) for texts in ((v.reason for v in same), (v.fix for v in same)))
-    return Verdict(answer, same[0].rule, "; ".join(filter(None, reasons)), "; ".join(filter(None, fixes)))
+    form = furthest(verdicts)
+    return Verdict(answer, same[0].rule, "; ".join(filter(None, reasons)), "; ".join(filter(None, fixes)), form)
+
+
+def furthest(verdicts: Sequence[Verdict]) -> Form:
+    """The form furthest from INT8 of several verdicts; ``int8`` of none."""
+    return max((verdict.form for verdict in verdicts), key=_FORMS.index, default="int8")

@@ -15,7 +15,7 @@ _SINCE_TRIGONOMETRY = (8, 6, 12)
 @rule("activation.precision", GUIDE)
 def promoted(node: Node, target: Target) -> Verdict | None:
     """Sigmoid and TanH are computed in FP16, whatever goes in and out."""
-    return note("it is computed in FP16 inside") if target.is_int8 else None
+    return note("it is computed in FP16 inside", "lookup") if target.is_int8 else None
 
 
 @rule("clip.ceiling")

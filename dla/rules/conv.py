@@ -17,11 +17,11 @@ _LINEAR_FIX = "write it as a Conv with a 1×1 kernel on N×C×1×1"
 
 @rule("conv.weights", GUIDE)
 def weights(node: Node, target: Target) -> Verdict | None:
-    """The weights are stored, not computed."""
-    stored = given(node, 1)
-    if stored is not None and stored.is_constant:
-        return None
-    return no("its weights are computed at run time", "store the weights, or leave it to the GPU")
+    """The weights and the bias are stored, not computed."""
+    stored, bias = given(node, 1), given(node, 2)
+    if stored is None or not stored.is_constant:
+        return no("its weights are computed at run time", "store the weights, or leave it to the GPU")
+    return None if bias is None or bias.is_constant else no("its bias is computed at run time", "store the bias")
 
 
 @rule("conv.kernel")

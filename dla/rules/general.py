@@ -82,8 +82,9 @@ def only_half(what: str, target: Target) -> Verdict | None:
     if not target.is_int8:
         return None
     if target.is_typed:
-        return verify(f"{what} runs in FP16 only, and a typed INT8 region wants one type", "give it FP16 in the graph")
-    return note(f"{what} runs in FP16 inside an INT8 build")
+        reason = f"{what} runs in FP16 only, and a typed INT8 region wants one type"
+        return verify(reason, "give it FP16 in the graph", "fp16")
+    return note(f"{what} runs in FP16 inside an INT8 build", "fp16")
 
 
 def batch_of(shape: Shape | None) -> int | None:

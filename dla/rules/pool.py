@@ -72,5 +72,5 @@ def lrn(node: Node, target: Target) -> Verdict | None:
     """Across 3, 5, 7 or 9 channels."""
     across = whole(node, "size", 0)
     if across in LRN_WINDOWS:
-        return note("it is computed in FP16") if target.is_int8 else None
+        return note("it is computed in FP16", "fp16") if target.is_int8 else None
     return no(f"its window must be {', '.join(map(str, LRN_WINDOWS))} channels, got {across}", _LEAVE)

@@ -61,7 +61,7 @@ def precision(node: Node, target: Target) -> Verdict | None:
     if not target.is_int8:
         return None
     if target.version < _SLICE_INT8:
-        return note("a slice runs in FP16 inside an INT8 build")
+        return note("a slice runs in FP16 inside an INT8 build", "fp16")
     return verify("no public source says from which release on INT8 tensors are sliced", _SPLIT_FIX)
 
 

@@ -68,8 +68,8 @@ def survey_step(subject: Subject, rewritten: Product, quantised: Product | None,
     """Asks the DLA's rules about every node. Promises a verdict with its rule and reason for each."""
     target = subject.target
     assert target.board is not None  # asked by the caller
-    generation = target.board.dla.generation
-    facts = [rewritten.digest, generation, target.tensorrt, subject.precision]
+    dla = target.dla
+    facts = [rewritten.digest, dla.generation, target.tensorrt, subject.precision]
     if quantised is not None and calibrated is not None:
         facts += [calibrated.digest, quantised.files[KEPT].decode(), quantised.files[CHOSEN].decode()]
 
@@ -82,8 +82,8 @@ def survey_step(subject: Subject, rewritten: Product, quantised: Product | None,
         graph, scaled = read(model), None
         if quantised is not None and calibrated is not None:
             table = used_table(calibrated, quantised, model)
-            scaled = scales_of(graph, table, kept_units(model, quantised))
-        found = survey(graph, target_of(generation, target.tensorrt, subject.precision), scaled).to_json()
+            scaled = scales_of(graph, table, kept_units(model, quantised, dla), dla)
+        found = survey(graph, target_of(dla.generation, target.tensorrt, subject.precision), scaled).to_json()
         told = {key: found[key] for key in ("target", "summary", "fits_core", "fixes", "segments", "nodes")}
         return {PLACEMENT: to_json(told)}
 

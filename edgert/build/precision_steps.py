@@ -15,6 +15,7 @@ from edgert.config import DetectTask, PythonTask
 from edgert.errors import BuildError, CalibrationError
 
 if TYPE_CHECKING:
+    from dla import Target as Dla
     from edgert.accuracy import Standing
     from edgert.graph.model import Model
     from edgert.precision.outcome import Outcome
@@ -80,7 +81,10 @@ def calibrate_step(subject: Subject, rewritten: Product) -> Step:
 def quantise_step(subject: Subject, form: Form, rewritten: Product, calibrated: Product) -> Step:
     """The INT8 form for one engine. Promises the accuracy budget, where there is one, and inputs and outputs kept."""
     config = subject.config
+    dla = subject.target.dla if form == "dla" else None
     facts = [form, rewritten.digest, calibrated.digest, subject.pictures, subject.seen(), _wanted(subject), software()]
+    if dla is not None:
+        facts.append([str(dla.generation), dla.tensorrt])
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.feed import feed_of
@@ -95,6 +99,7 @@ def quantise_step(subject: Subject, form: Form, rewritten: Product, calibrated: 
             config,
             Calibrated(model, _table(calibrated.files[RANGES], model), feed),
             target=form,
+            dla=dla,
             where=subject.where,
             directory=subject.directory,
             state=subject.state / f"{digest_of(facts)[:40]}.json",
@@ -149,7 +154,7 @@ def half_step(subject: Subject, rewritten: Product) -> Step:
 
 def lower_step(subject: Subject, rewritten: Product, calibrated: Product, quantised: Product) -> Step:
     """The calibration cache for a TensorRT up to 10. Promises a scale for every tensor, and that it reads back."""
-    tensorrt = subject.target.tensorrt
+    dla = subject.target.dla
     facts = [rewritten.digest, calibrated.digest, quantised.files[KEPT].decode(), quantised.files[CHOSEN].decode()]
 
     def make(report: Report) -> Mapping[str, bytes]:
@@ -157,7 +162,7 @@ def lower_step(subject: Subject, rewritten: Product, calibrated: Product, quanti
 
         model = subject.model(rewritten.files[MODEL])
         table = used_table(calibrated, quantised, model)
-        weak = lower_weak(model, table, kept_units(model, quantised), tensorrt)
+        weak = lower_weak(model, table, kept_units(model, quantised, dla), dla)
         told = {"half": list(weak.half), "layer_precisions": weak.layer_precisions}
         return {CACHE: weak.cache.encode(), EXCEPTIONS: to_json(told)}
 
@@ -168,7 +173,7 @@ def lower_step(subject: Subject, rewritten: Product, calibrated: Product, quanti
         half = Product(files).json(EXCEPTIONS)["half"]
         return check_weak(files[CACHE].decode(), half, read(subject.model(rewritten.files[MODEL])))
 
-    return Step("lower", subject.name, 1, [*facts, tensorrt], make, promise)
+    return Step("lower", subject.name, 1, [*facts, dla.generation, dla.tensorrt], make, promise)
 
 
 def used_table(calibrated: Product, quantised: Product, model: Model) -> RangeTable:
@@ -176,12 +181,12 @@ def used_table(calibrated: Product, quantised: Product, model: Model) -> RangeTa
     return _table(calibrated.files[RANGES], model).with_chosen(quantised.json(CHOSEN))
 
 
-def kept_units(model: Model, quantised: Product) -> list[str]:
+def kept_units(model: Model, quantised: Product, dla: Dla) -> list[str]:
     """Units that a quantised form left in higher precision because it was asked or needed to."""
     from edgert.graph.node import read
     from edgert.quantize.scheme import units
 
-    names = {unit.name for unit in units(read(model), "dla")}
+    names = {unit.name for unit in units(read(model), "dla", dla)}
     return [name for name in quantised.json(KEPT) if name in names]
 
 

@@ -101,7 +101,7 @@ def prepare(subject: Subject, runner: Runner) -> Prepared:
     surveyed = None
     if subject.target.uses_dla(subject.config) and subject.is_one_size:
         surveyed = runner.do(survey_step(subject, rewritten, forms.get("dla"), calibrated))
-        if calibrated is not None and subject.target.takes_cache:
+        if calibrated is not None and "dla" in forms and subject.target.takes_cache:
             lowered = runner.do(lower_step(subject, rewritten, calibrated, forms["dla"]))
             files |= {"cache": lowered.files[CACHE], "exceptions": lowered.files[EXCEPTIONS]}
     verified = runner.do(verify_step(subject, shaped, forms, subject.config.accuracy is not None))
@@ -114,7 +114,8 @@ def prepare(subject: Subject, runner: Runner) -> Prepared:
 def _int8_forms(subject: Subject) -> tuple[Form, ...]:
     if subject.target.board is None:
         return ("ort",)
-    return ("ort", "gpu", "dla") if subject.target.uses_dla(subject.config) else ("ort", "gpu")
+    runs_dla = subject.target.uses_dla(subject.config) and subject.target.dla.release.answer != "no"
+    return ("ort", "gpu", "dla") if runs_dla else ("ort", "gpu")
 
 
 def _int8_files(forms: Mapping[str, Product], calibrated: Product) -> dict[str, bytes]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dla import Target as Dla
 from edgert.board import HOST
 from edgert.board.record import Board, board_file, find_board
 from edgert.config import ModelConfig, PipelineFile
@@ -50,6 +51,13 @@ class BuildTarget:
     def has_dla(self) -> bool:
         """Whether the board has a DLA."""
         return self.board is not None and self.board.dla.cores > 0
+
+    @property
+    def dla(self) -> Dla:
+        """The board's DLA, as its rules ask for it: one that a release without support has runs nothing. Boards with a
+        DLA only."""
+        assert self.board is not None  # asked by the caller: has_dla
+        return Dla(self.board.dla.generation or 0, self.tensorrt)
 
     @property
     def takes_cache(self) -> bool:

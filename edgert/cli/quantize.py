@@ -15,6 +15,7 @@ from edgert.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from dla import Target as Dla
     from edgert.cli.target import Target
     from edgert.config import ModelConfig
     from edgert.precision.outcome import Outcome
@@ -86,7 +87,7 @@ def quantize(
     config = _asked(chosen.config, images, method, limit, keep, data, metric, max_drop)
     console = Console(stderr=True, highlight=False)
     judged = task is not None or Path(target).suffix != ".onnx"
-    outcome = _made(console, chosen, config, ranges, form, minutes, judged)
+    outcome = _made(console, chosen, config, ranges, form, tensorrt, minutes, judged)
     path = output or Path(config.onnx.with_suffix(".cache" if form == "cache" else ".int8.onnx").name)
     if form == "cache":
         text, exceptions = _cache(outcome, tensorrt)
@@ -135,6 +136,7 @@ def _made(
     config: ModelConfig,
     ranges: Path | None,
     form: str,
+    tensorrt: str,
     minutes: float,
     judged: bool,
 ) -> Outcome:
@@ -161,6 +163,7 @@ def _made(
             config,
             calibrated,
             target=_target(form),
+            dla=_dla(form, tensorrt),
             even=form != "cache",
             where=chosen.where,
             directory=chosen.directory,
@@ -183,6 +186,19 @@ def _target(form: str) -> Literal["ort", "gpu", "dla"]:
 
     known = ("ort", "gpu", "dla", "cache")
     raise ConfigError(f"no form {form!r}{nearest(form, known)}", where="--for", fix=f"one of {', '.join(known)}")
+
+
+def _dla(form: str, tensorrt: str) -> Dla | None:
+    """Orin's DLA with the release that a cache is for; None for other forms, and where that release has no DLA: the
+    cache is for a GPU then."""
+    from dla import Target as Dla
+    from edgert.quantize.cache import version_number
+
+    if form != "cache":
+        return None
+    version_number(tensorrt)
+    found = Dla(tensorrt=tensorrt)
+    return found if found.release.answer != "no" else None
 
 
 def _cache(outcome: Outcome, version: str) -> tuple[str, str]:

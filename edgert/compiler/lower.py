@@ -11,7 +11,7 @@ from edgert.graph.node import Graph, read
 from edgert.quantize.cache import cache_of, parse_cache
 from edgert.quantize.dla_scale import dla_scales
 from edgert.quantize.exception import fp16_exceptions, layer_precisions
-from edgert.quantize.scheme import scheme
+from edgert.quantize.scheme import Dla, scheme
 from edgert.quantize.table import RangeTable
 
 
@@ -30,30 +30,30 @@ class Weak:
     layer_precisions: str
 
 
-def lower_weak(model: Model, table: RangeTable, keep: Collection[str], tensorrt: str) -> Weak:
+def lower_weak(model: Model, table: RangeTable, keep: Collection[str], dla: Dla) -> Weak:
     """Lowers a float model.
 
     Args:
         model: prepared, the one the ranges were measured on.
         keep: units that stay in higher precision.
-        tensorrt: the release that will read the cache.
+        dla: whose rules hold; its release will read the cache.
 
     Raises:
         CalibrationError: see :func:`~edgert.quantize.cache.cache_of`.
     """
     graph = read(model)
-    plan = scheme(graph, "dla", frozenset(keep))
+    plan = scheme(graph, "dla", frozenset(keep), dla)
     half = fp16_exceptions(graph, plan)
     try:
         told = layer_precisions(half)
     except CalibrationError:  # a comma or the like in a name: only the command line cannot say it
         told = ""
-    return Weak(cache_of(graph, plan, table.amax, tensorrt), half, told)
+    return Weak(cache_of(graph, plan, table.amax, dla.tensorrt), half, told)
 
 
-def scales_of(graph: Graph, table: RangeTable, keep: Collection[str]) -> Mapping[str, float]:
+def scales_of(graph: Graph, table: RangeTable, keep: Collection[str], dla: Dla) -> Mapping[str, float]:
     """Tensor → its INT8 scale on a DLA."""
-    return dla_scales(graph, scheme(graph, "dla", frozenset(keep)), table.amax)
+    return dla_scales(graph, scheme(graph, "dla", frozenset(keep), dla), table.amax)
 
 
 def check_weak(cache: str, half: Collection[str], graph: Graph) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 from dla import MAX_LOADABLES, Answer, Region, Summary, Target, Verdict, check_graph, regions, summarise
 from edgert.errors import ConfigError
+from edgert.graph.dla_node import DlaNode, dla_nodes, macs_of
 from edgert.graph.node import Graph
-from edgert.place.dla_node import DlaNode, dla_nodes, macs_of
 
 _HOPED: tuple[Answer, ...] = ("yes", "verify")
 
@@ -75,7 +75,7 @@ class Survey:
     def to_json(self) -> dict[str, Any]:
         """The same as dicts, lists, strings and numbers."""
         rows = [
-            {"name": node.name, "op": node.op, "macs": macs, **asdict(verdict)}
+            {"name": node.name, "op": node.op, "macs": macs, **asdict(verdict), "form": verdict.int8_form}
             for node, verdict, macs in zip(self.nodes, self.verdicts, self.macs, strict=True)
         ]
         return {

@@ -12,13 +12,13 @@ from edgert.board.section import Precision
 from edgert.config import ModelConfig, PipelineFile
 from edgert.config.placement import ReplicateConfig
 from edgert.errors import EdgertError, PlacementError
+from edgert.graph.dla_node import dla_nodes, macs_of
 from edgert.graph.fit import fit, ready, without
 from edgert.graph.liveness import peak_bytes
 from edgert.graph.load import load
 from edgert.graph.node import Graph, read
 from edgert.graph.rewrite import Change
 from edgert.place.capability import Survey, survey
-from edgert.place.dla_node import dla_nodes, macs_of
 from edgert.place.problem import Network, Unit
 from edgert.place.request import no_node
 from edgert.plan.workload import Demand, demands

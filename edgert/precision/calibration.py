@@ -19,7 +19,7 @@ from edgert.graph.spec import inputs
 from edgert.quantize.calibrate import Progress, calibrate
 from edgert.quantize.histogram import Histogram
 from edgert.quantize.prepare import calibrated, prepare
-from edgert.quantize.recipe import equalized, matching
+from edgert.quantize.recipe import Recipe, equalized, matching
 from edgert.quantize.scheme import Target, scheme, units
 from edgert.quantize.spread import spread
 from edgert.quantize.table import RangeTable, load_table
@@ -65,7 +65,7 @@ class Calibrated:
             )
         return calibrate(self.model, self.feed, tensors=missing, early_stop=self._stopped_early).histograms
 
-    def evened(self, target: Target, *, stop: threading.Event | None = None) -> Calibrated | None:
+    def evened(self, recipe: Recipe, *, stop: threading.Event | None = None) -> Calibrated | None:
         """The same function with channels that reach equally far (:mod:`~edgert.quantize.spread`), its ranges measured
         anew; None where there is nothing to even out, or nothing to see it by.
 
@@ -78,7 +78,7 @@ class Calibrated:
         if even is graph or self.feed is None:
             return None
         model = write(even, self.model)
-        wanted = scheme(read(model), target).needed
+        wanted = scheme(read(model), recipe.target, dla=recipe.dla).needed
         table = calibrate(
             model,
             self.feed,

@@ -219,7 +219,7 @@ def _made(kind: type[Quantizer], base: Base, target: Target, tell: Tell | None) 
         return kind(of.model, of.table, recipe, feeds, step, of.more, base.stop)
 
     def even() -> Quantizer | None:
-        other = base.calibrated.evened(target, stop=base.stop)
+        other = base.calibrated.evened(recipe, stop=base.stop)
         return None if other is None else quantizer(other)
 
     judge = examiner(config, base.calibrated, bar=base.bar, stop=base.stop) if base.learns else None

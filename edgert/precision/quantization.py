@@ -19,7 +19,7 @@ from edgert.precision.mend import SCAN_PICTURES, Means, Mended, mend
 from edgert.precision.outcome import Outcome
 from edgert.quantize.compare import sqnr
 from edgert.quantize.recipe import Quantized, Quantizer, Recipe, for_this_machine
-from edgert.quantize.scheme import Target
+from edgert.quantize.scheme import USUAL_DLA, Dla, Target
 
 BUDGET_S = 600.0
 """The time that looking for layers to keep may take, unless told otherwise."""
@@ -33,6 +33,7 @@ def quantize_section(
     calibrated: Calibrated,
     *,
     target: Target = "ort",
+    dla: Dla | None = None,
     where: str = "",
     directory: Path | None = None,
     budget_s: float = BUDGET_S,
@@ -53,6 +54,7 @@ def quantize_section(
     Args:
         calibrated: the model's ranges.
         target: who will run it.
+        dla: whose rules hold, for target ``dla``; Orin's by default.
         where, directory: the section's place and the folder of its file.
         budget_s: for finding layers to keep; what is found by then counts.
         state: a file in which that search survives an interruption.
@@ -73,9 +75,10 @@ def quantize_section(
     tell = tell or (lambda text: None)
     try:
         tell("quantising")
-        quantizer = _quantizer(config, target, calibrated, tell, stop)
+        recipe = recipe_of(config, target, dla)
+        quantizer = _quantizer(recipe, calibrated, tell, stop)
         judge = examiner(config, calibrated, directory, where, bar, stop, judged=judged)
-        evener = partial(_evened, config, target, calibrated, tell, stop) if even and target != "ort" else None
+        evener = partial(_evened, recipe, calibrated, tell, stop) if even and target != "ort" else None
         key = str(judge.exam.dataset.path) if isinstance(judge, Judge) else ""
         time_s = budget_s if config.accuracy is not None else min(budget_s, UNASKED_S)
         made = mend(quantizer, judge, Means(evener, time_s, state, key), tell)
@@ -110,8 +113,8 @@ def rounded(config: ModelConfig, calibrated: Calibrated) -> Model:
     return Quantizer(calibrated.model, calibrated.table, recipe_of(config, "ort")).quick().model
 
 
-def recipe_of(config: ModelConfig, target: Target) -> Recipe:
-    """The recipe that a section asks for."""
+def recipe_of(config: ModelConfig, target: Target, dla: Dla | None = None) -> Recipe:
+    """The recipe that a section asks for; ``dla``: whose rules hold, Orin's by default."""
     wanted = config.quantize
     recipe = Recipe(
         target,
@@ -120,23 +123,19 @@ def recipe_of(config: ModelConfig, target: Target) -> Recipe:
         correct_bias=wanted.correct_bias,
         adaround=wanted.adaround,
         activation=wanted.activation,
+        dla=dla or USUAL_DLA,
     )
     return for_this_machine(recipe) if target == "ort" else recipe
 
 
-def _quantizer(
-    config: ModelConfig, target: Target, calibrated: Calibrated, tell: Tell, stop: threading.Event | None
-) -> Quantizer:
+def _quantizer(recipe: Recipe, calibrated: Calibrated, tell: Tell, stop: threading.Event | None) -> Quantizer:
     feeds = calibrated.feeds(CORRECTION_PICTURES)
-    recipe = recipe_of(config, target)
     return Quantizer(calibrated.model, calibrated.table, recipe, feeds, tell, calibrated.more, stop)
 
 
-def _evened(
-    config: ModelConfig, target: Target, calibrated: Calibrated, tell: Tell, stop: threading.Event | None
-) -> Quantizer | None:
-    even = calibrated.evened(target, stop=stop)
-    return None if even is None else _quantizer(config, target, even, tell, stop)
+def _evened(recipe: Recipe, calibrated: Calibrated, tell: Tell, stop: threading.Event | None) -> Quantizer | None:
+    even = calibrated.evened(recipe, stop=stop)
+    return None if even is None else _quantizer(recipe, even, tell, stop)
 
 
 def _told(quantized: Quantized) -> Quantized:

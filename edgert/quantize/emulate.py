@@ -94,7 +94,7 @@ class _Form:
             self._add_half(self._with_half_constants(node), self._tensors.half, "half")
         elif way == "lookup":
             self._add_half(node, self._tensors.half_from_steps, "int8")
-        elif is_weighted(self._graph, node):
+        elif is_weighted(self._graph, node) and self._has_stored_bias(node):
             self._add_weighted(node)
         else:
             self._add_integer(node)
@@ -158,6 +158,9 @@ class _Form:
         total = self.builder.name(f"{node.outputs[0]}_sum")
         self._append(node, lambda name: self._tensors.steps_at(name, common), [total])
         add_values(self.builder, total, common, self._tensors.place(node.outputs[0], "int8"))
+
+    def _has_stored_bias(self, node: Node) -> bool:
+        return not "".join(node.inputs[2:3]) or node.inputs[2] in self._graph.constants
 
     def _add_weighted(self, node: Node) -> None:
         """Products of integers and their sum, the bias in it, and what the sum stands for."""

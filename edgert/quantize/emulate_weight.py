@@ -47,8 +47,6 @@ def weighted_form(
     if values is None:
         values = quantize_weight(weight, scales, axis).values
     steps = np.asarray(input_scale * scales, np.float32)
-    if node.op == "ConvTranspose" and steps.ndim:
-        steps = np.tile(steps, int(node.attributes.get("group", 1)))
     bias, attributes = _bias(graph, node, steps)
     return WeightedForm(values.astype(np.float32), bias, _spread(node, steps, weight.ndim), attributes)
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from dla import Form
+from dla import Target as Dla
 from edgert.quantize.fuse import Unit
 
 Target = Literal["ort", "gpu", "dla"]
 """ONNX Runtime's integer kernels; TensorRT on a GPU, strongly typed; TensorRT on a DLA, strongly typed."""
+
+USUAL_DLA = Dla()
+"""Whose DLA is meant where nobody says: Orin's, with the TensorRT of JetPack 6."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,7 @@ class Scheme:
         direct: nodes that work on the stored integers themselves: they move, pick or bound values.
         kept: units left in higher precision because that was asked for.
         skipped: nodes left in floating point for other reasons.
+        forms: node → how the DLA runs it, for target ``dla``; empty for others.
     """
 
     target: Target
@@ -60,6 +66,7 @@ class Scheme:
     direct: frozenset[str]
     kept: tuple[Unit, ...]
     skipped: tuple[Skipped, ...]
+    forms: Mapping[str, Form] = field(default_factory=dict)
 
     @property
     def weighted(self) -> frozenset[str]:

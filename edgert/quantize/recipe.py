@@ -24,7 +24,7 @@ from edgert.quantize.correct import correct_biases
 from edgert.quantize.equalize import equalize
 from edgert.quantize.histogram import Histogram
 from edgert.quantize.lower import lower
-from edgert.quantize.scheme import Scheme, Target, scheme, units
+from edgert.quantize.scheme import USUAL_DLA, Dla, Scheme, Target, scheme, units
 from edgert.quantize.storage import Activation, Storage
 from edgert.quantize.table import RangeTable
 from edgert.quantize.walk import Feeds, check_stop
@@ -46,6 +46,7 @@ class Recipe:
         correct_bias: take off each bias what rounding adds to its channel's mean.
         adaround: units, by name or glob, whose weights are rounded so that the layer's output is closest.
         storage, activation, per_channel: as :func:`~edgert.quantize.lower.lower` takes them.
+        dla: whose rules hold, for target ``dla``.
     """
 
     target: Target = "ort"
@@ -56,6 +57,7 @@ class Recipe:
     storage: Storage = "int8"
     activation: Activation = "symmetric"
     per_channel: bool = True
+    dla: Dla = USUAL_DLA
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,7 +113,7 @@ class Quantizer:
         self.model, self.recipe, self.feeds, self.stop = model, recipe, feeds, stop
         self.graph = read(model)
         self._step, self._more = step or (lambda text: None), more
-        self.units = tuple(unit.name for unit in units(self.graph, recipe.target))
+        self.units = tuple(unit.name for unit in units(self.graph, recipe.target, recipe.dla))
         self.keep = frozenset(matching(recipe.keep, self.units, "keep"))
         self.table = self._chosen(table)
 
@@ -145,7 +147,7 @@ class Quantizer:
     def scheme(self, keep: Collection[str] = ()) -> Scheme:
         """What is INT8 when these units, and those of the recipe, are kept."""
         check_stop(self.stop)
-        plan = scheme(self.graph, self.recipe.target, self.keep | set(keep))
+        plan = scheme(self.graph, self.recipe.target, self.keep | set(keep), self.recipe.dla)
         if self._more is not None and not self.table.histograms.keys() >= set(plan.needed):
             self.table = replace(self.table, histograms={**self._more(), **self.table.histograms})
             self._more = None
@@ -176,7 +178,7 @@ class Quantizer:
         if not self.recipe.choose:
             return table
         self._step("choosing thresholds by output error")
-        plan = scheme(self.graph, self.recipe.target, self.keep)
+        plan = scheme(self.graph, self.recipe.target, self.keep, self.recipe.dla)
         return table.with_chosen(choose_methods(self.graph, plan, table, self.feeds, self.model, stop=self.stop))
 
     def _rounded(self, plan: Scheme) -> Mapping[str, Array]:

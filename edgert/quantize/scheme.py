@@ -5,44 +5,49 @@ A scheme is a decision without numbers: :func:`~edgert.quantize.lower.lower` put
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 
+from dla import Target as Dla
 from edgert.errors import ModelError, nearest
 from edgert.graph.node import Graph
 from edgert.quantize.fuse import Unit
-from edgert.quantize.point import Point, Scheme, Skipped, Target
+from edgert.quantize.point import USUAL_DLA, Point, Scheme, Skipped, Target
 from edgert.quantize.scheme_ort import plan_ort
 from edgert.quantize.scheme_trt import plan_dla, plan_gpu
 
-__all__ = ["Point", "Scheme", "Skipped", "Target", "Unit", "scheme", "units"]
-
-_PLANS: Mapping[Target, Callable[[Graph, frozenset[str]], Scheme]] = {
-    "ort": plan_ort,
-    "gpu": plan_gpu,
-    "dla": plan_dla,
-}
+__all__ = ["USUAL_DLA", "Dla", "Point", "Scheme", "Skipped", "Target", "Unit", "scheme", "units"]
 
 
-def scheme(graph: Graph, target: Target, keep: Collection[str] = ()) -> Scheme:
+def scheme(graph: Graph, target: Target, keep: Collection[str] = (), dla: Dla = USUAL_DLA) -> Scheme:
     """Decides what becomes INT8.
 
     Args:
         graph: cleaned, with types of tensors known; opset 13 or later.
         target: who will run it.
         keep: names of units that stay in higher precision.
+        dla: whose rules decide what a DLA runs, for target ``dla``.
 
     Raises:
         ModelError: ``keep`` names a unit that there is not.
     """
-    plan = _PLANS[target]
     if keep:
-        _check(graph, keep, plan(graph, frozenset()))
-    return plan(graph, frozenset(keep))
+        _check(graph, keep, _plan(graph, target, frozenset(), dla))
+    return _plan(graph, target, frozenset(keep), dla)
 
 
-def units(graph: Graph, target: Target) -> tuple[Unit, ...]:
+def units(graph: Graph, target: Target, dla: Dla = USUAL_DLA) -> tuple[Unit, ...]:
     """What would run in INT8 if nothing were kept in higher precision."""
-    return scheme(graph, target).units
+    return scheme(graph, target, dla=dla).units
+
+
+def _plan(graph: Graph, target: Target, keep: frozenset[str], dla: Dla) -> Scheme:
+    match target:
+        case "ort":
+            return plan_ort(graph, keep)
+        case "gpu":
+            return plan_gpu(graph, keep)
+        case "dla":
+            return plan_dla(graph, keep, dla)
 
 
 def _check(graph: Graph, keep: Collection[str], whole: Scheme) -> None:

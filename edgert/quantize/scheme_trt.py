@@ -8,12 +8,15 @@ it commutes with, so their inputs are rounded with the same scale and their prod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from dla import Target as Dla
+from dla import Verdict, int8_verdicts
+from edgert.graph.dla_node import dla_nodes
 from edgert.graph.node import Graph, Node
 from edgert.quantize.fuse import Unit, fuse
-from edgert.quantize.operator import CLIPS, POOLS, data_inputs, data_outputs, is_activation, is_movement, is_weighted
-from edgert.quantize.point import Point, Scheme, Skipped
+from edgert.quantize.operator import CLIPS, POOLS, data_inputs, data_outputs, is_activation, is_movement
+from edgert.quantize.point import USUAL_DLA, Point, Scheme, Skipped
 from edgert.quantize.share import Sharing
 
 
@@ -34,25 +37,31 @@ def plan_gpu(graph: Graph, keep: frozenset[str]) -> Scheme:
     return Scheme("gpu", units, points, groups, frozenset(), kept, skipped)
 
 
-def plan_dla(graph: Graph, keep: frozenset[str]) -> Scheme:
+def plan_dla(graph: Graph, keep: frozenset[str], dla: Dla = USUAL_DLA) -> Scheme:
     """A scale on every float32 tensor that an operator with an INT8 form on a DLA reads: a region with one without
     runs in FP16, or not on the DLA. What a region gives out it writes in FP16, so that is not rounded."""
     found = fuse(graph, residual=True)
     kept = tuple(unit for unit in found if unit.name in keep)
     barred = {name for unit in kept for name in unit.nodes}
-    able = _able(graph, barred)
+    verdicts = _verdicts(graph, dla)
+    able = _able(graph, verdicts, barred)
     points = {point.tensor: point for point in _all_points(graph, able)}
     units = tuple(unit for unit in found if unit not in kept and unit.name in able)
     groups = _groups(graph, points, able, clips=True)
-    skipped = _skipped(
-        graph, found, (*units, *kept), lambda node: _why_not_dla(graph, node) or "it moves what is not INT8"
-    )
-    return Scheme("dla", units, points, groups, frozenset(), kept, skipped)
+    skipped = _skipped(graph, found, (*units, *kept), lambda node: _why_not_dla(node, verdicts[node.name]))
+    forms = {name: verdict.int8_form for name, verdict in verdicts.items()}
+    return Scheme("dla", units, points, groups, frozenset(), kept, skipped, forms)
 
 
-def _able(graph: Graph, barred: set[str]) -> set[str]:
+def _verdicts(graph: Graph, dla: Dla) -> Mapping[str, Verdict]:
+    """Node → what the DLA's rules say of it in an INT8 build."""
+    nodes = dla_nodes(graph)
+    return {node.name: verdict for node, verdict in zip(nodes, int8_verdicts(nodes, dla), strict=True)}
+
+
+def _able(graph: Graph, verdicts: Mapping[str, Verdict], barred: set[str]) -> set[str]:
     """Nodes that a DLA may run in INT8; those that only move values, where they stand between others."""
-    found = {node.name for node in graph.nodes if node.name not in barred and not _why_not_dla(graph, node)}
+    found = {name for name, verdict in verdicts.items() if name not in barred and verdict.int8_form in _INTEGER}
     for node in graph.nodes:
         if is_movement(graph, node) and not _is_fed(graph, node, found):
             found.discard(node.name)
@@ -68,20 +77,18 @@ def _is_fed(graph: Graph, node: Node, found: set[str]) -> bool:
     return all(maker.name in found for maker in makers)
 
 
-def _why_not_dla(graph: Graph, node: Node) -> str:
-    """Why a DLA cannot run a node in INT8, whatever its sizes; empty when it may."""
-    known = node.op in _ON_DLA or is_movement(graph, node) or is_weighted(graph, node)
-    return _why_unknown(node) or ("" if known else f"a DLA has no INT8 {node.op}")
+def _why_not_dla(node: Node, verdict: Verdict) -> str:
+    """Why a DLA does not run a node in INT8."""
+    match verdict.int8_form:
+        case "none":
+            return f"a DLA does not run it: {verdict.reason}"
+        case "fp16":
+            return f"a DLA has no INT8 {node.op}"
+    return "it moves what is not INT8"
 
 
-_ON_DLA = frozenset(
-    {
-        *("Relu", "Clip", "LeakyRelu", "PRelu", "Sigmoid", "Tanh", "MaxPool", "AveragePool", "GlobalAveragePool"),
-        *("GlobalMaxPool", "ReduceMax", "Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Abs", "Concat", "Resize"),
-    }
-)
-"""With an INT8 form there, GlobalAveragePool by a rewrite (NVIDIA, DLA layer support and restrictions; Deep-Learning-
-Accelerator-SW, operators). Softmax has none."""
+_INTEGER = ("int8", "lookup")
+"""Forms with integers going in and out."""
 
 
 class _Readers:

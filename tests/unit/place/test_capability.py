@@ -8,10 +8,10 @@ import pytest
 from dla import Target
 from edgert.errors import ConfigError
 from edgert.graph import Model, count
+from edgert.graph.dla_node import dla_nodes, macs_of
 from edgert.graph.node import read
 from edgert.graph.proto import Array
 from edgert.place.capability import compare, survey, target_of
-from edgert.place.dla_node import dla_nodes, macs_of
 from tests.unit.graph.graphs import make, node, weights
 
 ORIN = Target(2, "10.3", "int8")

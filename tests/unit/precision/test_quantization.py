@@ -13,6 +13,7 @@ from edgert.precision.calibration import Calibrated, calibrate_section
 from edgert.precision.judge import Judge, NoiseJudge, examiner
 from edgert.precision.outcome import Outcome
 from edgert.precision.quantization import quantize_section, rounded
+from edgert.quantize.recipe import Recipe
 from tests.unit.precision.network import PICTURES, SIZE, album
 
 
@@ -101,13 +102,13 @@ def test_plain_rounding_is_all_integers(config: ModelConfig, calibrated: Calibra
 
 
 def test_evened_out_is_the_same_function_with_ranges_of_its_own(config: ModelConfig, calibrated: Calibrated) -> None:
-    even = calibrated.evened("gpu")
+    even = calibrated.evened(Recipe("gpu"))
     assert even is not None and even.model.digest != calibrated.model.digest
     assert even.table.model == even.model.digest
     feeds = {"x": np.random.default_rng(0).normal(0, 1, (1, 3, SIZE, SIZE)).astype(np.float32)}
     first, second = (Function(one.model, fused=False)(feeds)["y"] for one in (calibrated, even))
     np.testing.assert_array_equal(first, second)
-    assert Calibrated(calibrated.model, calibrated.table, None).evened("gpu") is None
+    assert Calibrated(calibrated.model, calibrated.table, None).evened(Recipe("gpu")) is None
 
 
 def test_evening_out_is_only_for_who_allows_it(

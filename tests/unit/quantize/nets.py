@@ -97,3 +97,24 @@ def branches() -> Model:
     tensors = stored(c0=(4, 4, 3, 3), c1=(4, 4, 1, 1), c2=(4, 4, 1, 1), c3=(8, 8, 1, 1))
     tensors |= {"apart": np.array([1, 2, 4, 3, 3]), "together": np.array([1, 8, 3, 3])}
     return make(nodes, {"x": [1, 4, 6, 6]}, {"y": [1, 8, 3, 3]}, tensors)
+
+
+def shuffled() -> Model:
+    """input → c0 → relu → maxpool; c1 and c2 of it joined by a Concat, c3, shuffled, c4. Unlike in :func:`branches`, no
+    Reshape stands beside the Concat, which a DLA refuses."""
+    nodes = [
+        conv("c0", "x", "t0", pads=[1, 1, 1, 1]),
+        node("Relu", ["t0"], ["r0"], name="relu0"),
+        node("MaxPool", ["r0"], ["p"], name="pool", kernel_shape=[2, 2], strides=[2, 2]),
+        conv("c1", "p", "t1"),
+        conv("c2", "p", "t2"),
+        node("Concat", ["t1", "t2"], ["j"], name="join", axis=1),
+        conv("c3", "j", "t3"),
+        node("Reshape", ["t3", "apart"], ["k"], name="apart_"),
+        node("Transpose", ["k"], ["l"], name="swap", perm=[0, 2, 1, 3]),
+        node("Reshape", ["l", "together"], ["m"], name="together_"),
+        conv("c4", "m", "y"),
+    ]
+    tensors = stored(c0=(4, 4, 3, 3), c1=(4, 4, 1, 1), c2=(4, 4, 1, 1), c3=(8, 8, 1, 1), c4=(8, 8, 1, 1))
+    tensors |= {"apart": np.array([1, 2, 4, 9]), "together": np.array([1, 8, 3, 3])}
+    return make(nodes, {"x": [1, 4, 6, 6]}, {"y": [1, 8, 3, 3]}, tensors)

@@ -15,7 +15,7 @@ from edgert.quantize.lower import lower
 from edgert.quantize.operator import POOLS, is_activation
 from edgert.quantize.scheme import scheme
 from tests.unit.graph.graphs import make, node
-from tests.unit.quantize.nets import amax_of, branches, conv, feeds_of, graph_of, residual, stored
+from tests.unit.quantize.nets import amax_of, conv, feeds_of, graph_of, residual, shuffled, stored
 
 INT8 = {"Conv", "Relu", "Clip", "Add", "Mul", "Sigmoid", "MaxPool", "AveragePool", "Concat", "Reshape", "Transpose"}
 
@@ -49,7 +49,7 @@ def pairs(low: Graph) -> Iterator[tuple[Node, Node]]:
             yield one, reader
 
 
-@pytest.mark.parametrize("model", [residual(), branches(), swish()], ids=["residual", "branches", "swish"])
+@pytest.mark.parametrize("model", [residual(), shuffled(), swish()], ids=["residual", "shuffled", "swish"])
 class TestForm:
     def test_every_tensor_that_a_layer_reads_has_a_scale(self, model: Model) -> None:
         graph, low = forms(model)

@@ -8,7 +8,7 @@ from edgert.graph import Model
 from edgert.quantize.scheme import Scheme, Target, scheme, units
 from edgert.quantize.share import Sharing
 from tests.unit.graph.graphs import make, node
-from tests.unit.quantize.nets import branches, conv, graph_of, residual, stored
+from tests.unit.quantize.nets import branches, conv, graph_of, residual, shuffled, stored
 
 
 def plan(model: Model, target: Target, *keep: str) -> Scheme:
@@ -209,8 +209,8 @@ class TestOrt:
 
 class TestDla:
     def test_every_tensor_that_is_read_inside_has_a_scale(self) -> None:
-        found = plan(branches(), "dla")
-        assert set(found.points) == {"x", "t0", "r0", "p", "t1", "t2", "j", "k", "l", "m"}
+        found = plan(shuffled(), "dla")
+        assert set(found.points) == {"x", "t0", "r0", "p", "t1", "t2", "j", "t3", "k", "l", "m"}
         assert found.points["t0"].is_hidden
         assert found.groups["t0"] == ("r0", "p")
 
@@ -223,7 +223,12 @@ class TestDla:
         model = make(nodes, {"x": [1, 4, 6, 6]}, {"y": None}, stored(c=(4, 4, 1, 1)))
         found = plan(model, "dla")
         assert set(found.points) == {"x"}
-        assert reason(found, "s") == "a DLA has no INT8 Softmax"
+        assert reason(found, "s") == "a DLA does not run it: f has 2 dimensions; the layer takes N×C×H×W"
+
+    def test_a_layer_that_has_no_int8_says_so(self) -> None:
+        nodes = [conv("c", "x", "t"), node("Softmax", ["t"], ["y"], name="s", axis=1)]
+        model = make(nodes, {"x": [1, 4, 6, 6]}, {"y": None}, stored(c=(4, 4, 1, 1)))
+        assert reason(plan(model, "dla"), "s") == "a DLA has no INT8 Softmax"
 
 
 class TestKeep:
