@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from edgert.graph.node import Graph, Node, read
+from edgert.graph.operators import WEIGHTED
 from edgert.precision.outcome import Outcome
 from edgert.quantize.histogram import Histogram
-from edgert.quantize.operator import WEIGHTED, is_weighted
+from edgert.quantize.operator import is_weighted
 from edgert.quantize.point import Scheme, Target
 from edgert.quantize.table import RangeTable
 from edgert.quantize.threshold import METHODS, threshold

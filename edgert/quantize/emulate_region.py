@@ -10,7 +10,8 @@ from typing import Literal
 
 from dla import Form, fuses
 from edgert.graph.node import Graph, Node
-from edgert.quantize.operator import data_inputs, data_outputs, is_movement
+from edgert.graph.value import is_movement
+from edgert.quantize.operator import data_inputs, data_outputs
 from edgert.quantize.point import Scheme
 
 Way = Literal["int8", "lookup", "half", "float", "moved"]

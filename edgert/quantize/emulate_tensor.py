@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 
 from edgert.graph.node import Graph
+from edgert.graph.value import non_negative
 from edgert.quantize.build import Builder
 from edgert.quantize.emulate_round import add_half, add_steps, add_values
-from edgert.quantize.sign import never_negative
 
 Kind = Literal["int8", "half", "real"]
 """How a DLA, or what runs beside it, keeps a tensor; ``real`` is float32."""
@@ -30,7 +30,7 @@ class Tensors:
         self, graph: Graph, builder: Builder, scales: Callable[[str], np.float32], unrounded: Collection[str]
     ) -> None:
         self._builder, self._scale, self._unrounded = builder, scales, unrounded
-        self._positive = never_negative(graph)
+        self._positive = non_negative(graph)
         self._visible = graph.output_names.union(*(node.captured for node in graph.nodes))
         self._computed = {spec.name: spec.name for spec in graph.inputs}
         self._kinds: dict[str, Kind] = {}

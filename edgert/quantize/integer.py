@@ -9,13 +9,12 @@ given the stored integers themselves: MaxPool, Concat and Clip have kernels for 
 from __future__ import annotations
 
 from edgert.graph.node import Graph, Node
+from edgert.graph.value import clip_bounds, is_movement
 from edgert.quantize.operator import (
     CLIPS,
-    clip_bounds,
     data_inputs,
     data_outputs,
     is_float,
-    is_movement,
     is_weighted,
 )
 

@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.graph.node import Graph, Node
-from edgert.quantize.operator import clip_bounds, is_movement
+from edgert.graph.operators import about, data_of
+from edgert.graph.value import clip_bounds, is_interpolation, is_movement
+from edgert.quantize.operator import CLIPS
 
 HEADROOM = 4.0
 """How much larger than the largest value measured those of other pictures are allowed to be."""
@@ -19,18 +21,8 @@ Array = npt.NDArray[Any]
 Measured = Mapping[str, float] | Callable[[str], float | None]
 """Tensor → the largest |x| ever seen in it: of its histogram, not the threshold that INT8 clips at."""
 
-_UNITS = frozenset({"Sigmoid", "HardSigmoid", "Tanh", "Softmax", "Softsign", "Sign", "Erf", "Sin", "Cos"})
-_SHRINKING = frozenset(
-    {
-        *("Dropout", "Abs", "Neg", "HardSwish", "Swish", "Gelu", "MaxPool", "AveragePool", "GlobalMaxPool"),
-        *("GlobalAveragePool", "ReduceMean", "ReduceMax", "ReduceMin", "TopK", "Pad", "Cast"),
-    }
-)
-_POSITIVE = frozenset({"Sigmoid", "HardSigmoid", "Softmax", "Softplus", "Exp", "Abs", "Sqrt"})
-_PASSING = frozenset({"MaxPool", "GlobalMaxPool", "AveragePool", "GlobalAveragePool", "Dropout"})
 _OPEN = 1e30
 """Exporters write the largest float32 where they mean that a Clip has no bound."""
-_JOINING = frozenset({"Concat", "Max", "Min", "Mean", "Where"})
 
 
 def magnitudes(graph: Graph, measured: Measured | None = None) -> dict[str, float]:
@@ -51,21 +43,6 @@ def magnitudes(graph: Graph, measured: Measured | None = None) -> dict[str, floa
         for position, name in enumerate(filter(None, node.outputs)):
             _set(found, name, look(name), bound if position == 0 or node.op == "Split" else None)
     return found
-
-
-def is_positive(graph: Graph, tensor: str) -> bool:
-    """Whether a tensor holds no negative values, as far as the nodes before it tell."""
-    maker = graph.producers.get(tensor)
-    if maker is None or maker.domain:
-        stored = graph.constants.get(tensor)
-        return stored is not None and bool(np.all(stored >= 0))
-    if maker.op in _PASSING or is_movement(graph, maker):
-        return is_positive(graph, maker.inputs[0])
-    if maker.op == "Concat":
-        return all(is_positive(graph, name) for name in maker.inputs)
-    bounds = clip_bounds(graph, maker)
-    is_square = maker.op == "Mul" and maker.inputs[0] == maker.inputs[1]
-    return maker.op in _POSITIVE or is_square or (bounds is not None and bounds[0] >= 0)
 
 
 def largest(array: Array) -> float:
@@ -91,16 +68,17 @@ def _set(found: dict[str, float], name: str, measured: float | None, bound: floa
 def _bound(graph: Graph, node: Node, known: Mapping[str, float]) -> float | None:
     """What a node's first output cannot exceed."""
     first = known.get(node.inputs[0]) if node.inputs else None
-    if node.op in _UNITS:
-        return 1.0
+    info = about(node.op)
+    if math.isfinite(info.largest):
+        return info.largest
     if node.op == "LeakyRelu" and first is not None:
         return first * max(1.0, abs(float(node.attributes.get("alpha", 0.01))))
-    if node.op in ("Relu", "Clip"):
+    if node.op in CLIPS:
         return _clipped(graph, node, first)
-    if node.op in _SHRINKING or is_movement(graph, node) or _is_linear_resize(node):
+    if node.op == "Pad" or is_movement(graph, node) or is_interpolation(node):
         return _padded(node, known, first)
-    if node.op in _JOINING:
-        values = [known.get(name) for name in (node.inputs[1:] if node.op == "Where" else node.inputs)]
+    if info.values != "new":
+        values = [known.get(name) for name in data_of(node.op, node.inputs)]
         return None if None in values else max(value for value in values if value is not None)
     return _computed(graph, node, known, first)
 
@@ -131,11 +109,6 @@ def _padded(node: Node, known: Mapping[str, float], first: float | None) -> floa
         return first
     value = known.get(node.inputs[2])
     return None if value is None else max(first, value)
-
-
-def _is_linear_resize(node: Node) -> bool:
-    """A cubic one goes beyond the values it lies between."""
-    return node.op == "Resize" and node.attributes.get("mode", b"nearest") in (b"linear", b"nearest")
 
 
 def _dequantised(graph: Graph, node: Node, scale: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""What the quantiser knows of operators: which have weights, which move data, which act on one value at a time."""
+"""What the quantizer asks of a node: whether it has a stored weight, what it works on, whether it is an activation."""
 
 from __future__ import annotations
 
@@ -7,31 +7,11 @@ from collections.abc import Collection
 import numpy as np
 
 from edgert.graph.node import Graph, Node
-
-WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-"""Operators whose second input can be a stored weight."""
-
-MOVEMENT = frozenset(
-    {
-        *("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity"),
-        *("Slice", "Split", "Gather", "Expand", "Tile", "DepthToSpace", "SpaceToDepth"),
-    }
-)
-"""Operators whose outputs hold values of their first input and nothing else. So do some Pad and Resize."""
-
-POOLS = frozenset({"MaxPool", "AveragePool"})
-AVERAGES = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean"})
+from edgert.graph.operators import ACTIVATIONS, ARITHMETIC, WEIGHTED
+from edgert.graph.value import is_movement
 
 CLIPS = frozenset({"Relu", "Clip"})
 """Activations that bound a value and change nothing else: on integers of the same scale they do the same."""
-
-_CURVES = frozenset(
-    {
-        *("Relu", "Clip", "LeakyRelu", "PRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Elu", "Selu", "Celu"),
-        *("Softplus", "Softsign", "Mish", "Gelu", "Erf", "ThresholdedRelu", "Swish"),
-    }
-)
-_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Min", "Max"})
 
 
 def is_float(graph: Graph, tensor: str) -> bool:
@@ -64,45 +44,14 @@ def is_weighted(graph: Graph, node: Node) -> bool:
     return weight is not None and weight.dtype == np.float32 and is_activation(graph, node.inputs[0])
 
 
-def is_movement(graph: Graph, node: Node) -> bool:
-    """Whether every output value of a node is one of its first input's values, or 0."""
-    if node.domain:
-        return False
-    if node.op == "Resize":
-        return attribute_text(node, "mode", "nearest") == "nearest" and _scales_are_plain(node)
-    if node.op == "Pad":
-        return _pads_with_zero(graph, node)
-    return node.op in MOVEMENT
-
-
-def _scales_are_plain(node: Node) -> bool:
-    """A region of interest brings in an extrapolated value."""
-    return attribute_text(node, "coordinate_transformation_mode", "half_pixel") != "tf_crop_and_resize"
-
-
-def _pads_with_zero(graph: Graph, node: Node) -> bool:
-    if attribute_text(node, "mode", "constant") != "constant":
-        return True
-    if len(node.inputs) < 3 or not node.inputs[2]:
-        return True
-    value = graph.constants.get(node.inputs[2])
-    return value is not None and not np.any(value)
-
-
-def attribute_text(node: Node, name: str, default: str) -> str:
-    """A string attribute."""
-    value = node.attributes.get(name, default)
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
 def is_curve(node: Node) -> bool:
     """Whether a node is an activation function."""
-    return not node.domain and node.op in _CURVES
+    return not node.domain and node.op in ACTIVATIONS
 
 
 def is_pointwise(graph: Graph, node: Node, inside: Collection[str]) -> bool:
     """Whether a node's output is a function, value by value, of the tensors ``inside`` and stored numbers."""
-    if node.domain or len(node.outputs) != 1 or node.op not in _CURVES | _ARITHMETIC:
+    if node.domain or len(node.outputs) != 1 or node.op not in ACTIVATIONS | ARITHMETIC:
         return False
     return all(name in inside or _is_parameter(graph, node, name) for name in node.inputs if name)
 
@@ -110,19 +59,3 @@ def is_pointwise(graph: Graph, node: Node, inside: Collection[str]) -> bool:
 def _is_parameter(graph: Graph, node: Node, name: str) -> bool:
     value = graph.constants.get(name)
     return value is not None and (value.size == 1 or node.op == "PRelu")
-
-
-def clip_bounds(graph: Graph, node: Node) -> tuple[float, float] | None:
-    """What a Relu or Clip keeps values between; None when that is computed at run time, or the node is neither."""
-    if node.op == "Relu":
-        return 0.0, np.inf
-    if node.op != "Clip":
-        return None
-    bounds = []
-    for position, default in ((1, -np.inf), (2, np.inf)):
-        name = node.inputs[position] if position < len(node.inputs) else ""
-        value = graph.constants.get(name) if name else np.float32(default)
-        if value is None or np.size(value) != 1:
-            return None
-        bounds.append(float(np.reshape(value, ())))
-    return bounds[0], bounds[1]

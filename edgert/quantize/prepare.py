@@ -9,10 +9,11 @@ from edgert.errors import ModelError
 from edgert.graph.clean import clean
 from edgert.graph.model import Model
 from edgert.graph.node import Graph, Node, read
+from edgert.graph.operators import WEIGHTED
 from edgert.graph.opset import raise_opset
 from edgert.graph.shape import with_shapes
 from edgert.graph.spec import TensorSpec, inputs
-from edgert.quantize.operator import WEIGHTED, is_weighted
+from edgert.quantize.operator import is_weighted
 
 log = logging.getLogger("edgert.quantize")
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from edgert.graph.node import Graph
+from edgert.graph.operators import about
 from edgert.quantize.dla_scale import dla_groups, hidden
 from edgert.quantize.emulate_region import unrounded, ways
 from edgert.quantize.operator import data_inputs
@@ -14,10 +15,8 @@ from edgert.quantize.prepare import calibrated
 from edgert.quantize.scheme import scheme
 from edgert.quantize.weight import LIMIT
 
-BOUNDED = frozenset({"Sigmoid", "Softmax", "Tanh", "HardSigmoid", "Sin", "Cos", "Softsign"})
-"""Operators whose outputs lie within ±1 whatever goes in; without a range of their own they get 1/127."""
-
 _UNIT = float(np.float32(1) / np.float32(LIMIT))
+"""Of what lies within ±1 whatever goes in and has no range of its own."""
 _SAME = 1e-6
 """Relative difference that a scale stored twice may show."""
 
@@ -67,7 +66,7 @@ def _is_bounded(graph: Graph, members: Collection[str]) -> bool:
         maker = graph.producers.get(name)
         if maker is None or maker.domain:
             return False
-        if maker.op not in BOUNDED and not set(data_inputs(graph, maker)) <= set(members):
+        if not about(maker.op).is_bounded and not set(data_inputs(graph, maker)) <= set(members):
             return False
     return True
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from edgert.graph.node import Graph, Node
+from edgert.graph.operators import MEANS
+from edgert.graph.value import is_movement
 from edgert.quantize.fuse import fuse
 from edgert.quantize.integer import BINARY, is_direct, why_float, why_slow
 from edgert.quantize.operator import (
-    AVERAGES,
     CLIPS,
     data_inputs,
     data_outputs,
     is_activation,
-    is_movement,
     is_weighted,
 )
 from edgert.quantize.point import Point, Scheme, Skipped
@@ -70,7 +70,7 @@ def _belongs(graph: Graph, node: Node, chosen: set[str]) -> bool:
     if is_weighted(graph, node) or _bounds_integers(graph, node, chosen):
         return True
     readers = [reader for name in data_outputs(graph, node) for reader in graph.consumers.get(name, ())]
-    if not any(reader.name in chosen or reader.op in AVERAGES for reader in readers):
+    if not any(reader.name in chosen or reader.op in MEANS for reader in readers):
         return False
     sources = [graph.producers.get(name) for name in data_inputs(graph, node)]
     integer = [source is not None and source.name in chosen for source in sources]
@@ -108,7 +108,7 @@ def _rounded(graph: Graph, node: Node, chosen: set[str]) -> Iterator[str]:
 def is_useful(graph: Graph, name: str, chosen: set[str]) -> bool:
     """Whether to round a weighted node's output: not where only float nodes lead from it to the graph's outputs."""
     seen, waiting = set[str](), [name]
-    if any(reader.op in AVERAGES for reader in graph.consumers.get(name, ())):
+    if any(reader.op in MEANS for reader in graph.consumers.get(name, ())):
         return True
     while waiting:
         for reader in graph.consumers.get(waiting.pop(), ()):

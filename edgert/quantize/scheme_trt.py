@@ -14,8 +14,9 @@ from dla import Target as Dla
 from dla import Verdict, int8_verdicts
 from edgert.graph.dla_node import dla_nodes
 from edgert.graph.node import Graph, Node
+from edgert.graph.value import is_movement
 from edgert.quantize.fuse import Unit, fuse
-from edgert.quantize.operator import CLIPS, POOLS, data_inputs, data_outputs, is_activation, is_movement
+from edgert.quantize.operator import CLIPS, data_inputs, data_outputs, is_activation
 from edgert.quantize.point import USUAL_DLA, Point, Scheme, Skipped
 from edgert.quantize.share import Sharing
 
@@ -155,7 +156,7 @@ def commutes(graph: Graph, node: Node) -> bool:
     """Whether rounding before a node is rounding behind it, with one scale on both sides (an average: nearly so)."""
     if node.op == "Concat":
         return all(is_activation(graph, name) for name in node.inputs)
-    if node.op in POOLS:
+    if node.op in ("MaxPool", "AveragePool"):
         return len(node.outputs) == 1
     return is_movement(graph, node)
 

@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 
 from edgert.graph.node import Graph, Node
+from edgert.graph.value import clip_bounds, non_negative
 from edgert.quantize.build import Rounding
-from edgert.quantize.operator import CLIPS, clip_bounds
+from edgert.quantize.operator import CLIPS
 from edgert.quantize.point import Point, Scheme
-from edgert.quantize.sign import never_negative
 from edgert.quantize.weight import LIMIT
 
 Amax = Callable[[tuple[str, ...]], float]
@@ -32,7 +32,7 @@ def roundings(
     Args:
         span: the smallest and largest value of the tensors that share a scale; what ``affine`` needs.
     """
-    positive = never_negative(graph) if activation == "unsigned" else frozenset()
+    positive = non_negative(graph) if activation == "unsigned" else frozenset()
     found = {}
     for name, point in scheme.points.items():
         group = scheme.groups[name]

@@ -14,8 +14,8 @@ import numpy as np
 from edgert.graph.fit.draft import Draft, each
 from edgert.graph.fit.window import Window, window_of
 from edgert.graph.node import Node
+from edgert.graph.value import non_negative
 
-_NEVER_NEGATIVE = ("Relu", "Sigmoid", "Softmax", "HardSigmoid", "Abs", "Exp")
 _LOWEST = -3e38  # the most negative float32 is -3.4e38
 
 
@@ -69,7 +69,7 @@ def _is_same_value(draft: Draft, node: Node, pad: Node, window: Window) -> bool:
     if value is None:
         return False
     if node.op == "MaxPool":
-        return value <= _LOWEST or (value == 0 and _is_never_negative(draft, pad.inputs[0]))
+        return value <= _LOWEST or (value == 0 and pad.inputs[0] in non_negative(draft.graph))
     if node.op == "Conv":
         return value == 0
     counts = not window.is_padded or bool(node.attributes.get("count_include_pad", 0))
@@ -82,16 +82,6 @@ def _value(draft: Draft, pad: Node) -> float | None:
         return float(pad.attributes.get("value", 0.0))
     stored = draft.value(pad.inputs[2])
     return None if stored is None else float(stored.reshape(-1)[0]) if np.size(stored) else 0.0
-
-
-def _is_never_negative(draft: Draft, name: str) -> bool:
-    node = draft.graph.producers.get(name)
-    if node is None or node.domain:
-        return False
-    if node.op == "Clip":
-        low = draft.value(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else node.attributes.get("min")
-        return low is not None and float(np.asarray(low).reshape(-1)[0]) >= 0
-    return node.op in _NEVER_NEGATIVE or (node.op == "MaxPool" and _is_never_negative(draft, node.inputs[0]))
 
 
 fold_pad = each("pad", {"Conv": _fold, "AveragePool": _fold, "MaxPool": _fold})

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from edgert.errors import ModelError, nearest
 from edgert.graph.dtype import dtypes
 from edgert.graph.node import Graph, Node
+from edgert.graph.value import is_movement
 from edgert.quantize.half.port import Ports, ports
 from edgert.quantize.half.rule import Facts, reason
 from edgert.quantize.half.tail import positions
 from edgert.quantize.magnitude import Measured, magnitudes
-from edgert.quantize.operator import is_movement
 
 _BETWEEN = "it only moves values between nodes that stay float32"
 

@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.graph.node import Graph, Node
+from edgert.graph.operators import WEIGHTED
 from edgert.graph.signature import signature
+from edgert.graph.value import non_negative
 from edgert.quantize.half.port import Ports
-from edgert.quantize.magnitude import HEADROOM, is_positive, largest
-from edgert.quantize.operator import WEIGHTED
+from edgert.quantize.magnitude import HEADROOM, largest
 
 LARGEST = 65504.0
 SMALLEST_NORMAL = 2.0**-14
@@ -72,6 +73,11 @@ class Facts:
         """Float32 tensors that are integers of more than eight bits, converted."""
         casts = [node for node in self.graph.nodes if node.op == "Cast"]
         return frozenset(node.outputs[0] for node in casts if self.types.get(node.inputs[0]) in _WIDE)
+
+    @cached_property
+    def positive(self) -> frozenset[str]:
+        """Tensors without negative values."""
+        return non_negative(self.graph)
 
     def counts(self, tensor: str) -> bool:
         """Whether a float32 tensor holds integers that float16 may not."""
@@ -193,7 +199,7 @@ def _sums(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
 
 def _by_result(facts: Facts, node: Node, terms: int) -> float:
     """The largest sum on the way to a mean or sum of values that are not negative: none exceeds the last."""
-    if node.op not in _MEANS | {"ReduceSum", "ReduceL1"} or not is_positive(facts.graph, node.inputs[0]):
+    if node.op not in _MEANS | {"ReduceSum", "ReduceL1"} or node.inputs[0] not in facts.positive:
         return math.inf
     return facts.reach.get(node.outputs[0], math.inf) * (terms if node.op in _MEANS else 1)
 

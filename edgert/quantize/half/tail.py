@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterator
 import numpy as np
 
 from edgert.graph.node import Graph, Node
+from edgert.graph.operators import WEIGHTED
 from edgert.quantize.half.rule import EXACT_INTEGERS, Facts
 from edgert.quantize.magnitude import Array
-from edgert.quantize.operator import WEIGHTED
 
 MIN_PLACES = 64
 """A stored tensor with as many values, over two axes or at even distances, is taken for anchors or a grid."""

@@ -12,12 +12,13 @@ from edgert.graph.node import Graph, Node
 from edgert.quantize.cache import cache_of, parse_cache
 from edgert.quantize.emulate import emulate_dla
 from edgert.quantize.lower import lower
-from edgert.quantize.operator import POOLS, is_activation
+from edgert.quantize.operator import is_activation
 from edgert.quantize.scheme import scheme
 from tests.unit.graph.graphs import make, node
 from tests.unit.quantize.nets import amax_of, conv, feeds_of, graph_of, residual, shuffled, stored
 
 INT8 = {"Conv", "Relu", "Clip", "Add", "Mul", "Sigmoid", "MaxPool", "AveragePool", "Concat", "Reshape", "Transpose"}
+SHARING = {"MaxPool", "AveragePool", "Concat", "Reshape", "Transpose", "Relu", "Clip"}
 
 
 def swish() -> Model:
@@ -88,7 +89,7 @@ class TestForm:
     def test_what_a_dla_pools_and_joins_has_one_scale(self, model: Model) -> None:
         graph, low = forms(model)
         scales = {one.inputs[0]: float(low.constants[one.inputs[1]]) for one, _ in pairs(low)}
-        shared = [one for one in graph.nodes if one.op in {*POOLS, "Concat", "Reshape", "Transpose", "Relu", "Clip"}]
+        shared = [one for one in graph.nodes if one.op in SHARING]
         assert shared
         for one in shared:
             names = [name for name in (*one.inputs, *one.outputs) if is_activation(graph, name)]

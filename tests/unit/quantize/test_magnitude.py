@@ -7,7 +7,7 @@ import pytest
 
 from edgert.backend.ort import Function
 from edgert.graph.node import read
-from edgert.quantize.magnitude import HEADROOM, is_positive, largest, magnitudes
+from edgert.quantize.magnitude import HEADROOM, largest, magnitudes
 from tests.unit.graph.graphs import make, node, value
 
 
@@ -113,21 +113,3 @@ def test_largest_of_odd_arrays() -> None:
     assert largest(np.float32([-2, np.inf, 1])) == 2
     assert largest(np.zeros(0, np.float32)) == 0
     assert largest(np.int8([-128, 3])) == 128
-
-
-def test_values_that_are_not_negative() -> None:
-    ends = {"lo": np.float32(0), "hi": np.float32(6), "c": np.float32(2), "d": np.float32(-2)}
-    nodes = [
-        node("Clip", ["x", "lo", "hi"], ["clip"]),
-        node("MaxPool", ["clip"], ["pool"], kernel_shape=[2, 2]),
-        node("Sigmoid", ["x"], ["s"]),
-        node("Transpose", ["s"], ["t"]),
-        node("Concat", ["s", "clip"], ["join"], axis=1),
-        node("Concat", ["s", "x"], ["mixed"], axis=1),
-        node("Mul", ["x", "x"], ["square"]),
-        node("Mul", ["x", "s"], ["product"]),
-        node("Clip", ["x", "d", "hi"], ["wide"]),
-    ]
-    graph = read(make(nodes, {"x": [1, 4, 8, 8]}, {"clip": None}, ends))
-    found = {name for name in graph.names if is_positive(graph, name)}
-    assert found == {"clip", "pool", "s", "t", "join", "square", "lo", "hi", "c"}
