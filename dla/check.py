@@ -84,4 +84,4 @@ def _missing_scale(node: Node, target: Target, scaled: Collection[str] | None) -
     if not missing:
         return None
     reason = f"no INT8 scale for {', '.join(missing)}: it runs in FP16, or on the GPU where FP16 is off"
-    return Verdict("verify", SCALE_RULE, reason, "calibrate every tensor: edgert quantize --for dla")
+    return Verdict("verify", SCALE_RULE, reason, "calibrate every tensor: edgert quantize --target dla")

@@ -16,7 +16,7 @@ from dla.wiring import Wiring
 _JOINTS = ("Slice", "Split", "Concat")
 _ONE_RANGE = ("Concat", "MaxPool", "AveragePool")
 _LIKE_RANGES = ("Add", "Sub", "Mul", "Sum", "Max", "Min")
-_SHARE_FIX = "give them one scale: edgert quantize --for dla does"
+_SHARE_FIX = "give them one scale: edgert quantize --target dla does"
 
 Found = Iterator[tuple[int, Verdict]]
 
@@ -121,7 +121,7 @@ def degraded(context: Context) -> Found:
     lacking = [place for place in range(len(context.nodes)) if context.lacks_scale(place)]
     for place in _region_of(context, lacking):
         reason = f"its region holds {context.nodes[lacking[0]].name}, which lacks an INT8 scale"
-        yield place, Verdict("verify", "context.region", reason, "calibrate every tensor: edgert quantize --for dla")
+        yield place, Verdict("verify", "context.region", reason, "calibrate every tensor: edgert quantize --target dla")
 
 
 def _region_of(context: Context, places: Sequence[int]) -> list[int]:

@@ -60,13 +60,21 @@ def cli_page() -> str:
 
 
 def option_row(parameter: Any) -> str:
-    """One argument as a table row; nothing for ``--help``."""
-    if "--help" in parameter.opts:
+    """One argument as a table row; nothing for ``--help`` and what is hidden."""
+    if "--help" in parameter.opts or parameter.hidden:
         return ""
     metavar = parameter.metavar or ""
-    names = ", ".join(parameter.opts) if parameter.opts[0].startswith("-") else metavar or parameter.name
-    shown = f"{names} {metavar}".strip() if names.startswith("-") else names
-    return f"| `{shown}` | {escaped(parameter.help or '')} |"
+    is_option = parameter.opts[0].startswith("-")
+    names = ", ".join(sorted(parameter.opts, key=len)) if is_option else metavar or parameter.name
+    shown = f"{' / '.join((names, *parameter.secondary_opts))} {metavar}".strip() if is_option else names
+    return f"| `{shown}` | {escaped(parameter.help or '')}{shown_default(parameter)} |"
+
+
+def shown_default(parameter: Any) -> str:
+    """What an option is when left out, where that is more than nothing."""
+    default = parameter.default
+    is_flag = getattr(parameter, "is_flag", False)
+    return "" if is_flag or default in (None, "") else f" Default: `{default}`."
 
 
 def pipeline_page() -> str:

@@ -9,7 +9,7 @@ from dla.target import Target
 from dla.verdict import FOLDED, Verdict, no, verify
 
 _SCALES = ("QuantizeLinear", "DequantizeLinear")
-_REQUANTISE = "quantise the float model with edgert quantize --for dla"
+_REQUANTIZE = "quantize the float model with edgert quantize --target dla"
 
 
 def folded(node: Node) -> Verdict | None:
@@ -55,10 +55,10 @@ def symmetric(node: Node, target: Target) -> Verdict | None:
     if zero is None or zero.is_zero:
         return None
     if zero.is_zero is None:
-        return verify("its zero point is not known beforehand, and has to be 0", _REQUANTISE)
+        return verify("its zero point is not known beforehand, and has to be 0", _REQUANTIZE)
     if not target.is_typed:
-        return no("its zero point is not 0, which calibration caches cannot say", _REQUANTISE)
-    return verify("its zero point is not 0: the parser needs ENABLE_UINT8_AND_ASYMMETRIC_QUANTIZATION_DLA", _REQUANTISE)
+        return no("its zero point is not 0, which calibration caches cannot say", _REQUANTIZE)
+    return verify("its zero point is not 0: the parser needs ENABLE_UINT8_AND_ASYMMETRIC_QUANTIZATION_DLA", _REQUANTIZE)
 
 
 @rule("scale.tensor", TYPED)
@@ -68,9 +68,9 @@ def per_tensor(node: Node, target: Target) -> Verdict | None:
     if scale is None or scale.size in (1, None):
         return None
     if source is None or not source.is_constant:
-        return no("activations have one scale per tensor", _REQUANTISE)
+        return no("activations have one scale per tensor", _REQUANTIZE)
     if target.is_typed:
-        return verify("whether weights may have a scale per channel is not documented", _REQUANTISE)
+        return verify("whether weights may have a scale per channel is not documented", _REQUANTIZE)
     return None  # the builder computes the scales of weights itself
 
 

@@ -80,14 +80,12 @@ def against(target: Path, peer: str, torch: str | None = None, rounds: int = 41)
 
 def _check(peer: str, torch: str | None) -> None:
     if peer not in PEERS:
-        raise ConfigError(
-            f"no peer {peer!r}{nearest(peer, PEERS)}", where="--against", fix=f"--against {' or '.join(PEERS)}"
-        )
+        raise ConfigError(f"no peer {peer!r}{nearest(peer, PEERS)}", where="--peer", fix=f"--peer {' or '.join(PEERS)}")
     if (peer == "torch") != (torch is not None):
         raise ConfigError(
-            "PyTorch runs no ONNX file" if torch is None else "--torch is for --against torch",
-            where="--against",
-            fix="--against torch --torch module:function, which returns the nn.Module that the model was exported from",
+            "PyTorch runs no ONNX file" if torch is None else "--torch is for --peer torch",
+            where="--peer",
+            fix="--peer torch --torch module:function, which returns the nn.Module that the model was exported from",
         )
 
 

@@ -69,7 +69,7 @@ app.command("eval")(evaluate)  # a function of that name would hide Python's
 @app.callback(invoke_without_command=True)
 def _edgert(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version of edgert and exit.")] = False,
 ) -> None:
     if version:
         from edgert import __version__
@@ -83,16 +83,16 @@ def _edgert(
 def main() -> None:
     """The ``edgert`` command. Exit codes: 0 fine, 1 an EdgertError, 2 usage, 70 a bug of ours, 130 interrupted."""
     try:
-        app()  # tells usage errors itself, and always leaves by SystemExit
+        app()  # reports usage errors itself, and always leaves by SystemExit
     except EdgertError as error:
-        sys.exit(_tell(error, debug="--debug" in sys.argv))
-    except Exception:  # noqa: BLE001 - the last line of defence: a bug is told as one, with its traceback
+        sys.exit(_report(error, debug="--debug" in sys.argv))
+    except Exception:  # noqa: BLE001 - the last line of defence: a bug is reported as one, with its traceback
         traceback.print_exc()
         typer.echo("\nThis is a bug in edgert, not in your input. Please report the lines above.", err=True)
         sys.exit(EXIT_BUG)
 
 
-def _tell(error: EdgertError, debug: bool) -> int:
+def _report(error: EdgertError, debug: bool) -> int:
     if debug:
         traceback.print_exception(type(error), error, error.__traceback__)
     typer.secho("error: ", fg="red", bold=True, nl=False, err=True)

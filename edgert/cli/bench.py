@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli.option import DebugOption, JsonOption, pipeline_path, write_json
+from edgert.cli.option import DebugOption, JsonOption, board_option, output_option, pipeline_path
+from edgert.cli.output import write_json
 from edgert.errors import EXIT_ERROR, ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -19,23 +20,29 @@ if TYPE_CHECKING:
 def bench(
     target: Annotated[
         str,
-        typer.Argument(metavar="MODEL.onnx|PIPELINE|BUNDLE", help="A model alone, or a pipeline and edgert around it."),
+        typer.Argument(
+            metavar="MODEL.onnx|PIPELINE|BUNDLE",
+            help="Model to measure alone, or pipeline to measure with edgert around it.",
+        ),
     ] = "hello",
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds.")] = False,
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Time every unit of a model on every core, for placement.")
+    quick: Annotated[bool, typer.Option("--quick", help="Measure fewer rounds, which is less exact.")] = False,
+    units: Annotated[
+        bool,
+        typer.Option("--units", help="Time every unit of a model on every core, and write a profile for edgert plan."),
     ] = False,
-    board: Annotated[str, typer.Option(metavar="NAME", help="With --profile: host, which is this machine.")] = "host",
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="With --profile: where it is written.")
-    ] = Path("profile.json"),
-    against: Annotated[
+    board: Annotated[str, board_option("For --units; host is this machine, the only one there is.")] = "host",
+    output: Annotated[Path, output_option("The profile of --units.")] = Path("profile.json"),
+    peer: Annotated[
         str | None,
-        typer.Option(metavar="PEER", help="Race the engine with onnxruntime, openvino or torch used by themselves."),
+        typer.Option(
+            "--peer", metavar="NAME", help="Race the engine with onnxruntime, openvino or torch used by themselves."
+        ),
     ] = None,
     torch: Annotated[
         str | None,
-        typer.Option(metavar="MODULE:FUNCTION", help="Race PyTorch: what returns the nn.Module of the model."),
+        typer.Option(
+            "--torch", metavar="MODULE:FUNCTION", help="Race with PyTorch, by a function that returns the nn.Module."
+        ),
     ] = None,
     json: JsonOption = None,
     debug: DebugOption = False,
@@ -56,9 +63,9 @@ def bench(
 
         edgert bench pipeline.yaml --json bench.json
 
-        edgert bench --profile model.onnx -o profile.json
+        edgert bench --units model.onnx -o profile.json
 
-        edgert bench dock.edgert --against onnxruntime
+        edgert bench dock.edgert --peer onnxruntime
     """
     from rich.console import Console
 
@@ -67,9 +74,9 @@ def bench(
 
     console = Console(stderr=True, highlight=False)
     with console.status("measuring ..."):
-        if against is not None or torch is not None:
-            figures = _raced(console, pipeline_path(target), against or "torch", torch, quick)
-        elif profile:
+        if peer is not None or torch is not None:
+            figures = _raced(console, pipeline_path(target), peer or "torch", torch, quick)
+        elif units:
             figures = _profiled(console, Path(target), board, quick, output)
         else:
             figures = [_shown(console, figure) for figure in measure(pipeline_path(target), quick)]
@@ -94,7 +101,7 @@ def _profiled(console: Console, target: Path, board: str, quick: bool, output: P
     from edgert.graph.load import load
 
     if target.suffix != ".onnx":
-        raise ConfigError(f"a profile is of one model, not of {target}", fix="edgert bench --profile MODEL.onnx")
+        raise ConfigError(f"a profile is of one model, not of {target}", fix="edgert bench --units MODEL.onnx")
     if board != "host":
         raise ConfigError(
             f"cannot profile board {board!r} here{nearest(board, ['host'])}",

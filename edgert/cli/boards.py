@@ -6,21 +6,27 @@ from typing import Annotated
 
 import typer
 
-from edgert.cli.option import DebugOption, JsonOption, write_json
+from edgert.cli.option import DebugOption, JsonOption
+from edgert.cli.output import is_stdout, write_json
 
 _WIDTH = 140  # of tables that no terminal shows
 
 
 def boards(
     name: Annotated[
-        str | None, typer.Argument(metavar="[BOARD]", help="Its name, or a board file of your own; all when left out.")
+        str | None,
+        typer.Argument(metavar="[BOARD]", help="Name of a board, or a board file of your own. All when left out."),
     ] = None,
-    sources: Annotated[bool, typer.Option("--sources", help="Every number with its source and confidence.")] = False,
-    yaml: Annotated[bool, typer.Option("--yaml", help="Print the board's file, to make your own from it.")] = False,
+    sources: Annotated[
+        bool, typer.Option("--sources", help="Show every number with its source and its confidence.")
+    ] = False,
+    yaml: Annotated[
+        bool, typer.Option("--yaml", help="Print the board's file, as a start for a board file of your own.")
+    ] = False,
     json: JsonOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Say what boards edgert knows, and what their power modes leave of them.
+    """List the boards that edgert knows, and what they can do in each power mode.
 
     Examples:
 
@@ -45,7 +51,7 @@ def boards(
     if name is not None and yaml:
         typer.echo(board_file(name).read_text(encoding="utf-8"), nl=False)
         return
-    console = Console(stderr=str(json) == "-", highlight=False)
+    console = Console(stderr=is_stdout(json), highlight=False)
     if not console.is_terminal:
         console.width = _WIDTH
     if name is None:

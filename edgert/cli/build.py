@@ -8,73 +8,75 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli.option import DebugOption, SetOption, bundle_of, echo_line, pipeline_path, refuse
+from edgert.cli.option import (
+    BoardOption,
+    BundleArgument,
+    DebugOption,
+    JsonOption,
+    SetOption,
+    StrictOption,
+    TrtOption,
+    bundle_of,
+    mode_option,
+    output_option,
+    pipeline_path,
+    refuse,
+)
+from edgert.cli.output import is_stdout
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from edgert.artifact.manifest import Manifest
     from edgert.build import Built
-    from edgert.config import PipelineFile
     from edgert.tune.trial import Tuned
 
 
 def build(
-    pipeline: Annotated[
-        str,
-        typer.Argument(metavar="PIPELINE", help="A pipeline file, a shipped name like hello, or a bundle to finish."),
-    ],
-    board: Annotated[
-        str | None,
-        typer.Option("--board", "-b", metavar="BOARD", help="A board's name or file; the pipeline's own if left out."),
-    ] = None,
-    mode: Annotated[
-        str | None, typer.Option("--mode", metavar="MODE", help="A power mode; the one it boots into if left out.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="The bundle; NAME.edgert if left out.")
-    ] = None,
-    trt: Annotated[
-        str | None, typer.Option("--trt", metavar="VERSION", help="TensorRT on the board, like 10.3; its JetPack's.")
-    ] = None,
+    pipeline: BundleArgument,
+    board: BoardOption = None,
+    mode: Annotated[str | None, mode_option("The one that the board boots into when left out.")] = None,
+    output: Annotated[Path | None, output_option("NAME.edgert when left out, with the pipeline's name.")] = None,
+    trt: TrtOption = None,
     folder: Annotated[
         bool, typer.Option("--folder", help="Write a folder of plain files, to look into, instead of one file.")
     ] = False,
     tune: Annotated[
-        bool, typer.Option("--tune", help="Search for what runs each model fastest on this machine.")
+        bool, typer.Option("--tune", help="Search for the settings that run each model fastest on this machine.")
     ] = False,
-    strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict",
-            help="Of a bundle, or with --remote: an error instead of an engine further down its chain, or nodes off "
-            "their DLA.",
-        ),
-    ] = False,
+    strict: StrictOption = False,
     remote: Annotated[
         str | None,
-        typer.Option("--remote", metavar="USER@HOST", help="Compile on this board, over ssh, and bring engines back."),
+        typer.Option(
+            "--remote", metavar="USER@HOST", help="Compile on this board over ssh, and bring the engines back."
+        ),
     ] = None,
     remote_edgert: Annotated[
         str | None,
-        typer.Option("--remote-edgert", metavar="PATH", help="edgert there, from the home folder; found by itself."),
+        typer.Option(
+            "--remote-edgert",
+            metavar="PATH",
+            help="Path of edgert on that board, from its home folder. Searched for when left out.",
+        ),
     ] = None,
     overrides: SetOption = None,
-    json: Annotated[bool, typer.Option("--json", help="Print every event as one line of JSON.")] = False,
+    json: JsonOption = None,
     debug: DebugOption = False,
 ) -> None:
     """Prepare a pipeline for a board on any machine, and pack all of it into one file; or finish that file on a board.
 
-    Models are checked, given static shapes, rewritten for the DLA, calibrated, quantised, placed and compared with
-    what they were. Every step is kept under what it depends on: a second build does nothing, and one that was
+    Models are checked, given static shapes, rewritten for the DLA, calibrated, quantized, placed and compared with
+    what they were. Every step is cached under what it depends on: a second build does nothing, and one that was
     interrupted goes on. Engines are compiled on the board, once: no x86 machine can build them. Given a bundle, this
     verb does just that: it compiles what is missing here, checks and times it, and with -o packs it.
+
+    --json writes one line for every event, and the result as the last line.
 
     Examples:
 
         edgert build pipeline.yaml --board orin-nx-16gb -o dock.edgert
 
-        edgert build hello --board orin-nx-16gb --trt 10.3 --json
+        edgert build hello --board orin-nx-16gb --trt 10.3 --json build.jsonl
 
         edgert build pipeline.yaml --tune
 
@@ -120,16 +122,15 @@ def build(
     file = load_pipeline(source, overrides or ())
     path = output or bundle_of(file)
     stop = threading.Event()
-    with listener(json) as tell, stop_on_signal(stop.set):
+    with listener(json) as (tell, write), stop_on_signal(stop.set):
         built = build_pipeline(
             file, path, board=board, mode=mode, tensorrt=trt, folder=folder, tune=tune, tell=tell, stop=stop
         )
-    found = _tuned(built) if tune else {}
-    if json:
-        told = {"tuned": {name: one.to_json() for name, one in found.items()}} if tune else {}
-        echo_line({"bundle": str(built.path), "written": built.written, **_sizes(built), **told})
-    else:
-        _show(built, file, found)
+        found = _tuned(built) if tune else {}
+        tuned = {"tuned": {name: one.to_json() for name, one in found.items()}} if tune else {}
+        write({"bundle": str(built.path), "written": built.written, **_sizes(built), **tuned})
+    if not is_stdout(json):
+        _show(built, found)
 
 
 def _sizes(built: Built) -> dict[str, object]:
@@ -148,7 +149,7 @@ def _tuned(built: Built) -> Mapping[str, Tuned]:
     return tuned_models(built.path)
 
 
-def _show(built: Built, file: PipelineFile, tuned: Mapping[str, Tuned]) -> None:
+def _show(built: Built, tuned: Mapping[str, Tuned]) -> None:
     from rich.console import Console
 
     from edgert.cli.tune_table import show_tuned

@@ -8,7 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgert.cli.option import echo_line, refuse
+from edgert.cli.option import refuse
+from edgert.cli.output import is_stdout
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def finish_here(
-    bundle: Path, output: Path | None, folder: bool, json: bool, strict: bool, foreign: Mapping[str, object]
+    bundle: Path, output: Path | None, folder: bool, json: Path | None, strict: bool, foreign: Mapping[str, object]
 ) -> None:
     """Compiles what a bundle misses, and shows how it goes: in lines, or as events in JSON.
 
@@ -27,20 +28,13 @@ def finish_here(
     from edgert.build.finish import finish
     from edgert.cli.build_progress import listener
     from edgert.cli.signals import stop_on_signal
-    from edgert.errors import EdgertError
 
     refuse(foreign, f"{bundle} is a bundle, which says that itself")
     stop = threading.Event()
-    try:
-        with listener(json) as tell, stop_on_signal(stop.set):
-            done = finish(bundle, output, strict=strict, folder=folder, tell=tell, stop=stop)
-    except EdgertError as error:
-        if json:
-            echo_line({"error": error.to_json()})
-        raise
-    if json:
-        echo_line(told(done))
-    else:
+    with listener(json) as (tell, write), stop_on_signal(stop.set):
+        done = finish(bundle, output, strict=strict, folder=folder, tell=tell, stop=stop)
+        write(told(done))
+    if not is_stdout(json):
         _show(done)
 
 
@@ -83,7 +77,7 @@ def _show(done: Finished) -> None:
     console = Console(highlight=False)
     show_engines(console, done.engines, done.waiting, "here")
     if done.path is None:
-        console.print(f"kept on this machine: edgert run finds it ({done.seconds:.1f} s)")
+        console.print(f"cached on this machine: edgert run finds it ({done.seconds:.1f} s)")
         return
     word = "written" if done.written else "nothing has changed; left as it is"
     console.print(f"[green]→[/] {done.path}: {format_bytes(done.size_bytes)}; {word} ({done.seconds:.1f} s)")

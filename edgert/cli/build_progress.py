@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgert.cli.option import echo_line
+from edgert.cli.output import JsonLines, is_stdout
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -22,11 +24,20 @@ _MARKS = {
 }
 
 
-def listener(json: bool) -> AbstractContextManager[Tell]:
-    """A context that gives what is to be told of events: lines of JSON on standard output, or a display."""
-    if json:
-        return nullcontext(lambda event: echo_line(event.to_json()))
-    return BuildProgress()
+@contextmanager
+def listener(json: Path | None) -> Iterator[tuple[Tell, JsonLines]]:
+    """Gives what takes events, and what takes the last line of JSON.
+
+    Events are shown, unless JSON goes to standard output; and are lines of the JSON.
+    """
+    with JsonLines(json) as write, nullcontext() if is_stdout(json) else BuildProgress() as show:
+
+        def tell(event: Event) -> None:
+            write(event.to_json())
+            if show is not None:
+                show(event)
+
+        yield tell, write
 
 
 class FirstTimeProgress:

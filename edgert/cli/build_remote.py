@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgert.cli.build_finish import show_engines, told_waiting
-from edgert.cli.option import bundle_of, echo_line, refuse
+from edgert.cli.option import bundle_of, refuse
+from edgert.cli.output import is_stdout
 
 if TYPE_CHECKING:
     from edgert.config import PipelineFile
@@ -23,7 +24,7 @@ def build_remotely(
     *,
     target: Mapping[str, str | None],
     overrides: Sequence[str],
-    json: bool,
+    json: Path | None,
     strict: bool,
     foreign: Mapping[str, object],
 ) -> None:
@@ -50,11 +51,10 @@ def build_remotely(
         made = load_pipeline(source, overrides)
         output = output or bundle_of(made)
     stop = threading.Event()
-    with listener(json) as tell, stop_on_signal(stop.set):
+    with listener(json) as (tell, write), stop_on_signal(stop.set):
         built = build_there(made, output, address, program=program, **target, strict=strict, tell=tell, stop=stop)
-    if json:
-        echo_line(_told(built))
-    else:
+        write(_told(built))
+    if not is_stdout(json):
         _show(built, address)
 
 

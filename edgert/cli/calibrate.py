@@ -7,47 +7,53 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli.option import DebugOption, SetOption
-from edgert.cli.target import InputOption, ModelOption, TargetArgument, target_of
+from edgert.cli.option import (
+    CalibrationImagesOption,
+    DebugOption,
+    InputOption,
+    MethodOption,
+    ModelOption,
+    SetOption,
+    TargetArgument,
+    limit_option,
+    output_option,
+)
+from edgert.cli.target import target_of
 
 if TYPE_CHECKING:
     from edgert.config import ModelConfig
-
-ImagesOption = Annotated[
-    str | None,
-    typer.Option("--images", metavar="PATH", help="Typical pictures: a folder, a glob, a video. 100 to 500 are good."),
-]
-MethodOption = Annotated[
-    str | None, typer.Option("--method", metavar="NAME", help="mse (default), minmax, percentile, entropy or auto.")
-]
-LimitOption = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Most pictures; 256 by default.")]
 
 
 def calibrate(
     target: TargetArgument,
     model: ModelOption = None,
-    images: ImagesOption = None,
+    images: CalibrationImagesOption = None,
     input: InputOption = None,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The range file.")] = Path(
-        "ranges.json"
-    ),
+    output: Annotated[Path, output_option("The range file.")] = Path("ranges.json"),
     method: MethodOption = None,
-    limit: LimitOption = None,
+    limit: Annotated[int | None, limit_option("256 when left out.")] = None,
     workers: Annotated[
-        int, typer.Option("--workers", metavar="N", min=1, help="Processes; one already uses all cores.")
+        int,
+        typer.Option("--workers", metavar="N", min=1, help="Number of processes; one process already uses all cores."),
     ] = 1,
     dask: Annotated[
-        str, typer.Option("--dask", metavar="ADDRESS", help="Let the workers of a Dask cluster count (extra dask).")
+        str,
+        typer.Option(
+            "--dask",
+            metavar="ADDRESS",
+            help="Address of a Dask scheduler, whose workers measure (pip install 'edgert[dask]').",
+        ),
     ] = "",
     early_stop: Annotated[
-        bool, typer.Option("--early-stop/--all", help="Stop when more pictures no longer move the ranges, or take all.")
+        bool,
+        typer.Option("--early-stop/--no-early-stop", help="Stop as soon as more images no longer change the ranges."),
     ] = True,
     overrides: SetOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Measure the ranges of a model's tensors on typical pictures, for INT8.
+    """Measure the ranges of a model's tensors on typical images, for INT8.
 
-    Pictures stream through the float model by the pipeline's own preprocessing. The result does not depend on the
+    Images stream through the float model by the pipeline's own preprocessing. The result does not depend on the
     number of workers. Ctrl-C keeps what was counted beside the output; the same command goes on from there.
 
     Examples:
@@ -66,7 +72,7 @@ def calibrate(
     from edgert.quantize.table import save_table
 
     chosen = target_of(target, model=model, input=input, overrides=overrides or (), needs_task=False)
-    config = with_pictures(chosen.config, images, method, limit, early_stop)
+    config = with_images(chosen.config, images, method, limit, early_stop)
     console, stop = Console(stderr=True, highlight=False), threading.Event()
     with PictureBar(console) as bar, stop_on_signal(stop.set):
         calibrated = calibrate_section(
@@ -80,13 +86,13 @@ def calibrate(
         )
     table = calibrated.table
     save_table(table, output)
-    console.print(f"{len(table.histograms)} tensors, {table.images} pictures, method {table.method}")
+    console.print(f"{len(table.histograms)} tensors, {table.images} images, method {table.method}")
     for warning in table.warnings:
         console.print(f"[yellow]•[/] {warning}", markup=True)
     console.print(f"[green]→[/] {output}")
 
 
-def with_pictures(
+def with_images(
     config: ModelConfig, images: str | None, method: str | None, limit: int | None, early_stop: bool = True
 ) -> ModelConfig:
     """The section with what was asked for on the command line.

@@ -5,9 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from edgert.cli.option import DebugOption, JsonOption, PipelineArgument, SetOption, pipeline_path, write_json
+from edgert.cli.option import (
+    AllOption,
+    DebugOption,
+    JsonOption,
+    ModelOption,
+    PhotosOption,
+    PipelineArgument,
+    SetOption,
+    output_option,
+    pipeline_path,
+)
+from edgert.cli.output import is_stdout, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,37 +27,29 @@ if TYPE_CHECKING:
     from edgert.wiring.report import CheckReport, Row
 
 _SHOWN = 8
-ImageOption = Annotated[
-    list[Path],
-    typer.Option("--image", metavar="PATH", help="A photo or a folder of them. Repeatable; several tell more."),
-]
 
 
 def check(
     pipeline: PipelineArgument,
-    image: ImageOption,
-    model: Annotated[
-        str | None, typer.Option("--model", metavar="NAME", help="Which model; needed where there are several.")
-    ] = None,
-    picture: Annotated[
-        Path | None, typer.Option("--picture", metavar="FILE", help="Write the first photo with the best answer on it.")
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="List every setting that was tried.")] = False,
+    images: Annotated[list[str], PhotosOption],
+    model: ModelOption = None,
+    output: Annotated[Path | None, output_option("It shows the first image with the best answer drawn on it.")] = None,
+    every: AllOption = False,
     json: JsonOption = None,
     overrides: SetOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Is my model wired right? Try the plausible settings on photos and say which line looks wrong.
+    """Is my model wired right? Try the plausible settings on images and report which line looks wrong.
 
-    Colour order, scale, resize, decoder: each is tried, and ranked by how well the answers hang together: confirmed by
-    the mirrored photo, absent from noise of the same colours, and matching what the model remembers of its training.
+    Color order, scale, resize, decoder: each is tried, and ranked by how well the answers hang together: confirmed by
+    the mirrored image, absent from noise of the same colors, and matching what the model remembers of its training.
     No labels are needed. Exit code 0 also when a line looks wrong; the verdict is in the JSON.
 
     Examples:
 
-        edgert check pipeline.yaml --image photo.jpg
+        edgert check pipeline.yaml --images photo.jpg
 
-        edgert check pipeline.yaml --image photos/ --model parts --picture best.png --json check.json
+        edgert check pipeline.yaml --images photos/ --model parts -o best.png --json check.json
     """
     from rich.console import Console
 
@@ -56,14 +57,14 @@ def check(
     from edgert.wiring.check import check as check_wiring
     from edgert.wiring.show import save_picture
 
-    console = Console(stderr=str(json) == "-", highlight=False)
+    console = Console(stderr=is_stdout(json), highlight=False)
     file = load_pipeline(pipeline_path(pipeline), overrides or ())
     with progress_bar(console) as progress:
-        report = check_wiring(file, image, model, progress)
+        report = check_wiring(file, images, model, progress)
     print_report(console, report, None if every else _SHOWN)
-    if picture is not None:
-        save_picture(report, picture)
-        console.print(f"[green]→[/] {picture}")
+    if output is not None:
+        save_picture(report, output)
+        console.print(f"[green]→[/] {output}")
     if json is not None:
         write_json(report.to_json(), json)
 
@@ -104,8 +105,8 @@ def print_report(console: Console, report: CheckReport, limit: int | None) -> No
         console.print(f"    {'better' if finding.sure else 'probably':<8} [green]{escape(finding.better)}[/]")
     for tie in report.ties:
         console.print(f"[dim]• {escape(tie)}[/]")
-    photos = f"{len(report.photos)} photo{'' if len(report.photos) == 1 else 's'}"
-    console.print(f"[dim]{photos}, {report.runs} runs of the engine[/]")
+    images = f"{len(report.photos)} image{'' if len(report.photos) == 1 else 's'}"
+    console.print(f"[dim]{images}, {report.runs} runs of the engine[/]")
 
 
 def _table(report: CheckReport, limit: int | None) -> Table:

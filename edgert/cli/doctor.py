@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from edgert.cli.option import DebugOption, JsonOption, write_json
+from edgert.cli.option import DebugOption, JsonOption
+from edgert.cli.output import is_stdout, write_json
 from edgert.errors import EXIT_ERROR
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _MARKS = {"yes": "[green]✓[/]", "optional": "[yellow]–[/]", "no": "[red]✗[
 
 
 def doctor(json: JsonOption = None, debug: DebugOption = False) -> None:
-    """Say what is on this machine, what is missing, and how to get it.
+    """Check what is on this machine, what is missing, and how to get it.
 
     Looks at Python, board, CPU, memory, GPU, TensorRT, DLA, codecs, GStreamer and cameras. Needs no network and
     changes nothing. Exit code 1 only when something that edgert cannot run without is broken.
@@ -34,7 +35,7 @@ def doctor(json: JsonOption = None, debug: DebugOption = False) -> None:
 
     findings = examine()
     broken = [finding.name for finding in findings if finding.state == "no"]
-    console = Console(stderr=str(json) == "-", highlight=False)
+    console = Console(stderr=is_stdout(json), highlight=False)
     console.print(_table(findings))
     console.print(_verdict(broken))
     if json is not None:
@@ -60,4 +61,4 @@ def _table(findings: Iterable[Finding]) -> Table:
 def _verdict(broken: list[str]) -> str:
     if broken:
         return f"\n[red]edgert cannot run here:[/] {', '.join(broken)}"
-    return "\n[green]edgert can run here.[/] – is not here and not required; → says how to get it."
+    return "\n[green]edgert can run here.[/] – is not here and not required; → shows how to get it."

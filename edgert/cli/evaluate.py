@@ -9,8 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgert.cli.option import DebugOption, JsonOption, SetOption, write_json
-from edgert.cli.target import InputOption, ModelOption, TargetArgument, TaskOption, target_of
+from edgert.cli.option import (
+    CalibrationImagesOption,
+    DataOption,
+    DebugOption,
+    InputOption,
+    JsonOption,
+    MaxDropOption,
+    MetricOption,
+    ModelOption,
+    RangesOption,
+    ReportOption,
+    SetOption,
+    TargetArgument,
+    TaskOption,
+    limit_option,
+    precision_option,
+)
+from edgert.cli.output import is_stdout, write_json
+from edgert.cli.target import target_of
 from edgert.errors import EXIT_ERROR, CalibrationError, ConfigError
 
 if TYPE_CHECKING:
@@ -31,74 +48,45 @@ _VERDICT_STYLES = {"within": "green", "probably within": "green", "probably miss
 def evaluate(
     target: TargetArgument,
     model: ModelOption = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data",
-            metavar="PATH",
-            help="COCO .json, .csv of file,label_index, a folder per class, images/ and masks/, or pictures without "
-            "labels. By default the pipeline's accuracy: dataset.",
-        ),
-    ] = None,
-    metric: Annotated[
-        str | None,
-        typer.Option("--metric", metavar="NAME", help="map, map50, top1, top5, miou, retrieval, cosine or agreement."),
-    ] = None,
+    data: DataOption = None,
+    metric: MetricOption = None,
     against: Annotated[
         list[Path] | None,
-        typer.Option("--against", metavar="OTHER.onnx", help="Another version of the model to compare. Repeatable."),
-    ] = None,
-    max_drop: Annotated[
-        float | None,
-        typer.Option("--max-drop", metavar="0-1", min=0, max=1, help="Largest loss accepted: 0.01 is one point."),
-    ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Most pictures.")] = None,
-    precision: Annotated[
-        list[str] | None,
         typer.Option(
-            "--precision", metavar="NAME", help="int8 or fp16: make the model that too, and compare. Repeatable."
+            "--against", metavar="OTHER.onnx", help="Another version of the model to compare with. Repeatable."
         ),
     ] = None,
+    max_drop: MaxDropOption = None,
+    limit: Annotated[int | None, limit_option("All when left out.")] = None,
+    precision: Annotated[list[str] | None, precision_option("It is made that too, and compared. Repeatable.")] = None,
     emulate: Annotated[
         list[str] | None,
         typer.Option(
             "--emulate",
             metavar="NAME",
-            help="dla or gpu: compare INT8 as that part of a Jetson computes it, simulated. Repeatable.",
+            help="Compare INT8 as that part of a Jetson computes it, emulated: dla or gpu. Repeatable.",
         ),
     ] = None,
-    images: Annotated[
-        str | None,
-        typer.Option(
-            "--images",
-            metavar="PATH",
-            help="Pictures that INT8 is calibrated on: not those of --data. By default the pipeline's calibrate: "
-            "images.",
-        ),
-    ] = None,
-    ranges: Annotated[
-        Path | None,
-        typer.Option("--ranges", metavar="FILE", help="Ranges of edgert calibrate, instead of measuring them."),
-    ] = None,
-    report: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE.html", help="Write everything as one HTML file.")
-    ] = None,
+    images: CalibrationImagesOption = None,
+    ranges: RangesOption = None,
+    report: ReportOption = None,
     task: TaskOption = None,
     input: InputOption = None,
     json: JsonOption = None,
     overrides: SetOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """How good is the model on my pictures, and what does another version of it lose?
+    """How good is the model on my images, and what does another version of it lose?
 
-    Average precision is taken by COCO's own evaluator, with boxes from a score of 0.01 on. Pictures without labels tell
-    how far two versions agree. The interval of a loss is a 95 % paired bootstrap over the pictures. Exit code 1 when
+    Average precision is taken by COCO's own evaluator, with boxes from a score of 0.01 on. Images without labels show
+    how far two versions agree. The interval of a loss is a 95 % paired bootstrap over the images. Exit code 1 when
     --max-drop, or the pipeline's accuracy: max_drop, is missed.
 
-    With --precision int8 everything that can becomes INT8, whatever it costs: that is what this tells. What --emulate
-    shows is the arithmetic that is publicly known, not a measurement of such a device; its times mean nothing.
+    With --precision int8 everything that can becomes INT8, whatever it costs: that is what this measures. What
+    --emulate shows is the arithmetic that is publicly known, not a measurement of such a device; its times mean
+    nothing.
 
-    Ctrl-C ends it and shows the versions that were examined by then; exit code 130.
+    Ctrl-C ends it and shows the versions that were evaluated by then; exit code 130.
 
     Examples:
 
@@ -112,7 +100,7 @@ def evaluate(
 
     chosen = target_of(target, model=model, task=task, input=input, overrides=overrides or ())
     budget = chosen.config.accuracy
-    console = Console(stderr=str(json) == "-", highlight=False)
+    console = Console(stderr=is_stdout(json), highlight=False)
     found = _examined(
         console,
         chosen,
@@ -132,7 +120,7 @@ def evaluate(
         unfinished = {"unfinished": list(found.unfinished)} if found.unfinished else {}
         write_json({"model": chosen.name, "notes": list(notes), **standing.to_json(), **unfinished}, json)
     if found.unfinished:
-        console.print(f"stopped; not examined to the end: {', '.join(found.unfinished)}", markup=False)
+        console.print(f"stopped; not evaluated to the end: {', '.join(found.unfinished)}", markup=False)
         raise typer.Exit(_INTERRUPTED)
     if report is not None:
         _report(console, found, chosen, report)
@@ -146,7 +134,7 @@ def _data(data: str | None, chosen: Target) -> str:
     if chosen.config.accuracy is not None:
         return str(chosen.config.accuracy.dataset)
     raise ConfigError(
-        "no pictures to judge by",
+        "no images to evaluate on",
         where=chosen.where,
         fix="--data PATH, or accuracy: {dataset: PATH, metric: map, max_drop: 0.01} in the pipeline",
     )
@@ -244,7 +232,7 @@ def _print(console: Console, standing: Standing, notes: tuple[str, ...]) -> None
     for note in notes:
         console.print(f"[dim]• {escape(note)}[/]")
     first = standing.results[0]
-    console.print(f"[dim]{first.images} pictures, {first.threads} at a time[/]")
+    console.print(f"[dim]{first.images} images, {first.threads} at a time[/]")
 
 
 def _table(standing: Standing) -> Table:

@@ -7,41 +7,55 @@ from typing import Annotated, Any
 
 import typer
 
-from edgert.cli.option import DebugOption, JsonOption, SetOption, pipeline_path, write_json
+from edgert.cli.option import (
+    DebugOption,
+    JsonOption,
+    SetOption,
+    TrtOption,
+    board_option,
+    model_option,
+    output_option,
+    pipeline_path,
+    target_option,
+)
+from edgert.cli.output import is_stdout, write_json
 
 
 def export(
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A pipeline file, an ONNX file, or a bundle of edgert build.")
+        str, typer.Argument(metavar="SOURCE", help="Pipeline file, ONNX file, or bundle of edgert build.")
     ],
-    format: Annotated[str, typer.Option("--format", metavar="NAME", help="triton, onnx or trtexec.")],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="OUT", help="A folder; of onnx also FILE.onnx for one model.")
-    ],
-    model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Only this model.")] = None,
-    board: Annotated[
-        str | None, typer.Option("--board", "-b", metavar="BOARD", help="What it is for, unless it is a bundle.")
-    ] = None,
-    trt: Annotated[
-        str | None, typer.Option("--trt", metavar="VERSION", help="TensorRT on the board, like 10.3; its JetPack's.")
-    ] = None,
+    format: Annotated[str, typer.Option("--format", metavar="NAME", help="Format to write: triton, onnx or trtexec.")],
+    output: Annotated[Path, output_option("With --format onnx and one model it may be FILE.onnx.")],
+    model: Annotated[str | None, model_option("All models when left out.")] = None,
+    board: Annotated[str | None, board_option("A bundle names its own.")] = None,
+    trt: TrtOption = None,
     form: Annotated[
         str | None,
         typer.Option(
             "--form",
             metavar="NAME",
-            help="With onnx: float, fp16, int8-qdq or fit (operators that a DLA has); what was built if left out.",
+            help="Form of the model for --format onnx: float, fp16, int8-qdq or fit (operators that a DLA has). The "
+            "form that was built when left out.",
         ),
     ] = None,
-    target: Annotated[
-        str | None, typer.Option("--for", metavar="NAME", help="With onnx: whose INT8 form: ort, gpu or dla.")
-    ] = None,
+    target: Annotated[str | None, target_option("For --format onnx.")] = None,
     device: Annotated[
-        str | None, typer.Option("--device", metavar="NAME", help="With triton: cpu or gpu; gpu for a board's models.")
+        str | None,
+        typer.Option(
+            "--device",
+            metavar="NAME",
+            help="Device that Triton runs models on: cpu or gpu. gpu for a board's models when left out.",
+        ),
     ] = None,
     max_batch: Annotated[
         int | None,
-        typer.Option("--max-batch", min=1, help="With triton: requests put together, if the batch is open."),
+        typer.Option(
+            "--max-batch",
+            metavar="N",
+            min=1,
+            help="Largest batch that Triton puts together from requests, where the model's batch is open.",
+        ),
     ] = None,
     overrides: SetOption = None,
     json: JsonOption = None,
@@ -51,7 +65,7 @@ def export(
 
     triton writes a model repository: a folder for each model with its file, labels and config.pbtxt. onnx writes plain
     ONNX files, checked and run once. trtexec writes build.sh, the command line that TensorRT's own tool builds the same
-    engines with, and the files it names. What a format has no words for is printed, and stands in what is written.
+    engines with, and the files it names. What a format cannot express is printed, and noted in what is written.
 
     Examples:
 
@@ -59,7 +73,7 @@ def export(
 
         edgert export dock.edgert --format trtexec -o engines
 
-        edgert export pipeline.yaml --board orin-nx-16gb --format onnx --form int8-qdq --for dla -o dla.onnx
+        edgert export pipeline.yaml --board orin-nx-16gb --format onnx --form int8-qdq --target dla -o dla.onnx
     """
     import threading
 
@@ -71,7 +85,7 @@ def export(
 
     options: dict[str, Any] = {
         "form": _one_of(form, FORMS, "--form"),
-        "target": _one_of(target, TARGETS, "--for"),
+        "target": _one_of(target, TARGETS, "--target"),
         "device": _one_of(device, DEVICES, "--device"),
         "max_batch": max_batch,
     }
@@ -91,7 +105,7 @@ def export(
         left = leave(opened.only(model) if model else opened, wanted)
     if json is not None:
         write_json({"files": [str(path) for path in left.files], "unsaid": list(left.unsaid)}, json)
-    _show(left.files, left.unsaid, known, quiet=str(json) == "-")
+    _show(left.files, left.unsaid, known, quiet=is_stdout(json))
 
 
 def _one_of(value: str | None, known: tuple[str, ...], option: str) -> str | None:
@@ -109,6 +123,6 @@ def _show(files: tuple[Path, ...], unsaid: tuple[str, ...], format: str, quiet: 
     for path in files:
         console.print("[green]→[/]", str(path), soft_wrap=True)
     if unsaid:
-        console.print(f"What {format} has no words for:")
+        console.print(f"What {format} cannot express:")
     for line in unsaid:
         console.print(f"  - {line}", markup=False, soft_wrap=True)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgert.cli.option import DebugOption, JsonOption, write_json
+from edgert.cli.option import DebugOption, JsonOption, ShapeOption, output_option, shape_of
+from edgert.cli.output import is_stdout, write_json
 from edgert.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,35 +20,45 @@ if TYPE_CHECKING:
 def import_model(
     source: Annotated[
         str,
-        typer.Argument(metavar="SOURCE", help="A .pt2 program, module:function, SavedModel folder or .tflite file."),
+        typer.Argument(
+            metavar="SOURCE", help="PyTorch program (.pt2), module:function, SavedModel folder or .tflite file."
+        ),
     ],
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="The ONNX file; SOURCE.onnx by default.")
-    ] = None,
+    output: Annotated[Path | None, output_option("SOURCE.onnx when left out.")] = None,
     inputs: Annotated[
-        Path | None, typer.Option("--inputs", metavar="FILE.npz", help="Example inputs to compare on, by name.")
+        Path | None,
+        typer.Option("--inputs", metavar="FILE", help="Example inputs to compare on, by name, in an .npz file."),
     ] = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option("--shape", metavar="NAME=1,224,224,3", help="Of a made-up example, where sizes are open."),
-    ] = None,
+    shape: ShapeOption = None,
     dynamic: Annotated[
         list[str] | None,
-        typer.Option("--dynamic", metavar="NAME=batch,_,h,w", help="Dimensions of a module that stay open, by name."),
+        typer.Option(
+            "--dynamic", metavar="INPUT=batch,_,h,w", help="Name the dimensions of a module that stay open. Repeatable."
+        ),
     ] = None,
-    signature: Annotated[str, typer.Option("--signature", metavar="NAME", help="Of a SavedModel.")] = "serving_default",
-    opset: Annotated[int, typer.Option("--opset", metavar="N", min=13, help="Version of the ONNX operators.")] = 18,
+    signature: Annotated[
+        str, typer.Option("--signature", metavar="NAME", help="Signature of a SavedModel to import.")
+    ] = "serving_default",
+    opset: Annotated[
+        int, typer.Option("--opset", metavar="N", min=13, help="Version of the ONNX operators to write.")
+    ] = 18,
     tolerance: Annotated[
         float,
-        typer.Option("--tolerance", metavar="PART", min=0, help="Of an output's largest value that it may differ by."),
+        typer.Option(
+            "--tolerance",
+            metavar="0-1",
+            min=0,
+            help="Largest accepted difference of an output, as a fraction of its largest value.",
+        ),
     ] = 1e-3,
     python: Annotated[
-        Path | None, typer.Option("--python", metavar="PATH", help="Another Python, which has the framework.")
+        Path | None,
+        typer.Option("--python", metavar="PATH", help="Path of another Python, which has the framework installed."),
     ] = None,
     json: JsonOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Make an ONNX model of a PyTorch or TensorFlow one, and see that it computes the same.
+    """Make an ONNX model of a PyTorch or TensorFlow one, and check that it computes the same.
 
     The file is written only if every output is within the tolerance of the source's on the example inputs. A function
     returns an nn.Module and example inputs; it is looked for in the current folder.
@@ -56,9 +67,9 @@ def import_model(
 
         edgert import detector.pt2 -o detector.onnx
 
-        edgert import mine:model --dynamic 'picture=batch,_,height,width'
+        edgert import mine:model --dynamic 'image=batch,_,height,width'
 
-        edgert import saved_model/ --python ~/tf/bin/python --shape picture=1,224,224,3
+        edgert import saved_model/ --python ~/tf/bin/python --shape image=1x224x224x3
     """
     from rich.console import Console
 
@@ -67,7 +78,7 @@ def import_model(
 
     wanted = Wanted(
         inputs,
-        {name: tuple(map(_size, sizes)) for name, sizes in map(_split, shape or ())},
+        dict(map(shape_of, shape or ())),
         {name: tuple(None if one == "_" else one for one in names) for name, names in map(_split, dynamic or ())},
         signature,
         opset,
@@ -77,22 +88,15 @@ def import_model(
     made = run(source, output or Path(f"{Path(source.replace(':', '_')).stem}.onnx"), wanted)
     if json is not None:
         write_json(_plain(made), json)
-        return
-    _show(Console(highlight=False), made)
+    _show(Console(stderr=is_stdout(json), highlight=False), made)
 
 
 def _split(text: str) -> tuple[str, list[str]]:
     """``NAME=a,b`` in two. Names may have colons and slashes. Raises ConfigError."""
     name, equals, values = text.rpartition("=")
     if not equals or not name or not values:
-        raise ConfigError(f"cannot understand {text!r}", fix="write NAME=1,3,224,224")
+        raise ConfigError(f"cannot understand {text!r}", where="--dynamic", fix="write INPUT=batch,_,height,width")
     return name, [value.strip() for value in values.split(",")]
-
-
-def _size(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise ConfigError(f"{text!r} is no size", where="--shape", fix="write NAME=1,3,224,224")
-    return int(text)
 
 
 def _plain(made: Imported) -> dict[str, object]:
@@ -118,6 +122,6 @@ def _show(console: Console, made: Imported) -> None:
     for spec in made.inputs:
         console.print(f"  takes {spec}", markup=False)
     for one in made.differences:
-        console.print(f"  gives {one}", markup=False)
+        console.print(f"  returns {one}", markup=False)
     console.print(f"[green]the same within {made.tolerance:g} of the largest[/], {made.seconds:.1f} s")
     console.print(f"[green]→[/] {made.path}")

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgert.cli.option import DebugOption, JsonOption, write_json
+from edgert.cli.option import (
+    AllOption,
+    DebugOption,
+    JsonOption,
+    ReportOption,
+    ShapeOption,
+    board_option,
+    precision_option,
+    shape_of,
+    trt_option,
+)
+from edgert.cli.output import is_stdout, write_json
 
 if TYPE_CHECKING:
     from edgert.graph import ModelSummary
@@ -17,52 +28,41 @@ if TYPE_CHECKING:
 
 
 def inspect(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="An ONNX file, or a bundle of edgert build.")],
-    shapes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--shape",
-            metavar="INPUT=1x3x320x320",
-            help="Fix a dynamic input, so that its work can be counted. Once per input; an input given again "
-            "begins another profile.",
-        ),
-    ] = None,
-    ops: Annotated[bool, typer.Option("--ops", help="A table of operators with their share of the work.")] = False,
-    dla: Annotated[
-        bool, typer.Option("--dla", help="Say node by node what a board's DLA can run, why not, and what helps.")
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="ONNX file, or bundle of edgert build.")],
+    shapes: ShapeOption = None,
+    ops: Annotated[
+        bool, typer.Option("--ops", help="Show a table of the operators with their share of the work.")
     ] = False,
-    board: Annotated[
-        str | None, typer.Option("--board", metavar="BOARD", help="With --dla: which board; this machine if left out.")
-    ] = None,
-    trt: Annotated[
-        str | None,
-        typer.Option("--trt", metavar="VERSION", help="With --dla: TensorRT's version; 10.3 for Orin, 8.5 for Xavier."),
-    ] = None,
-    precision: Annotated[
-        str | None, typer.Option("--precision", metavar="NAME", help="With --dla: int8 (the default) or fp16.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="With --dla: write the check as a page, too.")
-    ] = None,
+    dla: Annotated[
+        bool,
+        typer.Option("--dla", help="Check node by node what a board's DLA can run, why not, and what helps."),
+    ] = False,
+    board: Annotated[str | None, board_option("For --dla; this machine when left out.")] = None,
+    trt: Annotated[str | None, trt_option("For --dla; 10.3 for Orin and 8.5 for Xavier when left out.")] = None,
+    precision: Annotated[str | None, precision_option("For --dla; int8 when left out.")] = None,
+    every: AllOption = False,
+    report: ReportOption = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="With --dla: rewrite it as a build would; what that changes, proved.")
+        bool, typer.Option("--explain", help="Rewrite the model as a build would, and show what that changes (--dla).")
     ] = False,
     rewritten: Annotated[
-        Path | None, typer.Option("--rewritten", metavar="FILE", help="With --dla: write the rewritten model.")
+        Path | None, typer.Option("--rewritten", metavar="FILE", help="Write the rewritten model to this file (--dla).")
     ] = None,
     skipped: Annotated[
         list[str] | None,
         typer.Option(
-            "--skip-rewrite", metavar="NAME", help="With --explain: leave a rewrite out, by name or glob. Repeatable."
+            "--skip-rewrite", metavar="NAME", help="Leave a rewrite out, by its name or a glob (--dla). Repeatable."
         ),
     ] = None,
     json: JsonOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Say what an ONNX model takes, gives and costs; with --dla, what a DLA can run of it.
+    """Show what an ONNX model takes, returns and costs; with --dla, what a DLA can run of it.
 
     And which task its outputs look like. Of a bundle: what it holds, after every digest in it was checked, and of the
     engines that boards compiled: time, memory, slowest layers, and where nodes run against where they were to run.
+
+    An input that is given a second --shape begins another profile, which is counted by itself.
 
     Examples:
 
@@ -70,7 +70,7 @@ def inspect(
 
         edgert inspect detector.onnx --shape images=1x3x320x320 --shape images=1x3x640x640
 
-        edgert inspect yolox_nano.onnx --dla --board orin-nx-16gb --html dla.html
+        edgert inspect yolox_nano.onnx --dla --board orin-nx-16gb --report dla.html
 
         edgert inspect yolox_nano.onnx --dla --board orin-nx-16gb --explain --rewritten for_dla.onnx
     """
@@ -82,7 +82,7 @@ def inspect(
     from edgert.graph import inspect as inspect_model
     from edgert.graph import load
 
-    asked = Asked(board, trt, precision, html, explain, rewritten, tuple(skipped or ()))
+    asked = Asked(board, trt, precision, report, explain, rewritten, tuple(skipped or ()), every)
     if not dla:
         asked.refuse()
     if is_bundle(model):
@@ -95,7 +95,7 @@ def inspect(
     surveyed = survey_model(loaded, shape, asked) if dla else None  # before anything is printed: it may be refused
     counted = [(profile, inspect_model(loaded, profile)) for profile in profiles]
     guesses = _guesses(counted[0][1] if counted else summary)
-    console = Console(stderr=str(json) == "-", highlight=False)
+    console = Console(stderr=is_stdout(json), highlight=False)
     show(console, summary, counted, guesses)
     if ops:
         show_ops(console, counted or [({}, summary)])
@@ -111,7 +111,7 @@ def _inspect_bundle(path: Path, json: Path | None, *, is_bare: bool) -> None:
 
     if not is_bare:
         raise typer.BadParameter(f"--shape, --ops and --dla are for ONNX files, and {path} is a bundle")
-    told = tell_bundle(Console(stderr=str(json) == "-", highlight=False), path)
+    told = tell_bundle(Console(stderr=is_stdout(json), highlight=False), path)
     if json is not None:
         write_json(told, json)
 
@@ -120,7 +120,7 @@ def _profiles(texts: list[str]) -> list[Profile]:
     """``["x=1x3", "x=2x3"]`` → one profile for each round of inputs."""
     profiles: list[Profile] = []
     for text in texts:
-        name, shape = _shape(text)
+        name, shape = shape_of(text)
         free = next((profile for profile in profiles if name not in profile), None)
         if free is None:
             free = {}
@@ -129,24 +129,16 @@ def _profiles(texts: list[str]) -> list[Profile]:
     return profiles
 
 
-def _shape(text: str) -> tuple[str, tuple[int, ...]]:
-    name, equals, sizes = text.rpartition("=")
-    parts = sizes.lower().split("x")
-    if not equals or not name or not all(part.isascii() and part.isdigit() for part in parts):
-        raise typer.BadParameter(f"cannot understand {text!r}; write INPUT=1x3x320x320", param_hint="--shape")
-    return name, tuple(map(int, parts))
-
-
 def _guesses(summary: ModelSummary) -> list[Guess]:
-    """How the outputs can be read, from the picture input: the one with four dimensions, batch first."""
+    """How the outputs can be read, from the image input: the one with four dimensions, batch first."""
     from edgert.stages.decode.guess import guess
 
-    pictures = [spec for spec in summary.inputs if len(spec.shape) == 4]
+    images = [spec for spec in summary.inputs if len(spec.shape) == 4]
     ranked = [spec for spec in summary.outputs if spec.shape]
-    if len(pictures) != 1 or len(ranked) != len(summary.outputs):
+    if len(images) != 1 or len(ranked) != len(summary.outputs):
         return []
     outputs = [_sizes(spec.shape[1:]) for spec in ranked]
-    return guess(outputs, [spec.name for spec in ranked], _sizes(pictures[0].shape[1:]), _label_count(summary))
+    return guess(outputs, [spec.name for spec in ranked], _sizes(images[0].shape[1:]), _label_count(summary))
 
 
 def _sizes(shape: tuple[int | str | None, ...]) -> tuple[int | None, ...]:

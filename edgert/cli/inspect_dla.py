@@ -30,16 +30,17 @@ class Asked:
     board: str | None
     tensorrt: str | None
     precision: str | None
-    html: Path | None
+    report: Path | None
     explain: bool = False
     rewritten: Path | None = None
     skipped: tuple[str, ...] = ()
+    every: bool = False
 
     def refuse(self) -> None:
         """Says that these options need ``--dla``. Raises a usage error."""
         given = (("--board", self.board), ("--trt", self.tensorrt), ("--precision", self.precision))
-        more = (("--html", self.html), ("--explain", self.explain or None), ("--rewritten", self.rewritten))
-        for option, value in (*given, *more, ("--skip-rewrite", self.skipped or None)):
+        more = (("--report", self.report), ("--explain", self.explain or None), ("--rewritten", self.rewritten))
+        for option, value in (*given, *more, ("--skip-rewrite", self.skipped or None), ("--all", self.every or None)):
             if value is not None:
                 raise typer.BadParameter("it goes together with --dla", param_hint=option)
 
@@ -67,9 +68,9 @@ def tell(
         console.width = _WIDTH
     show_survey(console, survey, board.title)
     show_nodes(console, survey)
-    if asked.html is not None:
-        save_survey(survey, loaded.path.name, board.title, asked.html)
-        console.print(f"page written to {asked.html}", markup=False)
+    if asked.report is not None:
+        save_survey(survey, loaded.path.name, board.title, asked.report)
+        console.print(f"report written to {asked.report}", markup=False)
     told = {"board": board.name, "cores": board.dla.cores, **survey.to_json()}
     if asked.explain or asked.rewritten is not None or asked.skipped:
         from edgert.cli.inspect_fit import explain

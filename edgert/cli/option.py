@@ -1,10 +1,13 @@
-"""Arguments that several verbs share."""
+"""Arguments and options of the verbs: a name means one thing, whatever verb it stands behind.
+
+Those whose default differs from verb to verb are functions: of the sentence that says what holds when it is left out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,26 +15,177 @@ if TYPE_CHECKING:
     from edgert.config import PipelineFile
 
 PipelineArgument = Annotated[
-    str, typer.Argument(metavar="PIPELINE", help="A pipeline file, or the name of a shipped one, like hello.")
+    str, typer.Argument(metavar="PIPELINE", help="Pipeline file, or name of a shipped pipeline such as hello.")
+]
+BundleArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="PIPELINE", help="Pipeline file, bundle of edgert build, or name of a shipped pipeline such as hello."
+    ),
+]
+TargetArgument = Annotated[
+    str, typer.Argument(metavar="MODEL.onnx|PIPELINE", help="ONNX file, or pipeline file that names the model.")
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. stages.camera.fps=15. Repeatable."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a key of the pipeline file, such as stages.camera.fps=15. Repeatable.",
+    ),
 ]
 JsonOption = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON; - is standard output.")
+    Path | None,
+    typer.Option("--json", metavar="FILE", help="Write the result as JSON to this file; - is standard output."),
+]
+ReportOption = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", help="Write the result as one HTML page.")
 ]
 ProfilesOption = Annotated[
     list[Path] | None,
     typer.Option(
         "--profile",
         metavar="FILE",
-        help="Measured times: of a model with --board host (edgert bench --profile), of a board a bundle finished "
-        "there.",
+        help="Use measured times: of a model on this machine (edgert bench --units), or of a bundle that was finished "
+        "on its board. Repeatable.",
     ),
 ]
-PageOption = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write it as one HTML page.")]
-DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+StrictOption = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Fail where an engine would fall back to the next of its chain, or nodes would leave the DLA.",
+    ),
+]
+AllOption = Annotated[bool, typer.Option("--all", help="Show every row of the table, not only those that matter most.")]
+DurationOption = typer.Option(
+    "--duration", metavar="SECONDS", min=0.1, help="Stop after this many seconds, real or simulated."
+)
+TaskOption = Annotated[
+    str | None,
+    typer.Option(
+        "--task", metavar="TEXT", help="Task of an ONNX file, as in YAML: 'detect yolox labels=names.txt', for example."
+    ),
+]
+InputOption = Annotated[
+    str | None,
+    typer.Option(
+        "--input",
+        metavar="TEXT",
+        help="Preprocessing of an ONNX file, as in YAML: 'letterbox rgb mean=0 std=255', for example.",
+    ),
+]
+MethodOption = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        metavar="NAME",
+        help="Calibration method: mse, minmax, percentile, entropy or auto. mse when left out.",
+    ),
+]
+RangesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ranges", metavar="FILE", help="Read the ranges that edgert calibrate wrote, instead of measuring them."
+    ),
+]
+DataOption = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="PATH",
+        help="Labeled images to evaluate on: COCO .json, .csv of file,label_index, a folder per class, images/ and "
+        "masks/, or images without labels. The pipeline's accuracy: dataset when left out.",
+    ),
+]
+MetricOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metric",
+        metavar="NAME",
+        help="Accuracy metric to compare by: map, map50, top1, top5, miou, retrieval, cosine or agreement. The "
+        "pipeline's accuracy: metric when left out.",
+    ),
+]
+MaxDropOption = Annotated[
+    float | None,
+    typer.Option(
+        "--max-drop",
+        metavar="0-1",
+        min=0,
+        max=1,
+        help="Largest loss of the metric that is accepted; 0.01 is one point. The pipeline's accuracy: max_drop when "
+        "left out.",
+    ),
+]
+ShapeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="INPUT=1x3x320x320",
+        help="Fix the shape of an input that is dynamic. Repeatable.",
+    ),
+]
+
+
+def board_option(default: str) -> Any:
+    """``--board``, and what it is when left out."""
+    return typer.Option("--board", "-b", metavar="BOARD", help=f"Name or file of the board. {default}")
+
+
+def mode_option(default: str) -> Any:
+    """``--mode``, and what it is when left out."""
+    return typer.Option("--mode", metavar="MODE", help=f"Power mode of the board, such as 15W. {default}")
+
+
+def trt_option(default: str) -> Any:
+    """``--trt``, and what it is when left out."""
+    return typer.Option(
+        "--trt", metavar="VERSION", help=f"TensorRT version to build engines for, such as 10.3. {default}"
+    )
+
+
+def model_option(default: str) -> Any:
+    """``--model``, and what it is when left out."""
+    return typer.Option("--model", metavar="NAME", help=f"Name of the pipeline's model to work on. {default}")
+
+
+def output_option(written: str) -> Any:
+    """``--output``, and what is written."""
+    return typer.Option("--output", "-o", metavar="PATH", help=f"Path of the file or folder to write. {written}")
+
+
+def images_option(meaning: str) -> Any:
+    """``--images``, and what they are for."""
+    return typer.Option("--images", metavar="PATH", help=f"Typical images, in a folder or a file. {meaning}")
+
+
+def limit_option(default: str) -> Any:
+    """``--limit``, and what it is when left out."""
+    return typer.Option("--limit", metavar="N", min=1, help=f"Use at most this many images. {default}")
+
+
+def target_option(meaning: str) -> Any:
+    """``--target``, and what else than engines it may name."""
+    return typer.Option(
+        "--target", metavar="NAME", help=f"Engine to make the INT8 model for: ort, gpu or dla. {meaning}"
+    )
+
+
+def precision_option(meaning: str) -> Any:
+    """``--precision``, and what is done with it."""
+    return typer.Option("--precision", metavar="NAME", help=f"Precision of the model: int8 or fp16. {meaning}")
+
+
+ModelOption = Annotated[str | None, model_option("Needed where the pipeline has several.")]
+BoardOption = Annotated[str | None, board_option("The pipeline's own when left out.")]
+TrtOption = Annotated[str | None, trt_option("The one of the board's JetPack when left out.")]
+CalibrationImagesOption = Annotated[
+    str | None,
+    images_option("For INT8 calibration; a glob or a video works, too, and 100 to 500 images are good."),
+]
+PhotosOption = images_option("Settings are tried on them, and several show more. Repeatable.")
 
 
 def pipeline_path(name: str) -> Path:
@@ -55,25 +209,14 @@ def refuse(options: Mapping[str, object], why: str) -> None:
             raise typer.BadParameter(why, param_hint=option)
 
 
-def write_json(data: object, path: Path) -> None:
-    """Writes plain data as JSON to a file, whole or not at all, or to standard output for ``-``.
+def shape_of(text: str) -> tuple[str, tuple[int, ...]]:
+    """``images=1x3x320x320`` as a name and its sizes. Names may have ``=``, colons and slashes.
 
     Raises:
-        ArtifactError: the file cannot be written.
+        BadParameter: it is something else.
     """
-    import json
-
-    text = json.dumps(data, indent=2, default=str) + "\n"
-    if str(path) == "-":
-        typer.echo(text, nl=False)
-        return
-    from edgert.artifact.atomic import replace_text
-
-    replace_text(path, text)
-
-
-def echo_line(data: object) -> None:
-    """Prints plain data as one line of JSON."""
-    import json
-
-    typer.echo(json.dumps(data))
+    name, equals, sizes = text.rpartition("=")
+    parts = sizes.lower().split("x")
+    if not equals or not name or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+        raise typer.BadParameter(f"cannot understand {text!r}; write INPUT=1x3x320x320", param_hint="--shape")
+    return name, tuple(map(int, parts))

@@ -9,13 +9,16 @@ import typer
 from edgert.cli.option import (
     DebugOption,
     JsonOption,
-    PageOption,
     PipelineArgument,
     ProfilesOption,
+    ReportOption,
     SetOption,
+    TrtOption,
+    board_option,
+    mode_option,
     pipeline_path,
-    write_json,
 )
+from edgert.cli.output import is_stdout, write_json
 
 if TYPE_CHECKING:
     from edgert.plan.row import Objective
@@ -25,22 +28,14 @@ _WIDTH = 140  # of tables that no terminal shows
 
 def plan(
     pipeline: PipelineArgument,
-    board: Annotated[
-        str | None,
-        typer.Option(
-            "--board", "-b", metavar="BOARD", help="A board's name or file, or all; the pipeline's own if left out."
-        ),
-    ] = None,
-    mode: Annotated[str, typer.Option("--mode", metavar="MODE", help="A power mode, or all.")] = "all",
+    board: Annotated[str | None, board_option("With all, every board; the pipeline's own when left out.")] = None,
+    mode: Annotated[str, mode_option("With all, every mode is compared.")] = "all",
     objective: Annotated[
-        str, typer.Option("--objective", metavar="WHAT", help="throughput, latency or energy.")
+        str, typer.Option("--objective", metavar="NAME", help="Optimize for throughput, latency or energy.")
     ] = "throughput",
-    trt: Annotated[
-        str | None,
-        typer.Option("--trt", metavar="VERSION", help="TensorRT that will build it; the board's if left out."),
-    ] = None,
+    trt: TrtOption = None,
     profiles: ProfilesOption = None,
-    report: PageOption = None,
+    report: ReportOption = None,
     overrides: SetOption = None,
     json: JsonOption = None,
     debug: DebugOption = False,
@@ -79,13 +74,13 @@ def plan(
         tensorrt=trt,
         profiles=profiles or (),
     )
-    console = Console(stderr=str(json) == "-", highlight=False)
+    console = Console(stderr=is_stdout(json), highlight=False)
     if not console.is_terminal:
         console.width = _WIDTH
     show_plan(console, made)
     if report is not None:
         save(made, report)
-        console.print(f"page written to {report}", markup=False)
+        console.print(f"report written to {report}", markup=False)
     if json is not None:
         write_json(to_json(made), json)
     if made.smallest is None:

@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
-from edgert.cli.calibrate import ImagesOption, LimitOption, MethodOption, with_pictures
-from edgert.cli.option import DebugOption, SetOption
-from edgert.cli.target import InputOption, ModelOption, TargetArgument, TaskOption, target_of
+from edgert.cli.calibrate import with_images
+from edgert.cli.option import (
+    CalibrationImagesOption,
+    DataOption,
+    DebugOption,
+    InputOption,
+    MaxDropOption,
+    MethodOption,
+    MetricOption,
+    ModelOption,
+    RangesOption,
+    ReportOption,
+    SetOption,
+    TargetArgument,
+    TaskOption,
+    limit_option,
+    output_option,
+    target_option,
+    trt_option,
+)
+from edgert.cli.target import target_of
 from edgert.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,53 +38,51 @@ if TYPE_CHECKING:
     from edgert.config import ModelConfig
     from edgert.precision.outcome import Outcome
 
-_METRICS = ("map50", "map", "top1", "top5", "miou", "cosine")
+_METRIC = "map"
 
 
 def quantize(
-    target: TargetArgument,
+    model_file: TargetArgument,
     model: ModelOption = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="The INT8 model; MODEL.int8.onnx by default.")
-    ] = None,
-    ranges: Annotated[
-        Path | None, typer.Option("--ranges", metavar="FILE", help="Of edgert calibrate; else ranges are measured now.")
-    ] = None,
-    images: ImagesOption = None,
+    output: Annotated[Path | None, output_option("MODEL.int8.onnx when left out.")] = None,
+    ranges: RangesOption = None,
+    images: CalibrationImagesOption = None,
     input: InputOption = None,
     task: TaskOption = None,
     method: MethodOption = None,
-    limit: LimitOption = None,
-    form: Annotated[
-        str, typer.Option("--for", metavar="WHO", help="ort, gpu or dla (TensorRT 11 on), or cache (TensorRT to 10).")
+    limit: Annotated[int | None, limit_option("256 when left out.")] = None,
+    target: Annotated[
+        str,
+        target_option("With cache, a calibration cache for TensorRT up to 10; gpu and dla are for TensorRT from 11."),
     ] = "ort",
-    tensorrt: Annotated[
-        str, typer.Option("--tensorrt", metavar="VERSION", help="Whose header a calibration cache gets.")
-    ] = "10.3.0",
+    trt: Annotated[str, trt_option("It stands in the header of a calibration cache.")] = "10.3.0",
     keep: Annotated[
         list[str] | None,
-        typer.Option("--keep", metavar="LAYER", help="Leave a layer in higher precision; a name or glob. Repeatable."),
+        typer.Option(
+            "--keep", metavar="LAYER", help="Leave a layer in higher precision, by its name or a glob. Repeatable."
+        ),
     ] = None,
-    data: Annotated[
-        str | None, typer.Option("--data", metavar="PATH", help="Labelled pictures, as edgert eval takes them.")
-    ] = None,
-    metric: Annotated[str, typer.Option("--metric", metavar="NAME", help="What the budget is of.")] = "map",
-    max_drop: Annotated[
-        float | None, typer.Option("--max-drop", metavar="0-1", min=0, max=1, help="Largest loss against FP32.")
-    ] = None,
+    data: DataOption = None,
+    metric: MetricOption = None,
+    max_drop: MaxDropOption = None,
     minutes: Annotated[
         float,
-        typer.Option("--minutes", metavar="N", min=0.1, help="For finding layers to keep, if the budget asks."),
+        typer.Option(
+            "--minutes",
+            metavar="N",
+            min=0.1,
+            help="Time for finding the layers to leave in higher precision, in minutes.",
+        ),
     ] = 10.0,
-    report: Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write a page about it.")] = None,
+    report: ReportOption = None,
     overrides: SetOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Make a model INT8, within an accuracy budget, and say what it cost.
+    """Make a model INT8, within an accuracy budget, and report what it costs.
 
     With --data and --max-drop, or the pipeline's accuracy:, layers are kept in higher precision until the budget holds,
     as few as can be; if none do, nothing is written and the layers that cost most are named. Without labels it is
-    compared with FP32 on the calibration pictures, and layers are kept only where INT8 throughout would spoil it.
+    compared with FP32 on the calibration images, and layers are kept only where INT8 throughout would spoil it.
 
     Examples:
 
@@ -74,7 +90,7 @@ def quantize(
 
         edgert quantize pipeline.yaml --report out/int8.html
 
-        edgert quantize pipeline.yaml --for cache --tensorrt 10.3.0 -o model.cache
+        edgert quantize pipeline.yaml --target cache --trt 10.3.0 -o model.cache
     """
     from rich.console import Console
 
@@ -82,15 +98,15 @@ def quantize(
     from edgert.graph.model import to_bytes
 
     chosen = target_of(
-        target, model=model, task=task, input=input, overrides=overrides or (), needs_task=data is not None
+        model_file, model=model, task=task, input=input, overrides=overrides or (), needs_task=data is not None
     )
     config = _asked(chosen.config, images, method, limit, keep, data, metric, max_drop)
     console = Console(stderr=True, highlight=False)
-    judged = task is not None or Path(target).suffix != ".onnx"
-    outcome = _made(console, chosen, config, ranges, form, tensorrt, minutes, judged)
-    path = output or Path(config.onnx.with_suffix(".cache" if form == "cache" else ".int8.onnx").name)
-    if form == "cache":
-        text, exceptions = _cache(outcome, tensorrt)
+    judged = task is not None or Path(model_file).suffix != ".onnx"
+    outcome = _made(console, chosen, config, ranges, target, trt, minutes, judged)
+    path = output or Path(config.onnx.with_suffix(".cache" if target == "cache" else ".int8.onnx").name)
+    if target == "cache":
+        text, exceptions = _cache(outcome, trt)
         replace_text(path, text)
         if exceptions:
             replace_text(path.with_suffix(".layer_precisions"), exceptions)
@@ -111,23 +127,34 @@ def _asked(
     limit: int | None,
     keep: list[str] | None,
     data: str | None,
-    metric: str,
+    metric: str | None,
     max_drop: float | None,
 ) -> ModelConfig:
     """The section with what was asked for on the command line."""
     from edgert.config import AccuracyConfig
 
-    config = with_pictures(config, images, method, limit)
+    config = with_images(config, images, method, limit)
     if keep:
         config = config.model_copy(update={"quantize": config.quantize.model_copy(update={"keep": tuple(keep)})})
     if data is None and max_drop is None:
         return config
     if data is None and config.accuracy is None:
-        raise ConfigError("--max-drop of what?", why="no labelled pictures are named", fix="--data PATH")
-    written = config.accuracy.model_dump() if config.accuracy else {"metric": metric, "max_drop": 1.0}
-    given = {"dataset": data, "max_drop": max_drop}
+        raise ConfigError("--max-drop of what?", why="no labeled images are named", fix="--data PATH")
+    written = config.accuracy.model_dump() if config.accuracy else {"metric": _METRIC, "max_drop": 1.0}
+    given = {"dataset": data, "metric": metric, "max_drop": max_drop}
+    _check_metric(metric)
     settings = {**written, **{key: value for key, value in given.items() if value is not None}}
     return config.model_copy(update={"accuracy": AccuracyConfig.model_validate(settings)})
+
+
+def _check_metric(metric: str | None) -> None:
+    from edgert.config import AccuracyConfig
+    from edgert.errors import nearest
+
+    known = get_args(AccuracyConfig.model_fields["metric"].annotation)
+    if metric is not None and metric not in known:
+        hint = nearest(metric, known)
+        raise ConfigError(f"no metric {metric!r} here{hint}", where="--metric", fix=f"one of {', '.join(known)}")
 
 
 def _made(
@@ -135,8 +162,8 @@ def _made(
     chosen: Target,
     config: ModelConfig,
     ranges: Path | None,
-    form: str,
-    tensorrt: str,
+    target: str,
+    trt: str,
     minutes: float,
     judged: bool,
 ) -> Outcome:
@@ -154,7 +181,7 @@ def _made(
         else:
             calibrated = calibrate_section(
                 config,
-                target=None if form == "cache" else _target(form),  # a cache lists every tensor
+                target=None if target == "cache" else _target(target),  # a cache lists every tensor
                 where=chosen.where,
                 progress=lambda done, total, name: bar("calibrating", done, total or done),
                 stop=stop,
@@ -162,9 +189,9 @@ def _made(
         return quantize_section(
             config,
             calibrated,
-            target=_target(form),
-            dla=_dla(form, tensorrt),
-            even=form != "cache",
+            target=_target(target),
+            dla=_dla(target, trt),
+            even=target != "cache",
             where=chosen.where,
             directory=chosen.directory,
             budget_s=minutes * 60,
@@ -175,26 +202,26 @@ def _made(
         )
 
 
-def _target(form: str) -> Literal["ort", "gpu", "dla"]:
-    if form == "cache" or form == "dla":
+def _target(name: str) -> Literal["ort", "gpu", "dla"]:
+    if name == "cache" or name == "dla":
         return "dla"
-    if form == "ort":
+    if name == "ort":
         return "ort"
-    if form == "gpu":
+    if name == "gpu":
         return "gpu"
     from edgert.errors import nearest
 
     known = ("ort", "gpu", "dla", "cache")
-    raise ConfigError(f"no form {form!r}{nearest(form, known)}", where="--for", fix=f"one of {', '.join(known)}")
+    raise ConfigError(f"no target {name!r}{nearest(name, known)}", where="--target", fix=f"one of {', '.join(known)}")
 
 
-def _dla(form: str, tensorrt: str) -> Dla | None:
-    """Orin's DLA with the release that a cache is for; None for other forms, and where that release has no DLA: the
+def _dla(target: str, tensorrt: str) -> Dla | None:
+    """Orin's DLA with the release that a cache is for; None for other targets, and where that release has no DLA: the
     cache is for a GPU then."""
     from dla import Target as Dla
     from edgert.quantize.cache import version_number
 
-    if form != "cache":
+    if target != "cache":
         return None
     version_number(tensorrt)
     found = Dla(tensorrt=tensorrt)

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgert.cli.option import DebugOption, JsonOption, SetOption, pipeline_path, write_json
+from edgert.cli.option import (
+    BundleArgument,
+    DebugOption,
+    DurationOption,
+    JsonOption,
+    SetOption,
+    StrictOption,
+    mode_option,
+    pipeline_path,
+)
+from edgert.cli.output import is_stdout, write_json
 
 if TYPE_CHECKING:
     from edgert.assemble.power_step import PowerStep, PowerSteps
@@ -20,52 +30,39 @@ if TYPE_CHECKING:
 
 
 def run(
-    pipeline: Annotated[
-        str,
-        typer.Argument(
-            metavar="PIPELINE", help="A pipeline file, a bundle of edgert build, or a shipped name, like hello."
-        ),
-    ],
+    pipeline: BundleArgument,
     overrides: SetOption = None,
-    duration: Annotated[
-        float | None, typer.Option("--duration", metavar="SECONDS", help="Stop after so long.", min=0.1)
-    ] = None,
+    duration: Annotated[float | None, DurationOption] = None,
     json: JsonOption = None,
-    plain: Annotated[bool, typer.Option("--plain", help="Plain lines instead of the live view.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only the summary.")] = False,
-    strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict", help="An error instead of an engine further down the chain (engines:), or nodes off their DLA."
-        ),
-    ] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Print plain lines instead of the live view.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only the summary.")] = False,
+    strict: StrictOption = False,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="Only tell the memory it will take, part by part (1 if too much), and what power control may change.",
+            help="Only show how much memory it will take, part by part, and what power control may change. Exit code 1 "
+            "when the memory does not fit.",
         ),
     ] = False,
     as_board: Annotated[
         str | None,
-        typer.Option("--as", metavar="BOARD", help="Take the place of a board: its predicted times, power and heat."),
+        typer.Option("--as", metavar="BOARD", help="Emulate a board: its predicted times, power and temperature."),
     ] = None,
-    mode: Annotated[
-        str | None,
-        typer.Option("--mode", metavar="MODE", help="With --as: a power mode; else the plan's choice."),
-    ] = None,
+    mode: Annotated[str | None, mode_option("For --as; the one that edgert plan chooses when left out.")] = None,
     allow_power_control: Annotated[
         bool,
         typer.Option(
             "--allow-power-control",
-            help="Keep a power budget by lower clocks and power modes of this Jetson, too; restored in the end.",
+            help="Keep a power budget by lower clocks and power modes of this Jetson, too; they are restored at the "
+            "end.",
         ),
     ] = False,
     debug: DebugOption = False,
 ) -> None:
     """Run a pipeline until its sources end, or Ctrl-C.
 
-    Ctrl-C and SIGTERM end it within 2 seconds with every file closed. The summary says where the time went.
+    Ctrl-C and SIGTERM end it within 2 seconds with every file closed. The summary shows where the time went.
 
     Examples:
 
@@ -110,7 +107,7 @@ def run(
             show(running, duration_s=duration, plain=plain, quiet=quiet, label=label)
             summary = running.summary()
             told = place.told(summary.frames_out) if place else {}
-        print_summary(running.file, summary, to_stderr=str(json) == "-")
+        print_summary(running.file, summary, to_stderr=is_stdout(json))
         if place is not None:
             _tell_place(told)
         if bundle is not None:
@@ -173,7 +170,7 @@ def _dry(file: PipelineFile, json: Path | None, bundle: Unpacked | None, as_boar
 
     if as_board is not None:
         raise typer.BadParameter("it plans this machine; edgert plan --board has a board's memory", param_hint="--as")
-    to_stderr = str(json) == "-"
+    to_stderr = is_stdout(json)
     plan = planned(file, has_engines=bundle is not None and bundle.engines is not None)
     show_memory(plan, to_stderr=to_stderr)
     told: dict[str, Any] = {"memory": plan.to_json()}

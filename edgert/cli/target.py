@@ -5,32 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from edgert.cli.option import pipeline_path
 from edgert.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from edgert.config import ModelConfig
-
-TargetArgument = Annotated[
-    str, typer.Argument(metavar="MODEL.onnx|PIPELINE", help="An ONNX file, or a pipeline file with its model.")
-]
-ModelOption = Annotated[
-    str | None, typer.Option("--model", metavar="NAME", help="Which model of the pipeline, where there are several.")
-]
-TaskOption = Annotated[
-    str | None,
-    typer.Option("--task", metavar="TEXT", help="Of an ONNX file: what it does, like 'detect yolox labels=names.txt'."),
-]
-InputOption = Annotated[
-    str | None,
-    typer.Option(
-        "--input", metavar="TEXT", help="Of an ONNX file: what it wants, like 'letterbox rgb mean=0 std=255'."
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True)

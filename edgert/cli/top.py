@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_text
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgert.cli.option import DebugOption
+from edgert.cli.option import DebugOption, JsonOption
+from edgert.cli.output import JsonLines, is_stdout
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -47,12 +47,16 @@ class Look:
 def top(
     pipeline: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[URL]...", help="Live pages (sink: http) of pipelines elsewhere, http://host:port."),
+        typer.Argument(
+            metavar="[URL]...", help="Live pages (sink: http) of pipelines on other machines, http://host:port."
+        ),
     ] = None,
-    every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=_LEAST_S, help="Between samples.")] = 0.5,
-    once: Annotated[bool, typer.Option("--once", help="One sample, then leave.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per line on standard output.")] = False,
-    root: Annotated[Path, typer.Option("--root", hidden=True, help="Where the files of a Linux are.")] = Path("/"),
+    every: Annotated[
+        float, typer.Option("--every", metavar="SECONDS", min=_LEAST_S, help="Seconds from one sample to the next.")
+    ] = 0.5,
+    once: Annotated[bool, typer.Option("--once", help="Show one sample, then exit.")] = False,
+    json: JsonOption = None,
+    root: Annotated[Path, typer.Option("--root", hidden=True, help="Folder that stands for / of a Linux.")] = Path("/"),
     debug: DebugOption = False,
 ) -> None:
     """Watch this machine: power, clocks, load, heat and memory, and the pipelines that you run on it.
@@ -62,6 +66,7 @@ def top(
 
     Needs no root. What cannot be read says why; nothing is shown as 0 that is not known. Sensors of Jetsons average
     over 0.4 s, so faster than two samples a second repeats itself. Ends with Ctrl-C.
+    --json writes one line for every sample.
 
     Examples:
 
@@ -69,20 +74,27 @@ def top(
 
         edgert top http://dock.local:8080
 
-        edgert top --json --every 1 | jq '.readings.power.value'
+        edgert top --json - --every 1 | jq '.readings.power.value'
 
-        edgert top --json --once | jq '.pipelines[] | {name, fps: .stats.fps}'
+        edgert top --json - --once | jq '.pipelines[] | {name, fps: .stats.fps}'
     """
     from edgert.cli.signals import stop_on_signal
 
     stopped = threading.Event()
-    with stop_on_signal(stopped.set):
-        looks = _looks(root, tuple(pipeline or ()), every, once, stopped)
-        if json:
-            for look in looks:
-                typer.echo(json_text.dumps(look.to_json()))
+    with stop_on_signal(stopped.set), JsonLines(json) as write:
+        looks = _written(_looks(root, tuple(pipeline or ()), every, once, stopped), write)
+        if is_stdout(json):
+            for _ in looks:
+                pass
         else:
             _show(looks, once)
+
+
+def _written(looks: Iterator[Look], write: JsonLines) -> Iterator[Look]:
+    """The same, each also written as a line of JSON."""
+    for look in looks:
+        write(look.to_json())
+        yield look
 
 
 def _looks(root: Path, urls: tuple[str, ...], every_s: float, once: bool, stopped: threading.Event) -> Iterator[Look]:

@@ -82,7 +82,7 @@ def check_leave(outline: Outline, wanted: Wanted) -> None:
         ConfigError: an option that the format has no use for, several models for one file, or no TensorRT is known.
     """
     format, output = wanted.format, wanted.output
-    options = {"--form": wanted.form, "--for": wanted.target, "--device": wanted.device}
+    options = {"--form": wanted.form, "--target": wanted.target, "--device": wanted.device}
     _refuse(format, {**options, "--max-batch": wanted.max_batch})
     if format == "onnx" and output.suffix == ".onnx" and len(outline.names) > 1:
         names = ", ".join(outline.names)
@@ -105,7 +105,7 @@ def _no_release(path: Path) -> ConfigError:
 
 
 def _refuse(format: Format, options: Mapping[str, object]) -> None:
-    takes = {"onnx": ("--form", "--for"), "triton": ("--device", "--max-batch"), "trtexec": ()}[format]
+    takes = {"onnx": ("--form", "--target"), "triton": ("--device", "--max-batch"), "trtexec": ()}[format]
     for option, value in options.items():
         if value is not None and option not in takes:
             raise ConfigError(f"{option} says nothing for --format {format}", fix=f"leave {option} out")

@@ -109,7 +109,7 @@ def _quantised(item: Item, target: Target) -> Model:
             f"there is no INT8 form of model {item.name!r} for {target}",
             why=f"it was built for {', '.join(known)}",
             where=item.where,
-            fix=f"--for {known[0]}, or build it for a board that has one",
+            fix=f"--target {known[0]}, or build it for a board that has one",
         )
     raise BuildError(
         f"there is no INT8 form of model {item.name!r}",

@@ -108,7 +108,7 @@ class Profile:
             raise PlacementError(
                 f"this profile is of another model: {self.model}, {self.digest[:12]}…",
                 why=f"the model to be placed is {digest[:12]}…",
-                fix="measure it: edgert bench --profile MODEL.onnx -o profile.json",
+                fix="measure it: edgert bench --units MODEL.onnx -o profile.json",
             )
         wrong = [key for key in (*self.machine, *machine) if self.machine.get(key) != machine.get(key)]
         if wrong:
@@ -116,7 +116,7 @@ class Profile:
             raise PlacementError(
                 "this profile is of another machine",
                 why=f"its {key} is {self.machine.get(key, 'unknown')}, here it is {machine.get(key, 'unknown')}",
-                fix="measure here: edgert bench --profile MODEL.onnx -o profile.json",
+                fix="measure here: edgert bench --units MODEL.onnx -o profile.json",
             )
 
     def to_json(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def from_json(data: object, where: str = "") -> Profile:
             "this is no profile that edgert can read",
             why=f"{type(error).__name__}: {error}",
             where=where,
-            fix="measure again: edgert bench --profile MODEL.onnx -o profile.json",
+            fix="measure again: edgert bench --units MODEL.onnx -o profile.json",
         ) from error
 
 
@@ -145,7 +145,7 @@ def read_profile(path: Path) -> Profile:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ArtifactError(
-            f"cannot read profile {path}", why=cause(error), fix="edgert bench --profile MODEL.onnx -o profile.json"
+            f"cannot read profile {path}", why=cause(error), fix="edgert bench --units MODEL.onnx -o profile.json"
         ) from error
     return from_json(data, str(path))
 

@@ -46,7 +46,7 @@ def plan_host(file: PipelineFile, profiles: Sequence[Profile], objective: Object
     With several cores busy, every unit takes as much longer as the whole model was measured to.
 
     Args:
-        profiles: one of each model, from ``edgert bench --profile``.
+        profiles: one of each model, from ``edgert bench --units``.
 
     Raises:
         ConfigError: a model has no profile.
@@ -72,7 +72,7 @@ def _measured(file: PipelineFile, demand: Demand, profiles: Mapping[str, Profile
             f"there is no profile of model {demand.model!r}",
             why="times of a machine that no board file describes are measured, not modelled",
             where=where,
-            fix=f"edgert bench --profile {config.onnx} -o profile.json, then --profile profile.json",
+            fix=f"edgert bench --units {config.onnx} -o profile.json, then --profile profile.json",
         )
     shapes = next(iter((config.profiles or default_profile(model, config)).values()))
     graph = read(clean(with_shapes(model, shapes))[0])

@@ -78,7 +78,7 @@ class HostLanes:
             for name, config in self.file.config.models.items()
             if config.placement == "auto" and threads_of(self.file.config, name) > 1
         ) + tuple(
-            f"{name}: its times do not scatter and a p99 is too low; measure its profile again (edgert bench --profile)"
+            f"{name}: its times do not scatter and a p99 is too low; measure its profile again (edgert bench --units)"
             for name, profile in self.profiles.items()
             if not all(whole.spread for whole in profile.whole.values())
         )

@@ -127,7 +127,7 @@ def _boards(asked: str, file: PipelineFile) -> tuple[Board, ...]:
             "no times of this machine",
             why="board: host is planned by measured times of each model, and there is no --profile",
             where=file.where("board"),
-            fix="edgert bench --profile MODEL.onnx -o profile.json, then --board host --profile profile.json",
+            fix="edgert bench --units MODEL.onnx -o profile.json, then --board host --profile profile.json",
         )
     if asked == "auto":
         raise ConfigError(
@@ -135,7 +135,7 @@ def _boards(asked: str, file: PipelineFile) -> tuple[Board, ...]:
             why="the pipeline says board: auto, which is whatever machine it runs on",
             where=file.where("board"),
             fix="--board NAME, or --board all for those that fit (edgert boards lists them); for this machine --board "
-            "host --profile FILE, measured by edgert bench --profile",
+            "host --profile FILE, measured by edgert bench --units",
         )
     return (find_board(asked, file.document.path.parent),)
 

@@ -168,7 +168,7 @@ def _played(
 def _check(file: PipelineFile, given: Circumstances) -> None:
     if not given.seconds > 0:
         raise ConfigError(
-            f"cannot simulate {given.seconds:g} seconds", where="--seconds", fix="a time above 0, like 60"
+            f"cannot simulate {given.seconds:g} seconds", where="--duration", fix="a time above 0, like 60"
         )
     if not any(isinstance(stage, InferStage) for stage in file.config.stages.values()):
         raise ConfigError("no stage runs a model", where=file.where("stages"), fix="add one: {infer: MODEL, from: ...}")
@@ -186,7 +186,7 @@ def _profiles(levels: Sequence[PipelineFile], paths: Sequence[Path]) -> Mapping[
             raise ConfigError(
                 f"there is no profile of model {demand.model!r}",
                 where=file.where("models", demand.model),
-                fix=f"edgert bench --profile {onnx} -o profile.json, then --profile profile.json",
+                fix=f"edgert bench --units {onnx} -o profile.json, then --profile profile.json",
             )
         by_model[demand.model] = profile
     return by_model

@@ -81,7 +81,7 @@ def read_photos(images: Sequence[str | Path], limit: int = PHOTO_LIMIT) -> list[
     """
     paths = [path for image in images for path in _found(Path(image).expanduser())]
     if not paths:
-        raise ConfigError("no photograph was given", fix="--image photo.jpg, or a folder of them")
+        raise ConfigError("no image was given", fix="--images photo.jpg, or a folder of them")
     chosen = np.unique(np.linspace(0, len(paths) - 1, min(len(paths), limit)).astype(int)).tolist()
     return [(paths[index], _read(paths[index])) for index in chosen]
 
@@ -135,7 +135,7 @@ def _found(path: Path) -> list[Path]:
         return inside
     if not path.exists():
         beside = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise ConfigError(f"no photograph {str(path)!r}{nearest(path.name, beside)}", fix="check --image")
+        raise ConfigError(f"no image {str(path)!r}{nearest(path.name, beside)}", fix="check --images")
     return [path]
 
 

@@ -167,7 +167,7 @@ def _text(onnx: str, stem: str, guessed: _Guessed, spec: TensorSpec, found: Subj
     verb = verb_of(guessed.setting.task)
     lines = [
         "# A starter, to be edited: what stands after 'guessed' is worth a look.",
-        "# edgert check THIS_FILE --image photo.jpg   tells whether the model is wired right",
+        "# edgert check THIS_FILE --images photo.jpg   tells whether the model is wired right",
         "# edgert run THIS_FILE                       runs it",
         "schema: 1",
         f"name: {_quoted(stem)}",

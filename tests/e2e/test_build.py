@@ -41,7 +41,8 @@ def test_the_first_build_takes_no_more_than_a_minute(built: tuple[Path, float]) 
 
 def test_a_second_build_does_nothing_and_says_so_line_by_line(home: Path) -> None:
     before = (home / "dock.edgert").stat()
-    done = edgert("build", "hello", "--board", "orin-nx-16gb", "-o", "dock.edgert", "--json", cwd=home, env=env(home))
+    options = ("--board", "orin-nx-16gb", "-o", "dock.edgert", "--json", "-")
+    done = edgert("build", "hello", *options, cwd=home, env=env(home))
     assert done.returncode == 0 and not done.stderr
     *events, end = map(json.loads, done.stdout.splitlines())
     assert {event["state"] for event in events} == {"started", "cached", "skipped"}
@@ -53,7 +54,7 @@ def test_a_second_build_does_nothing_and_says_so_line_by_line(home: Path) -> Non
 
 
 def test_another_score_rebuilds_nothing_but_the_bundle(home: Path) -> None:
-    options = ("--board", "orin-nx-16gb", "--set", "models.parts.task.score=0.3", "-o", "other.edgert", "--json")
+    options = ("--board", "orin-nx-16gb", "--set", "models.parts.task.score=0.3", "-o", "other.edgert", "--json", "-")
     done = edgert("build", "hello", *options, cwd=home, env=env(home))
     assert done.returncode == 0, done.stderr
     *events, end = map(json.loads, done.stdout.splitlines())
@@ -90,7 +91,7 @@ def test_strict_makes_a_skipped_engine_an_error(home: Path) -> None:
 
 def test_a_bundle_is_finished_here(home: Path, tmp_path: Path) -> None:
     bundle = str(home / "dock.edgert")
-    options = ("--json", "-o", "here.edgert")
+    options = ("--json", "-", "-o", "here.edgert")
     done = edgert("build", bundle, *options, cwd=tmp_path, env={**env(home), "CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 0, done.stderr
     *events, last = (json.loads(line) for line in done.stdout.splitlines())
@@ -98,7 +99,7 @@ def test_a_bundle_is_finished_here(home: Path, tmp_path: Path) -> None:
     assert last["bundle"] == "here.edgert" and list(last["engines"]) == ["parts"]
     assert last["skipped"][0]["engine"] == "tensorrt-dla" and (tmp_path / "here.edgert").is_file()
     assert in_process("build", bundle, "--board", "orin-nx-16gb", cwd=tmp_path).returncode == 2
-    strict = edgert("build", bundle, "--strict", "--json", cwd=tmp_path, env=env(home))
+    strict = edgert("build", bundle, "--strict", "--json", "-", cwd=tmp_path, env=env(home))
     assert strict.returncode == 1
     assert json.loads(strict.stdout.splitlines()[-1])["error"]["what"] == "tensorrt-dla cannot run this here"
 

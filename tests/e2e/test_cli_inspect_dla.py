@@ -32,7 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_table_summary_page_and_json(model: Path, tmp_path: Path) -> None:
     arguments = ("--dla", "--board", "orin-nx-16gb", "--shape", "x=1x3x32x32")
-    done = edgert("inspect", str(model), *arguments, "--html", "dla.html", "--json", "dla.json", cwd=tmp_path)
+    done = edgert("inspect", str(model), *arguments, "--report", "dla.html", "--json", "dla.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "runs 2 of 3 nodes" in done.stdout and "pool.window" in done.stdout
     assert "stem [bold]" in done.stdout and "<pool>" in done.stdout
@@ -69,7 +69,7 @@ def test_xavier_has_its_own_release(model: Path, tmp_path: Path) -> None:
         (("--dla", "--board", "orin-nx-16gb", "--trt", "ten"), 1, ("no such DLA target", "'ten'", "--trt 10.3")),
         (("--dla", "--board", "orin-nx-16gb", "--precision", "fp32"), 1, ("fp16 or int8", "'fp32'")),
         (("--board", "orin-nx-16gb"), 2, ("--board", "together with --dla")),
-        (("--html", "x.html"), 2, ("--html", "together with --dla")),
+        (("--report", "x.html"), 2, ("--report", "together with --dla")),
         (("--skip-rewrite", "pad"), 2, ("--skip-rewrite", "together with --dla")),
         (
             ("--dla", "--board", "orin-nx-16gb", "--skip-rewrite", "maxpool"),

@@ -15,6 +15,7 @@ from tests.helpers import command
 from tests.helpers.command import ROOT
 
 PARTS = ROOT / "pipelines" / "assets" / "parts.onnx"
+JUDGED = ("--task", "detect yolox", "--data", "labels.json")
 PICTURES = ("--images", "synthetic:conveyor", "--limit", "16")
 INPUT = ("--input", "letterbox rgb std=255")
 
@@ -61,7 +62,7 @@ def test_an_int8_model_and_its_report(ranges: Path, tmp_path: Path) -> None:
 
 def test_a_calibration_cache(ranges: Path, tmp_path: Path) -> None:
     out = tmp_path / "parts.cache"
-    done = edgert("quantize", PARTS, *INPUT, "--ranges", ranges, "--for", "cache", "-o", out, cwd=tmp_path)
+    done = edgert("quantize", PARTS, *INPUT, "--ranges", ranges, "--target", "cache", "-o", out, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     first, *lines = out.read_text().splitlines()
     assert first == "TRT-100300-EntropyCalibration2" and len(lines) > 50
@@ -86,9 +87,13 @@ def test_a_pipeline_runs_int8_and_finds_it_again(tmp_path: Path) -> None:
         (("calibrate", PARTS, "--images", "nowhere"), "no pictures at"),
         (("calibrate", PARTS, "--images", "synthetic:conveyor", "--limit", "3"), "3 pictures"),
         (("calibrate", PARTS, *PICTURES, "--method", "entropi"), "did you mean 'entropy'"),
-        (("quantize", PARTS, *PICTURES, *INPUT, "--for", "dlaa"), "did you mean 'dla'"),
+        (("quantize", PARTS, *PICTURES, *INPUT, "--target", "dlaa"), "did you mean 'dla'"),
         (("quantize", PARTS, *INPUT, "--ranges", "none.json"), "none.json"),
-        (("quantize", PARTS, *PICTURES, *INPUT, "--max-drop", "0.1"), "labelled pictures"),
+        (
+            ("quantize", PARTS, *PICTURES, *INPUT, "--task", "detect yolox", "--data", "x", "--metric", "mapp"),
+            "did you mean 'map'",
+        ),
+        (("quantize", PARTS, *PICTURES, *INPUT, "--max-drop", "0.1"), "labeled images"),
         (("run", "hello", "--set", "models.parts.calibrate=null"), "needs pictures"),
     ],
 )

@@ -44,7 +44,7 @@ class Kill:
 def build_command(what: str, output: Path) -> list[str]:
     """``edgert build`` of a pipeline file for a Jetson; or of the bundle at ``output``, where ``what`` is one."""
     asked = [str(output)] if what.endswith(SUFFIX) else [what, "--board", "orin-nx-16gb"]
-    return [sys.executable, "-m", "edgert", "build", *asked, "-o", str(output), "--json"]
+    return [sys.executable, "-m", "edgert", "build", *asked, "-o", str(output), "--json", "-"]
 
 
 def uninterrupted(what: str, folder: Path) -> tuple[bytes, float]:

@@ -1,4 +1,4 @@
-"""`edgert bench --against`: both sides get the same input, and what cannot be compared is said."""
+"""`edgert bench --peer`: both sides get the same input, and what cannot be compared is said."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_torch_needs_a_module_and_nothing_else_does(onnx: Path) -> None:
     with pytest.raises(ConfigError, match="PyTorch runs no ONNX file") as caught:
         next(against(onnx, "torch"))
     assert "--torch module:function" in caught.value.fix
-    with pytest.raises(ConfigError, match="--torch is for --against torch"):
+    with pytest.raises(ConfigError, match="--torch is for --peer torch"):
         next(against(onnx, "openvino", "net:load"))
 
 

@@ -263,7 +263,7 @@ def test_files_that_stand_there_are_replaced_and_others_stay(opened: Any, tmp_pa
         ("onnx", {"device": "gpu"}, "--device says nothing for --format onnx", "leave --device out"),
         ("trtexec", {"max_batch": 2}, "--max-batch says nothing for --format trtexec", "leave --max-batch out"),
         ("trtexec", {}, "trtexec of which TensorRT", "build it for a board: edgert build PIPELINE --board NAME"),
-        ("onnx", {"form": "int8-qdq", "target": "dla"}, "no INT8 form of model 'parts' for dla", "--for ort"),
+        ("onnx", {"form": "int8-qdq", "target": "dla"}, "no INT8 form of model 'parts' for dla", "--target ort"),
         ("triton", {"max_batch": 8}, "cannot be served in batches of 8", "leave --max-batch out"),
     ],
 )

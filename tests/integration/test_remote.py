@@ -60,7 +60,7 @@ def test_engines_come_back_into_the_bundle(there: Board, bundle: Path, tmp_path:
 def test_a_pipeline_is_built_here_and_finished_there(there: Board, tmp_path: Path) -> None:
     (there.folder / "compiler.json").unlink()  # edgert itself, its doctor included
     pipeline = small_pipeline(tmp_path / "pipeline", TEXT.replace("precision: int8", "precision: fp32"))
-    words = ("build", str(pipeline), "--remote", "board", "--remote-edgert", there.program, "--json")
+    words = ("build", str(pipeline), "--remote", "board", "--remote-edgert", there.program, "--json", "-")
     done = edgert(*words, cwd=tmp_path, env={"EDGERT_CACHE": str(tmp_path / "cache")})
     assert done.returncode == 0, done.stderr
     *events, last = map(json.loads, done.stdout.splitlines())

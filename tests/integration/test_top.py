@@ -57,7 +57,7 @@ def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def rows(*arguments: str, cwd: Path) -> list[dict[str, Any]]:
-    done = run("top", "--json", "--once", *arguments, cwd=cwd)
+    done = run("top", "--json", "-", "--once", *arguments, cwd=cwd)
     assert done.returncode == 0, done.stderr
     told: list[dict[str, Any]] = json.loads(done.stdout)["pipelines"]
     return told

@@ -176,9 +176,9 @@ def test_the_commands_write_check_and_tell(tmp_path: Path, capsys: pytest.Captur
     assert "classify: auto" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="exists already"):
         new(model, output=written, source="clip.mp4")
-    cli_check(str(written), [photo], picture=tmp_path / "best.png", json=tmp_path / "check.json")
+    cli_check(str(written), [str(photo)], output=tmp_path / "best.png", json=tmp_path / "check.json")
     told = capsys.readouterr().out
-    assert "yours" in told and "1 photo," in told
+    assert "yours" in told and "1 image," in told
     data = json.loads((tmp_path / "check.json").read_text())
     assert sum(row["written"] for row in data["rows"]) == 1
     assert data["runs"] > 0 and data["photos"] == [str(photo)]

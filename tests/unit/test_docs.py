@@ -53,7 +53,7 @@ def test_every_command_is_understood() -> None:
         ("edgert build pipeline.yaml --bord host", True, "--bord"),
         ("edgert export dock.edgert", True, "Missing"),
         ("edgert export dock.edgert", False, ""),
-        ("edgert simulate pipeline.yaml --seconds long", True, "valid number"),
+        ("edgert simulate pipeline.yaml --duration long", True, "valid number"),
     ],
 )
 def test_what_is_wrong_would_be_found(text: str, whole: bool, why: str) -> None:

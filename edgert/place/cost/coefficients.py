@@ -164,7 +164,7 @@ def coefficients(soc: str) -> Coefficients:
         raise ConfigError(
             f"no cost coefficients for chip {soc!r}{nearest(soc, known)}",
             why=f"there are some for {', '.join(known)}",
-            fix="measure a profile on the board itself: edgert bench --profile",
+            fix="measure a profile on the board itself: edgert bench --units",
         )
     return load(folder / f"{soc}.yaml")
 

@@ -26,7 +26,7 @@ def run(*arguments: str) -> str:
 
 def test_one_sample_as_json(tmp_path: Path) -> None:
     plant(tmp_path, "agx-orin-jp6")
-    sample = json.loads(run("--once", "--json", "--root", str(tmp_path)))
+    sample = json.loads(run("--once", "--json", "-", "--root", str(tmp_path)))
     power = sample["readings"]["power"]
     assert (power["kind"], power["value"]) == ("measured", pytest.approx(12.365))
     assert sample["readings"]["emc.clock"]["value"] is None
@@ -41,13 +41,13 @@ def test_a_table_says_what_is_there_and_what_is_not(tmp_path: Path) -> None:
 
 
 def test_on_this_machine_processor_and_memory_are_measured() -> None:
-    readings = json.loads(run("--once", "--json"))["readings"]
+    readings = json.loads(run("--once", "--json", "-"))["readings"]
     assert {readings[name]["kind"] for name in ("cpu.load", "memory.total", "memory.rss")} == {"measured"}
 
 
 def test_a_pipeline_that_does_not_answer_says_so(tmp_path: Path) -> None:
     url = "http://127.0.0.1:1"
-    told = json.loads(run(url, "file:///etc/passwd", "--once", "--json", "--root", str(tmp_path)))["pipelines"]
+    told = json.loads(run(url, "file:///etc/passwd", "--once", "--json", "-", "--root", str(tmp_path)))["pipelines"]
     assert [row["at"] for row in told] == [url, "file:///etc/passwd"]
     assert "refused" in told[0]["trouble"]
     assert "not a web address" in told[1]["trouble"]
@@ -73,7 +73,7 @@ STATS = {
 def test_a_pipeline_of_this_user_is_there_with_nothing_set_up() -> None:
     beacon = Beacon(lambda: {"name": "dock-watch", "label": "simulated:", "stats": STATS})
     beacon.open()
-    sample = json.loads(run("--once", "--json"))
+    sample = json.loads(run("--once", "--json", "-"))
     text = " ".join(run("--once").split())
     beacon.close()
     row = next(one for one in sample["pipelines"] if one["at"] == f"process {os.getpid()}")

@@ -101,7 +101,7 @@ def test_without_the_model_s_profile_it_says_how_to_measure_one(tmp_path: Path) 
     path.write_text(json.dumps({**data, "digest": "0" * 64}))
     with pytest.raises(ConfigError, match="no profile of model 'net'") as caught:
         plan(file, profiles=[path])
-    assert "bench --profile" in caught.value.fix and caught.value.where
+    assert "bench --units" in caught.value.fix and caught.value.where
     with pytest.raises(ArtifactError, match="cannot read profile"):
         plan(file, profiles=[tmp_path / "missing.json"])
     with pytest.raises(ConfigError, match="no times of this machine") as asked:

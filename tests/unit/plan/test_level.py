@@ -125,7 +125,7 @@ def test_on_this_machine_every_model_needs_a_profile_and_latency_moves_to_the_fa
     slow = profile(tmp_path, file, alone_ms=30.0)
     with pytest.raises(ConfigError, match="no profile of model 'small'") as caught:
         simulate_pipeline(file, board="host", profiles=[slow], given=Circumstances(seconds=2.0))
-    assert "bench --profile" in caught.value.fix
+    assert "bench --units" in caught.value.fix
     (tmp_path / "s").mkdir()
     fast = profile(tmp_path / "s", file, alone_ms=5.0, model="small")
     played = simulate_pipeline(file, board="host", profiles=[slow, fast], given=Circumstances(seconds=3.0)).played

@@ -226,4 +226,4 @@ def test_a_pipeline_without_models_has_nothing_to_plan(tmp_path: Path) -> None:
 def test_this_machine_is_planned_by_measured_times_only(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no times of this machine") as caught:
         plan(pipeline(tmp_path), board="host")
-    assert "there is no --profile" in caught.value.why and "edgert bench --profile" in caught.value.fix
+    assert "there is no --profile" in caught.value.why and "edgert bench --units" in caught.value.fix

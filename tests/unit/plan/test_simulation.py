@@ -148,7 +148,7 @@ def test_what_cannot_be_simulated_is_refused(tmp_path: Path) -> None:
     for seconds in (0.0, -1.0, float("nan")):
         with pytest.raises(ConfigError, match="cannot simulate") as caught:
             simulate_pipeline(file, given=Circumstances(seconds=seconds))
-        assert caught.value.where == "--seconds"
+        assert caught.value.where == "--duration"
 
 
 def test_a_pipeline_without_models_is_refused(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_a_model_without_a_profile_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps({**data, "digest": "0" * 64}))
     with pytest.raises(ConfigError, match="no profile of model 'net'") as caught:
         simulate_pipeline(file, board="host", profiles=[path], given=SHORT)
-    assert "bench --profile" in caught.value.fix
+    assert "bench --units" in caught.value.fix
 
 
 def test_stages_take_what_a_run_measured(tmp_path: Path) -> None:

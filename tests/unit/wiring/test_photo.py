@@ -37,13 +37,13 @@ def test_missing_broken_and_absent_photographs_are_told(tmp_path: Path) -> None:
     cv2.imwrite(str(tmp_path / "photo.png"), scene())
     (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff half a file")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match=r"no photograph .*did you mean 'photo.png'"):
+    with pytest.raises(ConfigError, match=r"no image .*did you mean 'photo.png'"):
         read_photos([tmp_path / "phot.png"])
     with pytest.raises(ConfigError, match="no picture that can be read"):
         read_photos([tmp_path / "broken.jpg"])
     with pytest.raises(ConfigError, match="holds no picture"):
         read_photos([tmp_path / "empty"])
-    with pytest.raises(ConfigError, match="no photograph was given"):
+    with pytest.raises(ConfigError, match="no image was given"):
         read_photos([])
 
 

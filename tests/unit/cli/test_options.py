@@ -1,0 +1,84 @@
+"""An option name has one meaning over all verbs, and a help that a newcomer understands."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, get_args
+
+import pytest
+import typer
+
+from edgert.cli import app
+
+GROUP: Any = typer.main.get_command(app)
+LEAST_WORDS = 4
+FORMER = ("--tensorrt", "--image", "--picture", "--html", "--for", "--seconds")
+
+
+def parameters() -> list[tuple[str, Any]]:
+    """Every visible argument and option with its verb."""
+    shown = [(name, one) for name, verb in GROUP.commands.items() if not verb.hidden for one in verb.params]
+    return [(verb, one) for verb, one in shown if not one.hidden and "--help" not in one.opts]
+
+
+def options() -> dict[str, dict[str, Any]]:
+    """Option → verb → parameter."""
+    found: dict[str, dict[str, Any]] = defaultdict(dict)
+    for verb, one in parameters():
+        for name in one.opts:
+            if name.startswith("-"):
+                found[name][verb] = one
+    return found
+
+
+def kind(one: Any) -> object:
+    """What one value is read as."""
+    read_as = one.type_descriptor.annotation
+    return get_args(read_as)[0] if one.multiple else read_as
+
+
+def metavar(one: Any) -> object:
+    return one.metavar
+
+
+def spellings(one: Any) -> list[str]:
+    return sorted(one.opts)
+
+
+def first_sentence(one: Any) -> str:
+    return str(one.help).partition(". ")[0].rstrip(".")
+
+
+@pytest.mark.parametrize("name", sorted(options()))
+def test_a_name_means_one_thing(name: str) -> None:
+    every = list(options()[name].values())
+    for of in (kind, metavar, spellings, first_sentence):
+        assert len({str(of(one)) for one in every}) == 1, name
+
+
+@pytest.mark.parametrize(("verb", "one"), parameters(), ids=lambda one: one if isinstance(one, str) else one.name)
+def test_a_help_is_a_sentence(verb: str, one: Any) -> None:
+    assert one.help and one.help[0].isupper() and one.help.endswith("."), one.help
+    assert len(first_sentence(one).split()) >= LEAST_WORDS, one.help
+
+
+@pytest.mark.parametrize("name", sorted(options()))
+def test_what_repeats_says_so(name: str) -> None:
+    for one in options()[name].values():
+        assert one.multiple is ("Repeatable." in one.help), one.help
+
+
+@pytest.mark.parametrize(("verb", "one"), parameters(), ids=lambda one: one if isinstance(one, str) else one.name)
+def test_a_value_has_a_name(verb: str, one: Any) -> None:
+    is_option = one.opts[0].startswith("-")
+    assert one.metavar or (is_option and one.is_flag), f"{verb} {one.opts}"
+    assert "<" not in (one.metavar or "")
+
+
+def test_former_names_are_gone() -> None:
+    assert [name for name in FORMER if name in options()] == []
+
+
+def test_a_default_is_shown() -> None:
+    text = GROUP.commands["simulate"].get_help(typer.Context(GROUP.commands["simulate"]))
+    assert "[default: 60.0" in text
