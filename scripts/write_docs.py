@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from pydantic_core import PydanticUndefined
 from edgert.board.record import boards
 from edgert.cli import app, board_table
 from edgert.config import model, pipeline, placement, stage
+from edgert.config.kinded import Kinded, section_of
 from edgert.runtime import plain as plain_data
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -124,9 +125,21 @@ def pipeline_page() -> str:
     parts += ["## stages.NAME", "", "A stage does one thing, said by its verb.", ""]
     for kind in STAGES:
         parts += [f"### {verb(kind, stage.STAGE_VERBS)}", "", inspect.cleandoc(kind.__doc__ or ""), "", *keys(kind)]
+        parts += kinds(kind) if issubclass(kind, Kinded) else []
     parts += ["### crop of an infer stage", "", inspect.cleandoc(stage.CropConfig.__doc__ or ""), ""]
     parts += [*keys(stage.CropConfig), "### batch of an infer stage", ""]
     return "\n".join([*parts, inspect.cleandoc(stage.BatchConfig.__doc__ or ""), "", *keys(stage.BatchConfig)])
+
+
+def kinds(family: type[Kinded]) -> list[str]:
+    """What each of edgert's own kinds takes beside the keys of its family."""
+    key, registry = family.family
+    parts = []
+    for name in registry.own:
+        own = section_of(family, registry, name)
+        table = keys(own, leave_out=family.model_fields)
+        parts += [f"**{key}: {name}**: {inspect.cleandoc(own.__doc__ or '')}", "", *(table if len(table) > 3 else [])]
+    return [*parts, "Other packages can add kinds: see [extending](extending.md).", ""]
 
 
 def verb(section: type[BaseModel], verbs: tuple[str, ...]) -> str:
@@ -135,11 +148,13 @@ def verb(section: type[BaseModel], verbs: tuple[str, ...]) -> str:
     return next(name for name in own if section.model_fields[name].is_required())
 
 
-def keys(section: type[BaseModel]) -> list[str]:
+def keys(section: type[BaseModel], leave_out: Container[str] = ()) -> list[str]:
     """A table of a section's keys."""
     properties = section.model_json_schema(by_alias=True)["properties"]
     rows = ["| key | values | default | meaning |", "|---|---|---|---|"]
     for name, field in section.model_fields.items():
+        if name in leave_out:
+            continue
         key = field.alias or name
         default = "" if field.is_required() else plain(field.default)
         rows.append(f"| `{key}` | {values(properties[key])} | {default} | {escaped(field.description or '')} |")

@@ -32,14 +32,14 @@ from edgert.runtime import Node, Result, Source, Stage
 from edgert.runtime.branch import branch_nodes
 from edgert.runtime.channel import Drop
 from edgert.runtime.edge import connect
+from edgert.stages.context import Context, made
 from edgert.stages.draw import Draw
 from edgert.stages.gpu.lane import GpuLane
 from edgert.stages.infer_variant import Choice
 from edgert.stages.python import python_stage
 from edgert.stages.region import CropDetections, CropRegion
 from edgert.stages.resample import set_opencv_threads
-from edgert.stages.sink.marked import PICTURE_SINKS, Marked
-from edgert.stages.sink.select import sink_for
+from edgert.stages.sink.marked import Marked
 from edgert.stages.source.select import source_for
 from edgert.stages.track import Track
 from edgert.user import load_object
@@ -220,10 +220,12 @@ class _Assembler:
 
     def _sink(self, name: str, stage: SinkStage, where: str) -> Stage:
         function: Any = self.callbacks.get(name)
-        if function is None and stage.python:
-            function = load_object(stage.python, where, self.directory)
-        sink = sink_for(name, stage, stats=self._stats, function=function)
-        return Marked(sink, self.label, stage.sink in PICTURE_SINKS) if self.label else sink
+        code = getattr(stage, "python", None)
+        if function is None and code:
+            function = load_object(code, where, self.directory)
+        context = Context(self.directory, self.clock, self.counter, self._stats, function)
+        sink: Stage = made(stage, name, context)
+        return Marked(sink, self.label, stage.shows_images) if self.label else sink
 
     def _stats(self) -> Mapping[str, object]:
         """The state of the run, once there is one; for live pages."""

@@ -12,7 +12,6 @@ from edgert.errors import DeviceError
 from edgert.memory.cuda import CudaDevice
 
 log = logging.getLogger("edgert.source")
-_WITHOUT_PICTURES = ("jsonl", "null")
 
 
 @runtime_checkable
@@ -104,6 +103,6 @@ def _host_reason(
             return f"{name!r} draws on them"
         if isinstance(stage, PythonStage) or name in listened:
             return f"your own code sees them at {name!r}"
-        if isinstance(stage, SinkStage) and stage.sink not in _WITHOUT_PICTURES:
+        if isinstance(stage, SinkStage) and stage.takes_images:
             return f"{name!r} is a sink that takes pictures: {stage.sink}"
     return "" if any(name in devices for name in readers) else "no model reads them on a GPU"

@@ -1,6 +1,7 @@
 """The pipeline file: YAML to frozen records, with errors that name the line. Pure; touches no hardware."""
 
 from edgert.config.document import Document
+from edgert.config.fields import Fraction, OutputPath, Seconds, Section, Size
 from edgert.config.model import (
     AccuracyConfig,
     CalibrateConfig,
@@ -41,17 +42,22 @@ __all__ = [
     "Document",
     "DrawStage",
     "EmbedTask",
+    "Fraction",
     "InferStage",
     "InputConfig",
     "KeypointsTask",
     "ModelConfig",
+    "OutputPath",
     "PipelineConfig",
     "PipelineFile",
     "PythonStage",
     "PythonTask",
     "QuantizeConfig",
+    "Seconds",
+    "Section",
     "SegmentTask",
     "SinkStage",
+    "Size",
     "SourceStage",
     "StageConfig",
     "TaskConfig",

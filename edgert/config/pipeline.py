@@ -13,6 +13,7 @@ from edgert.config.document import Document, read
 from edgert.config.engine import EngineChain
 from edgert.config.fields import Bytes, Cores, FilePath, Name, Seconds, Section, Watts
 from edgert.config.flow import check_flow
+from edgert.config.kinded import EXPLAINED, flattened
 from edgert.config.model import TASK_VERBS, ModelConfig
 from edgert.config.stage import STAGE_VERBS, StageConfig
 from edgert.config.variable import hide_in
@@ -130,7 +131,7 @@ def _validated(document: Document) -> PipelineConfig:
     try:
         return PipelineConfig.model_validate(document.data, context={"directory": document.path.parent})
     except ValidationError as error:
-        first, *others = (_told(document, detail) for detail in error.errors(include_url=False))
+        first, *others = (_told(document, detail) for detail in flattened(error.errors(include_url=False)))
         first.others = tuple(others)
         raise first from None
 
@@ -149,6 +150,9 @@ def _told(document: Document, detail: Any) -> ConfigError:
     """One pydantic error as a ConfigError with the line, the value as written, and what was expected."""
     loc = _written_loc(document, detail["loc"])
     kind, message = detail["type"], expected(detail)
+    if kind == EXPLAINED:
+        error: ConfigError = detail["ctx"]["error"]
+        return ConfigError(error.what, why=error.why, where=document.where(loc), fix=error.fix)
     if kind == "unknown_key":
         context = detail["ctx"]
         loc = (*loc, context["key"])

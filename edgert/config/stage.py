@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
-from edgert.config.fields import Fraction, Inputs, Names, OutputPath, Region, Seconds, Section, Size
+from edgert.config.fields import Fraction, Inputs, Names, Region, Seconds, Section, Size
+from edgert.config.kinded import Kinded
 from edgert.config.verb import verb_tag
+from edgert.kinds import SINKS
 
 Drop = Literal["oldest", "newest", "never"]
 
@@ -136,34 +139,27 @@ class PythonStage(_Fed):
     )
 
 
-SINKS = ("video", "jsonl", "images", "http", "callback", "null")
+class SinkStage(_Fed, Kinded):
+    """Where results go. Each kind has keys of its own; sinks of other packages are kinds as well."""
+
+    takes_images: ClassVar[bool]
+    """Whether it looks at pixels, which then must be on the host."""
+    shows_images: ClassVar[bool]
+    """Whether it shows them to people; the mark of a simulated board is then painted on them."""
+    sink: str = Field(description="the kind")
+
+    @classmethod
+    def kind_of(cls, value: Any) -> str:
+        """``sink: null``, as YAML reads it, is a name."""
+        return "null" if value is None else str(value)
+
+    @classmethod
+    def written_kinds(cls, names: Sequence[str]) -> list[Any]:
+        """All names, and null."""
+        return [*names, None]
 
 
-class SinkStage(_Fed):
-    """Where results go."""
-
-    sink: Annotated[
-        Literal["video", "jsonl", "images", "http", "callback", "null"],
-        BeforeValidator(lambda value: "null" if value is None else value),  # `sink: null`, as YAML reads it
-        WithJsonSchema({"enum": [*SINKS, None]}),
-    ] = Field(description="the kind")
-    path: OutputPath | None = Field(default=None, description="relative to the folder edgert is run in")
-    fps: float | None = Field(default=None, gt=0, description="video: frames per second; the source's by default")
-    quality: int = Field(default=23, ge=0, le=51, description="video: H.264 CRF, lower is better and larger")
-    host: str = Field(
-        default="127.0.0.1", description="http: address to listen on; others than loopback open it to the network"
-    )
-    port: int = Field(default=8080, ge=0, le=65535, description="http: 0 picks a free one")
-    every: int = Field(default=1, ge=1, description="images: write every n-th frame")
-    python: str | None = Field(
-        default=None, pattern=r"^[\w.]+:[\w.]+$", description="callback: function called with a Result"
-    )
-
-    @model_validator(mode="after")
-    def _complete(self) -> SinkStage:
-        if self.sink in ("video", "jsonl", "images") and self.path is None:
-            raise ValueError(f"sink: {self.sink} needs a path")
-        return self
+SinkStage.family = ("sink", SINKS)
 
 
 STAGE_VERBS = ("source", "infer", "track", "draw", "crop", "python", "sink")

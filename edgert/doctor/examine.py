@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from edgert.board import Machine, detect
-from edgert.doctor import accelerator, machine, media
+from edgert.doctor import accelerator, extension, machine, media
 from edgert.doctor.ask import ask_all
 from edgert.doctor.finding import Answer, Evidence, Finding
 from edgert.errors import EdgertError
@@ -34,6 +34,7 @@ PROBES: dict[str, Probe] = {
     "OpenCV wheels": media.opencv_wheels,
     "GStreamer": media.gstreamer,
     "cameras": media.camera_devices,
+    "extensions": extension.extensions,
 }
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LAYERS = (  # from the ground up; a part may import itself and whatever stands lower
     {"errors"},
+    {"kinds"},
     {"units", "clock", "shipped", "user", "spread"},
     {"operator", "user_text", "install"},
     {"board", "config"},

@@ -12,8 +12,6 @@ from edgert.stages.palette import INK
 from edgert.stages.picture import Pictures
 from edgert.stages.text import Pen
 
-PICTURE_SINKS = ("video", "images", "http")
-"""Kinds of sinks that show pictures."""
 KEY = "simulated"
 """Among the outputs of a result: the label."""
 _TEXT_SHARE, _LEAST_PX = 1 / 30, 12

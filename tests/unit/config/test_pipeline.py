@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from edgert.config import CropConfig, CropStage, InferStage, SinkStage, SourceStage, TrackStage, json_schema
 from edgert.shipped import data_folder
+from edgert.stages.sink.kinds import Video
 from tests.helpers.json_schema import problems
 from tests.helpers.pipeline_text import MINIMAL, WHOLE, pipeline, refused
 
@@ -44,7 +45,7 @@ def test_paths_are_relative_to_the_file_and_outputs_to_the_reader(tmp_path: Path
     assert config.models["parts"].onnx == tmp_path / "assets/parts.onnx"
     assert config.models["plates"].onnx == Path("/models/plates.onnx")
     video = config.stages["video"]
-    assert isinstance(video, SinkStage) and video.path == Path("out/dock.mp4")
+    assert isinstance(video, Video) and video.path == Path("out/dock.mp4")
 
 
 def test_a_checked_file_is_frozen(tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_a_checked_file_is_frozen(tmp_path: Path) -> None:
         ("name: x\n", "stages is missing", ":1 stages"),
         (stages("{sink: jsonl, path: o}"), "stages.x.from is missing", ":3 stages.x.from"),
         (stages("{sink: jsonl, from: [], path: o}"), "stages.x.from: ", ":3 stages.x.from"),
-        (stages("{sink: jsonl, from: cam}"), "stages.x: sink: jsonl needs a path", ":3 stages.x"),
+        (stages("{sink: jsonl, from: cam}"), "stages.x.path is missing", ":3 stages.x.path"),
         (stages("{sink: jsnl, from: cam}"), "stages.x.sink: cannot use 'jsnl'", ":3 stages.x.sink"),
         (stages("{track: sort, from: cam}"), "stages.x.track: cannot use 'sort'", ":3 stages.x.track"),
         (stages("{draw: boxen, from: cam}"), "stages.x: cannot draw 'boxen'", ":3 stages.x"),

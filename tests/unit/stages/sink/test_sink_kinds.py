@@ -9,7 +9,7 @@ from edgert.config.stage import SinkStage
 from edgert.errors import ConfigError, StageError
 from edgert.runtime.record import Result
 from edgert.runtime.stage import Stage
-from edgert.stages.sink.select import sink_for
+from edgert.stages.context import Context, made
 from tests.helpers.frames import result_of
 
 
@@ -30,14 +30,14 @@ def config(**keys: Any) -> SinkStage:
 )
 def test_each_kind_of_sink(tmp_path: Path, kind: str, path: str | None, name: str) -> None:
     where = {"path": tmp_path / path} if path else {}
-    sink = sink_for("out", config(sink=kind, **where), stats=dict, function=print)
+    sink = made(config(sink=kind, **where), "out", Context(function=print))
     assert type(sink).__name__ == name and isinstance(sink, Stage)
     assert list(tmp_path.iterdir()) == []  # nothing is made before it is opened
 
 
 def test_a_callback_is_called_in_order() -> None:
     seen: list[Result] = []
-    sink = sink_for("out", config(sink="callback"), stats=dict, function=seen.append)
+    sink = made(config(sink="callback"), "out", Context(function=seen.append))
     wanted = [result_of() for _ in range(3)]
     sink.open()
     for result in wanted:
@@ -48,12 +48,12 @@ def test_a_callback_is_called_in_order() -> None:
 
 def test_a_callback_needs_a_function() -> None:
     with pytest.raises(ConfigError, match="needs a function") as caught:
-        sink_for("out", config(sink="callback"), stats=dict, function=None)
+        made(config(sink="callback"), "out", Context())
     assert caught.value.where == "stages.out"
 
 
 @pytest.mark.parametrize(("kind", "path"), [("video", "a.avi"), ("video", "{frame}.mp4"), ("images", "a.gif")])
 def test_paths_that_cannot_be_written_are_told_before_anything_runs(tmp_path: Path, kind: str, path: str) -> None:
     with pytest.raises(StageError) as caught:
-        sink_for("out", config(sink=kind, path=tmp_path / path), stats=dict, function=None)
+        made(config(sink=kind, path=tmp_path / path), "out", Context())
     assert caught.value.fix

@@ -1,0 +1,155 @@
+"""Every kind that a pipeline file can name: sources, stages, sinks, decoders, trackers and backends.
+
+A registry maps the name of a kind to the class that is it. Each part of edgert lists its own in a table beside them,
+other packages theirs in entry points (``edgert.sinks`` and so on); both are imported when a file asks for them, and
+carry their own facts. Nothing else lists kinds. docs/extending.md shows how to write one.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any, cast
+
+from edgert.errors import ConfigError, EdgertError, nearest
+
+_OWN_PACKAGE = "edgert"
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_+.\-]+")  # two letters at least: C:\ is a path, not a source
+_PAGE = "docs/extending.md says what it needs, and edgert.testing checks it"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One package's word that a class is a kind.
+
+    Attributes:
+        name: of the kind, as a pipeline file writes it.
+        target: ``module:Class``, or the class itself.
+        package: the distribution that says so.
+        version: its version.
+    """
+
+    name: str
+    target: str | type[Any]
+    package: str
+    version: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.package} {self.version}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """All kinds of one sort.
+
+    Attributes:
+        noun: what each of them is: ``sink``.
+        group: entry points in which other packages name theirs: ``edgert.sinks``.
+        home: ``module:TABLE`` of edgert's own: name → class, or ``module:Class`` where that is slow to import.
+        facts: class attribute that each must have → what it must be.
+        methods: names that each must be able to call.
+    """
+
+    noun: str
+    group: str
+    home: str
+    facts: Mapping[str, type]
+    methods: tuple[str, ...]
+
+    @property
+    def own(self) -> Mapping[str, str | type[Any]]:
+        """Edgert's own."""
+        return cast("Mapping[str, str | type[Any]]", _imported(self.home))
+
+    def names(self) -> tuple[str, ...]:
+        """Edgert's own, then those of installed packages. Imports none of them."""
+        return tuple(dict.fromkeys([*self.own, *(claim.name for claim in self.foreign())]))
+
+    def foreign(self) -> tuple[Claim, ...]:
+        """The kinds of installed packages, by name. Imports none of them."""
+        return _claims(self.group, tuple(sys.path))
+
+    def get(self, name: str) -> type[Any]:
+        """The class of a kind, imported and checked.
+
+        Raises:
+            ConfigError: no kind is called that, two packages call one that, its class cannot be imported, or it lacks
+                what such a class must have.
+        """
+        claims = [claim for claim in self.foreign() if claim.name == name]
+        if name in self.own:
+            claims.insert(0, Claim(name, self.own[name], _OWN_PACKAGE))
+        if not claims:
+            known = self.names()
+            what = f"no {self.noun} is called {name!r}{nearest(name, known)}"
+            raise ConfigError(what, fix=f"known: {', '.join(known)}")
+        if len(claims) > 1:
+            raise ConfigError(
+                f"{self.noun} {name!r} is claimed by {len(claims)} packages: {' and '.join(map(str, claims))}",
+                why="which one is meant cannot be known",
+                fix=f"uninstall {claims[1].package}, or have it choose another name",
+            )
+        return self._checked(claims[0])
+
+    def missing(self, found: object) -> str:
+        """Why an object is no such class; empty when it is one."""
+        if not isinstance(found, type):
+            return "is not a class"
+        for name, wanted in self.facts.items():
+            if not isinstance(getattr(found, name, None), wanted):
+                return f"has no {name}: ClassVar[{wanted.__name__}]"
+        lacks = [name for name in self.methods if not callable(getattr(found, name, None))]
+        return f"has no method {lacks[0]}" if lacks else ""
+
+    def _checked(self, claim: Claim) -> type[Any]:
+        if not _NAME.fullmatch(claim.name):
+            raise self._wrong(claim, f"{claim.name!r} is no name: two or more letters, digits, _ - + ., a letter first")
+        try:
+            found = _imported(claim.target) if isinstance(claim.target, str) else claim.target
+        except EdgertError:
+            raise
+        except Exception as error:  # whatever another package's code raises while it is imported
+            raise self._wrong(claim, f"{claim.target}: {type(error).__name__}: {error}") from error
+        if missing := self.missing(found):
+            raise self._wrong(claim, f"{claim.target} {missing}")
+        return cast("type[Any]", found)
+
+    def _wrong(self, claim: Claim, why: str) -> ConfigError:
+        return ConfigError(f"{self.noun} {claim.name!r} of package {claim} cannot be used", why=why, fix=_PAGE)
+
+
+def _imported(target: str) -> object:
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name)
+
+
+@cache
+def _claims(group: str, path: tuple[str, ...]) -> tuple[Claim, ...]:
+    """The entry points of a group among the packages on a path."""
+    from importlib.metadata import entry_points  # 40 ms, which `import edgert` need not take
+
+    found = [
+        Claim(point.name, point.value, point.dist.name if point.dist else "?", point.dist.version if point.dist else "")
+        for point in entry_points(group=group)
+    ]
+    return tuple(sorted(found, key=lambda claim: (claim.name, claim.package)))
+
+
+SINKS = Registry(
+    "sink",
+    "edgert.sinks",
+    "edgert.stages.sink.kinds:KINDS",
+    {"takes_images": bool, "shows_images": bool},
+    ("model_validate", "make"),
+)
+REGISTRIES = (SINKS,)
+
+
+def foreign() -> Iterator[tuple[Registry, Claim]]:
+    """Every kind of an installed package."""
+    for registry in REGISTRIES:
+        yield from ((registry, claim) for claim in registry.foreign())

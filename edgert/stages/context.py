@@ -1,0 +1,51 @@
+"""What a pipeline lends to the kinds that are made for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from edgert.clock import REAL, Clock
+from edgert.config.kinded import Kinded
+from edgert.memory import Counter
+from edgert.runtime.record import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Given to ``make`` of sources, stages, sinks and trackers; each takes what it has a use for.
+
+    Attributes:
+        directory: of the pipeline file; relative input paths start there.
+        clock: of the whole run.
+        counter: of copies and allocations.
+        stats: the state of the run as plain data, once there is one.
+        function: the user's own, of a ``callback`` sink; None elsewhere.
+        rate_hz: how often results reach a stage, as far as the file tells.
+    """
+
+    directory: Path = Path()
+    clock: Clock = REAL
+    counter: Counter = field(default_factory=Counter)
+    stats: Callable[[], Mapping[str, object]] = dict
+    function: Callable[[Result], object] | None = None
+    rate_hz: float = 30.0
+
+
+class Maker(Protocol):
+    """A section of the pipeline file that is a kind."""
+
+    def make(self, name: str, context: Context) -> Any:
+        """What the section describes, not opened yet. Raises EdgertError when that cannot be.
+
+        Args:
+            name: of its stage.
+        """
+        ...
+
+
+def made(section: Kinded, name: str, context: Context) -> Any:
+    """What a section describes; every section of a kind is a :class:`Maker`, or its registry refused it."""
+    return cast(Maker, section).make(name, context)

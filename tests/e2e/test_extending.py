@@ -1,0 +1,37 @@
+"""docs/extending.md as its reader would follow it: its package is installed, its pipeline is run."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+
+from tests.helpers.command import ROOT, edgert
+from tests.helpers.documents import blocks
+from tests.helpers.package import install
+
+PAGE = "docs/extending.md"
+
+
+def site(folder: Path) -> dict[str, str]:
+    """The environment in which the page's packages are installed."""
+    codes = [piece.text for piece in blocks("python") if piece.place.startswith(PAGE)]
+    groups = {"edgert_csv": {"edgert.sinks": {"csv": "edgert_csv:Csv"}}}
+    for code in codes:
+        name = code.split("\n", 1)[0].removeprefix("# ").removesuffix(".py")
+        install(folder, name, code, groups[name])
+    return {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+
+
+def test_a_pipeline_runs_with_kinds_of_another_package(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(
+        f"models:\n  parts:\n    onnx: {ROOT}/pipelines/assets/parts.onnx\n    task: {{detect: yolox, score: 0.4}}\n"
+        "    input: {color: rgb, std: 255}\n"
+        "stages:\n  belt: {source: 'synthetic:conveyor', size: 640x480, seed: 7, limit: 20}\n"
+        "  find: {infer: parts, from: belt}\n  out: {sink: csv, from: find, path: out/boxes.csv, delimiter: ;}\n"
+    )
+    done = edgert("run", "p.yaml", cwd=tmp_path, env=site(tmp_path / "site"))
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "out/boxes.csv").open(newline="") as file:
+        rows = list(csv.reader(file, delimiter=";"))
+    assert len(rows) >= 20 and all(len(row) == 6 and 0.4 <= float(row[1]) <= 1 for row in rows)

@@ -1,0 +1,158 @@
+"""Registries: edgert's own kinds, those of other packages, and every way in which one can be wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edgert.board import detect
+from edgert.config import SinkStage, load_pipeline
+from edgert.doctor.extension import extensions
+from edgert.doctor.finding import Evidence
+from edgert.errors import ConfigError
+from edgert.kinds import REGISTRIES, SINKS, Registry
+from tests.helpers.package import install
+
+SINK = '''
+from typing import ClassVar
+from edgert.config import OutputPath, SinkStage
+
+class Csv(SinkStage):
+    """Comma-separated."""
+    takes_images: ClassVar[bool] = False
+    shows_images: ClassVar[bool] = False
+    path: OutputPath
+    delimiter: str = ","
+
+    def make(self, name, context):
+        raise AssertionError
+'''
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of packages on the path, whose modules are forgotten afterwards."""
+    before = set(sys.modules)
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    yield folder
+    for name in set(sys.modules) - before:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
+            del sys.modules[name]
+
+
+def pipeline(tmp_path: Path, sink: str) -> Path:
+    path = tmp_path / "p.yaml"
+    path.write_text(f"stages:\n  cam: {{source: synthetic:conveyor}}\n  out: {{{sink}, from: cam}}\n")
+    return path
+
+
+def refused(tmp_path: Path, sink: str) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load_pipeline(pipeline(tmp_path, sink))
+    return caught.value
+
+
+@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: registry.noun)
+def test_every_own_kind_has_what_it_needs(registry: Registry) -> None:
+    assert [name for name in registry.own if registry.missing(registry.get(name))] == []
+
+
+def test_a_sink_of_another_package_has_its_keys(site: Path, tmp_path: Path) -> None:
+    install(site, "edgert-csv", SINK, {"edgert.sinks": {"csv": "edgert_csv:Csv"}})
+    stage = load_pipeline(pipeline(tmp_path, "sink: csv, path: a.csv, delimiter: ';'")).config.stages["out"]
+    assert isinstance(stage, SinkStage) and type(stage).__name__ == "Csv" and stage.sink == "csv"
+    assert stage.delimiter == ";" and not stage.takes_images  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("sink", "what", "where"),
+    [
+        ("sink: csv", "stages.out.path is missing", "stages.out.path"),
+        ("sink: csv, path: a, delimter: ';'", "unknown key 'delimter'; did you mean 'delimiter'?", "delimter"),
+        ("sink: csv, path: a, delimiter: 3", "stages.out.delimiter: cannot use 3", "stages.out.delimiter"),
+    ],
+)
+def test_mistakes_in_its_keys_have_their_line(site: Path, tmp_path: Path, sink: str, what: str, where: str) -> None:
+    install(site, "edgert-csv", SINK, {"edgert.sinks": {"csv": "edgert_csv:Csv"}})
+    error = refused(tmp_path, sink)
+    assert error.what == what and error.where.endswith(where) and "p.yaml:3" in error.where
+
+
+def test_an_unknown_kind_names_those_of_packages(site: Path, tmp_path: Path) -> None:
+    install(site, "edgert-csv", SINK, {"edgert.sinks": {"csv": "edgert_csv:Csv"}})
+    error = refused(tmp_path, "sink: cvs, path: a")
+    assert error.why.endswith("null or csv; did you mean 'csv'?")
+
+
+def test_two_packages_with_one_name_are_both_named(site: Path, tmp_path: Path) -> None:
+    install(site, "edgert-csv", SINK, {"edgert.sinks": {"csv": "edgert_csv:Csv"}})
+    install(site, "other-csv", SINK, {"edgert.sinks": {"csv": "other_csv:Csv"}})
+    error = refused(tmp_path, "sink: csv, path: a")
+    assert error.what == "sink 'csv' is claimed by 2 packages: edgert-csv 1.0 and other-csv 1.0"
+    assert error.where.endswith("p.yaml:3 stages.out.sink")
+
+
+def test_a_package_cannot_take_a_name_of_edgert(site: Path, tmp_path: Path) -> None:
+    install(site, "other-jsonl", SINK, {"edgert.sinks": {"jsonl": "other_jsonl:Csv"}})
+    assert "edgert and other-jsonl 1.0" in refused(tmp_path, "sink: jsonl, path: a").what
+
+
+@pytest.mark.parametrize(
+    ("code", "target", "why"),
+    [
+        ("import nowhere_at_all", "bad:Csv", "ModuleNotFoundError: No module named 'nowhere_at_all'"),
+        ("1 / 0", "bad:Csv", "ZeroDivisionError"),
+        (SINK, "bad:Cvs", "no attribute 'Cvs'"),
+        ("def Csv(): pass", "bad:Csv", "bad:Csv is not a class"),
+        ("class Csv: pass", "bad:Csv", "has no takes_images: ClassVar[bool]"),
+        (SINK.replace("takes_images", "takes_pictures"), "bad:Csv", "has no takes_images: ClassVar[bool]"),
+        (SINK.replace("def make", "def male"), "bad:Csv", "has no method make"),
+        (
+            SINK.replace("(SinkStage)", "").replace("path: O", "model_validate = print; path: O"),
+            "bad:Csv",
+            "derive from",
+        ),
+    ],
+)
+def test_a_kind_that_cannot_be_used_is_refused_at_once(
+    site: Path, tmp_path: Path, code: str, target: str, why: str
+) -> None:
+    install(site, "bad", code, {"edgert.sinks": {"csv": target}})
+    error = refused(tmp_path, "sink: csv, path: a")
+    assert why in error.why and error.fix and error.where.endswith("stages.out.sink")
+
+
+def test_a_name_that_no_file_could_tell_from_a_path_is_refused(site: Path) -> None:
+    install(site, "edgert-c", SINK, {"edgert.sinks": {"c": "edgert_c:Csv"}})
+    with pytest.raises(ConfigError, match="cannot be used"):
+        SINKS.get("c")
+
+
+class TestDoctor:
+    def told(self, tmp_path: Path) -> tuple[str, str, str]:
+        found = extensions(Evidence(tmp_path, detect(tmp_path), {}))
+        return found.state, found.detail, found.fix
+
+    def test_nothing_is_installed(self, tmp_path: Path) -> None:
+        assert self.told(tmp_path)[0] == "optional"
+
+    def test_what_packages_add(self, site: Path, tmp_path: Path) -> None:
+        install(site, "edgert-csv", SINK, {"edgert.sinks": {"csv": "edgert_csv:Csv"}})
+        assert self.told(tmp_path) == ("yes", "sink csv of edgert-csv 1.0", "")
+
+    def test_what_cannot_be_used_and_why(self, site: Path, tmp_path: Path) -> None:
+        install(site, "edgert-csv", SINK, {"edgert.sinks": {"csv": "edgert_csv:Csv"}})
+        install(site, "other-csv", "import nowhere_at_all", {"edgert.sinks": {"tsv": "other_csv:Csv"}})
+        state, detail, fix = self.told(tmp_path)
+        assert state == "optional" and "csv of edgert-csv 1.0;" in detail and fix == "update or uninstall other-csv 1.0"
+        assert "tsv of other-csv 1.0, unusable: other_csv:Csv: ModuleNotFoundError" in detail
+
+    def test_names_that_are_claimed_twice(self, site: Path, tmp_path: Path) -> None:
+        install(site, "edgert-csv", SINK, {"edgert.sinks": {"csv": "edgert_csv:Csv"}})
+        install(site, "other-csv", SINK, {"edgert.sinks": {"csv": "other_csv:Csv"}})
+        assert "claimed by 2 packages" in self.told(tmp_path)[1]
