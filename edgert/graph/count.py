@@ -26,6 +26,7 @@ from edgert.errors import ModelError
 from edgert.graph.constant import constant_value
 from edgert.graph.index import Index
 from edgert.graph.model import Model
+from edgert.graph.operators import KNOWN_FROM_SHAPES, VIEWS, about
 from edgert.graph.proto import attributes, dtype_name, label, tensor_bytes
 from edgert.graph.shape import type_map
 from edgert.graph.spec import TensorSpec, inputs
@@ -33,7 +34,7 @@ from edgert.graph.spec import TensorSpec, inputs
 if TYPE_CHECKING:
     import onnx
 
-_VIEWS = ("Constant", "Dropout", "Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze")
+_FREE = VIEWS | KNOWN_FROM_SHAPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +99,12 @@ class _Counter:
         name = label(node, position)
         reads, writes = _names(node.input), _names(node.output)
         weights = [self.stored[item] for item in reads if item in self.stored]
-        work = _MACS.get(node.op_type)
+        info = about(node.op_type)
+        work = _MACS.get(info.work)
         return NodeCost(
             name=name,
             op=op_name(node),
-            macs=work(_Shapes(self, node, name)) if work else 0,
+            macs=work(_Shapes(self, node, name), info.weight) if work else 0,
             params=self._params(reads),
             weight_bytes=sum(_spec_bytes(spec) for spec in weights),
             activation_bytes=self._activation_bytes(node, name, (*reads, *writes)),
@@ -122,7 +124,7 @@ class _Counter:
         return sum(_elements(self.stored[name]) for name in fresh if _is_weight(self.stored[name]))
 
     def _activation_bytes(self, node: onnx.NodeProto, name: str, tensors: tuple[str, ...]) -> int:
-        if node.op_type in _VIEWS:
+        if node.op_type in _FREE:
             return 0
         moved = [tensor for tensor in tensors if tensor not in self.stored]
         shapes = {tensor: self.shape(tensor, name) for tensor in moved}
@@ -154,28 +156,28 @@ class _Shapes:
         return self._counter.shape(next(filter(None, self.node.output)), self._name)
 
 
-def _convolution(weight: int) -> Callable[[_Shapes], int]:
+def _convolution(shapes: _Shapes, weight: int) -> int:
     """Every output element takes a kernel of C/g * prod(k) products; the weights have shape (M, C/g, k…)."""
-    return lambda shapes: math.prod(shapes.output()) * math.prod(shapes.input(weight)[1:])
+    return math.prod(shapes.output()) * math.prod(shapes.input(weight)[1:])
 
 
-def _transposed_convolution(shapes: _Shapes) -> int:
+def _transposed_convolution(shapes: _Shapes, weight: int) -> int:
     """Every input element meets a kernel of M/g * prod(k) products; the weights have shape (C, M/g, k…)."""
-    return math.prod(shapes.input(0)) * math.prod(shapes.input(1)[1:])
+    return math.prod(shapes.input(0)) * math.prod(shapes.input(weight)[1:])
 
 
-def _gemm(shapes: _Shapes) -> int:
+def _gemm(shapes: _Shapes, _weight: int) -> int:
     rows, columns = shapes.input(0)
     depth = rows if attributes(shapes.node).get("transA", 0) else columns
     return math.prod(shapes.output()) * depth
 
 
-def _product(shapes: _Shapes) -> int:
+def _product(shapes: _Shapes, _weight: int) -> int:
     """Every output element of a matrix product is a sum over the last axis of the left operand."""
     return math.prod(shapes.output()) * shapes.input(0)[-1]
 
 
-def _einsum(shapes: _Shapes) -> int:
+def _einsum(shapes: _Shapes, _weight: int) -> int:
     """One multiply-add for each combination of labels of two operands; other forms count 0."""
     equation = attributes(shapes.node)["equation"].decode().replace(" ", "")
     terms = equation.split("->")[0].split(",")
@@ -187,30 +189,19 @@ def _einsum(shapes: _Shapes) -> int:
     return math.prod(sizes.values())
 
 
-def _recurrent(shapes: _Shapes) -> int:
+def _recurrent(shapes: _Shapes, weight: int) -> int:
     """W is (directions, gates * hidden, input), R (directions, gates * hidden, hidden); both at every step."""
     steps_and_batch = math.prod(shapes.input(0)[:2])
-    return steps_and_batch * (math.prod(shapes.input(1)) + math.prod(shapes.input(2)))
+    return steps_and_batch * (math.prod(shapes.input(weight)) + math.prod(shapes.input(weight + 1)))
 
 
-_MACS: dict[str, Callable[[_Shapes], int]] = {
-    "Conv": _convolution(1),
-    "FusedConv": _convolution(1),
-    "NhwcFusedConv": _convolution(1),
-    "ConvInteger": _convolution(1),
-    "QLinearConv": _convolution(3),
-    "DeformConv": _convolution(1),
-    "ConvTranspose": _transposed_convolution,
-    "Gemm": _gemm,
-    "QGemm": _gemm,
-    "FusedGemm": _gemm,
-    "MatMul": _product,
-    "MatMulInteger": _product,
-    "QLinearMatMul": _product,
-    "Einsum": _einsum,
-    "LSTM": _recurrent,
-    "GRU": _recurrent,
-    "RNN": _recurrent,
+_MACS: dict[str, Callable[[_Shapes, int], int]] = {
+    "conv": _convolution,
+    "transposed": _transposed_convolution,
+    "gemm": _gemm,
+    "matmul": _product,
+    "einsum": _einsum,
+    "recurrent": _recurrent,
 }
 
 

@@ -6,13 +6,11 @@ import math
 from collections.abc import Mapping
 
 from edgert.graph.node import Graph, Node
+from edgert.graph.operators import ACTIVATIONS, VIEWS, of_kind
 from edgert.graph.proto import tensor_bytes
 from edgert.graph.spec import TensorSpec
 
-_VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
-_IN_PLACE = frozenset(
-    {"Relu", "LeakyRelu", "PRelu", "Clip", "Sigmoid", "Tanh", "Elu", "HardSwish", "HardSigmoid", "BatchNormalization"}
-)
+_IN_PLACE = ACTIVATIONS | of_kind("affine")
 """Fused into what feeds them, or computed where their input stands, if nobody else reads that."""
 
 
@@ -55,7 +53,7 @@ def _buffers(graph: Graph) -> dict[str, str]:
 def _shares(graph: Graph, node: Node) -> bool:
     """Whether a node's output stands where its first input does."""
     return bool(node.inputs) and (
-        node.op in _VIEWS
+        node.op in VIEWS
         or (node.op in _IN_PLACE and graph.is_private(node.inputs[0]) and node.inputs[0] in graph.producers)
     )
 

@@ -317,6 +317,9 @@ KNOWN_FROM_SHAPES = of_kind("measure", "constant")
 REORDERS = of_values("same")
 """Operators whose output holds every value of the first input once."""
 
+RESHAPES = (VIEWS & REORDERS) - {"Identity"}
+"""Operators that give a tensor another shape and leave its values in their order."""
+
 MOVEMENT = of_values("same", "some")
 """Operators whose outputs hold values of their first input and nothing else. So do some Pad and Resize."""
 

@@ -13,10 +13,9 @@ import numpy as np
 from edgert.graph.fit.draft import Chain, Draft, each
 from edgert.graph.fit.mean import MAX_KERNEL
 from edgert.graph.node import Node
+from edgert.graph.operators import RESHAPES
 from edgert.graph.proto import Array
 
-FLAT = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
-"""Operators that show the same numbers in the same order in another shape."""
 _TO_NHWC = [0, 2, 3, 1]
 
 
@@ -74,7 +73,7 @@ def _convolve(draft: Draft, node: Node, product: _Product) -> None:
 def _image_behind(draft: Draft, name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, int, int] | None]:
     """The (N, C, H, W) tensor that a (N, K) tensor is a flat view of, and C, H, W; the tensor itself if of none."""
     view = draft.graph.producers.get(name)
-    if view is None or view.op not in FLAT or view.domain:
+    if view is None or view.op not in RESHAPES or view.domain:
         return name, None
     image = draft.image(view.inputs[0])
     if image is None or image[0] != shape[0] or max(image[2:]) > MAX_KERNEL:

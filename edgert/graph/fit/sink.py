@@ -6,30 +6,30 @@ An operation on each element by itself gives the same numbers in any shape; one 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from edgert.graph.fit.dense import FLAT
 from edgert.graph.fit.draft import Chain, Draft, each
 from edgert.graph.node import Node
+from edgert.graph.operators import POINTWISE, RESHAPES
 
-_ALONE = ("Abs", "Clip", "Elu", "HardSigmoid", "HardSwish", "LeakyRelu", "Neg", "Relu", "Sigmoid", "Softplus", "Tanh")
-"""Operators on each element by itself."""
+_ALONE = POINTWISE - {"PRelu"}  # whose slopes have a shape of their own
 _PAIRS = ("Add", "Div", "Mul", "Sub")
-_VIEWS = (*FLAT, "Transpose")
+_TURNS = RESHAPES | {"Transpose"}
 _SOFTMAX_BY_AXIS = 13
 """Before this opset Softmax is over all axes from one on: https://onnx.ai/onnx/operators/onnx__Softmax.html."""
 
 
 def _alone(draft: Draft, node: Node) -> None:
-    view = _view_before(draft, node.inputs[0], _VIEWS)
+    view = _view_before(draft, node.inputs[0], _TURNS)
     if view is not None:
         _swap(draft, view, node, (view.inputs[0], *node.inputs[1:]), node.attributes)
 
 
 def _pair(draft: Draft, node: Node) -> None:
     for position in (0, 1):
-        view = _view_before(draft, node.inputs[position], FLAT)
+        view = _view_before(draft, node.inputs[position], RESHAPES)
         stored = draft.value(node.inputs[1 - position])
         channels = None if view is None or stored is None else _channels_kept(draft, view)
         if view is None or stored is None or channels is None:
@@ -43,7 +43,7 @@ def _pair(draft: Draft, node: Node) -> None:
 
 
 def _softmax(draft: Draft, node: Node) -> None:
-    view = _view_before(draft, node.inputs[0], _VIEWS)
+    view = _view_before(draft, node.inputs[0], _TURNS)
     shape = draft.shape(node.inputs[0])
     if view is None or shape is None:
         return
@@ -57,7 +57,7 @@ def _softmax(draft: Draft, node: Node) -> None:
         _swap(draft, view, node, (view.inputs[0],), {**node.attributes, "axis": 1})
 
 
-def _view_before(draft: Draft, name: str, ops: tuple[str, ...]) -> Node | None:
+def _view_before(draft: Draft, name: str, ops: Collection[str]) -> Node | None:
     """The view of a computed (N, C, H, W) tensor that only one node reads."""
     view = draft.before(name)
     if view is None or view.op not in ops or not draft.graph.is_private(name):
@@ -91,7 +91,7 @@ def _merge(draft: Draft, node: Node) -> None:
     if shape == ends and draft.bypass(node, node.inputs[0], "changes nothing"):
         return
     first = draft.before(node.inputs[0])
-    if first is None or first.op not in FLAT or first.inputs[0] in draft.graph.constants:
+    if first is None or first.op not in RESHAPES or first.inputs[0] in draft.graph.constants:
         return
     before = draft.shape(first.inputs[0])
     if before == ends and draft.bypass(node, first.inputs[0], f"undoes {first.name!r}"):
@@ -102,5 +102,5 @@ def _merge(draft: Draft, node: Node) -> None:
 
 sink_views = each(
     "view", {**dict.fromkeys(_ALONE, _alone), **dict.fromkeys(_PAIRS, _pair), "Softmax": _softmax}
-    | dict.fromkeys(FLAT, _merge)
+    | dict.fromkeys(RESHAPES, _merge)
 )  # fmt: skip

@@ -12,13 +12,14 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from edgert.graph.node import Graph, Node
+from edgert.graph.operators import POINTWISE, SUMS, VIEWS, of_kind
 from edgert.place.cost.work import (
     CONV,
     MAP,
     MOVE,
+    NO_KERNEL,
     POOL,
     VIEW,
-    VIEWS,
     Product,
     Shapes,
     Work,
@@ -27,18 +28,12 @@ from edgert.place.cost.work import (
     traffic,
 )
 
-_UNARY = frozenset(
-    ("Relu", "LeakyRelu", "PRelu", "Clip", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Elu", "Selu", "Celu",
-     "Softplus", "Softsign", "Mish", "Gelu", "Swish", "Erf", "Exp", "Log", "Sqrt", "Abs", "Neg", "Reciprocal", "Floor",
-     "Ceil", "Round", "ThresholdedRelu", "BatchNormalization", "Not", "Cast")
-)  # fmt: skip
-_BINARY = frozenset(
-    ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Where", "Equal", "Greater", "Less", "And", "Or")
-)
-_ALONE = frozenset(("Softmax", "LogSoftmax", "LRN", "LayerNormalization", "InstanceNormalization", "ReduceMean",
-                    "ReduceMax", "ReduceSum", "ArgMax", "LSTM", "GRU", "RNN"))  # fmt: skip
-_CURVED = frozenset(("Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Swish", "Mish", "Gelu", "Elu", "Softplus", "Erf"))
-_PLACED = frozenset(("Concat", "Split", "Slice", "Reshape", "Flatten"))  # their results lie somewhere already
+_UNARY = POINTWISE | of_kind("affine", "conversion")
+_BINARY = of_kind("arithmetic", "logic")
+_ALONE = of_kind("normalization", "reduction", "recurrent")
+_CURVED = of_kind("curve")
+_ADDED = SUMS | {"Mul"}
+_PLACED = VIEWS | {"Concat", "Split", "Slice"}  # their results lie somewhere already
 _GATE_STEPS = 4  # nodes between a tensor and the product with itself: x * clip(x + 3, 0, 6) / 6 has three
 
 
@@ -82,7 +77,7 @@ class _Fuser:
         self.owner.update((id(node), group) for node in group)
 
     def _is_view(self, node: Node) -> bool:
-        return node.op in VIEWS or all(map(self.shapes.is_index, filter(None, node.outputs)))
+        return node.op in NO_KERNEL or all(map(self.shapes.is_index, filter(None, node.outputs)))
 
     def _computed(self, node: Node) -> list[str]:
         """Activations a node reads; index tensors and what is known beforehand are not."""
@@ -130,7 +125,7 @@ class _Fuser:
         if node.op in _UNARY or (node.op in _BINARY and not others):
             return True
         fits = all(self._same_size(name, tensor, node) for name in (*others, *node.outputs))
-        return node.op in ("Add", "Sum", "Mul", "Sub", "Max", "Min") and len(others) == 1 and may_add and fits
+        return node.op in _ADDED and len(others) == 1 and may_add and fits
 
     def _same_size(self, name: str, other: str, node: Node) -> bool:
         return self.shapes.of(name, node) == self.shapes.of(other, node)
@@ -180,7 +175,7 @@ class _Fuser:
 
     def _work(self, group: Sequence[Node]) -> Work:
         inside = {name for node in group for name in node.outputs}
-        main = next((node for node in group if node.op not in VIEWS and not self._is_view(node)), group[0])
+        main = next((node for node in group if node.op not in NO_KERNEL and not self._is_view(node)), group[0])
         product = product_of(main, self.shapes)
         kind = VIEW if self._is_view(main) else kind_of(main, product)
         busy = [] if kind == VIEW else [node for node in group if not self._is_view(node)]
@@ -250,7 +245,7 @@ class _Fuser:
         if name in self.graph.constants:
             return self.graph.constants[name].dtype.kind not in "iub" or self.graph.constants[name].itemsize == 1
         source = self.graph.producers.get(name)
-        return source is not None and source.op in VIEWS and bool(source.reads) and all(
+        return source is not None and source.op in NO_KERNEL and bool(source.reads) and all(
             map(self._is_stored, source.reads)
         )  # fmt: skip
 

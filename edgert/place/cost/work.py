@@ -9,25 +9,23 @@ from typing import Any
 
 from edgert.errors import ModelError
 from edgert.graph.node import Graph, Node
+from edgert.graph.operators import about, of_kind, of_values
 
 CONV, DEPTHWISE, PRODUCT, POOL, MAP, MOVE, VIEW = "conv", "depthwise", "product", "pool", "map", "move", "view"
 """Kinds of unit: dense and grouped convolution; one channel per group; matrix product; window maximum or mean;
 element by element; copies; nothing at all."""
 
-VIEWS = frozenset(
-    ("Identity", "Dropout", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Shape", "Size", "Constant",
-     "ConstantOfShape", "Range", "Cast", "QuantizeLinear", "DequantizeLinear")
-)  # fmt: skip
-"""Operators without a kernel: they rename memory, are computed when the engine is built, or fold into neighbours."""
+NO_KERNEL = of_kind("view", "measure", "constant", "generator", "conversion", "quantize", "dequantize")
+"""Operators without a kernel: they rename memory, are computed when the engine is built, or fold into neighbors."""
 
-_POOLS = frozenset(("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "LpPool", "GlobalLpPool"))
-_PRODUCTS = frozenset(("Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "Einsum", "LSTM", "GRU", "RNN"))
-_CONVS = frozenset(("Conv", "ConvTranspose", "QLinearConv", "ConvInteger", "FusedConv", "DeformConv"))
-_MOVES = frozenset(
-    ("Concat", "Split", "Slice", "Transpose", "Gather", "GatherElements", "GatherND", "ScatterND", "ScatterElements",
-     "Pad", "Tile", "Expand", "Resize", "Upsample", "DepthToSpace", "SpaceToDepth", "TopK", "NonMaxSuppression",
-     "RoiAlign", "GridSample", "NonZero")
-)  # fmt: skip
+_KINDS: dict[str, str] = {
+    **dict.fromkeys(NO_KERNEL, VIEW),
+    **dict.fromkeys(of_kind("conv"), CONV),
+    **dict.fromkeys(of_kind("product", "recurrent"), PRODUCT),
+    **dict.fromkeys(of_kind("pool"), POOL),
+    **dict.fromkeys(of_kind("movement", "join", "selection"), MOVE),
+}
+_PARTS = of_values("some")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,27 +123,21 @@ class Shapes:
 
 def kind_of(node: Node, product: Product) -> str:
     """Kind of the unit that a node opens."""
-    if node.op in VIEWS:
-        return VIEW
-    if node.op in _CONVS:
-        return DEPTHWISE if product.groups > 1 and product.channels == 1 else CONV
-    if node.op in _PRODUCTS:
-        return PRODUCT
-    if node.op in _POOLS:
-        return POOL
-    return MOVE if node.op in _MOVES else MAP
+    kind = _KINDS.get(node.op, MAP)
+    return DEPTHWISE if kind == CONV and product.groups > 1 and product.channels == 1 else kind
 
 
 def product_of(node: Node, shapes: Shapes) -> Product:
     """The matrix product inside a node; empty for one that multiplies nothing. Raises ModelError: no static shape."""
-    rule = _RULES.get(node.op)
-    return rule(node, shapes) if rule else Product()
+    info = about(node.op)
+    rule = _RULES.get(info.work)
+    return rule(node, info.weight, shapes) if rule else Product()
 
 
 def traffic(node: Node, names: Iterable[str], shapes: Shapes) -> int:
     """Elements read of these inputs; an operator that picks a part reads no more than it writes."""
     read = sum(shapes.elements(name, node) for name in names)
-    if node.op not in ("Slice", "Split", "Gather", "GatherElements", "GatherND"):
+    if node.op not in _PARTS:
         return read
     return min(read, sum(shapes.elements(name, node) for name in node.outputs if name))
 
@@ -155,54 +147,47 @@ def _attribute(node: Node, name: str, default: int) -> int:
     return int(attributes.get(name, default))
 
 
-def _conv(weight: int) -> Callable[[Node, Shapes], Product]:
+def _conv(node: Node, weight: int, shapes: Shapes) -> Product:
     """Weights have shape (M, C/g, k...)."""
-
-    def rule(node: Node, shapes: Shapes) -> Product:
-        batch, columns, *space = shapes.of(node.outputs[0], node)
-        _, channels, *kernel = shapes.of(node.inputs[weight], node)
-        groups = _attribute(node, "group", 1)
-        return Product(batch * math.prod(space), channels, columns // groups, math.prod(kernel), groups)
-
-    return rule
+    batch, columns, *space = shapes.of(node.outputs[0], node)
+    _, channels, *kernel = shapes.of(node.inputs[weight], node)
+    groups = _attribute(node, "group", 1)
+    return Product(batch * math.prod(space), channels, columns // groups, math.prod(kernel), groups)
 
 
-def _transposed(node: Node, shapes: Shapes) -> Product:
+def _transposed(node: Node, weight: int, shapes: Shapes) -> Product:
     """Every input position meets a whole kernel; weights have shape (C, M/g, k...)."""
     batch, channels, *space = shapes.of(node.inputs[0], node)
-    _, columns, *kernel = shapes.of(node.inputs[1], node)
+    _, columns, *kernel = shapes.of(node.inputs[weight], node)
     groups = _attribute(node, "group", 1)
     return Product(batch * math.prod(space), channels // groups, columns, math.prod(kernel), groups)
 
 
-def _gemm(node: Node, shapes: Shapes) -> Product:
-    first, second = shapes.of(node.inputs[0], node), shapes.of(node.inputs[1], node)
+def _gemm(node: Node, weight: int, shapes: Shapes) -> Product:
+    first, second = shapes.of(node.inputs[0], node), shapes.of(node.inputs[weight], node)
     rows, depth = reversed(first) if _attribute(node, "transA", 0) else first
     return Product(rows, depth, second[0] if _attribute(node, "transB", 0) else second[-1])
 
 
-def _matmul(second: int) -> Callable[[Node, Shapes], Product]:
+def _matmul(node: Node, weight: int, shapes: Shapes) -> Product:
     """A stored right operand serves every matrix of the left one, so that these are rows of one product."""
-
-    def rule(node: Node, shapes: Shapes) -> Product:
-        left, right, out = (shapes.of(name, node) for name in (node.inputs[0], node.inputs[second], node.outputs[0]))
-        columns = right[-1] if len(right) > 1 else 1
-        groups = math.prod(out[:-2]) if len(right) > 2 else 1
-        return Product(math.prod(out) // max(columns * groups, 1), left[-1], columns, 1, groups)
-
-    return rule
+    left, right, out = (shapes.of(name, node) for name in (node.inputs[0], node.inputs[weight], node.outputs[0]))
+    columns = right[-1] if len(right) > 1 else 1
+    groups = math.prod(out[:-2]) if len(right) > 2 else 1
+    return Product(math.prod(out) // max(columns * groups, 1), left[-1], columns, 1, groups)
 
 
-def _recurrent(node: Node, shapes: Shapes) -> Product:
+def _recurrent(node: Node, weight: int, shapes: Shapes) -> Product:
     """W is (directions, gates * hidden, input), R (directions, gates * hidden, hidden); both at every step."""
     steps, batch, depth = shapes.of(node.inputs[0], node)
-    directions, gates, hidden = shapes.of(node.inputs[2], node)
+    directions, gates, hidden = shapes.of(node.inputs[weight + 1], node)
     return Product(steps * batch, depth + hidden, gates, 1, directions)
 
 
-_RULES: dict[str, Callable[[Node, Shapes], Product]] = {
-    "Conv": _conv(1), "FusedConv": _conv(1), "ConvInteger": _conv(1), "DeformConv": _conv(1),
-    "QLinearConv": _conv(3), "ConvTranspose": _transposed, "Gemm": _gemm,
-    "MatMul": _matmul(1), "MatMulInteger": _matmul(1), "QLinearMatMul": _matmul(3),
-    "LSTM": _recurrent, "GRU": _recurrent, "RNN": _recurrent,
-}  # fmt: skip
+_RULES: dict[str, Callable[[Node, int, Shapes], Product]] = {
+    "conv": _conv,
+    "transposed": _transposed,
+    "gemm": _gemm,
+    "matmul": _matmul,
+    "recurrent": _recurrent,
+}

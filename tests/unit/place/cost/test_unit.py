@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from edgert.errors import ModelError
-from edgert.graph.node import Graph
+from edgert.graph.node import Graph, Node
 from edgert.graph.spec import TensorSpec
 from edgert.place.cost.unit import units
-from edgert.place.cost.work import Work
+from edgert.place.cost.work import PRODUCT, Work
 from scripts.networks.builder import Builder
 from scripts.networks.table import build
 
@@ -187,3 +188,15 @@ def random_step(b: Builder, rng: random.Random, x: str, y: str) -> str:
     if kind == 3:
         return b.reshape(x, 1, 8, 4, 4)
     return b.pool(x, 3, 1, pad=1) if kind == 4 else b.conv(b.cat(x, y), 8)
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "macs"),
+    [("FusedGemm", ["x", "w"], 2 * 8 * 4), ("QGemm", ["x", "s", "z", "w", "s", "z"], 2 * 8 * 4)],
+)
+def test_products_of_onnx_runtime_count_as_products(op: str, inputs: list[str], macs: int) -> None:
+    given = {name: TensorSpec(name, shape, "float32") for name, shape in {"x": (2, 8), "y": (2, 4)}.items()}
+    stored = {"w": np.zeros((8, 4), np.float32), "s": np.ones((), np.float32), "z": np.zeros((), np.uint8)}
+    product = Node(op, tuple(inputs), ("y",), name="product", domain="com.microsoft")
+    (work,) = units(Graph((product,), stored, (given["x"],), (given["y"],), given, 17))
+    assert (work.kind, work.macs) == (PRODUCT, macs)
