@@ -80,6 +80,8 @@ def quantize(
 ) -> None:
     """Make a model INT8, within an accuracy budget, and report what it costs.
 
+    A model with Q/DQ nodes brings its scales: --target cache and --target dla take these, and no images.
+
     With --data and --max-drop, or the pipeline's accuracy:, layers are kept in higher precision until the budget holds,
     as few as can be; if none do, nothing is written and the layers that cost most are named. Without labels it is
     compared with FP32 on the calibration images, and layers are kept only where INT8 throughout would spoil it.
@@ -91,6 +93,8 @@ def quantize(
         edgert quantize pipeline.yaml --report out/int8.html
 
         edgert quantize pipeline.yaml --target cache --trt 10.3.0 -o model.cache
+
+        edgert quantize model.qdq.onnx --target cache -o model.cache
     """
     from rich.console import Console
 
@@ -100,8 +104,14 @@ def quantize(
     chosen = target_of(
         model_file, model=model, task=task, input=input, overrides=overrides or (), needs_task=data is not None
     )
-    config = _asked(chosen.config, images, method, limit, keep, data, metric, max_drop)
     console = Console(stderr=True, highlight=False)
+    if _target(target) == "dla" and _is_quantized(chosen.config):
+        given = {"--ranges": ranges, "--images": images, "--method": method, "--limit": limit, "--keep": keep,
+                 "--data": data, "--max-drop": max_drop, "--report": report}  # fmt: skip
+        _refuse([option for option, value in given.items() if value], chosen.config)
+        _from_qdq(console, chosen.config, target, trt, output)
+        return
+    config = _asked(chosen.config, images, method, limit, keep, data, metric, max_drop)
     judged = task is not None or Path(model_file).suffix != ".onnx"
     outcome = _made(console, chosen, config, ranges, target, trt, minutes, judged)
     path = output or Path(config.onnx.with_suffix(".cache" if target == "cache" else ".int8.onnx").name)
@@ -118,6 +128,49 @@ def quantize(
     if report is not None:
         _report(outcome, config, report)
         console.print(f"[green]→[/] {report}")
+
+
+def _is_quantized(config: ModelConfig) -> bool:
+    from edgert.graph.load import load
+    from edgert.quantize.prepare import is_quantised
+
+    return is_quantised(load(config.onnx))
+
+
+def _refuse(options: list[str], config: ModelConfig) -> None:
+    """Raises ConfigError if there are any."""
+    if options:
+        raise ConfigError(
+            f"{' and '.join(options)}: {config.onnx.name} is quantized already",
+            why="its scales are those of its Q/DQ nodes: nothing is measured, chosen or corrected",
+            fix=f"leave {' and '.join(options)} out, or give the float32 model",
+        )
+
+
+def _from_qdq(console: Console, config: ModelConfig, form: str, tensorrt: str, output: Path | None) -> None:
+    """Writes what a DLA takes of a model that came with Q/DQ nodes: a calibration cache and the float model that it
+    belongs to, or the Q/DQ form with a scale on every tensor."""
+    from edgert.artifact.atomic import replace_bytes, replace_text
+    from edgert.graph.model import to_bytes
+    from edgert.precision.qdq import qdq_section
+
+    dla = _dla(form, tensorrt)
+    found = qdq_section(config)
+    for text in found.problems:
+        console.print(f"warning: {text}", style="yellow", markup=False)
+    if form == "cache":
+        path = output or Path(config.onnx.with_suffix(".cache").name)
+        made = path.with_name(f"{path.stem}.float.onnx")
+        replace_text(path, found.cache(tensorrt))
+        replace_bytes(made, to_bytes(found.model))
+        if found.float_nodes:
+            replace_text(path.with_suffix(".layer_precisions"), found.layer_precisions())
+        console.print(f"{len(found.scales)} scales of its Q/DQ nodes; the cache belongs to {made}", markup=False)
+    else:
+        path = output or Path(config.onnx.with_suffix(".int8.onnx").name)
+        replace_bytes(path, to_bytes(found.typed(dla) if dla is not None else found.typed()))
+        console.print(f"{len(found.scales)} scales of its Q/DQ nodes", markup=False)
+    console.print(f"[green]→[/] {path}")
 
 
 def _asked(

@@ -102,7 +102,8 @@ def _check_types(model: Model) -> None:
                 f"model {str(model.path)!r} is already quantised",
                 why=f"node {node.name!r} is a {node.op}",
                 where=str(model.path),
-                fix="give the float32 model that it was made from; or run this one as it is: precision: fp32",
+                fix="give the float32 model that it was made from; run this one as it is: precision: fp32; or take the "
+                "scales of its Q/DQ nodes to a DLA: edgert quantize --target cache, or --target dla",
             )
     halves = [name for name, array in graph.constants.items() if array.dtype.name in _HALVES]
     halves += [spec.name for spec in graph.inputs if spec.dtype in _HALVES]
