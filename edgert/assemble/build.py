@@ -28,9 +28,9 @@ from edgert.config.flow import inputs_of, order, sources_of, upstream
 from edgert.errors import EdgertError
 from edgert.memory import Counter
 from edgert.place.engine import SegmentedEngine
+from edgert.policy import Drop
 from edgert.runtime import Node, Result, Source, Stage
 from edgert.runtime.branch import branch_nodes
-from edgert.runtime.channel import Drop
 from edgert.runtime.edge import connect
 from edgert.stages.context import Context, made
 from edgert.stages.draw import Draw

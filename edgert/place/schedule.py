@@ -1,6 +1,6 @@
 """A schedule played through, event by event: frames per second, latencies and how busy the accelerators are.
 
-Frames of a stream arrive at its rate and are dealt to its replicas by weight. Every step waits in line for its
+Frames of a stream arrive at its rate and are dispatched to its replicas by weight. Every step waits in line for its
 accelerator, first come first served, and is never interrupted. Accelerators that run at once slow one another down as
 the contention model says. Frames leave in the order they came in. The same input gives the same output.
 """
@@ -17,6 +17,7 @@ from edgert.errors import PlacementError
 from edgert.place.contention import Contention
 from edgert.place.event import Accelerators, Then, Timeline
 from edgert.place.step import Step
+from edgert.policy import Dispatcher, ReorderBuffer
 
 _WARM_UP = 0.1  # of the simulated time, not counted
 
@@ -40,7 +41,7 @@ class Stream:
 
     Attributes:
         name: of the network.
-        replicas: engines that frames are dealt to.
+        replicas: engines that frames are dispatched to.
         rate_hz: of arrivals; None: a new one as soon as one leaves.
         in_flight: frames inside at a time; one that arrives when there are as many is dropped. None: no limit, or two
             per replica where ``rate_hz`` is None.
@@ -113,30 +114,18 @@ class _Line:
 
     stream: Stream
     limit: int | None
-    credit: list[float]
+    dispatcher: Dispatcher
+    reorder: ReorderBuffer[_Frame]
     inside: int = 0
     next_in: int = 0
-    next_out: int = 0
     dropped: int = 0
-    done: dict[int, float] = field(default_factory=dict)
     left: list[tuple[float, float]] = field(default_factory=list)
-
-    def deal(self) -> Replica:
-        """The replica furthest behind its share."""
-        replicas = self.stream.replicas
-        if len(replicas) == 1:
-            return replicas[0]
-        for index, replica in enumerate(replicas):
-            self.credit[index] += replica.weight
-        chosen = max(range(len(replicas)), key=self.credit.__getitem__)
-        self.credit[chosen] -= sum(replica.weight for replica in replicas)
-        return replicas[chosen]
 
 
 class _Simulation:
     def __init__(self, streams: Sequence[Stream], duration_ms: float, contention: Contention | None) -> None:
         self._end_ms = duration_ms
-        self._lines = [_Line(stream, _room(stream), [0.0] * len(stream.replicas)) for stream in streams]
+        self._lines = [_line(stream) for stream in streams]
         self._time = Timeline()
         self._accelerators = Accelerators(self._time, contention)
 
@@ -155,7 +144,8 @@ class _Simulation:
         if line.limit is not None and line.inside >= line.limit:
             line.dropped += 1
             return
-        frame = _Frame(line, line.next_in, self._time.now_ms, line.deal().steps)
+        replica = line.stream.replicas[line.dispatcher.branch(line.next_in, line.next_in)]
+        frame = _Frame(line, line.next_in, self._time.now_ms, replica.steps)
         line.next_in += 1
         line.inside += 1
         frame.then = partial(self._advance, frame)
@@ -173,10 +163,9 @@ class _Simulation:
     def _leave(self, frame: _Frame) -> None:
         """In order: behind all that came in earlier."""
         line, now = frame.line, self._time.now_ms
-        line.done[frame.index] = frame.arrived_ms
-        while line.next_out in line.done:
-            line.left.append((now, now - line.done.pop(line.next_out)))
-            line.next_out += 1
+        line.reorder.add(frame.index, frame)
+        while (due := line.reorder.pop()) is not None:
+            line.left.append((now, now - due.arrived_ms))
             line.inside -= 1
             if line.stream.rate_hz is None:
                 self._time.at(now, partial(self._arrive, line))
@@ -187,6 +176,11 @@ class _Simulation:
         fps = 1e3 * len(latencies) / (self._end_ms - start)
         quantiles = np.percentile(latencies, (50, 90, 99)) if len(latencies) else [float("nan")] * 3
         return Flow(line.stream.name, fps, line.dropped, *map(float, quantiles))
+
+
+def _line(stream: Stream) -> _Line:
+    dispatcher = Dispatcher([replica.weight for replica in stream.replicas])
+    return _Line(stream, _room(stream), dispatcher, ReorderBuffer(dispatcher))
 
 
 def _room(stream: Stream) -> int | None:

@@ -152,7 +152,7 @@ class _Designer:
         return Edge(producer, *queue_of(before, stage, is_live_source(before, self.directory)))
 
     def _infers(self, name: str, stage: InferStage, inputs: tuple[Edge, ...]) -> list[Node]:
-        """One thread, a chain of them, or a dealer, chains and what puts their results in order again."""
+        """One thread, a chain of them, or a dispatcher, chains and what puts their results in order again."""
         ways = self._ways(name, stage)
         is_cut = any(len(lanes[0].parts) > 1 for _, lanes in ways)
         capacity = SEGMENT_QUEUE if is_cut else STAGE_QUEUE
@@ -161,17 +161,17 @@ class _Designer:
             first = len(lanes[0].parts) - 1
             labels = [*(f"{name}:{number}" for number in range(first)), name]
             return self._chain(name, stage, lanes, labels, inputs, capacity)
-        label, weights = f"{name}:deal", tuple(lanes[0].weight for _, lanes in ways)
-        dealer = self._passing(label, inputs, weights=weights, levels=tuple(level for level, _ in ways))
-        nodes, ends, count = [dealer], [], 0
+        label, weights = f"{name}:dispatch", tuple(lanes[0].weight for _, lanes in ways)
+        dispatcher = self._passing(label, inputs, weights=weights, levels=tuple(level for level, _ in ways))
+        nodes, ends, count = [dispatcher], [], 0
         for _, lanes in ways:
-            way = (Edge(dealer.name, capacity, "never"),)
+            way = (Edge(dispatcher.name, capacity, "never"),)
             labels = [f"{name}:{number}" for number in range(count, count + len(lanes[0].parts))]
             made = self._chain(name, stage, lanes, labels, way, capacity)
             count += len(made)
             ends.append(Edge(made[-1].name, capacity, "never"))
             nodes += made
-        return [*nodes, self._passing(name, tuple(ends), gathers=dealer.name, joins=False)]
+        return [*nodes, self._passing(name, tuple(ends), reorders=dispatcher.name, joins=False)]
 
     def _ways(self, name: str, stage: InferStage) -> list[tuple[int, Sequence[Lane]]]:
         """The threads, or chains of them, that a stage has, each with the level at which it gets frames and its lanes
@@ -188,7 +188,7 @@ class _Designer:
         return [(0, lanes) for lanes in zip(*levels, strict=True)]
 
     def _passing(self, name: str, inputs: tuple[Edge, ...], **how: Any) -> Node:
-        """One that deals or gathers."""
+        """One that dispatches frames or restores their order."""
         measured = self.scene.times.of(name)
         return Node(name, inputs, woken_ms=measured.woken_ms, opened_ms=measured.opened_ms, **how)
 
@@ -228,7 +228,8 @@ class _Designer:
         if batch is not None and measured.kept_ms:
             own, parts = _divided(own, parts, measured.kept_ms)
         steps, run = _together(own if number == 0 else (), scatter), _together(parts, scatter)
-        return Task(steps, run, stage.every, crops, lane.rows, batch, scatter)
+        wait_ms = 1e3 * stage.batch.wait if stage.batch is not None else 0.0
+        return Task(steps, run, stage.every, crops, lane.rows, batch, wait_ms, scatter)
 
     def _is_even(self, stage: InferStage) -> bool:
         """Whether all results are the same work. If not, how a run's times scatter tells of the work as well."""

@@ -1,6 +1,6 @@
 """Frames, what is said about them, and the threads they travel through. See DESIGN.md beside this file."""
 
-from edgert.runtime.channel import Channel, ChannelStats, Inlet
+from edgert.runtime.channel import Channel, Inlet
 from edgert.runtime.frame import Color, Frame, PixelFormat
 from edgert.runtime.gate import Gate
 from edgert.runtime.metric import LatencyHistogram, Percentiles
@@ -22,7 +22,6 @@ from edgert.runtime.worker import Node
 __all__ = [
     "Batching",
     "Channel",
-    "ChannelStats",
     "Classification",
     "Color",
     "Crops",

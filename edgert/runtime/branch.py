@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from edgert.runtime.deal import Dealer, Gather
+from edgert.policy import Dispatcher
+from edgert.runtime.dispatch import Dispatch, Reorder
 from edgert.runtime.edge import connect
 from edgert.runtime.stage import Stage
 from edgert.runtime.worker import Node
@@ -35,8 +36,8 @@ def branch_nodes(
 ) -> list[Node]:
     """Connected nodes that together are the stage ``name``; the first takes its input, the last has its name.
 
-    One branch is a chain; several get a dealer before and a gather behind them. Those before the last are called
-    ``name:0``, ``name:1`` …
+    One branch is a chain; several get a dispatcher before and a reorder buffer behind them. Those before the last are
+    called ``name:0``, ``name:1`` …
 
     Args:
         streams: the sources whose frames come this way.
@@ -51,13 +52,14 @@ def branch_nodes(
         nodes = [*(Node(next(labels), stage) for stage in before), Node(name, last)]
         _link(nodes, streams, capacity)
         return nodes
-    dealer = Dealer([branch.weight for branch in branches], every, [branch.level for branch in branches], level)
-    head = Node(f"{name}:deal", dealer, deal=dealer.branch)
-    gather = Node(name, Gather(dealer), joins=False)
+    dispatcher = Dispatcher([branch.weight for branch in branches], every, [branch.level for branch in branches])
+    dispatch = Dispatch(dispatcher, level)
+    head = Node(f"{name}:dispatch", dispatch, branch=dispatch.branch)
+    tail = Node(name, Reorder(dispatcher), joins=False)
     chains = [[Node(next(labels), stage) for stage in branch.stages] for branch in branches]
     for chain in chains:
-        _link([head, *chain, gather], streams, capacity)
-    return [head, *(node for chain in chains for node in chain), gather]
+        _link([head, *chain, tail], streams, capacity)
+    return [head, *(node for chain in chains for node in chain), tail]
 
 
 def _link(nodes: Sequence[Node], streams: frozenset[str], capacity: int) -> None:

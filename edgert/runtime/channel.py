@@ -1,39 +1,26 @@
 """Bounded, closable channels between stages.
 
 An :class:`Inlet` is the consumer's end of one or more edges; each edge has its own bound and its own way of being
-full, so a flood on one never displaces frames of another. Built on ``queue.SimpleQueue``, whose put and get run in
-C and hold no Python-level lock.
+full (:class:`edgert.policy.BoundedQueue`), so a flood on one never displaces frames of another. Threads wait on
+``queue.SimpleQueue``, whose put and get run in C and hold no Python-level lock.
 """
 
 from __future__ import annotations
 
 import queue
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
 from edgert.clock import REAL
+from edgert.policy import ADDED, BoundedQueue, Drop
 from edgert.runtime.metric import LatencyHistogram
 from edgert.runtime.record import Result
 
-Drop = Literal["oldest", "newest", "never"]
 Told = tuple[int, int]
 """An edge on which something waits, or the complement of one that was closed; and when this was said, nanoseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelStats:
-    """Totals of one edge: results put in, dropped because it was full, and waiting now."""
-
-    put: int
-    dropped: int
-    waiting: int
-    capacity: int
-
-
-class Channel:
-    """One edge: results of one producer on their way to one consumer, in order.
+class Channel(BoundedQueue[Result]):
+    """One edge: a queue between two threads. What it loses lets go of its frame.
 
     Args:
         capacity: results that may wait.
@@ -41,32 +28,27 @@ class Channel:
             then :meth:`put` blocks.
     """
 
+    __slots__ = ("_abandoned", "_edge", "_ready", "_room")
+
     def __init__(self, capacity: int, drop: Drop, ready: queue.SimpleQueue[Told], edge: int) -> None:
-        self.capacity, self.drop = capacity, drop
-        self._ready, self._edge = ready, edge
-        self._items: deque[Result] = deque()
-        self._slots: queue.SimpleQueue[None] = queue.SimpleQueue()
-        for _ in range(capacity):
-            self._slots.put(None)
-        self._put = self._dropped = 0
-        self._abandoned = False
+        super().__init__(capacity, drop)
+        self._ready, self._edge, self._abandoned = ready, edge, False
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()  # as many as have room, where a producer waits for it
+        for _ in range(capacity if self.waits else 0):
+            self._room.put(None)
 
     def put(self, result: Result) -> None:
-        """Hands over a result together with one hold on its lease; blocks only when full and ``drop: never``."""
-        self._put += 1
-        if self.drop == "never":
-            self._slots.get()
-        else:
-            try:
-                self._slots.get_nowait()
-            except queue.Empty:
-                self._displace(result)
-                return
+        """Takes over a result together with one hold on its lease; blocks only when full and ``drop: never``."""
+        if self.waits:
+            self._room.get()
         if self._abandoned:
-            self._slots.put(None)
-            self._lose(result)
+            if self.waits:
+                self._room.put(None)
+            self.count += 1
+            self.lose(result)
             return
-        self._append(result)
+        if self.offer(result) is ADDED:
+            self._announce()
 
     def close(self) -> None:
         """The producer is done. Results already in the channel are still delivered."""
@@ -75,50 +57,29 @@ class Channel:
     def abandon(self) -> None:
         """The consumer is done: what waits is dropped, and the producer never blocks again."""
         self._abandoned = True
-        self._slots.put(None)  # wakes a blocked producer; each put hands the slot on to the next
+        self._room.put(None)  # wakes a blocked producer; each put passes it on to the next
         self._drain()
 
     def take(self) -> Result | None:
         """The oldest result, after the inlet saw this edge become ready; None if the channel was abandoned."""
-        result = self._pop()
-        if result is not None:
-            self._slots.put(None)
+        result = self.pop()
+        if self.waits and result is not None:
+            self._room.put(None)
         return result
 
-    def stats(self) -> ChannelStats:
-        """Totals so far; callable from any thread."""
-        return ChannelStats(self._put, self._dropped, len(self._items), self.capacity)
+    def lose(self, result: Result) -> None:
+        """Counts it and gives its hold back."""
+        self.dropped += 1
+        result.frame.lease.release()
 
-    def _append(self, result: Result) -> None:
-        self._items.append(result)
+    def _announce(self) -> None:
         self._ready.put((self._edge, REAL.now_ns()))
         if self._abandoned:  # meanwhile: what was just put may have been too late to be dropped with the rest
             self._drain()
 
-    def _displace(self, result: Result) -> None:
-        if self.drop == "newest" or self._abandoned:
-            self._lose(result)
-            return
-        # Append before taking the oldest away, so that a consumer that was told of an item always finds one.
-        self._items.append(result)
-        oldest = self._pop()
-        if oldest is not None:
-            self._lose(oldest)
-
     def _drain(self) -> None:
-        while (result := self._pop()) is not None:
-            self._lose(result)
-
-    def _pop(self) -> Result | None:
-        """The oldest item. Consumer, producer and whoever abandons may all be here at once: only the pop decides."""
-        try:
-            return self._items.popleft()
-        except IndexError:
-            return None
-
-    def _lose(self, result: Result) -> None:
-        self._dropped += 1
-        result.frame.lease.release()
+        while (result := self.pop()) is not None:
+            self.lose(result)
 
 
 class Inlet:

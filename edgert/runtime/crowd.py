@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from edgert.runtime.channel import Channel
+from edgert.policy import BoundedQueue
 
 
 class Crowd:
@@ -14,7 +15,7 @@ class Crowd:
         channels: of live frames.
     """
 
-    def __init__(self, channels: Sequence[Channel]) -> None:
+    def __init__(self, channels: Sequence[BoundedQueue[Any]]) -> None:
         self._channels = tuple(channels)
         self._dropped = 0
 

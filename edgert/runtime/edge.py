@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgert.runtime.channel import Drop
+from edgert.policy import Drop
 from edgert.runtime.worker import Node
 
 

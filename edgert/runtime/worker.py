@@ -10,15 +10,12 @@ from time import thread_time_ns
 
 from edgert.clock import Clock
 from edgert.errors import EdgertError, StageError
+from edgert.policy import Join, join_of, most_under_way
 from edgert.runtime.channel import Channel, Inlet
 from edgert.runtime.gate import Gate
-from edgert.runtime.join import Join
 from edgert.runtime.metric import Lateness, StageMeter
 from edgert.runtime.record import Result
 from edgert.runtime.stage import Batching, Source, Stage
-
-_KEPT = 16
-"""Results that a user's stage may hold back, to pass several on at once, without a join giving their frames up."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +26,7 @@ class Node:
         outlets: one channel per stage that listens to this one; replaced as a whole when a listener joins.
         carried: per edge of ``inlet``, the streams that arrive on it.
         producers: per edge of ``inlet``, the node at its other end.
-        deal: which one of the outlets a result goes to, by number; None: to all.
+        branch: which one of the outlets a result goes to, by number; None: to all.
         joins: whether several edges that carry one stream bring parts of the same frames, to be joined; otherwise
             each brings frames of its own.
         gate: of a source that a governor may turn down; None: all its frames go on.
@@ -42,18 +39,14 @@ class Node:
     carried: list[frozenset[str]] = field(default_factory=list)
     producers: list[Node] = field(default_factory=list)
     meter: StageMeter = field(default_factory=StageMeter)
-    deal: Callable[[Result], int] | None = None
+    branch: Callable[[Result], int] | None = None
     joins: bool = True
     gate: Gate | None = None
 
     def under_way(self) -> int:
         """The most results of one stream that can be between its source and this node, by the slowest way."""
-        ways = zip(self.producers, self.inlet.channels, strict=True)
-        counts = [producer.under_way() + 1 + channel.capacity for producer, channel in ways]
-        if not self.joins:
-            return sum(counts)
-        most = max(counts, default=0)
-        return 2 * most if len(self.producers) > 1 else most  # a join holds as many again
+        edges = zip(self.producers, self.inlet.channels, strict=True)
+        return most_under_way([(producer.under_way(), channel.capacity) for producer, channel in edges], self.joins)
 
 
 class Worker(threading.Thread):
@@ -123,8 +116,7 @@ class Worker(threading.Thread):
     def _loop(self) -> None:
         node, stage, meter, now = self.node, self.node.work, self.node.meter, self._clock.now_ns
         assert isinstance(stage, Stage)
-        is_join = node.joins and len(node.inlet.channels) > 1
-        join = Join(node.carried, node.under_way() + _KEPT) if is_join else None
+        join = join_of(node.carried, node.under_way(), _merged) if node.joins else None
         waiting = now()
         try:
             for edge, result in self._arrivals(node, stage):
@@ -187,8 +179,8 @@ class Worker(threading.Thread):
         finally:
             result.frame.lease.release()
 
-    def _joined(self, node: Node, join: Join, edge: int, result: Result) -> Result | None:
-        whole, given_up = join.add(edge, result)
+    def _joined(self, node: Node, join: Join[Result], edge: int, result: Result) -> Result | None:
+        whole, given_up = join.add(edge, result.frame.stream, result.frame.index, result)
         self._give_up(node, given_up)
         return whole
 
@@ -211,11 +203,18 @@ class Worker(threading.Thread):
 
     @staticmethod
     def _send(node: Node, result: Result) -> None:
-        outlets = node.outlets if node.deal is None else (node.outlets[node.deal(result)],)
+        outlets = node.outlets if node.branch is None else (node.outlets[node.branch(result)],)
         if outlets:
             result.frame.lease.retain(len(outlets))
             for outlet in outlets:
                 outlet.put(result)
+
+
+def _merged(first: Result, second: Result) -> Result:
+    """One of two parts of a frame: two holds came in, one goes out."""
+    merged = first.merged(second)
+    second.frame.lease.release()
+    return merged
 
 
 def _failure(name: str, error: BaseException) -> StageError:

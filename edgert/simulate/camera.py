@@ -6,9 +6,9 @@ import math
 from random import Random
 
 from edgert.place.event import Timeline
+from edgert.policy import RateLimiter
 from edgert.simulate.design import Source
-from edgert.simulate.thread import Perform, Sender
-from edgert.simulate.token import Token
+from edgert.simulate.thread import Perform, Sender, Token
 from edgert.spread import draw
 
 _CLOSED_MS = 100.0
@@ -19,6 +19,9 @@ class Camera(Sender):
 
     Args:
         perform: carries out what making a frame takes.
+
+    Attributes:
+        limiter: how many of its frames go on.
     """
 
     def __init__(self, source: Source, timeline: Timeline, chance: Random, perform: Perform) -> None:
@@ -26,7 +29,8 @@ class Camera(Sender):
         self.source, self._timeline, self._chance = source, timeline, chance
         self._perform = perform
         self.passed = self.lost = self.held_back = 0
-        self._share, self._credit, self._given_ms = 1.0, 1.0, 0.0
+        self.limiter = RateLimiter()
+        self._last_ms: float | None = None  # when a frame went on
         self._count = self._index = 0
         self._waiting_ms: float | None = None
         self._is_busy = False
@@ -73,48 +77,40 @@ class Camera(Sender):
         due_ms = max(self._due(), now_ms) if self._is_paced else now_ms
         self._timeline.at(due_ms, lambda: self._give(due_ms))
 
-    def gate(self, share: float) -> None:
-        """How many of its frames go on from now, 0 to 1; see :class:`edgert.runtime.gate.Gate`."""
-        self._share = share
-
     def _give(self, born_ms: float) -> None:
-        if not self._passes():
+        if not self.source.is_live:
+            now_ms = self._timeline.now_ms
+            self._pass_later(born_ms, 0.0 if self._last_ms is None else now_ms - self._last_ms)
+        elif self.limiter.has_turn():
+            self._pass(born_ms)
+        else:
             self.held_back += 1
+            self._index += 1
             self._given()
-            return
+
+    def _pass_later(self, born_ms: float, passed_ms: float) -> None:
+        """A frame that loses nothing waits for its turn; one that has none looks now and then whether it has."""
+        pause_ms = self.limiter.pause(passed_ms)
+        if pause_ms == math.inf:
+            self._timeline.at(self._timeline.now_ms + _CLOSED_MS, lambda: self._pass_later(born_ms, passed_ms))
+        elif pause_ms > 0:
+            self._timeline.at(self._timeline.now_ms + pause_ms, lambda: self._pass(born_ms))
+        else:
+            self._pass(born_ms)
+
+    def _pass(self, born_ms: float) -> None:
+        self._last_ms = self._timeline.now_ms
         token = Token(self.source.name, self._index, born_ms, self._objects(self._index))
         self._index += 1
         self.passed += 1
         self.send(((channel, token) for channel in self.outlets), self._given)
 
-    def _passes(self) -> bool:
-        """A live source's frames stay behind, evenly; others come later."""
-        if not self.source.is_live:
-            return True
-        self._credit += self._share
-        if self._credit < 1.0:
-            self._index += 1
-            return False
-        self._credit = min(self._credit - 1.0, 1.0)
-        return True
-
     def _given(self) -> None:
         self._is_busy = False
-        if self._is_camera:
-            if self._waiting_ms is not None:
-                self._take(self._waiting_ms)
-        elif self.source.is_live or self._share >= 1.0:
+        if not self._is_camera:
             self._make()
-        else:
-            self._later()
-
-    def _later(self) -> None:
-        """What a governor slows down takes a break after each frame; a closed gate looks now and then."""
-        now_ms = self._timeline.now_ms
-        own_ms, self._given_ms = max(now_ms - self._given_ms, 0.0), now_ms
-        break_ms = own_ms * (1 / self._share - 1) if self._share > 0 else _CLOSED_MS
-        self._given_ms += break_ms
-        self._timeline.at(now_ms + break_ms, self._make if self._share > 0 else self._later)
+        elif self._waiting_ms is not None:
+            self._take(self._waiting_ms)
 
     @property
     def has_ended(self) -> bool:

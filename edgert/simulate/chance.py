@@ -14,7 +14,7 @@ class Chance:
     """
 
     def __init__(self, random: Random, timeline: Timeline) -> None:
-        self._random, self._timeline = random, timeline
+        self._random, self.timeline = random, timeline
         self._start = random.random()
 
     def of(self, quantiles: Spread) -> float:
@@ -26,5 +26,5 @@ class Chance:
         spells = scatter.spells
         if not spells:
             return self.of(scatter.spread)
-        slot = int(self._timeline.now_ms / SLOT_MS + self._start * len(spells)) % len(spells)
+        slot = int(self.timeline.now_ms / SLOT_MS + self._start * len(spells)) % len(spells)
         return self.of(scatter.spread) * spells[slot]

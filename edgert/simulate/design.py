@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from edgert.place.step import Step
-from edgert.runtime.channel import Drop
+from edgert.policy import Drop
 from edgert.spread import EVEN, Scatter
 
 
@@ -44,7 +45,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A channel into a node; see :class:`edgert.runtime.channel.Channel`."""
+    """A channel into a node; see :class:`edgert.policy.BoundedQueue`."""
 
     producer: str
     capacity: int
@@ -62,6 +63,7 @@ class Task:
         crops: most objects of a frame that the model is run on; None: it runs once, on the whole frame.
         rows: crops that fit in one run. A run of n rows takes n times as long as a run of one.
         batch: frames that are run together, if as many have come when the first is ready; None: each by itself.
+        wait_ms: the longest that the first frame of a batch waits for others.
         scatter: of all that is done for one result, or in one run of a batch, about the times of its steps; nothing:
             each step scatters by itself, or not at all.
     """
@@ -72,6 +74,7 @@ class Task:
     crops: int | None = None
     rows: int = 1
     batch: int | None = None
+    wait_ms: float = math.inf
     scatter: Scatter = EVEN
 
 
@@ -81,22 +84,24 @@ class Node:
 
     Attributes:
         inputs: what it listens to.
-        weights: how results are dealt to those who listen to it, in the order of ``Design.nodes``; empty: all get all.
-        gathers: the dealer whose order is restored here; empty: none.
+        weights: how results are dispatched to those who listen to it, in the order of ``Design.nodes``; empty: all get
+            all.
+        reorders: the dispatcher whose order is restored here; empty: none.
         joins: whether several inputs bring parts of the same frames.
         spread: most objects of a frame that each go on as a result of their own; None: the frame goes on.
         woken_ms: how late it goes on when something comes that it waited for: quantiles at :data:`edgert.spread.AT`;
             empty: at once.
         opened_ms: when it is ready for its first result.
         stand_ins: tasks at further levels of degrading, the last for all beyond; empty: always the same.
-        levels: of each listener that results are dealt to, the level of degrading at which it gets any; empty: any.
+        levels: of each listener that results are dispatched to, the level of degrading at which it gets any; empty:
+            any.
     """
 
     name: str
     inputs: tuple[Edge, ...]
     task: Task = Task()
     weights: tuple[float, ...] = ()
-    gathers: str = ""
+    reorders: str = ""
     joins: bool = True
     spread: int | None = None
     woken_ms: tuple[float, ...] = ()

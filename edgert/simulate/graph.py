@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from edgert.policy import ReorderBuffer, join_of, most_under_way
 from edgert.simulate.camera import Camera
-from edgert.simulate.thread import KEPT, Channel, Gather, Thread
-from edgert.simulate.token import Join
+from edgert.simulate.thread import Channel, Thread, Token
 
 
 def connected(cameras: Sequence[Camera], threads: Sequence[Thread]) -> None:
-    """Gives every thread its channels, its join and its gather.
+    """Gives every thread its channels, its join and its reorder buffer.
 
     Args:
         threads: each after those it listens to.
@@ -24,14 +24,17 @@ def connected(cameras: Sequence[Camera], threads: Sequence[Thread]) -> None:
             channel = Channel(edge, thread, number)
             thread.inlets.append(channel)
             senders[edge.producer].outlets.append(channel)
-        ways = [under_way[edge.producer] + 1 + edge.capacity for edge in node.inputs]
-        is_join = node.joins and len(ways) > 1
-        under_way[node.name] = 2 * max(ways) if is_join else max(ways) if node.joins else sum(ways)
+        edges = [(under_way[edge.producer], edge.capacity) for edge in node.inputs]
+        under_way[node.name] = most_under_way(edges, node.joins)
         carried = [streams[edge.producer] for edge in node.inputs]
         streams[node.name] = frozenset().union(*carried)
-        if is_join:
-            thread.join = Join(carried, under_way[node.name] + KEPT)
-        dealer = senders.get(node.gathers)
-        if isinstance(dealer, Thread) and dealer.dealer is not None:
-            thread.gather = Gather(dealer.dealer)
+        thread.join = join_of(carried, under_way[node.name], _merged) if node.joins else None
+        before = senders.get(node.reorders)
+        if isinstance(before, Thread) and before.dispatcher is not None:
+            thread.reorder = ReorderBuffer(before.dispatcher)
         senders[node.name] = thread
+
+
+def _merged(_: Token, last: Token) -> Token:
+    """Of two parts of a frame: they are alike."""
+    return last

@@ -8,6 +8,7 @@ import numpy as np
 
 from edgert.budget.loop import Governed
 from edgert.place.event import Used
+from edgert.runtime.crowd import Crowd
 from edgert.runtime.metric import Percentiles
 from edgert.simulate.camera import Camera
 from edgert.simulate.outcome import Moment, Simulated, StageCount
@@ -35,9 +36,11 @@ class Meter:
         self._times_ms: list[float] = []
         self._latencies_ms: list[float] = []
         self._moments: list[Moment] = []
-        self._seen = self._out = self._dropped = self._lost_before = 0
+        self._seen = self._out = self._dropped = 0
         self._energy_j = self._hottest_c = self._throttled_ms = self._ticked_ms = 0.0
         self._busy_ms: dict[str, float] = {}
+        is_live = all(camera.source.is_live for camera in cameras)
+        self._crowd = Crowd([one for thread in threads for one in thread.inlets if is_live or not one.waits])
 
     def note(self, now_ms: float, born_ms: float) -> None:
         """A result that a last stage took."""
@@ -50,13 +53,8 @@ class Meter:
         return _percentile(self._latencies_ms[first:], 99)
 
     def crowd(self) -> tuple[float | None, int]:
-        """How full the fullest queue of live frames is, 0 to 1, and what they lost since it was last asked; see
-        :class:`edgert.runtime.crowd.Crowd`."""
-        is_live = all(camera.source.is_live for camera in self._cameras)
-        inlets = [one for thread in self._threads for one in thread.inlets if is_live or one.edge.drop != "never"]
-        dropped = sum(one.dropped for one in inlets)
-        lost, self._lost_before = dropped - self._lost_before, dropped
-        return max((len(one.items) / one.edge.capacity for one in inlets), default=None), lost
+        """How full the fullest queue of live frames is, 0 to 1, and what they lost since it was last asked."""
+        return self._crowd.look()
 
     def tick(self, now_ms: float, used: Mapping[str, Used], setting: str) -> None:
         """Time went by."""

@@ -22,8 +22,7 @@ from edgert.simulate.graph import connected
 from edgert.simulate.meter import Meter
 from edgert.simulate.outcome import Simulated
 from edgert.simulate.plant import TICK_MS, Cooling, Plant
-from edgert.simulate.thread import LEAST_MS, Thread
-from edgert.simulate.token import Token
+from edgert.simulate.thread import LEAST_MS, Thread, Token
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +146,7 @@ class _Simulation:
         assert self._governing is not None
         if action.kind == "switch":
             for camera in self._cameras:
-                camera.gate(self._governing.shares[action.setting][camera.source.name] * action.share)
+                camera.limiter.share = self._governing.shares[action.setting][camera.source.name] * action.share
             for thread in self._threads:
                 thread.level = self._governing.levels[action.setting] if self._governing.levels else 0
         self._is_stopped = self._is_stopped or action.kind == "stop"

@@ -1,51 +1,51 @@
-"""A pipeline's threads and channels in simulated time; they do what :mod:`edgert.runtime` does."""
+"""A pipeline's threads and channels in simulated time, with the policies of :mod:`edgert.policy`."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from edgert.place.event import Then
 from edgert.place.step import Step
+from edgert.policy import ADDED, FULL, BoundedQueue, Dispatcher, Join, ReorderBuffer
 from edgert.simulate.chance import Chance
 from edgert.simulate.design import Edge, Node, Task
-from edgert.simulate.token import Join, Token
 
-KEPT = 16
-"""Results that a join keeps beyond those that can be under way to it, as the runtime's does."""
 LEAST_MS = 0.02
 """A thread's time for a result that costs nothing, so that nothing goes on forever at one moment."""
 Perform = Callable[[Sequence[Step], Then], None]
 """Runs steps one after the other, and then does what follows."""
 
 
-@dataclass(slots=True, eq=False)
-class Channel:
-    """One edge; see :class:`edgert.runtime.channel.Channel`."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Token:
+    """A result: whose frame it is, when that was captured, and how many objects are on it."""
 
-    edge: Edge
-    consumer: Thread
-    number: int
-    items: deque[Token] = field(default_factory=deque)
-    blocked: Then | None = None
-    dropped: int = 0
+    stream: str
+    index: int
+    born_ms: float
+    objects: int
+
+
+class Channel(BoundedQueue[Token]):
+    """One edge between two threads."""
+
+    __slots__ = ("blocked", "consumer", "edge", "number")
+
+    def __init__(self, edge: Edge, consumer: Thread, number: int) -> None:
+        super().__init__(edge.capacity, edge.drop)
+        self.edge, self.consumer, self.number = edge, consumer, number
+        self.blocked: Then | None = None
 
     def put(self, token: Token) -> bool:
         """Whether there was room, or made; if not, the producer waits."""
-        if len(self.items) < self.edge.capacity:
-            self.items.append(token)
+        offered = self.offer(token)
+        if offered is ADDED:
             self.consumer.ready.append(self.number)
             self.consumer.wake()
-            return True
-        if self.edge.drop == "never":
-            return False
-        self.dropped += 1
-        if self.edge.drop == "oldest":
-            self.items.popleft()
-            self.items.append(token)
-        return True
+        return offered is not FULL
 
     def take(self) -> Token:
         """The oldest; a producer that waits goes on."""
@@ -97,9 +97,9 @@ class Thread(Sender):
         self.node, self.perform, self._finished, self._chance = node, perform, finished, chance
         self.inlets: list[Channel] = []
         self.ready: deque[int] = deque()
-        self.join: Join | None = None
-        self.gather: Gather | None = None
-        self.dealer = Dealer(node.weights, node.task.every, node.levels) if node.weights else None
+        self.join: Join[Token] | None = None
+        self.reorder: ReorderBuffer[Token] | None = None
+        self.dispatcher = Dispatcher(node.weights, node.task.every, node.levels) if node.weights else None
         self.level = 0
         """How far models are degraded; set by whoever governs."""
         self.taken = self.passed = self.unmatched = 0
@@ -134,10 +134,10 @@ class Thread(Sender):
             self.is_busy = True
             edge = self.ready.popleft()
             token = self.inlets[edge].take()
-            is_whole, lost = self.join.add(edge, token) if self.join is not None else (True, 0)
-            self.unmatched += lost
-            if is_whole:
-                self.work(token)
+            joined, lost = self.join.add(edge, token.stream, token.index, token) if self.join else (token, ())
+            self.unmatched += len(lost)
+            if joined is not None:
+                self.work(joined)
             else:
                 self.is_busy = False
 
@@ -168,15 +168,16 @@ class Thread(Sender):
         if self.node.spread is not None:
             count = min(token.objects, self.node.spread)
             yield from (Token(token.stream, token.index, token.born_ms, 1) for _ in range(count))
-        elif self.gather is not None:
-            yield from self.gather.due(token)
+        elif self.reorder is not None:
+            self.reorder.add(token, token)
+            yield from iter(self.reorder.pop, None)
         else:
             yield token
 
     def _listeners(self, token: Token) -> Sequence[Channel]:
-        if self.dealer is None:
+        if self.dispatcher is None:
             return self.outlets
-        return (self.outlets[self.dealer.branch(token, self.level)],)
+        return (self.outlets[self.dispatcher.branch(token, token.index, self.level)],)
 
     def _steps(self, token: Token) -> Sequence[Step]:
         task = self.task
@@ -198,49 +199,3 @@ def _batches(task: Task, objects: int) -> Iterator[int]:
 def times(steps: Sequence[Step], count: float) -> Iterator[Step]:
     """So many times each; steps of a run of so many rows."""
     return (step.times(count) for step in steps)
-
-
-class Dealer:
-    """Whose turn it is; see :class:`edgert.runtime.deal.Dealer`."""
-
-    def __init__(self, weights: Sequence[float], every: int, levels: Sequence[int] = ()) -> None:
-        self._weights, self._every = weights, every
-        self._levels = levels or [0] * len(weights)
-        self._credit = [0.0] * len(weights)
-        self._chosen = self._next(0)
-        self.dealt: deque[Token] = deque()
-
-    def branch(self, token: Token, level: int = 0) -> int:
-        """The branch of this result, which is now under way; one of those of this level."""
-        level = min(level, max(self._levels))
-        if self._levels[self._chosen] != level:
-            self._chosen = self._next(level)
-        chosen = self._chosen
-        if token.index % self._every == 0:
-            self._chosen = self._next(level)
-        self.dealt.append(token)
-        return chosen
-
-    def _next(self, level: int) -> int:
-        here = [branch for branch, one in enumerate(self._levels) if one == level]
-        for branch in here:
-            self._credit[branch] += self._weights[branch]
-        chosen = max(here, key=self._credit.__getitem__)
-        self._credit[chosen] -= sum(self._weights[branch] for branch in here)
-        return chosen
-
-
-class Gather:
-    """Holds a result back until those dealt before it have come."""
-
-    def __init__(self, dealer: Dealer) -> None:
-        self._dealt = dealer.dealt
-        self._waiting: set[Token] = set()
-
-    def due(self, token: Token) -> Iterator[Token]:
-        """What may go on now."""
-        self._waiting.add(token)
-        while self._dealt and self._dealt[0] in self._waiting:
-            first = self._dealt.popleft()
-            self._waiting.remove(first)
-            yield first

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from edgert.memory import Counter, Pool, lend
+from edgert.policy import Drop
 from edgert.runtime import Frame, Node, Result, SourceStats
-from edgert.runtime.channel import Drop
 from edgert.runtime.edge import connect
 
 

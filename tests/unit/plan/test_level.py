@@ -110,7 +110,7 @@ def test_a_smaller_model_takes_over_in_the_same_threads(tmp_path: Path) -> None:
     file = pipeline(tmp_path, "power: 3.9W", SMALLER)
     played = simulate_pipeline(file, mode=MODE, given=Circumstances(seconds=4.0)).played
     assert played.governed is not None and any("with small" in name for name in played.governed.seconds)
-    assert list(played.stages) == ["cam", "look"] or "look:deal" in played.stages
+    assert list(played.stages) == ["cam", "look"] or "look:dispatch" in played.stages
     assert played.power_w is not None and played.power_w < 3.9 and played.fps > 230
 
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgert.policy import Drop
 from edgert.runtime import Inlet, Result
-from edgert.runtime.channel import Channel, Drop
+from edgert.runtime.channel import Channel
 from tests.helpers.stages import result
 
 DROPS: list[Drop] = ["never", "oldest", "newest"]
@@ -241,7 +242,7 @@ class _Interrupted(deque[Result]):
 def test_a_result_that_comes_while_the_consumer_leaves_is_released(drop: Drop) -> None:
     inlet = Inlet()
     channel = inlet.connect(1, drop)
-    channel._items = _Interrupted(before_append=inlet.abandon)
+    channel.items = _Interrupted(before_append=inlet.abandon)
     late = result(0)
     channel.put(late)
     assert not late.frame.lease.alive
@@ -259,8 +260,8 @@ def test_making_room_where_there_is_room_by_now_loses_nothing_of_the_consumers()
         taken.append(item[1].frame.index)
 
     waiting = _Interrupted(before_append=take)
-    waiting.extend(channel._items)
-    channel._items = waiting
+    waiting.extend(channel.items)
+    channel.items = waiting
     channel.put(result(1))
     channel.close()
     rest = [index for _, index in take_all(inlet)]

@@ -5,12 +5,21 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgert.policy import Join
 from edgert.runtime import Result
-from edgert.runtime.join import Join
+from edgert.runtime.worker import _merged
 from tests.helpers.stages import frame, result
 
 CAM = frozenset({"cam"})
 PLENTY = 100
+
+
+def joining(carried: Sequence[frozenset[str]], limit: int) -> Join[Result]:
+    return Join(carried, limit, _merged)
+
+
+def add(join: Join[Result], edge: int, item: Result) -> tuple[Result | None, list[Result]]:
+    return join.add(edge, item.frame.stream, item.frame.index, item)
 
 
 def twins(index: int, count: int, stream: str = "cam") -> list[Result]:
@@ -30,63 +39,63 @@ def holds(item: Result) -> int:
 
 
 def test_both_halves_make_a_whole_with_one_hold() -> None:
-    join = Join([CAM, CAM], PLENTY)
+    join = joining([CAM, CAM], PLENTY)
     first, second = twins(0, 2)
-    assert join.add(0, first) == (None, [])
-    whole, given_up = join.add(1, second)
+    assert add(join, 0, first) == (None, [])
+    whole, given_up = add(join, 1, second)
     assert whole is not None and given_up == []
     assert whole.outputs == {"branch0": 0, "branch1": 0}
     assert holds(whole) == 1
 
 
 def test_different_streams_are_merged_as_they_come() -> None:
-    join = Join([frozenset({"a"}), frozenset({"b"})], PLENTY)
+    join = joining([frozenset({"a"}), frozenset({"b"})], PLENTY)
     for edge, stream in ((1, "b"), (0, "a")):
         item = result(5, stream)
-        assert join.add(edge, item) == (item, [])
+        assert add(join, edge, item) == (item, [])
     assert join.drain() == []
 
 
 def test_a_stream_on_two_of_three_edges_waits_for_those_two() -> None:
-    join = Join([frozenset({"a"}), frozenset({"a", "b"}), frozenset({"b"})], PLENTY)
+    join = joining([frozenset({"a"}), frozenset({"a", "b"}), frozenset({"b"})], PLENTY)
     first, second = twins(0, 2, "a")
-    assert join.add(1, first)[0] is None
-    whole, _ = join.add(0, second)
+    assert add(join, 1, first)[0] is None
+    whole, _ = add(join, 0, second)
     assert whole is not None and whole.frame.stream == "a"
 
 
 def test_a_frame_that_one_branch_lost_is_given_up_when_the_branch_goes_on() -> None:
-    join = Join([CAM, CAM], PLENTY)
+    join = joining([CAM, CAM], PLENTY)
     lost, other = twins(0, 2)
     other.frame.lease.release()  # dropped on the way to edge 1
-    assert join.add(0, lost) == (None, [])
+    assert add(join, 0, lost) == (None, [])
     first, second = twins(1, 2)
-    assert join.add(0, first) == (None, [])
-    whole, given_up = join.add(1, second)
+    assert add(join, 0, first) == (None, [])
+    whole, given_up = add(join, 1, second)
     assert whole is not None and whole.frame.index == 1
     assert given_up == [lost] and holds(lost) == 1
 
 
 def test_a_branch_that_runs_ahead_gives_nothing_up() -> None:
-    join = Join([CAM, CAM], PLENTY)
+    join = joining([CAM, CAM], PLENTY)
     pairs = [twins(index, 2) for index in range(5)]
     for first, _ in pairs:
-        assert join.add(0, first) == (None, [])
-    wholes = [join.add(1, second) for _, second in pairs]
+        assert add(join, 0, first) == (None, [])
+    wholes = [add(join, 1, second) for _, second in pairs]
     assert [whole.frame.index for whole, given_up in wholes if whole and not given_up] == list(range(5))
 
 
 def test_a_silent_branch_does_not_make_the_others_wait_for_ever() -> None:
-    join = Join([CAM, CAM], 3)
-    given_up = [lost for index in range(10) for lost in join.add(0, result(index))[1]]
+    join = joining([CAM, CAM], 3)
+    given_up = [lost for index in range(10) for lost in add(join, 0, result(index))[1]]
     assert [item.frame.index for item in given_up] == list(range(7))
     assert [item.frame.index for item in join.drain()] == [7, 8, 9]
 
 
 def test_what_waits_at_the_end_is_handed_over_once() -> None:
-    join = Join([CAM, CAM], PLENTY)
-    join.add(0, result(0))
-    join.add(0, result(1))
+    join = joining([CAM, CAM], PLENTY)
+    add(join, 0, result(0))
+    add(join, 0, result(1))
     left = join.drain()
     assert sorted(item.frame.index for item in left) == [0, 1]
     assert [holds(item) for item in left] == [1, 1]
@@ -94,11 +103,11 @@ def test_what_waits_at_the_end_is_handed_over_once() -> None:
 
 
 def test_one_edge_that_delivers_a_frame_in_parts_is_still_one_edge() -> None:
-    join = Join([CAM, CAM], PLENTY)
+    join = joining([CAM, CAM], PLENTY)
     parts = twins(0, 3)
-    assert join.add(0, parts[0])[0] is None
-    assert join.add(0, parts[1])[0] is None
-    whole, _ = join.add(1, parts[2])
+    assert add(join, 0, parts[0])[0] is None
+    assert add(join, 0, parts[1])[0] is None
+    whole, _ = add(join, 1, parts[2])
     assert whole is not None and set(whole.outputs) == {"branch0", "branch1", "branch2"}
     assert holds(whole) == 1
 
@@ -125,9 +134,9 @@ def test_exactly_the_frames_that_every_branch_delivers_come_through_in_order(
     for index, shared in frames.items():
         shared.lease.retain(sum(index in branch for branch in delivered))
         shared.lease.release()
-    join, out = Join([CAM] * edges, PLENTY), []
+    join, out = joining([CAM] * edges, PLENTY), []
     for edge, index in order:
-        whole, given_up = join.add(edge, Result(frames[index], {str(edge): index}))
+        whole, given_up = add(join, edge, Result(frames[index], {str(edge): index}))
         _release(given_up)
         if whole is not None:
             assert len(whole.outputs) == edges

@@ -103,10 +103,10 @@ def test_two_halves_of_a_frame_are_joined_and_lost_ones_given_up() -> None:
 
 def test_frames_dealt_to_two_engines_come_out_in_order() -> None:
     nodes = (
-        Node("find:deal", (Edge("clip", 4, "never"),), weights=(2.0, 1.0)),
-        Node("find:0", (Edge("find:deal", *WAIT),), Task(run=gpu(10.0))),
-        Node("find:1", (Edge("find:deal", *WAIT),), Task(run=(Step("dla0", 20.0),))),
-        Node("find", (Edge("find:0", *WAIT), Edge("find:1", *WAIT)), gathers="find:deal", joins=False),
+        Node("find:dispatch", (Edge("clip", 4, "never"),), weights=(2.0, 1.0)),
+        Node("find:0", (Edge("find:dispatch", *WAIT),), Task(run=gpu(10.0))),
+        Node("find:1", (Edge("find:dispatch", *WAIT),), Task(run=(Step("dla0", 20.0),))),
+        Node("find", (Edge("find:0", *WAIT), Edge("find:1", *WAIT)), reorders="find:dispatch", joins=False),
         Node("end", (Edge("find", *WAIT),)),
     )
     played = simulate(Design((Source("clip", is_ahead=True, is_live=False),), nodes), Rig(), 10.0)

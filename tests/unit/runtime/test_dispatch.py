@@ -1,4 +1,4 @@
-"""Frames dealt to branches by weight come out in order, whatever the branches take."""
+"""Frames dispatched to branches by weight come out in order, whatever the branches take."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 
 from edgert.errors import StageError
 from edgert.memory import Counter, Lease, lend
+from edgert.policy import Dispatcher
 from edgert.runtime import Frame, Node, Result, Runner, SourceStats
 from edgert.runtime.branch import Branch, branch_nodes
-from edgert.runtime.deal import Dealer, Gather, turns
+from edgert.runtime.dispatch import Dispatch, Reorder
 from edgert.runtime.edge import connect
 from tests.helpers.frames import frame_of, result_of
 
@@ -90,12 +91,18 @@ def run(branches: list[Branch], count: int = 60, every: int = 1) -> tuple[Frames
     return source, sink, runner
 
 
+def turns(weights: tuple[int, ...]) -> tuple[int, ...]:
+    """Whose turn it is, over as many turns as it takes each weight to be paid."""
+    dispatcher = Dispatcher(weights)
+    return tuple(dispatcher.branch(turn, turn) for turn in range(sum(weights)))
+
+
 @pytest.mark.parametrize(
     ("weights", "expected"),
     [
         ((1,), (0,)),
         ((1, 1), (0, 1)),
-        ((4, 4), (0, 1)),
+        ((4, 4), (0, 1) * 4),
         ((2, 1), (0, 1, 0)),
         ((5, 1, 1), (0, 0, 1, 0, 2, 0, 0)),
     ],
@@ -114,8 +121,8 @@ def test_every_branch_gets_its_share_of_the_turns() -> None:
 
 
 def test_frames_between_use_up_no_turn() -> None:
-    dealer = Dealer((1, 1), every=2)
-    branches = [dealer.branch(result_of(frame_of(4, 4, index=index))) for index in range(6)]
+    dispatch = Dispatch(Dispatcher((1, 1), every=2))
+    branches = [dispatch.branch(result_of(frame_of(4, 4, index=index))) for index in range(6)]
     assert branches[::2] == [0, 1, 0]
 
 
@@ -139,7 +146,7 @@ def test_a_chain_of_segments_runs_each_in_its_own_thread() -> None:
     assert len(sink.seen) == 60 and not any(lease.alive for lease in source.leases)
 
 
-def test_chains_can_be_dealt_to_as_well() -> None:
+def test_chains_can_be_dispatched_to_as_well() -> None:
     _, sink, runner = run([Branch((Work("a"), Slow("b")), 2), Branch((Work("a"),))])
     assert runner.wait(20)
     assert [result.frame.index for result in sink.seen] == list(range(60))
@@ -155,7 +162,7 @@ def test_an_error_in_one_branch_ends_the_run_and_every_lease() -> None:
     assert not any(lease.alive for lease in source.leases)
 
 
-def test_a_camera_loses_its_oldest_frames_before_they_are_dealt() -> None:
+def test_a_camera_loses_its_oldest_frames_before_they_are_dispatched() -> None:
     source, sink = Frames(400), Sink()
     own = branch_nodes("work", [Branch((Slow("by"),)), Branch((Slow("by"),))], STREAM, 1)
     first, last = Node("cam", source), Node("end", sink)
@@ -167,7 +174,7 @@ def test_a_camera_loses_its_oldest_frames_before_they_are_dealt() -> None:
     indices = [result.frame.index for result in sink.seen]
     lost = own[0].inlet.channels[0].stats().dropped
     assert indices == sorted(set(indices)) and indices[-1] == 399 and lost > 0
-    assert len(indices) + lost == 400  # what was dealt is never lost
+    assert len(indices) + lost == 400  # what was dispatched is never lost
     assert not any(lease.alive for lease in source.leases)
 
 
@@ -180,23 +187,23 @@ def test_stopping_leaves_no_frame_behind() -> None:
 
 
 def test_what_waits_behind_a_lost_frame_is_given_back() -> None:
-    dealer = Dealer((1, 1))
-    gather = Gather(dealer)
+    dispatch = Dispatch(Dispatcher((1, 1)))
+    reorder = Reorder(dispatch.dispatcher)
     lost, late = result_of(frame_of(4, 4, index=0)), result_of(frame_of(4, 4, index=1))
-    assert (dealer.branch(lost), dealer.branch(late)) == (0, 1)
-    assert list(gather.process(late)) == []
+    assert (dispatch.branch(lost), dispatch.branch(late)) == (0, 1)
+    assert list(reorder.process(late)) == []
     late.frame.lease.release()
     assert late.frame.lease.alive
-    gather.close()
+    reorder.close()
     assert not late.frame.lease.alive
 
 
-def test_frames_are_dealt_among_the_branches_of_the_level_that_is_asked_for() -> None:
+def test_frames_are_dispatched_among_the_branches_of_the_level_that_is_asked_for() -> None:
     level = 0
-    dealer = Dealer([1, 2, 1], levels=[0, 1, 1], level=lambda: level)
+    dispatch = Dispatch(Dispatcher([1, 2, 1], levels=[0, 1, 1]), lambda: level)
 
     def branches(count: int, first: int) -> list[int]:
-        return [dealer.branch(Result(frame_of(index=first + number))) for number in range(count)]
+        return [dispatch.branch(Result(frame_of(index=first + number))) for number in range(count)]
 
     assert branches(3, 0) == [0, 0, 0]
     level = 1

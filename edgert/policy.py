@@ -1,0 +1,345 @@
+"""What queues, joins, batches, dispatchers and rate limiters decide, without threads and without a clock.
+
+Each class is a state machine: it is given what came and what time it is, and answers what to pass on, drop or wait for.
+:mod:`edgert.runtime` wraps them in threads and runs them by the real clock, :mod:`edgert.simulate` and
+:mod:`edgert.place` by a virtual one, so that a policy is changed here for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+T = TypeVar("T")
+
+Drop = Literal["oldest", "newest", "never"]
+"""What a full queue loses; ``never``: nothing, its producer waits instead."""
+
+Offer = Literal["added", "dropped", "full"]
+ADDED: Offer = "added"
+"""There is one more for the consumer."""
+DROPPED: Offer = "dropped"
+"""Something was lost, this item or one that waited: as many wait as before."""
+FULL: Offer = "full"
+"""Nothing happened; the producer has to wait for room."""
+
+_USER_HELD = 16
+"""Results that a user's stage may hold back, to pass several on at once, without a join giving their frames up."""
+_LEARNING_RATE = 0.1
+"""Of learning how fast a file goes by itself, per frame."""
+_UNLIMITED_FRAMES = 8
+"""Frames of a file that go as fast as they can, whatever the share, to learn from."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """Totals of one queue: items put in, dropped because it was full, and waiting now; of so many that may wait."""
+
+    put: int
+    dropped: int
+    waiting: int
+    capacity: int
+
+
+class BoundedQueue(Generic[T]):
+    """Items of one producer on their way to one consumer, in order.
+
+    Needs no lock: the one producer adds, and whoever takes an item away does so by a single pop.
+
+    Args:
+        capacity: items that may wait.
+        drop: what is lost when it is full.
+
+    Attributes:
+        waits: whether a producer has to wait for room while it is full.
+        count, dropped: items put in, and lost.
+    """
+
+    __slots__ = ("capacity", "count", "drop", "dropped", "items", "waits")
+
+    def __init__(self, capacity: int, drop: Drop) -> None:
+        self.capacity, self.drop, self.waits = capacity, drop, drop == "never"
+        self.items: deque[T] = deque()
+        self.count = self.dropped = 0
+
+    def offer(self, item: T) -> Offer:
+        """Adds an item, if there is room or the policy makes some."""
+        if len(self.items) < self.capacity:
+            self.count += 1
+            self.items.append(item)
+            return ADDED
+        if self.waits:
+            return FULL
+        self.count += 1
+        victim = self.displace(item)
+        if victim is not None:
+            self.lose(victim)
+        return DROPPED
+
+    def displace(self, item: T) -> T | None:
+        """Puts an item into the full queue or not; returns the one that is lost for it."""
+        if self.drop == "newest":
+            return item
+        # Append before taking the oldest away, so that a consumer that was told of an item always finds one.
+        self.items.append(item)
+        return self.pop()
+
+    def pop(self) -> T | None:
+        """The oldest item; None where somebody else took it."""
+        try:
+            return self.items.popleft()
+        except IndexError:
+            return None
+
+    def lose(self, result: T, /) -> None:
+        """Counts what is lost; whoever has to give something back for it does so here."""
+        self.dropped += 1
+
+    def stats(self) -> QueueStats:
+        """Totals so far; callable from any thread."""
+        return QueueStats(self.count, self.dropped, len(self.items), self.capacity)
+
+
+class Join(Generic[T]):
+    """Passes a frame on when every edge that carries its stream has delivered it.
+
+    Where the edges of a stage carry different streams this is a plain merge. Each edge keeps the order of a stream,
+    so once it delivers frame n, frames before n that still wait for it were dropped on the way and are given up. An
+    edge may also fall silent, when a filter lets nothing pass: then the oldest frame is given up beyond ``limit``.
+
+    Args:
+        carried: for every edge, the streams it carries.
+        limit: frames of one stream that may wait; at least as many as can be under way to the slowest edge.
+        merge: makes one of what came before of a frame and what came now.
+    """
+
+    def __init__(self, carried: Sequence[frozenset[str]], limit: int, merge: Callable[[T, T], T]) -> None:
+        self._limit, self._merge = limit, merge
+        self._edges_of: Mapping[str, frozenset[int]] = {
+            stream: frozenset(edge for edge, streams in enumerate(carried) if stream in streams)
+            for stream in frozenset().union(*carried)
+        }
+        self._pending: dict[str, dict[int, tuple[T, set[int]]]] = {stream: {} for stream in self._edges_of}
+
+    def add(self, edge: int, stream: str, index: int, item: T) -> tuple[T | None, list[T]]:
+        """One delivery: frame ``index`` of ``stream``. Returns it joined if it is complete now, and those given up."""
+        needed = self._edges_of[stream]
+        if len(needed) == 1:
+            return item, []
+        pending = self._pending[stream]
+        given_up = [pending.pop(n)[0] for n in sorted(pending) if n < index and edge not in pending[n][1]]
+        if index not in pending:
+            pending[index] = (item, {edge})
+            if len(pending) > self._limit:
+                given_up.append(pending.pop(min(pending))[0])
+            return None, given_up
+        first, seen = pending[index]
+        joined = self._merge(first, item)
+        seen.add(edge)
+        if seen != needed:
+            pending[index] = (joined, seen)
+            return None, given_up
+        del pending[index]
+        return joined, given_up
+
+    def drain(self) -> list[T]:
+        """What still waits at the end."""
+        left = [item for pending in self._pending.values() for item, _ in pending.values()]
+        for pending in self._pending.values():
+            pending.clear()
+        return left
+
+
+def join_of(carried: Sequence[frozenset[str]], under_way: int, merge: Callable[[T, T], T]) -> Join[T] | None:
+    """The join of a stage that listens to several edges with parts of the same frames; None for one edge.
+
+    Args:
+        carried: for every edge, the streams it carries.
+        under_way: see :func:`most_under_way`.
+        merge: see :class:`Join`.
+    """
+    return Join(carried, under_way + _USER_HELD, merge) if len(carried) > 1 else None
+
+
+def most_under_way(edges: Sequence[tuple[int, int]], joins: bool) -> int:
+    """The most results of one stream that can be between its source and a stage, by the slowest way.
+
+    Args:
+        edges: of each into the stage, how many can be under way to its producer, and its capacity.
+        joins: whether several edges bring parts of the same frames.
+    """
+    counts = [before + 1 + capacity for before, capacity in edges]
+    if not joins:
+        return sum(counts)
+    most = max(counts, default=0)
+    return 2 * most if len(edges) > 1 else most  # a join holds as many again
+
+
+class Dispatcher:
+    """Sends each frame to one of several branches: as often as its weight says, spread as evenly as can be.
+
+    The smooth weighted round robin: each turn every branch earns its weight, and the richest pays the sum of all.
+    Weights 2 and 1 give the branches 0, 1, 0, 0, 1, 0 …
+
+    Args:
+        weights: per branch.
+        every: frames of a stream between two that the branches work on; those between cost nothing and use up no turn.
+        levels: per branch, the level that it belongs to, from 0; frames are sent to branches of one level. Empty: all
+            are of one.
+
+    Attributes:
+        order: keys of the frames under way, in order; see :class:`ReorderBuffer`.
+    """
+
+    def __init__(self, weights: Sequence[float], every: int = 1, levels: Sequence[int] = ()) -> None:
+        self._weights, self._every = tuple(weights), every
+        levels = levels or [0] * len(weights)
+        self._branches = [
+            [branch for branch, one in enumerate(levels) if one == level] for level in range(max(levels) + 1)
+        ]
+        self._credit = [0.0] * len(weights)
+        self._next = [self._richest(branches) for branches in self._branches]
+        self.order: deque[Hashable] = deque()
+
+    def branch(self, key: Hashable, index: int, level: int = 0) -> int:
+        """The branch of frame ``index``, which is under way from now on as ``key``; the last level stands for all
+        beyond."""
+        level = min(level, len(self._next) - 1)
+        branch = self._next[level]
+        if index % self._every == 0:
+            self._next[level] = self._richest(self._branches[level])
+        self.order.append(key)
+        return branch
+
+    def _richest(self, branches: Sequence[int]) -> int:
+        credit, weights, richest, total = self._credit, self._weights, branches[0], 0.0
+        for branch in branches:
+            credit[branch] += weights[branch]
+            total += weights[branch]
+            if credit[branch] > credit[richest]:
+                richest = branch
+        credit[richest] -= total
+        return richest
+
+
+class ReorderBuffer(Generic[T]):
+    """Passes results on in the order in which a dispatcher sent their frames out.
+
+    No more wait here than can be under way in the branches, as a full branch holds up the dispatcher.
+    """
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._order = dispatcher.order
+        self._waiting: dict[Hashable, T] = {}
+
+    def add(self, key: Hashable, item: T) -> None:
+        """A result came out of its branch."""
+        self._waiting[key] = item
+
+    def pop(self) -> T | None:
+        """The next in order, if it has come."""
+        if not self._order or (due := self._waiting.pop(self._order[0], None)) is None:
+            return None
+        self._order.popleft()
+        return due
+
+    def drain(self) -> list[T]:
+        """What still waits at the end, for frames that were lost."""
+        left = list(self._waiting.values())
+        self._waiting.clear()
+        return left
+
+
+class Batcher(Generic[T]):
+    """When frames of several cameras are run together: no camera waits for another.
+
+    A batch is run when it is full, when the engine is free and nothing else has come, or when its first frame has
+    waited long enough. Frames that the model does not look at keep their place behind those it does. Times are of any
+    one clock, in its unit.
+
+    Args:
+        most: frames in a full batch.
+        wait: the longest that the first frame of a batch waits, however busy the engine is.
+        every: frames of a stream between two that the model looks at.
+
+    Attributes:
+        held: what waits, and whether the model looks at it.
+        rows: of ``held``, those that it looks at.
+    """
+
+    def __init__(self, most: int, wait: float, every: int = 1) -> None:
+        self.most, self.wait, self._every = most, wait, every
+        self.held: list[tuple[T, bool]] = []
+        self.rows = 0
+        self._deadline = 0.0
+
+    def passes(self, index: int) -> bool:
+        """Whether a frame goes on at once: the model does not look at it, and none before it waits."""
+        return not self.held and index % self._every != 0
+
+    def hold(self, item: T, index: int, now: float) -> int | None:
+        """Keeps a frame until the batch is run; returns its row, or None if the model does not look at it."""
+        is_wanted = index % self._every == 0
+        self.held.append((item, is_wanted))
+        if not is_wanted:
+            return None
+        if not self.rows:
+            self._deadline = now + self.wait
+        self.rows += 1
+        return self.rows - 1
+
+    def is_due(self, now: float, idle: bool) -> bool:
+        """Whether the batch is run now.
+
+        Args:
+            idle: whether the engine is free and no other frame has come yet.
+        """
+        return bool(self.held) and (idle or self.rows == self.most or now >= self._deadline)
+
+    def due(self, now: float, idle: bool) -> float | None:
+        """Until when to wait for more; None while nothing is held."""
+        if not self.held:
+            return None
+        return now if idle else self._deadline
+
+    def take(self) -> list[tuple[T, bool]]:
+        """The batch; the next one is empty."""
+        held, self.held, self.rows = self.held, [], 0
+        return held
+
+
+class RateLimiter:
+    """How many of a source's frames go on: a camera's that stay behind are lost, evenly; a file's all come, later.
+
+    Attributes:
+        share: of the frames, 0 to 1; 0 lets none through.
+    """
+
+    def __init__(self) -> None:
+        self.share = 1.0
+        self._credit = 1.0
+        self._own, self._learned = 0.0, 0  # between two frames of a file that only the pipeline slows down
+
+    def has_turn(self) -> bool:
+        """Whether the next frame of a live source goes on."""
+        self._credit += self.share
+        if self._credit < 1.0:
+            return False
+        self._credit = min(self._credit - 1.0, 1.0)
+        return True
+
+    def pause(self, passed: float) -> float:
+        """How long a file's next frame has to wait, so that it comes at ``share`` of the file's own speed; infinite
+        while the share is 0. In the unit of ``passed``.
+
+        Args:
+            passed: since the last frame went on.
+        """
+        if self.share >= 1.0 or self._learned < _UNLIMITED_FRAMES:
+            self._own += (passed - self._own) * (_LEARNING_RATE if self._learned > 1 else 1.0)
+            self._learned += 1
+            return 0.0
+        return max(self._own / self.share - passed, 0.0) if self.share > 0.0 else math.inf
