@@ -41,7 +41,7 @@ def calibrate(
         typer.Option(
             "--dask",
             metavar="ADDRESS",
-            help="Address of a Dask scheduler, whose workers measure (pip install 'edgert[dask]').",
+            help="Address of a Dask scheduler, whose workers measure; needs the extra dask.",
         ),
     ] = "",
     early_stop: Annotated[

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import email
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -28,6 +30,22 @@ def test_it_is_pure_python_and_carries_its_data(wheel: Path) -> None:
         assert path in names
     assert any(name.startswith("edgert/data/configs/boards/") for name in names)
     assert "edgert/py.typed" in names
+
+
+def test_links_of_the_package_page_are_absolute_and_who_made_it_is_told(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    told = email.message_from_bytes(archive.read(name))
+    page = told.get_payload()
+    links = re.findall(r"(!?)\[[^]]*\]\(([^)]+)\)", page)
+    assert len(links) > 20 and all(link.startswith("https://") for _, link in links)
+    assert [link.rpartition("/")[2] for image, link in links if image] == ["hello.jpg"]
+    root = "https://github.com/edgert/edgert/blob/main/"
+    ours = [link.removeprefix(root).partition("#")[0] for _, link in links if link.startswith(root)]
+    assert all((ROOT / path).exists() for path in ours) and "docs/index.md" in ours
+    assert told["Author"] == "edgert developers"
+    urls = dict(value.split(", ") for value in told.get_all("Project-URL"))
+    assert {"Documentation", "Source", "Issues"} <= set(urls)
 
 
 def test_it_runs_away_from_the_checkout(wheel: Path, tmp_path: Path) -> None:

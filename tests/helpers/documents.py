@@ -9,7 +9,11 @@ from dataclasses import dataclass
 
 from tests.helpers.command import ROOT
 
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "edgert" / "runtime" / "DESIGN.md")
+PAGES = (
+    *(page for page in sorted(ROOT.glob("*.md")) if page.name != "CHANGELOG.md"),  # which tells of what was
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "edgert" / "runtime" / "DESIGN.md",
+)
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _SPAN = re.compile(r"(?<!`)`(edgert [^`]+)`(?!`)")
 _VERBATIM = re.compile(r"^ {4}(edgert .*)$", re.MULTILINE)

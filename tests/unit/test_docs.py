@@ -123,3 +123,16 @@ def test_every_link_leads_somewhere(page: Any) -> None:
         target = (page.parent / path) if path else page
         assert target.exists(), path
         assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), f"{path}#{anchor}"
+
+
+def test_every_page_is_in_the_index_once() -> None:
+    docs = ROOT / "docs"
+    index = (docs / "index.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\d+\. \[[^]]+\]\(([^)]+)\): .+\.$", index, flags=re.MULTILINE)
+    assert sorted(listed) == sorted(path.name for path in docs.glob("*.md") if path.name != "index.md")
+
+
+def test_nothing_tells_to_get_edgert_from_a_package_index() -> None:
+    wanted = re.compile(r"pip install (?:-\S+ )*['\"]?edgert(?:\[|==|\b(?!-))")
+    texts = [*PAGES, *(path for path in ROOT.glob("docker/*") if path.is_file()), *ROOT.glob("edgert/**/*.py")]
+    assert [path for path in texts if wanted.search(path.read_text(encoding="utf-8"))] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from importlib import metadata
 
 import pytest
@@ -11,7 +10,6 @@ from edgert import install
 from edgert.place.solver import optional
 from tests.helpers.command import ROOT
 
-TEXTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docker/*"), *ROOT.glob("edgert/**/*.py")]
 REQUIRES = [
     "numpy>=1.26",
     'scipy>=1.13; extra == "plan"',
@@ -49,9 +47,3 @@ def test_the_solver_says_how_to_get_scipy(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(Exception, match="placement needs SciPy") as caught:
         optional("sparse")
     assert install.command("plan") in str(caught.value)
-
-
-def test_nothing_tells_to_get_edgert_from_an_index() -> None:
-    wanted = re.compile(r"pip install (?:-\S+ )*['\"]?edgert(?:\[|==|\b(?!-))")
-    texts = (path for path in TEXTS if path.is_file())
-    assert [path for path in texts if wanted.search(path.read_text(encoding="utf-8"))] == []
