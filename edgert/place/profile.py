@@ -15,6 +15,7 @@ from typing import Any
 
 from edgert.errors import ArtifactError, PlacementError, cause
 from edgert.graph.node import Graph
+from edgert.place.contention import Contention
 from edgert.place.problem import Cost, Crossing, Edge, Network, Unit
 from edgert.spread import Spread, check_spread
 
@@ -49,6 +50,15 @@ class Whole:
     def contention(self) -> float:
         """How much longer it takes when all other accelerators are busy."""
         return max(1.0, self.busy_ms / self.alone_ms)
+
+    def demand(self, accelerators: int) -> float:
+        """What it asks of a memory that has 1 to give, so that as many of it as there are accelerators slow one another
+        by :attr:`contention` in :data:`MEASURED`: own / (1 - others), solved for the demand of one."""
+        return self.contention / (1 + self.contention * (accelerators - 1))
+
+
+MEASURED = Contention(total_bytes_s=1.0)
+"""What accelerators that were profiled share; a unit's traffic is a share of it, as :meth:`Whole.demand` says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +202,16 @@ def network_of(profile: Profile, graph: Graph) -> Network:
             why=f"{other!r} is in {'the model' if other in names else 'the profile'} alone",
             fix="profile the model as it will be placed: of fixed shapes, in the same precision",
         )
+    demand = {name: whole.demand(len(profile.whole)) for name, whole in profile.whole.items()}
     units = tuple(
-        Unit(unit.name, unit.nodes, {name: Cost(time_ms) for name, time_ms in unit.time_ms.items()})
+        Unit(unit.name, unit.nodes, {name: _cost(time_ms, demand[name]) for name, time_ms in unit.time_ms.items()})
         for unit in profile.units
     )
     return Network(profile.model, units, _edges(profile, graph), home=next(iter(profile.whole)))
+
+
+def _cost(time_ms: float, demand: float) -> Cost:
+    return Cost(time_ms, traffic_bytes=demand * time_ms / 1e3)
 
 
 def _edges(profile: Profile, graph: Graph) -> tuple[Edge, ...]:

@@ -15,8 +15,8 @@ from edgert.graph.shape import with_shapes
 from edgert.place.choose import solve
 from edgert.place.limit import Limits
 from edgert.place.placement import Placement, streams
-from edgert.place.problem import Cost, Network, Unit
-from edgert.place.profile import Profile, network_of
+from edgert.place.problem import Network, Unit
+from edgert.place.profile import MEASURED, Profile, network_of
 from edgert.place.schedule import play
 from edgert.plan.judge import Machine, judged
 from edgert.plan.level import counterpart, levels_of, with_stand_ins
@@ -29,6 +29,7 @@ from edgert.ready import default_profile
 
 HOST = "host"
 _PLAYED_RUNS = 120
+_HEADROOM_RUNS, _ROUNDS, _KEPT_UP = 500, 5, 0.995
 _IN_FLIGHT = 4
 
 
@@ -43,7 +44,8 @@ class _Measured:
 def plan_host(file: PipelineFile, profiles: Sequence[Profile], objective: Objective) -> BoardPlan:
     """Rows for one core, and for all cores together; times are those of the profiles, power is not known.
 
-    With several cores busy, every unit takes as much longer as the whole model was measured to.
+    Cores that are busy at the same time slow one another as the whole model was measured to be slowed. Frames per
+    second are those of the engines, played with as many as go through; the host's work around them is not in it.
 
     Args:
         profiles: one of each model, from ``edgert bench --units``.
@@ -103,25 +105,34 @@ def _rows(file: PipelineFile, measured: Sequence[_Measured], objective: Objectiv
 def _solved(networks: Sequence[Network], objective: Objective, names: Sequence[str]) -> Placement:
     """One segment per core and model: more are hand-overs that gain nothing."""
     limits = Limits(loadables=dict.fromkeys(names, len(networks)))
-    most = solve(networks, "throughput", limits, time_limit_s=2.0)
+    most = solve(networks, "throughput", limits, contention=MEASURED, time_limit_s=2.0)
     if objective != "latency" or most.value < 1:
         return most
-    return solve(networks, "latency", limits, time_limit_s=2.0)
+    return solve(networks, "latency", limits, contention=MEASURED, time_limit_s=2.0)
 
 
 def _restricted(one: _Measured, used: Sequence[str]) -> Network:
-    """The network on these cores, as slow as they are when all of them work."""
+    """The network on these cores; units that the file puts elsewhere stay there."""
 
-    def slowed(unit: Unit) -> Unit:
-        costs = {name: _longer(cost, one.profile, name, len(used)) for name, cost in unit.costs.items() if name in used}
-        return replace(unit, costs=costs or unit.costs)
+    def only(unit: Unit) -> Unit:
+        return replace(unit, costs={name: cost for name, cost in unit.costs.items() if name in used} or unit.costs)
 
-    return replace(one.network, units=tuple(map(slowed, one.network.units)))
+    return replace(one.network, units=tuple(map(only, one.network.units)))
 
 
-def _longer(cost: Cost, profile: Profile, name: str, busy: int) -> Cost:
-    factor = profile.whole[name].contention if busy > 1 else 1.0
-    return replace(cost, time_ms=cost.time_ms * factor)
+def _headroom(networks: Sequence[Network], placement: Placement) -> float:
+    """How many times the rates asked for go through, played: with all cores busy they slow one another the most."""
+    met = min(one.fps / (network.rate_hz or 1.0) for network, one in zip(networks, placement.networks, strict=True))
+    wanted = met / max(*placement.utilisation.values(), 1e-9)
+    for _ in range(_ROUNDS):
+        faster = [replace(network, rate_hz=(network.rate_hz or 1.0) * wanted) for network in networks]
+        duration_ms = 1e3 * _HEADROOM_RUNS / min(network.rate_hz or 1.0 for network in faster)
+        flows = play(streams(faster, placement), duration_ms, MEASURED).streams
+        met = min(flow.fps / (network.rate_hz or 1.0) for network, flow in zip(networks, flows, strict=True))
+        if met > _KEPT_UP * wanted:
+            break
+        wanted = met
+    return met
 
 
 def _row(
@@ -129,7 +140,7 @@ def _row(
 ) -> Row:
     asked = [replace(one, in_flight=_IN_FLIGHT) for one in streams(networks, placement)]
     duration_ms = 1e3 * _PLAYED_RUNS / min(one.demand.rate_hz for one in measured)
-    flows = play(asked, duration_ms).streams
+    flows = play(asked, duration_ms, MEASURED).streams
     models = []
     for one, network, placed, flow in zip(measured, networks, placement.networks, flows, strict=True):
         engines = tuple(EngineRow(engine.assignment, engine.weight) for engine in placed.engines)
@@ -137,8 +148,7 @@ def _row(
         models.append(
             ModelRow(network.name, network, engines, rate_hz, placed.latency_ms, flow.p50_ms, flow.p99_ms, 0.0, {})
         )
-    met = min(one.fps / (network.rate_hz or 1.0) for network, one in zip(networks, placement.networks, strict=True))
-    headroom = met / max(*placement.utilisation.values(), 1e-9)
+    headroom = _headroom(networks, placement)
     memory = row_memory(file, system_memory().most_bytes, lambda one: host_parts(one, placement))
     return Row(
         board=HOST,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import minimize
 
+from edgert.place.contention import Contention
 from edgert.place.cost.coefficients import ContentionCost
-from edgert.place.cost.contention import achieved_gb_s
 from scripts.fitting.row import published
 
 
@@ -21,8 +21,9 @@ def contention_error(ceiling: float, floor: float) -> float:
     """Mean relative error over the matrix."""
     data = published()["contention"]
     full = data["bandwidth_gb_s"]
+    memory = Contention(ceiling * full, floor_bytes_s=floor * full)  # the same in any unit
     errors = [
-        abs(achieved_gb_s(own, other, ceiling * full, floor * full) / got - 1)
+        abs(own / memory.slowdown(own, other) / got - 1)
         for own, row in zip(data["own"], data["achieved"], strict=True)
         for other, got in zip(data["others"], row, strict=True)
     ]

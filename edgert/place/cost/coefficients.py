@@ -105,7 +105,7 @@ class PowerCost(_Part):
 
 
 class ContentionCost(_Part):
-    """Of :mod:`edgert.place.cost.contention`; shares of the DRAM's bandwidth."""
+    """Of :class:`edgert.place.contention.Contention`; shares of the DRAM's bandwidth."""
 
     ceiling: Share
     floor: Share

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
@@ -13,8 +12,9 @@ from edgert.errors import ArtifactError, PlacementError
 from edgert.graph.node import Graph, read
 from edgert.place.load import loads
 from edgert.place.partition import partition
-from edgert.place.predict import part_ms, period_ms, replicated_ms, split_ms
-from edgert.place.profile import Handing, Profile, ProfiledUnit, Whole, from_json, network_of, read_profile
+from edgert.place.predict import part_ms
+from edgert.place.profile import MEASURED, Handing, Profile, ProfiledUnit, Whole, from_json, network_of, read_profile
+from edgert.place.schedule import Replica, Stream, play
 from edgert.place.step import steps
 from edgert.spread import AT
 from tests.helpers import models
@@ -102,7 +102,7 @@ def broken(**changes: Any) -> dict[str, Any]:
 def test_what_is_no_profile_is_refused(data: Any) -> None:
     with pytest.raises(ArtifactError, match="no profile") as caught:
         from_json(data, "p.json")
-    assert caught.value.why and caught.value.where == "p.json" and "--profile" in caught.value.fix
+    assert caught.value.why and caught.value.where == "p.json" and "bench --units" in caught.value.fix
 
 
 @pytest.mark.parametrize("content", [None, b"{", b"\xff"])
@@ -164,34 +164,31 @@ def test_solvers_and_schedules_count_a_cut_as_predictions_do() -> None:
     assert {step.accelerator: step.time_ms for step in steps(net, assignment)} == pytest.approx(expected)
 
 
-def test_the_slowest_part_sets_the_pace() -> None:
-    parts = partition(graph(), {"a": "cpu0", "b": "cpu0", "c": "cpu1"})
-    assert split_ms(profile(), graph(), parts) == pytest.approx(8.65)
-    assert split_ms(profile(), graph(), parts, first_ms=1.0, last_ms=2.0) == pytest.approx(9.65)
+def played_fps(contention: float, **replicas: float) -> float:
+    """Frames per second of the whole model, dealt to cores by weight, as many as go through."""
+    net = network_of(profile(contention), graph())
+    engines = tuple(Replica(steps(net, (core,) * 3), weight) for core, weight in replicas.items())
+    return play([Stream("m", engines, in_flight=8)], 40_000, MEASURED).streams[0].fps
 
 
-def test_replicas_share_the_frames_by_weight() -> None:
-    assert replicated_ms(profile(), {"cpu0": 1}) == pytest.approx(10)
-    assert replicated_ms(profile(), {"cpu0": 1, "cpu1": 1}, edge_ms=1) == pytest.approx(5.5)
-    assert replicated_ms(profile(), {"cpu0": 2, "cpu1": 1}) == pytest.approx(20 / 3)
-    assert replicated_ms(profile(1.5), {"cpu0": 1, "cpu1": 1}) == pytest.approx(7.5)
-    assert replicated_ms(profile(1.5), {"cpu0": 1}) == pytest.approx(10)
+def test_company_slows_as_much_as_was_measured_and_only_while_it_is_there() -> None:
+    assert played_fps(1.5, cpu0=1) == pytest.approx(100, rel=0.01)
+    assert played_fps(1.0, cpu0=1, cpu1=1) == pytest.approx(200, rel=0.01)
+    assert played_fps(1.5, cpu0=1, cpu1=1) == pytest.approx(200 / 1.5, rel=0.01)
+    # Of three frames cpu0 runs two; cpu1 is done with its own after 15 ms, in which cpu0 did 10 of its 20.
+    assert played_fps(1.5, cpu0=2, cpu1=1) == pytest.approx(3e3 / (15 + 10), rel=0.01)
 
 
-def test_company_slows_as_much_as_it_is_busy() -> None:
-    slow = {"cpu0": 2.0, "cpu1": 2.0}
-    assert period_ms({"cpu0": 10.0, "cpu1": 10.0}, slow) == pytest.approx(20)
-    assert period_ms({"cpu0": 10.0}, slow) == pytest.approx(10)
-    period = period_ms({"cpu0": 10.0, "cpu1": 5.0}, slow)
-    busy = 5.0 * 2 / period  # cpu1 has company all the time, cpu0 while cpu1 is busy
-    assert period == pytest.approx(15) and busy / 2 + (1 - busy) == pytest.approx(10 / 15)
+@pytest.mark.parametrize("accelerators", [2, 3, 8])
+@pytest.mark.parametrize("contention", [1.0, 1.3, 2.5])
+def test_all_together_slow_one_another_as_much_as_was_measured(accelerators: int, contention: float) -> None:
+    demand = Whole(10.0, 10.0 * contention, 9.5).demand(accelerators)
+    assert MEASURED.slowdown(demand, 0.0) == 1.0
+    assert MEASURED.slowdown(demand, (accelerators - 1) * demand) == pytest.approx(contention)
 
 
-def test_the_pace_is_that_of_two_cores_played_through() -> None:
-    """Step by step: each core works at full speed, or at that of one in company while the other is busy, too."""
-    random = np.random.default_rng(2)
-    for first, second, factor in random.uniform((1, 1, 1), (10, 10, 2.5), (30, 3)):
-        period = period_ms({"a": first, "b": second}, {"a": factor, "b": factor})
-        low, high = sorted((first, second))
-        # The shorter one has company from its start to its end; then the longer one goes on alone.
-        assert period == pytest.approx(low * factor + (high - low), rel=1e-3)
+def test_the_slower_part_of_a_split_sets_the_pace() -> None:
+    net = network_of(profile(), graph())
+    engine = Replica(steps(net, ("cpu0", "cpu0", "cpu1")))
+    flow = play([Stream("m", (engine,), in_flight=4)], 40_000, MEASURED).streams[0]
+    assert flow.fps == pytest.approx(1e3 / 8.65, rel=0.01)

@@ -10,11 +10,11 @@ from edgert.board.record import board
 from edgert.board.section import Precision
 from edgert.errors import ConfigError
 from edgert.place.cost.coefficients import Coefficients, coefficients, load
-from edgert.place.cost.contention import achieved_gb_s, slowdown
 from edgert.place.cost.network import network
 from edgert.place.cost.power import power
 from edgert.place.cost.unit import units
 from edgert.place.problem import Network
+from edgert.plan.rig import contention_of
 from edgert.shipped import shipped
 from scripts.networks.builder import Builder
 from scripts.networks.table import build
@@ -144,13 +144,12 @@ def test_board_without_dla_draws_nothing_for_it() -> None:
 
 
 def test_contention_leaves_a_floor() -> None:
-    assert achieved_gb_s(30, 20, 78, 46) == 30
-    assert achieved_gb_s(70, 20, 78, 46) == 58
-    assert achieved_gb_s(70, 60, 78, 46) == 46
-    cost = coefficients("tegra194").contention
-    assert slowdown(10, 100, 136.5, cost) == 1
-    assert slowdown(100, 100, 136.5, cost) == pytest.approx(100 / (cost.floor * 136.5))
-    assert slowdown(0, 100, 136.5, cost) == 1
+    record = board("agx-orin-64gb")
+    costs = coefficients("tegra234")
+    memory = contention_of(record, record.mode("MAXN"), costs)
+    full = 1e9 * (record.bandwidth_gb_s(record.mode("MAXN")) or 0.0)
+    assert memory.slowdown(0.1 * full, full) == memory.slowdown(0, full) == 1
+    assert memory.slowdown(full, full) == pytest.approx(1 / costs.contention.floor)
 
 
 def test_every_board_has_coefficients() -> None:

@@ -6,11 +6,9 @@ import pytest
 
 from edgert.config.placement import ReplicateConfig
 from edgert.errors import PlacementError
-from edgert.place.load import loads
-from edgert.place.placement import Engine, Placed
 from edgert.place.problem import Assignment, Cost, Network, Unit
-from edgert.place.segment import segments
-from edgert.place.written import as_written, whole_weights
+from edgert.plan.row import EngineRow, ModelRow
+from tests.helpers.written import as_written, whole_weights
 
 NODES = (("conv[1]", "relu*"), ("add?",), ("head",))
 NETWORK = Network(
@@ -21,20 +19,17 @@ NETWORK = Network(
 )
 
 
-def placed(*engines: tuple[Assignment, float]) -> Placed:
-    made = tuple(
-        Engine(assignment, segments(NETWORK, assignment), weight, loads(NETWORK, assignment))
-        for assignment, weight in engines
-    )
-    return Placed("net", "whole", made, 1.0, 1.0, 1.0, 0.0, 0.0, {})
+def placed(*engines: tuple[Assignment, float]) -> ModelRow:
+    made = tuple(EngineRow(assignment, share) for assignment, share in engines)
+    return ModelRow("net", NETWORK, made, 1.0, 1.0, 1.0, 1.0, 0.0, {})
 
 
 def test_whole() -> None:
-    assert as_written(placed((("cpu1",) * 3, 1.0)), NETWORK) == "cpu1"
+    assert as_written(placed((("cpu1",) * 3, 1.0))) == "cpu1"
 
 
 def test_split_names_the_fewer_nodes_each_so_that_nothing_else_fits() -> None:
-    globs = as_written(placed((("cpu1", "cpu0", "cpu0"), 1.0)), NETWORK)
+    globs = as_written(placed((("cpu1", "cpu0", "cpu0"), 1.0)))
     assert isinstance(globs, dict) and next(iter(globs)) == "*"
     names = [node for nodes in NODES for node in nodes]
     fits = {name: [place for glob, place in globs.items() if fnmatchcase(name, glob)][-1] for name in names}
@@ -43,13 +38,13 @@ def test_split_names_the_fewer_nodes_each_so_that_nothing_else_fits() -> None:
 
 
 def test_replicated() -> None:
-    written = as_written(placed((("cpu0",) * 3, 0.67), (("cpu1",) * 3, 0.33)), NETWORK)
+    written = as_written(placed((("cpu0",) * 3, 0.67), (("cpu1",) * 3, 0.33)))
     assert written == ReplicateConfig(replicate={"cpu0": 2, "cpu1": 1})
 
 
 def test_frames_dealt_to_split_engines_cannot_be_written() -> None:
     with pytest.raises(PlacementError, match="some are split") as caught:
-        as_written(placed((("cpu0",) * 3, 0.5), (("cpu1", "cpu0", "cpu0"), 0.5)), NETWORK)
+        as_written(placed((("cpu0",) * 3, 0.5), (("cpu1", "cpu0", "cpu0"), 0.5)))
     assert "loadables" in caught.value.fix
 
 

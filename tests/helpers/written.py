@@ -1,4 +1,4 @@
-"""A solver's placement as a pipeline file says it."""
+"""A planned placement as a pipeline file says it."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from collections.abc import Sequence
 
 from edgert.config.placement import PlacementConfig, ReplicateConfig
 from edgert.errors import PlacementError
-from edgert.place.placement import Placed
 from edgert.place.problem import Network
+from edgert.plan.row import ModelRow
 
 _CLOSE, _MOST = 0.03, 20
 """Weights are the smallest whole numbers whose shares are so close, of at most so many frames a turn."""
 
 
-def as_written(placed: Placed, network: Network) -> PlacementConfig:
-    """The value of ``placement:`` that runs a network as the solver placed it.
+def as_written(row: ModelRow) -> PlacementConfig:
+    """The value of ``placement:`` that runs a model as it was planned.
 
     Raises:
         PlacementError: frames would be dealt to engines that are split; files deal to whole models only.
     """
-    used = [tuple(dict.fromkeys(engine.assignment)) for engine in placed.engines]
+    used = [tuple(dict.fromkeys(engine.assignment)) for engine in row.engines]
     if len(used) == 1 and len(used[0]) == 1:
         return used[0][0]
     if len(used) == 1:
-        return _globs(network, placed.engines[0].assignment)
+        return _globs(row.network, row.engines[0].assignment)
     if any(len(one) > 1 for one in used):
         raise PlacementError(
-            f"the placement of {placed.name} deals frames to {len(used)} engines, of which some are split",
+            f"the placement of {row.name} deals frames to {len(used)} engines, of which some are split",
             why="a pipeline file deals frames to whole models only",
             fix="solve with at most one segment per accelerator (loadables)",
         )
     shares = {one[0]: 0.0 for one in used}
-    for (name,), engine in zip(used, placed.engines, strict=True):
-        shares[name] += engine.weight
+    for (name,), engine in zip(used, row.engines, strict=True):
+        shares[name] += engine.share
     weights = whole_weights(list(shares.values()))
     return ReplicateConfig(replicate={name: weight for name, weight in zip(shares, weights, strict=True) if weight})
 
