@@ -9,13 +9,12 @@ from typing import Any
 
 from dla import Tensor
 from edgert.graph.node import Graph, Node
+from edgert.graph.operators import about
 from edgert.graph.proto import Array
 from edgert.graph.spec import TensorSpec
 
 _MAX_VALUES = 64
 """Stored tensors of up to so many elements are handed over with their values: scales, limits, shapes, no kernels."""
-_OF_SHAPE = ("Shape", "Size")
-_DRAWN = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +45,15 @@ def macs_of(node: DlaNode) -> int:
     source, made = node.inputs[0] if node.inputs else None, node.outputs[0] if node.outputs else None
     if source is None or kernel is None or made is None or not kernel.shape or not source.shape:
         return 0
-    match node.op:
-        case "Conv":
+    match about(node.op).work:
+        case "conv":
             return (made.size or 0) * _product(kernel.shape[1:])
-        case "ConvTranspose":
+        case "transposed":
             return (source.size or 0) * _product(kernel.shape[1:])
-        case "Gemm":
+        case "gemm":
             depth = source.shape[0 if node.attributes.get("transA", 0) else -1]
             return (made.size or 0) * (depth or 0)
-        case "MatMul":
+        case "matmul":
             return (made.size or 0) * (source.shape[-1] or 0)
     return 0
 
@@ -85,9 +84,10 @@ class _Reader:
         )
 
     def _is_known(self, node: Node) -> bool:
-        if node.op in _DRAWN or node.domain:
+        kind = about(node.op).kind
+        if kind == "random" or node.domain:
             return False
-        if node.op in _OF_SHAPE and node.inputs:
+        if kind == "measure" and node.inputs:
             spec = self._spec(node.inputs[0])
             return spec is not None and spec.is_static
         return self.known.issuperset(node.reads)

@@ -13,6 +13,7 @@ from edgert.errors import ModelError
 from edgert.graph.count import NodeCost, count, op_name, parameters, stored_bytes
 from edgert.graph.load import load
 from edgert.graph.model import Model
+from edgert.graph.operators import WEIGHTED, is_integer
 from edgert.graph.proto import DEFAULT_DOMAINS, all_nodes, default_opset, has_schema, is_standard, subgraphs
 from edgert.graph.shape import Shapes, with_shapes
 from edgert.graph.spec import TensorSpec, initializer_names, inputs, outputs
@@ -137,9 +138,9 @@ def _dynamic_dims(specs: Iterable[TensorSpec]) -> Iterator[str]:
 
 def _quantised(proto: onnx.ModelProto) -> str:
     ops = {node.op_type for node in proto.graph.node}
-    qoperator = any(op.startswith("QLinear") or op in ("ConvInteger", "MatMulInteger", "QGemm") for op in ops)
+    qoperator = any(map(is_integer, ops))
     # A few Q/DQ at the borders belong to every QOperator model; Q/DQ form has them around float layers.
-    layers = ops & {"Conv", "ConvTranspose", "Gemm", "MatMul"}
+    layers = ops & WEIGHTED
     qdq = "DequantizeLinear" in ops and bool(layers or not qoperator)
     return "+".join(name for name, found in (("qoperator", qoperator), ("qdq", qdq)) if found)
 

@@ -333,5 +333,11 @@ ARITHMETIC = of_kind("arithmetic")
 SUMS = frozenset(name for name in ARITHMETIC if about(name).is_homogeneous)
 """Arithmetic whose operands must have one scale, which the result has too: Add, Max and their like."""
 
+HOMOGENEOUS = frozenset(name for name, info in OPERATORS.items() if info.is_homogeneous)
+"""f(s·x) = s·f(x) for every s > 0."""
+
+COMBINING = SUMS | {"Mul"}
+"""Arithmetic that makes finite numbers of finite ones."""
+
 MEANS = of_values("mean")
 QDQ = of_kind("quantize", "dequantize")

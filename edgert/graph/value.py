@@ -21,12 +21,16 @@ def _is_non_negative(graph: Graph, node: Node, found: set[str]) -> bool:
     if node.domain:
         return False
     bounds = clip_bounds(graph, node)
-    is_square = node.op == "Mul" and node.inputs[0] == node.inputs[1]
-    if about(node.op).is_non_negative or is_square or (bounds is not None and bounds[0] >= 0):
+    if about(node.op).is_non_negative or is_square(node) or (bounds is not None and bounds[0] >= 0):
         return True
     keeps = about(node.op).keeps_sign or is_movement(graph, node) or is_interpolation(node)
     data = set(filter(None, data_of(node.op, node.inputs)))
     return keeps and bool(data) and data <= found
+
+
+def is_square(node: Node) -> bool:
+    """Whether a node multiplies a tensor by itself."""
+    return node.op == "Mul" and not node.domain and node.inputs[0] == node.inputs[1]
 
 
 def is_movement(graph: Graph, node: Node) -> bool:

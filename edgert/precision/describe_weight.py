@@ -12,9 +12,11 @@ import numpy.typing as npt
 from edgert.config import ModelConfig
 from edgert.graph.model import Model
 from edgert.graph.node import Graph, Node, read
+from edgert.graph.operators import about
 from edgert.precision.calibration import prepared
 from edgert.precision.outcome import Outcome
 from edgert.quantize.equalize import scalings
+from edgert.quantize.kernel import bias_factor
 from edgert.quantize.operator import is_weighted
 from edgert.quantize.recipe import matching
 from edgert.quantize.weight import channel_axis, quantize_weight, spread, weight_scales
@@ -73,7 +75,7 @@ class _Pair:
         """Nodes whose bias was corrected, and by how much of the largest output."""
         after = {node.name: node for node in self.after.nodes}
         for node in self.before.nodes:
-            if node.op == "MatMul" or node.name not in after or not is_weighted(self.before, node):
+            if about(node.op).work == "matmul" or node.name not in after or not is_weighted(self.before, node):
                 continue  # a MatMul has no bias of its own
             shift = self._shift(node, after[node.name])
             if shift > 0:
@@ -95,13 +97,8 @@ class _Pair:
             return 0.0
         now, step = _stored(self.after, made.inputs[2])
         old = self.before.constants[node.inputs[2]] if len(node.inputs) > 2 and node.inputs[2] else np.zeros(1)
-        change = np.abs(_factor(made) * now.reshape(-1) - _factor(node) * np.float64(old).reshape(-1))
+        change = np.abs(bias_factor(made) * now.reshape(-1) - bias_factor(node) * np.float64(old).reshape(-1))
         return float(np.where(change > step, change, 0.0).max(initial=0.0))
-
-
-def _factor(node: Node) -> float:
-    """What a node multiplies its bias by."""
-    return float(node.attributes.get("beta", 1.0)) if node.op == "Gemm" else 1.0
 
 
 def _stored(graph: Graph, name: str) -> tuple[Array, Array]:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.graph.node import Graph, Node
+from edgert.graph.operators import ACTIVATIONS, COMBINING, about, of_kind
 from edgert.quantize.operator import is_weighted
 from edgert.quantize.share import Sharing
 
@@ -25,12 +26,8 @@ _DENSE = 4
 _MOST = 0.5
 """Channels added per channel there is, at most: beyond that the added work costs more than it saves."""
 
-_CHANNEL_BY_CHANNEL = frozenset(
-    {
-        *("Relu", "Clip", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Add", "Mul"),
-        *("MaxPool", "AveragePool", "GlobalAveragePool"),
-    }
-)
+_CHANNEL_BY_CHANNEL = ACTIVATIONS | COMBINING | of_kind("pool")
+"""What makes a finite number of a channel of zeros, without a look at others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +107,7 @@ def _is_own(graph: Graph, span: _Span) -> bool:
 def _stored(graph: Graph, span: _Span) -> Iterator[tuple[str, int]]:
     """The stored tensors that get wider, and along which dimension."""
     for node in span.makers:
-        if node.op == "Conv":
+        if about(node.op).work == "conv":
             yield from ((name, 0) for name in node.inputs[1:] if name)
     for node in span.readers:
         if _is_dense(graph, node):
@@ -126,7 +123,7 @@ def _keeps_channels(graph: Graph, node: Node) -> bool:
 
 
 def _is_depthwise(graph: Graph, node: Node) -> bool:
-    if node.op != "Conv" or not _is_stored(graph, node):
+    if about(node.op).work != "conv" or not _is_stored(graph, node):
         return False
     shape = graph.constants[node.inputs[1]].shape
     groups: int = node.attributes.get("group", 1)
@@ -134,7 +131,7 @@ def _is_depthwise(graph: Graph, node: Node) -> bool:
 
 
 def _is_dense(graph: Graph, node: Node) -> bool:
-    return node.op == "Conv" and _is_stored(graph, node) and node.attributes.get("group", 1) == 1
+    return about(node.op).work == "conv" and _is_stored(graph, node) and node.attributes.get("group", 1) == 1
 
 
 def _is_stored(graph: Graph, node: Node) -> bool:

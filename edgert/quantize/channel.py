@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.graph.node import Graph, Node
+from edgert.graph.operators import HOMOGENEOUS, POINTWISE, RESHAPES, SUMS, VIEWS, about, of_kind
 from edgert.quantize.gate import Gate
 from edgert.quantize.kernel import Kernel, kernel_of
 
@@ -136,7 +137,7 @@ class _Trace:
             self.labels.update(passed)
 
     def _weigh(self, node: Node, kernel: Kernel) -> bool:
-        if node.op == "MatMul" or not _plain_bias(self.graph, node, kernel):
+        if about(node.op).work == "matmul" or not _plain_bias(self.graph, node, kernel):
             return False
         reads = self.labels.get(node.inputs[0])
         if reads is None:
@@ -266,13 +267,11 @@ def _flatten(trace: _Trace, node: Node) -> Passed:
 
 
 _RULES: dict[str, Callable[[_Trace, Node], Passed]] = {
-    **dict.fromkeys(("Identity", "Relu", "LeakyRelu", "Dropout", "Abs", "MaxPool", "AveragePool"), _same),
-    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _same),
-    **dict.fromkeys(("PRelu",), _with_constants),
+    **dict.fromkeys((POINTWISE | VIEWS | of_kind("pool")) & HOMOGENEOUS, _with_constants),
     **dict.fromkeys(("Resize", "Upsample"), _resize),
-    **dict.fromkeys(("Add", "Sub", "Sum", "Max", "Min"), _tied),
+    **dict.fromkeys(SUMS, _tied),
     **dict.fromkeys(("Mul", "Div"), _product),
-    **dict.fromkeys(("Flatten", "Reshape"), _flatten),
+    **dict.fromkeys(RESHAPES, _flatten),
     "Pad": _pad,
     "Clip": _clip,
     "Concat": _concat,

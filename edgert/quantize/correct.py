@@ -17,7 +17,16 @@ from edgert.backend.base import Array
 from edgert.errors import CalibrationError
 from edgert.graph.model import Model
 from edgert.graph.node import Graph, Names, Node
-from edgert.quantize.kernel import F64, channel_axis, channel_means, kernel_of, weighted
+from edgert.graph.operators import about
+from edgert.quantize.kernel import (
+    F64,
+    bias_factor,
+    channel_axis,
+    channel_means,
+    kernel_of,
+    weighted,
+    with_plain_bias,
+)
 from edgert.quantize.walk import THREADS, Feeds, walk
 
 _WORTH = 0.1
@@ -149,7 +158,7 @@ def shift_biases(graph: Graph, shifts: Mapping[str, F64]) -> Graph:
 
 def _place(graph: Graph, node: Node) -> tuple[Node, int] | None:
     """The node and input slot that hold the bias: of a MatMul, those of the Add behind it."""
-    if node.op != "MatMul":
+    if about(node.op).work != "matmul":
         return node, 2
     readers = graph.consumers.get(node.outputs[0], ())
     if not graph.is_private(node.outputs[0]) or readers[0].op != "Add":
@@ -165,7 +174,7 @@ def _per_channel(bias: Array | None, channels: int) -> bool:
 def _bias(graph: Graph, owner: Node, slot: int, channels: int) -> F64:
     name = owner.inputs[slot] if len(owner.inputs) > slot else ""
     stored = graph.constants[name].astype(np.float64).reshape(-1) if name else np.zeros(1)
-    factor = float(owner.attributes.get("beta", 1.0)) if owner.op == "Gemm" else 1.0
+    factor = bias_factor(owner)
     return np.broadcast_to(stored * factor, (channels,))
 
 
@@ -173,5 +182,4 @@ def _with_bias(owner: Node, slot: int, name: str) -> Node:
     """The node reading another bias; a Gemm's factor for it is in the new one."""
     inputs = [*owner.inputs, *[""] * (slot + 1 - len(owner.inputs))]
     inputs[slot] = name
-    attributes = {**owner.attributes, "beta": 1.0} if owner.op == "Gemm" else owner.attributes
-    return replace(owner, inputs=tuple(inputs), attributes=attributes)
+    return replace(owner, inputs=tuple(inputs), attributes=with_plain_bias(owner))

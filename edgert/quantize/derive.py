@@ -9,12 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from edgert.graph.node import Graph
+from edgert.graph.operators import REORDERS, about
 from edgert.quantize.histogram import Histogram
-
-_REORDER = frozenset(
-    {"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "DepthToSpace", "SpaceToDepth"}
-)
-"""Operators whose output holds every value of the first input once."""
 
 MOST_PARTS = 64
 """A tensor of more parts is counted itself: adding up histograms costs what counting 10,000 values does."""
@@ -28,7 +24,7 @@ def parts(graph: Graph, wanted: Iterable[str], countable: Collection[str]) -> di
     found: dict[str, tuple[str, ...]] = {}
     usable = frozenset(countable)
     for node in graph.nodes:  # in order, so that what a node reads has been resolved before it
-        moved = node.inputs[:1] if node.op in _REORDER else node.inputs if node.op == "Concat" else ()
+        moved = node.inputs[:1] if node.op in REORDERS else node.inputs if about(node.op).kind == "join" else ()
         pieces = tuple(part for name in moved for part in found.get(name, (name,)))
         if 0 < len(pieces) <= MOST_PARTS and not node.domain and usable.issuperset(moved):
             found[node.outputs[0]] = pieces

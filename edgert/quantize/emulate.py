@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from edgert.graph.node import Graph, Node
+from edgert.graph.operators import SUMS, about, of_values
 from edgert.quantize.build import Array, Builder
 from edgert.quantize.dla_scale import Amax, DlaScales
 from edgert.quantize.emulate_region import unrounded, ways
@@ -21,14 +22,11 @@ from edgert.quantize.emulate_weight import weighted_form
 from edgert.quantize.operator import data_inputs, data_outputs, is_activation, is_weighted
 from edgert.quantize.point import Scheme
 
-_EXACT = frozenset({"MaxPool", "GlobalMaxPool", "ReduceMax", "Relu", "Concat", "Max", "Min"})
+_EXACT = of_values("picked") | {"Relu"}
 """On integers of one scale these give integers of that scale."""
 
 _AVERAGING = frozenset({"AveragePool", "Resize"})
 """On integers of one scale these give fractions, which are rounded as they are: exact halves stay exact halves."""
-
-_SUMS = frozenset({"Add", "Sub", "Sum", "Max", "Min"})
-"""Operands are brought to the coarsest of their scales first."""
 
 
 def emulate_dla(
@@ -133,11 +131,11 @@ class _Form:
     def _add_integer(self, node: Node) -> None:
         """A node without weights: on integers where those of its operands count alike, else on what they stand for."""
         data = data_inputs(self._graph, node)
-        alone = node.op in _AVERAGING or node.op == "ReduceMax"  # further inputs are parameters
+        alone = node.op in _AVERAGING or about(node.op).kind == "reduction"  # further inputs are parameters
         if self._unrounded.isdisjoint(data) and (alone or set(filter(None, node.inputs)) <= set(data)):
             if node.op in _EXACT | _AVERAGING and self._has_one_scale(node):
                 return self._add_exact(node)
-            if node.op in _SUMS and len(node.inputs) > 1:
+            if node.op in SUMS and len(node.inputs) > 1:
                 return self._add_sum(node)
         return self._emit(node, self._tensors.inside, "int8")
 

@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.graph.node import Graph, Node
+from edgert.graph.operators import about
 from edgert.quantize.emulate_round import away
+from edgert.quantize.kernel import bias_factor, with_plain_bias
 from edgert.quantize.weight import Array, Scales, channel_axis, quantize_weight, weight_scales
 
 
@@ -56,14 +58,12 @@ def _bias(graph: Graph, node: Node, steps: Scales) -> tuple[npt.NDArray[np.float
     if not name:
         return None, node.attributes
     bias = graph.constants[name].astype(np.float64)
-    attributes = node.attributes
-    if node.op == "Gemm":
-        bias, attributes = bias * float(attributes.get("beta", 1.0)), {**attributes, "beta": 1.0}
-    return away(bias / steps.astype(np.float64)).astype(np.float32), attributes
+    steps64 = steps.astype(np.float64)
+    return away(bias * bias_factor(node) / steps64).astype(np.float32), with_plain_bias(node)
 
 
 def _spread(node: Node, steps: Scales, rank: int) -> npt.NDArray[np.float32]:
     """One value per channel of a convolution's output stands before its spatial dimensions."""
-    if steps.ndim and node.op in ("Conv", "ConvTranspose"):
+    if steps.ndim and about(node.op).kind == "conv":
         return steps.reshape([-1, *[1] * (rank - 2)])
     return steps

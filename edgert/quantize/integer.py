@@ -9,6 +9,7 @@ given the stored integers themselves: MaxPool, Concat and Clip have kernels for 
 from __future__ import annotations
 
 from edgert.graph.node import Graph, Node
+from edgert.graph.operators import about, of_kind
 from edgert.graph.value import clip_bounds, is_movement
 from edgert.quantize.operator import (
     CLIPS,
@@ -18,14 +19,16 @@ from edgert.quantize.operator import (
     is_weighted,
 )
 
-BINARY = frozenset({"Add", "Mul"})
+SCALING = frozenset({"Mul"})
+BINARY = SCALING | {"Add"}
+_AS_THEY_ARE = of_kind("join") | {"MaxPool"}
 _UNARY = frozenset({"Sigmoid", "LeakyRelu", "AveragePool", "GlobalAveragePool"})
 _NO_INTEGER_KERNEL = frozenset({"DepthToSpace", "SpaceToDepth"})
 
 
 def is_direct(graph: Graph, node: Node) -> bool:
     """Whether a node does on stored integers of one scale what it does on the values."""
-    return is_movement(graph, node) or node.op in CLIPS or node.op in ("MaxPool", "Concat")
+    return is_movement(graph, node) or node.op in CLIPS or node.op in _AS_THEY_ARE
 
 
 def why_float(graph: Graph, node: Node) -> str:
@@ -49,7 +52,7 @@ def why_slow(graph: Graph, node: Node) -> str:
     (measured with AVX512-VNNI). Channels of inner tensors can be brought up (:mod:`edgert.quantize.align`), those of
     a graph's inputs cannot.
     """
-    if node.op != "Conv":
+    if about(node.op).work != "conv":
         return ""
     channels, per_group = graph.constants[node.inputs[1]].shape[:2]
     groups = node.attributes.get("group", 1)
@@ -61,12 +64,13 @@ def why_slow(graph: Graph, node: Node) -> str:
 
 
 def _why_weighted(graph: Graph, node: Node) -> str:
-    if node.op == "ConvTranspose":
+    work = about(node.op).work
+    if work == "transposed":
         return "ONNX Runtime has no integer ConvTranspose"
     weight = graph.constants[node.inputs[1]]
-    if node.op == "MatMul" and weight.ndim != 2:
+    if work == "matmul" and weight.ndim != 2:
         return "its weight is not a matrix"
-    if node.op == "Gemm" and (node.attributes.get("alpha", 1.0) != 1.0 or node.attributes.get("transA", 0)):
+    if work == "gemm" and (node.attributes.get("alpha", 1.0) != 1.0 or node.attributes.get("transA", 0)):
         return "ONNX Runtime has no integer Gemm of a scaled or transposed input"
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     if not bias:
@@ -79,7 +83,7 @@ def _why_weighted(graph: Graph, node: Node) -> str:
 
 def _output_channels(node: Node, shape: tuple[int, ...]) -> int:
     """Output channels of a Conv or Gemm whose weight has this shape."""
-    return shape[0] if node.op == "Conv" or node.attributes.get("transB", 0) else shape[-1]
+    return shape[0] if about(node.op).work == "conv" or node.attributes.get("transB", 0) else shape[-1]
 
 
 def _why_other(graph: Graph, node: Node) -> str:
@@ -89,7 +93,7 @@ def _why_other(graph: Graph, node: Node) -> str:
         return ""
     if node.op in CLIPS:
         return _why_clip(graph, node)
-    if node.op in BINARY or node.op == "Concat":
+    if node.op in BINARY or about(node.op).kind == "join":
         stored = any(name in graph.constants for name in node.inputs)
         return "one of its inputs is a stored tensor" if stored else ""
     if node.op == "MaxPool":

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from edgert.backend.base import Array
 from edgert.graph.node import Graph, Node
+from edgert.graph.operators import WEIGHTED, about
 
 F64 = npt.NDArray[np.float64]
-WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-"""Operators with a stored weight as their second input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,10 @@ def kernel_of(graph: Graph, node: Node) -> Kernel | None:
     """The weight of a node; None when the node is no weighted one, or its weight is not a stored float tensor."""
     if node.op not in WEIGHTED or node.domain or len(node.inputs) < 2:
         return None
-    stored = graph.constants.get(node.inputs[1])
-    if stored is None or stored.dtype.kind != "f" or stored.ndim < 2 or (node.op == "MatMul" and stored.ndim != 2):
+    stored, work = graph.constants.get(node.inputs[1]), about(node.op).work
+    if stored is None or stored.dtype.kind != "f" or stored.ndim < 2 or (work == "matmul" and stored.ndim != 2):
         return None
-    if node.op == "Gemm" and node.attributes.get("transA", 0):
+    if work == "gemm" and node.attributes.get("transA", 0):
         return None
     return Kernel(canonical(stored.astype(np.float64), node), node, stored.shape)
 
@@ -64,9 +65,9 @@ def kernel_of(graph: Graph, node: Node) -> Kernel | None:
 def canonical(stored: Array, node: Node) -> Array:
     """A tensor in the layout of the node's weight as (groups, outputs, inputs, taps)."""
     groups = int(node.attributes.get("group", 1))
-    if node.op == "Conv":
+    if about(node.op).work == "conv":
         return stored.reshape(groups, stored.shape[0] // groups, stored.shape[1], -1)
-    if node.op == "ConvTranspose":
+    if about(node.op).work == "transposed":
         flipped: Array = stored.reshape(groups, stored.shape[0] // groups, stored.shape[1], -1).swapaxes(1, 2)
         return flipped
     rows: Array = stored if node.attributes.get("transB", 0) else stored.T
@@ -75,12 +76,22 @@ def canonical(stored: Array, node: Node) -> Array:
 
 def arranged(values: Array, node: Node, shape: tuple[int, ...]) -> Array:
     """The inverse of :func:`canonical`; ``shape`` is that of the stored tensor."""
-    if node.op == "Conv":
+    if about(node.op).work == "conv":
         return values.reshape(shape)
-    if node.op == "ConvTranspose":
+    if about(node.op).work == "transposed":
         return np.ascontiguousarray(values.swapaxes(1, 2)).reshape(shape)
     rows: Array = values[0, :, :, 0]
     return np.ascontiguousarray(rows if node.attributes.get("transB", 0) else rows.T)
+
+
+def bias_factor(node: Node) -> float:
+    """What a node multiplies its bias by: the beta of a Gemm."""
+    return float(node.attributes.get("beta", 1.0)) if about(node.op).work == "gemm" else 1.0
+
+
+def with_plain_bias(node: Node) -> Mapping[str, Any]:
+    """The node's attributes for a bias that has the factor in it."""
+    return {**node.attributes, "beta": 1.0} if about(node.op).work == "gemm" else node.attributes
 
 
 def weighted(graph: Graph) -> tuple[Node, ...]:
@@ -90,7 +101,7 @@ def weighted(graph: Graph) -> tuple[Node, ...]:
 
 def channel_axis(node: Node, rank: int) -> int:
     """The axis of the node's output that holds its output channels."""
-    return rank - 1 if node.op == "MatMul" else 1
+    return rank - 1 if about(node.op).work == "matmul" else 1
 
 
 def channel_means(array: Array, axis: int) -> F64:

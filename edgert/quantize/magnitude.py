@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.graph.node import Graph, Node
-from edgert.graph.operators import about, data_of
+from edgert.graph.operators import SUMS, about, data_of
 from edgert.graph.value import clip_bounds, is_interpolation, is_movement
 from edgert.quantize.operator import CLIPS
 
@@ -85,13 +85,13 @@ def _bound(graph: Graph, node: Node, known: Mapping[str, float]) -> float | None
 
 def _computed(graph: Graph, node: Node, known: Mapping[str, float], first: float | None) -> float | None:
     second = known.get(node.inputs[1]) if len(node.inputs) > 1 else None
-    if node.op == "DequantizeLinear":
+    if about(node.op).kind == "dequantize":
         return _dequantised(graph, node, second)
     if node.op == "Exp" and first is not None:
         return math.exp(min(first, 700.0))  # beyond that float64 has no number for it
     if first is None or second is None:
         return None
-    if node.op in ("Add", "Sub"):
+    if node.op in SUMS:
         return first + second
     return first * second if node.op == "Mul" else None
 

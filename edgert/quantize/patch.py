@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.backend.base import Array
+from edgert.graph.operators import WEIGHTED, about
 from edgert.quantize.kernel import F64, Kernel
 
 F32 = npt.NDArray[np.float32]
-SUPPORTED = ("Conv", "Gemm", "MatMul")
+SUPPORTED = frozenset(name for name in WEIGHTED if about(name).work != "transposed")
 """Operators whose patches :func:`patches` can cut. Each output of a ConvTranspose sees other taps of its weight."""
 
 
@@ -52,7 +53,7 @@ class Moments:
 def patches(kernel: Kernel, values: Array, limit: int, random: np.random.Generator) -> F32:
     """Up to ``limit`` patches of one input, chosen at random: (groups, patches, n) float32."""
     node = kernel.node
-    if node.op != "Conv":
+    if about(node.op).work != "conv":
         rows = values.reshape(-1, values.shape[-1])
         return np.asarray(rows[_chosen(len(rows), limit, random)][None], np.float32)
     groups, _, inputs, taps = kernel.values.shape

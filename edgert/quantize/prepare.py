@@ -9,7 +9,7 @@ from edgert.errors import ModelError
 from edgert.graph.clean import clean
 from edgert.graph.model import Model
 from edgert.graph.node import Graph, Node, read
-from edgert.graph.operators import WEIGHTED
+from edgert.graph.operators import QDQ, WEIGHTED, about, is_integer
 from edgert.graph.opset import raise_opset
 from edgert.graph.shape import with_shapes
 from edgert.graph.spec import TensorSpec, inputs
@@ -21,15 +21,7 @@ OPSET = 17
 """Per-channel Q/DQ came with 13 (https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html); 17 is the newest that
 ONNX Runtime and TensorRT have both read since 2022. Models that use a newer one keep it."""
 
-_QUANTISED = frozenset(
-    {
-        *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger"),
-        *("MatMulIntegerToFloat", "DynamicQuantizeMatMul", "MatMulNBits", "MatMulBnb4", "QGemm", "QAttention"),
-        *("QEmbedLayerNormalization", "DynamicQuantizeLSTM", "DynamicQuantizeGRU"),
-    }
-)
 _HALVES = frozenset({"float16", "bfloat16"})
-_SIZES = frozenset({"Shape", "Size"})
 
 
 def prepare(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> Model:
@@ -74,7 +66,7 @@ def calibrated(graph: Graph) -> tuple[str, ...]:
     alive = {spec.name for spec in graph.inputs}
     found = [spec.name for spec in graph.inputs if spec.dtype == "float32"]
     for node in graph.nodes:
-        if node.op in _SIZES or alive.isdisjoint(node.reads):
+        if about(node.op).kind == "measure" or alive.isdisjoint(node.reads):
             continue
         alive.update(filter(None, node.outputs))
         found.extend(name for name in node.outputs if _is_float32(graph, name))
@@ -87,7 +79,7 @@ def is_quantised(model: Model) -> bool:
 
 
 def _is_quantised(node: Node) -> bool:
-    return node.op in _QUANTISED or node.op.startswith("QLinear")
+    return node.op in QDQ or is_integer(node.op)
 
 
 def _is_float32(graph: Graph, name: str) -> bool:
@@ -157,4 +149,4 @@ def _notes(graph: Graph) -> Iterator[str]:
 
 
 def _has_body(node: Node) -> bool:
-    return node.op in ("If", "Loop", "Scan")
+    return about(node.op).kind == "control"

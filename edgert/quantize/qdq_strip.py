@@ -9,14 +9,9 @@ import numpy as np
 
 from edgert.errors import ModelError
 from edgert.graph.node import Graph, Node
+from edgert.graph.operators import QDQ, about, is_integer
 from edgert.quantize.weight import Array
 
-_QOPERATORS = frozenset(
-    {
-        *("QGemm", "QAttention", "ConvInteger", "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeLinear"),
-        *("DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "MatMulNBits", "MatMulBnb4", "QEmbedLayerNormalization"),
-    }
-)
 _MIDDLE = {"int8": 0, "uint8": 128}
 """Zero points of symmetric quantisation, by stored type."""
 
@@ -69,13 +64,13 @@ def strip(graph: Graph) -> Stripped:
 
 def _refuse_others(graph: Graph) -> None:
     for node in graph.nodes:
-        if node.op.startswith("QLinear") or node.op in _QOPERATORS:
+        if is_integer(node.op):
             raise ModelError(
                 f"node {node.name!r} is a {node.op}: the model computes on integers",
                 why="TensorRT reads integers from Q/DQ nodes around float operators, not from operators of their own",
                 fix="give the float32 model, or export it with Q/DQ nodes (onnxruntime: QuantFormat.QDQ)",
             )
-    if not any(node.op in ("QuantizeLinear", "DequantizeLinear") for node in graph.nodes):
+    if not any(node.op in QDQ for node in graph.nodes):
         raise ModelError("the model has no Q/DQ nodes", why="it is not quantised", fix="calibrate it")
 
 
@@ -98,9 +93,9 @@ class _Walk:
 
     def add(self, node: Node) -> None:
         """Raises ModelError."""
-        if node.op == "QuantizeLinear" and not node.domain:
+        if about(node.op).kind == "quantize" and not node.domain:
             self._quantize(node)
-        elif node.op == "DequantizeLinear" and not node.domain:
+        elif about(node.op).kind == "dequantize" and not node.domain:
             self._dequantize(node)
         else:
             for name in node.reads:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from edgert.graph.node import Graph, Node
-from edgert.graph.operators import MEANS
+from edgert.graph.operators import MEANS, about
 from edgert.graph.value import is_movement
 from edgert.quantize.fuse import fuse
-from edgert.quantize.integer import BINARY, is_direct, why_float, why_slow
+from edgert.quantize.integer import BINARY, SCALING, is_direct, why_float, why_slow
 from edgert.quantize.operator import (
     CLIPS,
     data_inputs,
@@ -76,7 +76,7 @@ def _belongs(graph: Graph, node: Node, chosen: set[str]) -> bool:
     integer = [source is not None and source.name in chosen for source in sources]
     if node.op in BINARY:
         return all(integer)
-    return any(integer) or ((is_movement(graph, node) or node.op == "Concat") and None in sources)
+    return any(integer) or ((is_movement(graph, node) or about(node.op).kind == "join") and None in sources)
 
 
 def _bounds_integers(graph: Graph, node: Node, chosen: set[str]) -> bool:
@@ -138,7 +138,7 @@ def _known_amax(graph: Graph, name: str) -> float:
     maker = graph.producers.get(name)
     if maker is None or maker.op != "Sigmoid" or not graph.is_private(name):
         return 0.0
-    return 1.0 if graph.consumers[name][0].op == "Mul" else 0.0
+    return 1.0 if graph.consumers[name][0].op in SCALING else 0.0
 
 
 def _groups(graph: Graph, points: dict[str, Point], direct: frozenset[str]) -> dict[str, tuple[str, ...]]:

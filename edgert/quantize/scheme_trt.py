@@ -14,6 +14,7 @@ from dla import Target as Dla
 from dla import Verdict, int8_verdicts
 from edgert.graph.dla_node import dla_nodes
 from edgert.graph.node import Graph, Node
+from edgert.graph.operators import about
 from edgert.graph.value import is_movement
 from edgert.quantize.fuse import Unit, fuse
 from edgert.quantize.operator import CLIPS, data_inputs, data_outputs, is_activation
@@ -154,7 +155,7 @@ class _Readers:
 
 def commutes(graph: Graph, node: Node) -> bool:
     """Whether rounding before a node is rounding behind it, with one scale on both sides (an average: nearly so)."""
-    if node.op == "Concat":
+    if about(node.op).kind == "join":
         return all(is_activation(graph, name) for name in node.inputs)
     if node.op in ("MaxPool", "AveragePool"):
         return len(node.outputs) == 1

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.graph.node import Node
+from edgert.graph.operators import about
 
 Array = npt.NDArray[Any]
 Scales = npt.NDArray[np.float32]
@@ -46,13 +47,16 @@ def channel_axis(node: Node, weight: Array) -> int | None:
 
     For a grouped ConvTranspose it counts the channels of one group; the groups then share their scales.
     """
-    if node.op == "Conv":
-        return 0
-    if node.op == "ConvTranspose":
-        return 1
-    if node.op == "Gemm":
-        return 0 if node.attributes.get("transB", 0) else 1
-    return weight.ndim - 1 if node.op == "MatMul" and weight.ndim == 2 else None
+    match about(node.op).work:
+        case "conv":
+            return 0
+        case "transposed":
+            return 1
+        case "gemm":
+            return 0 if node.attributes.get("transB", 0) else 1
+        case "matmul" if weight.ndim == 2:
+            return 1
+    return None
 
 
 def weight_scales(weight: Array, axis: int | None) -> Scales:

@@ -11,6 +11,7 @@ from edgert.backend.trt.pool import Pools
 from edgert.errors import BuildError, nearest
 from edgert.graph.model import Model, to_bytes
 from edgert.graph.node import read
+from edgert.graph.operators import QDQ
 from edgert.graph.own import for_plugins
 from edgert.operator import Operator, source_files
 
@@ -146,7 +147,7 @@ def request_of(model: Model, **options: Any) -> BuildRequest:
     """
     graph = read(model)
     nodes = graph.nodes
-    explicit = any(node.op in ("QuantizeLinear", "DequantizeLinear") for node in nodes)
+    explicit = any(node.op in QDQ for node in nodes)
     names = {node.name: node.outputs for node in nodes}
     own = graph.own_operators
     files = source_files(own.values())

@@ -11,10 +11,9 @@ from edgert.backend.trt.request import GPU, BuildRequest, Precision, request_of
 from edgert.graph.clean import clean
 from edgert.graph.model import Model
 from edgert.graph.node import Graph, read
+from edgert.graph.operators import QDQ
 from edgert.graph.shape import with_shapes
 from edgert.graph.spec import TensorSpec, inputs
-
-_QUANTISED = ("QuantizeLinear", "DequantizeLinear")
 
 
 def static_request(model: Model, options: EngineOptions, **further: Any) -> BuildRequest:
@@ -58,7 +57,7 @@ def settings_of(builder: BuilderSettings, placement: Mapping[str, str]) -> dict[
 
 def precision_of(graph: Graph, asked: str) -> Precision:
     """That of the model's own numbers: ``int8`` with Q/DQ nodes, ``fp16`` with float16 tensors, else as asked for."""
-    if any(node.op in _QUANTISED for node in graph.nodes):
+    if any(node.op in QDQ for node in graph.nodes):
         return "int8"
     if any(array.dtype == "float16" for array in graph.constants.values()):
         return "fp16"

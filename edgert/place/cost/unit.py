@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from edgert.graph.node import Graph, Node
-from edgert.graph.operators import POINTWISE, SUMS, VIEWS, of_kind
+from edgert.graph.operators import COMBINING, POINTWISE, VIEWS, about, of_kind
 from edgert.place.cost.work import (
     CONV,
     MAP,
@@ -32,8 +32,7 @@ _UNARY = POINTWISE | of_kind("affine", "conversion")
 _BINARY = of_kind("arithmetic", "logic")
 _ALONE = of_kind("normalization", "reduction", "recurrent")
 _CURVED = of_kind("curve")
-_ADDED = SUMS | {"Mul"}
-_PLACED = VIEWS | {"Concat", "Split", "Slice"}  # their results lie somewhere already
+_PLACED = VIEWS | of_kind("join") | {"Split", "Slice"}  # their results lie somewhere already
 _GATE_STEPS = 4  # nodes between a tensor and the product with itself: x * clip(x + 3, 0, 6) / 6 has three
 
 
@@ -125,7 +124,7 @@ class _Fuser:
         if node.op in _UNARY or (node.op in _BINARY and not others):
             return True
         fits = all(self._same_size(name, tensor, node) for name in (*others, *node.outputs))
-        return node.op in _ADDED and len(others) == 1 and may_add and fits
+        return node.op in COMBINING and len(others) == 1 and may_add and fits
 
     def _same_size(self, name: str, other: str, node: Node) -> bool:
         return self.shapes.of(name, node) == self.shapes.of(other, node)
@@ -201,14 +200,14 @@ class _Fuser:
         Whoever computes an input writes it into the joined tensor at once, unless it lies in another one already
         (https://developer.nvidia.com/blog/production-deep-learning-nvidia-gpu-inference-engine/).
         """
-        if node.op != "Concat" or node.attributes.get("axis") not in (1, -3):
+        if about(node.op).kind != "join" or node.attributes.get("axis") not in (1, -3):
             return None
         return sum(self.shapes.elements(name, node) for name in node.reads if not self._lands_in(name, node))
 
     def _lands_in(self, name: str, join: Node) -> bool:
         """Whether whoever computes a tensor can write it into this joined one."""
         producer = self.graph.producers.get(name)
-        joins = [node for node in self.graph.consumers.get(name, ()) if node.op == "Concat"]
+        joins = [node for node in self.graph.consumers.get(name, ()) if about(node.op).kind == "join"]
         return producer is not None and producer.op not in _PLACED and joins[0] is join
 
     def _leaves(self, name: str, group: Sequence[Node]) -> bool:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from edgert.errors import ModelError, nearest
 from edgert.graph.dtype import dtypes
 from edgert.graph.node import Graph, Node
+from edgert.graph.operators import about, of_kind
 from edgert.graph.value import is_movement
 from edgert.quantize.half.port import Ports, ports
 from edgert.quantize.half.rule import Facts, reason
 from edgert.quantize.half.tail import positions
 from edgert.quantize.magnitude import Measured, magnitudes
 
+_PICKING = of_kind("join") | {"Where"}
 _BETWEEN = "it only moves values between nodes that stay float32"
 
 
@@ -98,11 +100,11 @@ def _conversions(graph: Graph) -> frozenset[int]:
 
 def makes_float32(node: Node) -> bool:
     """Whether a node converts to float32: ONNX's number of that type is 1."""
-    return node.op == "Cast" and not node.domain and node.attributes["to"] == 1
+    return about(node.op).kind == "conversion" and not node.domain and node.attributes["to"] == 1
 
 
 def _converts(node: Node) -> bool:
-    return node.op in ("Cast", "Shape", "Size")
+    return about(node.op).kind in ("conversion", "measure")
 
 
 class _Draft:
@@ -148,7 +150,7 @@ class _Draft:
         self.reasons.update(dict.fromkeys(places, why))
 
     def _moves(self, node: Node) -> bool:
-        return not node.domain and (node.op in ("Concat", "Where") or is_movement(self._graph, node))
+        return not node.domain and (node.op in _PICKING or is_movement(self._graph, node))
 
     def _is_start(self, at: int) -> bool:
         return self._ports[at].gives and not self._data(at)

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.graph.node import Graph, Node
-from edgert.graph.operators import WEIGHTED
+from edgert.graph.operators import MEANS, QDQ, WEIGHTED, about
 from edgert.graph.signature import signature
-from edgert.graph.value import non_negative
+from edgert.graph.value import is_square, non_negative
 from edgert.quantize.half.port import Ports
 from edgert.quantize.magnitude import HEADROOM, largest
 
@@ -42,15 +42,6 @@ _GROWING = frozenset(
 )
 _EXPONENTIAL = frozenset({"Softplus", "Mish", "ReduceLogSumExp"})
 """Their results are small; e to the power of their inputs, which they are defined by, is not."""
-_ADDING = {  # operator → power of the values that are added up
-    **dict.fromkeys(("Softmax", "LogSoftmax"), 0),
-    **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceL1", "ReduceLogSum", "CumSum"), 1),
-    **dict.fromkeys(("GlobalAveragePool", "AveragePool"), 1),
-    **dict.fromkeys(("ReduceSumSquare", "ReduceL2", "LpNormalization", "GlobalLpPool", "LRN"), 2),
-    **dict.fromkeys(("InstanceNormalization", "GroupNormalization", "LayerNormalization"), 2),
-    "MeanVarianceNormalization": 2,
-}
-_MEANS = frozenset({"GlobalAveragePool", "AveragePool", "ReduceMean"})
 _SPATIAL = frozenset({"GlobalAveragePool", "GlobalLpPool", "InstanceNormalization"})
 _WIDE = frozenset({"int16", "uint16", "int32", "uint32", "int64", "uint64"})
 
@@ -71,7 +62,7 @@ class Facts:
     @cached_property
     def wide(self) -> frozenset[str]:
         """Float32 tensors that are integers of more than eight bits, converted."""
-        casts = [node for node in self.graph.nodes if node.op == "Cast"]
+        casts = [node for node in self.graph.nodes if about(node.op).kind == "conversion"]
         return frozenset(node.outputs[0] for node in casts if self.types.get(node.inputs[0]) in _WIDE)
 
     @cached_property
@@ -138,7 +129,7 @@ def _constants(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
     for at in sorted(ports.inputs):
         array = facts.graph.constants.get(node.inputs[at])
         if array is not None:
-            is_scale = node.op in ("QuantizeLinear", "DequantizeLinear") and at == 1
+            is_scale = node.op in QDQ and at == 1
             yield from _scale(node.inputs[at], array) if is_scale else _constant(node, at, array)
 
 
@@ -165,15 +156,11 @@ def _constant(node: Node, at: int, array: Array) -> Iterator[str]:
 def _growth(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
     """Operators that turn harmless values into large ones, unless something is known of these."""
     unknown = node.outputs[0] not in facts.reach
-    if (node.op in _GROWING or _is_square(node)) and unknown and not _is_root(facts, node):
-        yield f"nothing is known of how large {'a square' if _is_square(node) else node.op} becomes"
+    if (node.op in _GROWING or is_square(node)) and unknown and not _is_root(facts, node):
+        yield f"nothing is known of how large {'a square' if is_square(node) else node.op} becomes"
     reach = facts.reach.get(node.inputs[0]) if node.inputs else None
     if node.op in _EXPONENTIAL and reach is not None and reach / HEADROOM > math.log(LARGEST / HEADROOM):
         yield f"e to the power of {node.inputs[0]!r} leaves float16"
-
-
-def _is_square(node: Node) -> bool:
-    return node.op == "Mul" and not node.domain and node.inputs[0] == node.inputs[1]
 
 
 def _is_root(facts: Facts, node: Node) -> bool:
@@ -183,7 +170,7 @@ def _is_root(facts: Facts, node: Node) -> bool:
 
 def _sums(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
     """Sums that an implementation may add up in float16: too many terms, or too large ones."""
-    power = _ADDING.get(node.op)
+    power = about(node.op).summed_power
     if power is None or _is_stashed(facts, node):
         return
     terms = _terms(facts, node)
@@ -199,14 +186,14 @@ def _sums(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
 
 def _by_result(facts: Facts, node: Node, terms: int) -> float:
     """The largest sum on the way to a mean or sum of values that are not negative: none exceeds the last."""
-    if node.op not in _MEANS | {"ReduceSum", "ReduceL1"} or node.inputs[0] not in facts.positive:
+    if node.op not in MEANS | {"ReduceSum", "ReduceL1"} or node.inputs[0] not in facts.positive:
         return math.inf
-    return facts.reach.get(node.outputs[0], math.inf) * (terms if node.op in _MEANS else 1)
+    return facts.reach.get(node.outputs[0], math.inf) * (terms if node.op in MEANS else 1)
 
 
 def _assumed(graph: Graph, tensor: str) -> float:
     maker = graph.producers.get(tensor)
-    return ASSUMED**2 if maker is not None and (maker.op == "Pow" or _is_square(maker)) else ASSUMED
+    return ASSUMED**2 if maker is not None and (maker.op == "Pow" or is_square(maker)) else ASSUMED
 
 
 def _is_stashed(facts: Facts, node: Node) -> bool:
@@ -254,7 +241,7 @@ def _axes(facts: Facts, node: Node, rank: int) -> list[int]:
 def _integers(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
     """Indices and sizes turned into numbers."""
     for at in sorted(ports.inputs):
-        if node.op != "Cast" and facts.counts(node.inputs[at]):
+        if about(node.op).kind != "conversion" and facts.counts(node.inputs[at]):
             yield f"{node.inputs[at]!r} counts; float16 counts to {EXACT_INTEGERS}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 import numpy as np
 
 from edgert.graph.node import Graph, Node
-from edgert.graph.operators import WEIGHTED
+from edgert.graph.operators import ARITHMETIC, about, of_kind
 from edgert.quantize.half.rule import EXACT_INTEGERS, Facts
 from edgert.quantize.magnitude import Array
 
@@ -15,9 +15,8 @@ MIN_PLACES = 64
 """A stored tensor with as many values, over two axes or at even distances, is taken for anchors or a grid."""
 MIN_STEPS = 7
 
-_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})
 _RANKING = frozenset({"TopK", "NonMaxSuppression"})
-_HEAVY = WEIGHTED | {"Einsum", "LSTM", "GRU", "RNN", "If", "Loop", "Scan"}
+_HEAVY = of_kind("conv", "product", "recurrent", "control")
 
 
 def positions(facts: Facts) -> dict[int, str]:
@@ -39,9 +38,9 @@ def positions(facts: Facts) -> dict[int, str]:
 def _why(facts: Facts, node: Node, tail: Collection[int]) -> str:
     if node.op in _RANKING:
         return "scores that differ would become equal"
-    if node.op != "Cast" and any(map(facts.counts, node.inputs)):
+    if about(node.op).kind != "conversion" and any(map(facts.counts, node.inputs)):
         return "it computes with indices"
-    table = next(_tables(facts.graph, node), "") if node.op in _ARITHMETIC else ""
+    table = next(_tables(facts.graph, node), "") if node.op in ARITHMETIC else ""
     if table:
         return f"it computes positions with {table!r}"
     large = (name for name in node.outputs if name and facts.types.get(name) == "float32")

@@ -13,7 +13,8 @@ import numpy as np
 
 from edgert.graph import Model
 from edgert.graph.node import Graph, Names, Node
-from edgert.quantize.kernel import WEIGHTED, weighted
+from edgert.graph.operators import WEIGHTED
+from edgert.quantize.kernel import weighted
 from edgert.quantize.walk import Feeds, walk
 
 Array = np.ndarray[Any, Any]
