@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from typing import Any, cast
@@ -19,7 +19,7 @@ from edgert.errors import ConfigError, EdgertError, nearest
 
 _OWN_PACKAGE = "edgert"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_+.\-]+")  # two letters at least: C:\ is a path, not a source
-_PAGE = "docs/extending.md says what it needs, and edgert.testing checks it"
+PAGE = "docs/extending.md says what it needs, and edgert.testing checks it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ class Registry:
         home: ``module:TABLE`` of edgert's own: name → class, or ``module:Class`` where that is slow to import.
         facts: class attribute that each must have → what it must be.
         methods: names that each must be able to call.
+        task: of decoders, which have one registry each; entry points are then called ``task.name``.
     """
 
     noun: str
@@ -59,6 +60,7 @@ class Registry:
     home: str
     facts: Mapping[str, type]
     methods: tuple[str, ...]
+    task: str = ""
 
     @property
     def own(self) -> Mapping[str, str | type[Any]]:
@@ -71,7 +73,17 @@ class Registry:
 
     def foreign(self) -> tuple[Claim, ...]:
         """The kinds of installed packages, by name. Imports none of them."""
-        return _claims(self.group, tuple(sys.path))
+        found = _claims(self.group, tuple(sys.path))
+        if not self.task:
+            return found
+        prefix = f"{self.task}."
+        return tuple(replace(one, name=one.name.removeprefix(prefix)) for one in found if one.name.startswith(prefix))
+
+    def vet(self, name: str) -> None:
+        """Whether a kind is there and can be used; those of edgert alone are not imported for it. Raises ConfigError
+        like :meth:`get`."""
+        if name not in self.own or any(claim.name == name for claim in self.foreign()):
+            self.get(name)
 
     def get(self, name: str) -> type[Any]:
         """The class of a kind, imported and checked.
@@ -119,7 +131,7 @@ class Registry:
         return cast("type[Any]", found)
 
     def _wrong(self, claim: Claim, why: str) -> ConfigError:
-        return ConfigError(f"{self.noun} {claim.name!r} of package {claim} cannot be used", why=why, fix=_PAGE)
+        return ConfigError(f"{self.noun} {claim.name!r} of package {claim} cannot be used", why=why, fix=PAGE)
 
 
 def _imported(target: str) -> object:
@@ -146,10 +158,31 @@ SINKS = Registry(
     {"takes_images": bool, "shows_images": bool},
     ("model_validate", "make"),
 )
-REGISTRIES = (SINKS,)
+_READS = ("fits", "check", "__call__")
+DECODERS: Mapping[str, Registry] = {
+    task: Registry(
+        f"{task} decoder", "edgert.decoders", f"edgert.stages.decode.kinds:{task.upper()}", facts, methods, task
+    )
+    for task, facts, methods in (
+        ("detect", {"overlapping": bool, "uncertain": tuple}, ("fits", "class_count", "read")),
+        ("classify", {}, _READS),
+        ("segment", {}, _READS),
+        ("keypoints", {}, _READS),
+        ("embed", {}, _READS),
+    )
+}
+"""By task: each of a detector's decoders reads boxes, all others the whole record."""
+REGISTRIES = (SINKS, *DECODERS.values())
 
 
 def foreign() -> Iterator[tuple[Registry, Claim]]:
     """Every kind of an installed package."""
     for registry in REGISTRIES:
         yield from ((registry, claim) for claim in registry.foreign())
+
+
+def strays() -> Iterator[Claim]:
+    """Decoders of installed packages whose names say no task, so that nothing can ask for them."""
+    for claim in _claims("edgert.decoders", tuple(sys.path)):
+        if claim.name.partition(".")[0] not in DECODERS:
+            yield claim

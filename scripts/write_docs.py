@@ -22,14 +22,6 @@ from edgert.config.kinded import Kinded, section_of
 from edgert.runtime import plain as plain_data
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-TASKS = (
-    model.DetectTask,
-    model.ClassifyTask,
-    model.SegmentTask,
-    model.KeypointsTask,
-    model.EmbedTask,
-    model.PythonTask,
-)
 STAGES = (
     stage.SourceStage,
     stage.InferStage,
@@ -116,7 +108,7 @@ def pipeline_page() -> str:
         "One of:",
         "",
     ]
-    for task in TASKS:
+    for task in model.TASKS.values():
         parts += [f"**{verb(task, model.TASK_VERBS)}**: {inspect.cleandoc(task.__doc__ or '')}", "", *keys(task)]
     parts += ["### calibrate", "", *keys(model.CalibrateConfig), "### accuracy", "", *keys(model.AccuracyConfig)]
     parts += ["### tuning", "", inspect.cleandoc(model.TuningConfig.__doc__ or ""), "", *keys(model.TuningConfig)]

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import GetJsonSchemaHandler, ModelWrapValidatorHandler, ValidationError, ValidationInfo, model_validator
+from pydantic import (
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from edgert.config.fields import Section
 from edgert.errors import ConfigError, nearest
-from edgert.kinds import Registry
+from edgert.kinds import PAGE, Registry
 
 WITHIN = "within_kind"
 """Type of the pydantic error that stands for those of the kind's own section, which its context holds."""
@@ -37,8 +45,8 @@ class Kinded(Section):
         key, registry = cls.family
         kind, names = cls.kind_of(data[key]), registry.names()
         if kind not in names:
-            expected = f"expected {', '.join(names[:-1])} or {names[-1]}{nearest(kind, names)}"
-            raise _within([{"type": "value_error", "loc": (key,), "input": data[key], "msg": expected}])
+            detail = {"type": "value_error", "loc": (key,), "input": data[key], "msg": _one_of(names, kind)}
+            raise _within([detail])
         try:
             own = section_of(cls, registry, kind)
         except ConfigError as error:
@@ -75,6 +83,29 @@ class Kinded(Section):
         return list(names)
 
 
+@dataclass(frozen=True, slots=True)
+class KindIn:
+    """Marks text that names a kind."""
+
+    registry: Registry
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._vetted, handler(source))
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"enum": list(self.registry.names()), "type": "string"}
+
+    def _vetted(self, name: str) -> str:
+        names = self.registry.names()
+        if name not in names:
+            raise ValueError(_one_of(names, name))
+        try:
+            self.registry.vet(name)
+        except ConfigError as error:
+            raise PydanticCustomError(EXPLAINED, "it cannot be used", {"error": error}) from error
+        return name
+
+
 def section_of(family: type[_Self], registry: Registry, kind: str) -> type[_Self]:
     """The section of a kind. Raises ConfigError when the kind is not there, or is of another family."""
     found = registry.get(kind)
@@ -82,7 +113,7 @@ def section_of(family: type[_Self], registry: Registry, kind: str) -> type[_Self
         raise ConfigError(
             f"{registry.noun} {kind!r} cannot be used",
             why=f"{found.__module__}:{found.__name__} does not derive from edgert.config.{family.__name__}",
-            fix="docs/extending.md says what a kind needs, and edgert.testing checks it",
+            fix=PAGE,
         )
     return found
 
@@ -95,6 +126,10 @@ def flattened(details: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         placed = [{**one, "loc": (*detail["loc"], *one["loc"])} for one in inner]
         found += flattened(placed) if placed else [detail]
     return found
+
+
+def _one_of(names: Sequence[str], written: str) -> str:
+    return f"expected {', '.join(names[:-1])} or {names[-1]}{nearest(written, names)}"
 
 
 def _within(details: Sequence[Any]) -> PydanticCustomError:

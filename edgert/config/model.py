@@ -20,8 +20,10 @@ from edgert.config.fields import (
     Size,
     SomeBytes,
 )
+from edgert.config.kinded import KindIn
 from edgert.config.placement import PlacementConfig
 from edgert.config.verb import verb_tag
+from edgert.kinds import DECODERS
 
 
 class ShapeConfig(Section):
@@ -91,45 +93,52 @@ class _Task(Section):
     labels: FilePath | None = Field(default=None, description="text file, one class name a line")
 
 
-class DetectTask(_Task):
+class _Read(_Task):
+    options: dict[str, Any] = Field(default_factory=dict, description="settings of this decoder alone")
+
+
+class DetectTask(_Read):
     """Boxes."""
 
-    detect: Literal["yolox", "yolov5", "yolov8", "yolov10", "nanodet", "ssd", "fastestdet", "detr"] = Field(
+    detect: Annotated[str, KindIn(DECODERS["detect"])] = Field(
         description="layout of the output; yolov8 serves v8, v9, v11 and v12, yolov10 every head that did its own NMS"
     )
     score: Fraction = Field(default=0.25, description="lowest score that counts")
     iou: Fraction = Field(default=0.45, description="overlap above which the weaker of two boxes of a class is dropped")
     limit: int = Field(default=300, ge=1, description="most boxes per frame")
-    options: dict[str, Any] = Field(default_factory=dict, description="settings of this decoder alone")
 
 
-class ClassifyTask(_Task):
+class ClassifyTask(_Read):
     """One label for the whole picture."""
 
-    classify: Literal["auto", "softmax", "logits"] = Field(description="what the output is; auto looks at the values")
+    classify: Annotated[str, KindIn(DECODERS["classify"])] = Field(
+        description="what the output is; auto looks at the values"
+    )
     top: int = Field(default=5, ge=1, description="classes that are told")
 
 
-class SegmentTask(_Task):
+class SegmentTask(_Read):
     """A class for every pixel."""
 
-    segment: Literal["argmax", "threshold"] = Field(description="best of many classes, or one map above a threshold")
+    segment: Annotated[str, KindIn(DECODERS["segment"])] = Field(
+        description="best of many classes, or one map above a threshold"
+    )
     threshold: Fraction = Field(default=0.5, description="for segment: threshold")
 
 
-class KeypointsTask(_Task):
+class KeypointsTask(_Read):
     """Points of bodies or things."""
 
-    keypoints: Literal["yolo-pose", "heatmap"] = Field(description="layout of the output")
+    keypoints: Annotated[str, KindIn(DECODERS["keypoints"])] = Field(description="layout of the output")
     score: Fraction = Field(default=0.25, description="lowest score that counts")
     iou: Fraction = Field(default=0.45, description="overlap above which the weaker of two bodies is dropped")
     limit: int = Field(default=100, ge=1, description="most bodies per frame")
 
 
-class EmbedTask(_Task):
+class EmbedTask(_Read):
     """A vector to compare with others."""
 
-    embed: Literal["l2", "none"] = Field(description="l2 scales the vector to length 1")
+    embed: Annotated[str, KindIn(DECODERS["embed"])] = Field(description="l2 scales the vector to length 1")
 
 
 class PythonTask(_Task):
@@ -139,7 +148,15 @@ class PythonTask(_Task):
     args: dict[str, Any] = Field(default_factory=dict, description="further arguments of the function")
 
 
-TASK_VERBS = ("detect", "classify", "segment", "keypoints", "embed", "python")
+TASKS: Mapping[str, type[_Task]] = {
+    "detect": DetectTask,
+    "classify": ClassifyTask,
+    "segment": SegmentTask,
+    "keypoints": KeypointsTask,
+    "embed": EmbedTask,
+    "python": PythonTask,
+}
+TASK_VERBS = tuple(TASKS)
 _AnyTask = (
     Annotated[DetectTask, Tag("<detect>")]
     | Annotated[ClassifyTask, Tag("<classify>")]
@@ -149,6 +166,16 @@ _AnyTask = (
     | Annotated[PythonTask, Tag("<python>")]
 )
 TaskConfig = Annotated[_AnyTask, Discriminator(lambda data: verb_tag(data, TASK_VERBS))]
+
+
+def verb_of(task: TaskConfig) -> str:
+    """``detect``, ``classify``, ..."""
+    return next(verb for verb in TASK_VERBS if verb in type(task).model_fields)
+
+
+def value_of(task: TaskConfig) -> str:
+    """What stands behind the verb, like ``yolox``."""
+    return str(getattr(task, verb_of(task)))
 
 
 class CalibrateConfig(Section):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from edgert.doctor.finding import Evidence, Finding
 from edgert.errors import ConfigError
-from edgert.kinds import Claim, Registry, foreign
+from edgert.kinds import DECODERS, Claim, Registry, foreign, strays
 
 
 def extensions(evidence: Evidence) -> Finding:
     """Every kind that an installed package adds, imported to see whether it can be used."""
-    found = [(registry, claim, _trouble(registry, claim)) for registry, claim in foreign()]
+    found = [(registry.noun, claim, _trouble(registry, claim)) for registry, claim in foreign()]
+    tasks = ", ".join(f"{task}.NAME" for task in DECODERS)
+    found += [("decoder", claim, f"its name is not one of {tasks}") for claim in strays()]
     if not found:
         return Finding("extensions", "optional", "no installed package adds sources, stages, sinks, decoders, trackers")
-    told = [f"{registry.noun} {one.name} of {one}{why and f', unusable: {why}'}" for registry, one, why in found]
+    told = [f"{noun} {one.name} of {one}{why and f', unusable: {why}'}" for noun, one, why in found]
     broken = [f"{one}" for _, one, why in found if why]
     fix = f"update or uninstall {', '.join(dict.fromkeys(broken))}" if broken else ""
     return Finding("extensions", "optional" if broken else "yes", "; ".join(told), fix)

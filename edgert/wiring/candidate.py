@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import product
+from typing import Any, get_args, get_type_hints
 
 from edgert.config import ClassifyTask, DetectTask, InputConfig, KeypointsTask, TaskConfig
-from edgert.config.model import TASK_VERBS
+from edgert.config.model import value_of, verb_of
+from edgert.kinds import DECODERS
 
 IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 """Red, green, blue: (0.485, 0.456, 0.406) and (0.229, 0.224, 0.225) of https://pytorch.org/vision/stable/models.html,
@@ -91,16 +93,6 @@ def _scale_name(config: InputConfig) -> str:
     return f"({written[0]}) / ({written[1]})"
 
 
-def verb_of(task: TaskConfig) -> str:
-    """``detect``, ``classify``, ..."""
-    return next(verb for verb in TASK_VERBS if hasattr(task, verb))
-
-
-def value_of(task: TaskConfig) -> str:
-    """What stands behind the verb, like ``yolox``."""
-    return str(getattr(task, verb_of(task)))
-
-
 def colors_and_scales(base: InputConfig, dtype: str) -> list[InputConfig]:
     """Every colour order with every scale and that of ``base``, each placed as ``base`` is; ``base`` itself first."""
     scales = _INTEGER_SCALES.get(dtype, SCALES).values()
@@ -153,23 +145,17 @@ def variants(task: TaskConfig) -> Iterator[TaskConfig]:
     if isinstance(task, ClassifyTask) and task.classify != "auto":
         yield task.model_copy(update={"classify": "auto"})
     if isinstance(task, DetectTask):
-        for options in _OPTIONS.get(task.detect, ()):
+        for options in _uncertain(DECODERS["detect"].get(task.detect)):
             if (merged := {**task.options, **options}) != task.options:
                 yield task.model_copy(update={"options": merged})
 
 
-_OPTIONS: dict[str, tuple[dict[str, str], ...]] = {
-    "ssd": tuple(
-        {"background": background, "boxes": boxes, "order": order}
-        for background in ("first", "none")
-        for boxes in ("relative", "pixels")
-        for order in ("xyxy", "yxyx")
-    ),
-    "yolov10": tuple(
-        {"boxes": boxes, "order": order} for boxes in ("pixels", "relative") for order in ("xyxy", "yxyx")
-    ),
-    "detr": tuple({"activation": name} for name in ("sigmoid", "softmax", "none")),
-}
+def _uncertain(decoder: type[Any]) -> Iterator[dict[str, str]]:
+    """Every combination of the options that a model's shapes do not decide."""
+    types = get_type_hints(decoder)
+    values = [get_args(types[name]) for name in decoder.uncertain]
+    for chosen in product(*values) if values else ():
+        yield dict(zip(decoder.uncertain, chosen, strict=True))
 
 
 def _matters(key: str, config: InputConfig) -> bool:

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from edgert.config import PipelineFile
+from edgert.config.model import value_of, verb_of
 from edgert.errors import ConfigError, EdgertError, nearest
 from edgert.stages.label import read_labels
-from edgert.wiring.candidate import Setting, named, value_of, verb_of
+from edgert.wiring.candidate import Setting, named
 from edgert.wiring.evidence import sameness
 from edgert.wiring.photo import read_photos
 from edgert.wiring.rank import DOUBT, SAME, Gap, Ranking, Tally

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from edgert.config.model import verb_of
 from edgert.runtime import Record
-from edgert.wiring.candidate import Setting, verb_of
+from edgert.wiring.candidate import Setting
 from edgert.wiring.evidence import Evidence, relative
 from edgert.wiring.training import Memory
 

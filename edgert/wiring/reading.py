@@ -8,12 +8,13 @@ from pydantic import TypeAdapter
 
 from edgert.backend import Engine
 from edgert.config import PythonTask, TaskConfig
+from edgert.config.model import value_of, verb_of
 from edgert.errors import ConfigError, EdgertError, ModelError
 from edgert.ready import one_picture
 from edgert.stages.decode.guess import Guess, guess
 from edgert.stages.decode.select import CheckedDecoder, decoder_for
 from edgert.stages.decode.shape import Shapes, Size
-from edgert.wiring.candidate import value_of, variants, verb_of
+from edgert.wiring.candidate import variants
 
 
 def guesses(engine: Engine, label_count: int | None = None) -> list[Guess]:

@@ -9,12 +9,13 @@ from pathlib import Path
 from edgert.backend import Engine, Session
 from edgert.board.host import core_count
 from edgert.config import ModelConfig, TaskConfig
+from edgert.config.model import verb_of
 from edgert.graph.load import load
 from edgert.ready import build_engine, default_profile, picture_input
 from edgert.runtime.frame import U8
 from edgert.stages.decode.base import Decoder
 from edgert.stages.preprocess import layout_of
-from edgert.wiring.candidate import Setting, colors_and_scales, for_checking, placements, verb_of
+from edgert.wiring.candidate import Setting, colors_and_scales, for_checking, placements
 from edgert.wiring.evidence import Answers, weigh
 from edgert.wiring.photo import Photo, scrambled, with_views
 from edgert.wiring.rank import HOPELESS, Ranking, Tally

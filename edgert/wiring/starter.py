@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgert.config import InputConfig, ModelConfig, TaskConfig
+from edgert.config.model import value_of, verb_of
 from edgert.errors import ModelError
 from edgert.graph.load import load
 from edgert.graph.spec import TensorSpec, inputs
-from edgert.wiring.candidate import SCALES, Setting, value_of, verb_of
+from edgert.wiring.candidate import SCALES, Setting
 from edgert.wiring.check import advised_of, rows_of, ties_of
 from edgert.wiring.photo import read_photos
 from edgert.wiring.reading import guesses, readings, task_of

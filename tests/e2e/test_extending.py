@@ -16,7 +16,10 @@ PAGE = "docs/extending.md"
 def site(folder: Path) -> dict[str, str]:
     """The environment in which the page's packages are installed."""
     codes = [piece.text for piece in blocks("python") if piece.place.startswith(PAGE)]
-    groups = {"edgert_csv": {"edgert.sinks": {"csv": "edgert_csv:Csv"}}}
+    groups = {
+        "edgert_csv": {"edgert.sinks": {"csv": "edgert_csv:Csv"}},
+        "edgert_centers": {"edgert.decoders": {"detect.centers": "edgert_centers:Centers"}},
+    }
     for code in codes:
         name = code.split("\n", 1)[0].removeprefix("# ").removesuffix(".py")
         install(folder, name, code, groups[name])
@@ -25,7 +28,7 @@ def site(folder: Path) -> dict[str, str]:
 
 def test_a_pipeline_runs_with_kinds_of_another_package(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(
-        f"models:\n  parts:\n    onnx: {ROOT}/pipelines/assets/parts.onnx\n    task: {{detect: yolox, score: 0.4}}\n"
+        f"models:\n  parts:\n    onnx: {ROOT}/pipelines/assets/parts.onnx\n    task: {{detect: centers, score: 0.4, options: {{size: 24}}}}\n"
         "    input: {color: rgb, std: 255}\n"
         "stages:\n  belt: {source: 'synthetic:conveyor', size: 640x480, seed: 7, limit: 20}\n"
         "  find: {infer: parts, from: belt}\n  out: {sink: csv, from: find, path: out/boxes.csv, delimiter: ;}\n"
@@ -35,3 +38,5 @@ def test_a_pipeline_runs_with_kinds_of_another_package(tmp_path: Path) -> None:
     with (tmp_path / "out/boxes.csv").open(newline="") as file:
         rows = list(csv.reader(file, delimiter=";"))
     assert len(rows) >= 20 and all(len(row) == 6 and 0.4 <= float(row[1]) <= 1 for row in rows)
+    sides = [round(float(row[4]) - float(row[2])) for row in rows]  # 24 network pixels; less at the frame's edges
+    assert max(sides) == 48 and sides.count(48) > len(sides) / 2

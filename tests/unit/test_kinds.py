@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
 
 import pytest
 
 from edgert.board import detect
-from edgert.config import SinkStage, load_pipeline
+from edgert.config import SinkStage, TaskConfig, load_pipeline
 from edgert.doctor.extension import extensions
 from edgert.doctor.finding import Evidence
 from edgert.errors import ConfigError
-from edgert.kinds import REGISTRIES, SINKS, Registry
+from edgert.kinds import DECODERS, REGISTRIES, SINKS, Registry
+from edgert.stages.decode.detection import Detector
+from edgert.stages.decode.guess import guess
+from edgert.stages.decode.select import decoder_for
 from tests.helpers.package import install
 
 SINK = '''
@@ -156,3 +160,90 @@ class TestDoctor:
         install(site, "edgert-csv", SINK, {"edgert.sinks": {"csv": "edgert_csv:Csv"}})
         install(site, "other-csv", SINK, {"edgert.sinks": {"csv": "other_csv:Csv"}})
         assert "claimed by 2 packages" in self.told(tmp_path)[1]
+
+
+HEAD = '''
+from dataclasses import dataclass
+from typing import ClassVar
+from edgert.stages.decode.look import Fit
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of seven."""
+    overlapping: ClassVar[bool] = False
+    uncertain: ClassVar[tuple[str, ...]] = ()
+    offset: int = 0
+
+    @classmethod
+    def fits(cls, look):
+        if look.table and look.table[1] == 7:
+            yield Fit("rows of seven", 9)
+
+    def class_count(self, shapes, network):
+        return None
+
+    def read(self, outputs, network, score):
+        raise AssertionError
+'''
+
+
+def task(tmp_path: Path, text: str) -> TaskConfig:
+    path = tmp_path / "p.yaml"
+    path.write_text(
+        f"models:\n  m:\n    onnx: m.onnx\n    task: {{{text}}}\n"
+        "stages:\n  cam: {source: synthetic:conveyor}\n  find: {infer: m, from: cam}\n"
+    )
+    return load_pipeline(path).config.models["m"].task
+
+
+class TestDecoders:
+    def test_one_of_another_package_is_made_with_its_options(self, site: Path, tmp_path: Path) -> None:
+        install(site, "edgert-rows", HEAD, {"edgert.decoders": {"detect.rows": "edgert_rows:Rows"}})
+        found = decoder_for(task(tmp_path, "detect: rows, options: {offset: 3}, score: 0.5"), ())
+        assert isinstance(found, Detector) and found.score == 0.5
+        assert type(found.head).__name__ == "Rows" and found.head.offset == 3  # type: ignore[attr-defined]
+        with pytest.raises(ConfigError, match="decoder 'rows' has no option 'ofset'; did you mean 'offset'"):
+            decoder_for(task(tmp_path, "detect: rows, options: {ofset: 3}"), ())
+
+    def test_it_is_guessed_like_edgert_s_own(self, site: Path) -> None:
+        install(site, "edgert-rows", HEAD, {"edgert.decoders": {"detect.rows": "edgert_rows:Rows"}})
+        assert next(str(found) for found in guess([(50, 7)], [], (3, 64, 64), None)) == "detect: rows"
+
+    @pytest.mark.parametrize(
+        ("code", "why"),
+        [
+            (HEAD.replace("def fits", "def suits"), "edgert_rows:Rows has no method fits"),
+            (HEAD.replace("overlapping", "overlaps"), "edgert_rows:Rows has no overlapping: ClassVar[bool]"),
+            ("import nowhere_at_all", "ModuleNotFoundError"),
+        ],
+    )
+    def test_half_a_decoder_is_refused_when_the_file_is_read(
+        self, site: Path, tmp_path: Path, code: str, why: str
+    ) -> None:
+        install(site, "edgert-rows", code, {"edgert.decoders": {"detect.rows": "edgert_rows:Rows"}})
+        with pytest.raises(ConfigError) as caught:
+            task(tmp_path, "detect: rows")
+        assert why in caught.value.why and caught.value.where.endswith("p.yaml:4 models.m.task.detect")
+
+    def test_a_decoder_serves_its_own_task(self, site: Path, tmp_path: Path) -> None:
+        install(site, "edgert-rows", HEAD, {"edgert.decoders": {"detect.rows": "edgert_rows:Rows"}})
+        with pytest.raises(ConfigError) as caught:
+            task(tmp_path, "keypoints: rows")
+        assert caught.value.why == "expected yolo-pose or heatmap"
+
+    def test_two_of_one_name_are_an_error(self, site: Path, tmp_path: Path) -> None:
+        install(site, "edgert-rows", HEAD, {"edgert.decoders": {"detect.yolox": "edgert_rows:Rows"}})
+        with pytest.raises(ConfigError, match="is claimed by 2 packages: edgert and edgert-rows"):
+            task(tmp_path, "detect: yolox")
+
+    def test_doctor_sees_a_name_without_its_task(self, site: Path, tmp_path: Path) -> None:
+        install(site, "edgert-rows", HEAD, {"edgert.decoders": {"rows": "edgert_rows:Rows"}})
+        found = extensions(Evidence(tmp_path, detect(tmp_path), {}))
+        assert found.state == "optional" and "rows of edgert-rows 1.0, unusable: its name is not one of" in found.detail
+
+
+@pytest.mark.parametrize("registry", DECODERS.values(), ids=lambda registry: registry.task)
+def test_every_decoder_is_a_frozen_dataclass(registry: Registry) -> None:
+    for name in registry.own:
+        kind = registry.get(name)
+        assert is_dataclass(kind) and kind.__dataclass_params__.frozen, name  # type: ignore[attr-defined]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from edgert.runtime.record import Classification
 from edgert.stages.decode.base import Array, as_f32
+from edgert.stages.decode.look import Fit, Look
 from edgert.stages.decode.mismatch import check_labels, wrong_shapes
 from edgert.stages.decode.nms import strongest
 from edgert.stages.decode.shape import Shapes, Size, shapes_of
@@ -27,19 +28,26 @@ class Classify:
     """The first output, [C] or with dimensions of 1 around it, as probabilities.
 
     Attributes:
-        output: whether the network ends in its softmax; ``auto`` looks whether the numbers are a distribution.
+        classify: whether the network ends in its softmax; ``auto`` looks whether the numbers are a distribution.
         top: how many classes to report.
     """
 
-    output: Literal["auto", "softmax", "logits"] = "auto"
+    classify: Literal["auto", "softmax", "logits"] = "auto"
     top: int = 5
     labels: tuple[str, ...] = ()
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """A number for every class."""
+        length = look.vector
+        if length is not None:
+            yield Fit(f"{length} numbers, one per class", 3 if length in (1000, 1001) else 2, length)
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Raises ModelError unless the first output is one row of numbers, ConfigError for too few labels."""
         sizes = [size for size in shapes[0] if size != 1] if shapes else [0, 0]
         if len(sizes) > 1:
-            raise wrong_shapes(f"classify: {self.output}", "one output [classes]", shapes, network)
+            raise wrong_shapes(f"classify: {self.classify}", "one output [classes]", shapes, network)
         check_labels(sizes[0] if sizes else 1, self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Classification:
@@ -51,8 +59,8 @@ class Classify:
         return Classification(scores[best], best.astype(np.int32), self.labels)
 
     def _is_final(self, values: F32) -> bool:
-        if self.output != "auto":
-            return self.output == "softmax"
+        if self.classify != "auto":
+            return self.classify == "softmax"
         return float(np.min(values)) >= 0 and abs(float(values.sum()) - 1) <= _SUM_TOLERANCE
 
 

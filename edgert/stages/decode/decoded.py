@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from edgert.stages.decode.base import Array, as_f32
 from edgert.stages.decode.detection import F32, I32, Candidates
+from edgert.stages.decode.look import Fit, Look
 from edgert.stages.decode.mismatch import wrong_shapes
 from edgert.stages.decode.shape import Roles, Shapes, Size, is_rows_of_six, roles_of, shapes_of
 
@@ -33,9 +34,18 @@ class Decoded:
     """
 
     overlapping: ClassVar[bool] = False
+    uncertain: ClassVar[tuple[str, ...]] = ("boxes", "order")
     boxes: Literal["pixels", "relative"] = "pixels"
     order: Literal["xyxy", "yxyx"] = "xyxy"
     background: Literal["none", "first"] = "none"
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """Boxes that need no decoding."""
+        if is_rows_of_six(look.shapes) and look.shapes[0][0] not in (look.cells(), 6):
+            yield Fit("[boxes, 6] is corners, score and class of final boxes", 3)
+        if roles_of(look.shapes) is not None:
+            yield Fit("[N, 4] and twice [N] are final boxes, scores and classes", 3)
 
     def class_count(self, shapes: Shapes, network: Size) -> None:
         """Shapes do not tell. Raises ModelError for others than the two layouts."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from edgert.runtime.record import Detections
 from edgert.stages.decode.base import Array
+from edgert.stages.decode.look import Fit, Look
 from edgert.stages.decode.mismatch import check_labels
 from edgert.stages.decode.nms import Index, strongest, suppress
 from edgert.stages.decode.shape import Shapes, Size, shapes_of
@@ -40,6 +41,13 @@ class Head(Protocol):
 
     overlapping: ClassVar[bool]
     """Whether one object still has many boxes, so that suppression is needed."""
+    uncertain: ClassVar[tuple[str, ...]]
+    """Fields of few values (``Literal``) that shapes do not decide; `edgert check` tries all of them."""
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """Why outputs that look like this could be its own; nothing when they cannot."""
+        ...
 
     def class_count(self, shapes: Shapes, network: Size) -> int | None:
         """How many classes the outputs tell apart; None when shapes do not say.

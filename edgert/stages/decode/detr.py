@@ -9,7 +9,7 @@ output, scores past their sigmoid).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -18,9 +18,10 @@ import numpy as np
 from edgert.stages.decode.base import Array, as_f32
 from edgert.stages.decode.decoded import Decoded
 from edgert.stages.decode.detection import F32, I32, Candidates, corners, every_class
+from edgert.stages.decode.look import MOST_QUERIES, Fit, Look
 from edgert.stages.decode.mismatch import wrong_shapes
 from edgert.stages.decode.nms import Index
-from edgert.stages.decode.shape import Shapes, Size, boxes_and_scores, roles_of, shapes_of
+from edgert.stages.decode.shape import Shapes, Size, boxes_and_scores, is_rows_of_six, roles_of, shapes_of
 
 Activation = Literal["auto", "sigmoid", "softmax", "none"]
 
@@ -38,8 +39,23 @@ class Detr:
     """
 
     overlapping: ClassVar[bool] = False
+    uncertain: ClassVar[tuple[str, ...]] = ("activation",)
     activation: Activation = "auto"
     label_count: int = 0
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """Scores beside as many boxes, one per query; or both in one table."""
+        rows, columns = look.table or (0, 0)
+        count = look.cells()
+        if columns >= 5 and 10 <= rows <= MOST_QUERIES and rows != count and not is_rows_of_six(look.shapes):
+            weight = 2 if count is not None and rows < count else 1
+            yield Fit(f"[{rows}, 4 + {columns - 4}] can be queries", weight, columns - 4)
+        roles = boxes_and_scores(look.shapes)
+        if roles is not None:
+            boxes, classes = look.shapes[roles[1]]
+            reason = f"scores [{boxes or 'N'}, {classes}] beside boxes [{boxes or 'N'}, 4], a box per query"
+            yield Fit(reason, 3 if 0 < boxes <= MOST_QUERIES else 1, classes)
 
     def class_count(self, shapes: Shapes, network: Size) -> int | None:
         """None for decoded outputs. Raises ModelError unless there are boxes and class numbers of the same queries."""

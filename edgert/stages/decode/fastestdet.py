@@ -5,7 +5,7 @@ Formulas: ``deploy/`` and ``utils/tool.py`` (handle_preds) of that repository.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from edgert.stages.decode.base import Array, as_f32
 from edgert.stages.decode.detection import F32, Candidates, best_class, corners
+from edgert.stages.decode.look import Fit, Look
 from edgert.stages.decode.mismatch import wrong_shapes
 from edgert.stages.decode.shape import Shapes, Size, shapes_of
 
@@ -28,6 +29,15 @@ class FastestDet:
     """
 
     overlapping: ClassVar[bool] = True
+    uncertain: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """One small map."""
+        for channels, height, width, order in look.maps:
+            stride = look.stride(height, width)
+            if order == "nchw" and channels > 5 and stride is not None and stride > 8:
+                yield Fit(f"5 + {channels - 5} channels, stride {stride:g}", 3, channels - 5)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
         """Raises ModelError unless the one output is a map of at least six channels."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from edgert.runtime.record import Keypoints
 from edgert.stages.decode.base import Array, as_f32
+from edgert.stages.decode.look import BODIES, Fit, Look
 from edgert.stages.decode.mismatch import check_labels, wrong_shapes
 from edgert.stages.decode.shape import Shapes, Size, shapes_of
 from edgert.stages.geometry import Geometry
@@ -25,17 +26,25 @@ class Heatmap:
 
     Attributes:
         score: lowest mean of the points' scores for a body to count; a body is the whole picture's one.
-        names: of the K points.
+        labels: names of the K points.
     """
 
     score: float = 0.25
-    names: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """A map for every point."""
+        for channels, height, width, order in look.maps:
+            stride = look.stride(height, width)
+            if order == "nchw" and channels > 1 and stride is not None and 2 <= stride <= 8:
+                yield Fit(f"{channels} maps at 1/{stride:g} of the picture", 4 if channels in BODIES else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Raises ModelError unless the one output is maps, ConfigError for too few names."""
         if len(shapes) != 1 or len(shapes[0]) != 3 or min(shapes[0][1:]) < 3:
             raise wrong_shapes("keypoints: heatmap", "one output [points, h, w]", shapes, network)
-        check_labels(shapes[0][0], self.names)
+        check_labels(shapes[0][0], self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
         """One body, or none; its box is the hull of the points."""
@@ -48,7 +57,7 @@ class Heatmap:
         found = slice(0, int(score >= self.score))
         scores = np.full(1, np.clip(score, 0, 1), np.float32)
         return Keypoints(
-            geometry.points(points[None])[found], geometry.boxes(hull[None])[found], scores[found], self.names
+            geometry.points(points[None])[found], geometry.boxes(hull[None])[found], scores[found], self.labels
         )
 
 

@@ -7,7 +7,7 @@ Plus, ``nanodet_plus_head.py`` (get_single_level_center_priors) of that reposito
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -16,6 +16,7 @@ import numpy as np
 
 from edgert.stages.decode.base import Array, as_f32
 from edgert.stages.decode.detection import F32, Candidates, best_class
+from edgert.stages.decode.look import STRIDES, Fit, Look
 from edgert.stages.decode.mismatch import wrong_shapes
 from edgert.stages.decode.shape import Shapes, Size, all_cells, cells, grid_of, shapes_of
 
@@ -48,8 +49,22 @@ class NanoDet:
     """
 
     overlapping: ClassVar[bool] = True
+    uncertain: ClassVar[tuple[str, ...]] = ()
     strides: tuple[int, ...] = ()
     reg_max: int | None = None
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """A row for every cell, of one table or of one per level and part."""
+        rows, columns = look.table or (0, 0)
+        if columns > 36 and rows == look.cells((*STRIDES, 64)):
+            reason = f"[{rows}, {columns - 32} + 4 * 8] has one row for every cell of strides 8, 16, 32, 64"
+            yield Fit(reason, 3, columns - 32)
+        levels, left = divmod(len(look.shapes), 2)
+        if look.network and levels >= 2 and not left and all(len(shape) == 2 for shape in look.shapes):
+            wanted = sorted(2 * [cells(look.network, stride) for stride in (*STRIDES, 64)[:levels]])
+            if sorted(shape[0] for shape in look.shapes) == wanted:
+                yield Fit(f"scores and sides for each of {levels} strides", 3)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
         """Raises ModelError unless there are scores and sides for every level."""

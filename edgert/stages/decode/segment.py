@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from edgert.runtime.frame import U8
 from edgert.runtime.record import Segmentation
 from edgert.stages.decode.base import Array, as_f32
+from edgert.stages.decode.look import Fit, Look
 from edgert.stages.decode.mismatch import check_labels, wrong_shapes
 from edgert.stages.decode.shape import Shapes, Size, shapes_of
 from edgert.stages.geometry import Geometry
@@ -32,6 +33,14 @@ class SegmentArgmax:
     """
 
     labels: tuple[str, ...] = ()
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """A channel for every class."""
+        for channels, height, width, order in look.maps:
+            if channels > 1 and look.covers(height, width, order):
+                weight = 2 if channels == 3 and look.stride(height, width) == 1 else 3
+                yield Fit(f"{channels} channels over the picture, {order}", weight, channels)
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Raises ModelError unless the output is such a map, ConfigError for too few labels."""
@@ -63,6 +72,12 @@ class SegmentThreshold:
 
     threshold: float = 0.5
     labels: tuple[str, ...] = ()
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """One channel."""
+        if any(channels == 1 and look.covers(height, width, order) for channels, height, width, order in look.maps):
+            yield Fit("one channel over the picture is a mask", 3)
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Raises ModelError unless the one output is a map of one channel."""

@@ -8,44 +8,13 @@ from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
-from edgert.config.model import (
-    ClassifyTask,
-    DetectTask,
-    EmbedTask,
-    KeypointsTask,
-    SegmentTask,
-    TaskConfig,
-)
+from edgert.config.model import DetectTask, PythonTask, TaskConfig, value_of, verb_of
 from edgert.errors import ConfigError, nearest
+from edgert.kinds import DECODERS
 from edgert.stages.decode.base import Decoder
-from edgert.stages.decode.classify import Classify
 from edgert.stages.decode.custom import load_custom
-from edgert.stages.decode.decoded import Decoded
-from edgert.stages.decode.detection import Detector, Head
-from edgert.stages.decode.detr import Detr
-from edgert.stages.decode.embed import Embed
-from edgert.stages.decode.fastestdet import FastestDet
-from edgert.stages.decode.heatmap import Heatmap
-from edgert.stages.decode.nanodet import NanoDet
-from edgert.stages.decode.segment import SegmentArgmax, SegmentThreshold
+from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.shape import Shapes, Size
-from edgert.stages.decode.ssd import Ssd
-from edgert.stages.decode.yolo_pose import YoloPose
-from edgert.stages.decode.yolov5 import YoloV5
-from edgert.stages.decode.yolov8 import YoloV8
-from edgert.stages.decode.yolox import YoloX
-
-_HEADS: dict[str, type[Head]] = {
-    "yolox": YoloX,
-    "yolov5": YoloV5,
-    "yolov8": YoloV8,
-    "yolov10": Decoded,
-    "nanodet": NanoDet,
-    "ssd": Ssd,
-    "fastestdet": FastestDet,
-    "detr": Detr,
-}
-_NOT_OPTIONS = ("label_count",)
 
 
 class CheckedDecoder(Decoder, Protocol):
@@ -74,45 +43,32 @@ def decoder_for(
     Raises:
         ConfigError: an option the decoder does not know, or a user's function that cannot be loaded.
     """
-    if isinstance(task, DetectTask):
-        return Detector(_head(task, len(labels), where), task.score, task.iou, task.limit, labels)
-    if isinstance(task, ClassifyTask):
-        return Classify(task.classify, task.top, labels)
-    if isinstance(task, SegmentTask):
-        return SegmentArgmax(labels) if task.segment == "argmax" else SegmentThreshold(task.threshold, labels)
-    if isinstance(task, KeypointsTask):
-        return _keypoints(task, labels)
-    if isinstance(task, EmbedTask):
-        return Embed(task.embed == "l2")
-    return load_custom(task.python, task.args, where, search)
+    if isinstance(task, PythonTask):
+        return load_custom(task.python, task.args, where, search)
+    found = _made(DECODERS[verb_of(task)].get(value_of(task)), task, labels, where)
+    return Detector(found, task.score, task.iou, task.limit, labels) if isinstance(task, DetectTask) else found
 
 
-def _keypoints(task: KeypointsTask, names: tuple[str, ...]) -> CheckedDecoder:
-    if task.keypoints == "heatmap":
-        return Heatmap(task.score, names)
-    return YoloPose(task.score, task.iou, task.limit, names)
-
-
-def _head(task: DetectTask, label_count: int, where: str) -> Head:
-    kind: Any = _HEADS[task.detect]  # each a dataclass, which a Protocol cannot say
-    settings = dict(task.options)
+def _made(kind: Any, task: Any, labels: tuple[str, ...], where: str) -> Any:
+    """The decoder with what the task's section and labels say, and its own options."""
+    given = {key: getattr(task, key) for key in type(task).model_fields if key not in ("options", "labels")}
+    given |= {"labels": labels, "label_count": len(labels)}
     names = [field.name for field in fields(kind)]
-    known = [name for name in names if name not in _NOT_OPTIONS]
-    for name in settings:
-        if name not in known:
+    known = [name for name in names if name not in given]
+    name = value_of(task)
+    for option in task.options:
+        if option not in known:
             raise ConfigError(
-                f"decoder {task.detect!r} has no option {name!r}{nearest(str(name), known)}",
+                f"decoder {name!r} has no option {option!r}{nearest(str(option), known)}",
                 why=f"its options: {', '.join(known) or 'none'}",
                 where=where,
             )
-    if "label_count" in names:
-        settings["label_count"] = label_count
+    settings = {key: value for key, value in given.items() if key in names} | task.options
     try:
-        head: Head = TypeAdapter(kind).validate_python(settings)
+        return TypeAdapter(kind).validate_python(settings)
     except ValidationError as error:
         first = error.errors()[0]
         option = ".".join(map(str, first["loc"]))
         raise ConfigError(
-            f"option {option!r} of decoder {task.detect!r} cannot be {first['input']!r}", why=first["msg"], where=where
+            f"option {option!r} of decoder {name!r} cannot be {first['input']!r}", why=first["msg"], where=where
         ) from error
-    return head

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from edgert.stages.decode.base import Array, as_f32
 from edgert.stages.decode.detection import Candidates, every_class
+from edgert.stages.decode.look import MOST_QUERIES, Fit, Look
 from edgert.stages.decode.mismatch import wrong_shapes
 from edgert.stages.decode.shape import Shapes, Size, boxes_and_scores, shapes_of
 
@@ -28,9 +29,19 @@ class Ssd:
     """
 
     overlapping: ClassVar[bool] = True
+    uncertain: ClassVar[tuple[str, ...]] = ("background", "boxes", "order")
     background: Literal["first", "none"] = "first"
     boxes: Literal["relative", "pixels"] = "relative"
     order: Literal["xyxy", "yxyx"] = "xyxy"
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """Scores beside as many boxes, one per prior."""
+        roles = boxes_and_scores(look.shapes)
+        if roles is not None:
+            boxes, classes = look.shapes[roles[1]]
+            reason = f"scores [{boxes or 'N'}, {classes}] beside boxes [{boxes or 'N'}, 4], a box per prior"
+            yield Fit(reason, 1 if 0 < boxes <= MOST_QUERIES else 3, classes - 1)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
         """Raises ModelError unless there are scores and boxes for the same rows."""

@@ -6,7 +6,7 @@ score, then x, y, visibility of each point, in network pixels and past their sig
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from edgert.runtime.record import Keypoints
 from edgert.stages.decode.base import Array, as_f32
 from edgert.stages.decode.detection import F32, corners
+from edgert.stages.decode.look import BODIES, Fit, Look
 from edgert.stages.decode.mismatch import check_labels, wrong_shapes
 from edgert.stages.decode.nms import strongest, suppress
 from edgert.stages.decode.shape import Shapes, Size, all_cells, shapes_of
@@ -25,17 +26,25 @@ class YoloPose:
     """One output [5 + 3 * K, S] of one class; or, NMS in the graph, [N, 6 + 3 * K] with corners, score, class, points.
 
     Attributes:
-        names: of the K points.
+        labels: names of the K points.
     """
 
     score: float = 0.25
     iou: float = 0.45
     limit: int = 100
-    names: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """Columns of a box, a score and points."""
+        rows, columns = look.table or (0, 0)
+        if rows > 5 and (rows - 5) % 3 == 0 and (not columns or columns > rows):
+            points = (rows - 5) // 3
+            yield Fit(f"{rows} rows are a box, a score and {points} points", 4 if points in BODIES else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Raises ModelError unless the one output has whole points, ConfigError for too few names."""
-        check_labels(_point_count(shapes, network), self.names)
+        check_labels(_point_count(shapes, network), self.labels)
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
         """Bodies by falling score."""
@@ -53,7 +62,7 @@ class YoloPose:
 
     def _record(self, boxes: F32, scores: F32, points: F32, geometry: Geometry) -> Keypoints:
         mapped = geometry.points(points.reshape(len(points), points.shape[1] // 3, 3))
-        return Keypoints(mapped, geometry.boxes(boxes), scores.copy(), self.names)
+        return Keypoints(mapped, geometry.boxes(boxes), scores.copy(), self.labels)
 
 
 def _is_final(shape: tuple[int, ...], network: Size) -> bool:

@@ -6,7 +6,7 @@ objectness, class scores, all past their sigmoid.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from edgert.stages.decode.base import Array, as_f32
 from edgert.stages.decode.detection import F32, I32, Candidates, corners
+from edgert.stages.decode.look import STRIDES, Fit, Look
 from edgert.stages.decode.mismatch import wrong_shapes
 from edgert.stages.decode.nms import Bool
 from edgert.stages.decode.shape import Shapes, Size, shapes_of
@@ -24,6 +25,22 @@ class YoloV5:
     """One output [N, 5 + C]: centre x, y, width, height in network pixels; score = objectness * class."""
 
     overlapping: ClassVar[bool] = True
+    uncertain: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """Three rows for every cell, or one whose boxes are decoded."""
+        rows, columns = look.table or (0, 0)
+        count, reason = look.cells(), f"[{rows or 'N'}, 5 + {columns - 5}] has"
+        if columns < 6:
+            return
+        if rows == count:
+            every = f"{reason} one row for every cell of strides 8, 16, 32, if boxes are decoded in the graph"
+            yield Fit(every, 1, columns - 5)
+        elif (rows > columns or not rows) and rows != look.cells((*STRIDES, 64)):
+            exact = count is not None and rows == 3 * count
+            found = f"{reason} {'three rows for every cell' if exact else 'a row per box'}"
+            yield Fit(found, 3 if exact else 1, columns - 5)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
         """Raises ModelError unless the one output has a row of at least six numbers for every box."""

@@ -6,7 +6,7 @@ pixels, then class scores past their sigmoid.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,6 +15,7 @@ import numpy as np
 from edgert.stages.decode.base import Array, as_f32
 from edgert.stages.decode.decoded import Decoded
 from edgert.stages.decode.detection import F32, Candidates, best_class, corners
+from edgert.stages.decode.look import Fit, Look
 from edgert.stages.decode.mismatch import wrong_shapes
 from edgert.stages.decode.shape import Shapes, Size, all_cells, is_rows_of_six, shapes_of
 
@@ -28,6 +29,18 @@ class YoloV8:
     """
 
     overlapping: ClassVar[bool] = True
+    uncertain: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """A column for every box."""
+        rows, columns = look.table or (0, 0)
+        if columns >= 6 and rows == look.cells():
+            yield Fit(f"[{rows}, 4 + {columns - 4}] is its output turned round", 1, columns - 4)
+        if rows >= 5 and (not columns or columns > rows):
+            exact = columns == look.cells()
+            found = "one column for every cell" if exact else "a column per box"
+            yield Fit(f"[4 + {rows - 4}, {columns or 'N'}] has {found}", 3 if exact else 2, rows - 4)
 
     def class_count(self, shapes: Shapes, network: Size) -> int | None:
         """Raises ModelError unless one side of the one output can be 4 + C."""

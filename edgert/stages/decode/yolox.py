@@ -5,7 +5,7 @@ Layout and formulas: ``yolox/models/yolo_head.py`` (decode_outputs) of github.co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from edgert.stages.decode.base import Array, as_f32
 from edgert.stages.decode.detection import Candidates, corners
+from edgert.stages.decode.look import Fit, Look
 from edgert.stages.decode.mismatch import wrong_shapes
 from edgert.stages.decode.shape import Shapes, Size, all_cells, grid_of, shapes_of
 from edgert.stages.decode.yolov5 import product_scores
@@ -27,7 +28,15 @@ class YoloX:
     """
 
     overlapping: ClassVar[bool] = True
+    uncertain: ClassVar[tuple[str, ...]] = ()
     strides: tuple[int, ...] = (8, 16, 32)
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """A row for every cell."""
+        rows, columns = look.table or (0, 0)
+        if columns >= 6 and rows == look.cells():
+            yield Fit(f"[{rows}, 5 + {columns - 5}] has one row for every cell of strides 8, 16, 32", 3, columns - 5)
 
     def class_count(self, shapes: Shapes, network: Size) -> int:
         """Raises ModelError unless the one output has a row for every cell."""

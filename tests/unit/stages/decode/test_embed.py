@@ -22,7 +22,7 @@ def test_length_becomes_one_and_the_output_stays() -> None:
 
 def test_a_vector_can_be_left_as_it_is_but_is_a_copy() -> None:
     output = np.array([3, 4], np.float32)
-    record = Embed(unit=False)([output], PICTURE)
+    record = Embed(embed="none")([output], PICTURE)
     assert record.vector.tolist() == [3, 4] and not np.shares_memory(record.vector, output)
 
 

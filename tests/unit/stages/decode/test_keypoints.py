@@ -39,7 +39,7 @@ def test_yolo_pose(seed: int, count: int, final: bool) -> None:
         output = np.zeros((5 + 3 * count, all_cells((640, 384), (8, 16, 32))), np.float32)
         columns = np.random.default_rng(1).choice(output.shape[1], len(points), replace=False)
         output[:, columns] = np.hstack([known.centres, known.sizes, scores, points]).T
-    record = YoloPose(names=tuple("abcdefghijklmnopq"))([output], known.geometry)
+    record = YoloPose(labels=tuple("abcdefghijklmnopq"))([output], known.geometry)
     np.testing.assert_allclose(record.boxes, known.source, atol=0.05)
     np.testing.assert_allclose(record.points, source, atol=0.05)
     np.testing.assert_allclose(record.scores, known.scores, atol=1e-6)
@@ -82,7 +82,7 @@ def test_a_flat_map_has_no_step() -> None:
 def test_heat_maps_become_one_body_in_source_pixels() -> None:
     geometry = letterbox((192, 256))
     centres = np.array([[10, 25], [30.25, 40.5], [20.5, 31]])
-    record = Heatmap(names=("a", "b", "c"))([gaussians(centres, 64, 48)], geometry)
+    record = Heatmap(labels=("a", "b", "c"))([gaussians(centres, 64, 48)], geometry)
     source = centres * 4 * geometry.scale_x + [geometry.offset_x, geometry.offset_y]
     np.testing.assert_allclose(record.points[0, :, :2], source, atol=0.2)
     np.testing.assert_allclose(record.boxes, [[*source.min(axis=0), *source.max(axis=0)]], atol=0.2)
@@ -100,4 +100,4 @@ def test_wrong_shapes_and_too_few_names() -> None:
     with pytest.raises(ModelError, match="keypoints: heatmap"):
         Heatmap().check(((56, 8400),), (640, 640))
     with pytest.raises(ConfigError, match="1 labels for 17 classes"):
-        YoloPose(names=("nose",)).check(((56, 8400),), (640, 640))
+        YoloPose(labels=("nose",)).check(((56, 8400),), (640, 640))

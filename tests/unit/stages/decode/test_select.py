@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from edgert.config.model import DetectTask, TaskConfig
 from edgert.errors import ConfigError
+from edgert.kinds import DECODERS
 from edgert.stages.decode.classify import Classify
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.detr import Detr
@@ -38,8 +39,8 @@ TASK = TypeAdapter(TaskConfig)
         ({"segment": "threshold", "threshold": 0.3}, SegmentThreshold(0.3, ("a",))),
         ({"keypoints": "heatmap", "score": 0.1}, Heatmap(0.1, ("a",))),
         ({"keypoints": "yolo-pose", "limit": 2}, YoloPose(0.25, 0.45, 2, ("a",))),
-        ({"embed": "l2"}, Embed(True)),
-        ({"embed": "none"}, Embed(False)),
+        ({"embed": "l2"}, Embed("l2")),
+        ({"embed": "none"}, Embed("none")),
     ],
 )
 def test_a_task_s_settings_reach_the_decoder(task: dict[str, Any], expected: object) -> None:
@@ -47,7 +48,7 @@ def test_a_task_s_settings_reach_the_decoder(task: dict[str, Any], expected: obj
 
 
 def test_every_detector_of_the_file_exists() -> None:
-    for name in get_args(DetectTask.model_fields["detect"].annotation):
+    for name in DECODERS["detect"].own:
         assert isinstance(decoder_for(DetectTask(detect=name), ()), Detector)
 
 
