@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from edgert.build.precision_steps import CHOSEN, KEPT, kept_units, used_table
+from edgert.build.precision_steps import CACHE, CHOSEN, KEPT, kept_units, used_table
 from edgert.build.subject import MODEL, Subject
 from edgert.build.target import BuildTarget
 from edgert.compiler import Product, Step
@@ -64,8 +64,19 @@ def plan_step(file: PipelineFile, target: BuildTarget, digests: Mapping[str, str
     return Step("place", "", 1, facts, make, promise)
 
 
-def survey_step(subject: Subject, rewritten: Product, quantised: Product | None, calibrated: Product | None) -> Step:
-    """Asks the DLA's rules about every node. Promises a verdict with its rule and reason for each."""
+def survey_step(
+    subject: Subject,
+    rewritten: Product,
+    quantised: Product | None,
+    calibrated: Product | None,
+    lowered: Product | None = None,
+) -> Step:
+    """Asks the DLA's rules about every node. Promises a verdict with its rule and reason for each.
+
+    Args:
+        quantised, calibrated: what tells the scales of an INT8 model.
+        lowered: its calibration cache, where that tells them.
+    """
     target = subject.target
     assert target.board is not None  # asked by the caller
     dla = target.dla
@@ -73,13 +84,18 @@ def survey_step(subject: Subject, rewritten: Product, quantised: Product | None,
     if quantised is not None and calibrated is not None:
         facts += [calibrated.digest, quantised.files[KEPT].decode(), quantised.files[CHOSEN].decode()]
 
+    if lowered is not None:
+        facts.append(lowered.digest)
+
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.compiler.lower import scales_of
         from edgert.graph.node import read
         from edgert.place.capability import survey, target_of
+        from edgert.quantize.cache import parse_cache
 
         model = subject.model(rewritten.files[MODEL])
-        graph, scaled = read(model), None
+        graph = read(model)
+        scaled = None if lowered is None else parse_cache(lowered.files[CACHE].decode()).scales
         if quantised is not None and calibrated is not None:
             table = used_table(calibrated, quantised, model)
             scaled = scales_of(graph, table, kept_units(model, quantised, dla), dla)

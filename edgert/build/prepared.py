@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from edgert.build.precision_steps import (
     lower_step,
     quantise_step,
 )
+from edgert.build.qdq_steps import as_int8, is_taken, qdq_cache_step, take_apart_step, wants_cache
 from edgert.build.subject import MODEL, Subject
 from edgert.build.verify_step import verify_step
 from edgert.compiler import Product, Step
@@ -46,13 +47,14 @@ class Prepared:
         digest: of its file.
         forms: who is to run it → the step that made its form; ``float`` is always there.
         files: what else there is → its content.
-        verified: how far the forms are from the reference.
+        reference: the model that its forms are held to.
+        surveyed: what of it a DLA can run; None where none is asked.
     """
 
     subject: Subject
     digest: str
     forms: Mapping[str, Product]
-    verified: Product
+    reference: Product
     surveyed: Product | None
     files: Mapping[str, bytes] = field(default_factory=dict)
 
@@ -85,6 +87,10 @@ def prepare(subject: Subject, runner: Runner) -> Prepared:
     loaded = runner.do(load_step(subject))
     facts = loaded.json(FACTS)
     shaped = runner.do(shapes_step(subject, loaded))
+    if facts["is_quantised"] and wants_cache(subject):
+        taken = runner.do(take_apart_step(subject, shaped))
+        if is_taken(taken):
+            return _with_own_scales(as_int8(subject), runner, facts["digest"], shaped, taken)
     rewritten = runner.do(rewrite_step(subject, shaped, facts["is_quantised"]))
     forms: dict[str, Product] = {FLOAT: rewritten}
     files = {"changes": rewritten.files[CHANGES]}
@@ -103,12 +109,29 @@ def prepare(subject: Subject, runner: Runner) -> Prepared:
         surveyed = runner.do(survey_step(subject, rewritten, forms.get("dla"), calibrated))
         if calibrated is not None and "dla" in forms and subject.target.takes_cache:
             lowered = runner.do(lower_step(subject, rewritten, calibrated, forms["dla"]))
-            files |= {"cache": lowered.files[CACHE], "exceptions": lowered.files[EXCEPTIONS]}
-    verified = runner.do(verify_step(subject, shaped, forms, subject.config.accuracy is not None))
-    files["evidence"] = _evidence(forms, verified)
+            files |= _cache_files(lowered)
+    return _verified(Prepared(subject, facts["digest"], forms, shaped, surveyed, files), runner)
+
+
+def _with_own_scales(subject: Subject, runner: Runner, digest: str, shaped: Product, taken: Product) -> Prepared:
+    """A Q/DQ model for a DLA with TensorRT up to 10: the float model with a cache of its scales there, and the model as
+    it came for everyone else."""
+    rewritten = runner.do(rewrite_step(subject, taken, is_quantised=False))
+    lowered = runner.do(qdq_cache_step(subject, taken, rewritten))
+    forms = {FLOAT: rewritten, ORT: shaped, "gpu": shaped}
+    files = {"changes": rewritten.files[CHANGES], **_cache_files(lowered)}
+    surveyed = runner.do(survey_step(subject, rewritten, None, None, lowered))
+    return _verified(Prepared(subject, digest, forms, taken, surveyed, files), runner)
+
+
+def _verified(made: Prepared, runner: Runner) -> Prepared:
+    """With its forms held to the reference, and what is there to read about it."""
+    subject = made.subject
+    verified = runner.do(verify_step(subject, made.reference, made.forms, subject.config.accuracy is not None))
+    files = {**made.files, "evidence": _evidence(made.forms, verified)}
     if subject.config.task.labels is not None:
         files["labels"] = _labels(subject)
-    return Prepared(subject, facts["digest"], forms, verified, surveyed, files)
+    return replace(made, files=files)
 
 
 def _int8_forms(subject: Subject) -> tuple[Form, ...]:
@@ -121,6 +144,10 @@ def _int8_forms(subject: Subject) -> tuple[Form, ...]:
 def _int8_files(forms: Mapping[str, Product], calibrated: Product) -> dict[str, bytes]:
     kept = {name: form.json(KEPT) for name, form in forms.items() if KEPT in form.files}
     return {"ranges": calibrated.files[RANGES], "kept": to_json(kept)}
+
+
+def _cache_files(lowered: Product) -> dict[str, bytes]:
+    return {"cache": lowered.files[CACHE], "exceptions": lowered.files[EXCEPTIONS]}
 
 
 def _evidence(forms: Mapping[str, Product], verified: Product) -> bytes:

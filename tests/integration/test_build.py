@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
 from edgert.artifact.bundle import open_bundle
 from edgert.backend import Span
@@ -314,3 +316,60 @@ def test_a_bundle_with_pinned_sizes_runs_here(tmp_path: Path, cache: Path) -> No
     Build(dynamic(tmp_path, "gpu"), tmp_path / "a.edgert", cache)
     with unpacked(tmp_path / "a.edgert") as bundle:
         assert embedding(Pipeline(bundle.file), np.zeros((24, 24, 3), np.uint8)).shape == (4,)
+
+
+TOLD = """    precision: int8
+    calibrate: {images: photos, early_stop: false}
+"""
+
+
+def quantized(tmp_path: Path, cache: Path, text: str = TEXT) -> Path:
+    """A pipeline whose model came with Q/DQ nodes, and no pictures to calibrate on."""
+    Build(small_pipeline(tmp_path / "float"), tmp_path / "float.edgert", cache, tensorrt="11.4.1")
+    path = small_pipeline(tmp_path / "qdq", text.replace(TOLD, ""))
+    with open_bundle(tmp_path / "float.edgert") as bundle:
+        form = bundle.read(bundle.manifest.models["parts"].forms["gpu"])
+    (tmp_path / "qdq" / "parts.onnx").write_bytes(form)
+    return path
+
+
+def test_a_model_that_came_quantized_brings_its_scales_to_a_dla(tmp_path: Path, cache: Path) -> None:
+    made = Build(quantized(tmp_path, cache), tmp_path / "a.edgert", cache)
+    steps = ["load", "shapes", "take-apart", "rewrite", "lower", "survey", "verify", "place", "placement", "bundle"]
+    assert made.made == steps
+    with open_bundle(tmp_path / "a.edgert") as bundle, open_bundle(tmp_path / "float.edgert") as other:
+        model, first = bundle.manifest.models["parts"], other.manifest.models["parts"]
+        assert set(model.forms) == {"float", "ort", "gpu"} and model.precision == "int8"
+        cached = parse_cache(bundle.read(model.files["cache"]).decode()).scales
+        (tmp_path / "ranges.json").write_bytes(other.read(first.files["ranges"]))
+        table = load_table(tmp_path / "ranges.json", model_of(other.read(first.forms["float"]), Path("float")))
+        assert cached["x"] == pytest.approx(table.amax(("x",)) / 127, rel=1e-6)
+        placed = json.loads(bundle.read(model.files["placement"]))["dla"]["nodes"]
+        assert all(node["op"] not in ("QuantizeLinear", "DequantizeLinear") for node in placed)
+        folder = tmp_path / "unpacked"
+        bundle.extract(folder)
+    with unpacked(tmp_path / "a.edgert") as found:
+        source = Bundled(folder, bundle.manifest).model("parts", found.file.config.models["parts"])
+        order, *_ = orders(source, "tensorrt-dla", library_of(Double("10.3")))
+    assert order.request.precision == "int8" and "x: " in order.request.calibration
+
+
+def test_one_that_cannot_be_taken_apart_stays_on_the_gpu_and_says_why(tmp_path: Path, cache: Path) -> None:
+    path = quantized(tmp_path, cache)
+    uneven(path.parent / "parts.onnx")
+    made = Build(path, tmp_path / "a.edgert", cache)
+    assert "no scales for a DLA: node" in made.details and "zero point 3" in made.details
+    assert set(made.built.manifest.models["parts"].forms) == {"float"}
+    with pytest.raises(ModelError, match="zero point 3") as caught:
+        Build(path, tmp_path / "b.edgert", cache, ["models.parts.placement=dla"])
+    assert "parts.onnx" in str(caught.value) and "symmetric" in str(caught.value)
+
+
+def uneven(path: Path) -> None:
+    """Moves the zero points of a file's Q/DQ nodes off the middle."""
+    proto = onnx.load(path)
+    zeros = {one.input[2] for one in proto.graph.node if one.op_type == "QuantizeLinear"}
+    for tensor in proto.graph.initializer:
+        if tensor.name in zeros:
+            tensor.CopyFrom(numpy_helper.from_array(np.array(3, np.int8), tensor.name))
+    onnx.save(proto, path)
