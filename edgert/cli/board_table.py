@@ -5,50 +5,57 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from edgert.cli.table import NONE, UNKNOWN, Column, Row, table
+from edgert.cli.table import facts as bold_facts
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from edgert.board.mode import Mode
     from edgert.board.record import Board, Precision
     from edgert.board.section import Dla, Gpu
 
-_UNKNOWN = "?"
-_NONE = "–"
-LIST = ("board", "SoC", "memory", "GB/s", "GPU SMs @ MHz", "INT8 TOPS", "DLA INT8 TOPS", "modes", "JetPack", "title")
+_NUMBERS = (
+    Column("number"),
+    Column("value", wraps=True),
+    Column("confidence", rank=1),
+    Column("source", rank=1),
+    Column("note", wraps=True, rank=2),
+)
+COLUMNS = (
+    Column("board"),
+    Column("SoC", rank=5),
+    Column("memory"),
+    Column("GB/s", rank=1),
+    Column("GPU SMs @ MHz", rank=4),
+    Column("INT8 TOPS"),
+    Column("DLA INT8 TOPS"),
+    Column("modes", rank=3),
+    Column("JetPack", rank=2),
+    Column("title", rank=6),
+)
+LIST = tuple(column.heading for column in COLUMNS)
 """What a list of boards shows."""
 LEGEND = "TOPS are dense, clocks upper limits; ? is unknown, – is not there."
-_WIDE = 130  # columns that the list needs with the boards' titles
 
 
 def show_list(console: Console, boards: Iterable[Board]) -> None:
-    """One row per board, at its fastest clocks; without titles where they do not fit."""
-    shown = len(LIST) if console.width >= _WIDE else len(LIST) - 1
-    table = _table(LIST[:shown])
-    for board in boards:
-        table.add_row(*list_row(board)[:shown])
-    console.print(table)
+    """One row per board, at its fastest clocks."""
+    console.print(table(COLUMNS, [Row(list_row(board)) for board in boards], width=console.width))
     console.print(f"[dim]{LEGEND} edgert boards NAME shows the power modes.[/]")
 
 
 def show_board(console: Console, board: Board) -> None:
     """What a board has, and a row per power mode."""
     from rich.markup import escape
-    from rich.table import Table
 
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for name, text in facts(board):
-        grid.add_row(name, escape(text))
-    table = _table(mode_headings(board))
-    for mode in board.modes:
-        table.add_row(*(escape(cell) for cell in mode_row(board, mode)))
-    console.print(grid)
+    ranks = {"CPU cores @ MHz": 2, "GB/s": 1}
+    columns = [Column(heading, rank=ranks.get(heading, 0)) for heading in mode_headings(board)]
+    rows = [Row(mode_row(board, mode)) for mode in board.modes]
+    console.print(bold_facts(facts(board)))
     console.print()
-    console.print(table)
+    console.print(table(columns, rows, width=console.width))
     for line in (LEGEND, *remarks(board)):
         console.print(f"[dim]{escape(line)}[/]")
 
@@ -56,32 +63,19 @@ def show_board(console: Console, board: Board) -> None:
 def show_sources(console: Console, board: Board) -> None:
     """Every number of a board with its confidence and the number of its source; then the sources, in full."""
     from rich.markup import escape
-    from rich.table import Table
 
     from edgert.board.sheet import numbers
 
-    table = Table(
-        "number", "value", "confidence", "source", "note", box=None, padding=(0, 2, 0, 0), header_style="bold"
-    )
-    cited: dict[str, int] = {}
+    rows, cited = [], dict[str, int]()
     for number in numbers(board):
         origin = number.origin
         mark = cited.setdefault(origin.source, len(cited) + 1)
-        table.add_row(number.key, escape(_value(number.value)), origin.confidence, str(mark), escape(origin.note))
+        rows.append(Row((number.key, _value(number.value), origin.confidence, str(mark), origin.note)))
     console.print()
-    console.print(table)
+    console.print(table(_NUMBERS, rows, width=console.width))
     console.print()
     for source, mark in cited.items():
         console.print(f"{mark:>3} {escape(source)}", soft_wrap=True)
-
-
-def _table(headings: Iterable[str]) -> Table:
-    from rich.table import Table
-
-    table = Table(*headings, box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column in table.columns[:-1]:
-        column.no_wrap = True
-    return table
 
 
 def list_row(board: Board) -> tuple[str, ...]:
@@ -96,7 +90,7 @@ def list_row(board: Board) -> tuple[str, ...]:
         f"{board.gpu.sms} @ {_exact(board.gpu.max_mhz)}",
         _tops(board, peak, "int8"),
         _dla_tops(board, peak),
-        str(len(board.modes)) if is_known else _UNKNOWN,
+        str(len(board.modes)) if is_known else UNKNOWN,
         ", ".join(map(str, board.jetpack.majors)),
         board.title,
     )
@@ -114,7 +108,7 @@ def mode_row(board: Board, mode: Mode) -> tuple[str, ...]:
     dla = (_dla_clocks(mode), _dla_tops(board, mode)) if board.dla.cores else ()
     return (
         f"{mode.name} *" if is_default else mode.name,
-        _NONE if mode.watts is None else f"{mode.watts:g}",
+        NONE if mode.watts is None else f"{mode.watts:g}",
         f"{_exact(mode.cpu_cores)} @ {_exact(mode.cpu_mhz)}",
         f"{_exact(mode.sms)} @ {_exact(mode.gpu_mhz)}",
         f"{_tops(board, mode, 'int8')} / {_tops(board, mode, 'fp16')}",
@@ -165,7 +159,7 @@ def _dla(dla: Dla) -> str:
 
 def _tops(board: Board, mode: Mode, precision: Precision) -> str:
     rate = getattr(board.gpu.ops_per_clock, precision)
-    return _NONE if rate is None else _number(board.gpu_tops(mode, precision))
+    return NONE if rate is None else _number(board.gpu_tops(mode, precision))
 
 
 def _dla_tops(board: Board, mode: Mode) -> str:
@@ -179,7 +173,7 @@ def _dla_clocks(mode: Mode) -> str:
 def _cores(texts: list[str]) -> str:
     """``2 × 10.1``, or ``10.1 + 1.9`` where the cores differ."""
     if not texts:
-        return _NONE
+        return NONE
     return " + ".join(texts) if len(set(texts)) > 1 else f"{len(texts)} × {texts[0]}"
 
 
@@ -193,12 +187,12 @@ def _count(count: int, noun: str) -> str:
 
 def _number(value: float | None) -> str:
     """A speed: one decimal from 10 on, two below."""
-    return _UNKNOWN if value is None else f"{value:.{1 if value >= 10 else 2}f}"
+    return UNKNOWN if value is None else f"{value:.{1 if value >= 10 else 2}f}"
 
 
 def _exact(value: float | None) -> str:
     """A clock or a count, as its file has it."""
-    return _UNKNOWN if value is None else f"{value:g}"
+    return UNKNOWN if value is None else f"{value:g}"
 
 
 def _value(value: object) -> str:
@@ -208,4 +202,4 @@ def _value(value: object) -> str:
         return ", ".join(map(str, value))
     if isinstance(value, float):
         return f"{value:g}"
-    return _UNKNOWN if value is None else str(value)
+    return UNKNOWN if value is None else str(value)

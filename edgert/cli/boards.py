@@ -8,8 +8,7 @@ import typer
 
 from edgert.cli.option import DebugOption, JsonOption
 from edgert.cli.output import is_stdout, write_json
-
-_WIDTH = 140  # of tables that no terminal shows
+from edgert.cli.table import console
 
 
 def boards(
@@ -38,8 +37,6 @@ def boards(
 
         edgert boards ./my-board.yaml
     """
-    from rich.console import Console
-
     from edgert.board.record import board_file, find_board
     from edgert.board.record import boards as all_boards
     from edgert.board.sheet import data_sheet
@@ -51,14 +48,12 @@ def boards(
     if name is not None and yaml:
         typer.echo(board_file(name).read_text(encoding="utf-8"), nl=False)
         return
-    console = Console(stderr=is_stdout(json), highlight=False)
-    if not console.is_terminal:
-        console.width = _WIDTH
+    screen = console(stderr=is_stdout(json))
     if name is None:
-        show_list(console, found)
+        show_list(screen, found)
     else:
-        show_board(console, found[0])
+        show_board(screen, found[0])
     if sources:
-        show_sources(console, found[0])
+        show_sources(screen, found[0])
     if json is not None:
         write_json([data_sheet(board) for board in found] if name is None else data_sheet(found[0]), json)

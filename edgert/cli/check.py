@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from edgert.cli import table
 from edgert.cli.option import (
     AllOption,
     DebugOption,
@@ -17,6 +18,7 @@ from edgert.cli.option import (
     pipeline_path,
 )
 from edgert.cli.output import is_stdout, write_json
+from edgert.cli.table import Column
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,20 +53,18 @@ def check(
 
         edgert check pipeline.yaml --images photos/ --model parts -o best.png --json check.json
     """
-    from rich.console import Console
-
     from edgert.config import load_pipeline
     from edgert.wiring.check import check as check_wiring
     from edgert.wiring.show import save_picture
 
-    console = Console(stderr=is_stdout(json), highlight=False)
+    screen = table.console(stderr=is_stdout(json))
     file = load_pipeline(pipeline_path(pipeline), overrides or ())
-    with progress_bar(console) as progress:
+    with progress_bar(screen) as progress:
         report = check_wiring(file, images, model, progress)
-    print_report(console, report, None if every else _SHOWN)
+    print_report(screen, report, None if every else _SHOWN)
     if output is not None:
         save_picture(report, output)
-        console.print(f"[green]→[/] {output}")
+        screen.print(f"[green]→[/] {output}")
     if json is not None:
         write_json(report.to_json(), json)
 
@@ -95,7 +95,7 @@ def print_report(console: Console, report: CheckReport, limit: int | None) -> No
     """The ranking as a table, then the verdict, the lines to change, and what could not be told."""
     from rich.markup import escape
 
-    console.print(_table(report, limit))
+    console.print(_table(report, limit, console.width))
     style = {"fine": "green", "wrong": "red", "unclear": "yellow"}[report.verdict]
     console.print(f"[bold {style}]{escape(report.summary)}[/]")
     for finding in report.findings:
@@ -109,26 +109,27 @@ def print_report(console: Console, report: CheckReport, limit: int | None) -> No
     console.print(f"[dim]{images}, {report.runs} runs of the engine[/]")
 
 
-def _table(report: CheckReport, limit: int | None) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
-
+def _table(report: CheckReport, limit: int | None, width: int) -> Table:
     shown = [row for n, row in enumerate(report.rows) if limit is None or n < limit or row.written]
     groups = _shown_groups(shown)
-    measures = ("score", "answers", *(["memory"] if shown[0].memory else []), "behind")
-    table = Table(box=SIMPLE_HEAD, title=f"model {escape(report.model)}", title_justify="left", title_style="bold")
-    table.add_column(no_wrap=True, min_width=5)
-    for heading in groups:
-        table.add_column(heading, no_wrap=True, max_width=22, overflow="ellipsis")
-    for heading in measures:
-        table.add_column(heading, justify="right", no_wrap=True, min_width=5)
-    for row in shown:
-        names = [escape(row.names[group]) for group in groups]
-        table.add_row("yours" if row.written else "", *names, *_numbers(row), style="bold" if row.written else None)
-    if hidden := len(report.rows) - len(shown):
-        table.caption = f"{hidden} more that were tried: --all"
-    return table
+    columns = (
+        Column(""),
+        *(Column(heading, wraps=True) for heading in groups),
+        Column("score", is_number=True),
+        Column("answers", is_number=True, rank=2),
+        *([Column("memory", is_number=True, rank=2)] if shown[0].memory else []),
+        Column("behind", is_number=True, rank=1),
+    )
+    rows = [
+        table.Row(
+            ("yours" if row.written else "", *(row.names[group] for group in groups), *_numbers(row)),
+            "bold" if row.written else "",
+        )
+        for row in shown
+    ]
+    hidden = len(report.rows) - len(shown)
+    caption = f"{hidden} more that were tried: --all" if hidden else ""
+    return table.table(columns, rows, width=width, title=f"model {report.model}", caption=caption)
 
 
 def _shown_groups(rows: Sequence[Row]) -> list[str]:

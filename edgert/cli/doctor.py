@@ -9,6 +9,7 @@ import typer
 
 from edgert.cli.option import DebugOption, JsonOption
 from edgert.cli.output import is_stdout, write_json
+from edgert.cli.table import marked
 from edgert.errors import EXIT_ERROR
 
 if TYPE_CHECKING:
@@ -46,15 +47,15 @@ def doctor(json: JsonOption = None, debug: DebugOption = False) -> None:
 
 
 def _table(findings: Iterable[Finding]) -> Table:
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     table = Table.grid(padding=(0, 1))
     for column in ("mark", "name", "detail"):
         table.add_column(column, no_wrap=column != "detail", overflow="fold")
     for finding in findings:
-        fix = f"\n[cyan]→ {escape(finding.fix)}[/]" if finding.fix else ""
-        table.add_row(_MARKS[finding.state], f"[bold]{escape(finding.name)}[/]", f"{escape(finding.detail)}{fix}")
+        fix = Text(f"\n→ {finding.fix}" if finding.fix else "", style="cyan")
+        table.add_row(_MARKS[finding.state], marked(finding.name, "bold"), Text(finding.detail) + fix)
     return table
 
 

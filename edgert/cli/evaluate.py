@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgert.cli import table
 from edgert.cli.option import (
     CalibrationImagesOption,
     DataOption,
@@ -27,6 +28,7 @@ from edgert.cli.option import (
     precision_option,
 )
 from edgert.cli.output import is_stdout, write_json
+from edgert.cli.table import Column, Row
 from edgert.cli.target import target_of
 from edgert.errors import EXIT_ERROR, CalibrationError, ConfigError
 
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from edgert.graph import Model
     from edgert.precision.candidate import Version
 
-_NAME_WIDTH = 24
 _REFERENCE = "fp32"  # what the model is called where its own name is that of a version
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 _VERDICT_STYLES = {"within": "green", "probably within": "green", "probably missed": "red", "missed": "red"}
@@ -96,11 +97,9 @@ def evaluate(
 
         edgert eval pipeline.yaml --precision int8 --emulate dla --report out/int8.html
     """
-    from rich.console import Console
-
     chosen = target_of(target, model=model, task=task, input=input, overrides=overrides or ())
     budget = chosen.config.accuracy
-    console = Console(stderr=is_stdout(json), highlight=False)
+    console = table.console(stderr=is_stdout(json))
     found = _examined(
         console,
         chosen,
@@ -224,7 +223,7 @@ def _name(path: Path, paths: list[Path]) -> str:
 def _print(console: Console, standing: Standing, notes: tuple[str, ...]) -> None:
     from rich.markup import escape
 
-    console.print(_table(standing))
+    console.print(_table(standing, console.width))
     for result, one in zip(standing.results[1:], standing.comparisons, strict=True):
         if one.max_drop is not None:
             said = f"{result.name}: {one.verdict} the budget of {one.max_drop:g} {one.metric}"
@@ -235,29 +234,28 @@ def _print(console: Console, standing: Standing, notes: tuple[str, ...]) -> None
     console.print(f"[dim]{first.images} images, {first.threads} at a time[/]")
 
 
-def _table(standing: Standing) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
-
+def _table(standing: Standing, width: int) -> Table:
     metrics = list(dict.fromkeys(name for result in standing.results for name in result.values))
-    drops = ["drop", "95 % interval"] if standing.comparisons else []
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column("", no_wrap=True, overflow="ellipsis", max_width=_NAME_WIDTH)
+    drops = ("drop", "95 % interval") if standing.comparisons else ()
+    columns = (
+        Column("", wraps=True),
+        *(Column(name, is_number=True) for name in (*metrics, *drops)),
+        Column("images/s", is_number=True, rank=1),
+        Column("run ms", is_number=True, rank=1),
+    )
     rows = [
-        [
-            *(f"{result.values[name]:.3f}" if name in result.values else "" for name in metrics),
-            *(_drop(comparison) if drops else []),
-            f"{result.images_per_s:.1f}",
-            f"{result.run_ms:.2f}",
-        ]
+        Row(
+            (
+                result.name,
+                *(f"{result.values[name]:.3f}" if name in result.values else "" for name in metrics),
+                *(_drop(comparison) if drops else []),
+                f"{result.images_per_s:.1f}",
+                f"{result.run_ms:.2f}",
+            )
+        )
         for result, comparison in zip(standing.results, (None, *standing.comparisons), strict=True)
     ]
-    for heading, *cells in zip([*metrics, *drops, "images/s", "run ms"], *rows, strict=True):
-        table.add_column(heading, justify="right", no_wrap=True, min_width=max(map(len, (heading, *cells))))
-    for result, cells in zip(standing.results, rows, strict=True):
-        table.add_row(escape(result.name), *cells)
-    return table
+    return table.table(columns, rows, width=width)
 
 
 def _drop(comparison: Comparison | None) -> list[str]:

@@ -19,6 +19,7 @@ from edgert.cli.option import (
     trt_option,
 )
 from edgert.cli.output import is_stdout, write_json
+from edgert.cli.table import console
 
 if TYPE_CHECKING:
     from edgert.graph import ModelSummary
@@ -74,8 +75,6 @@ def inspect(
 
         edgert inspect yolox_nano.onnx --dla --board orin-nx-16gb --explain --rewritten for_dla.onnx
     """
-    from rich.console import Console
-
     from edgert.artifact.bundle import is_bundle
     from edgert.cli.inspect_dla import Asked, survey_model, tell
     from edgert.cli.inspection import show, show_ops
@@ -95,23 +94,21 @@ def inspect(
     surveyed = survey_model(loaded, shape, asked) if dla else None  # before anything is printed: it may be refused
     counted = [(profile, inspect_model(loaded, profile)) for profile in profiles]
     guesses = _guesses(counted[0][1] if counted else summary)
-    console = Console(stderr=is_stdout(json), highlight=False)
-    show(console, summary, counted, guesses)
+    screen = console(stderr=is_stdout(json))
+    show(screen, summary, counted, guesses)
     if ops:
-        show_ops(console, counted or [({}, summary)])
-    told = {"dla": tell(console, loaded, shape, asked, *surveyed)} if surveyed else {}
+        show_ops(screen, counted or [({}, summary)])
+    told = {"dla": tell(screen, loaded, shape, asked, *surveyed)} if surveyed else {}
     if json is not None:
         write_json({**_plain(summary, counted, guesses), **told}, json)
 
 
 def _inspect_bundle(path: Path, json: Path | None, *, is_bare: bool) -> None:
-    from rich.console import Console
-
     from edgert.cli.inspect_bundle import tell_bundle
 
     if not is_bare:
         raise typer.BadParameter(f"--shape, --ops and --dla are for ONNX files, and {path} is a bundle")
-    told = tell_bundle(Console(stderr=is_stdout(json), highlight=False), path)
+    told = tell_bundle(console(stderr=is_stdout(json)), path)
     if json is not None:
         write_json(told, json)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgert.cli.table import Column, Row, facts, table
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 
     from edgert.artifact.bundle import Bundle
     from edgert.artifact.manifest import Manifest, ModelEntry, TensorEntry
+
+
+_SHOWN_DIGEST = 16  # hexadecimal digits
+_MEMBERS = (Column("member", wraps=True), Column("size", is_number=True), Column("SHA-256", rank=1))
 
 
 def tell_bundle(console: Console, path: Path) -> dict[str, Any]:
@@ -23,20 +28,12 @@ def tell_bundle(console: Console, path: Path) -> dict[str, Any]:
     """
     from dataclasses import asdict
 
-    from rich.markup import escape
-    from rich.table import Table
-
     from edgert.artifact.bundle import open_bundle
     from edgert.build.compiled import compiled_engines
     from edgert.cli.inspect_engines import show_engines
 
     with open_bundle(path) as bundle:
-        table = Table.grid(padding=(0, 1))
-        table.add_column(style="bold", no_wrap=True)
-        table.add_column(overflow="fold")
-        for name, text in _rows(bundle):
-            table.add_row(name, escape(text))
-        console.print(table)
+        console.print(facts(_rows(bundle)))
         _show_members(console, bundle.manifest)
         engines = compiled_engines(bundle)
         show_engines(console, engines)
@@ -86,12 +83,8 @@ def _evidence(bundle: Bundle, model: ModelEntry) -> Iterator[str]:
 
 
 def _show_members(console: Console, manifest: Manifest) -> None:
-    from rich.table import Table
-
-    table = Table()
-    table.add_column("member", overflow="fold")
-    table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("SHA-256", no_wrap=True)
-    for path, member in manifest.members.items():
-        table.add_row(path, format_bytes(member.size_bytes), member.sha256[:16])
-    console.print(table)
+    rows = [
+        Row((path, format_bytes(member.size_bytes), member.sha256[:_SHOWN_DIGEST]))
+        for path, member in manifest.members.items()
+    ]
+    console.print(table(_MEMBERS, rows, width=console.width))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from edgert.cli.table import Column, Row, facts, marked, table
 from edgert.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,8 +20,16 @@ if TYPE_CHECKING:
     from edgert.graph import Model
     from edgert.place.capability import Survey
 
-_COLOURS = {"yes": "green", "no": "red", "verify": "yellow", "folded": "dim"}
-_WIDTH = 140  # of tables that no terminal shows
+_COLORS = {"yes": "green", "no": "red", "verify": "yellow", "folded": "dim"}
+_OPEN = ("no", "verify")  # what somebody has to look at
+_NODES = (
+    Column("node", wraps=True),
+    Column("op"),
+    Column("verdict"),
+    Column("segment", is_number=True, rank=2),
+    Column("rule", rank=1),
+    Column("reason → fix", wraps=True),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +73,17 @@ def tell(
     """
     from edgert.report.capability import save_survey
 
-    if not console.is_terminal:
-        console.width = _WIDTH
     show_survey(console, survey, board.title)
-    show_nodes(console, survey)
+    show_nodes(console, survey, asked.every)
     if asked.report is not None:
         save_survey(survey, loaded.path.name, board.title, asked.report)
         console.print(f"report written to {asked.report}", markup=False)
-    told = {"board": board.name, "cores": board.dla.cores, **survey.to_json()}
+    plain = {"board": board.name, "cores": board.dla.cores, **survey.to_json()}
     if asked.explain or asked.rewritten is not None or asked.skipped:
         from edgert.cli.inspect_fit import explain
 
-        told["rewritten"] = explain(console, loaded, shapes, survey, asked.rewritten, asked.skipped)
-    return told
+        plain["rewritten"] = explain(console, loaded, shapes, survey, asked.rewritten, asked.skipped)
+    return plain
 
 
 def survey_model(loaded: Model, shapes: Mapping[str, Sequence[int]], asked: Asked) -> tuple[Board, Survey]:
@@ -119,54 +126,51 @@ def board_with_dla(name: str | None) -> Board:
 
 def show_survey(console: Console, survey: Survey, board: str) -> None:
     """Prints the summary: how much runs, in how many segments, and what stands in the way."""
-    from rich.markup import escape
-    from rich.table import Table
-
     from edgert.report.capability import cautions, headline
 
-    table = Table.grid(padding=(0, 1))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_row("DLA", escape(headline(survey, board).replace("\N{NO-BREAK SPACE}", " ")))
-    for name, text in _rows(survey):
-        table.add_row(name, escape(text))
-    for text in cautions(survey):
-        table.add_row("[yellow]note[/]", f"[yellow]{escape(text)}[/]")
-    told = survey.summary
-    for colour, word, reasons in (("red", "refused", told.refusals), ("yellow", "to verify", told.doubts)):
-        for reason in reasons:
-            table.add_row(f"[{colour}]{word}[/]", escape(_reason(reason)))
-    console.print(table)
+    found = survey.summary
+    reasons = (("refused", "red", found.refusals), ("to verify", "yellow", found.doubts))
+    console.print(
+        facts(
+            (
+                ("DLA", headline(survey, board).replace("\N{NO-BREAK SPACE}", " ")),
+                *_rows(survey),
+                *(("note", marked(text, "yellow")) for text in cautions(survey)),
+                *((word, marked(_reason(one), style)) for word, style, every in reasons for one in every),
+            )
+        )
+    )
 
 
-def show_nodes(console: Console, survey: Survey) -> None:
-    """Prints every node with its verdict, the rule behind it, the reason and what would help."""
-    from rich.markup import escape
-    from rich.table import Table
-
+def show_nodes(console: Console, survey: Survey, every: bool) -> None:
+    """Prints the nodes that are refused or to verify, or every one: with its verdict, the rule behind it, the reason
+    and what would help."""
     from edgert.report.capability import verdict_word
 
-    table = Table()
-    for heading, least in (("node", 12), ("op", 8), ("verdict", 7), ("seg", 3), ("rule", 10), ("reason → fix", 24)):
-        table.add_column(heading, overflow="fold", min_width=least)
+    rows = []
     for place, (node, verdict) in enumerate(zip(survey.nodes, survey.verdicts, strict=True)):
         word = verdict_word(verdict)
-        reason = f"{verdict.reason} → {verdict.fix}" if verdict.fix else verdict.reason
-        segment = str(survey.segment_of(place) or "")
-        mark = f"[{_COLOURS[word]}]{word}[/]"
-        table.add_row(escape(node.name), escape(node.op), mark, segment, escape(verdict.rule), escape(reason))
-    console.print(table)
+        if every or word in _OPEN:
+            reason = f"{verdict.reason} → {verdict.fix}" if verdict.fix else verdict.reason
+            segment = str(survey.segment_of(place) or "")
+            rows.append(Row((node.name, node.op, marked(word, _COLORS[word]), segment, verdict.rule, reason)))
+    hidden = len(survey.nodes) - len(rows)
+    caption = f"{hidden} more nodes run there or fold away: --all" if hidden else ""
+    if rows:
+        console.print(table(_NODES, rows, width=console.width, caption=caption))
+    elif caption:
+        console.print(caption, style="dim")
 
 
 def _rows(survey: Survey) -> Iterable[tuple[str, str]]:
-    told, target = survey.summary, survey.target
+    found, target = survey.summary, survey.target
     yield "against", f"TensorRT {target.tensorrt}, {target.precision.upper()}"
-    yield "nodes", f"{told.yes} yes, {told.verify} verify, {told.no} no; {told.folded} more fold away"
-    if told.macs:
-        work = f"{100 * told.macs_yes:.1f} % yes, {100 * told.macs_verify:.1f} % verify"
-        yield "work", f"{work}, of {told.macs / 1e6:.1f} M MACs"
-    hoped = f"; {told.segments_hoped} if all that is to verify runs" if told.verify else ""
-    yield "loadables", f"{told.segments}{hoped}; a core holds 16, over all engines"
+    yield "nodes", f"{found.yes} yes, {found.verify} verify, {found.no} no; {found.folded} more fold away"
+    if found.macs:
+        work = f"{100 * found.macs_yes:.1f} % yes, {100 * found.macs_verify:.1f} % verify"
+        yield "work", f"{work}, of {found.macs / 1e6:.1f} M MACs"
+    hoped = f"; {found.segments_hoped} if all that is to verify runs" if found.verify else ""
+    yield "loadables", f"{found.segments}{hoped}; a core holds 16, over all engines"
 
 
 def _reason(reason: Reason) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from edgert.cli.table import UNKNOWN, Column, Row, table
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
@@ -13,26 +14,29 @@ if TYPE_CHECKING:
     from edgert.build.compiled import EngineReport
 
 _SLOWEST = 5
-_WIDTH = 140  # of tables that no terminal shows
-_UNKNOWN = "?"
-_HEADINGS = (
-    ("engine", False),
-    ("TensorRT", False),
-    ("size", True),
-    ("time", True),
-    ("error", True),
-    ("nodes planned → there", False),
-    ("layers", True),
-    ("reformats", True),
-    ("DLA segments", True),
-    ("memory", True),
+_ENGINES = (
+    Column("engine"),
+    Column("TensorRT", rank=2),
+    Column("size", is_number=True, rank=1),
+    Column("time", is_number=True),
+    Column("error", is_number=True),
+    Column("nodes planned → there", wraps=True),
+    Column("layers", is_number=True, rank=3),
+    Column("reformats", is_number=True, rank=3),
+    Column("DLA segments", is_number=True, rank=3),
+    Column("memory", is_number=True, rank=1),
+)
+_LAYERS = (
+    Column("layer", wraps=True),
+    Column("on"),
+    Column("time", is_number=True),
+    Column("share", is_number=True),
+    Column("nodes", wraps=True, rank=1),
 )
 
 
 def show_engines(console: Console, engines: Sequence[EngineReport]) -> None:
     """Prints the engines of each machine, and the slowest layers of those that were timed."""
-    if not console.is_terminal:
-        console.width = max(console.width, _WIDTH)
     for target in dict.fromkeys(one.target for one in engines):
         here = [one for one in engines if one.target == target]
         _show_table(console, here)
@@ -41,17 +45,11 @@ def show_engines(console: Console, engines: Sequence[EngineReport]) -> None:
 
 
 def _show_table(console: Console, engines: Sequence[EngineReport]) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
     facts = engines[0].facts
-    told = [facts.get("module", ""), facts.get("power mode", ""), facts.get("GPU", "")]
-    table = Table(title=escape(f"compiled on {', '.join(filter(None, told))}"), title_justify="left")
-    for heading, is_number in _HEADINGS:
-        table.add_column(heading, justify="right" if is_number else "left", no_wrap=is_number)
-    for one in engines:
-        table.add_row(*map(escape, _row(one, len(engines) > 1)))
-    console.print(table)
+    machine = [facts.get("module", ""), facts.get("power mode", ""), facts.get("GPU", "")]
+    rows = [Row(_row(one, len(engines) > 1)) for one in engines]
+    title = f"compiled on {', '.join(filter(None, machine))}"
+    console.print(table(_ENGINES, rows, width=console.width, title=title))
     for one in engines:
         for attempt in one.attempts:
             console.print(f"{_name(one)} was compiled otherwise than asked for: {attempt}", markup=False)
@@ -65,11 +63,11 @@ def _row(one: EngineReport, has_others: bool) -> tuple[str, ...]:
         one.library.removeprefix("TensorRT "),
         format_bytes(one.size_bytes),
         f"{one.median_ms:.2f} ms" if one.median_ms is not None else "not run",
-        f"{one.relative_error:.2g}" if one.relative_error is not None else _UNKNOWN,
+        f"{one.relative_error:.2g}" if one.relative_error is not None else UNKNOWN,
         nodes_in_words(one),
-        str(one.layers) if one.source else _UNKNOWN,
-        str(one.reformats) if one.source else _UNKNOWN,
-        str(one.segments) if one.source else _UNKNOWN,
+        str(one.layers) if one.source else UNKNOWN,
+        str(one.reformats) if one.source else UNKNOWN,
+        str(one.segments) if one.source else UNKNOWN,
         _memory(one),
     )
 
@@ -83,13 +81,13 @@ def nodes_in_words(one: EngineReport) -> str:
     ]
     if one.source and "folded" in one.nodes:
         told.append(f"{one.nodes['folded'].actual} folded")
-    return ", ".join(told) or _UNKNOWN
+    return ", ".join(told) or UNKNOWN
 
 
 def _memory(one: EngineReport) -> str:
     """Weights are in the plan; one context and one set of tensors besides."""
     if one.context_bytes is None or one.tensor_bytes is None:
-        return _UNKNOWN
+        return UNKNOWN
     return format_bytes(one.size_bytes + one.context_bytes + one.tensor_bytes)
 
 
@@ -98,17 +96,20 @@ def _name(one: EngineReport) -> str:
 
 
 def _show_layers(console: Console, one: EngineReport) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
     if not one.layer_times:
         return
     shown = one.layer_times[:_SLOWEST]
     title = f"slowest of {len(one.layer_times)} layers of {_name(one)}, medians of {one.runs} runs"
-    table = Table(title=escape(title), title_justify="left")
-    for heading in ("layer", "on", "time", "share", "nodes"):
-        table.add_column(heading, justify="right" if heading in ("time", "share") else "left", overflow="fold")
-    for layer in shown:
-        times = f"{layer.median_ms:.3f} ms", f"{100 * layer.share:.1f} %"
-        table.add_row(*map(escape, (layer.name, layer.accelerator or _UNKNOWN, *times, ", ".join(layer.nodes))))
-    console.print(table)
+    rows = [
+        Row(
+            (
+                layer.name,
+                layer.accelerator or UNKNOWN,
+                f"{layer.median_ms:.3f} ms",
+                f"{100 * layer.share:.1f} %",
+                ", ".join(layer.nodes),
+            )
+        )
+        for layer in shown
+    ]
+    console.print(table(_LAYERS, rows, width=console.width, title=title))

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from edgert.cli.table import Column, Row, marked, table
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -28,7 +30,7 @@ def explain(
 ) -> dict[str, Any]:
     """Rewrites the model as a build would, prints what that changes, and returns it as plain data.
 
-    Original and rewritten model both run once on noise, and how far apart they are is told.
+    Original and rewritten model both run once on noise, and how far apart they are is printed.
 
     Args:
         before: the survey of the model as it is.
@@ -67,15 +69,10 @@ def explain(
 
 def _show_changes(console: Console, rows: Iterable[Difference]) -> None:
     """Prints what differs between two surveys."""
-    from rich.table import Table
-
-    table = Table()
-    for heading in ("", "before", "after"):
-        table.add_column(heading, justify="right" if heading else "left")
-    for row in rows:
-        colour = {True: "green", False: "red", None: "default"}[row.is_better]
-        table.add_row(row.what, row.before, f"[{colour}]{row.after}[/]")
-    console.print(table)
+    columns = (Column(""), Column("before", is_number=True), Column("after", is_number=True))
+    styles = {True: "green", False: "red", None: ""}
+    shown = [Row((row.what, row.before, marked(row.after, styles[row.is_better]))) for row in rows]
+    console.print(table(columns, shown, width=console.width))
 
 
 def _show(console: Console, changes: Sequence[Change], proof: Proof | None, cut: Cut | None) -> None:
@@ -87,8 +84,8 @@ def _show(console: Console, changes: Sequence[Change], proof: Proof | None, cut:
     if not changes:
         console.print("no rewrite applies")
     if proof is not None:
-        told = f"on noise its outputs differ by at most {proof.error:.2g}, of up to {proof.largest:.3g}"
-        console.print(f"both were run: {told}", markup=False)
+        distance = f"on noise its outputs differ by at most {proof.error:.2g}, of up to {proof.largest:.3g}"
+        console.print(f"both were run: {distance}", markup=False)
     if cut is not None and cut.tail is not None:
         names = ", ".join(spec.name for spec in cut.tensors)
         console.print(

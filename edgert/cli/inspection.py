@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from edgert.cli.table import Column, Row, facts, marked, table
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
 
 _SHOWN_OPS = 12
 _SHOWN_GUESSES = 3
+_OPS = (
+    Column("operator"),
+    Column("nodes", is_number=True),
+    Column("MACs", is_number=True),
+    Column("share", is_number=True),
+    Column("weights", is_number=True, rank=1),
+    Column("activations", is_number=True, rank=1),
+)
 
 
 def show(
@@ -25,31 +34,15 @@ def show(
     guesses: Sequence[Guess],
 ) -> None:
     """Prints what a model takes, gives, costs, and looks like; once more what it costs for every profile."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 1))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in _rows(summary, counted, guesses):
-        table.add_row(name, escape(text))
-    for warning in summary.warnings:
-        table.add_row("[yellow]note[/]", f"[yellow]{escape(warning)}[/]")
-    console.print(table)
+    notes = (("note", marked(warning, "yellow")) for warning in summary.warnings)
+    console.print(facts((*_rows(summary, counted, guesses), *notes)))
 
 
 def show_ops(console: Console, counted: Iterable[tuple[Mapping[str, Sequence[int]], ModelSummary]]) -> None:
     """Prints a table of operators per profile, those with the most work first; counts only where shapes are open."""
-    from rich.markup import escape
-    from rich.table import Table
-
     for shapes, summary in counted:
-        table = Table(title=escape(_sizes(shapes)) or None, title_justify="left")
-        for heading in ("operator", "nodes", "MACs", "share", "weights", "activations"):
-            table.add_column(heading, justify="left" if heading == "operator" else "right")
-        for row in _op_rows(summary):
-            table.add_row(*row)
-        console.print(table)
+        rows = map(Row, _op_rows(summary))
+        console.print(table(_OPS, rows, width=console.width, title=_sizes(shapes)))
 
 
 def _rows(

@@ -42,7 +42,7 @@ def show(pipeline: Pipeline, *, duration_s: float | None, plain: bool, quiet: bo
         with Live(console=console, refresh_per_second=4, transient=True) as live:
 
             def tell(summary: Summary) -> None:
-                live.update(stage_table(summary, _line(summary, label)))
+                live.update(stage_table(summary, console.width, _line(summary, label)))
 
             _watch(pipeline, duration_s, tell, _REFRESH_S)
 

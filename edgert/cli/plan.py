@@ -19,11 +19,10 @@ from edgert.cli.option import (
     pipeline_path,
 )
 from edgert.cli.output import is_stdout, write_json
+from edgert.cli.table import console
 
 if TYPE_CHECKING:
     from edgert.plan.row import Objective
-
-_WIDTH = 140  # of tables that no terminal shows
 
 
 def plan(
@@ -58,8 +57,6 @@ def plan(
 
         edgert plan pipeline.yaml --board orin-nx-16gb --profile from-the-board.edgert
     """
-    from rich.console import Console
-
     from edgert.cli.plan_table import show_plan
     from edgert.config import load_pipeline
     from edgert.plan import plan as plan_pipeline
@@ -74,13 +71,11 @@ def plan(
         tensorrt=trt,
         profiles=profiles or (),
     )
-    console = Console(stderr=is_stdout(json), highlight=False)
-    if not console.is_terminal:
-        console.width = _WIDTH
-    show_plan(console, made)
+    screen = console(stderr=is_stdout(json))
+    show_plan(screen, made)
     if report is not None:
         save(made, report)
-        console.print(f"report written to {report}", markup=False)
+        screen.print(f"report written to {report}", markup=False)
     if json is not None:
         write_json(to_json(made), json)
     if made.smallest is None:

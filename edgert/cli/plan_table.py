@@ -5,17 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from edgert.cli import table
 from edgert.cli.memory_table import parts_table
+from edgert.cli.table import Column
 from edgert.plan.words import basis, board_headline, headline, listed, why_not
 from edgert.report.number import share
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
     from edgert.plan.row import BoardPlan, ModelRow, Plan, Row
 
 _MOST_REASONS = 6
+_NUMBERS = (
+    Column("fps", is_number=True),
+    Column("p99 ms", is_number=True),
+    Column("W", is_number=True),
+    Column("memory", is_number=True, rank=1),
+    Column("mJ/frame", is_number=True, rank=3),
+    Column("DLA", is_number=True, rank=2),
+    Column("±", is_number=True, rank=4),
+)
 
 
 def show_plan(console: Console, plan: Plan) -> None:
@@ -42,7 +54,7 @@ def _show_board(console: Console, board: BoardPlan) -> None:
         for row in [row for row in board.rows if row is not chosen][:_MOST_REASONS]:
             console.print(f"[dim]not {escape(why_not(row, chosen))}[/]")
         _show_models(console, chosen)
-        console.print(parts_table(chosen.memory))
+        console.print(parts_table(chosen.memory, console.width))
         for step in chosen.steps:
             console.print(f"made smaller: {step}", markup=False)
     for text in board.advice:
@@ -61,8 +73,8 @@ def _show_models(console: Console, chosen: Row) -> None:
     for model in models.values():
         for engine in model.engines:
             counts = {name: engine.assignment.count(name) for name in engine.accelerators}
-            told = ", ".join(f"{count} units on {name}" for name, count in counts.items())
-            console.print(f"{escape(model.name)}: {engine.share:.0%} of its frames, {told}")
+            units = ", ".join(f"{count} units on {name}" for name, count in counts.items())
+            console.print(f"{escape(model.name)}: {engine.share:.0%} of its frames, {units}")
 
 
 def _show_boards(console: Console, plan: Plan) -> None:
@@ -80,32 +92,24 @@ def _show_boards(console: Console, plan: Plan) -> None:
 
 
 def _table(
-    console: Console, heads: tuple[str, str], rows: Iterable[tuple[tuple[str, str], Row, bool]], told: str
+    screen: Console, heads: tuple[str, str], rows: Iterable[tuple[tuple[str, str], Row, bool]], basis: str
 ) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in ("", *heads):
-        table.add_column(head, no_wrap=True)
-    for head in ("fps", "p99 ms", "W", "memory", "mJ/frame", "DLA", "±"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("budgets", overflow="fold")
-    for (first, second), row, is_chosen in rows:
-        kept = _kept(row)
-        mark = "→" if is_chosen else "·" if row.is_best else ""
-        style = "bold" if is_chosen else None
-        table.add_row(mark, escape(first), escape(second), *_numbers(row), kept, style=style)
-    console.print(table)
-    console.print(f"[dim]→ chosen, · Pareto; {told}[/]")
+    columns = (Column(""), *map(Column, heads), *_NUMBERS, Column("budgets", wraps=True))
+    shown = [
+        table.Row(
+            ("→" if is_chosen else "·" if row.is_best else "", *names, *_numbers(row), _kept(row)),
+            "bold" if is_chosen else "",
+        )
+        for names, row, is_chosen in rows
+    ]
+    screen.print(table.table(columns, shown, width=screen.width))
+    screen.print(f"[dim]→ chosen, · Pareto; {basis}[/]")
 
 
-def _kept(row: Row) -> str:
-    from rich.markup import escape
-
+def _kept(row: Row) -> Text:
     if row.misses:
-        return f"[red]{escape('; '.join(row.misses))}[/]"
-    return f"[green]kept, {share(row.margin)} of {row.tightest} to spare[/]"
+        return table.marked("; ".join(row.misses), "red")
+    return table.marked(f"kept, {share(row.margin)} of {row.tightest} to spare", "green")
 
 
 def _numbers(row: Row) -> tuple[str, ...]:

@@ -20,8 +20,7 @@ from edgert.cli.option import (
     pipeline_path,
 )
 from edgert.cli.output import is_stdout, write_json
-
-_WIDTH = 120  # of tables that no terminal shows
+from edgert.cli.table import console
 
 
 def simulate(
@@ -81,8 +80,6 @@ def simulate(
 
         edgert simulate pipeline.yaml --board host --profile profile.json --stages run.json
     """
-    from rich.console import Console
-
     from edgert.cli.simulation_table import show_simulation
     from edgert.config import load_pipeline
     from edgert.plan.simulation import Circumstances, simulate_pipeline
@@ -96,13 +93,11 @@ def simulate(
         profiles=profiles or (),
         given=Circumstances(duration, seed, trace, objects, jitter, stages, ambient),
     )
-    console = Console(stderr=is_stdout(json), highlight=False)
-    if not console.is_terminal:
-        console.width = _WIDTH
-    show_simulation(console, made)
+    screen = console(stderr=is_stdout(json))
+    show_simulation(screen, made)
     if report is not None:
         save(made, report)
-        console.print(f"report written to {report}", markup=False)
+        screen.print(f"report written to {report}", markup=False)
     if json is not None:
         write_json(made.to_json(), json)
     if not kept(made)[0]:

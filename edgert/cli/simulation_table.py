@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from edgert.cli.table import NONE, Column, Row, table
 from edgert.plan.simulation_words import kept, simulation_headline
 
 if TYPE_CHECKING:
@@ -14,16 +15,26 @@ if TYPE_CHECKING:
     from edgert.simulate import Moment
 
 _MOST_ROWS = 12
+_COLUMNS = (
+    Column("second", is_number=True),
+    Column("fps", is_number=True),
+    Column("p50 ms", is_number=True, rank=3),
+    Column("p99 ms", is_number=True),
+    Column("dropped", is_number=True),
+    Column("W", is_number=True),
+    Column("J/frame", is_number=True, rank=2),
+    Column("°C", is_number=True),
+)
 
 
 def show_simulation(console: Console, simulation: Simulation) -> None:
     """Verdict, what happened over time, what was lost where, what the governor did, and what was assumed."""
     from rich.markup import escape
 
-    is_kept, told = kept(simulation)
+    is_kept, budgets = kept(simulation)
     console.print(f"[bold {'green' if is_kept else 'red'}]{escape(simulation_headline(simulation))}[/]")
-    if told:
-        console.print(f"[{'green' if is_kept else 'red'}]{escape(told)}[/]")
+    if budgets:
+        console.print(f"[{'green' if is_kept else 'red'}]{escape(budgets)}[/]")
     played = simulation.played
     if played.moments:
         _table(console, _merged(played.moments))
@@ -51,15 +62,14 @@ def _merged(moments: Sequence[Moment]) -> Sequence[Moment]:
 
 
 def _table(console: Console, moments: Sequence[Moment]) -> None:
-    from rich.table import Table
-
     names = list(dict.fromkeys(name for moment in moments for name in moment.busy))
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in ("second", "fps", "p50 ms", "p99 ms", "dropped", "W", "J/frame", "°C", *names):
-        table.add_column(head, justify="right", no_wrap=True)
-    for one in moments:
-        power = (one.power_w, one.energy_j_per_frame, one.temperature_c)
-        values = (one.p50_ms, one.p99_ms, float(one.dropped), *power)
-        told = ["–" if value is None else f"{value:.3g}" for value in values]
-        table.add_row(f"{one.at_s:.0f}", f"{one.fps:.3g}", *told, *(f"{one.busy.get(name, 0.0):.0%}" for name in names))
-    console.print(table)
+    busy = (Column(name, is_number=True, rank=1) for name in names)
+    rows = [Row((*_numbers(one), *(f"{one.busy.get(name, 0.0):.0%}" for name in names))) for one in moments]
+    console.print(table((*_COLUMNS, *busy), rows, width=console.width))
+
+
+def _numbers(one: Moment) -> Iterator[str]:
+    yield f"{one.at_s:.0f}"
+    yield f"{one.fps:.3g}"
+    values = (one.p50_ms, one.p99_ms, float(one.dropped), one.power_w, one.energy_j_per_frame, one.temperature_c)
+    yield from (NONE if value is None else f"{value:.3g}" for value in values)

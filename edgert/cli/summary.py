@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from edgert.cli.table import Column, Row, table
 from edgert.units import format_bytes
 
 _MOST_EVENTS = 20  # of a governor, the last ones; the JSON has more
@@ -16,25 +17,36 @@ if TYPE_CHECKING:
     from edgert.runtime import Summary
 
 
-def stage_table(summary: Summary, title: str = "") -> Table:
-    """Per stage: what came in, what was lost, and what its thread did with its time."""
-    from rich.table import Table
+_COLUMNS = (
+    Column("stage"),
+    Column("in", is_number=True, rank=1),
+    Column("out", is_number=True),
+    Column("dropped", is_number=True),
+    Column("busy", is_number=True),
+    Column("ms each", is_number=True),
+    Column("starved", is_number=True, rank=2),
+    Column("blocked", is_number=True, rank=2),
+)
 
-    table = Table(title=title or None, title_justify="left", title_style="bold")
-    for heading in ("stage", "in", "out", "dropped", "busy", "ms each", "starved", "blocked"):
-        table.add_column(heading, justify="left" if heading == "stage" else "right")
-    for name, stage in summary.stages.items():
-        table.add_row(
-            name,
-            str(stage.results_in),
-            str(stage.results_out),
-            str(stage.dropped) if stage.dropped else "",
-            f"{stage.busy_percent:.0f} %",
-            f"{stage.busy_ms_per_result:.2f}",
-            f"{stage.wait_in_percent:.0f} %",
-            f"{stage.wait_out_percent:.0f} %",
+
+def stage_table(summary: Summary, width: int, title: str = "") -> Table:
+    """Per stage: what came in, what was lost, and what its thread did with its time."""
+    rows = [
+        Row(
+            (
+                name,
+                str(stage.results_in),
+                str(stage.results_out),
+                str(stage.dropped) if stage.dropped else "",
+                f"{stage.busy_percent:.0f} %",
+                f"{stage.busy_ms_per_result:.2f}",
+                f"{stage.wait_in_percent:.0f} %",
+                f"{stage.wait_out_percent:.0f} %",
+            )
         )
-    return table
+        for name, stage in summary.stages.items()
+    ]
+    return table(_COLUMNS, rows, width=width, title=title)
 
 
 def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False) -> None:
@@ -44,7 +56,7 @@ def print_summary(file: PipelineFile, summary: Summary, to_stderr: bool = False)
 
     console = Console(stderr=to_stderr, highlight=False)
     latency = summary.latency_ms
-    console.print(stage_table(summary))
+    console.print(stage_table(summary, console.width))
     console.print(
         f"[bold]{summary.frames_out}[/] of {summary.frames_in} frames in {summary.seconds:.1f} s: "
         f"[bold]{summary.fps:.1f} fps[/], latency p50 {latency.p50:.1f} p95 {latency.p95:.1f} p99 {latency.p99:.1f} ms"

@@ -13,6 +13,7 @@ import typer
 
 from edgert.cli.option import DebugOption, JsonOption
 from edgert.cli.output import JsonLines, is_stdout
+from edgert.cli.table import console
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from edgert.cli.top_pipeline import Row
 
 _LEAST_S = 0.1
-_WIDTH = 140  # of tables that no terminal shows
 
 
 @dataclass(slots=True)
@@ -114,25 +114,21 @@ def _looks(root: Path, urls: tuple[str, ...], every_s: float, once: bool, stoppe
 
 
 def _show(looks: Iterator[Look], once: bool) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = _WIDTH
-    if once or not console.is_terminal:
-        for look in looks:
-            console.print(_view(look))
-        return
     from rich.live import Live
 
-    with Live(console=console, auto_refresh=False, screen=True) as live:
+    screen = console()
+    if once or not screen.is_terminal:
         for look in looks:
-            live.update(_view(look), refresh=True)
+            screen.print(_view(look, screen.width))
+        return
+    with Live(console=screen, auto_refresh=False, screen=True) as live:
+        for look in looks:
+            live.update(_view(look, screen.width), refresh=True)
 
 
-def _view(look: Look) -> RenderableType:
+def _view(look: Look, width: int) -> RenderableType:
     from rich.console import Group
 
-    from edgert.cli.top_table import machine_table, pipeline_table
+    from edgert.cli.top_table import view
 
-    return Group(machine_table(look.sample, look.energy), pipeline_table(look.pipelines), *look.sample.notes)
+    return Group(*view(look.sample, look.energy, look.pipelines, width))

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from edgert.cli import table
+from edgert.cli.table import Column
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
     from rich.text import Text
 
@@ -20,39 +23,56 @@ _ORDER = ("power", "gpu", "dla", "emc", "cpu", "temperature", "throttle", "memor
 _UNITS = {"W": ("{:.2f} W", 1.0), "Hz": ("{:.0f} MHz", 1e-6), "%": ("{:.0f} %", 1.0), "C": ("{:.1f} °C", 1.0)}
 _STYLES = {"measured": "", "modelled": "yellow", "unavailable": "dim"}
 _CORES = 4
+_READINGS = (Column("reading"), Column("value", is_number=True), Column("kind", rank=1), Column("source", wraps=True))
+_PIPELINES = (
+    Column("pipeline", wraps=True),
+    Column("fps", is_number=True),
+    Column("frames", is_number=True, rank=3),
+    Column("dropped", is_number=True),
+    Column("p50 ms", is_number=True, rank=2),
+    Column("p99 ms", is_number=True),
+    Column("peak memory", is_number=True, rank=1),
+    Column("budgets", wraps=True),
+    Column("process", rank=4),
+)
 
 
-def machine_table(sample: Sample, energy: Energy) -> Table:
-    """Every reading with where it comes from; what is not there last, in one line each."""
-    from rich.markup import escape
-    from rich.table import Table
+def view(sample: Sample, energy: Energy, pipelines: Sequence[Row], width: int) -> Iterator[RenderableType]:
+    """Pipelines, then the machine, then what cannot be read, in a line."""
+    from rich.text import Text
 
+    yield pipeline_table(pipelines, width)
+    yield ""
+    yield machine_table(sample, energy, width)
+    if missing := ", ".join(name for name, reading in _rows(sample) if not reading.is_known):
+        yield Text(f"unavailable: {missing}; --json has the reasons", style="dim")
+    yield from (Text(note) for note in sample.notes)
+
+
+def machine_table(sample: Sample, energy: Energy, width: int) -> Table:
+    """Every reading that there is, with where it comes from."""
+    rows = [
+        table.Row((name, describe(reading), reading.kind, reading.source), _STYLES[reading.kind])
+        for name, reading in _rows(sample)
+        if reading.is_known
+    ]
     title = f"power mode {sample.mode}" if sample.mode else "this machine"
-    table = Table(title=f"{title}{_energy(energy)}", title_justify="left", title_style="bold")
-    for heading, justify in (("", "left"), ("value", "right"), ("", "left"), ("source", "left")):
-        table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    for name, reading in _rows(sample):
-        remark = f"{reading.source}: {reading.why}" if reading.why else reading.source
-        table.add_row(name, describe(reading), reading.kind, escape(remark), style=_STYLES[reading.kind])
-    return table
+    return table.table(_READINGS, rows, width=width, title=f"{title}{_energy(energy)}")
 
 
-def pipeline_table(rows: Sequence[Row]) -> Table | Text:
+def pipeline_table(rows: Sequence[Row], width: int) -> Table | Text:
     """How each pipeline does, and whether it keeps its budgets; or why that is not known. Without any, a line."""
-    from rich.markup import escape
-    from rich.table import Table
     from rich.text import Text
 
     if not rows:
         return Text("no pipelines of this user are running", style="bold")
-    table = Table(title="pipelines", title_justify="left", title_style="bold")
-    for heading in ("pipeline", "", "fps", "frames", "dropped", "p50 ms", "p99 ms", "peak memory", "budgets"):
-        table.add_column(heading, justify="left" if heading in ("pipeline", "", "budgets") else "right")
+    shown = []
     for row in rows:
         name = " ".join(filter(None, (_text(row.get("label")), _text(row.get("name")))))
-        cells = (name, row["at"], *_figures(row), row.get("trouble") or ", ".join(_promises(row)))
-        table.add_row(*(escape(_text(cell)) for cell in cells), style="yellow" if "trouble" in row else "")
-    return table
+        last = row.get("trouble") or ", ".join(_promises(row))
+        cells = [_text(cell) for cell in (name or row["at"], *_figures(row), last, row["at"])]
+        shown.append(table.Row(cells, "yellow" if "trouble" in row else ""))
+    return table.table(_PIPELINES, shown, width=width, title="pipelines")
 
 
 def _figures(row: Row) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from edgert.cli.table import Column, Row, table
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
@@ -14,21 +15,27 @@ if TYPE_CHECKING:
     from edgert.tune.trial import Trial, Tuned
 
 
+_COLUMNS = (
+    Column("tactic", wraps=True),
+    Column("ms a frame", is_number=True),
+    Column("× default", is_number=True),
+    Column("n", is_number=True, rank=2),
+    Column("memory", is_number=True, rank=1),
+    Column("", wraps=True),
+)
+
+
 def show_tuned(console: Console, name: str, tuned: Tuned) -> None:
     """Prints every tactic of a model that ran, fastest first, why others did not, and the gain."""
     from rich.markup import escape
-    from rich.table import Table
 
     kind = "cameras" if tuned.live else "files"
-    table = Table(title=f"{escape(name)}: {len(tuned.tried)} tactics, for {kind}", title_justify="left")
-    table.add_column("tactic", overflow="fold")
-    for title in ("ms a frame", "× default", "n", "memory"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("", overflow="fold")
-    for trial in tuned.tried:
-        if trial.frame is not None:
-            table.add_row(*map(escape, _row(trial, tuned)), style="bold" if trial.tactic == tuned.chosen else "")
-    console.print(table)
+    rows = [
+        Row(_row(trial, tuned), "bold" if trial.tactic == tuned.chosen else "")
+        for trial in tuned.tried
+        if trial.frame is not None
+    ]
+    console.print(table(_COLUMNS, rows, width=console.width, title=f"{name}: {len(tuned.tried)} tactics, for {kind}"))
     for line in (*_not_run(tuned), *(f"left out: {what}: {why}" for what, why in tuned.left_out.items())):
         console.print(escape(line), style="dim", soft_wrap=True)
     console.print(f"[green]→[/] {escape(name)}: gain {tuned.gain:.2f} ×; {escape(tuned.told)}", soft_wrap=True)

@@ -55,7 +55,8 @@ def check(
         raise error.at(where)  # noqa: B904 - the same error, with its place
     written = Setting(config.input, config.task)
     search = Search(found, photos, verb_of(tasks[0]), progress)
-    search.explore(Setting(config.input, tasks[0]), tasks)
+    with np.errstate(over="ignore", invalid="ignore"):  # boxes of a wrong setting may be too large for float32
+        search.explore(Setting(config.input, tasks[0]), tasks)
     return _report(file, name, written, search)
 
 

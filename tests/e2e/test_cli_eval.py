@@ -71,7 +71,7 @@ def test_one_model_on_labelled_pictures(place: Path) -> None:
     found = json.loads(done.stdout)
     assert found["metric"] == "top1" and found["results"][0]["values"] == {"top1": 1.0, "top5": 1.0}
     assert found["results"][0]["images"] == 9 and found["comparisons"] == []
-    assert "1.000" in done.stderr and "9 pictures" in done.stderr
+    assert "1.000" in done.stderr and "9 images" in done.stderr
 
 
 def test_a_budget_that_is_missed_is_exit_code_1(place: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_pipeline_says_what_to_judge_by(place: Path) -> None:
     found = json.loads((place / "out" / "eval.json").read_text())
     assert found["model"] == "net" and found["comparisons"][0]["max_drop"] == 0.1
     done = in_process("eval", "p.yaml", "--limit", "4", cwd=place)
-    assert done.returncode == 0 and "4 pictures" in done.stdout
+    assert done.returncode == 0 and "4 images" in done.stdout
 
 
 def test_pictures_without_labels_compare_two_models(place: Path) -> None:
@@ -108,7 +108,7 @@ def test_pictures_without_labels_compare_two_models(place: Path) -> None:
     ("arguments", "message"),
     [
         (("right.onnx", "--data", "photos"), "what does right.onnx do?"),
-        (("right.onnx", *CLASSIFY), "no pictures to judge by"),
+        (("right.onnx", *CLASSIFY), "no images to evaluate on"),
         (("right.onnx", "--task", "clasify x", "--data", "photos"), "did you mean 'classify'?"),
         (("right.onnx", *CLASSIFY, "--input", "strech", "--data", "photos"), "did you mean 'stretch'?"),
         (("right.onnx", *CLASSIFY, "--data", "fotos"), "did you mean 'photos'?"),

@@ -32,7 +32,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_table_summary_page_and_json(model: Path, tmp_path: Path) -> None:
     arguments = ("--dla", "--board", "orin-nx-16gb", "--shape", "x=1x3x32x32")
-    done = edgert("inspect", str(model), *arguments, "--report", "dla.html", "--json", "dla.json", cwd=tmp_path)
+    done = edgert(
+        "inspect", str(model), *arguments, "--all", "--report", "dla.html", "--json", "dla.json", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert "runs 2 of 3 nodes" in done.stdout and "pool.window" in done.stdout
     assert "stem [bold]" in done.stdout and "<pool>" in done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from edgert.wiring.show import save_picture
 from edgert.wiring.starter import starter
 from edgert.wiring.write import write_pipeline
 from tests.bench.bench_check import DATA, RECIPES, pictures, pipeline_text
+from tests.helpers.command import ROOT
 
 ESSENTIAL = ("yolox_nano_416", "nanodet_m_320", "fastestdet", "squeezenet_fp32", "mobilenet_v1_025_224")
 THE_REST = tuple(name for name in RECIPES if name not in ESSENTIAL)
@@ -183,6 +185,12 @@ def test_the_commands_write_check_and_tell(tmp_path: Path, capsys: pytest.Captur
     assert sum(row["written"] for row in data["rows"]) == 1
     assert data["runs"] > 0 and data["photos"] == [str(photo)]
     assert (tmp_path / "best.png").exists()
+
+
+def test_boxes_of_wrong_settings_warn_of_nothing() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert check(load_pipeline(ROOT / "pipelines" / "hello.yaml"), [ROOT / "docs" / "hello.jpg"]).runs > 0
 
 
 def test_which_model_must_be_said_when_there_are_several(tmp_path: Path) -> None:

@@ -118,3 +118,11 @@ def test_whatever_another_program_says_is_shown(stats: object) -> None:
 
 def test_without_pipelines_it_says_so(tmp_path: Path) -> None:
     assert "no pipelines of this user are running" in run("--once", "--root", str(tmp_path))
+
+
+def test_pipelines_come_first_and_what_is_missing_takes_one_line(tmp_path: Path) -> None:
+    plant(tmp_path, "nano")
+    lines = run("http://127.0.0.1:1", "--once", "--root", str(tmp_path)).splitlines()
+    readings = next(number for number, line in enumerate(lines) if line.startswith("reading"))
+    assert lines[0].strip() == "pipelines" and "refused" in lines[2] and readings > 2
+    assert [line for line in lines if "unavailable" in line] == [line for line in lines if line.startswith("unavail")]

@@ -1,0 +1,129 @@
+"""The tables of all verbs: one look, and as many columns as the terminal has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+NONE = "–"
+"""What stands where there is nothing."""
+UNKNOWN = "?"
+"""What stands where nothing is known."""
+_WIDTH = 140  # of what no terminal shows
+_GAP = 2  # blank columns between two columns
+_LEAST = 30  # of a column whose text wraps, if it has as much
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column.
+
+    Attributes:
+        heading: above it.
+        is_number: right-aligned.
+        wraps: its text may take several lines; others stand on one.
+        rank: columns of the highest rank go first where the terminal is too narrow; those of rank 0 stay.
+    """
+
+    heading: str
+    is_number: bool = False
+    wraps: bool = False
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row: a cell for each column, and a style of rich for all of them."""
+
+    cells: Sequence[str | Text]
+    style: str = ""
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Where a verb prints: as wide as the terminal, and wide where there is none."""
+    from rich.console import Console
+
+    made = Console(stderr=stderr, highlight=False)
+    if not made.is_terminal:
+        made.width = max(made.width, _WIDTH)
+    return made
+
+
+def table(columns: Sequence[Column], rows: Iterable[Row], *, width: int, title: str = "", caption: str = "") -> Table:
+    """A table of at most so many terminal columns; what it leaves out for that is named below it.
+
+    Args:
+        width: of the terminal.
+        title: above it.
+        caption: below it.
+    """
+    from rich.table import Table
+
+    lines = list(rows)
+    shown = _shown(columns, lines, width)
+    left_out = ", ".join(one.heading for number, one in enumerate(columns) if number not in shown)
+    below = "; ".join(filter(None, (caption, left_out and f"in a wider terminal: {left_out}")))
+    made = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    made.title, made.title_justify, made.title_style = _text(title) if title else None, "left", "bold"
+    made.caption, made.caption_justify, made.caption_style = _text(below) if below else None, "left", "dim"
+    for column in (columns[number] for number in shown):
+        made.add_column(
+            _text(column.heading),
+            justify="right" if column.is_number else "left",
+            no_wrap=not column.wraps,
+            overflow="fold",
+        )
+    for line in lines:
+        made.add_row(*(_text(line.cells[number]) for number in shown), style=line.style)
+    return made
+
+
+def facts(rows: Iterable[tuple[str, str | Text]]) -> Table:
+    """Names in bold, each with what there is to say of it."""
+    from rich.table import Table
+
+    made = Table.grid(padding=(0, 1))
+    made.add_column(style="bold", no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, text in rows:
+        made.add_row(_text(name), _text(text))
+    return made
+
+
+def marked(text: str, style: str) -> Text:
+    """Text in a style of rich."""
+    from rich.text import Text
+
+    return Text(text, style=style)
+
+
+def _text(cell: str | Text) -> Text:
+    """Plain text as it is: names with brackets are no markup."""
+    from rich.text import Text
+
+    return Text(cell) if isinstance(cell, str) else cell
+
+
+def _shown(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[int]:
+    """Numbers of the columns there is room for."""
+    widths = [_width(column, [row.cells[number] for row in rows]) for number, column in enumerate(columns)]
+    shown = list(range(len(columns)))
+    while sum(widths[number] + _GAP for number in shown) - _GAP > width:
+        last = max(shown, key=lambda number: (columns[number].rank, number))
+        if columns[last].rank == 0:
+            break
+        shown.remove(last)
+    return shown
+
+
+def _width(column: Column, cells: Iterable[str | Text]) -> int:
+    from rich.cells import cell_len
+
+    most = max([cell_len(column.heading), *(cell_len(str(cell)) for cell in cells)])
+    return min(most, _LEAST) if column.wraps else most
