@@ -19,7 +19,6 @@ _STATUS = "var/lib/nvpmodel/status"
 _HEADER = re.compile(r"<\s*(POWER_MODEL|PM_CONFIG)\b([^>]*)(>?)")
 _FIELD = re.compile(r"(\w+)\s*=\s*(\S+)")
 _CURRENT = re.compile(r"\bpmode:(\S+)")
-_ANSWER = re.compile(r"^NV Power Mode:\s*(\S+)", re.MULTILINE)
 _DAMAGED = "the file comes with nvidia-l4t-nvpmodel: apt install --reinstall nvidia-l4t-nvpmodel"
 _ASK = "sudo nvpmodel -p --verbose lists the modes, sudo nvpmodel -m NUMBER sets one"
 
@@ -100,19 +99,6 @@ def parse_conf(text: str, path: str) -> PowerModes:
     if not names:
         raise _damaged(path, "it defines no POWER_MODEL", path)
     return PowerModes(path, names, _default(path, names, default))
-
-
-def parse_query(text: str) -> str:
-    """Name of the mode in what ``nvpmodel -q`` printed. Raises DeviceError where it printed none."""
-    match = _ANSWER.search(text)
-    if match is None:
-        said = text.strip().splitlines()
-        raise DeviceError(
-            "nvpmodel -q did not say the power mode",
-            why=f"it said {said[-1]!r}" if said else "it said nothing",
-            fix=_ASK,
-        )
-    return match[1]
 
 
 def _headings(text: str, path: str) -> Iterator[tuple[int, str, dict[str, str]]]:

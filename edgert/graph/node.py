@@ -106,10 +106,6 @@ class Graph:
         own = {name for node in self.nodes for name in (*node.reads, *node.outputs)}
         return frozenset(own | set(self.constants) | {spec.name for spec in (*self.inputs, *self.outputs)})
 
-    def with_constants(self, changed: Mapping[str, Array]) -> Graph:
-        """This graph with stored tensors replaced or added."""
-        return replace(self, constants={**self.constants, **changed})
-
 
 class Names:
     """Hands out names that nothing in a graph has; the same requests give the same names."""

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from edgert.errors import PlacementError
-from edgert.place.chain import priced, priced_crossing
 from edgert.place.forest import Forest, forbid
-from edgert.place.load import Load, Price, handed, loads, preferring, stranded, use
+from edgert.place.load import Load, Price, handed, loads, preferring, priced, priced_crossing, stranded, use
 from edgert.place.problem import Assignment, Crossing, Edge, Network
 from edgert.place.program import Answer, Program
 from edgert.place.segment import segments

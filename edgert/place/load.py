@@ -32,6 +32,21 @@ LATENCY = Price(latency=1.0)
 ENERGY = Price(energy=1.0)
 
 
+def priced(cost: Cost | None, price: Price, accelerator: str) -> float:
+    """What a unit on an accelerator is worth; infinite if it cannot be there."""
+    return float("inf") if cost is None else _flat(cost, price) + price.busy.get(accelerator, 0.0) * cost.time_ms
+
+
+def priced_crossing(crossing: Crossing, price: Price, start: str, end: str) -> float:
+    """What handing a tensor from one accelerator to another is worth."""
+    busy = (price.busy.get(name, 0.0) * busy_ms for name, busy_ms in crossing.busy(start, end))
+    return _flat(crossing, price) + sum(busy)
+
+
+def _flat(part: Cost | Crossing, price: Price) -> float:
+    return price.latency * part.time_ms + price.energy * part.energy_mj + price.traffic * part.traffic_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Use:
     """What one run of a network takes, alone on the board.

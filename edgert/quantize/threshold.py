@@ -168,7 +168,7 @@ def mse(histogram: Histogram) -> float:
 
     Candidates go from the largest magnitude down by eighths of an octave, then finer around the best; of equal ones
     the largest wins. The error of each is exact for values that are spread evenly within their bin
-    (:func:`squared_errors`), whatever the step is, even below the width of a bin.
+    (:func:`_squared_errors`), whatever the step is, even below the width of a bin.
     """
     density = _density(histogram)
     best = _best(density, histogram.amax * _COARSE)
@@ -181,17 +181,6 @@ def _best(density: _Density, thresholds: Floats) -> float:
     """The first of least error, once no larger than the largest magnitude and rounded to float32."""
     tried = np.minimum(thresholds, density.amax).astype(np.float32).astype(np.float64)
     return float(tried[int(np.argmin(_squared_errors(density, tried)))])
-
-
-def squared_errors(histogram: Histogram, thresholds: Floats) -> Floats:
-    """Mean squared error of rounding a tensor to int8 with each of (n,) thresholds: (n,) float64.
-
-    With step s = threshold / 127, ``u = |x| / s`` and ``k = min(round(u), 127)``, the squared error integrated from 0
-    to x is ``s**3 (k / 12 + (u - k)**3 / 3)``: k whole cells of 1/12 each and what is left of one, which beyond 127
-    is the clipped part. Counts are taken as spread evenly over their bin, the last up to the largest magnitude. Of bin
-    0 only as many as bin 1 has are: a surplus is zeros, which cost nothing.
-    """
-    return _squared_errors(_density(histogram), np.asarray(thresholds, np.float64)) / histogram.values
 
 
 @dataclass(frozen=True)
@@ -228,7 +217,13 @@ def _density(histogram: Histogram) -> _Density:
 
 
 def _squared_errors(density: _Density, thresholds: Floats) -> Floats:
-    """(n,) sums of squared errors."""
+    """(n,) sums of squared errors of rounding a tensor to int8 with each of (n,) thresholds.
+
+    With step s = threshold / 127, ``u = |x| / s`` and ``k = min(round(u), 127)``, the squared error integrated from 0
+    to x is ``s**3 (k / 12 + (u - k)**3 / 3)``: k whole cells of 1/12 each and what is left of one, which beyond 127
+    is the clipped part. Counts are taken as spread evenly over their bin, the last up to the largest magnitude. Of bin
+    0 only as many as bin 1 has are: a surplus is zeros, which cost nothing.
+    """
     steps = thresholds / LEVELS
     return np.concatenate([_sums(density, steps[at : at + _CHUNK]) for at in range(0, len(steps), _CHUNK)])
 

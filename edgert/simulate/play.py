@@ -64,7 +64,7 @@ def simulate(
 
 class _Simulation:
     def __init__(self, design: Design, rig: Rig, seconds: float, seed: int, governing: Governing | None) -> None:
-        self._rig, self._end_ms, self._chance = rig, 1e3 * seconds, Random(seed)  # noqa: S311 - a simulation
+        self._end_ms, self._chance = 1e3 * seconds, Random(seed)  # noqa: S311 - a simulation
         self._time = Timeline()
         self._cores = Cores(self._time, rig.cores or (ANY_CORE,), self._chance)
         self._accelerators = Accelerators(self._time, rig.contention)

@@ -15,7 +15,6 @@ at its second; and boxes that do not overlap at all are never paired, even with 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -44,29 +43,6 @@ _TINY = float(np.finfo(np.float64).tiny)
 # State arrays have a column per track; 11 rows of reals: 4 sides, 4 velocities, the variance of a side, its covariance
 # with the velocity, the variance of the velocity; and 4 of integers: id, class, hits, missed.
 _REALS, _INTEGERS, _FIRST_CAPACITY = 11, 4, 64
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Tracks:
-    """The confirmed tracks after the newest step; copies, owned by the caller.
-
-    Attributes:
-        ids: (T,) int64, from 1.
-        boxes: (T, 4) float32 x1, y1, x2, y2 in pixels as the filter sees them: smoothed, or predicted while unseen.
-        classes: (T,) int32, of the detection that started the track.
-        missed: (T,) int32, updates since a detection was last paired with the track; 0 while it is seen.
-    """
-
-    ids: I64
-    boxes: F32
-    classes: I32
-    missed: I32
-
-    @property
-    def centres(self) -> F32:
-        """(T, 2) float32 x, y in pixels: the next point of each trail."""
-        centres: F32 = (self.boxes[:, :2] + self.boxes[:, 2:]) * np.float32(0.5)
-        return centres
 
 
 class ByteTrack:
@@ -163,17 +139,6 @@ class ByteTrack:
         self._variance += self._covariance
         self._variance += _PROCESS_VARIANCE
         self._velocity_variance += _PROCESS_VARIANCE
-
-    def tracks(self) -> Tracks:
-        """The confirmed tracks, seen or lost, oldest first."""
-        rows = (self._ids != UNTRACKED).nonzero()[0]
-        boxes = np.ascontiguousarray(self._side[:, rows].T, dtype=np.float32)
-        classes, missed = self._classes[rows].astype(np.int32), self._missed[rows].astype(np.int32)
-        return Tracks(self._ids[rows], boxes, classes, missed)
-
-    def reset(self) -> None:
-        """Forget all tracks, as after a cut; numbers go on where they were."""
-        self._resize(0)
 
     def _associate(self, seen: F64, classes: I32, high: npt.NDArray[np.bool_]) -> Index:
         """Both pairings: for each track the row of its detection, or -1."""

@@ -33,11 +33,11 @@ from edgert.runtime import Frame
 from edgert.stages.gpu.job import Shape
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.preprocess import GpuPreprocessor
-from edgert.stages.gpu.reference import preprocess
-from edgert.stages.gpu.scale import taps
 from edgert.stages.gpu.target import Target, target
 from edgert.stages.preprocess import Preprocessor
 from tests.bench.report import main
+from tests.helpers.gpu_reference import preprocess
+from tests.helpers.gpu_scale import taps
 
 WIDTH, HEIGHT, SIDE, BATCH, SETS = 1920, 1080, 640, 8, 8
 ROUNDS, REPEATS = 30, 5

@@ -22,7 +22,6 @@ import report
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edgert.bench.measure import Figure
-from edgert.place.chain import best_chain
 from edgert.place.choose import solve
 from edgert.place.cut import cut
 from edgert.place.deal import Dealer
@@ -33,7 +32,7 @@ from edgert.place.load import ENERGY, LATENCY
 from edgert.place.mix import blend, board_of, demands
 from edgert.place.placement import streams
 from edgert.place.schedule import play
-from tests.helpers.placement import BOARD, GPU_DLA, chain_network, random_network
+from tests.helpers.placement import BOARD, GPU_DLA, random_network
 
 CUT_BAR_MS, MIX_BAR_MS, GAP_BAR, PLAY_BAR_MS = 20.0, 500.0, 0.1, 1000.0
 
@@ -59,8 +58,6 @@ def one_network() -> Iterator[Figure]:
     """Solvers that place one."""
     large = random_network(1, 1000, skips=0.25, linked=True)
     yield figure("latency cut, 1,000 units", lambda: cut(large, *GPU_DLA, LATENCY), CUT_BAR_MS)
-    line = chain_network(1, 1000)
-    yield figure("chain, 1,000 units, 16 segments", lambda: best_chain(line, GPU_DLA, ENERGY, {"dla0": 16}), rounds=3)
     middle = random_network(1, 400, skips=0.25, linked=True)
     yield figure("front of latency and energy, 400 units", lambda: front(middle, static_w=6.0), rounds=3)
     for units in (100, 400):

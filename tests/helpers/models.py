@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from edgert.graph import Model, from_proto
+from edgert.graph.node import Graph
+from edgert.graph.proto import Array
 
 Dims = Sequence[int | str | None]
 PICTURE: Dims = (1, 3, 8, 8)
@@ -120,3 +123,8 @@ def of_type(kind: int) -> Model:
     """``y`` = ``x`` of one element type."""
     node = helper.make_node("Identity", ["x"], ["y"])
     return make([node], {"x": ((2, 3), kind)}, {"y": ((2, 3), kind)})
+
+
+def with_constants(graph: Graph, changed: Mapping[str, Array]) -> Graph:
+    """The graph with stored tensors replaced or added."""
+    return replace(graph, constants={**graph.constants, **changed})

@@ -15,11 +15,11 @@ from edgert.memory.cuda import CudaDevice
 from edgert.runtime import Color, Frame
 from edgert.stages.gpu.kernels import Kernels
 from edgert.stages.gpu.preprocess import GpuPreprocessor
-from edgert.stages.gpu.reference import preprocess, stored
 from edgert.stages.gpu.target import Target, target
 from edgert.stages.gpu.upload import Uploader
 from tests.helpers.frames import frame_of
 from tests.helpers.gpu import gpu_or_skip, read, rounds, to_gpu
+from tests.helpers.gpu_reference import preprocess, stored
 
 pytestmark = pytest.mark.gpu
 POISON = 0xAB

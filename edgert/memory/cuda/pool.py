@@ -41,7 +41,7 @@ class DevicePool:
         nbytes: size of each buffer.
         count: how many may be lent at once; :meth:`acquire` waits when all are.
         counter: where allocations and escapes are counted.
-        kind: None for memory of the GPU alone; else memory that the host sees too: :attr:`block_of` has it.
+        kind: None for memory of the GPU alone; else memory that the host sees too.
     """
 
     def __init__(
@@ -65,14 +65,6 @@ class DevicePool:
         view = view_of(slot.block.address, self.nbytes, lease, self._device.ordinal, None)
         slot.seen = weakref.ref(view)
         return view, lease
-
-    def block_of(self, view: DeviceView) -> Block:
-        """The memory behind a view of this pool, with its host's side. Raises StageError after release."""
-        address = view.address
-        for slot in self._all:
-            if 0 <= address - slot.block.address < self.nbytes:
-                return slot.block
-        raise KeyError(f"no buffer of this pool holds the address {address:#x}")
 
     def close(self) -> None:
         """Waits for the GPU and frees all buffers, escaped ones too: nobody may look at them any more."""

@@ -1,4 +1,4 @@
-// Area and cubic scaling: many source pixels to one. OpenCV's arithmetic, as edgert/stages/gpu/scale.py has it.
+// Area and cubic scaling: many source pixels to one. OpenCV's arithmetic, as tests/helpers/gpu_scale.py has it.
 //
 // METHOD 2 is area: a cell's average where both axes shrink, a box's where they do so by whole numbers, and linear
 // between edges where one grows. METHOD 3 is cubic. Every operation is rounded as it stands, never fused.

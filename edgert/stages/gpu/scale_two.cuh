@@ -1,4 +1,4 @@
-// Linear and nearest scaling: two source pixels, or one, to one. OpenCV's fixed point, as edgert/stages/gpu/scale.py
+// Linear and nearest scaling: two source pixels, or one, to one. OpenCV's fixed point, as tests/helpers/gpu_scale.py
 // has it. METHOD 0 is linear, 1 nearest.
 
 struct Tap { int first, second, weight; };

@@ -108,7 +108,6 @@ class EglFrame(ctypes.Structure):
 class Calls(Protocol):
     """The C functions, each returning 0 for success; pointers as whole numbers."""
 
-    def from_fd(self, fd: int, surface: ctypes.c_void_p) -> int: ...
     def map_egl(self, surface: int) -> int: ...
     def unmap_egl(self, surface: int) -> int: ...
     def register(self, resource: ctypes.c_void_p, image: int, flags: int) -> int: ...
@@ -126,10 +125,6 @@ class JetsonCalls:
         except OSError as error:
             fix = "NVMM is a Jetson's: elsewhere end the pipeline with … ! videoconvert"
             raise DeviceError("there is no NVMM memory here", why=str(error), fix=fix) from error
-
-    def from_fd(self, fd: int, surface: ctypes.c_void_p) -> int:
-        """``NvBufSurfaceFromFd``: the surface of a DMA buffer."""
-        return int(self._surface.NvBufSurfaceFromFd(fd, ctypes.byref(surface)))
 
     def map_egl(self, surface: int) -> int:
         """``NvBufSurfaceMapEglImage`` of the first picture; its address is then in the struct."""
@@ -209,13 +204,6 @@ class OnGpu:
         frame = EglFrame()
         _checked(self._calls.frame(frame, int(resource.value or 0)), "cuGraphicsResourceGetMappedEglFrame")
         return frame
-
-
-def surface_of_fd(fd: int, calls: Calls) -> int:
-    """The address of the NvBufSurface behind a DMA buffer. Raises DeviceError when there is none."""
-    surface = ctypes.c_void_p()
-    _checked(calls.from_fd(fd, surface), "NvBufSurfaceFromFd")
-    return int(surface.value or 0)
 
 
 def _picture(surface: int) -> SurfaceParams:

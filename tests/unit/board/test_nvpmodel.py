@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgert.board.nvpmodel import current_mode, parse_conf, parse_query, power_modes
+from edgert.board.nvpmodel import current_mode, parse_conf, power_modes
 from edgert.board.record import boards
 from edgert.errors import DeviceError
 from tests.unit.board.tree import nvpmodel, nvpmodel_conf, write
@@ -109,25 +109,6 @@ def test_a_folder_in_its_place_cannot_be_read(tmp_path: Path) -> None:
     write(tmp_path, "var/lib/nvpmodel/status", "pmode:0001")
     with pytest.raises(DeviceError, match="cannot read"):
         current_mode(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("NV Power Mode: MODE_30W\n2\n", "MODE_30W"),
-        ("NV Fan Mode:cool\nNV Power Mode: MAXN\n0\n", "MAXN"),
-        ("NVPM WARN: fan mode is not set!\nNV Power Mode: 15W\n0", "15W"),
-    ],
-)
-def test_what_the_program_prints(text: str, name: str) -> None:
-    assert parse_query(text) == name
-
-
-@pytest.mark.parametrize(("text", "why"), [("", "it said nothing"), ("NVPM ERROR: cannot open\n", "NVPM ERROR")])
-def test_a_program_that_does_not_answer(text: str, why: str) -> None:
-    with pytest.raises(DeviceError) as caught:
-        parse_query(text)
-    assert why in caught.value.why
 
 
 def test_every_mode_of_every_board_is_found_again_by_name(tmp_path: Path) -> None:

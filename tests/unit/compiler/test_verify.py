@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from edgert.backend.trt.log import LogRecord, parse_log
+from edgert.backend.trt.log import LogRecord
 from edgert.backend.trt.mapping import Layer
 from edgert.backend.trt.request import BuildRequest
 from edgert.backend.trt.result import BuildResult
 from edgert.compiler.verify import Standing, verify
 from edgert.errors import BuildError, PlacementError
+from tests.helpers.trt_log import parse_log
 
 NODES = {"conv": ("c",), "resize": ("r",), "head": ("y",), "const": ("k",)}
 PLAN = {"conv": "dla0", "resize": "dla0", "head": "gpu", "const": "gpu"}

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from edgert.errors import PlacementError
-from edgert.place.chain import best_chain, is_chain
 from edgert.place.cut import Cutter, cut
 from edgert.place.exact import exact
 from edgert.place.load import ENERGY, LATENCY, Load, Price, accelerators, loads, preferring
 from edgert.place.problem import GPU, Cost, Crossing, Edge, Network, Unit
 from edgert.place.segment import neighbours, segments
+from tests.helpers.chain import best_chain, is_chain
 from tests.helpers.placement import BOARD, GPU_DLA, Everything, chain_network, random_network
 
 PRICED = Price(energy=0.02, traffic=1e-7, busy={"gpu": 0.7, "dla0": 0.4, "dla1": 0.3})

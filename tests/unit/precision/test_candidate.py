@@ -21,6 +21,7 @@ from edgert.precision.candidate import Wanted, versions
 from edgert.precision.evaluation import evaluation_report
 from edgert.quantize import recipe
 from edgert.quantize.table import save_table
+from tests.helpers.models import with_constants
 from tests.unit.precision.network import PICTURES, SIZE, album
 
 
@@ -74,7 +75,7 @@ def test_a_bias_correction_that_does_harm_is_seen_on_the_models_own_pictures(
     config: ModelConfig, ranges: Path, named: bool, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ruin(graph: Graph, *rest: Any, **options: Any) -> Graph:
-        return graph.with_constants({name: -graph.constants[name] for name in ("w4", "b4")})
+        return with_constants(graph, {name: -graph.constants[name] for name in ("w4", "b4")})
 
     monkeypatch.setattr(recipe, "correct_biases", ruin)
     wanted = Wanted(("int8",), images=str(photos) if named else "", ranges=ranges)

@@ -15,6 +15,7 @@ from edgert.quantize.kernel import kernel_of
 from edgert.quantize.patch import Moments, patches
 from edgert.quantize.relax import Effort, errors, solve
 from edgert.quantize.walk import walk
+from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node, weights
 from tests.unit.quantize.fake import lower, peaks, scales_of
 
@@ -125,8 +126,8 @@ def test_layers_come_closer_to_their_float_outputs() -> None:
         assert one.error <= one.nearest
     first = found[0]
     assert first.flipped > 0 and first.error < 0.7 * first.nearest
-    rounded = graph.with_constants({"w": first.values * scales["w"]})
-    nearest = graph.with_constants({"w": np.rint(graph.constants["w"] / scales["w"]) * scales["w"]})
+    rounded = with_constants(graph, {"w": first.values * scales["w"]})
+    nearest = with_constants(graph, {"w": np.rint(graph.constants["w"] / scales["w"]) * scales["w"]})
     wanted, plain, better = (next(walk(one, ["a"], feeds, model)) for one in (graph, nearest, rounded))
 
     def spread(values: Any) -> float:

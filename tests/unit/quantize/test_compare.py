@@ -9,6 +9,7 @@ from edgert.errors import CalibrationError
 from edgert.graph import infer
 from edgert.graph.node import Graph, read
 from edgert.quantize.compare import Agreement, agreement, sqnr
+from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node, weights
 
 MODEL = infer(
@@ -29,7 +30,7 @@ FEEDS = [{"x": weights(1, 2, 4, 4, seed=seed)} for seed in range(10)]
 
 def other(factor: float) -> Graph:
     graph = read(MODEL)
-    return graph.with_constants({"w": graph.constants["w"] * np.float32(factor)})
+    return with_constants(graph, {"w": graph.constants["w"] * np.float32(factor)})
 
 
 def test_noise_of_a_known_size() -> None:

@@ -12,6 +12,7 @@ from edgert.quantize.compare import agreement
 from edgert.quantize.correct import can_shift, correct_biases, mean_shifts, shift_biases
 from edgert.quantize.kernel import channel_means
 from edgert.quantize.walk import walk
+from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node, weights
 from tests.unit.quantize.fake import lower, peaks
 
@@ -36,7 +37,7 @@ def feeds(count: int, seed: int = 0) -> list[dict[str, Any]]:
 
 def coarse(graph: Graph, amax: dict[str, float]) -> Graph:
     """A quantiser whose weights are all a little too small: every mean is off."""
-    return lower(graph.with_constants({n: graph.constants[n] * np.float32(0.9) for n in ("w", "d", "v", "u")}), amax)
+    return lower(with_constants(graph, {n: graph.constants[n] * np.float32(0.9) for n in ("w", "d", "v", "u")}), amax)
 
 
 @pytest.mark.parametrize("biased", [True, False])
@@ -106,7 +107,7 @@ def test_a_matmul_is_corrected_through_the_add_behind_it() -> None:
     graph = read(model)
     assert [can_shift(graph, one) for one in graph.nodes] == [True, False, False]
     pictures = [{"x": np.abs(weights(1, 5, 3, seed=seed))} for seed in range(3)]
-    lowered = graph.with_constants({"w": graph.constants["w"] + np.float32(0.1)})
+    lowered = with_constants(graph, {"w": graph.constants["w"] + np.float32(0.1)})
     shifts = mean_shifts(graph, lowered, pictures, model)
     assert list(shifts) == ["a"] and shifts["a"].shape == (4,)
     done = shift_biases(lowered, shifts)
@@ -133,6 +134,6 @@ def test_what_may_be_luck_is_left_alone() -> None:
     noise = np.random.default_rng(3).standard_normal(graph.constants["w"].shape) / 20
     off = noise - noise.mean(axis=(1, 2, 3), keepdims=True)
     pictures = [{"x": weights(1, 3, 12, 12, seed=seed)} for seed in range(6)]
-    lowered = graph.with_constants({"w": (graph.constants["w"] + off).astype(np.float32)})
+    lowered = with_constants(graph, {"w": (graph.constants["w"] + off).astype(np.float32)})
     shifts = mean_shifts(graph, lowered, pictures, net())
     assert (shifts["a"] == 0).all()

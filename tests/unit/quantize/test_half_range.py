@@ -12,6 +12,7 @@ from edgert.graph import Model, infer
 from edgert.graph.node import Graph, read, write
 from edgert.quantize.half import rounded, to_half
 from edgert.quantize.half.filter import balanced
+from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node, weights
 from tests.unit.quantize.halves import WEIGHTS, X, assert_near, chain, conv, feeds, half, kept, run
 
@@ -155,7 +156,7 @@ def test_a_flat_area_stays_what_it_was(op: str, shape: tuple[int, ...], attribut
     flat = {"x": np.full((1, 4, 6, 6), 6, np.float32)}
     inner = (..., 3, 3)
     wanted = Function(model)(flat)["y"][inner]
-    plain = read(model).with_constants({"w": stored.astype(np.float16).astype(np.float32)})
+    plain = with_constants(read(model), {"w": stored.astype(np.float16).astype(np.float32)})
     nearest = np.abs(Function(write(plain, model))(flat)["y"][inner] - wanted).max()
     found = Function(write(rounded(result.graph), model))(flat)["y"][inner]
     assert np.abs(found - wanted).max() < 0.5 * nearest

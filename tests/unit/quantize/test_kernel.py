@@ -6,6 +6,7 @@ import pytest
 from edgert.graph import infer
 from edgert.graph.node import Graph, read
 from edgert.quantize.kernel import arranged, channel_means, kernel_of, weighted
+from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node, weights
 
 
@@ -48,7 +49,7 @@ def test_rows_are_outputs_and_columns_are_inputs(name: str) -> None:
     values = kernel.values.copy()
     values[groups - 1, rows - 1] *= 3
     values[0, :, 0] = 0
-    changed = net.with_constants({"w": arranged(values, kernel.node, kernel.stored).astype(np.float32)})
+    changed = with_constants(net, {"w": arranged(values, kernel.node, kernel.stored).astype(np.float32)})
     cut = x.copy()
     cut[:, 0] = 0
     wanted = Function(write(net, like))({"x": cut})["y"]

@@ -13,6 +13,7 @@ from edgert.graph import Model, infer
 from edgert.graph.node import Graph, write
 from edgert.quantize.lower import lower
 from edgert.quantize.scheme import scheme
+from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node
 from tests.unit.quantize.nets import amax_of, branches, conv, feeds_of, graph_of, residual, run, stored
 
@@ -213,7 +214,7 @@ class TestWeights:
     def test_too_fine_for_the_bias(self) -> None:
         model = residual()
         graph = graph_of(model)
-        graph = graph.with_constants({"c1.w": graph.constants["c1.w"] * np.float32(1e-12)})
+        graph = with_constants(graph, {"c1.w": graph.constants["c1.w"] * np.float32(1e-12)})
         low = lower(
             graph,
             scheme(graph, "ort"),

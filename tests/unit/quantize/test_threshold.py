@@ -11,7 +11,7 @@ from scipy.stats import entropy as scipy_entropy
 
 from edgert.errors import CalibrationError
 from edgert.quantize.histogram import BINS, Histogram
-from edgert.quantize.threshold import METHODS, ZERO_AMAX, entropy, squared_errors, threshold
+from edgert.quantize.threshold import METHODS, ZERO_AMAX, _density, _squared_errors, entropy, threshold
 
 Array = npt.NDArray[Any]
 
@@ -208,7 +208,7 @@ def test_the_squared_error_is_exact_for_values_spread_within_bins(seed: int) -> 
     spread = np.repeat((np.arange(len(counts))[:, None] + inner) / BINS, counts, axis=0).ravel()
     values = np.append(spread, np.full(64, end))
     for amax in (end, 0.5, 0.1, 0.02, 0.004):  # the last step is 1/16 of a bin
-        found = float(squared_errors(histogram, np.array([amax]))[0])
+        found = float(_squared_errors(_density(histogram), np.array([amax]))[0]) / histogram.values
         assert found == pytest.approx(squared_error(values, amax), rel=0.002)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from edgert.backend.trt.inspect import accelerators, engine_facts, logged_facts
-from edgert.backend.trt.log import parse_log
 from edgert.errors import BuildError
+from tests.helpers.trt_log import parse_log
 
 NODES = {"a": ("t",), "b": ("u",), "c": ("v",), "d": ("w",), "e": ("y",)}
 

@@ -14,11 +14,11 @@ from edgert.backend.trt.log import (
     classify,
     foreign_ends,
     is_worth_keeping,
-    parse_log,
     reasons,
     summary,
     tail,
 )
+from tests.helpers.trt_log import parse_log
 
 FOLDER = Path(__file__).resolve().parents[3] / "data" / "trt_log"
 

@@ -180,14 +180,6 @@ class TestStreams:
             with pytest.raises(StageError, match="used after its release"):
                 use()
 
-    def test_the_host_side_of_a_buffer(self, device: CudaDevice) -> None:
-        pool, stream = DevicePool(device, 64, 2, Counter(), "staged"), device.stream()
-        view, _ = lent(pool)
-        block = pool.block_of(view[10:20])
-        block.host[:] = 7
-        block.upload(stream)
-        assert block.address == view.address and device.counter.read().copies == 1
-
     def test_closing_frees_everything_also_what_escaped(self, gpu: CudaDouble, device: CudaDevice) -> None:
         pool = DevicePool(device, 64, 2, Counter())
         kept, lease = lent(pool)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from edgert.config import InputConfig
 from edgert.errors import ModelError
 from edgert.runtime import Color, PixelFormat
-from edgert.stages.gpu.reference import preprocess, stored
-from edgert.stages.gpu.scale import scaled
 from edgert.stages.gpu.target import Target, target
 from edgert.stages.placement import place
 from edgert.stages.preprocess import Preprocessor
 from tests.helpers.frames import frame_of
+from tests.helpers.gpu_reference import preprocess, stored
+from tests.helpers.gpu_scale import scaled
 from tests.helpers.picture_reference import resized
 
 FORMATS: tuple[PixelFormat, ...] = get_args(PixelFormat)

@@ -44,11 +44,6 @@ class Calls:
         self.order.append(name)
         return 999 if name == self.fails else 0
 
-    def from_fd(self, fd: int, surface: ctypes.c_void_p) -> int:
-        assert fd == 42
-        surface.value = self.buffer.address
-        return self._note("from_fd")
-
     def map_egl(self, surface: int) -> int:
         assert surface == self.buffer.address
         self.buffer.params.mapped_addr.egl_image = IMAGE
@@ -90,12 +85,12 @@ def test_structs_have_the_sizes_and_offsets_of_the_headers() -> None:
 def test_calls_come_in_order_and_are_taken_back_in_reverse() -> None:
     buffer = Buffer()
     calls = Calls(buffer)
-    on_gpu = OnGpu(nvmm.surface_of_fd(42, calls), calls)
+    on_gpu = OnGpu(buffer.address, calls)
     assert [(plane.address, plane.pitch) for plane in on_gpu.planes] == [(LUMA, 2048), (CHROMA, 2048)]
     assert (on_gpu.width, on_gpu.height) == (1280, 720)
     on_gpu.close()
     on_gpu.close()
-    assert calls.order == ["from_fd", *FORWARD, *BACK]
+    assert calls.order == [*FORWARD, *BACK]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.errors import PlacementError
-from edgert.place.load import Price, stranded, targets
-from edgert.place.problem import Assignment, Cost, Crossing, Edge, Network
+from edgert.place.load import Price, priced, priced_crossing, stranded, targets
+from edgert.place.problem import Assignment, Edge, Network
 
 F64 = npt.NDArray[np.float64]
 
@@ -52,21 +52,6 @@ def best_chain(
     if np.isinf(costs.min()):
         raise PlacementError(f"{network.name} needs more segments than {dict(most or {})}")
     return _walked(np.unravel_index(int(costs.argmin()), costs.shape), trail, among, limited)
-
-
-def priced(cost: Cost | None, price: Price, accelerator: str) -> float:
-    """What a unit on an accelerator is worth; infinite if it cannot be there."""
-    return np.inf if cost is None else _flat(cost, price) + price.busy.get(accelerator, 0.0) * cost.time_ms
-
-
-def priced_crossing(crossing: Crossing, price: Price, start: str, end: str) -> float:
-    """What handing a tensor from one accelerator to another is worth."""
-    busy = (price.busy.get(name, 0.0) * busy_ms for name, busy_ms in crossing.busy(start, end))
-    return _flat(crossing, price) + sum(busy)
-
-
-def _flat(part: Cost | Crossing, price: Price) -> float:
-    return price.latency * part.time_ms + price.energy * part.energy_mj + price.traffic * part.traffic_bytes
 
 
 def _touched(edge: Edge) -> set[int]:

@@ -14,9 +14,9 @@ from edgert.config import InputConfig
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
 from edgert.stages.gpu.job import Normal, fixed_matrix, normal_of
-from edgert.stages.gpu.scale import I64, scaled
 from edgert.stages.gpu.target import Target
 from edgert.stages.placement import place
+from tests.helpers.gpu_scale import I64, scaled
 
 _GRAY = np.array([9798, 19235, 3735])  # red, green, blue in 1/32768: OpenCV's RGB2GRAY
 
