@@ -18,7 +18,7 @@ from edgert.backend.ort import OrtBackend
 from edgert.backend.ort.kernel import Kernel, kernel_times
 from edgert.bench.measure import Figure
 from edgert.bench.runtime import hop
-from edgert.bench.timing import Run, once, spread, timed
+from edgert.bench.timing import Run, jitter, once, timed
 from edgert.board import HOST
 from edgert.board.core import core_accelerators, pinned
 from edgert.board.cpu import cpu_name
@@ -27,11 +27,11 @@ from edgert.graph.clean import clean
 from edgert.graph.model import Model
 from edgert.graph.node import Graph, read
 from edgert.graph.spec import inputs
+from edgert.jitter import AT
 from edgert.place.cost.unit import units
 from edgert.place.cost.work import Work
 from edgert.place.partition import Part, cut, partition
 from edgert.place.profile import MAX_GAP, Handing, Profile, ProfiledUnit, Whole, tensor_bytes
-from edgert.spread import AT
 
 _CUTS = 4
 """Places where a model is cut in two to see what cutting costs."""
@@ -39,7 +39,7 @@ _ROUNDS = 6
 """On a shared machine a neighbour slows a core for seconds at a time, by half and more. The fastest of several rounds
 is that of a machine left alone, which is what a profile is about; company of our own is in all rounds alike."""
 _BUSY_RUNS = 5
-"""Times as many runs with company as alone: their scatter is kept, and a p99 needs some hundred."""
+"""Times as many runs with company as alone: their jitter is kept, and a p99 needs some hundred."""
 
 
 def machine_identity() -> dict[str, str]:
@@ -74,7 +74,7 @@ def profile(model: Model, runs: int = 12) -> Profile:
             min(one[name].alone_ms for one in rounds),
             min(one[name].busy_ms for one in rounds),
             _sum_ms(kernels[name]),
-            spread([one[name].busy for one in rounds]),
+            jitter([one[name].busy for one in rounds]),
         )
         for name in cores
     }
@@ -96,9 +96,9 @@ def figures_of(found: Profile) -> list[Figure]:
         figures.append(Figure(f"times as long with all cores busy, {name}", whole.contention, "×", n=found.runs))
         gap = f"sum of kernels against the whole, {name}"
         figures.append(Figure(gap, whole.gap, "of the whole", MAX_GAP, n=found.runs))
-        scatter = f"p99 against the median with all cores busy, {name}"
+        jitter = f"p99 against the median with all cores busy, {name}"
         figures.append(
-            Figure(scatter, whole.spread[AT.index(0.99)], "×", n=_BUSY_RUNS * found.runs)
+            Figure(jitter, whole.jitter[AT.index(0.99)], "×", n=_BUSY_RUNS * found.runs)
         )  # of one round at least
     handing = found.handing
     per_mib = {"tensor_ms": handing.tensor_ms, "ms_per_mib": handing.ms_per_mib}

@@ -1,4 +1,4 @@
-"""Runs timed by two clocks, and how they scatter when nobody else disturbs them."""
+"""Runs timed by two clocks, and how they jitter when nobody else disturbs them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns, thread_time_ns
 
-from edgert.spread import Spread, spread_of
+from edgert.jitter import Quantiles, quantiles_of
 
 _WARM_UP = 3
 _DISTURBED = 0.1
-"""More than so much of a core taken by other programs, or of its speed changed, and a round's scatter is theirs."""
+"""More than so much of a core taken by other programs, or of its speed changed, and a round's jitter is theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class Run:
     wall_ms: float
 
 
-def spread(rounds: Sequence[Sequence[Run]]) -> Spread:
+def jitter(rounds: Sequence[Sequence[Run]]) -> Quantiles:
     """Of what the wall clock said, in rounds in which the core was left alone; else in the best of them."""
     left_alone = [runs for runs in rounds if _disturbed(runs) < _DISTURBED] or [min(rounds, key=_disturbed)]
-    return spread_of([[run.wall_ms for run in runs] for runs in left_alone])
+    return quantiles_of([[run.wall_ms for run in runs] for runs in left_alone])
 
 
 def _disturbed(runs: Sequence[Run]) -> float:

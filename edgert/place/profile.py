@@ -15,9 +15,9 @@ from typing import Any
 
 from edgert.errors import ArtifactError, PlacementError, cause
 from edgert.graph.node import Graph
+from edgert.jitter import Quantiles, check_quantiles
 from edgert.place.contention import Contention
 from edgert.place.problem import Cost, Crossing, Edge, Network, Unit
-from edgert.spread import Spread, check_spread
 
 SCHEMA = 1
 MAX_GAP = 0.10
@@ -32,14 +32,14 @@ class Whole:
         alone_ms: while the others are idle.
         busy_ms: while all others run the same model.
         kernels_ms: sum over the profiler's kernels, while the others are idle.
-        spread: of the wall clock's times while all others run the same model; see :mod:`edgert.spread`. Empty in
+        jitter: of the wall clock's times while all others run the same model; see :mod:`edgert.jitter`. Empty in
             profiles of before it was kept.
     """
 
     alone_ms: float
     busy_ms: float
     kernels_ms: float
-    spread: Spread = ()
+    jitter: Quantiles = ()
 
     @property
     def gap(self) -> float:
@@ -172,8 +172,8 @@ def _profile(data: dict[str, Any]) -> Profile:
 
 
 def _whole(data: Mapping[str, Any]) -> Whole:
-    times = _times({name: value for name, value in data.items() if name != "spread"})
-    return Whole(**times, spread=check_spread(tuple(map(float, data.get("spread", ())))))
+    times = _times({name: value for name, value in data.items() if name != "jitter"})
+    return Whole(**times, jitter=check_quantiles(tuple(map(float, data.get("jitter", ())))))
 
 
 def _times(data: Mapping[str, Any]) -> dict[str, float]:

@@ -13,13 +13,13 @@ from edgert.config import CropStage, InferStage, ModelConfig, PipelineFile, Sour
 from edgert.config.flow import inputs_of, order
 from edgert.config.variant import variants_of
 from edgert.errors import ConfigError, nearest
+from edgert.jitter import STEADY, Jitter, Quantiles, mean_of
 from edgert.place.step import Step
 from edgert.plan.workload import ASSUMED_HZ
 from edgert.simulate.core import ANY_CORE, CoreStep
 from edgert.simulate.design import Design, Edge, Node, Source, Task
 from edgert.simulate.measured import StageTime, StageTimes
 from edgert.simulate.trace import Trace
-from edgert.spread import EVEN, Scatter, Spread, mean_of
 from edgert.stages.source.select import is_live, kind_of
 
 
@@ -53,9 +53,9 @@ class Lane:
         return sum(step.mean_ms for step in self.parts[number])
 
     @property
-    def spread(self) -> Spread:
+    def jitter(self) -> Quantiles:
         """Of times on the first part's core."""
-        return next((step.spread for step in self.parts[0] if isinstance(step, CoreStep)), ())
+        return next((step.jitter for step in self.parts[0] if isinstance(step, CoreStep)), ())
 
 
 Steps = tuple[Step, ...]
@@ -126,8 +126,8 @@ class _Designer:
             name,
             rate_hz=rate_hz if is_paced and trace is None else None,
             times_ms=trace.times_ms if is_paced and trace is not None else (),
-            start_ms=measured.first_ms,
-            late_ms=measured.woken_ms if live else (),
+            start_ms=measured.first_result_ms,
+            late_ms=measured.wakeup_latency_ms if live else (),
             jitter=self.scene.jitter if is_camera else 0.0,
             is_ahead=not is_camera,
             is_live=live,
@@ -144,8 +144,17 @@ class _Designer:
             return self._infers(name, stage, inputs)
         spread = stage.crop.limit if isinstance(stage, CropStage) and not isinstance(stage.crop, tuple) else None
         measured = self.scene.times.of(name)
-        task = Task(_together(_own(measured, ANY_CORE), measured.scatter), scatter=measured.scatter)
-        return [Node(name, inputs, task, spread=spread, woken_ms=measured.woken_ms, opened_ms=measured.opened_ms)]
+        task = Task(_together(_own(measured, ANY_CORE), measured.jitter), jitter=measured.jitter)
+        return [
+            Node(
+                name,
+                inputs,
+                task,
+                spread=spread,
+                wakeup_latency_ms=measured.wakeup_latency_ms,
+                startup_ms=measured.startup_ms,
+            )
+        ]
 
     def _edge(self, producer: str, stage: StageConfig) -> Edge:
         before = self.stages[producer]
@@ -190,7 +199,7 @@ class _Designer:
     def _passing(self, name: str, inputs: tuple[Edge, ...], **how: Any) -> Node:
         """One that dispatches frames or restores their order."""
         measured = self.scene.times.of(name)
-        return Node(name, inputs, woken_ms=measured.woken_ms, opened_ms=measured.opened_ms, **how)
+        return Node(name, inputs, wakeup_latency_ms=measured.wakeup_latency_ms, startup_ms=measured.startup_ms, **how)
 
     def _chain(
         self,
@@ -208,7 +217,14 @@ class _Designer:
             measured = self._measured(label, name, len(labels))
             task = self._task(stage, lanes[0], number, measured)
             others = tuple(_instead(task, stage, lanes[0], lane, number) for lane in lanes[1:])
-            node = Node(label, inputs, task, woken_ms=measured.woken_ms, opened_ms=measured.opened_ms, stand_ins=others)
+            node = Node(
+                label,
+                inputs,
+                task,
+                wakeup_latency_ms=measured.wakeup_latency_ms,
+                startup_ms=measured.startup_ms,
+                stand_ins=others,
+            )
             nodes.append(node)
             inputs = (Edge(label, capacity, "never"),)
         return nodes
@@ -222,17 +238,17 @@ class _Designer:
     def _task(self, stage: InferStage, lane: Lane, number: int, measured: StageTime) -> Task:
         crops = stage.crop.limit if stage.crop is not None else None
         runs = 1.0 if crops is None else self._objects(crops)
-        scatter = measured.scatter if self._is_even(stage) else EVEN
-        own = _own(measured, lane.core(0), lane.part_ms(0) * runs, scatter.spread or lane.spread)
+        jitter = measured.jitter if self._is_even(stage) else STEADY
+        own = _own(measured, lane.core(0), lane.part_ms(0) * runs, jitter.quantiles or lane.jitter)
         batch, parts = _batch(stage, lane), lane.parts[number]
-        if batch is not None and measured.kept_ms:
-            own, parts = _divided(own, parts, measured.kept_ms)
-        steps, run = _together(own if number == 0 else (), scatter), _together(parts, scatter)
+        if batch is not None and measured.batch_fill_ms:
+            own, parts = _divided(own, parts, measured.batch_fill_ms)
+        steps, run = _together(own if number == 0 else (), jitter), _together(parts, jitter)
         wait_ms = 1e3 * stage.batch.wait if stage.batch is not None else 0.0
-        return Task(steps, run, stage.every, crops, lane.rows, batch, wait_ms, scatter)
+        return Task(steps, run, stage.every, crops, lane.rows, batch, wait_ms, jitter)
 
     def _is_even(self, stage: InferStage) -> bool:
-        """Whether all results are the same work. If not, how a run's times scatter tells of the work as well."""
+        """Whether all results are the same work. If not, the jitter of a run is that of the work as well."""
         return stage.every == 1 and (stage.crop is None or not (self.scene.traces or self.scene.objects))
 
     def _objects(self, most: int) -> float:
@@ -243,17 +259,17 @@ class _Designer:
         return min(self.scene.objects if self.scene.objects is not None else most, most)
 
 
-def _own(measured: StageTime, core: str, engine_ms: float = 0.0, spread: Spread = ()) -> tuple[Step, ...]:
-    """What a thread does besides its model; nothing where nobody measured it. ``spread`` is for runs that tell none."""
+def _own(measured: StageTime, core: str, engine_ms: float = 0.0, jitter: Quantiles = ()) -> tuple[Step, ...]:
+    """What a thread does besides its model; nothing where nobody measured it. ``jitter`` is for runs without any."""
     own_ms = measured.busy_ms - engine_ms
-    spread = measured.scatter.spread if not engine_ms else spread
-    return (CoreStep(core, own_ms / mean_of(spread), spread=spread),) if own_ms > 0 else ()
+    jitter = measured.jitter.quantiles if not engine_ms else jitter
+    return (CoreStep(core, own_ms / mean_of(jitter), jitter=jitter),) if own_ms > 0 else ()
 
 
-def _divided(own: Steps, parts: Steps, kept_ms: float) -> tuple[Steps, Steps]:
+def _divided(own: Steps, parts: Steps, batch_fill_ms: float) -> tuple[Steps, Steps]:
     """The same time in all, so much of it before a batch is run: on a slow machine its model is slow as well."""
     own_ms, parts_ms = _mean_ms(own), _mean_ms(parts)
-    before_ms = min(kept_ms, own_ms)
+    before_ms = min(batch_fill_ms, own_ms)
     if not before_ms or not parts_ms:
         return own, parts
     return _longer(own, before_ms / own_ms), _longer(parts, (parts_ms + own_ms - before_ms) / parts_ms)
@@ -263,8 +279,8 @@ def _instead(task: Task, stage: InferStage, first: Lane, lane: Lane, number: int
     """A task with the runs of another lane's model, as much slower than planned as those of the first lane are; the
     rest of its work is taken to be the same."""
     planned_ms = first.part_ms(number)
-    slower = _mean_ms(task.run) * task.scatter.mean / planned_ms if planned_ms else 1.0
-    run = _together(_longer(lane.parts[number], slower), task.scatter)
+    slower = _mean_ms(task.run) * task.jitter.mean / planned_ms if planned_ms else 1.0
+    run = _together(_longer(lane.parts[number], slower), task.jitter)
     return replace(task, run=run, rows=lane.rows, batch=_batch(stage, lane))
 
 
@@ -281,12 +297,12 @@ def _longer(steps: Steps, factor: float) -> Steps:
     return tuple(replace(step, time_ms=step.time_ms * factor) for step in steps)
 
 
-def _together(steps: Sequence[Step], scatter: Scatter) -> tuple[Step, ...]:
-    """Steps that do not scatter by themselves any more, but all alike: the mean of each is kept."""
-    if not scatter:
+def _together(steps: Sequence[Step], jitter: Jitter) -> tuple[Step, ...]:
+    """Steps that do not jitter by themselves any more, but all alike: the mean of each is kept."""
+    if not jitter:
         return tuple(steps)
-    plain = (replace(step, spread=()) if isinstance(step, CoreStep) else step for step in steps)
-    means = (step.mean_ms / scatter.mean for step in steps)
+    plain = (replace(step, jitter=()) if isinstance(step, CoreStep) else step for step in steps)
+    means = (step.mean_ms / jitter.mean for step in steps)
     return tuple(replace(step, time_ms=mean_ms) for step, mean_ms in zip(plain, means, strict=True))
 
 

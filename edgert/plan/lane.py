@@ -78,9 +78,9 @@ class HostLanes:
             for name, config in self.file.config.models.items()
             if config.placement == "auto" and threads_of(self.file.config, name) > 1
         ) + tuple(
-            f"{name}: its times do not scatter and a p99 is too low; measure its profile again (edgert bench --units)"
+            f"{name}: its profile has no jitter, so a p99 is too low; measure its profile again (edgert bench --units)"
             for name, profile in self.profiles.items()
-            if not all(whole.spread for whole in profile.whole.values())
+            if not all(whole.jitter for whole in profile.whole.values())
         )
 
 
@@ -93,7 +93,7 @@ def rows_of(config: ModelConfig, stage: InferStage) -> int:
 
 def _step(profile: Profile, measured: str, core: str, threads: int = 1) -> Step:
     whole = profile.whole[measured]
-    return CoreStep(core, whole.alone_ms / threads, crowded=whole.contention, threads=threads, spread=whole.spread)
+    return CoreStep(core, whole.alone_ms / threads, crowded=whole.contention, threads=threads, jitter=whole.jitter)
 
 
 def _split(config: ModelConfig, profile: Profile, globs: Mapping[str, str]) -> Lane:
@@ -103,7 +103,7 @@ def _split(config: ModelConfig, profile: Profile, globs: Mapping[str, str]) -> L
     for number, part in enumerate(parts):
         core, time_ms = part.accelerator, part_ms(profile, graph, parts, number)
         whole = profile.whole[core]
-        timed.append((CoreStep(core, time_ms, crowded=whole.contention, spread=whole.spread),))
+        timed.append((CoreStep(core, time_ms, crowded=whole.contention, jitter=whole.jitter),))
     return Lane(tuple(timed), cores=tuple(part.accelerator for part in parts))
 
 

@@ -86,11 +86,11 @@ class Inlet:
     """Everything one stage listens to. Iterating yields ``(edge, result)`` until all edges are closed.
 
     Attributes:
-        woken: how long after something came it went on, whenever it waited for that; of this machine's clock.
+        wakeup: how long after something came it went on, whenever it waited for that; of this machine's clock.
     """
 
     def __init__(self) -> None:
-        self.woken = LatencyHistogram()
+        self.wakeup = LatencyHistogram()
         self._ready: queue.SimpleQueue[Told] = queue.SimpleQueue()
         self._closed = 0
         self.channels: list[Channel] = []
@@ -119,7 +119,7 @@ class Inlet:
         is_waiting = self._ready.empty()
         edge, said_ns = self._ready.get(timeout=timeout_s)
         if is_waiting:
-            self.woken.add(REAL.now_ns() - said_ns)
+            self.wakeup.add(REAL.now_ns() - said_ns)
         return edge
 
     def __iter__(self) -> Iterator[tuple[int, Result]]:

@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from edgert.memory import Counts
-from edgert.runtime.history import WINDOW_NS
 from edgert.runtime.metric import LatencyHistogram, Percentiles
 from edgert.runtime.stage import Source, SourceStats
+from edgert.runtime.timing import WINDOW_NS, StageTiming, Timing
 from edgert.runtime.worker import Node
-from edgert.spread import EVEN, Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +21,6 @@ class StageSummary:
         dropped: results this stage never saw because its queues were full or a join lost its other half.
         busy_percent, wait_in_percent, wait_out_percent: working, waiting for input, blocked on a full queue.
         source: for a source, what it had to put up with.
-        busy_spread, busy_spells: how the time of one result, or of each in a batch, scattered in the last minute of a
-            run that has ended, at any moment and from one to the next; see :class:`edgert.spread.Scatter`.
-        kept_ms: of that time, what it takes until a result waits for others, in stages that pass several on at once.
-        opened_ms: when it was ready, after the first result of all threads went on; 0: before that.
-        first_ms: when its first result went on, after that of the first of all threads; None where none ever did.
-        woken_ms: how late it went on when something came that it waited for, or how late a live source's frames came
-            by the stream's own times: quantiles at :data:`edgert.spread.AT`.
     """
 
     results_in: int
@@ -40,12 +32,6 @@ class StageSummary:
     busy_ms_per_result: float
     waiting: int
     source: SourceStats | None = None
-    busy_spread: Spread = ()
-    busy_spells: tuple[float, ...] = ()
-    woken_ms: tuple[float, ...] = ()
-    kept_ms: float = 0.0
-    opened_ms: float = 0.0
-    first_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +45,7 @@ class Summary:
         fps: ``frames_out`` per second of ``seconds``.
         latency_ms: from capture to the end of the last stages.
         budgets: what was done to keep them; empty for a pipeline without.
+        simulation: per stage, what a simulation of the run draws from; empty while it runs.
         copies_per_frame, bytes_copied_per_frame: copies of pixels in host memory, from every ``to_x`` call.
     """
 
@@ -75,10 +62,12 @@ class Summary:
     peak_rss_bytes: int
     engine: Mapping[str, Any] = field(default_factory=dict)
     budgets: Mapping[str, Any] = field(default_factory=dict)
+    simulation: Mapping[str, StageTiming] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
+        """Plain data; without ``simulation`` where that is empty."""
+        data = asdict(self)
+        return data if self.simulation else {name: value for name, value in data.items() if name != "simulation"}
 
 
 def summarise(
@@ -93,15 +82,13 @@ def summarise(
 ) -> Summary:
     """The state of a running or finished pipeline; callable at any time from any thread.
 
-    How times scatter, which takes some milliseconds per thread, is told of one that has ended.
+    What a simulation draws from takes some milliseconds per thread and is only reported of one that has ended.
     """
     sources = [node for node in nodes if isinstance(node.work, Source)]
     ends = [node for node in nodes if not node.outlets]
     frames_in = sum(node.meter.results_out for node in sources)
     frames_out = max((node.meter.results_in for node in ends if node not in sources), default=frames_in)
-    span_ns = _last_minute(nodes) if has_ended else None
-    start_ns = min((node.meter.first_ns for node in nodes if node.meter.first_ns is not None), default=0)
-    stages = {node.name: _stage(node, wall_ns, span_ns, start_ns) for node in nodes}
+    stages = {node.name: _stage(node, wall_ns) for node in nodes}
     seconds = wall_ns / 1e9
     return Summary(
         frames_in=frames_in,
@@ -117,23 +104,25 @@ def summarise(
         peak_rss_bytes=peak_rss_bytes,
         engine=engine,
         budgets=budgets or {},
+        simulation=_timings({node.name: node.timing for node in nodes}) if has_ended else {},
     )
 
 
-def _last_minute(nodes: Sequence[Node]) -> tuple[int, int] | None:
-    """From when to when all threads are looked at, so that spells that struck several of them do so in each."""
-    spans = [span for node in nodes if (span := node.meter.history.span_ns)]
+def _timings(timings: Mapping[str, Timing]) -> dict[str, StageTiming]:
+    """Of the same last minute of all threads, so that slow phases that struck several of them do so in each."""
+    spans = [span for one in timings.values() if (span := one.span_ns)]
     if not spans:
-        return None
+        return {}
     end_ns = max(end for _, end in spans)
-    return max(min(start for start, _ in spans), end_ns - WINDOW_NS), end_ns
+    span_ns = max(min(start for start, _ in spans), end_ns - WINDOW_NS), end_ns
+    start_ns = min(one.first_ns for one in timings.values() if one.first_ns is not None)
+    return {name: one.report(span_ns, start_ns) for name, one in timings.items()}
 
 
-def _stage(node: Node, wall_ns: int, span_ns: tuple[int, int] | None, start_ns: int) -> StageSummary:
+def _stage(node: Node, wall_ns: int) -> StageSummary:
     meter = node.meter
     channels = [channel.stats() for channel in node.inlet.channels]
     percent = 100 / wall_ns if wall_ns else 0.0
-    scatter = meter.history.scatter(*span_ns) if span_ns else EVEN
     return StageSummary(
         results_in=meter.results_in,
         results_out=meter.results_out,
@@ -144,10 +133,4 @@ def _stage(node: Node, wall_ns: int, span_ns: tuple[int, int] | None, start_ns: 
         busy_ms_per_result=meter.busy_ns / meter.results_in / 1e6 if meter.results_in else 0.0,
         waiting=sum(channel.waiting for channel in channels),
         source=node.work.stats() if isinstance(node.work, Source) else None,
-        busy_spread=scatter.spread,
-        busy_spells=scatter.spells,
-        woken_ms=node.inlet.woken.quantiles_ms(),
-        kept_ms=meter.kept_ns / meter.kept / 1e6 if meter.kept else 0.0,
-        opened_ms=max(meter.opened_ns - start_ns, 0) / 1e6,
-        first_ms=(meter.first_ns - start_ns) / 1e6 if meter.first_ns is not None else None,
     )

@@ -13,9 +13,10 @@ from edgert.errors import EdgertError, StageError
 from edgert.policy import Join, join_of, most_under_way
 from edgert.runtime.channel import Channel, Inlet
 from edgert.runtime.gate import Gate
-from edgert.runtime.metric import Lateness, StageMeter
+from edgert.runtime.metric import StageMeter
 from edgert.runtime.record import Result
 from edgert.runtime.stage import Batching, Source, Stage
+from edgert.runtime.timing import Lateness, Timing
 
 
 @dataclass(slots=True, eq=False)
@@ -26,6 +27,7 @@ class Node:
         outlets: one channel per stage that listens to this one; replaced as a whole when a listener joins.
         carried: per edge of ``inlet``, the streams that arrive on it.
         producers: per edge of ``inlet``, the node at its other end.
+        meter: totals of its thread; ``timing``: what a simulation of it draws from.
         branch: which one of the outlets a result goes to, by number; None: to all.
         joins: whether several edges that carry one stream bring parts of the same frames, to be joined; otherwise
             each brings frames of its own.
@@ -39,9 +41,13 @@ class Node:
     carried: list[frozenset[str]] = field(default_factory=list)
     producers: list[Node] = field(default_factory=list)
     meter: StageMeter = field(default_factory=StageMeter)
+    timing: Timing = field(default_factory=Timing)
     branch: Callable[[Result], int] | None = None
     joins: bool = True
     gate: Gate | None = None
+
+    def __post_init__(self) -> None:
+        self.inlet.wakeup = self.timing.wakeup
 
     def under_way(self) -> int:
         """The most results of one stream that can be between its source and this node, by the slowest way."""
@@ -68,7 +74,7 @@ class Worker(threading.Thread):
             self._succeeds(self._give_frames)
             self._succeeds(node.work.close)
         elif self._succeeds(node.work.open):
-            node.meter.opened_ns = self._clock.now_ns()
+            node.timing.opened_ns = self._clock.now_ns()
             self._succeeds(self._loop)
             self._succeeds(node.work.close)
         node.inlet.abandon()
@@ -88,8 +94,9 @@ class Worker(threading.Thread):
         return False
 
     def _give_frames(self) -> None:
-        node, source, meter, now = self.node, self.node.work, self.node.meter, self._clock.now_ns
+        node, source, meter, timing = self.node, self.node.work, self.node.meter, self.node.timing
         assert isinstance(source, Source)
+        now = self._clock.now_ns
         started, before_ns, lateness = now(), thread_time_ns(), Lateness()
         for frame in source.frames(self._stop_event):
             if node.gate is not None and not node.gate.passes(self._stop_event):
@@ -101,11 +108,12 @@ class Worker(threading.Thread):
             if source.live:  # it waits for the camera, mostly; what is its own work only the processor's time tells
                 used_ns = thread_time_ns()
                 worked_ns, before_ns = min(used_ns - before_ns, worked_ns), used_ns
-                node.inlet.woken.add(lateness.of(frame.timestamp_ns, frame.media_ns))
+                timing.wakeup.add(lateness.of(frame.timestamp_ns, frame.media_ns))
             meter.wait_in_ns += made - started - worked_ns
             meter.results_in += 1
-            meter.worked(worked_ns)
-            meter.let_go(made)
+            meter.busy_ns += worked_ns
+            timing.worked(worked_ns)
+            timing.passed_on(made)
             self._send(node, Result(frame))
             frame.lease.release()
             del frame
@@ -157,24 +165,26 @@ class Worker(threading.Thread):
         started = now()
         out = stage.flush(last)
         done = now()
-        meter.worked(done - started)
+        meter.busy_ns += done - started
+        node.timing.worked(done - started, results=0)
         self._pass_on(node, out, done)
         meter.wait_out_ns += now() - done
 
     def _step(self, node: Node, stage: Stage, result: Result) -> None:
-        now, meter = self._clock.now_ns, node.meter
+        now, meter, timing = self._clock.now_ns, node.meter, node.timing
         started = now()
         try:
             out = stage.process(result)
             done = now()
             meter.results_in += 1
-            meter.worked(done - started)
+            meter.busy_ns += done - started
+            timing.worked(done - started)
             meter.latency.add(done - result.frame.timestamp_ns)
             if out is None:
-                meter.let_go(done)
+                timing.passed_on(done)
             else:
                 if not self._pass_on(node, out, done):
-                    meter.keep(done - started)
+                    timing.held_back(done - started)
                 meter.wait_out_ns += now() - done
         finally:
             result.frame.lease.release()
@@ -198,7 +208,7 @@ class Worker(threading.Thread):
             count += 1
         node.meter.results_out += count
         if count:
-            node.meter.let_go(done_ns)
+            node.timing.passed_on(done_ns)
         return count
 
     @staticmethod

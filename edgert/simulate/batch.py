@@ -28,7 +28,7 @@ class BatchThread(Thread):
             return
         if not batch.held:  # a batch is of one model, whatever is decided while it is filled
             self._current = self.task
-            self._pace = self._chance.now(self._current.scatter)
+            self._pace = self._chance.now(self._current.jitter)
             batch.most = self._current.batch or 1
         is_wanted = batch.hold(token, token.index, self._chance.timeline.now_ms) is not None
         self.perform(tuple(times(self._current.steps, self._pace)) if is_wanted else (), self._filled)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from random import Random
 
+from edgert.jitter import draw
 from edgert.place.event import Timeline
 from edgert.policy import RateLimiter
 from edgert.simulate.design import Source
 from edgert.simulate.thread import Perform, Sender, Token
-from edgert.spread import draw
 
 _CLOSED_MS = 100.0
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
+from edgert.jitter import Quantiles, draw, mean_of
 from edgert.place.event import Then, Timeline, Used
 from edgert.place.step import Step
-from edgert.spread import Spread, draw, mean_of
 
 ANY_CORE = "cpu"
 """The accelerator of a step that any core may run."""
@@ -22,19 +22,19 @@ class CoreStep(Step):
     Attributes:
         crowded: how many times longer it takes while all other cores are busy.
         threads: cores that it runs on at once, each doing its part.
-        spread: how its time scatters about ``time_ms``, its median.
-        rows: parts of it that scatter each by itself, as what disturbs a run comes more often the longer it takes.
+        jitter: how its time jitters about ``time_ms``, its median.
+        rows: parts of it that jitter each by itself, as what disturbs a run comes more often the longer it takes.
     """
 
     crowded: float = 1.0
     threads: int = 1
-    spread: Spread = ()
+    jitter: Quantiles = ()
     rows: int = 1
 
     @property
     def mean_ms(self) -> float:
         """Alone, on average."""
-        return self.time_ms * mean_of(self.spread)
+        return self.time_ms * mean_of(self.jitter)
 
     def times(self, factor: float) -> CoreStep:
         """So many of it, one after the other."""
@@ -42,9 +42,9 @@ class CoreStep(Step):
 
     def drawn_ms(self, chance: Random) -> float:
         """How long it takes this time, alone."""
-        if not self.spread:
+        if not self.jitter:
             return self.time_ms
-        return self.time_ms / self.rows * sum(draw(self.spread, chance) for _ in range(self.rows))
+        return self.time_ms / self.rows * sum(draw(self.jitter, chance) for _ in range(self.rows))
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +65,7 @@ class Cores:
 
     Args:
         names: of the cores, as steps name them.
-        chance: of times that scatter.
+        chance: of times that jitter.
     """
 
     def __init__(self, timeline: Timeline, names: Sequence[str], chance: Random) -> None:

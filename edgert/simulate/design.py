@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from edgert.jitter import STEADY, Jitter
 from edgert.place.step import Step
 from edgert.policy import Drop
-from edgert.spread import EVEN, Scatter
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Source:
         times_ms: when the frames of a trace came, from the first; played over and over in place of ``rate_hz``.
         start_ms: when the first is due.
         jitter: standard deviation of when a frame is due, as a part of the period.
-        late_ms: how late frames come, on top of that: quantiles at :data:`edgert.spread.AT`; empty: never.
+        late_ms: how late frames come, on top of that: quantiles at :data:`edgert.jitter.AT`; empty: never.
         is_ahead: whether a frame is made before it is due, as a file's, and not after, as a camera's.
         is_live: whether a governor has frames left out; otherwise it has them made more slowly.
         steps: what making one takes.
@@ -64,8 +64,8 @@ class Task:
         rows: crops that fit in one run. A run of n rows takes n times as long as a run of one.
         batch: frames that are run together, if as many have come when the first is ready; None: each by itself.
         wait_ms: the longest that the first frame of a batch waits for others.
-        scatter: of all that is done for one result, or in one run of a batch, about the times of its steps; nothing:
-            each step scatters by itself, or not at all.
+        jitter: of all that is done for one result, or in one run of a batch, about the times of its steps; nothing:
+            each step jitters by itself, or not at all.
     """
 
     steps: tuple[Step, ...] = ()
@@ -75,7 +75,7 @@ class Task:
     rows: int = 1
     batch: int | None = None
     wait_ms: float = math.inf
-    scatter: Scatter = EVEN
+    jitter: Jitter = STEADY
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,9 @@ class Node:
         reorders: the dispatcher whose order is restored here; empty: none.
         joins: whether several inputs bring parts of the same frames.
         spread: most objects of a frame that each go on as a result of their own; None: the frame goes on.
-        woken_ms: how late it goes on when something comes that it waited for: quantiles at :data:`edgert.spread.AT`;
-            empty: at once.
-        opened_ms: when it is ready for its first result.
+        wakeup_latency_ms: how late it goes on when something comes that it waited for: quantiles at
+            :data:`edgert.jitter.AT`; empty: at once.
+        startup_ms: when it is ready for its first result.
         stand_ins: tasks at further levels of degrading, the last for all beyond; empty: always the same.
         levels: of each listener that results are dispatched to, the level of degrading at which it gets any; empty:
             any.
@@ -104,8 +104,8 @@ class Node:
     reorders: str = ""
     joins: bool = True
     spread: int | None = None
-    woken_ms: tuple[float, ...] = ()
-    opened_ms: float = 0.0
+    wakeup_latency_ms: tuple[float, ...] = ()
+    startup_ms: float = 0.0
     stand_ins: tuple[Task, ...] = ()
     levels: tuple[int, ...] = ()
 

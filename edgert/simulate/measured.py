@@ -1,4 +1,4 @@
-"""What stages take besides their models and how that scatters, from the summary of a run that was measured."""
+"""What stages take besides their models and how that jitters, from the summary of a run that was measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgert.errors import ConfigError, cause
-from edgert.spread import EVEN, Scatter, check_spells, check_spread
+from edgert.jitter import STEADY, Jitter, check_quantiles, check_slow_phases
 
 _FIX = "write one: edgert run pipeline.yaml --json run.json, on that machine and at an easy rate"
 
@@ -21,20 +21,20 @@ class StageTime:
 
     Attributes:
         busy_ms: mean per result, with its model.
-        scatter: of that, of one result after another; of each in a batch.
-        woken_ms: how late it went on when something came that it waited for: quantiles at :data:`edgert.spread.AT`.
-            Empty: nobody measured it.
-        kept_ms: of ``busy_ms``, what it takes until a result waits for others to be passed on with.
-        opened_ms: when it was ready, after the first result of all threads.
-        first_ms: when its first result went on, after that of the first of all threads.
+        jitter: of that, of one result after another; of each in a batch.
+        wakeup_latency_ms: how late it went on when something came that it waited for: quantiles at
+            :data:`edgert.jitter.AT`. Empty: nobody measured it.
+        batch_fill_ms: of ``busy_ms``, what it takes until a result waits for others to be passed on with.
+        startup_ms: when it was ready, after the first result of all threads.
+        first_result_ms: when its first result went on, after that of the first of all threads.
     """
 
     busy_ms: float = 0.0
-    scatter: Scatter = EVEN
-    woken_ms: tuple[float, ...] = ()
-    kept_ms: float = 0.0
-    opened_ms: float = 0.0
-    first_ms: float = 0.0
+    jitter: Jitter = STEADY
+    wakeup_latency_ms: tuple[float, ...] = ()
+    batch_fill_ms: float = 0.0
+    startup_ms: float = 0.0
+    first_result_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +62,29 @@ def read_stage_times(path: Path) -> StageTimes:
         data = json.loads(path.read_text(encoding="utf-8"))
         stages = {str(name): dict(stage) for name, stage in data["stages"].items()}
         busy_ms = {name: float(stage["busy_ms_per_result"]) for name, stage in stages.items()}
+        timing = {str(name): dict(stage) for name, stage in data.get("simulation", {}).items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         why = f"{type(error).__name__}: {cause(error)}"
         raise ConfigError(f"{path} is no summary of a run", why=why, fix=_FIX) from error
     try:
-        return StageTimes({name: _stage_time(busy_ms[name], stage) for name, stage in stages.items()})
+        return StageTimes({name: _stage_time(busy_ms[name], timing.get(name, {})) for name in stages})
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{path} tells impossible times", why=str(error), fix=_FIX) from error
+        raise ConfigError(f"{path} has impossible times", why=str(error), fix=_FIX) from error
 
 
-def _stage_time(busy_ms: float, stage: Mapping[str, Any]) -> StageTime:
+def _stage_time(busy_ms: float, timing: Mapping[str, Any]) -> StageTime:
     if not math.isfinite(busy_ms) or busy_ms < 0:
         raise ValueError(f"busy_ms_per_result is {busy_ms}")
-    spread = check_spread(tuple(map(float, stage.get("busy_spread", ()))))
-    spells = check_spells(tuple(map(float, stage.get("busy_spells", ()))))
-    kept_ms, opened_ms, first_ms = (_milliseconds(stage, name) for name in ("kept_ms", "opened_ms", "first_ms"))
-    woken_ms = check_spread(tuple(map(float, stage.get("woken_ms", ()))))
-    return StageTime(busy_ms, Scatter(spread, spells), woken_ms, kept_ms, opened_ms, first_ms)
+    jitter = check_quantiles(tuple(map(float, timing.get("jitter", ()))))
+    slow_phases = check_slow_phases(tuple(map(float, timing.get("slow_phases", ()))))
+    rest = (_milliseconds(timing, name) for name in ("batch_fill_ms", "startup_ms", "first_result_ms"))
+    wakeup_latency_ms = check_quantiles(tuple(map(float, timing.get("wakeup_latency_ms", ()))))
+    return StageTime(busy_ms, Jitter(jitter, slow_phases), wakeup_latency_ms, *rest)
 
 
-def _milliseconds(stage: Mapping[str, Any], name: str) -> float:
-    """0 where they are not told."""
-    value = float(stage.get(name) or 0.0)
+def _milliseconds(timing: Mapping[str, Any], name: str) -> float:
+    """0 where they are not given."""
+    value = float(timing.get(name) or 0.0)
     if not math.isfinite(value) or value < 0:
         raise ValueError(f"{name} is {value}")
     return value

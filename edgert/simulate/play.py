@@ -85,7 +85,7 @@ class _Simulation:
 
     def run(self) -> Simulated:
         for thread in self._threads:
-            self._time.at(thread.node.opened_ms, thread.free)
+            self._time.at(thread.node.startup_ms, thread.free)
         for camera in self._cameras:
             self._time.at(camera.source.start_ms, camera.start)
         self._time.at(TICK_MS, self._tick)

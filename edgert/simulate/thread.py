@@ -123,9 +123,9 @@ class Thread(Sender):
 
     def wake(self) -> None:
         """Something came. Takes it, sooner or later, if it has nothing to do."""
-        if self.node.woken_ms and not self.is_busy:
+        if self.node.wakeup_latency_ms and not self.is_busy:
             self.is_busy = True
-            self.perform((Step(None, self._chance.of(self.node.woken_ms)),), self.free)
+            self.perform((Step(None, self._chance.of(self.node.wakeup_latency_ms)),), self.free)
         else:
             self._take()
 
@@ -143,7 +143,7 @@ class Thread(Sender):
 
     def work(self, token: Token) -> None:
         """Does what there is to do, and passes the result on."""
-        self.perform(self.scattered(self._steps(token)), partial(self.done, (token,)))
+        self.perform(self.jittered(self._steps(token)), partial(self.done, (token,)))
 
     def done(self, tokens: Sequence[Token]) -> None:
         """Passes results on; then the next may come."""
@@ -159,10 +159,10 @@ class Thread(Sender):
         self.is_busy = False
         self._take()
 
-    def scattered(self, steps: Sequence[Step]) -> Sequence[Step]:
+    def jittered(self, steps: Sequence[Step]) -> Sequence[Step]:
         """As long as they take this time."""
-        scatter = self.task.scatter
-        return tuple(times(steps, self._chance.now(scatter))) if scatter and steps else steps
+        jitter = self.task.jitter
+        return tuple(times(steps, self._chance.now(jitter))) if jitter and steps else steps
 
     def _results(self, token: Token) -> Iterator[Token]:
         if self.node.spread is not None:

@@ -11,10 +11,10 @@ import pytest
 from edgert.board.core import core_accelerators
 from edgert.config import load_pipeline
 from edgert.graph.load import load
+from edgert.jitter import AT
 from edgert.pipeline import Pipeline
 from edgert.place.profile import Handing, Profile, ProfiledUnit, Whole
 from edgert.plan.simulation import Circumstances, simulate_pipeline
-from edgert.spread import AT
 
 MODEL = Path(__file__).parents[2] / "pipelines" / "assets" / "parts.onnx"
 CODE = """
@@ -54,8 +54,8 @@ def test_a_stage_that_is_slow_now_and_then_makes_the_same_p99_simulated(tmp_path
         real = pipeline.run()
     stages = tmp_path / "run.json"
     stages.write_text(json.dumps(real.to_json(), default=str), encoding="utf-8")
-    slow = real.stages["slow"]
-    assert slow.busy_spread[-1] > 2 * slow.busy_spread[AT.index(0.5)] and slow.woken_ms[0] > 0
+    slow = real.simulation["slow"]
+    assert slow.jitter[-1] > 2 * slow.jitter[AT.index(0.5)] and slow.wakeup_latency_ms[0] > 0
     given = Circumstances(seconds=FRAMES / FPS, stages=stages)
     played = simulate_pipeline(
         load_pipeline(tmp_path / "p.yaml"), board="host", profiles=[nearly_nothing(tmp_path)], given=given

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (  # from the ground up; a part may import itself and whatever stands lower
     {"errors"},
     {"kinds"},
-    {"units", "clock", "shipped", "user", "spread", "policy"},
+    {"units", "clock", "shipped", "user", "jitter", "policy"},
     {"operator", "user_text", "install"},
     {"board", "config"},
     {"graph", "memory", "budget"},

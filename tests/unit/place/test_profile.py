@@ -10,13 +10,13 @@ from onnx import TensorProto, helper
 
 from edgert.errors import ArtifactError, PlacementError
 from edgert.graph.node import Graph, read
+from edgert.jitter import AT
 from edgert.place.load import loads
 from edgert.place.partition import partition
 from edgert.place.predict import part_ms
 from edgert.place.profile import MEASURED, Handing, Profile, ProfiledUnit, Whole, from_json, network_of, read_profile
 from edgert.place.schedule import Replica, Stream, play
 from edgert.place.step import steps
-from edgert.spread import AT
 from tests.helpers import models
 
 MIB = 2**20
@@ -49,22 +49,22 @@ def test_a_profile_comes_back_from_json(tmp_path: Path) -> None:
     assert read_profile(path) == profile(1.5)
 
 
-def spread_profile(spread: Any) -> dict[str, Any]:
+def jitter_profile(jitter: Any) -> dict[str, Any]:
     data = json.loads(json.dumps(profile().to_json()))
-    data["whole"]["cpu0"]["spread"] = spread
+    data["whole"]["cpu0"]["jitter"] = jitter
     return dict(data)
 
 
-def test_a_profile_keeps_how_times_scatter_and_one_of_before_does_not() -> None:
+def test_a_profile_keeps_how_times_jitter_and_one_of_before_does_not() -> None:
     ratios = [0.5 + at for at in AT]
-    assert from_json(spread_profile(ratios)).whole["cpu0"].spread == tuple(ratios)
-    older = spread_profile([])
-    del older["whole"]["cpu0"]["spread"]
+    assert from_json(jitter_profile(ratios)).whole["cpu0"].jitter == tuple(ratios)
+    older = jitter_profile([])
+    del older["whole"]["cpu0"]["jitter"]
     assert from_json(older) == profile()
 
 
 @pytest.mark.parametrize(
-    ("spread", "why"),
+    ("jitter", "why"),
     [
         ([1.0, 1.1], f"{len(AT)} quantiles, not 2"),
         ([1.5, *([1.0] * (len(AT) - 1))], "no quantiles of times"),
@@ -74,9 +74,9 @@ def test_a_profile_keeps_how_times_scatter_and_one_of_before_does_not() -> None:
         (["soon"], "could not convert"),
     ],
 )
-def test_a_spread_that_cannot_be_is_refused(spread: Any, why: str) -> None:
+def test_a_jitter_that_cannot_be_is_refused(jitter: Any, why: str) -> None:
     with pytest.raises(ArtifactError, match="no profile") as caught:
-        from_json(spread_profile(spread), "p.json")
+        from_json(jitter_profile(jitter), "p.json")
     assert why in caught.value.why and caught.value.where == "p.json"
 
 

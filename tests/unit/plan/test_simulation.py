@@ -16,6 +16,7 @@ from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import BudgetError, ConfigError
 from edgert.graph import to_bytes
 from edgert.graph.load import load
+from edgert.jitter import AT, Quantiles, mean_of
 from edgert.place.cost.coefficients import coefficients
 from edgert.place.cost.power import power
 from edgert.place.profile import Handing, Profile, ProfiledUnit, Whole
@@ -29,7 +30,6 @@ from edgert.plan.simulation_words import kept, simulation_headline
 from edgert.simulate import Simulated
 from edgert.simulate.core import ANY_CORE, CoreStep
 from edgert.simulate.measured import StageTime, StageTimes
-from edgert.spread import AT, Spread, mean_of
 from tests.helpers.models import make
 
 ORIN = "orin-nx-16gb"
@@ -165,12 +165,14 @@ def test_a_trace_of_a_stream_that_is_no_source_is_refused(tmp_path: Path) -> Non
     assert "sources: cam" in caught.value.fix
 
 
-def profile(folder: Path, file: PipelineFile, alone_ms: float = 10.0, spread: Spread = (), model: str = "net") -> Path:
+def profile(
+    folder: Path, file: PipelineFile, alone_ms: float = 10.0, jitter: Quantiles = (), model: str = "net"
+) -> Path:
     """As if measured: every core takes as long, and half as long again in company."""
     config = file.config.models[model]
     nodes = tuple(node.name for node in static_graph(config).nodes)
     cores = list(core_accelerators())
-    whole = {core: Whole(alone_ms, 1.5 * alone_ms, alone_ms, spread) for core in cores}
+    whole = {core: Whole(alone_ms, 1.5 * alone_ms, alone_ms, jitter) for core in cores}
     unit = ProfiledUnit(nodes[0], nodes, dict.fromkeys(cores, alone_ms))
     digest = load(config.onnx).digest
     made = Profile(model, digest, "host", "", {"cpu": "test"}, 1, whole, (unit,), Handing(0.1, 0.0, 0.0))
@@ -183,30 +185,31 @@ def test_this_machine_is_simulated_from_profiles(tmp_path: Path) -> None:
     file = pipeline(tmp_path, model=", placement: cpu0")
     made = simulate_pipeline(file, board="host", profiles=[profile(tmp_path, file)], given=SHORT)
     assert made.board == "host" and made.played.power_w is None
-    assert any("net: its times do not scatter" in note for note in made.notes)
+    assert any("net: its profile has no jitter" in note for note in made.notes)
     assert made.played.latency_ms.p50 == pytest.approx(10.0, abs=0.1)
 
 
-def test_stages_on_this_machine_scatter_as_their_model_and_keep_their_mean(tmp_path: Path) -> None:
+def test_stages_on_this_machine_jitter_as_their_model_and_keep_their_mean(tmp_path: Path) -> None:
     file = pipeline(tmp_path, model=", placement: cpu0")
-    spread = tuple(1.0 + max(0.0, at - 0.5) for at in AT)
+    jitter = tuple(1.0 + max(0.0, at - 0.5) for at in AT)
     stages = tmp_path / "run.json"
     stages.write_text(json.dumps({"stages": {"look": {"busy_ms_per_result": 22.5}}}))
     given = replace(SHORT, stages=stages, seconds=60.0)
-    told = simulate_pipeline(file, board="host", profiles=[profile(tmp_path, file, spread=spread)], given=given)
+    told = simulate_pipeline(file, board="host", profiles=[profile(tmp_path, file, jitter=jitter)], given=given)
     made = told.played
-    assert not any("scatter" in note for note in told.notes)
-    assert mean_of(spread) == pytest.approx(1.125)
+    assert not any("jitter" in note for note in told.notes)
+    assert mean_of(jitter) == pytest.approx(1.125)
     assert made.busy["cpu"] * 1e3 / made.fps == pytest.approx(22.5, rel=0.02)
     assert made.latency_ms.p99 == pytest.approx(29.0, rel=0.03)
 
 
-def test_a_run_tells_how_a_models_stage_scatters_and_when_it_wakes(tmp_path: Path) -> None:
+def test_a_run_tells_how_a_models_stage_jitters_and_when_it_wakes(tmp_path: Path) -> None:
     file = pipeline(tmp_path, model=", placement: cpu0")
-    spread = tuple(1.0 + max(0.0, at - 0.5) for at in AT)
-    told = {"busy_ms_per_result": 18.0, "busy_spread": spread, "woken_ms": [2.0] * len(AT)}
+    jitter = tuple(1.0 + max(0.0, at - 0.5) for at in AT)
+    timing = {"jitter": jitter, "wakeup_latency_ms": [2.0] * len(AT)}
     stages = tmp_path / "run.json"
-    stages.write_text(json.dumps({"stages": {"look": told}}))
+    run = {"stages": {"look": {"busy_ms_per_result": 18.0}}, "simulation": {"look": timing}}
+    stages.write_text(json.dumps(run))
     given = replace(SHORT, stages=stages, seconds=60.0)
     made = simulate_pipeline(file, board="host", profiles=[profile(tmp_path, file)], given=given).played
     assert made.busy["cpu"] * 1e3 / made.fps == pytest.approx(18.0, rel=0.02)  # the model's 10 ms among them
@@ -214,17 +217,19 @@ def test_a_run_tells_how_a_models_stage_scatters_and_when_it_wakes(tmp_path: Pat
     assert made.latency_ms.p99 == pytest.approx(1.49 * 18.0 / 1.125 + 2.0, rel=0.02)
 
 
-def test_slow_spells_come_as_they_did_and_work_piles_up_meanwhile(tmp_path: Path) -> None:
+def test_slow_phases_come_as_they_did_and_work_piles_up_meanwhile(tmp_path: Path) -> None:
     file = pipeline(tmp_path, model=", placement: cpu0")
-    spells = [0.75] * 100 + [2.25] * 20  # 33 ms between frames: 60 ms of work each, for a second, leaves many behind
+    slow_phases = [0.75] * 100 + [
+        2.25
+    ] * 20  # 33 ms between frames: 60 ms of work each, for a second, leaves many behind
 
-    def played(**told: object) -> Simulated:
-        stages = {"look": {"busy_ms_per_result": 80.0 / 3, **told}}
-        (tmp_path / "run.json").write_text(json.dumps({"stages": stages}))
+    def played(**timing: object) -> Simulated:
+        run = {"stages": {"look": {"busy_ms_per_result": 80.0 / 3}}, "simulation": {"look": timing}}
+        (tmp_path / "run.json").write_text(json.dumps(run))
         given = replace(SHORT, stages=tmp_path / "run.json", seconds=60.0)
         return simulate_pipeline(file, board="host", profiles=[profile(tmp_path, file)], given=given).played
 
-    together = played(busy_spells=spells)  # 20 ms of work usually
+    together = played(slow_phases=slow_phases)  # 20 ms of work usually
     assert together.busy["cpu"] * 1e3 / together.fps < 80.0 / 3  # fewer of the slow ones are done
     assert together.latency_ms.p50 == pytest.approx(20.0, rel=0.05) and together.latency_ms.p99 > 90.0
     assert together.dropped == pytest.approx(10 * (30 - 1000 / 60), rel=0.1)
@@ -243,7 +248,7 @@ stages:
 """)
     by_profile = [Lane(((CoreStep(ANY_CORE, ms),),), rows=2) for ms in (10.0, 4.0)]
     lanes = [lambda *_, lane=lane: [lane] for lane in by_profile]
-    times = StageTimes({"look": StageTime(16.0, kept_ms=1.0)})  # 1 ms to fill, and 15 where the profile says 10
+    times = StageTimes({"look": StageTime(16.0, batch_fill_ms=1.0)})  # 1 ms to fill, and 15 where the profile says 10
     design = design_of(load_pipeline(tmp_path / "p.yaml"), lanes[0], Scene({}, times=times), lanes[1:])
     node = design.nodes[0]
     tasks = (node.task, *node.stand_ins)
@@ -252,11 +257,14 @@ stages:
     assert [task.batch for task in tasks] == [2, 2]
 
 
-def test_objects_that_differ_are_no_scatter(tmp_path: Path) -> None:
+def test_objects_that_differ_are_no_jitter(tmp_path: Path) -> None:
     stages = "  cut: {infer: net, from: look, crop: {limit: 4}}"
     file = pipeline(tmp_path, model=", placement: cpu0", stages=stages)
-    told = {"busy_ms_per_result": 1.0, "busy_spread": tuple(1.0 + 9 * at for at in AT)}
-    (tmp_path / "run.json").write_text(json.dumps({"stages": {"cut": told}}))
+    run = {
+        "stages": {"cut": {"busy_ms_per_result": 1.0}},
+        "simulation": {"cut": {"jitter": tuple(1.0 + 9 * at for at in AT)}},
+    }
+    (tmp_path / "run.json").write_text(json.dumps(run))
     profiles = [profile(tmp_path, file, alone_ms=1.0)]
 
     def p99_ms(objects: float | None) -> float:

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgert.jitter import AT
 from edgert.runtime import LatencyHistogram
-from edgert.runtime.metric import Lateness, RecentLatency, StageMeter
-from edgert.spread import AT
+from edgert.runtime.metric import RecentLatency
 
 
 def filled(durations_ns: list[int]) -> LatencyHistogram:
@@ -55,34 +55,7 @@ def test_recent_latency_forgets_what_is_long_past() -> None:
 
 
 def test_quantiles_at_the_places_of_a_spread() -> None:
-    assert filled([]).quantiles_ms() == ()
-    found = dict(zip(AT, filled([number * 1_000_000 for number in range(1, 1001)]).quantiles_ms(), strict=True))
+    assert filled([]).quantiles_ms(AT) == []
+    found = dict(zip(AT, filled([number * 1_000_000 for number in range(1, 1001)]).quantiles_ms(AT), strict=True))
     assert found[0.0] == pytest.approx(1, rel=0.011) and found[0.5] == pytest.approx(500, rel=0.011)
     assert found[0.99] == pytest.approx(990, rel=0.011) and found[1.0] == pytest.approx(1000, rel=0.011)
-
-
-def test_a_frame_is_late_after_the_most_punctual() -> None:
-    lateness = Lateness()
-    found = [
-        lateness.of(came_ns, media_ns) for came_ns, media_ns in ((500, 0), (1450, 1000), (2480, 2000), (3450, 3000))
-    ]
-    assert found == [0, 0, 30, 0]
-
-
-def test_clocks_that_drift_apart_are_not_late() -> None:
-    lateness = Lateness()
-    hour = [lateness.of(round(second * 1.00005e9), second * 10**9) for second in range(3600)]
-    assert max(hour) == 0
-
-
-def test_work_on_what_is_held_back_counts_when_it_is_let_go() -> None:
-    meter = StageMeter()
-    for duration_ms in (1, 1, 8):
-        meter.results_in += 1
-        meter.worked(duration_ms * 1_000_000)
-    meter.let_go(now_ns=7)
-    assert meter.busy_ns == 10_000_000 and meter.history.span_ns == (7, 7)
-    for now_ns, duration_ns in ((8, 10_000_000), (9, 30_000_000)):
-        meter.worked(duration_ns)
-        meter.let_go(now_ns)
-    assert meter.history.scatter(7, 9).spread[-1] == pytest.approx(3.0, rel=0.001)  # of 10 / 3, 10 and 30 ms

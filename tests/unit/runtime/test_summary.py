@@ -14,19 +14,20 @@ def test_threads_are_looked_at_over_the_same_last_minute_of_a_run_that_has_ended
     for node, starts_s, slow_s in zip(nodes, (0, 30, 69), (40, 40, 80), strict=True):
         for at_ms in range(1000 * starts_s, 70_001, 25):
             is_slow = 1000 * slow_s <= at_ms < 1000 * slow_s + 500
-            node.meter.worked(2_000_000 if is_slow else 1_000_000)
-            node.meter.let_go(at_ms * 1_000_000)
-    nodes[1].meter.keep(3_000_000)
-    nodes[1].meter.opened_ns, nodes[2].meter.opened_ns = -5, 45_000_000
+            node.timing.worked(2_000_000 if is_slow else 1_000_000)
+            node.timing.passed_on(at_ms * 1_000_000)
+    nodes[1].timing.held_back(3_000_000)
+    nodes[1].timing.opened_ns, nodes[2].timing.opened_ns = -5, 45_000_000
     summary = summarise(nodes, 70 * 10**9, Counts(), 0, {})
-    assert [summary.stages[name].kept_ms for name in "12"] == [3.0, 0.0]
-    assert [summary.stages[name].opened_ms for name in "12"] == [0.0, 45.0]
-    first, second, third = (summary.stages[name].busy_spells for name in "012")
+    assert [summary.simulation[name].batch_fill_ms for name in "12"] == [3.0, 0.0]
+    assert [summary.simulation[name].startup_ms for name in "12"] == [0.0, 45.0]
+    first, second, third = (summary.simulation[name].slow_phases for name in "012")
     assert len(first) == len(second) == len(third) == 60 * 20 + 1
-    assert [summary.stages[name].first_ms for name in "012"] == [0.0, 30_000.0, 69_000.0]
-    slow = [[ratio > 1.9 for ratio in spells] for spells in (first, second)]
+    assert [summary.simulation[name].first_result_ms for name in "012"] == [0.0, 30_000.0, 69_000.0]
+    slow = [[ratio > 1.9 for ratio in slow_phases] for slow_phases in (first, second)]
     assert slow[0] == slow[1] and sum(slow[0]) == 10 and set(third) == {1.0}
-    assert not summarise(nodes, 70 * 10**9, Counts(), 0, {}, has_ended=False).stages["0"].busy_spells
+    assert set(summary.to_json()["simulation"]) == {"0", "1", "2"}
+    assert "simulation" not in summarise(nodes, 70 * 10**9, Counts(), 0, {}, has_ended=False).to_json()
 
 
 def test_before_anything_ran_all_is_zero() -> None:
@@ -38,12 +39,12 @@ def test_before_anything_ran_all_is_zero() -> None:
 def test_a_run_in_numbers() -> None:
     source, stage, sink = chain(Numbers(), Does(), Does(), capacity=1, drop="oldest")
     source.meter.results_out, stage.meter.results_out, sink.meter.results_in = 10, 8, 6
-    stage.meter.busy_ns, stage.meter.wait_in_ns, stage.meter.wait_out_ns = 450_000_000, 250_000_000, 100_000_000
+    stage.meter.busy_ns, stage.meter.wait_in_ns, stage.meter.wait_out_ns = 500_000_000, 250_000_000, 100_000_000
     for latency_ms in (10, 10, 30):
         sink.meter.latency.add(latency_ms * 1_000_000)
-        stage.meter.worked(latency_ms * 1_000_000)
-        stage.meter.let_go(latency_ms * 1_000_000)
-        sink.inlet.woken.add(latency_ms * 1_000)
+        stage.timing.worked(latency_ms * 1_000_000)
+        stage.timing.passed_on(latency_ms * 1_000_000)
+        sink.inlet.wakeup.add(latency_ms * 1_000)
     stage.meter.results_in = 8
     for index in range(3):
         sink.inlet.channels[0].put(result(index))
@@ -53,10 +54,10 @@ def test_a_run_in_numbers() -> None:
     busy = summary.stages["1"]
     assert (busy.busy_percent, busy.wait_in_percent, busy.wait_out_percent) == (25, 12.5, 5)
     assert busy.busy_ms_per_result == 62.5
-    assert (busy.busy_spread[0], busy.busy_spread[-1]) == (1.0, 3.0) and busy.busy_spells == (
-        0.6,
-    )  # 10 ms, of 16.7 on average
-    assert busy.woken_ms == () and summary.stages["2"].woken_ms[-1] == pytest.approx(0.03, rel=0.011)
+    timing = summary.simulation["1"]
+    assert (timing.jitter[0], timing.jitter[-1]) == (1.0, 3.0) and timing.slow_phases == (0.6,)  # 10 ms, of 16.7
+    assert timing.wakeup_latency_ms == ()
+    assert summary.simulation["2"].wakeup_latency_ms[-1] == pytest.approx(0.03, rel=0.011)
     assert (summary.stages["2"].dropped, summary.stages["2"].waiting) == (2, 1)
     assert summary.stages["0"].source == SourceStats()
     assert summary.latency_ms.p50 == pytest.approx(10, rel=0.011)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgert.budget.governor import Budget, Rules, Setting
+from edgert.jitter import AT, Jitter
 from edgert.place.contention import Contention
 from edgert.place.cost.power import Power
 from edgert.place.step import Step
@@ -21,7 +22,6 @@ from edgert.simulate import (
     Task,
     simulate,
 )
-from edgert.spread import AT, Scatter
 
 NEWEST, WAIT = (1, "oldest"), (2, "never")
 
@@ -60,7 +60,7 @@ def test_two_cameras_that_begin_together_wait_for_one_another_and_others_do_not(
 
 def test_frames_that_come_before_a_thread_is_ready_are_lost() -> None:
     camera = Source("camera", 100.0, limit=100)
-    node = Node("find", (Edge("camera", *NEWEST),), Task(run=gpu(2.0)), opened_ms=55.0)
+    node = Node("find", (Edge("camera", *NEWEST),), Task(run=gpu(2.0)), startup_ms=55.0)
     played = simulate(Design((camera,), (node,)), Rig(), 2.0)
     assert (played.frames_out, played.dropped) == (95, 5)  # of 0 to 50 ms the last is kept
 
@@ -175,21 +175,21 @@ SPREAD = tuple(1.0 + max(0.0, at - 0.5) for at in AT)
 """The slower half of the runs takes up to half as long again."""
 
 
-def scattered(rows: int = 1, seed: int = 0) -> Simulated:
-    step = CoreStep("cpu0", 10.0, spread=SPREAD).times(rows)
+def jittered(rows: int = 1, seed: int = 0) -> Simulated:
+    step = CoreStep("cpu0", 10.0, jitter=SPREAD).times(rows)
     return simulate(line(0.0, Source("camera", 5.0), Task(run=(step,))), Rig(("cpu0",)), 400.0, seed=seed)
 
 
 def test_times_scatter_as_told_and_the_same_way_for_a_seed() -> None:
-    latency_ms = scattered().latency_ms
+    latency_ms = jittered().latency_ms
     assert latency_ms.p50 == pytest.approx(10.0, rel=0.01)
     assert latency_ms.p99 == pytest.approx(14.9, rel=0.01)
-    assert scattered() == scattered() != scattered(seed=1)
-    assert CoreStep("cpu0", 10.0, spread=SPREAD).mean_ms == pytest.approx(11.25)
+    assert jittered() == jittered() != jittered(seed=1)
+    assert CoreStep("cpu0", 10.0, jitter=SPREAD).mean_ms == pytest.approx(11.25)
 
 
 def test_rows_of_a_run_scatter_each_by_itself() -> None:
-    four = scattered(rows=4).latency_ms
+    four = jittered(rows=4).latency_ms
     assert four.p50 == pytest.approx(4 * 11.25, rel=0.02)
     assert four.p99 < 4 * 14.0  # hardly ever are all four slow
 
@@ -269,14 +269,14 @@ def test_moments_add_up() -> None:
 
 
 def test_all_that_is_done_for_a_result_scatters_alike() -> None:
-    task = Task((CoreStep("cpu0", 4.0),), (CoreStep("cpu0", 6.0),), scatter=Scatter(SPREAD))
+    task = Task((CoreStep("cpu0", 4.0),), (CoreStep("cpu0", 6.0),), jitter=Jitter(SPREAD))
     played = simulate(line(0.0, Source("camera", 5.0), task), Rig(("cpu0",)), 400.0)
     assert played.latency_ms.p50 == pytest.approx(10.0, rel=0.01)
     assert played.latency_ms.p99 == pytest.approx(14.9, rel=0.01)  # two draws would hardly ever both be long
 
 
 def test_a_thread_wakes_late_where_it_waited_and_not_where_work_lay_ready() -> None:
-    late = Node("find", (Edge("camera", *NEWEST),), Task(run=gpu(10.0)), woken_ms=(3.0,) * len(AT))
+    late = Node("find", (Edge("camera", *NEWEST),), Task(run=gpu(10.0)), wakeup_latency_ms=(3.0,) * len(AT))
     waited = simulate(Design((Source("camera", 20.0),), (late,)), Rig(), 10.0)
     assert waited.latency_ms.p50 == waited.latency_ms.p99 == pytest.approx(13.0, abs=0.1)
     overload = simulate(Design((Source("camera", 400.0),), (late,)), Rig(), 10.0)
