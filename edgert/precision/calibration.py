@@ -20,7 +20,7 @@ from edgert.quantize.calibrate import Progress, calibrate
 from edgert.quantize.histogram import Histogram
 from edgert.quantize.prepare import calibrated, prepare
 from edgert.quantize.recipe import Recipe, equalized, matching
-from edgert.quantize.scheme import Target, scheme, units
+from edgert.quantize.scheme import Scheme, Target, scheme
 from edgert.quantize.spread import spread
 from edgert.quantize.table import RangeTable, load_table
 from edgert.quantize.walk import Feeds
@@ -38,11 +38,18 @@ class Calibrated:
         model: prepared; equalised where the section asks for it.
         table: its ranges.
         feed: the pictures they were measured on; None where ranges came from a file and no pictures with them.
+        whole: the scheme that told which ranges to measure, with nothing kept; None where all were, or came from a
+            file.
     """
 
     model: Model
     table: RangeTable
     feed: PictureFeed | None
+    whole: Scheme | None = None
+
+    def whole_for(self, recipe: Recipe) -> Scheme | None:
+        """The scheme, if it is the recipe's."""
+        return self.whole if self.whole is not None and self.whole.target == recipe.target else None
 
     def feeds(self, count: int, first: int = 0) -> Sequence[Feeds]:
         """Pictures from number ``first`` on, at most ``count``, as the model's input; none without pictures."""
@@ -78,17 +85,17 @@ class Calibrated:
         if even is graph or self.feed is None:
             return None
         model = write(even, self.model)
-        wanted = scheme(read(model), recipe.target, dla=recipe.dla).needed
+        whole = scheme(read(model), recipe.target, dla=recipe.dla)
         table = calibrate(
             model,
             self.feed,
             method=self.table.method,
             percentile=self.table.percentile,
-            tensors=wanted,
+            tensors=whole.needed,
             early_stop=self._stopped_early,
             stop=stop,
         )
-        return Calibrated(model, table, self.feed)
+        return Calibrated(model, table, self.feed, whole)
 
     @property
     def _stopped_early(self) -> bool:
@@ -155,11 +162,12 @@ def calibrate_section(
         model = prepared(load(config.onnx), config)
         feed = feed_of(album, model, config)
         method = asked.method if asked and asked.method != "auto" else "mse"
+        whole = None if target is None else scheme(read(model), target)
         table = calibrate(
             model,
             feed,
             method=method,
-            tensors=None if target is None else _needed(model, target, config),
+            tensors=None if whole is None else _needed(model, whole, config),
             workers=workers,
             dask=dask,
             early_stop=asked is None or asked.early_stop,
@@ -169,7 +177,7 @@ def calibrate_section(
         )
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
-    return Calibrated(model, table, feed)
+    return Calibrated(model, table, feed, whole)
 
 
 def with_ranges(config: ModelConfig, ranges: Path, *, where: str = "") -> Calibrated:
@@ -189,10 +197,9 @@ def with_ranges(config: ModelConfig, ranges: Path, *, where: str = "") -> Calibr
     return Calibrated(model, table, feed)
 
 
-def _needed(model: Model, target: Target, config: ModelConfig) -> tuple[str, ...]:
-    graph = read(model)
-    keep = matching(config.quantize.keep, [unit.name for unit in units(graph, target)], "keep")
-    return scheme(graph, target, keep).needed
+def _needed(model: Model, whole: Scheme, config: ModelConfig) -> tuple[str, ...]:
+    keep = matching(config.quantize.keep, [unit.name for unit in whole.units], "keep")
+    return scheme(read(model), whole.target, keep, whole=whole).needed
 
 
 def _pictures(asked: CalibrateConfig | None, config: ModelConfig) -> Path:

@@ -216,7 +216,7 @@ def _made(kind: type[Quantizer], base: Base, target: Target, tell: Tell | None) 
     recipe, feeds = recipe_of(config, target), base.calibrated.feeds(CORRECTION_PICTURES)
 
     def quantizer(of: Calibrated) -> Quantizer:
-        return kind(of.model, of.table, recipe, feeds, step, of.more, base.stop)
+        return kind(of.model, of.table, recipe, feeds, step, of.more, base.stop, of.whole_for(recipe))
 
     def even() -> Quantizer | None:
         other = base.calibrated.evened(recipe, stop=base.stop)

@@ -110,7 +110,8 @@ def quantize_section(
 
 def rounded(config: ModelConfig, calibrated: Calibrated) -> Model:
     """The model for this machine by plain rounding, of unknown accuracy: to see how fast INT8 can be."""
-    return Quantizer(calibrated.model, calibrated.table, recipe_of(config, "ort")).quick().model
+    recipe = recipe_of(config, "ort")
+    return _quantizer(recipe, calibrated, lambda text: None, None).quick().model
 
 
 def recipe_of(config: ModelConfig, target: Target, dla: Dla | None = None) -> Recipe:
@@ -130,7 +131,8 @@ def recipe_of(config: ModelConfig, target: Target, dla: Dla | None = None) -> Re
 
 def _quantizer(recipe: Recipe, calibrated: Calibrated, tell: Tell, stop: threading.Event | None) -> Quantizer:
     feeds = calibrated.feeds(CORRECTION_PICTURES)
-    return Quantizer(calibrated.model, calibrated.table, recipe, feeds, tell, calibrated.more, stop)
+    whole = calibrated.whole_for(recipe)
+    return Quantizer(calibrated.model, calibrated.table, recipe, feeds, tell, calibrated.more, stop, whole)
 
 
 def _evened(recipe: Recipe, calibrated: Calibrated, tell: Tell, stop: threading.Event | None) -> Quantizer | None:

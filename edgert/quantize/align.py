@@ -41,7 +41,8 @@ class _Span:
 
 
 def align(graph: Graph, rounded: Mapping[str, Array]) -> tuple[Graph, Mapping[str, Array]]:
-    """The graph with channels of zeros added, and the rounded weights (name → values) widened along.
+    """The graph with channels of zeros added, and the rounded weights (name → values) widened along; both as they are
+    where there is nothing to add.
 
     What it takes and gives stays; inner tensors and stored weights keep their names and get wider. A tensor is widened
     where only convolutions and operators that treat each channel alike make and read it.
@@ -61,6 +62,8 @@ def align(graph: Graph, rounded: Mapping[str, Array]) -> tuple[Graph, Mapping[st
         for name in span.tensors:
             shape = specs[name].shape
             specs[name] = replace(specs[name], shape=(shape[0], span.channels + added, *shape[2:]))
+    if not widened:
+        return graph, rounded
     fitted = {name: _fitted(values, widened.get(name, values)) for name, values in rounded.items()}
     constants = {**graph.constants, **widened}
     return replace(graph, nodes=tuple(nodes[n.name] for n in graph.nodes), constants=constants, specs=specs), fitted

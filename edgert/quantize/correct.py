@@ -8,7 +8,7 @@ corrected.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -39,7 +39,7 @@ calibration pictures that nothing was fitted to.)"""
 
 def correct_biases(
     graph: Graph,
-    lowered: Callable[[Graph], Graph],
+    lowered: Graph,
     feeds: Sequence[Feeds],
     like: Model,
     *,
@@ -50,7 +50,7 @@ def correct_biases(
 
     Args:
         graph: the float graph, clean.
-        lowered: quantises a float graph; outputs of weighted nodes keep their names.
+        lowered: its quantized form; outputs of weighted nodes keep their names.
         feeds: pictures, 16 or more; all of them move through both graphs side by side.
         like: the model that the graph was read from.
         stop: ends it when set.
@@ -59,7 +59,7 @@ def correct_biases(
         CalibrationError: there are no pictures; stopped.
         BuildError: ONNX Runtime cannot run one of the graphs.
     """
-    return shift_biases(graph, mean_shifts(graph, lowered(graph), feeds, like, threads=threads, stop=stop))
+    return shift_biases(graph, mean_shifts(graph, lowered, feeds, like, threads=threads, stop=stop))
 
 
 def mean_shifts(

@@ -19,12 +19,13 @@ from edgert.errors import CalibrationError, nearest
 from edgert.graph.model import Model
 from edgert.graph.node import Graph, Node, read, write
 from edgert.quantize.adaround import round_weights
+from edgert.quantize.align import align
 from edgert.quantize.choose import choose_methods
 from edgert.quantize.correct import correct_biases
 from edgert.quantize.equalize import equalize
 from edgert.quantize.histogram import Histogram
 from edgert.quantize.lower import lower
-from edgert.quantize.scheme import USUAL_DLA, Dla, Scheme, Target, scheme, units
+from edgert.quantize.scheme import USUAL_DLA, Dla, Scheme, Target, scheme
 from edgert.quantize.storage import Activation, Storage
 from edgert.quantize.table import RangeTable
 from edgert.quantize.walk import Feeds, check_stop
@@ -78,6 +79,21 @@ class Quantized:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plain:
+    """A form with its biases as they were.
+
+    Attributes:
+        plan: what is INT8 in it.
+        rounded: weight → int8 values that AdaRound decided.
+        graph: the form.
+    """
+
+    plan: Scheme
+    rounded: Mapping[str, Array]
+    graph: Graph
+
+
 class Quantizer:
     """Makes INT8 models of one float model; what does not depend on the units kept is done once.
 
@@ -88,6 +104,7 @@ class Quantizer:
         step: told what is going on.
         more: measures further tensors, name → values; called at most once, when units kept make the table lack some.
         stop: ends whatever is being made when set, with CalibrationError.
+        whole: the scheme of the model for the recipe's target with nothing kept, from callers that have it.
 
     Raises:
         CalibrationError: the table is of another model; a glob of the recipe matches no unit.
@@ -102,6 +119,7 @@ class Quantizer:
         step: Step | None = None,
         more: Callable[[], Mapping[str, Histogram]] | None = None,
         stop: threading.Event | None = None,
+        whole: Scheme | None = None,
     ) -> None:
         if table.model != model.digest:
             raise CalibrationError(
@@ -113,31 +131,31 @@ class Quantizer:
         self.model, self.recipe, self.feeds, self.stop = model, recipe, feeds, stop
         self.graph = read(model)
         self._step, self._more = step or (lambda text: None), more
-        self.units = tuple(unit.name for unit in units(self.graph, recipe.target, recipe.dla))
+        self._whole = whole or scheme(self.graph, recipe.target, dla=recipe.dla)
+        self._latest: _Plain | None = None
+        self.units = tuple(unit.name for unit in self._whole.units)
         self.keep = frozenset(matching(recipe.keep, self.units, "keep"))
+        self._plan = self._planned(self.keep)
         self.table = self._chosen(table)
 
     def quick(self, keep: Collection[str] = ()) -> Quantized:
         """The model by plain rounding alone: for comparing which units to keep."""
         plan = self.scheme(keep)
-        return self._quantized(self.graph, plan, {}, ())
+        return self._quantized(self.graph, plan, {}, self.lowered(self.graph, plan), ())
 
     def finish(self, keep: Collection[str] = (), *, correct: bool = True) -> Quantized:
         """The model with all the recipe asks for; ``correct`` False leaves biases alone. Minutes for a large one."""
-        plan, notes = self.scheme(keep), []
-        rounded = self._rounded(plan)
+        plain, notes = self._plain(self.scheme(keep)), []
+        plan, rounded = plain.plan, plain.rounded
         if rounded:
             notes.append(f"AdaRound: the weights of {len(rounded)} nodes")
-        graph = self.graph
+        graph, made = self.graph, plain.graph
         if correct and self.corrects:
             self._step("correcting biases")
-
-            def lowered(one: Graph) -> Graph:
-                return self.lowered(one, plan, rounded)
-
-            graph = correct_biases(graph, lowered, self.feeds, self.model, stop=self.stop)
+            graph = correct_biases(graph, made, self.feeds, self.model, stop=self.stop)
+            made = self.lowered(graph, plan, rounded)
             notes.append(f"bias correction over {len(self.feeds)} pictures")
-        return self._quantized(graph, plan, rounded, tuple(notes))
+        return self._quantized(graph, plan, rounded, made, tuple(notes))
 
     @property
     def corrects(self) -> bool:
@@ -147,11 +165,22 @@ class Quantizer:
     def scheme(self, keep: Collection[str] = ()) -> Scheme:
         """What is INT8 when these units, and those of the recipe, are kept."""
         check_stop(self.stop)
-        plan = scheme(self.graph, self.recipe.target, self.keep | set(keep), self.recipe.dla)
+        kept = self.keep | set(keep)
+        plan = self._plan if kept == self.keep else self._planned(kept)
         if self._more is not None and not self.table.histograms.keys() >= set(plan.needed):
             self.table = replace(self.table, histograms={**self._more(), **self.table.histograms})
             self._more = None
         return plan
+
+    def _planned(self, keep: frozenset[str]) -> Scheme:
+        return scheme(self.graph, self.recipe.target, keep, self.recipe.dla, self._whole)
+
+    def _plain(self, plan: Scheme) -> _Plain:
+        """The form before biases are corrected; that of the latest scheme is made once."""
+        if self._latest is None or self._latest.plan is not plan:
+            rounded = self._rounded(plan)
+            self._latest = _Plain(plan, rounded, self.lowered(self.graph, plan, rounded))
+        return self._latest
 
     def lowered(
         self, graph: Graph, plan: Scheme, rounded: Mapping[str, Array] | None = None, *, aligned: bool = False
@@ -169,16 +198,19 @@ class Quantizer:
             span=self.table.span,
         )
 
-    def _quantized(self, graph: Graph, plan: Scheme, rounded: Mapping[str, Array], notes: tuple[str, ...]) -> Quantized:
-        made = self.lowered(graph, plan, rounded)
-        fast = self.lowered(graph, plan, rounded, aligned=True) if plan.target == "ort" else made
+    def _quantized(
+        self, graph: Graph, plan: Scheme, rounded: Mapping[str, Array], made: Graph, notes: tuple[str, ...]
+    ) -> Quantized:
+        fast = made
+        if plan.target == "ort" and align(graph, rounded)[0] is not graph:
+            fast = self.lowered(graph, plan, rounded, aligned=True)
         return Quantized(write(fast, self.model), made, plan, notes)
 
     def _chosen(self, table: RangeTable) -> RangeTable:
         if not self.recipe.choose:
             return table
         self._step("choosing thresholds by output error")
-        plan = scheme(self.graph, self.recipe.target, self.keep, self.recipe.dla)
+        plan = self._plan
         return table.with_chosen(choose_methods(self.graph, plan, table, self.feeds, self.model, stop=self.stop))
 
     def _rounded(self, plan: Scheme) -> Mapping[str, Array]:

@@ -18,7 +18,9 @@ from edgert.quantize.scheme_trt import plan_dla, plan_gpu
 __all__ = ["USUAL_DLA", "Dla", "Point", "Scheme", "Skipped", "Target", "Unit", "scheme", "units"]
 
 
-def scheme(graph: Graph, target: Target, keep: Collection[str] = (), dla: Dla = USUAL_DLA) -> Scheme:
+def scheme(
+    graph: Graph, target: Target, keep: Collection[str] = (), dla: Dla = USUAL_DLA, whole: Scheme | None = None
+) -> Scheme:
     """Decides what becomes INT8.
 
     Args:
@@ -26,12 +28,15 @@ def scheme(graph: Graph, target: Target, keep: Collection[str] = (), dla: Dla = 
         target: who will run it.
         keep: names of units that stay in higher precision.
         dla: whose rules decide what a DLA runs, for target ``dla``.
+        whole: the scheme with nothing kept, from callers that have it.
 
     Raises:
         ModelError: ``keep`` names a unit that there is not.
     """
-    if keep:
-        _check(graph, keep, _plan(graph, target, frozenset(), dla))
+    whole = whole or _plan(graph, target, frozenset(), dla)
+    if not keep:
+        return whole
+    _check(graph, keep, whole)
     return _plan(graph, target, frozenset(keep), dla)
 
 

@@ -45,7 +45,7 @@ def test_means_of_every_layer_meet(biased: bool) -> None:
     model, pictures = net(biased=biased), feeds(4)
     graph = read(model)
     amax = {name: 2 * peak for name, peak in peaks(graph, pictures, model).items()}
-    done = coarse(correct_biases(graph, lambda one: coarse(one, amax), pictures, model), amax)
+    done = coarse(correct_biases(graph, coarse(graph, amax), pictures, model), amax)
     names = ["a", "c", "e"]
     for wanted, plain, found in zip(
         *(walk(one, names, pictures, model) for one in (graph, coarse(graph, amax), done)), strict=True
@@ -72,7 +72,7 @@ def test_outputs_come_closer_on_other_pictures() -> None:
     graph = read(model)
     amax = {name: 1.5 * peak for name, peak in peaks(graph, feeds(4), model).items()}
     lowered = coarse(graph, amax)
-    done = coarse(correct_biases(graph, lambda one: coarse(one, amax), feeds(8), model), amax)
+    done = coarse(correct_biases(graph, coarse(graph, amax), feeds(8), model), amax)
     before, after = (agreement(graph, one, feeds(8, seed=9), ["y"], model)["y"].sqnr_db for one in (lowered, done))
     assert after > before + 6
 
@@ -125,7 +125,7 @@ def test_what_cannot_be_shifted_is_refused_by_name() -> None:
 
 def test_no_pictures_are_refused() -> None:
     with pytest.raises(CalibrationError, match="without pictures"):
-        correct_biases(read(net()), lambda graph: graph, [], net())
+        correct_biases(read(net()), read(net()), [], net())
 
 
 def test_what_may_be_luck_is_left_alone() -> None:
