@@ -119,7 +119,7 @@ def load_engine(
         path: the ONNX file.
         shapes: input name → shape, for a model with dynamic dimensions.
         threads: CPU threads; all available cores by default.
-        backend_name: ``auto`` or one of :data:`edgert.backend.BACKENDS`.
+        backend_name: ``auto`` or one of :data:`edgert.kinds.BACKENDS`.
         cache: keep the compiled engine on disk for the next time.
 
     Raises:

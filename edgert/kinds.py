@@ -97,8 +97,8 @@ class Registry:
             claims.insert(0, Claim(name, self.own[name], _OWN_PACKAGE))
         if not claims:
             known = self.names()
-            what = f"no {self.noun} is called {name!r}{nearest(name, known)}"
-            raise ConfigError(what, fix=f"known: {', '.join(known)}")
+            what = f"no {self.noun} {name!r}{nearest(name, known)}"
+            raise ConfigError(what, fix=f"known: {', '.join(known) or 'none'}")
         if len(claims) > 1:
             raise ConfigError(
                 f"{self.noun} {name!r} is claimed by {len(claims)} packages: {' and '.join(map(str, claims))}",
@@ -158,6 +158,20 @@ SINKS = Registry(
     {"takes_images": bool, "shows_images": bool},
     ("model_validate", "make"),
 )
+TRACKERS = Registry("tracker", "edgert.trackers", "edgert.stages.kinds:TRACKERS", {}, ("model_validate", "make"))
+STAGES = Registry(
+    "stage", "edgert.stages", "edgert.stages.kinds:STAGES", {"takes_images": bool}, ("model_validate", "make")
+)
+OWN_BACKENDS = {
+    "auto": "edgert.backend.ort:OrtBackend",
+    "ort": "edgert.backend.ort:OrtBackend",
+    "onnxruntime-cuda": "edgert.backend.ort.cuda:OrtCudaBackend",
+    "openvino": "edgert.backend.openvino:OpenVinoBackend",
+    "tensorrt": "edgert.backend.trt.backend:TrtBackend",
+    "null": "edgert.backend.null:NullBackend",
+}
+"""Here, as everything in ``edgert.backend`` is slow to import."""
+BACKENDS = Registry("backend", "edgert.backends", "edgert.kinds:OWN_BACKENDS", {"name": str}, ("compile",))
 _READS = ("fits", "check", "__call__")
 DECODERS: Mapping[str, Registry] = {
     task: Registry(
@@ -172,7 +186,7 @@ DECODERS: Mapping[str, Registry] = {
     )
 }
 """By task: each of a detector's decoders reads boxes, all others the whole record."""
-REGISTRIES = (SINKS, *DECODERS.values())
+REGISTRIES = (STAGES, SINKS, *DECODERS.values(), TRACKERS, BACKENDS)
 
 
 def foreign() -> Iterator[tuple[Registry, Claim]]:

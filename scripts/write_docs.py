@@ -29,6 +29,7 @@ STAGES = (
     stage.DrawStage,
     stage.CropStage,
     stage.PythonStage,
+    stage.PackageStage,
     stage.SinkStage,
 )
 

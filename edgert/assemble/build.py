@@ -17,6 +17,7 @@ from edgert.config import (
     CropStage,
     DrawStage,
     InferStage,
+    PackageStage,
     PipelineFile,
     PythonStage,
     SinkStage,
@@ -204,7 +205,7 @@ class _Assembler:
         if isinstance(stage, SourceStage):
             return source_for(name, stage, self.counter, self.clock, self.directory)
         if isinstance(stage, TrackStage):
-            return Track(name, stage, self._rate_hz(name))
+            return Track(name, stage, self._context(name))
         if isinstance(stage, DrawStage):
             return Draw(name, stage, self.clock)
         if isinstance(stage, CropStage):
@@ -215,6 +216,9 @@ class _Assembler:
         if isinstance(stage, PythonStage):
             found = load_object(stage.python, where, self.directory)
             return python_stage(name, found, stage.args, where)
+        if isinstance(stage, PackageStage):
+            own: Stage = made(stage, name, self._context(name))
+            return own
         assert isinstance(stage, SinkStage)
         return self._sink(name, stage, where)
 
@@ -223,9 +227,12 @@ class _Assembler:
         code = getattr(stage, "python", None)
         if function is None and code:
             function = load_object(code, where, self.directory)
-        context = Context(self.directory, self.clock, self.counter, self._stats, function)
-        sink: Stage = made(stage, name, context)
+        sink: Stage = made(stage, name, self._context(name, function))
         return Marked(sink, self.label, stage.shows_images) if self.label else sink
+
+    def _context(self, name: str, function: Callback | None = None) -> Context:
+        """What the pipeline lends to a stage."""
+        return Context(self.directory, self.clock, self.counter, self._stats, function, self._rate_hz(name))
 
     def _stats(self) -> Mapping[str, object]:
         """The state of the run, once there is one; for live pages."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Protocol, runtime_checkable
 
-from edgert.config import DrawStage, InferStage, PythonStage, SinkStage, SourceStage, StageConfig
+from edgert.config import DrawStage, InferStage, PackageStage, PythonStage, SinkStage, SourceStage, StageConfig
 from edgert.config.flow import sources_of
 from edgert.errors import DeviceError
 from edgert.memory.cuda import CudaDevice
@@ -103,6 +103,8 @@ def _host_reason(
             return f"{name!r} draws on them"
         if isinstance(stage, PythonStage) or name in listened:
             return f"your own code sees them at {name!r}"
+        if isinstance(stage, PackageStage) and stage.takes_images:
+            return f"{name!r} is a stage that takes images: {stage.stage}"
         if isinstance(stage, SinkStage) and stage.takes_images:
             return f"{name!r} is a sink that takes pictures: {stage.sink}"
     return "" if any(name in devices for name in readers) else "no model reads them on a GPU"

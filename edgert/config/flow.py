@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 
-from edgert.config.stage import CropStage, InferStage, SinkStage, SourceStage, StageConfig
+from edgert.config.stage import CropStage, InferStage, PackageStage, SinkStage, SourceStage, StageConfig
 from edgert.errors import ConfigError, nearest
 
 Where = Callable[[Iterable["str | int"]], str]
@@ -100,7 +100,7 @@ def _crops_detections(stage: InferStage | CropStage) -> bool:
 
 def _check_has_detections(name: str, stages: Mapping[str, StageConfig], where: Where) -> None:
     for other in upstream(stages, name):
-        if isinstance(stages[other], InferStage) or "python" in type(stages[other]).model_fields:
+        if isinstance(stages[other], (InferStage, PackageStage)) or "python" in type(stages[other]).model_fields:
             return
     raise ConfigError(
         f"stage {name!r} crops detections, but no stage before it detects anything",

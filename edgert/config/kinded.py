@@ -74,7 +74,8 @@ class Kinded(Section):
             for name, part in own["properties"].items():
                 schema["properties"].setdefault(name, part)
         named = {name: part for name, part in schema["properties"][key].items() if name != "type"}
-        schema["properties"][key] = {**named, "enum": cls.written_kinds(registry.names())}
+        if registry.names():
+            schema["properties"][key] = {**named, "enum": cls.written_kinds(registry.names())}
         return schema
 
     @classmethod
@@ -129,7 +130,10 @@ def flattened(details: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _one_of(names: Sequence[str], written: str) -> str:
-    return f"expected {', '.join(names[:-1])} or {names[-1]}{nearest(written, names)}"
+    if not names:
+        return "expected a kind, but no package adds any"
+    many = f"{', '.join(names[:-1])} or " if len(names) > 1 else ""
+    return f"expected {many}{names[-1]}{nearest(written, names)}"
 
 
 def _within(details: Sequence[Any]) -> PydanticCustomError:

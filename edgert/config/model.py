@@ -23,7 +23,7 @@ from edgert.config.fields import (
 from edgert.config.kinded import KindIn
 from edgert.config.placement import PlacementConfig
 from edgert.config.verb import verb_tag
-from edgert.kinds import DECODERS
+from edgert.kinds import BACKENDS, DECODERS
 
 
 class ShapeConfig(Section):
@@ -261,7 +261,7 @@ class ModelConfig(Section):
         default_factory=dict,
         description="named shapes for a model with dynamic dimensions: {small: {x: [1,3,320,320]}}",
     )
-    backend: Literal["auto", "ort", "onnxruntime-cuda", "openvino", "tensorrt", "null"] = Field(
+    backend: Annotated[str, KindIn(BACKENDS)] = Field(
         default="auto",
         description="what runs it, whatever engines: says: ONNX Runtime, there or on a GPU, OpenVINO (an extra), "
         "TensorRT, or null, which runs nothing",

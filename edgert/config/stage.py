@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from edgert.config.fields import Fraction, Inputs, Names, Region, Seconds, Section, Size
+from edgert.config.fields import Inputs, Names, Region, Seconds, Section, Size
 from edgert.config.kinded import Kinded
 from edgert.config.verb import verb_tag
-from edgert.kinds import SINKS
+from edgert.kinds import SINKS, STAGES, TRACKERS
 
 Drop = Literal["oldest", "newest", "never"]
 
@@ -89,17 +89,13 @@ class InferStage(_Fed):
         return self
 
 
-class TrackStage(_Fed):
-    """Gives detections a number that stays with the object (ByteTrack, Zhang et al. 2022)."""
+class TrackStage(_Fed, Kinded):
+    """Gives detections a number that stays with the object. Each method has keys of its own."""
 
-    track: Literal["bytetrack"] = Field(description="the method")
-    high: Fraction = Field(default=0.6, description="detections above this start and continue tracks first")
-    low: Fraction = Field(default=0.1, description="detections between low and high may continue tracks")
-    activate: Fraction = Field(default=0.7, description="lowest score that starts a track")
-    match: Fraction = Field(default=0.1, description="lowest overlap (IoU) of a detection with its track")
-    keep: Seconds = Field(default=1.0, description="how long a lost object is remembered")
-    confirm: int = Field(default=2, ge=1, description="detections in a row before a track gets its number")
-    by_class: bool = Field(default=True, description="never join detections of two classes")
+    track: str = Field(description="the method")
+
+
+TrackStage.family = ("track", TRACKERS)
 
 
 class DrawStage(_Fed):
@@ -162,7 +158,18 @@ class SinkStage(_Fed, Kinded):
 SinkStage.family = ("sink", SINKS)
 
 
-STAGE_VERBS = ("source", "infer", "track", "draw", "crop", "python", "sink")
+class PackageStage(_Fed, Kinded):
+    """A stage of another package, with keys of its own; see [extending](extending.md)."""
+
+    takes_images: ClassVar[bool]
+    """Whether it looks at pixels, which then must be on the host."""
+    stage: str = Field(description="the kind")
+
+
+PackageStage.family = ("stage", STAGES)
+
+
+STAGE_VERBS = ("source", "infer", "track", "draw", "crop", "python", "stage", "sink")
 _AnyStage = (
     Annotated[SourceStage, Tag("<source>")]
     | Annotated[InferStage, Tag("<infer>")]
@@ -170,6 +177,7 @@ _AnyStage = (
     | Annotated[DrawStage, Tag("<draw>")]
     | Annotated[CropStage, Tag("<crop>")]
     | Annotated[PythonStage, Tag("<python>")]
+    | Annotated[PackageStage, Tag("<stage>")]
     | Annotated[SinkStage, Tag("<sink>")]
 )
 
@@ -177,4 +185,4 @@ _AnyStage = (
 # `infer` takes an option called crop, and a callback sink one called python.
 _FIRST = ("source", "infer", "sink")
 StageConfig = Annotated[_AnyStage, Discriminator(lambda data: verb_tag(data, STAGE_VERBS, first=_FIRST))]
-FedStage = InferStage | TrackStage | DrawStage | CropStage | PythonStage | SinkStage
+FedStage = InferStage | TrackStage | DrawStage | CropStage | PythonStage | PackageStage | SinkStage

@@ -1,14 +1,53 @@
-"""The track stage: one ByteTrack per stream, fed with the newest detections."""
+"""The track stage: one tracker per stream, fed with the newest detections."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from edgert.config import TrackStage
 from edgert.runtime import Detections, Result
-from edgert.stages.bytetrack import UNTRACKED, ByteTrack
+from edgert.stages.bytetrack import UNTRACKED
+from edgert.stages.context import Context, made
 
-_RATE_HZ = 30.0  # ByteTrack counts its buffer in frames at 30 per second
+F32 = npt.NDArray[np.float32]
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+
+
+class Tracker(Protocol):
+    """Numbers the objects of one stream, in one thread."""
+
+    def update(self, boxes: F32, scores: F32, classes: I32) -> I64:
+        """One frame further, with what the detector saw in it.
+
+        Args:
+            boxes: (N, 4) float32 x1, y1, x2, y2 in pixels; N may be 0. Nothing is modified or kept.
+            scores: (N,) float32 from 0 to 1.
+            classes: (N,) int32.
+
+        Returns:
+            (N,) int64, the object of each detection, from 1; -1 for a detection that belongs to none.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """A tracker that is not shown detections of a score below ``least``; they belong to no object."""
+
+    tracker: Tracker
+    least: float
+
+    def update(self, boxes: F32, scores: F32, classes: I32) -> I64:
+        """See :class:`Tracker`."""
+        ids = np.full(len(scores), UNTRACKED, np.int64)
+        seen = (scores >= self.least).nonzero()[0]
+        ids[seen] = self.tracker.update(boxes.take(seen, axis=0), scores.take(seen), classes.take(seen))
+        return ids
 
 
 class Track:
@@ -16,13 +55,13 @@ class Track:
 
     Args:
         name: of the stage; the key of its record.
-        config: thresholds; see :class:`~edgert.config.TrackStage`.
-        rate_hz: how often per second detections reach this stage.
+        config: which tracker, and its settings.
+        context: what the pipeline lends; its ``rate_hz`` is how often detections reach this stage.
     """
 
-    def __init__(self, name: str, config: TrackStage, rate_hz: float) -> None:
-        self.name, self._config, self._rate_hz = name, config, rate_hz
-        self._trackers: dict[str, ByteTrack] = {}
+    def __init__(self, name: str, config: TrackStage, context: Context) -> None:
+        self.name, self._config, self._context = name, config, context
+        self._trackers: dict[str, Tracker] = {}
 
     def open(self) -> None:
         """Nothing to take: trackers start with their streams."""
@@ -32,25 +71,15 @@ class Track:
         found = result.latest(Detections)
         if found is None:  # an infer stage with `every` passed this frame by; tracks wait for the next detections
             return result
-        heard = found.select(found.scores >= self._config.low)
-        ids = self._tracker(result.frame.stream).update(heard.boxes, heard.scores, heard.classes)
+        ids = self._tracker(result.frame.stream).update(found.boxes, found.scores, found.classes)
         kept = ids != UNTRACKED
-        return result.with_output(self.name, replace(heard.select(kept), ids=ids[kept]))
+        return result.with_output(self.name, replace(found.select(kept), ids=ids[kept]))
 
     def close(self) -> None:
         """Forgets all tracks."""
         self._trackers.clear()
 
-    def _tracker(self, stream: str) -> ByteTrack:
+    def _tracker(self, stream: str) -> Tracker:
         if stream not in self._trackers:
-            config = self._config
-            self._trackers[stream] = ByteTrack(
-                track_activation_threshold=config.activate,
-                high_conf_det_threshold=config.high,
-                minimum_iou_threshold=config.match,
-                minimum_consecutive_frames=config.confirm,
-                lost_track_buffer=round(config.keep * _RATE_HZ),
-                frame_rate=self._rate_hz,
-                class_aware=config.by_class,
-            )
+            self._trackers[stream] = made(self._config, self.name, self._context)
         return self._trackers[stream]

@@ -28,7 +28,8 @@ def site(folder: Path) -> dict[str, str]:
 
 def test_a_pipeline_runs_with_kinds_of_another_package(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(
-        f"models:\n  parts:\n    onnx: {ROOT}/pipelines/assets/parts.onnx\n    task: {{detect: centers, score: 0.4, options: {{size: 24}}}}\n"
+        f"models:\n  parts:\n    onnx: {ROOT}/pipelines/assets/parts.onnx\n"
+        "    task: {detect: centers, score: 0.4, options: {size: 24}}\n"
         "    input: {color: rgb, std: 255}\n"
         "stages:\n  belt: {source: 'synthetic:conveyor', size: 640x480, seed: 7, limit: 20}\n"
         "  find: {infer: parts, from: belt}\n  out: {sink: csv, from: find, path: out/boxes.csv, delimiter: ;}\n"

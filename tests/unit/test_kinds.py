@@ -6,18 +6,24 @@ import sys
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from edgert.backend import backend
 from edgert.board import detect
 from edgert.config import SinkStage, TaskConfig, load_pipeline
 from edgert.doctor.extension import extensions
 from edgert.doctor.finding import Evidence
 from edgert.errors import ConfigError
 from edgert.kinds import DECODERS, REGISTRIES, SINKS, Registry
+from edgert.runtime import Detections
+from edgert.stages.context import Context, made
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.guess import guess
 from edgert.stages.decode.select import decoder_for
+from edgert.stages.track import Track
+from tests.helpers.frames import detections, frame_of, result_of
 from tests.helpers.package import install
 
 SINK = '''
@@ -247,3 +253,86 @@ def test_every_decoder_is_a_frozen_dataclass(registry: Registry) -> None:
     for name in registry.own:
         kind = registry.get(name)
         assert is_dataclass(kind) and kind.__dataclass_params__.frozen, name  # type: ignore[attr-defined]
+
+
+TRACKER = """
+import numpy as np
+from edgert.config import PackageStage, TrackStage
+
+class Counted(TrackStage):
+    first: int = 1
+
+    def make(self, name, context):
+        return Counter(self.first)
+
+class Counter:
+    def __init__(self, first):
+        self.next = first
+
+    def update(self, boxes, scores, classes):
+        ids = np.arange(self.next, self.next + len(scores))
+        self.next += len(scores)
+        return ids
+
+class Every(PackageStage):
+    takes_images = False
+    n: int = 2
+
+    def make(self, name, context):
+        return Thinned(self.n)
+
+class Thinned:
+    def __init__(self, n):
+        self.n = n
+
+    def open(self): pass
+
+    def process(self, result):
+        return result if result.frame.index % self.n == 0 else None
+
+    def close(self): pass
+"""
+POINTS = {"edgert.trackers": {"counted": "mine:Counted"}, "edgert.stages": {"every": "mine:Every"}}
+
+
+class TestTrackersStagesAndBackends:
+    def stage(self, tmp_path: Path, text: str) -> Any:
+        path = tmp_path / "p.yaml"
+        path.write_text(f"stages:\n  cam: {{source: synthetic:conveyor}}\n  x: {{{text}, from: cam}}\n")
+        return load_pipeline(path).config.stages["x"]
+
+    def test_a_tracker_of_another_package_numbers_objects(self, site: Path, tmp_path: Path) -> None:
+        install(site, "mine", TRACKER, POINTS)
+        stage = Track("x", self.stage(tmp_path, "track: counted, first: 7"), Context())
+        result = result_of(outputs={"find": detections((0, 0, 9, 9), (3, 3, 6, 6))})
+        found = stage.process(result).outputs["x"]
+        assert isinstance(found, Detections) and found.ids is not None and found.ids.tolist() == [7, 8]
+
+    def test_a_stage_of_another_package_is_made_with_its_keys(self, site: Path, tmp_path: Path) -> None:
+        install(site, "mine", TRACKER, POINTS)
+        stage = made(self.stage(tmp_path, "stage: every, n: 3"), "x", Context())
+        kept = [n for n in range(7) if stage.process(result_of(frame_of(index=n)))]
+        assert kept == [0, 3, 6]
+
+    def test_without_packages_there_is_none(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError) as caught:
+            self.stage(tmp_path, "stage: every")
+        assert caught.value.why == "expected a kind, but no package adds any"
+        with pytest.raises(ConfigError) as caught:
+            self.stage(tmp_path, "track: bytrack")
+        assert caught.value.why == "expected bytetrack; did you mean 'bytetrack'?"
+
+    def test_a_backend_of_another_package(self, site: Path, tmp_path: Path) -> None:
+        code = "class Mine:\n    name = 'mine'\n    def compile(self, model, options): raise AssertionError\n"
+        install(site, "mine", code, {"edgert.backends": {"mine": "mine:Mine"}})
+        assert backend("mine").name == "mine"
+        path = tmp_path / "p.yaml"
+        path.write_text(
+            "models: {m: {onnx: m.onnx, backend: mine, task: {embed: l2}}}\n"
+            "stages: {cam: {source: synthetic:conveyor}, find: {infer: m, from: cam}}\n"
+        )
+        assert load_pipeline(path).config.models["m"].backend == "mine"
+        path.write_text(path.read_text().replace("backend: mine", "backend: mien"))
+        with pytest.raises(ConfigError) as caught:
+            load_pipeline(path)
+        assert caught.value.why.endswith("null or mine; did you mean 'mine'?")

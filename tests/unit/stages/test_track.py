@@ -4,6 +4,7 @@ import numpy as np
 
 from edgert.config import TrackStage
 from edgert.runtime import Detections
+from edgert.stages.context import Context
 from edgert.stages.track import Track
 from tests.helpers.frames import frame_of, result_of
 
@@ -31,13 +32,13 @@ def ids(stage: Track, detections: Detections | None, stream: str = "cam", index:
 
 
 def test_an_object_keeps_its_number_while_it_moves() -> None:
-    stage = Track("track", CONFIG, 30)
+    stage = Track("track", CONFIG, Context(rate_hz=30))
     numbers = [ids(stage, found((10 + n, 10, 50 + n, 50)), index=n) for n in range(20)]
     assert all(number == numbers[1] and len(number or []) == 1 for number in numbers[1:])
 
 
 def test_streams_are_kept_apart() -> None:
-    stage = Track("track", CONFIG, 30)
+    stage = Track("track", CONFIG, Context(rate_hz=30))
     for n in range(5):
         north, south = ids(stage, found((10, 10, 50, 50)), "north", n), ids(stage, found(), "south", n)
     assert north and south == []
@@ -45,7 +46,7 @@ def test_streams_are_kept_apart() -> None:
 
 
 def test_a_frame_that_nobody_looked_at_passes() -> None:
-    stage = Track("track", CONFIG, 30)
+    stage = Track("track", CONFIG, Context(rate_hz=30))
     for n in range(3):
         ids(stage, found((10, 10, 50, 50)), index=n)
     assert ids(stage, None, index=3) is None
@@ -53,13 +54,13 @@ def test_a_frame_that_nobody_looked_at_passes() -> None:
 
 
 def test_low_scores_are_not_heard_and_belong_to_none() -> None:
-    stage = Track("track", CONFIG, 30)
+    stage = Track("track", CONFIG, Context(rate_hz=30))
     assert ids(stage, found((10, 10, 50, 50), score=0.05)) == []
     assert ids(stage, found((10, 10, 50, 50), score=0.3)) == []
 
 
 def test_an_empty_frame_and_the_end() -> None:
-    stage = Track("track", CONFIG, 30)
+    stage = Track("track", CONFIG, Context(rate_hz=30))
     stage.open()
     assert ids(stage, found()) == []
     for n in range(3):
