@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from edgert.graph.fusion import activation
 from edgert.graph.node import Graph, Names, Node
-from edgert.quantize.fuse import activation_chain
+from edgert.graph.operators import SUMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,10 @@ def opened(graph: Graph) -> Graph:
 
 
 def _gate(graph: Graph, tensor: str) -> Gate | None:
-    chain = activation_chain(graph, tensor)
+    chain = activation(graph, tensor)
     made = {node.outputs[0] for node in chain}
     readers = [node for node in chain if tensor in node.inputs]
-    products = [node for node in readers if node.op == "Mul" and not made.isdisjoint(node.inputs)]
+    products = [node for node in readers if node.op not in SUMS and not made.isdisjoint(node.inputs)]
     if len(products) != 1:
         return None
     return Gate(tensor, frozenset(node.name for node in readers if node is not products[0]))

@@ -1,13 +1,11 @@
-"""What the quantizer asks of a node: whether it has a stored weight, what it works on, whether it is an activation."""
+"""What the quantizer asks of a node: whether it has a stored weight, and what it works on."""
 
 from __future__ import annotations
-
-from collections.abc import Collection
 
 import numpy as np
 
 from edgert.graph.node import Graph, Node
-from edgert.graph.operators import ACTIVATIONS, ARITHMETIC, WEIGHTED
+from edgert.graph.operators import WEIGHTED
 from edgert.graph.value import is_movement
 
 CLIPS = frozenset({"Relu", "Clip"})
@@ -42,20 +40,3 @@ def is_weighted(graph: Graph, node: Node) -> bool:
         return False
     weight = graph.constants.get(node.inputs[1])
     return weight is not None and weight.dtype == np.float32 and is_activation(graph, node.inputs[0])
-
-
-def is_curve(node: Node) -> bool:
-    """Whether a node is an activation function."""
-    return not node.domain and node.op in ACTIVATIONS
-
-
-def is_pointwise(graph: Graph, node: Node, inside: Collection[str]) -> bool:
-    """Whether a node's output is a function, value by value, of the tensors ``inside`` and stored numbers."""
-    if node.domain or len(node.outputs) != 1 or node.op not in ACTIVATIONS | ARITHMETIC:
-        return False
-    return all(name in inside or _is_parameter(graph, node, name) for name in node.inputs if name)
-
-
-def _is_parameter(graph: Graph, node: Node, name: str) -> bool:
-    value = graph.constants.get(name)
-    return value is not None and (value.size == 1 or node.op == "PRelu")

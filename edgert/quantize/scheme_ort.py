@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from edgert.graph.fusion import INT8_ONNX_RUNTIME
 from edgert.graph.node import Graph, Node
 from edgert.graph.operators import MEANS, about
 from edgert.graph.value import is_movement
@@ -26,7 +27,7 @@ from edgert.quantize.share import Sharing
 
 def plan_ort(graph: Graph, keep: frozenset[str]) -> Scheme:
     """See :func:`edgert.quantize.scheme.scheme`."""
-    found = fuse(graph, residual=False)
+    found = fuse(graph, INT8_ONNX_RUNTIME)
     kept = tuple(unit for unit in found if unit.name in keep)
     barred = {name for unit in kept for name in unit.nodes}
     reasons = {node.name: why_float(graph, node) for node in graph.nodes}

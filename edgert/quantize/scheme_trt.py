@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dla import Target as Dla
 from dla import Verdict, int8_verdicts
 from edgert.graph.dla_node import dla_nodes
+from edgert.graph.fusion import INT8_TENSORRT
 from edgert.graph.node import Graph, Node
 from edgert.graph.operators import about
 from edgert.graph.value import is_movement
@@ -24,7 +25,7 @@ from edgert.quantize.share import Sharing
 
 def plan_gpu(graph: Graph, keep: frozenset[str]) -> Scheme:
     """See :func:`edgert.quantize.scheme.scheme`."""
-    found = fuse(graph, residual=True)
+    found = fuse(graph, INT8_TENSORRT)
     kept = tuple(unit for unit in found if unit.name in keep)
     barred = {name for unit in kept for name in unit.nodes}
     readers = _Readers(graph, barred)
@@ -42,7 +43,7 @@ def plan_gpu(graph: Graph, keep: frozenset[str]) -> Scheme:
 def plan_dla(graph: Graph, keep: frozenset[str], dla: Dla = USUAL_DLA) -> Scheme:
     """A scale on every float32 tensor that an operator with an INT8 form on a DLA reads: a region with one without
     runs in FP16, or not on the DLA. What a region gives out it writes in FP16, so that is not rounded."""
-    found = fuse(graph, residual=True)
+    found = fuse(graph, INT8_TENSORRT)
     kept = tuple(unit for unit in found if unit.name in keep)
     barred = {name for unit in kept for name in unit.nodes}
     verdicts = _verdicts(graph, dla)

@@ -11,16 +11,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
+from edgert.graph.fusion import GENERATED, flowing, is_index, kernel
 from edgert.graph.node import Graph, Node
-from edgert.graph.operators import COMBINING, POINTWISE, VIEWS, about, of_kind
+from edgert.graph.operators import VIEWS, about, of_kind
 from edgert.place.cost.work import (
     CONV,
-    MAP,
     MOVE,
     NO_KERNEL,
     POOL,
     VIEW,
-    Product,
     Shapes,
     Work,
     kind_of,
@@ -28,12 +27,9 @@ from edgert.place.cost.work import (
     traffic,
 )
 
-_UNARY = POINTWISE | of_kind("affine", "conversion")
-_BINARY = of_kind("arithmetic", "logic")
 _ALONE = of_kind("normalization", "reduction", "recurrent")
 _CURVED = of_kind("curve")
 _PLACED = VIEWS | of_kind("join") | {"Split", "Slice"}  # their results lie somewhere already
-_GATE_STEPS = 4  # nodes between a tensor and the product with itself: x * clip(x + 3, 0, 6) / 6 has three
 
 
 def units(graph: Graph, allowed: Collection[str] | None = None) -> tuple[Work, ...]:
@@ -76,11 +72,7 @@ class _Fuser:
         self.owner.update((id(node), group) for node in group)
 
     def _is_view(self, node: Node) -> bool:
-        return node.op in NO_KERNEL or all(map(self.shapes.is_index, filter(None, node.outputs)))
-
-    def _computed(self, node: Node) -> list[str]:
-        """Activations a node reads; index tensors and what is known beforehand are not."""
-        return [name for name in node.reads if name not in self.graph.constants and not self.shapes.is_index(name)]
+        return node.op in NO_KERNEL or all(is_index(self.graph, name) for name in node.outputs if name)
 
     def _may_join(self, node: Node, group: Sequence[Node]) -> bool:
         """Whether a node leaves a unit as free to run on a DLA as it was."""
@@ -88,70 +80,14 @@ class _Fuser:
             return True
         return any(item.name not in self.allowed for item in group)
 
-    # What joins an opened unit.
-
     def _grow(self, node: Node) -> list[Node]:
-        group = [node]
-        may_add = True
-        while (step := self._next(group, may_add)) and all(self._may_join(item, group) for item in step):
-            if len(step) == 1 and len(self._computed(step[0])) > 1:
-                may_add = self._opens_map(node)
-            group += step
+        kind = kind_of(node, product_of(node, self.shapes))
+        alone = kind in (POOL, MOVE) or node.op in _ALONE
+        group = [node] if alone else kernel(self.graph, node, GENERATED, self._is_free)
         return sorted(group, key=lambda item: self.position[id(item)])
 
-    def _opens_map(self, node: Node) -> bool:
-        return kind_of(node, Product()) == MAP
-
-    def _next(self, group: Sequence[Node], may_add: bool) -> list[Node]:
-        """Nodes that join next: they read the unit's only result, and nobody else does."""
-        last = group[-1]
-        if len(last.outputs) != 1 or last.outputs[0] in self.graph.output_names or not self._can_grow(group[0]):
-            return []
-        tensor = last.outputs[0]
-        readers = self.graph.consumers.get(tensor, ())
-        if any(id(reader) in self.owner for reader in readers):
-            return []
-        if len(readers) == 1 and self._joins(readers[0], tensor, may_add):
-            return [readers[0]]
-        return self._gate(tensor, readers) if len(readers) == 2 else []
-
-    def _can_grow(self, first: Node) -> bool:
-        kind = kind_of(first, product_of(first, self.shapes))
-        return kind not in (POOL, MOVE) and first.op not in _ALONE
-
-    def _joins(self, node: Node, tensor: str, may_add: bool) -> bool:
-        others = [name for name in self._computed(node) if name != tensor]
-        if node.op in _UNARY or (node.op in _BINARY and not others):
-            return True
-        fits = all(self._same_size(name, tensor, node) for name in (*others, *node.outputs))
-        return node.op in COMBINING and len(others) == 1 and may_add and fits
-
-    def _same_size(self, name: str, other: str, node: Node) -> bool:
-        return self.shapes.of(name, node) == self.shapes.of(other, node)
-
-    def _gate(self, tensor: str, readers: Sequence[Node]) -> list[Node]:
-        """``x * f(x)``: the nodes of f and the product; empty when the readers are something else."""
-        for start, product in (readers, tuple(reversed(readers))):
-            if product.op != "Mul" or len(self._computed(product)) != 2:
-                continue
-            chain = list(self._private_chain(start, product))
-            ends_there = bool(chain) and chain[-1].outputs[0] in product.reads
-            if ends_there and self.graph.is_private(chain[-1].outputs[0]):
-                return [*chain, product]
-        return []
-
-    def _private_chain(self, node: Node, end: Node) -> Iterable[Node]:
-        """Element-wise nodes from this one on, each read by the next alone, up to but not including ``end``."""
-        for _ in range(_GATE_STEPS):
-            if node is end or not self._is_simple(node):
-                return
-            yield node
-            if not self.graph.is_private(node.outputs[0]):
-                return
-            node = self.graph.consumers[node.outputs[0]][0]
-
-    def _is_simple(self, node: Node) -> bool:
-        return node.op in _UNARY or (node.op in _BINARY and len(self._computed(node)) == 1)
+    def _is_free(self, node: Node, group: Sequence[Node]) -> bool:
+        return id(node) not in self.owner and self._may_join(node, group)
 
     # What has no kernel.
 
@@ -188,7 +124,7 @@ class _Fuser:
             read=self._read(busy) if copied is None else copied,
             written=self._written(busy) if copied is None else copied,
             weights=self._weights(busy if kind != VIEW else ()),
-            inputs=tuple(dict.fromkeys(n for node in group for n in self._computed(node) if n not in inside)),
+            inputs=tuple(dict.fromkeys(n for node in group for n in flowing(self.graph, node) if n not in inside)),
             outputs=outputs,
             launches=0 if kind == VIEW or copied == 0 else 1,
             curved=sum(self.shapes.elements(node.outputs[0], node) for node in busy if node.op in _CURVED),
@@ -220,7 +156,7 @@ class _Fuser:
         seen: set[str] = set()
         total = 0
         for node in busy:
-            fresh = [name for name in self._computed(node) if name not in inside | seen]
+            fresh = [name for name in flowing(self.graph, node) if name not in inside | seen]
             seen.update(fresh)
             total += traffic(node, fresh, self.shapes)
         return total

@@ -115,11 +115,6 @@ class Shapes:
         spec = self._specs.get(tensor)
         return math.prod(dim for dim in spec.shape if isinstance(dim, int)) if spec and spec.is_static else 0
 
-    def is_index(self, tensor: str) -> bool:
-        """Whether a computed tensor holds shapes or indices, which no accelerator moves."""
-        spec = self._specs.get(tensor)
-        return spec is not None and spec.dtype in ("int64", "int32", "bool")
-
 
 def kind_of(node: Node, product: Product) -> str:
     """Kind of the unit that a node opens."""

@@ -47,6 +47,7 @@ NONE = {
         node("Sigmoid", ["a"], ["g"]), node("Mul", ["a", "g"], ["t"]), node("Add", ["t", "g"], ["m"]),
     ],
     "a square": [node("Mul", ["a", "a"], ["m"])],
+    "a sum": [node("Sigmoid", ["a"], ["g"]), node("Add", ["a", "g"], ["m"])],
 }  # fmt: skip
 
 

@@ -1,0 +1,205 @@
+"""Which nodes one kernel computes: the one that opens it, and what follows element by element.
+
+Three kinds of kernel differ in what they take along, and :data:`GENERATED`, :data:`INT8_TENSORRT` and
+:data:`INT8_ONNX_RUNTIME` say in what. Common to all: a node joins when nobody else needs what the kernel has so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from edgert.graph.node import Graph, Node
+from edgert.graph.operators import ACTIVATIONS, ARITHMETIC, COMBINING, POINTWISE, about, of_kind
+from edgert.graph.spec import TensorSpec
+
+GATE_STEPS = 4
+"""Most nodes between a tensor and what joins it with a function of itself: x · clip(x + 3, 0, 6) / 6 has three."""
+
+_ON_ONE = POINTWISE | of_kind("affine", "conversion")
+_ON_SEVERAL = ARITHMETIC | of_kind("logic")
+_FUNCTIONS = ACTIVATIONS | ARITHMETIC
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """What a kind of kernel takes along.
+
+    Attributes:
+        shortcuts: operators by which a layer's kernel joins its result with one more tensor of the same shape, once.
+        is_open_ended: any number of element-wise nodes join, before and behind the shortcut, and kernels of such nodes
+            alone take in any number of shortcuts. Otherwise one activation function does, at the end: one number to
+            one number, whatever the channel.
+        latest_adds: of two layers that could take in the same shortcut, the one that runs last does.
+    """
+
+    shortcuts: frozenset[str]
+    is_open_ended: bool
+    latest_adds: bool
+
+
+GENERATED = Fusion(COMBINING, is_open_ended=True, latest_adds=False)
+"""Floating-point kernels, which TensorRT generates from any run of element-wise nodes
+(https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html, layer fusion). The costs were
+fitted to units that give a shortcut to the first of two layers; both ways move the same elements."""
+
+SHORTCUT = frozenset({"Add"})
+"""What joins a residual connection; with an INT8 form of its own, which takes an activation along."""
+
+INT8_TENSORRT = Fusion(SHORTCUT, is_open_ended=False, latest_adds=True)
+"""INT8 layers of TensorRT, on GPU and DLA: "Residual add" and activations, in its guide to Q/DQ placement. The other
+operand has to be there, so it is the later layer's."""
+
+INT8_ONNX_RUNTIME = Fusion(frozenset(), is_open_ended=False, latest_adds=True)
+"""Integer kernels of ONNX Runtime add nothing on the way: QLinearAdd is one of its own."""
+
+
+def kernel(
+    graph: Graph,
+    first: Node,
+    fusion: Fusion,
+    may_join: Callable[[Node, Sequence[Node]], bool] = lambda node, group: True,
+) -> list[Node]:
+    """The nodes of the kernel that a node opens, in the order they join, itself first.
+
+    Args:
+        may_join: whether a node that could join a group is free to.
+    """
+    group = [first]
+    is_layer = bool(about(first.op).work)
+    may_add = is_layer or fusion.is_open_ended
+    while len(group[-1].outputs) == 1 and (step := _next(graph, group[-1].outputs[0], fusion, may_add)):
+        if not all(may_join(node, group) for node in step):
+            break
+        adds = len(step) == 1 and len(flowing(graph, step[0])) > 1
+        if adds:
+            may_add = fusion.is_open_ended and not is_layer
+        group += step
+        if not (adds or fusion.is_open_ended):
+            break
+    return group
+
+
+def activation(graph: Graph, tensor: str) -> tuple[Node, ...]:
+    """The nodes that make up the activation function applied to a tensor that nothing else reads.
+
+    One node (Relu), or several that together are a function of one value (x · sigmoid(x); clip(x + 3, 0, 6) · x / 6).
+    Empty when something else reads the tensor too, or what follows is no activation.
+    """
+    return tuple(_next(graph, tensor, INT8_ONNX_RUNTIME, may_add=False))
+
+
+def _next(graph: Graph, tensor: str, fusion: Fusion, may_add: bool) -> list[Node]:
+    """Nodes that join next: they read the kernel's only result, and nobody else does."""
+    if tensor in graph.output_names:
+        return []
+    readers = graph.consumers.get(tensor, ())
+    if len(readers) == 2:
+        return _gate(graph, tensor, readers, fusion)
+    joins = len(readers) == 1 and (
+        _is_step(graph, readers[0], fusion, opens=True) or (may_add and _is_shortcut(graph, readers[0], tensor, fusion))
+    )
+    return list(readers) if joins else []
+
+
+def _is_step(graph: Graph, node: Node, fusion: Fusion, *, opens: bool = False) -> bool:
+    """Whether a node is element by element on one tensor, for this kind of kernel.
+
+    Args:
+        opens: it is the kernel's whole activation unless the kernel is open-ended, not a part of one.
+    """
+    if not fusion.is_open_ended:
+        return _is_function(graph, node) and (not opens or node.op in ACTIVATIONS)
+    return node.op in _ON_ONE or (node.op in _ON_SEVERAL and len(flowing(graph, node)) == 1)
+
+
+def _is_function(graph: Graph, node: Node) -> bool:
+    """Whether a node maps one tensor value by value, the same in every channel but for a PRelu."""
+    if node.domain or len(node.outputs) != 1 or node.op not in _FUNCTIONS or len(flowing(graph, node)) != 1:
+        return False
+    stored = [graph.constants[name] for name in node.inputs if name in graph.constants]
+    return len(stored) + 1 == len(set(filter(None, node.inputs))) and (
+        node.op == "PRelu" or all(value.size == 1 for value in stored)
+    )
+
+
+def _is_shortcut(graph: Graph, node: Node, tensor: str, fusion: Fusion) -> bool:
+    others = [name for name in flowing(graph, node) if name != tensor]
+    if node.op not in fusion.shortcuts or node.domain or len(others) != 1:
+        return False
+    shapes = {_shape(graph, name) for name in (tensor, *others, *node.outputs)}
+    return (
+        len(shapes) == 1
+        and None not in shapes
+        and not (fusion.latest_adds and _is_left_to_another(graph, tensor, others[0]))
+    )
+
+
+def _is_left_to_another(graph: Graph, tensor: str, other: str) -> bool:
+    """Whether a layer that runs later makes the other operand, for nobody else."""
+    rival = graph.producers.get(other)
+    if rival is None or not graph.is_private(other) or not _has_stored_weight(graph, rival):
+        return False
+    order = [id(node) for node in graph.nodes]
+    return order.index(id(rival)) > order.index(id(graph.producers[tensor]))
+
+
+def _has_stored_weight(graph: Graph, node: Node) -> bool:
+    info = about(node.op)
+    return bool(info.work) and len(node.inputs) > info.weight and node.inputs[info.weight] in graph.constants
+
+
+def _gate(graph: Graph, tensor: str, readers: Sequence[Node], fusion: Fusion) -> list[Node]:
+    """``x · f(x)`` or ``x + f(x)``: the nodes of f and what joins the two; empty where the readers are others."""
+    for start, end in (readers, tuple(reversed(readers))):
+        if end.op not in COMBINING or len(flowing(graph, end)) != 2:
+            continue
+        chain = list(_private_chain(graph, start, end, fusion))
+        if not chain or chain[-1].outputs[0] not in end.reads or not graph.is_private(chain[-1].outputs[0]):
+            continue
+        if fusion.is_open_ended:
+            return [*chain, end]
+        is_activation = not end.domain and any(node.op in ACTIVATIONS for node in chain)
+        return [*chain, end, *_scaling(graph, end, chain)] if is_activation else []
+    return []
+
+
+def _private_chain(graph: Graph, node: Node, end: Node, fusion: Fusion) -> Iterator[Node]:
+    """Element-wise nodes from this one on, each read by the next alone, up to but not including ``end``."""
+    for _ in range(GATE_STEPS):
+        if node is end or not _is_step(graph, node, fusion):
+            return
+        yield node
+        if not graph.is_private(node.outputs[0]):
+            return
+        node = graph.consumers[node.outputs[0]][0]
+
+
+def _scaling(graph: Graph, end: Node, chain: Sequence[Node]) -> tuple[Node, ...]:
+    """The multiplication by a stored number that ends a hard swish of several nodes."""
+    tensor = end.outputs[0]
+    if len(chain) < 2 or not graph.is_private(tensor):
+        return ()
+    (node,) = graph.consumers[tensor]
+    return (node,) if node.op in ("Mul", "Div") and _is_function(graph, node) else ()
+
+
+def flowing(graph: Graph, node: Node) -> list[str]:
+    """Activations a node reads; index tensors and what is known beforehand are not."""
+    return [name for name in node.reads if name not in graph.constants and not is_index(graph, name)]
+
+
+def is_index(graph: Graph, tensor: str) -> bool:
+    """Whether a computed tensor holds shapes, indices or truths, which no accelerator moves."""
+    spec = _spec(graph, tensor)
+    return spec is not None and spec.dtype in ("int64", "int32", "bool")
+
+
+def _shape(graph: Graph, tensor: str) -> tuple[object, ...] | None:
+    spec = _spec(graph, tensor)
+    return None if spec is None else spec.shape
+
+
+def _spec(graph: Graph, tensor: str) -> TensorSpec | None:
+    ends = (spec for spec in (*graph.inputs, *graph.outputs) if spec.name == tensor)
+    return graph.specs.get(tensor) or next(ends, None)
