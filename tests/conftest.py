@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+
+os.environ.setdefault("EDGERT_CHECK_PASSES", "1")  # before edgert is imported: every pass is held to its promises
 
 if importlib.util.find_spec("hypothesis"):
     from hypothesis import settings

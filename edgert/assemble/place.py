@@ -15,7 +15,6 @@ from edgert.graph.load import load
 from edgert.graph.model import Model
 from edgert.graph.node import Graph, read
 from edgert.graph.shape import with_shapes
-from edgert.graph.tidy import NAME_NODES
 from edgert.place.engine import SegmentedEngine, compile_segments
 from edgert.place.partition import Part, partition
 from edgert.place.request import accelerators_of, assign, check_accelerators, weights_of
@@ -108,7 +107,7 @@ def compiled(cut: Cut) -> SegmentedEngine:
 
 def _cut(config: ModelConfig, globs: Mapping[str, str], model: Model) -> Cut:
     ready, graph = _static(model, config)
-    written = read(clean(load(config.onnx), (NAME_NODES,))[0])
+    written = read(load(config.onnx))
     places = assign(graph, globs, [node.name for node in written.nodes])
     return Cut(ready, graph, partition(graph, places))
 

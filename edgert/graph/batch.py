@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from edgert.graph.model import Model
 from edgert.graph.node import Graph, Names, Node, read, write
-from edgert.graph.rewrite import free_name
+from edgert.graph.record import free_name
 from edgert.graph.spec import TensorSpec, inputs
 
 Sizes = tuple[int, ...]

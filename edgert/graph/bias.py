@@ -2,50 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
+import numpy as np
+
+from edgert.graph.draft import Draft, each
 from edgert.graph.evaluate import MIN_OPSET
-from edgert.graph.layer import F64, store_bias, to_f64, weights_of
-from edgert.graph.proto import default_opset, is_standard, label
-from edgert.graph.rewrite import Pass, Workspace, drop_nodes
-
-if TYPE_CHECKING:
-    import onnx
+from edgert.graph.layer import F64, weights_of, with_bias
+from edgert.graph.record import Node
+from edgert.graph.rewrite import Pass
 
 
-def _fold_bias(proto: onnx.ModelProto) -> Iterator[tuple[str, str]]:
-    graph = proto.graph
-    if default_opset(proto) < MIN_OPSET:
+def _fold_bias(draft: Draft, node: Node) -> None:
+    if draft.graph.opset < MIN_OPSET:
         return
-    if not any(node.op_type == "Add" for node in graph.node):
-        return
-    work = Workspace.of(proto)
-    producers, gone = dict(work.index.producers), set()
-    for position, node in enumerate(graph.node):
-        if node.op_type != "Add" or not is_standard(node):
-            continue
-        for computed, stored in (tuple(node.input), tuple(reversed(node.input))):
-            before = producers.get(computed)
-            if before is not None and _fold(work, graph.node[before], computed, stored):
-                graph.node[before].output[0] = node.output[0]
-                producers[node.output[0]] = before
-                gone.add(position)
-                yield label(node, position), f"added to the bias of {label(graph.node[before], before)!r}"
-                break
-    drop_nodes(graph, gone)
+    for computed, stored in (node.inputs, tuple(reversed(node.inputs))):
+        layer = draft.before(computed)
+        made = None if layer is None else _with_added(draft, layer, computed, stored)
+        if layer is not None and made is not None:
+            draft.replace(layer, replace(made, outputs=node.outputs))
+            draft.put(node, (), f"added to the bias of {layer.name!r}")
+            return
 
 
-def _fold(work: Workspace, layer: onnx.NodeProto, computed: str, stored: str) -> bool:
-    constant = work.index.constant(stored)
-    if constant is None or not work.index.is_private(computed):
-        return False
-    weights = weights_of(layer, work.index)
-    if weights is None:
-        return False
-    rank = 2 if layer.op_type == "Gemm" else weights.kernel.ndim
-    added = _per_channel(to_f64(constant), rank, len(weights.bias))
-    return added is not None and store_bias(work, layer, weights.bias + added)
+def _with_added(draft: Draft, layer: Node, computed: str, stored: str) -> Node | None:
+    constant, weights = draft.value(stored), weights_of(layer, draft)
+    if constant is None or weights is None or not draft.graph.is_private(computed):
+        return None
+    rank = 2 if layer.op == "Gemm" else weights.kernel.ndim
+    added = _per_channel(constant.astype(np.float64), rank, len(weights.bias))
+    return None if added is None else with_bias(draft, layer, weights.bias + added)
 
 
 def _per_channel(values: F64, rank: int, channels: int) -> F64 | None:
@@ -57,6 +43,7 @@ def _per_channel(values: F64, rank: int, channels: int) -> F64 | None:
 
 FOLD_BIAS = Pass(
     "fold-bias",
-    "the bias of a Conv, ConvTranspose or Gemm takes in a constant per channel added to its output; the Add goes",
-    _fold_bias,
+    "a constant per channel behind a layer is added to the layer's bias",
+    "it is a layer of its own otherwise",
+    each("fold-bias", {"Add": _fold_bias}),
 )

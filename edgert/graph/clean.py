@@ -7,38 +7,36 @@ from collections.abc import Sequence
 from edgert.errors import ModelError
 from edgert.graph.batchnorm import FOLD_BATCHNORM
 from edgert.graph.bias import FOLD_BIAS
-from edgert.graph.constant import DROP_INITIALIZER_INPUTS, FORGET_GONE, REMOVE_UNUSED, STORE_CONSTANTS
+from edgert.graph.constant import REMOVE_UNUSED, STORE_CONSTANTS
 from edgert.graph.fold import FOLD_CONSTANTS
+from edgert.graph.message import records
 from edgert.graph.model import Model
+from edgert.graph.node import write
 from edgert.graph.noop import REMOVE_NOOPS
-from edgert.graph.rewrite import Change, Pass
-from edgert.graph.tidy import INLINE_FUNCTIONS, NAME_NODES, REMOVE_DEAD, SORT_NODES
+from edgert.graph.rewrite import Change, Pass, run
+from edgert.graph.tidy import REMOVE_DEAD, SORT_NODES
 
 PASSES: tuple[Pass, ...] = (
-    INLINE_FUNCTIONS,
     SORT_NODES,
-    DROP_INITIALIZER_INPUTS,
+    REMOVE_DEAD,
+    REMOVE_UNUSED,
     STORE_CONSTANTS,
     REMOVE_NOOPS,
     FOLD_CONSTANTS,
     FOLD_BIAS,
     FOLD_BATCHNORM,
-    REMOVE_DEAD,
-    REMOVE_UNUSED,
-    FORGET_GONE,
-    NAME_NODES,
 )
-"""What :func:`clean` runs, in this order; the later ones rely on the order and names the earlier ones made."""
-
-_MAX_ROUNDS = 8  # real models settle in two or three; a bound so that two passes at odds cannot go on for ever
+"""What :func:`clean` runs, in this order; the later ones rely on the order that the first makes."""
 
 
 def clean(model: Model, passes: Sequence[Pass] = PASSES) -> tuple[Model, tuple[Change, ...]]:
-    """Runs passes over one copy of the model, round after round, until none finds anything left to do.
+    """Runs passes over the model's graph, round after round, until none finds anything left to do.
 
-    Outputs stay the same up to rounding (folded weights are computed in float64 and stored in their own type). Bodies
-    of If, Loop and Scan are left alone. Equal models give equal bytes. Fix dynamic shapes first, with
-    :func:`~edgert.graph.shape.with_shapes`: then more can be folded.
+    Whatever the passes, functions of the file are inlined, every node gets a name of its own, and stored tensors that
+    are also listed as inputs leave that list, so that runtimes may fold them. Outputs stay the same up to rounding
+    (folded weights are computed in float64 and stored in their own type). Bodies of If, Loop and Scan are left alone.
+    Equal models give equal bytes. Fix dynamic shapes first, with :func:`~edgert.graph.shape.with_shapes`: then more can
+    be folded.
 
     Returns:
         The new model (the given one when nothing changed) and every change, in order.
@@ -46,14 +44,10 @@ def clean(model: Model, passes: Sequence[Pass] = PASSES) -> tuple[Model, tuple[C
     Raises:
         ModelError: the graph is broken: two nodes compute one tensor, one reads what nothing makes, or a cycle.
     """
-    proto = model.copied_proto()
-    changes: list[Change] = []
+    read, normal = records(model.proto)
     try:
-        for _ in range(_MAX_ROUNDS):
-            found = [change for step in passes for change in step.apply(proto)]
-            changes.extend(found)
-            if not found:
-                break
+        graph, found = run(read, passes)
     except ModelError as error:
         raise error.at(str(model.path)) from error.__cause__
-    return (model.derive(proto) if changes else model), tuple(changes)
+    changes = (*normal, *found)
+    return (write(graph, model, typed=True) if changes else model), changes

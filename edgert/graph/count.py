@@ -25,10 +25,12 @@ from typing import TYPE_CHECKING
 from edgert.errors import ModelError
 from edgert.graph.constant import constant_value
 from edgert.graph.index import Index
+from edgert.graph.infer import lighten
+from edgert.graph.message import records
 from edgert.graph.model import Model
 from edgert.graph.operators import KNOWN_FROM_SHAPES, VIEWS, about
 from edgert.graph.proto import attributes, dtype_name, label, tensor_bytes
-from edgert.graph.shape import type_map
+from edgert.graph.shape import types
 from edgert.graph.spec import TensorSpec, inputs
 
 if TYPE_CHECKING:
@@ -91,7 +93,7 @@ class _Counter:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.index = Index.of(model.proto.graph)
-        self.specs: Mapping[str, TensorSpec] = type_map(model)
+        self.specs: Mapping[str, TensorSpec] = types(records(lighten(model.proto))[0])
         self.stored = _stored(model.proto.graph)
         self.seen: set[str] = set()
 

@@ -6,16 +6,15 @@ import math
 from typing import TYPE_CHECKING
 
 from edgert.errors import ModelError
+from edgert.graph.message import LIGHT_ELEMENTS, lightened, message
 from edgert.graph.own import type_own_nodes
-from edgert.graph.proto import default_opset, dtype_name
+from edgert.graph.proto import default_opset
+from edgert.graph.record import Graph
 from edgert.graph.spec import TensorSpec, value_spec
 from edgert.graph.standin import stand_in
 
 if TYPE_CHECKING:
     import onnx
-
-LIGHT_ELEMENTS = 1024
-"""Stored tensors above this size never hold a shape; inference gets their type only, not their bytes."""
 
 
 def infer_values(proto: onnx.ModelProto, *, strict: bool = False) -> dict[str, onnx.ValueInfoProto]:
@@ -28,12 +27,26 @@ def infer_values(proto: onnx.ModelProto, *, strict: bool = False) -> dict[str, o
     Raises:
         ModelError: the graph is broken, or ``strict`` and something is wrong; ``why`` has onnx's own words.
     """
+    return _inferred(lighten(proto), strict=strict)
+
+
+def infer_graph(graph: Graph) -> dict[str, onnx.ValueInfoProto]:
+    """As :func:`infer_values`, for a graph in records; stored tensors that are large are among the results."""
+    return _inferred(message(lightened(graph), typed=True), strict=False)
+
+
+def infer_specs(graph: Graph) -> dict[str, TensorSpec]:
+    """Tensor name → spec, as far as it can be inferred. Raises ModelError."""
+    found = {name: value_spec(value) for name, value in infer_graph(graph).items()}
+    return {name: spec for name, spec in found.items() if spec is not None}
+
+
+def _inferred(light: onnx.ModelProto, *, strict: bool) -> dict[str, onnx.ValueInfoProto]:
     from onnx import shape_inference
 
     try:
-        light = lighten(proto)
         for node in light.graph.node:
-            stand_in(node, default_opset(proto))
+            stand_in(node, default_opset(light))
         type_own_nodes(light)
         inferred = shape_inference.infer_shapes(light, strict_mode=strict, data_prop=True)
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
@@ -41,15 +54,6 @@ def infer_values(proto: onnx.ModelProto, *, strict: bool = False) -> dict[str, o
         raise ModelError("the shapes inside the model do not fit together", why=_brief(error), fix=fix) from error
     graph = inferred.graph
     return {item.name: item for item in (*graph.value_info, *graph.input, *graph.output)}
-
-
-def infer_specs(proto: onnx.ModelProto) -> dict[str, TensorSpec]:
-    """Tensor name → spec, stored tensors included; what could not be inferred is missing. Raises ModelError."""
-    found = {name: value_spec(value) for name, value in infer_values(proto).items()}
-    specs = {name: spec for name, spec in found.items() if spec is not None}
-    for tensor in proto.graph.initializer:
-        specs[tensor.name] = TensorSpec(tensor.name, tuple(tensor.dims), dtype_name(tensor.data_type))
-    return specs
 
 
 def lighten(proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from edgert.graph.index import Index
-from edgert.graph.proto import Array, attributes, dtype_name, from_array, is_standard, set_attribute, to_array
-from edgert.graph.rewrite import Workspace
-
-if TYPE_CHECKING:
-    import onnx
+from edgert.graph.draft import Draft
+from edgert.graph.proto import Array
+from edgert.graph.record import Node
 
 F64 = npt.NDArray[np.float64]
 LAYERS = ("Conv", "ConvTranspose", "Gemm")
@@ -27,22 +23,22 @@ class Weights:
     bias: F64
 
 
-def weights_of(layer: onnx.NodeProto, index: Index) -> Weights | None:
+def weights_of(layer: Node, draft: Draft) -> Weights | None:
     """A layer's stored weights, a missing bias as zeros; None if they are not stored, not float, or of an odd shape."""
-    if layer.op_type not in LAYERS or not is_standard(layer) or len(layer.input) < 2:
+    if layer.op not in LAYERS or layer.domain or len(layer.inputs) < 2:
         return None
-    stored = index.constant(layer.input[1])
-    bias_name = layer.input[2] if len(layer.input) > 2 else ""
-    bias = index.constant(bias_name)
-    if stored is None or (bias_name and bias is None) or "float" not in dtype_name(stored.data_type):
+    stored = draft.value(layer.inputs[1])
+    bias_name = layer.inputs[2] if len(layer.inputs) > 2 else ""
+    bias = draft.value(bias_name)
+    if stored is None or (bias_name and bias is None) or "float" not in stored.dtype.name:
         return None
-    kernel = to_f64(stored)
-    groups = attributes(layer).get("group", 1)
+    kernel = stored.astype(np.float64)
+    groups = layer.attributes.get("group", 1)
     if kernel.ndim < 2 or groups < 1 or kernel.shape[0] % groups:
         return None
     channels = _output_channels(layer, kernel)
-    flat = _flat_bias(np.zeros(channels) if bias is None else to_f64(bias), channels)
-    return None if flat is None else Weights(kernel, flat * attributes(layer).get("beta", 1.0))
+    flat = _flat_bias(np.zeros(channels) if bias is None else bias.astype(np.float64), channels)
+    return None if flat is None else Weights(kernel, flat * layer.attributes.get("beta", 1.0))
 
 
 def _flat_bias(bias: F64, channels: int) -> F64 | None:
@@ -54,49 +50,42 @@ def _flat_bias(bias: F64, channels: int) -> F64 | None:
     return np.broadcast_to(bias.reshape(-1), (channels,))
 
 
-def store_weights(work: Workspace, layer: onnx.NodeProto, weights: Weights) -> bool:
-    """Puts new weights in place in the old ones' type; False, with nothing changed, when they overflow it."""
-    dtype = to_array(work.index.initializers[layer.input[1]]).dtype
+def with_weights(draft: Draft, layer: Node, weights: Weights) -> Node | None:
+    """The layer with new weights in the old ones' type; None, with nothing stored, when they overflow it."""
+    kernel, bias = (_cast(draft, layer, values) for values in (weights.kernel, weights.bias))
+    if kernel is None or bias is None:
+        return None
+    return _placed(draft, _placed(draft, layer, 1, kernel), 2, bias)
+
+
+def with_bias(draft: Draft, layer: Node, values: F64) -> Node | None:
+    """As :func:`with_weights`, for the bias alone."""
+    bias = _cast(draft, layer, values)
+    return None if bias is None else _placed(draft, layer, 2, bias)
+
+
+def _cast(draft: Draft, layer: Node, values: F64) -> Array | None:
+    """Values in the type of the layer's kernel; None when they overflow it."""
+    stored = draft.value(layer.inputs[1])
     with np.errstate(all="ignore"):
-        kernel, bias = weights.kernel.astype(dtype), weights.bias.astype(dtype)
-    if not (np.isfinite(kernel).all() and np.isfinite(bias).all()):
-        return False
-    _place(work, layer, 1, kernel)
-    _place_bias(work, layer, bias)
-    return True
+        cast: Array = values.astype(np.float64 if stored is None else stored.dtype)
+    return cast if np.isfinite(cast).all() else None
 
 
-def store_bias(work: Workspace, layer: onnx.NodeProto, bias: F64) -> bool:
-    """As :func:`store_weights`, for the bias alone."""
-    dtype = to_array(work.index.initializers[layer.input[1]]).dtype
-    with np.errstate(all="ignore"):
-        cast = bias.astype(dtype)
-    if not np.isfinite(cast).all():
-        return False
-    _place_bias(work, layer, cast)
-    return True
+def _placed(draft: Draft, layer: Node, slot: int, array: Array) -> Node:
+    """Replaces a stored tensor that only this layer reads; otherwise stores one beside it."""
+    inputs = [*layer.inputs, *[""] * (slot + 1 - len(layer.inputs))]
+    name = inputs[slot]
+    wanted = f"{name}_folded" if name else f"{layer.inputs[1]}_bias"
+    inputs[slot] = draft.instead(layer, name, array, wanted)
+    has_factor = slot == 2 and layer.op == "Gemm" and "beta" in layer.attributes
+    given = {**layer.attributes, "beta": 1.0} if has_factor else layer.attributes  # the new bias has it in
+    return replace(layer, inputs=tuple(inputs), attributes=given)
 
 
-def _place_bias(work: Workspace, layer: onnx.NodeProto, bias: Array) -> None:
-    _place(work, layer, 2, bias)
-    if layer.op_type == "Gemm" and "beta" in attributes(layer):
-        set_attribute(layer, "beta", 1.0)  # the new bias has it in
-
-
-def _place(work: Workspace, layer: onnx.NodeProto, slot: int, array: Array) -> None:
-    """Overwrites a stored tensor that only this layer reads; otherwise stores one beside it."""
-    name = layer.input[slot] if len(layer.input) > slot else ""
-    if name and work.index.is_private(name):
-        work.index.initializers[name].CopyFrom(from_array(array, name))
-        return
-    while len(layer.input) <= slot:
-        layer.input.append("")
-    layer.input[slot] = work.store(array, f"{name}_folded" if name else f"{layer.input[1]}_bias")
-
-
-def _output_channels(layer: onnx.NodeProto, kernel: F64) -> int:
-    given = attributes(layer)
-    match layer.op_type:
+def _output_channels(layer: Node, kernel: F64) -> int:
+    given = layer.attributes
+    match layer.op:
         case "Conv":
             return int(kernel.shape[0])
         case "ConvTranspose":
@@ -104,47 +93,41 @@ def _output_channels(layer: onnx.NodeProto, kernel: F64) -> int:
     return int(kernel.shape[0 if given.get("transB", 0) else 1])
 
 
-def per_output(layer: onnx.NodeProto, kernel: F64, values: F64) -> F64:
+def per_output(layer: Node, kernel: F64, values: F64) -> F64:
     """Values per output channel, shaped to multiply the kernel: Conv (M, C/g, …), ConvTranspose (C, M/g, …)."""
-    match layer.op_type:
+    match layer.op:
         case "Conv":
             return values.reshape(-1, *[1] * (kernel.ndim - 1))
         case "ConvTranspose":
-            groups = int(attributes(layer).get("group", 1))
+            groups = int(layer.attributes.get("group", 1))
             rows = np.repeat(values.reshape(groups, -1), kernel.shape[0] // groups, axis=0)
             return rows.reshape(*rows.shape, *[1] * (kernel.ndim - 2))
-    return values.reshape((-1, 1) if attributes(layer).get("transB", 0) else (1, -1))
+    return values.reshape((-1, 1) if layer.attributes.get("transB", 0) else (1, -1))
 
 
-def input_channels(layer: onnx.NodeProto, kernel: F64) -> int:
+def input_channels(layer: Node, kernel: F64) -> int:
     """Channels that a Conv or Gemm reads."""
-    if layer.op_type == "Conv":
-        return int(kernel.shape[1]) * int(attributes(layer).get("group", 1))
-    return int(kernel.shape[1 if attributes(layer).get("transB", 0) else 0])
+    if layer.op == "Conv":
+        return int(kernel.shape[1]) * int(layer.attributes.get("group", 1))
+    return int(kernel.shape[1 if layer.attributes.get("transB", 0) else 0])
 
 
-def per_input(layer: onnx.NodeProto, kernel: F64, values: F64) -> F64:
+def per_input(layer: Node, kernel: F64, values: F64) -> F64:
     """Values per input channel, shaped to multiply the kernel: row m of a Conv belongs to group m // (M/g)."""
-    if layer.op_type == "Conv":
-        groups = int(attributes(layer).get("group", 1))
+    if layer.op == "Conv":
+        groups = int(layer.attributes.get("group", 1))
         rows = np.repeat(values.reshape(groups, -1), kernel.shape[0] // groups, axis=0)
         return rows.reshape(*rows.shape, *[1] * (kernel.ndim - 2))
-    return values.reshape((1, -1) if attributes(layer).get("transB", 0) else (-1, 1))
+    return values.reshape((1, -1) if layer.attributes.get("transB", 0) else (-1, 1))
 
 
-def reduced_axes(layer: onnx.NodeProto, kernel: F64) -> tuple[int, ...]:
+def reduced_axes(layer: Node, kernel: F64) -> tuple[int, ...]:
     """Axes of a Conv's or Gemm's kernel to sum over for one value per output channel."""
-    if layer.op_type == "Conv":
+    if layer.op == "Conv":
         return tuple(range(1, kernel.ndim))
-    return (1,) if attributes(layer).get("transB", 0) else (0,)
+    return (1,) if layer.attributes.get("transB", 0) else (0,)
 
 
-def alpha(layer: onnx.NodeProto) -> float:
+def alpha(layer: Node) -> float:
     """What a Gemm multiplies its product by; 1 for the others."""
-    return float(attributes(layer).get("alpha", 1.0))
-
-
-def to_f64(tensor: onnx.TensorProto) -> F64:
-    """A tensor's values in float64."""
-    values: F64 = to_array(tensor).astype(np.float64)
-    return values
+    return float(layer.attributes.get("alpha", 1.0))

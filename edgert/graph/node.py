@@ -1,4 +1,4 @@
-"""A graph as plain records, for code that decides what a graph should become.
+"""A model as a graph of plain records, for code that decides what a graph should become.
 
 :func:`read` turns a model into a :class:`Graph`; whoever rewrites it builds another Graph from its nodes and constants;
 :func:`write` turns that into a model again. No ONNX message is seen outside this door.
@@ -7,157 +7,55 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from edgert.errors import ModelError
-from edgert.graph.index import captured_names
+from edgert.graph.message import message, records
 from edgert.graph.model import Model
-from edgert.graph.proto import Array, attributes, default_opset, element_type, from_array, is_standard, label, to_array
-from edgert.graph.rewrite import allow_plain_initializers, free_name
-from edgert.graph.shape import type_map
-from edgert.graph.spec import TensorSpec, inputs, outputs
-from edgert.operator import Operator, operator
+from edgert.graph.record import Graph, Names, Node
+from edgert.graph.shape import types
+from edgert.graph.spec import TensorSpec, inputs, outputs, value_spec
 
 if TYPE_CHECKING:
     import onnx
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Node:
-    """One operation.
-
-    Attributes:
-        op: operator, ``"Conv"``.
-        inputs: tensor names, ``""`` for one that is left out.
-        outputs: tensor names.
-        attributes: int, float, bytes, list, or an opaque message for what has no plain form (bodies of If and Loop).
-        name: unique within a graph that was read.
-        domain: ``""`` for the standard operators.
-        captured: outer tensors that its bodies may read.
-    """
-
-    op: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    name: str = ""
-    domain: str = ""
-    captured: frozenset[str] = frozenset()
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Every tensor the node depends on, once each, in order."""
-        return tuple(dict.fromkeys([*filter(None, self.inputs), *sorted(self.captured)]))
-
-
-@dataclass(frozen=True, eq=False)
-class Graph:
-    """Nodes and stored tensors; every node stands after those it reads.
-
-    Attributes:
-        nodes: the operations.
-        constants: name → stored tensor, read-only; copy before changing.
-        inputs, outputs: what is fed and what comes out, in order.
-        specs: every tensor whose type is known. It may hold names that are no longer there.
-        opset: version of the standard operators.
-    """
-
-    nodes: tuple[Node, ...]
-    constants: Mapping[str, Array]
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    specs: Mapping[str, TensorSpec]
-    opset: int
-
-    @cached_property
-    def producers(self) -> Mapping[str, Node]:
-        """Tensor → the node that computes it."""
-        return {name: node for node in self.nodes for name in node.outputs if name}
-
-    @cached_property
-    def consumers(self) -> Mapping[str, tuple[Node, ...]]:
-        """Tensor → the nodes that read it, in order, each once."""
-        found: dict[str, list[Node]] = {}
-        for node in self.nodes:
-            for name in node.reads:
-                found.setdefault(name, []).append(node)
-        return {name: tuple(nodes) for name, nodes in found.items()}
-
-    @cached_property
-    def output_names(self) -> frozenset[str]:
-        """Names of the graph's outputs."""
-        return frozenset(spec.name for spec in self.outputs)
-
-    @cached_property
-    def own_operators(self) -> Mapping[str, Operator]:
-        """Node name → its operator, for those that :func:`edgert.op` registered."""
-        found = {node.name: operator(node.domain, node.op) for node in self.nodes if node.domain}
-        return {name: one for name, one in found.items() if one is not None}
-
-    def is_private(self, name: str) -> bool:
-        """Whether one node reads the tensor, and nobody outside can see it."""
-        return len(self.consumers.get(name, ())) == 1 and name not in self.output_names
-
-    @cached_property
-    def names(self) -> frozenset[str]:
-        """Every tensor name in use; what a new one must differ from."""
-        own = {name for node in self.nodes for name in (*node.reads, *node.outputs)}
-        return frozenset(own | set(self.constants) | {spec.name for spec in (*self.inputs, *self.outputs)})
-
-
-class Names:
-    """Hands out names that nothing in a graph has; the same requests give the same names."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._taken = set(graph.names)
-
-    def new(self, wanted: str) -> str:
-        """``wanted``, or with a number behind it."""
-        name = free_name(wanted, self._taken)
-        self._taken.add(name)
-        return name
+__all__ = ["Graph", "Names", "Node", "extract", "read", "write"]
 
 
 def read(model: Model) -> Graph:
-    """The model as plain records; clean it first, so that weights are stored tensors and nodes have names.
+    """The model as plain records, with all types that can be inferred; clean it first, so that weights are stored.
 
     Raises:
         ModelError: the graph is broken, or an input is no tensor.
     """
-    graph = model.proto.graph
-    specs = type_map(model)
-    outer = {name for node in graph.node for name in node.output} | {item.name for item in graph.input}
-    outer |= {item.name for item in graph.initializer}
-    nodes = tuple(_node(node, position, outer) for position, node in enumerate(graph.node))
-    constants = {item.name: to_array(item) for item in graph.initializer}
-    for array in constants.values():
-        array.flags.writeable = False
-    return Graph(nodes, constants, inputs(model), outputs(model), specs, default_opset(model.proto))
+    fed, results = inputs(model), outputs(model)
+    graph = replace(records(model.proto)[0], inputs=fed, outputs=results)
+    return replace(graph, specs=types(graph))
 
 
-def write(graph: Graph, like: Model) -> Model:
+def write(graph: Graph, like: Model, *, typed: bool = False) -> Model:
     """A model of these nodes and the stored tensors they read, with everything else (path, metadata) from ``like``.
 
-    Types of inner tensors are not recorded: they are inferred again when needed. Operators of other domains get
-    version 1 of their set unless ``like`` names another.
-    """
-    from onnx import GraphProto
+    Operators of other domains get version 1 of their set unless ``graph`` or ``like`` names another.
 
-    proto = type(like.proto)()
-    for item in proto.DESCRIPTOR.fields:
-        if item.name != "graph" and item.name in _KEPT:
-            _copy_field(like.proto, proto, item.name)
-    body = GraphProto(name=like.proto.graph.name)
-    body.input.extend(_value(spec) for spec in graph.inputs)
-    body.output.extend(_value(spec) for spec in graph.outputs)
-    body.node.extend(map(_message, graph.nodes))
-    used = {name for node in graph.nodes for name in node.reads} | graph.output_names
-    body.initializer.extend(from_array(array, name) for name, array in graph.constants.items() if name in used)
-    proto.graph.CopyFrom(body)
-    _import_domains(proto, graph)
-    allow_plain_initializers(proto)
+    Args:
+        typed: also record the types that ``like`` records of the tensors that are left; otherwise types of inner
+            tensors are inferred again when needed.
+    """
+    proto = message(graph)
+    body, old = proto.graph, like.proto.graph
+    body.name = old.name
+    _keep_values(body.input, old.input)
+    _keep_values(body.output, old.output)
+    if typed:
+        made = {name for node in graph.nodes for name in node.outputs}
+        body.value_info.extend(item for item in old.value_info if item.name in made)
+    proto.ir_version = max(like.proto.ir_version, 4)  # the first where a stored tensor need not be a graph input
+    known = {item.domain for item in proto.opset_import}
+    proto.opset_import.extend(item for item in like.proto.opset_import if item.domain not in known | {"ai.onnx"})
+    for name in _KEPT:
+        _copy_field(like.proto, proto, name)
     return like.derive(proto)
 
 
@@ -218,8 +116,15 @@ def _known(graph: Graph, name: str) -> TensorSpec:
     return spec
 
 
-_KEPT = ("ir_version", "opset_import", "producer_name", "producer_version", "domain", "model_version", "doc_string",
-         "metadata_props")  # fmt: skip
+_KEPT = ("producer_name", "producer_version", "domain", "model_version", "doc_string", "metadata_props")
+
+
+def _keep_values(values: Iterable[onnx.ValueInfoProto], old: Iterable[onnx.ValueInfoProto]) -> None:
+    """Gives inputs or outputs that are as they were everything that the file says of them."""
+    before = {item.name: item for item in old}
+    for value in values:
+        if value.name in before and value_spec(before[value.name]) in (value_spec(value), None):
+            value.CopyFrom(before[value.name])
 
 
 def _copy_field(source: onnx.ModelProto, target: onnx.ModelProto, name: str) -> None:
@@ -228,38 +133,3 @@ def _copy_field(source: onnx.ModelProto, target: onnx.ModelProto, name: str) -> 
         getattr(target, name).extend(value)
     elif source.HasField(name):
         setattr(target, name, value)
-
-
-def _import_domains(proto: onnx.ModelProto, graph: Graph) -> None:
-    known = {item.domain for item in proto.opset_import}
-    for item in proto.opset_import:
-        if item.domain in ("", "ai.onnx"):
-            item.version = graph.opset
-    for domain in sorted({node.domain for node in graph.nodes} - known - {"", "ai.onnx"}):
-        proto.opset_import.add(domain=domain, version=1)
-
-
-def _node(node: onnx.NodeProto, position: int, outer: set[str]) -> Node:
-    return Node(
-        node.op_type,
-        tuple(node.input),
-        tuple(node.output),
-        attributes(node),
-        label(node, position),
-        "" if is_standard(node) else node.domain,
-        captured_names(node) & outer,  # bodies have names of their own, too
-    )
-
-
-def _message(node: Node) -> onnx.NodeProto:
-    from onnx import helper
-
-    return helper.make_node(
-        node.op, list(node.inputs), list(node.outputs), name=node.name, domain=node.domain, **node.attributes
-    )
-
-
-def _value(spec: TensorSpec) -> onnx.ValueInfoProto:
-    from onnx import helper
-
-    return helper.make_tensor_value_info(spec.name, element_type(spec.dtype), list(spec.shape) if spec.ranked else None)

@@ -2,155 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-from edgert.graph.index import Index
+from edgert.graph.draft import Draft
 from edgert.graph.infer import infer_specs
-from edgert.graph.proto import attributes, default_opset, dtype_name, is_standard, label, set_attribute, to_array
-from edgert.graph.rewrite import Pass, drop_nodes
+from edgert.graph.proto import dtype_name
+from edgert.graph.record import Graph, Node
+from edgert.graph.rewrite import Pass, Result
 from edgert.graph.spec import TensorSpec
-
-if TYPE_CHECKING:
-    import onnx
 
 _CANDIDATES = ("Cast", "Concat", "Dropout", "Identity", "Transpose")
 
 
 class _Walk:
-    """One walk over a graph in order. ``alias`` maps the output of a removed node to what replaces it."""
+    """One walk over a graph in order."""
 
-    def __init__(self, proto: onnx.ModelProto) -> None:
-        self.graph = proto.graph
-        self.index = Index.of(proto.graph)
-        self.opset = default_opset(proto)
-        self.proto = proto
-        self.producers = dict(self.index.producers)
-        self.alias: dict[str, str] = {}
+    def __init__(self, graph: Graph) -> None:
+        self.draft = Draft(graph, "remove-noops")
+        self.graph = graph
 
     @cached_property
-    def specs(self) -> Mapping[str, TensorSpec]:
+    def _specs(self) -> Mapping[str, TensorSpec]:
         """Types of tensors; inferred when first asked for, since most graphs hold nothing that asks."""
-        return infer_specs(self.proto)
+        return infer_specs(self.graph)
 
-    def follow(self, name: str) -> str:
-        while name in self.alias:
-            name = self.alias[name]
-        return name
+    def _spec(self, name: str) -> TensorSpec | None:
+        recorded = self.graph.specs.get(name)
+        known = recorded is not None and recorded.ranked and recorded.dtype != "unknown"
+        return recorded if known else self._specs.get(name)
 
-    def rewire(self, node: onnx.NodeProto) -> None:
-        for position, name in enumerate(node.input):
-            if name in self.alias:
-                node.input[position] = self.follow(name)
+    def visit(self, node: Node) -> None:
+        """Takes a node out that does nothing, or lets it do the work of the Transpose before it."""
+        if self._is_noop(node):
+            self.draft.bypass(node, node.inputs[0], f"{node.op} removed, it hands its input on")
+        elif node.op == "Transpose":
+            self._merge(node)
 
-    def is_noop(self, node: onnx.NodeProto) -> bool:
-        if not is_standard(node):
-            return False
-        match node.op_type:
+    def _is_noop(self, node: Node) -> bool:
+        match node.op:
             case "Identity":
                 return True
             case "Concat":
-                return len(node.input) == 1
+                return len(node.inputs) == 1
             case "Cast":
-                return self._is_same_type(node)
+                spec = self._spec(node.inputs[0])
+                return spec is not None and spec.dtype == dtype_name(node.attributes["to"])
             case "Dropout":
                 return self._is_idle_dropout(node)
-            case "Transpose":
-                perm = self.perm(node)
-                return perm is not None and perm == sorted(perm)
-        return False
+        perm = self._perm(node)
+        return perm is not None and perm == sorted(perm)
 
-    def _is_same_type(self, node: onnx.NodeProto) -> bool:
-        spec = self.specs.get(node.input[0])
-        return spec is not None and spec.dtype == dtype_name(attributes(node)["to"])
-
-    def _is_idle_dropout(self, node: onnx.NodeProto) -> bool:
-        mask = node.output[1] if len(node.output) > 1 else ""
-        if mask and (mask in self.index.consumers or self.index.is_visible(mask)):
+    def _is_idle_dropout(self, node: Node) -> bool:
+        mask = node.outputs[1] if len(node.outputs) > 1 else ""
+        if mask and (mask in self.graph.consumers or self.graph.is_visible(mask)):
             return False
-        if self.opset < 7:
-            return bool(attributes(node).get("is_test", 0))
-        training = node.input[2] if len(node.input) > 2 else ""
-        switch = self.index.constant(training)
-        return not training or (switch is not None and not to_array(switch).any())
+        if self.graph.opset < 7:
+            return bool(node.attributes.get("is_test", 0))
+        training = node.inputs[2] if len(node.inputs) > 2 else ""
+        switch = self.draft.value(training)
+        return not training or (switch is not None and not switch.any())
 
-    def perm(self, node: onnx.NodeProto) -> list[int] | None:
+    def _perm(self, node: Node) -> list[int] | None:
         """The order a Transpose puts axes in; None when it is the default and the rank is not known."""
-        given = attributes(node).get("perm")
-        if given is not None:
-            return list(given)
-        spec = self.specs.get(node.input[0])
+        if "perm" in node.attributes:
+            return list(node.attributes["perm"])
+        spec = self._spec(node.inputs[0])
         return list(reversed(range(len(spec.shape)))) if spec is not None and spec.ranked else None
 
-    def bypass(self, source: str, target: str) -> bool:
-        """Lets readers of ``target`` read ``source``; False when someone outside knows the name ``target``."""
-        if not self.index.is_visible(target):
-            self.alias[target] = source
-            return True
-        if target in self.index.captured or self.index.is_visible(source) or source not in self.producers:
-            return False
-        self._rename(source, target)
-        return True
-
-    def _rename(self, source: str, target: str) -> None:
-        """Gives a node's output the name of the graph output that it now is."""
-        for node in self.graph.node:
-            for names in (node.input, node.output):
-                for position, name in enumerate(names):
-                    if name == source:
-                        names[position] = target
-        self.producers[target] = self.producers.pop(source)
-        self.alias[source] = target
-
-    def pair(self, node: onnx.NodeProto) -> tuple[onnx.NodeProto, list[int]] | None:
-        """For a Transpose of a Transpose: the first one, and the order the two together put axes in."""
-        first = self._transpose_before(node)
-        inner, outer = (None, None) if first is None else (self.perm(first), self.perm(node))
-        if first is None or inner is None or outer is None or sorted(inner) != sorted(outer):
-            return None
-        return first, [inner[axis] for axis in outer]
-
-    def _transpose_before(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
-        position = self.producers.get(node.input[0]) if node.op_type == "Transpose" and is_standard(node) else None
-        before = None if position is None else self.graph.node[position]
-        return before if before is not None and before.op_type == "Transpose" and is_standard(before) else None
+    def _merge(self, node: Node) -> None:
+        first = self.draft.before(node.inputs[0])
+        if first is None or first.op != "Transpose":
+            return
+        inner, outer = self._perm(first), self._perm(node)
+        if inner is None or outer is None or sorted(inner) != sorted(outer):
+            return
+        perm = [inner[axis] for axis in outer]
+        if perm != sorted(perm):
+            made = replace(node, inputs=first.inputs, attributes={"perm": perm})
+            self.draft.put(node, [made], f"Transpose now does the work of two, perm {perm}")
+        else:
+            self.draft.bypass(node, first.inputs[0], "Transpose removed, it undoes the one before it")
 
 
-def _remove_noops(proto: onnx.ModelProto) -> Iterator[tuple[str, str]]:
-    if not any(node.op_type in _CANDIDATES for node in proto.graph.node):
-        return
-    walk = _Walk(proto)
-    removed = set()
-    for position, node in enumerate(proto.graph.node):
-        walk.rewire(node)
-        source, detail = _replacement(walk, node)
-        if source and walk.bypass(source, node.output[0]):
-            removed.add(position)
-            yield label(node, position), detail
-        elif not source and detail:
-            yield label(node, position), detail
-    drop_nodes(proto.graph, removed)
-
-
-def _replacement(walk: _Walk, node: onnx.NodeProto) -> tuple[str, str]:
-    """The tensor that a node's readers could read instead, and why; no tensor where the node itself was changed."""
-    if walk.is_noop(node):
-        return node.input[0], f"{node.op_type} removed, it hands its input on"
-    pair = walk.pair(node)
-    if pair is None:
-        return "", ""
-    first, perm = pair
-    if perm == sorted(perm):
-        return first.input[0], "Transpose removed, it undoes the one before it"
-    node.input[0] = first.input[0]
-    set_attribute(node, "perm", perm)
-    return "", f"Transpose now does the work of two, perm {perm}"
+def _remove_noops(graph: Graph) -> Result:
+    walk = _Walk(graph)
+    for node in graph.nodes:
+        if node.op in _CANDIDATES and not node.domain and walk.draft.is_free(node):
+            walk.visit(node)
+    return walk.draft.done()
 
 
 REMOVE_NOOPS = Pass(
     "remove-noops",
-    "Identity, idle Dropout, Cast to the same type, Concat of one and Transposes that undo each other go; their "
-    "readers read what they read; two Transposes in a row become one",
+    "Identity, idle Dropout, Cast to the same type, Concat of one and Transposes that undo each other go; two "
+    "Transposes in a row become one",
+    "a DLA has none of them",
     _remove_noops,
 )

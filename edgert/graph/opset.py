@@ -7,27 +7,28 @@ that it does not know, and are rewritten here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edgert.errors import ModelError
+from edgert.graph.draft import Draft
+from edgert.graph.message import records
 from edgert.graph.model import Model
+from edgert.graph.node import write
 from edgert.graph.proto import (
     DEFAULT_DOMAINS,
     Array,
     all_nodes,
-    attributes,
     default_opset,
     has_schema,
     is_standard,
     label,
-    set_attribute,
     subgraphs,
-    to_array,
 )
-from edgert.graph.rewrite import Workspace
+from edgert.graph.record import Node
 
 if TYPE_CHECKING:
     import onnx
@@ -58,9 +59,7 @@ def raise_opset(model: Model, wanted: int) -> Model:
     proto = model.copied_proto()
     hidden = opset(model) < _RESIZE_OPSET <= wanted and _hide_resampling(proto)
     converted = _converted(proto, wanted, model)
-    if hidden:
-        _show_resampling(converted, model)
-    return model.derive(converted)
+    return _with_resampling(converted, model) if hidden else model.derive(converted)
 
 
 def _check_operators(model: Model, wanted: int) -> None:
@@ -113,51 +112,46 @@ def _is_resampling(node: onnx.NodeProto) -> bool:
     return is_standard(node) and node.op_type in ("Upsample", "Resize")
 
 
-def _show_resampling(proto: onnx.ModelProto, model: Model) -> None:
+def _with_resampling(converted: onnx.ModelProto, model: Model) -> Model:
     """Turns the hidden nodes into the Resize that samples as they did."""
-    work = Workspace.of(proto)
-    for node in proto.graph.node:
+    kept = [item for item in converted.opset_import if item.domain != _HIDDEN]
+    del converted.opset_import[:]
+    converted.opset_import.extend(kept)
+    draft = Draft(records(converted)[0], "raise-opset")
+    for node in draft.graph.nodes:
         if node.domain == _HIDDEN:
-            _rewrite(node, work, model)
-    kept = [item for item in proto.opset_import if item.domain != _HIDDEN]
-    del proto.opset_import[:]
-    proto.opset_import.extend(kept)
+            draft.put(node, [_resize(node, draft, model)], "Resize")
+    return write(draft.done()[0], model.derive(converted), typed=True)
 
 
-def _rewrite(node: onnx.NodeProto, work: Workspace, model: Model) -> None:
+def _resize(node: Node, draft: Draft, model: Model) -> Node:
     """One Upsample of opset 7 or 9, or Resize of opset 10, as a Resize of opset 11.
 
     Output pixel i lies at i / scale of the input in all of them: "asymmetric". To the nearest means the pixel before,
     or, where Resize shrinks, the one behind, as ONNX Runtime has it (upsample.cc, "SIMPLE").
     """
-    given = attributes(node)
-    scales = _scales(node, given, work)
-    mode = _MODES.get(given.get("mode", b"nearest"), b"linear")
-    nearest = _nearest(node, scales, model) if mode == b"nearest" else ""
-    operand = node.input[1] if len(node.input) > 1 else work.store(np.asarray(scales), f"{node.name}_scales")
-    source = node.input[0]
-    del node.input[:], node.attribute[:]
-    node.op_type, node.domain = "Resize", ""
-    node.input.extend([source, "", operand])
-    set_attribute(node, "mode", mode)
-    set_attribute(node, "coordinate_transformation_mode", "asymmetric")
-    if nearest:
-        set_attribute(node, "nearest_mode", nearest)
+    scales = _scales(node, draft)
+    mode = _MODES.get(node.attributes.get("mode", b"nearest"), b"linear")
+    given = {"mode": mode, "coordinate_transformation_mode": "asymmetric"}
+    if mode == b"nearest":
+        given["nearest_mode"] = _nearest(node, scales, model)
+    stored = len(node.inputs) > 1
+    operand = node.inputs[1] if stored else draft.constant(np.asarray(scales), f"{node.name}_scales")
+    return replace(node, op="Resize", domain="", inputs=(node.inputs[0], "", operand), attributes=given)
 
 
 _MODES = {b"nearest": b"nearest"}  # the other is called linear, or bilinear in the oldest
 
 
-def _scales(node: onnx.NodeProto, given: Mapping[str, Any], work: Workspace) -> Array | None:
+def _scales(node: Node, draft: Draft) -> Array | None:
     """Scale of each axis; None when it is computed."""
-    if len(node.input) < 2:
-        return np.asarray(given["scales"], np.float32)
-    stored = work.index.constant(node.input[1])
-    return None if stored is None else to_array(stored)
+    if len(node.inputs) < 2:
+        return np.asarray(node.attributes["scales"], np.float32)
+    return draft.value(node.inputs[1])
 
 
-def _nearest(node: onnx.NodeProto, scales: Array | None, model: Model) -> str:
-    if node.op_type == "Upsample":
+def _nearest(node: Node, scales: Array | None, model: Model) -> str:
+    if node.op == "Upsample":
         return "floor"
     if scales is None:
         raise _unfit(model, f"node {node.name!r} (Resize) has scales that are computed", _AGAIN)

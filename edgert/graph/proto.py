@@ -58,8 +58,11 @@ def to_array(tensor: onnx.TensorProto) -> Array:
 
 def from_array(array: Array, name: str) -> onnx.TensorProto:
     """A tensor message with a copy of the values."""
-    from onnx import numpy_helper
+    from onnx import TensorProto, numpy_helper
 
+    if array.dtype.kind in "biuf":  # in the half of the time
+        data_type = element_type(array.dtype.name)
+        return TensorProto(name=name, data_type=data_type, dims=array.shape, raw_data=array.tobytes())
     return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
 
 
@@ -92,6 +95,7 @@ def dtype_name(element_type: int) -> str:
     return _TYPES.get(TensorProto.DataType.Name(element_type), ("unknown", 0))[0]
 
 
+@lru_cache(maxsize=64)
 def element_type(dtype: str) -> int:
     """The number that ONNX has for a type of NumPy's name; KeyError for one that it has not."""
     from onnx import TensorProto

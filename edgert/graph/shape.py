@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from edgert.errors import ModelError, nearest
 from edgert.graph.constant import STORE_CONSTANTS
-from edgert.graph.fold import fold_constants
-from edgert.graph.infer import infer_values, lighten
+from edgert.graph.fold import with_known
+from edgert.graph.infer import infer_graph, infer_values, lighten
+from edgert.graph.message import lightened, records
 from edgert.graph.model import Model
+from edgert.graph.proto import element_type
+from edgert.graph.record import Graph
 from edgert.graph.spec import TensorSpec, initializer_names, inputs, value_spec
-from edgert.graph.tidy import INLINE_FUNCTIONS, SORT_NODES
+from edgert.graph.tidy import SORT_NODES
 
 if TYPE_CHECKING:
     import onnx
@@ -57,9 +59,9 @@ def infer(model: Model) -> Model:
     return model.derive(proto)
 
 
-def type_map(model: Model) -> dict[str, TensorSpec]:
+def types(graph: Graph) -> dict[str, TensorSpec]:
     """Tensor name → spec for every tensor of the graph whose type is known or can be inferred. Raises ModelError."""
-    found = {name: value_spec(value) for name, value in _infer_folded(model.proto).items()}
+    found = {name: value_spec(value) for name, value in _infer_folded(graph).items()}
     return {name: spec for name, spec in found.items() if spec is not None}
 
 
@@ -155,7 +157,7 @@ def _check_consistent(proto: onnx.ModelProto, model: Model, shapes: Shapes) -> N
 
 def _record(proto: onnx.ModelProto) -> None:
     """Writes what can be inferred into the message: types of inner tensors and shapes of outputs."""
-    inferred = _infer_folded(proto)
+    inferred = _infer_folded(records(lighten(proto))[0])
     graph = proto.graph
     known = {item.name for item in (*graph.input, *graph.output)} | initializer_names(graph)
     made = [name for node in graph.node for name in node.output if name in inferred and name not in known]
@@ -168,15 +170,14 @@ def _record(proto: onnx.ModelProto) -> None:
             value.type.CopyFrom(inferred[value.name].type)
 
 
-def _infer_folded(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
-    """Inferred types by name. Folding happens on a copy that keeps tensor names, so its types hold for the original."""
+def _infer_folded(graph: Graph) -> dict[str, onnx.ValueInfoProto]:
+    """Inferred types by name. Folding keeps the names of tensors, so the types hold for the graph as it was."""
     from onnx import helper
 
-    light = lighten(proto)
-    for step in (INLINE_FUNCTIONS, SORT_NODES, STORE_CONSTANTS):
-        step.apply(light)
-    deque(fold_constants(light, keep=True), maxlen=0)
-    found = infer_values(light)
-    for tensor in light.graph.initializer:
-        found[tensor.name] = helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+    for step in (SORT_NODES, STORE_CONSTANTS):
+        graph, _ = step.apply(graph)
+    graph = with_known(lightened(graph))
+    found = infer_graph(graph)
+    for name, array in graph.constants.items():
+        found[name] = helper.make_tensor_value_info(name, element_type(array.dtype.name), array.shape)
     return found

@@ -7,13 +7,12 @@
 from edgert.graph.fit.cut import Cut, cut_head
 from edgert.graph.fit.model import fit_model, ready, static_batch
 from edgert.graph.fit.proof import Proof, prove
-from edgert.graph.fit.rewrites import REWRITES, Rewrite, fit, without
+from edgert.graph.fit.rewrites import REWRITES, fit, without
 
 __all__ = [
     "REWRITES",
     "Cut",
     "Proof",
-    "Rewrite",
     "cut_head",
     "fit",
     "fit_model",

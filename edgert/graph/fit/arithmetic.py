@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgert.graph.fit.draft import FLOATS, Chain, Draft, each
+from edgert.graph.draft import FLOATS, Chain, Draft, each
 from edgert.graph.node import Node
 from edgert.graph.proto import Array
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgert.graph.fit.draft import Chain, Draft, each
+from edgert.graph.draft import Chain, Draft, each
 from edgert.graph.fit.mean import MAX_KERNEL
 from edgert.graph.node import Node
 from edgert.graph.operators import RESHAPES

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from edgert.graph.fit.draft import Chain, Draft, each
+from edgert.graph.draft import Chain, Draft, each
 from edgert.graph.node import Node
 
 MIN_CEILING, MAX_CEILING = 1.0, 127.0

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from edgert.graph.fit.draft import Chain, Draft, each
+from edgert.graph.draft import Chain, Draft, each
 from edgert.graph.fit.window import Pair, Window, window_of
 from edgert.graph.node import Node
 

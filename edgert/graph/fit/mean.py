@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from edgert.graph.fit.draft import Chain, Draft, each
+from edgert.graph.draft import Chain, Draft, each
 from edgert.graph.fit.max_pool import MAX_WINDOW, is_over_image, reduced_axes
 from edgert.graph.fit.window import window_of
 from edgert.graph.node import Node

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from edgert.graph.fit.draft import Chain, Draft, each
+from edgert.graph.draft import Chain, Draft, each
 from edgert.graph.fit.mean import MAX_KERNEL
 from edgert.graph.fit.rearrange import MAX_STRIDE
 from edgert.graph.fit.window import Pair, Window, window_of

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from edgert.graph.draft import Draft
 from edgert.graph.evaluate import Call, evaluate
-from edgert.graph.fit.draft import Draft
 from edgert.graph.node import Node
 from edgert.graph.proto import Array
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from edgert.graph.fit.draft import Draft, each
+from edgert.graph.draft import Draft, each
 from edgert.graph.fit.window import Window, window_of
 from edgert.graph.node import Node
 from edgert.graph.value import non_negative

@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from edgert.graph.fit.draft import Draft, Result
+from edgert.graph.draft import Draft
 from edgert.graph.fit.movement import Tracer
 from edgert.graph.fit.pattern import gathered
 from edgert.graph.node import Graph, Node
+from edgert.graph.rewrite import Result
 
 NAME = "conv-parts"
 _CUTTERS = ("Slice", "Split")

@@ -13,11 +13,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edgert.graph.fit.draft import Chain, Draft, Result
+from edgert.graph.draft import Chain, Draft
 from edgert.graph.fit.movement import MOVERS, Move, Tracer
 from edgert.graph.fit.pattern import Gathered, Scattered, gathered, scattered
 from edgert.graph.fit.split import cut
 from edgert.graph.node import Graph, Node
+from edgert.graph.rewrite import Result
 
 MAX_WEIGHTS = 2**22
 """Elements of a kernel; larger rearrangements stay."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgert.graph.fit.draft import Chain, Draft, each
+from edgert.graph.draft import Chain, Draft, each
 from edgert.graph.fit.max_pool import factors
 from edgert.graph.fit.sampling import Positions, modes, nearest, positions
 from edgert.graph.node import Node

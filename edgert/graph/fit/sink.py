@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from edgert.graph.fit.draft import Chain, Draft, each
+from edgert.graph.draft import Chain, Draft, each
 from edgert.graph.node import Node
 from edgert.graph.operators import POINTWISE, RESHAPES
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgert.graph.fit.draft import FLOATS, Draft, each
+from edgert.graph.draft import FLOATS, Draft, each
 from edgert.graph.node import Node
 
 _INPUTS_SINCE = 10

@@ -6,7 +6,7 @@ numbers, nearest, repeats its values: the result is the same to the bit.
 
 from __future__ import annotations
 
-from edgert.graph.fit.draft import Chain, Draft, each
+from edgert.graph.draft import Chain, Draft, each
 from edgert.graph.fit.resize import MIN_OPSET, grow
 from edgert.graph.node import Node
 

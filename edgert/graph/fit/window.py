@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from edgert.graph.fit.draft import Draft
+from edgert.graph.draft import Draft
 from edgert.graph.node import Node
 
 Pair = tuple[int, int]

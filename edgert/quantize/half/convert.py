@@ -9,7 +9,7 @@ from typing import Literal
 from edgert.errors import ModelError
 from edgert.graph.dtype import cast_node
 from edgert.graph.node import Graph, Names, Node
-from edgert.graph.rewrite import free_name
+from edgert.graph.record import free_name
 from edgert.graph.spec import TensorSpec
 from edgert.quantize.half.filter import halved_weight
 from edgert.quantize.half.plan import Plan, makes_float32, plan

@@ -9,7 +9,7 @@ import numpy as np
 
 from edgert.graph.dtype import cast_node, dtypes
 from edgert.graph.node import Graph, Names, Node
-from edgert.graph.rewrite import free_name
+from edgert.graph.record import free_name
 
 
 def rounded(graph: Graph) -> Graph:

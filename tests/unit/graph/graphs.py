@@ -10,7 +10,10 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from edgert.graph import Model, from_proto, infer, inputs
+from edgert.graph import Change, Model, Pass, from_proto, infer, inputs
+from edgert.graph.message import records
+from edgert.graph.node import write
+from edgert.graph.rewrite import run as run_passes
 
 Shape = Sequence[int | str | None]
 node = helper.make_node
@@ -55,6 +58,12 @@ def make(*args: Any, **options: Any) -> Model:
 
 def ops(model: Model) -> list[str]:
     return [item.op_type for item in model.proto.graph.node]
+
+
+def applied(step: Pass, model: Model) -> tuple[Model, tuple[Change, ...]]:
+    """The model after one pass; the very same where the pass had nothing to do."""
+    graph, changes = run_passes(records(model.proto)[0], [step])
+    return (write(graph, model, typed=True) if changes else model), changes
 
 
 def run(model: Model, seed: int = 1) -> list[Any]:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,11 @@ from onnx import helper
 
 from edgert.errors import ModelError
 from edgert.graph import PASSES, Change, Model, Pass, clean, from_proto, inputs, to_bytes
-from edgert.graph.constant import DROP_INITIALIZER_INPUTS, FORGET_GONE, REMOVE_UNUSED, STORE_CONSTANTS
-from edgert.graph.tidy import INLINE_FUNCTIONS, NAME_NODES, REMOVE_DEAD, SORT_NODES
-from tests.unit.graph.graphs import assert_same, make, make_proto, node, ops, value, weights
+from edgert.graph.constant import REMOVE_UNUSED, STORE_CONSTANTS
+from edgert.graph.node import Graph, Node
+from edgert.graph.rewrite import MAX_ROUNDS, Result
+from edgert.graph.tidy import REMOVE_DEAD, SORT_NODES
+from tests.unit.graph.graphs import applied, assert_same, make, make_proto, node, ops, value, weights
 
 
 def constant(name: str, array: np.ndarray) -> onnx.NodeProto:
@@ -23,7 +27,9 @@ def constant(name: str, array: np.ndarray) -> onnx.NodeProto:
 def messy() -> Model:
     """Everything the passes are for, in one graph of IR 3 with its weights among the inputs."""
     nodes = [
-        constant("to", np.array([1, -1])),
+        constant("row", np.array([1])),
+        constant("rest", np.array([-1])),
+        node("Concat", ["row", "rest"], ["to"], axis=0),
         node("Conv", ["x", "w"], ["c"]),
         node("BatchNormalization", ["c", "g", "b", "m", "v"], ["n"]),
         node("Identity", ["n"], ["i"]),
@@ -59,7 +65,7 @@ def test_all_passes_together() -> None:
         "remove-unused",
         "name-nodes",
     }
-    assert Change("fold-batchnorm", "BatchNormalization_1", "folded into 'Conv_0' before it") in changes
+    assert Change("fold-batchnorm", "BatchNormalization_4", "folded into 'Conv_3' before it") in changes
 
 
 def test_cleaning_is_deterministic_and_settles() -> None:
@@ -73,35 +79,68 @@ def test_cleaning_is_deterministic_and_settles() -> None:
 
 
 def test_chosen_passes_only() -> None:
-    cleaned, changes = clean(messy(), [DROP_INITIALIZER_INPUTS])
-    assert {change.rule for change in changes} == {"drop-initializer-inputs"}
-    assert len(cleaned.proto.graph.node) == 10
-    assert clean(messy(), [])[1] == ()
+    cleaned, changes = clean(messy(), [REMOVE_DEAD])
+    assert {change.rule for change in changes} == {"drop-initializer-inputs", "name-nodes", "remove-dead"}
+    assert len(cleaned.proto.graph.node) == 9
+    assert clean(cleaned, [])[0] is cleaned
 
 
 def test_every_pass_declares_itself() -> None:
     assert len({step.name for step in PASSES}) == len(PASSES)
-    assert all(step.changes for step in PASSES)
+    assert all(step.does and step.because for step in PASSES)
 
 
-def test_a_pass_that_breaks_the_promise_is_caught() -> None:
-    def rename(proto: onnx.ModelProto) -> list[tuple[str, str]]:
-        proto.graph.output[0].name = "z"
-        return [("y", "renamed")]
+def _renamed(graph: Graph) -> Graph:
+    return replace(graph, outputs=(replace(graph.outputs[0], name="z"),))
 
-    with pytest.raises(RuntimeError, match="'bad' changed the inputs or outputs"):
-        Pass("bad", "names", rename)(messy())
+
+def _swapped(graph: Graph) -> Graph:
+    return replace(graph, nodes=graph.nodes[::-1])
+
+
+def _doubled(graph: Graph) -> Graph:
+    return replace(graph, nodes=(*graph.nodes, Node("Neg", ("y",), ("more",))))
+
+
+def _forgotten(graph: Graph) -> Graph:
+    return replace(graph, specs={})
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (_renamed, "changed the inputs or outputs"),
+        (_swapped, "read what is not made before them: a"),
+        (_doubled, "added nodes \\(2 before, 3 after\\)"),
+        (_forgotten, "lost or changed the type of 'y'"),
+        (lambda graph: graph, "reports nothing, or the other way round"),
+    ],
+)
+def test_a_pass_that_breaks_a_promise_is_caught(edit: Callable[[Graph], Graph], words: str) -> None:
+    model = make([node("Relu", ["x"], ["a"]), node("Neg", ["a"], ["y"])], {"x": [2]}, {"y": [2]})
+    bad = Pass("bad", "names", "", lambda graph: (edit(graph), (Change("bad", "y", "edited"),)))
+    with pytest.raises(RuntimeError, match=f"'bad' .*{words}"):
+        clean(model, [bad])
+
+
+def test_passes_at_odds_come_to_an_end() -> None:
+    def turned(graph: Graph) -> Result:
+        return replace(graph, nodes=graph.nodes[::-1]), (Change("turn", "graph", "turned"),)
+
+    nodes = [node("Relu", ["x"], ["y"], "one"), node("Neg", ["x"], ["z"], "two")]
+    model = make(nodes, {"x": [2]}, {"y": [2], "z": [2]})
+    assert len(clean(model, [Pass("turn", "order", "", turned)])[1]) == MAX_ROUNDS
 
 
 def test_stored_tensors_leave_the_inputs() -> None:
     model = messy()
-    dropped, changes = DROP_INITIALIZER_INPUTS(model)
+    dropped, changes = clean(model, [])
     assert inputs(dropped) == inputs(model)
-    assert len(changes) == 6
+    assert [change.rule for change in changes].count("drop-initializer-inputs") == 6
     assert dropped.proto.ir_version == 4
     onnx.checker.check_model(dropped.proto)
     newer = make([node("Add", ["x", "w"], ["y"])], {"x": [2]}, {"y": [2]}, {"w": weights(2)}, ir=9, listed=True)
-    assert DROP_INITIALIZER_INPUTS(newer)[0].proto.ir_version == 9
+    assert clean(newer, [])[0].proto.ir_version == 9
 
 
 @pytest.mark.parametrize(
@@ -117,7 +156,7 @@ def test_constants_are_stored(given: dict[str, Any], expected: np.ndarray) -> No
     nodes = [node("Constant", [], ["k"], **given), node("Add", ["x", "k"], ["y"])]
     info = value("x", [2], str(expected.dtype))
     model = make(nodes, {"x": info}, {"y": value("y", [2], str(expected.dtype))})
-    stored, changes = STORE_CONSTANTS(model)
+    stored, changes = applied(STORE_CONSTANTS, model)
     assert ops(stored) == ["Add"]
     kept = onnx.numpy_helper.to_array(stored.proto.graph.initializer[0])
     assert kept.dtype == expected.dtype
@@ -139,7 +178,7 @@ def test_constants_that_stay() -> None:
         {"y": None},
     )
     for model in (output, text, foreign):
-        assert STORE_CONSTANTS(model)[0] is model
+        assert applied(STORE_CONSTANTS, model)[0] is model
 
 
 def test_unsorted_nodes_are_sorted() -> None:
@@ -149,16 +188,16 @@ def test_unsorted_nodes_are_sorted() -> None:
         node("Abs", ["x"], ["a"]),
         node("Exp", ["x"], ["z"]),
     ]
-    sorted_, changes = SORT_NODES(make(nodes, {"x": [2]}, {"y": [2], "z": [2]}))
+    sorted_, changes = applied(SORT_NODES, make(nodes, {"x": [2]}, {"y": [2], "z": [2]}))
     assert ops(sorted_) == ["Abs", "Relu", "Neg", "Exp"]
     assert len(changes) == 1
-    assert SORT_NODES(sorted_)[0] is sorted_
+    assert applied(SORT_NODES, sorted_)[0] is sorted_
 
 
 def test_a_node_comes_after_what_its_body_captures() -> None:
     body = helper.make_graph([node("Neg", ["a"], ["r"])], "body", [], [value("r", [2])])
     nodes = [node("If", ["t"], ["y"], then_branch=body, else_branch=body), node("Abs", ["x"], ["a"])]
-    sorted_, _ = SORT_NODES(make(nodes, {"x": [2]}, {"y": [2]}, {"t": np.array(True)}))
+    sorted_, _ = applied(SORT_NODES, make(nodes, {"x": [2]}, {"y": [2]}, {"t": np.array(True)}))
     assert ops(sorted_) == ["Abs", "If"]
 
 
@@ -182,7 +221,7 @@ def test_dead_nodes_go_and_captured_ones_stay() -> None:
         node("If", ["t"], ["y"], then_branch=body, else_branch=body),
         node("If", ["t"], ["dead"], then_branch=body, else_branch=body),
     ]
-    cleaned, changes = REMOVE_DEAD(make(nodes, {"x": [2]}, {"y": [2]}, {"t": np.array(True)}))
+    cleaned, changes = applied(REMOVE_DEAD, make(nodes, {"x": [2]}, {"y": [2]}, {"t": np.array(True)}))
     assert ops(cleaned) == ["Abs", "If"]
     assert sorted(change.subject for change in changes) == ["Exp_1", "If_4", "Log_2"]
 
@@ -193,11 +232,11 @@ def test_unused_and_doubly_stored_tensors_go() -> None:
     stored = {"t": np.array(True), "k": weights(2), "w": weights(2), "unused": weights(3)}
     proto = make_proto(nodes, {"x": [2]}, {"y": [2]}, stored)
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(2, np.float32), "w"))
-    cleaned, changes = REMOVE_UNUSED(from_proto(proto))
+    cleaned, changes = clean(from_proto(proto), [REMOVE_UNUSED])
     kept = {item.name: onnx.numpy_helper.to_array(item) for item in cleaned.proto.graph.initializer}
     assert sorted(kept) == ["k", "t", "w"]
     assert kept["w"].tolist() == [1, 1]
-    assert sorted(change.detail for change in changes) == [
+    assert sorted(change.detail for change in changes if change.rule == "remove-unused") == [
         "stored twice float32[2] removed",
         "unused float32[3] removed",
     ]
@@ -206,8 +245,9 @@ def test_unused_and_doubly_stored_tensors_go() -> None:
 def test_types_of_tensors_that_are_gone_are_forgotten() -> None:
     proto = make_proto([node("Relu", ["x"], ["a"]), node("Neg", ["a"], ["y"])], {"x": [2]}, {"y": [2]})
     proto.graph.value_info.extend([value("a", [2]), value("gone", [2])])
-    cleaned, _ = FORGET_GONE(from_proto(proto))
+    cleaned, changes = clean(from_proto(proto), [])
     assert [item.name for item in cleaned.proto.graph.value_info] == ["a"]
+    assert Change("forget-gone", "gone", "type of a tensor that is gone removed") in changes
 
 
 def test_every_node_gets_a_name_of_its_own() -> None:
@@ -218,7 +258,7 @@ def test_every_node_gets_a_name_of_its_own() -> None:
         node("Relu", ["c"], ["d"], "Relu_0"),
         node("Relu", ["d"], ["y"], "r_1"),
     ]
-    named, changes = NAME_NODES(make(nodes, {"x": [2]}, {"y": [2]}))
+    named, changes = clean(make(nodes, {"x": [2]}, {"y": [2]}), [])
     names = [item.name for item in named.proto.graph.node]
     assert names == ["Relu_0_1", "r", "r_2", "Relu_0", "r_1"]
     assert len(changes) == 2
@@ -230,7 +270,7 @@ def test_local_functions_are_inlined() -> None:
     proto = make_proto([node("Twice", ["x"], ["y"], domain="mine")], {"x": [2]}, {"y": [2]})
     proto.functions.append(function)
     model = from_proto(proto)
-    inlined, changes = INLINE_FUNCTIONS(model)
+    inlined, changes = clean(model, [])
     assert ops(inlined) == ["Add"]
     assert not inlined.proto.functions
     assert changes[0].subject == "mine::Twice"

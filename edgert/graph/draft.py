@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from edgert.graph.node import Graph, Names, Node
 from edgert.graph.proto import Array
-from edgert.graph.rewrite import Change, free_name
+from edgert.graph.record import Graph, Names, Node, free_name
+from edgert.graph.rewrite import Change, Result
 from edgert.graph.spec import TensorSpec
 
-Result = tuple[Graph, tuple[Change, ...]]
-"""What a rewrite gives: the graph it was given, and no change, where it does not apply."""
 FLOATS = ("float16", "float32", "float64")
 
 
@@ -89,6 +87,19 @@ class Draft:
         self._constants[name] = array
         return name
 
+    def known(self, found: Mapping[str, Array]) -> None:
+        """Stores tensors that nodes compute now, under their own names."""
+        for name, array in found.items():
+            self._constants[name] = np.array(array, order="C")
+            self._constants[name].flags.writeable = False
+
+    def instead(self, node: Node, name: str, array: Array, wanted: str) -> str:
+        """Stores a tensor in place of one that a node reads; returns its name, the same if nobody else reads it."""
+        if name and self.graph.is_private(name) and node.inputs.count(name) == 1:
+            self.known({name: array})
+            return name
+        return self.constant(array, wanted)
+
     def tensor(self, wanted: str, shape: Sequence[int], dtype: str) -> str:
         """Names a tensor that a new node will compute."""
         name = self._names.new(wanted)
@@ -106,6 +117,10 @@ class Draft:
         self._instead[id(node)] = tuple(instead)
         self._changes.append(Change(self._rule, node.name, detail))
 
+    def replace(self, node: Node, other: Node) -> None:
+        """Lets another node take the place of one, because of a change that is reported elsewhere."""
+        self._instead[id(node)] = (other,)
+
     def drop(self, node: Node) -> None:
         """Takes a node out whose output nothing reads any more, because of a change that is told elsewhere."""
         self._instead[id(node)] = ()
@@ -116,7 +131,7 @@ class Draft:
         Where the graph gives the output to the outside, the node that computes ``source`` gets to compute it instead.
         """
         target = node.outputs[0]
-        if any(target in other.captured or source in other.captured for other in self.graph.nodes):
+        if target in self.graph.captured:
             return False
         if target not in self.graph.output_names:
             self._aliases[target] = source
@@ -127,7 +142,7 @@ class Draft:
 
     def _rename(self, source: str, target: str) -> bool:
         maker = self.graph.producers.get(source)
-        if maker is None or not self.is_free(maker) or source in self.graph.output_names:
+        if maker is None or not self.is_free(maker) or self.graph.is_visible(source):
             return False
         outputs = tuple(target if name == source else name for name in maker.outputs)
         self._instead[id(maker)] = (replace(maker, outputs=outputs),)

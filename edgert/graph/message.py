@@ -1,0 +1,212 @@
+"""ONNX messages as plain records, and back.
+
+What records have no place for ends here: functions of the file are inlined, stored tensors that are also listed as
+inputs can no longer be overridden, every node gets a name of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edgert.graph.index import captured_names
+from edgert.graph.proto import (
+    DEFAULT_DOMAINS,
+    Array,
+    default_opset,
+    dtype_name,
+    element_type,
+    from_array,
+    is_standard,
+    to_array,
+)
+from edgert.graph.record import Attributes, Graph, Node, free_name
+from edgert.graph.rewrite import Change
+from edgert.graph.spec import TensorSpec, initializer_names, value_spec
+
+if TYPE_CHECKING:
+    import onnx
+
+LIGHT_ELEMENTS = 1024
+"""Stored tensors up to this size may hold shapes and axes, which decide shapes; larger ones are weights."""
+
+
+def records(proto: onnx.ModelProto) -> tuple[Graph, tuple[Change, ...]]:
+    """The graph of a message, as it stands, and what was changed to make it one. Types are those that are recorded."""
+    proto, changes = _inlined(proto)
+    graph = proto.graph
+    names, renamed = _node_names(graph.node)
+    outer = {name for node in graph.node for name in node.output} | {item.name for item in graph.input}
+    outer |= initializer_names(graph)
+    nodes = tuple(_node(node, name, outer) for node, name in zip(graph.node, names, strict=True))
+    constants = dict(_constants(graph))
+    fed = tuple(_spec(item) for item in graph.input if item.name not in constants)
+    results = tuple(map(_spec, graph.output))
+    recorded = {item.name: _spec(item) for item in graph.value_info}
+    specs = {**recorded, **{spec.name: spec for spec in (*fed, *results)}}
+    domains = {item.domain: item.version for item in proto.opset_import if item.domain not in DEFAULT_DOMAINS}
+    changes += [*_unlisted(graph, constants), *_forgotten(graph), *renamed]
+    return Graph(nodes, constants, fed, results, specs, default_opset(proto), domains), tuple(changes)
+
+
+def message(graph: Graph, *, typed: bool = False) -> onnx.ModelProto:
+    """A message of the nodes and the stored tensors they read.
+
+    Args:
+        typed: record the types of inner tensors, too, as far as they are known.
+    """
+    from onnx import ModelProto
+
+    proto = ModelProto(ir_version=8)
+    body = proto.graph
+    body.name = "graph"
+    body.input.extend(map(_value, graph.inputs))
+    body.output.extend(map(_value, graph.outputs))
+    body.node.extend(map(_message, graph.nodes))
+    used = {name for node in graph.nodes for name in node.reads} | graph.output_names
+    body.initializer.extend(from_array(array, name) for name, array in graph.constants.items() if name in used)
+    if typed:
+        ends = {spec.name for spec in (*graph.inputs, *graph.outputs)}
+        made = [name for node in graph.nodes for name in node.outputs if name in graph.specs and name not in ends]
+        body.value_info.extend(_value(graph.specs[name]) for name in made)
+    proto.opset_import.add(domain="", version=graph.opset)
+    for domain in sorted({node.domain for node in graph.nodes} - {""}):
+        proto.opset_import.add(domain=domain, version=graph.domains.get(domain, 1))
+    return proto
+
+
+def lightened(graph: Graph) -> Graph:
+    """The graph without large stored tensors, which become inputs: for shape inference, cheap at any size."""
+    large = [
+        TensorSpec(name, array.shape, array.dtype.name)
+        for name, array in graph.constants.items()
+        if array.size > LIGHT_ELEMENTS
+    ]
+    names = {spec.name for spec in large}
+    small = {name: array for name, array in graph.constants.items() if name not in names}
+    return replace(graph, constants=small, inputs=(*graph.inputs, *large)) if large else graph
+
+
+def _inlined(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Change]]:
+    if not proto.functions:
+        return proto, []
+    from onnx import inliner
+
+    names = [f"{function.domain}::{function.name}" for function in proto.functions]
+    return inliner.inline_local_functions(proto), [
+        Change("inline-functions", name, "local function inlined") for name in names
+    ]
+
+
+def _node_names(nodes: Iterable[onnx.NodeProto]) -> tuple[list[str], list[Change]]:
+    """A name for each node, that of the file or ``Conv_12``; none twice."""
+    written = [node.name for node in nodes]
+    taken = set(written)
+    seen: set[str] = {""}
+    names, changes = [], []
+    for position, (node, old) in enumerate(zip(nodes, written, strict=True)):
+        name = old
+        if old in seen:
+            name = free_name(old or f"{node.op_type}_{position}", taken)
+            detail = f"named; was {old!r}, which others are called too" if old else "named"
+            changes.append(Change("name-nodes", name, detail))
+            taken.add(name)
+        seen.add(name)
+        names.append(name)
+    return names, changes
+
+
+def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, Array]]:
+    """Stored tensors; where a name is stored twice the last one counts, as in ONNX Runtime."""
+    for item in graph.initializer:
+        array = to_array(item)
+        array.flags.writeable = False
+        yield item.name, array
+    for sparse in graph.sparse_initializer:
+        yield sparse.values.name, _dense(sparse)
+
+
+def _dense(sparse: onnx.SparseTensorProto) -> Array:
+    """All values of a sparse tensor (https://onnx.ai/onnx/repo-docs/IR.html#tensor-definition, SparseTensorProto)."""
+    values, indices, shape = to_array(sparse.values), to_array(sparse.indices), tuple(sparse.dims)
+    array = np.zeros(math.prod(shape), values.dtype)
+    array[indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), shape)] = values
+    array.flags.writeable = False
+    return array.reshape(shape)
+
+
+def _unlisted(graph: onnx.GraphProto, constants: Mapping[str, Array]) -> Iterator[Change]:
+    for item in graph.input:
+        if item.name in constants:
+            yield Change("drop-initializer-inputs", item.name, "no longer a graph input")
+    latest = {item.name: position for position, item in enumerate(graph.initializer)}
+    for position, item in enumerate(graph.initializer):
+        if latest[item.name] != position:
+            shape = f"{dtype_name(item.data_type)}[{', '.join(map(str, item.dims))}]"
+            yield Change("remove-unused", item.name, f"stored twice {shape} removed")
+
+
+def _forgotten(graph: onnx.GraphProto) -> Iterator[Change]:
+    made = {name for node in graph.node for name in node.output}
+    for item in graph.value_info:
+        if item.name not in made:
+            yield Change("forget-gone", item.name, "type of a tensor that is gone removed")
+
+
+def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    return value_spec(value) or TensorSpec(value.name, (), "unknown", ranked=False)
+
+
+def _node(node: onnx.NodeProto, name: str, outer: set[str]) -> Node:
+    given = Attributes(node)
+    given.message.name = name
+    return Node(
+        node.op_type,
+        tuple(node.input),
+        tuple(node.output),
+        given,
+        name,
+        "" if is_standard(node) else node.domain,
+        captured_names(node) & outer,  # bodies have names of their own, too
+    )
+
+
+def _message(node: Node) -> onnx.NodeProto:
+    from onnx import NodeProto, helper
+
+    given = node.attributes
+    if isinstance(given, Attributes) and _stands(node, given.message):
+        return given.message
+    made = NodeProto(op_type=node.op, input=node.inputs, output=node.outputs, name=node.name, domain=node.domain)
+    if isinstance(given, Attributes):
+        made.attribute.extend(given.message.attribute)
+    else:
+        written = ((name, value) for name, value in sorted(given.items()) if value is not None)
+        made.attribute.extend(helper.make_attribute(name, value) for name, value in written)
+    return made
+
+
+def _stands(node: Node, message: onnx.NodeProto) -> bool:
+    """Whether a node is as it was read."""
+    return (
+        node.op == message.op_type
+        and node.name == message.name
+        and node.inputs == tuple(message.input)
+        and node.outputs == tuple(message.output)
+        and node.domain == message.domain
+    )
+
+
+@lru_cache(maxsize=4096)
+def _value(spec: TensorSpec) -> onnx.ValueInfoProto:
+    """A message to copy, not to change."""
+    from onnx import ValueInfoProto, helper
+
+    if spec.dtype == "unknown":
+        return ValueInfoProto(name=spec.name)
+    return helper.make_tensor_value_info(spec.name, element_type(spec.dtype), list(spec.shape) if spec.ranked else None)
