@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -146,8 +147,19 @@ def board(name: str) -> Board:
     known = board_names()
     if name not in known:
         fix = f"boards: {', '.join(known)}; or the path of a board file of your own"
-        raise ConfigError(f"no board {name!r}{nearest(name, known)}", fix=fix)
+        raise ConfigError(f"no board {name!r}{_meant(name, known)}", fix=fix)
     return _shipped(name)
+
+
+def _meant(name: str, known: Sequence[str]) -> str:
+    """Boards with all the words of a name that says too little, as in NVIDIA's "Jetson Orin Nano"; else the nearest."""
+    said = set(re.split(r"[^a-z0-9]+", name.lower())) - {"", "nvidia"}
+    for words in (said, said - {"jetson"}):
+        fitting = [board for board in known if words and words <= set(board.split("-"))]
+        if fitting:
+            *others, last = fitting
+            return f"; which one: {', '.join(others)} or {last}?" if others else f"; did you mean {last!r}?"
+    return nearest(name, known)
 
 
 @cache

@@ -215,9 +215,11 @@ def _table(content: bytes, model: Model) -> RangeTable:
 
 def _evidence(outcome: Outcome) -> dict[str, Any]:
     """What is known of an INT8 form, without what differs from run to run."""
+    from edgert.precision.describe import summary
+
     noise = {name: round(value, 3) if math.isfinite(value) else str(value) for name, value in outcome.sqnr_db.items()}
     told: dict[str, Any] = {
-        "summary": list(outcome.summary()),
+        "summary": list(summary(outcome)),
         "sqnr_db": noise,
         "notes": list(outcome.quantized.notes),
     }

@@ -100,6 +100,7 @@ def quantize(
 
     from edgert.artifact.atomic import replace_bytes, replace_text
     from edgert.graph.model import to_bytes
+    from edgert.precision.describe import summary
 
     chosen = target_of(
         model_file, model=model, task=task, input=input, overrides=overrides or (), needs_task=data is not None
@@ -122,7 +123,7 @@ def quantize(
             replace_text(path.with_suffix(".layer_precisions"), exceptions)
     else:
         replace_bytes(path, to_bytes(outcome.model))
-    for line in outcome.summary():
+    for line in summary(outcome):
         console.print(line, markup=False)
     console.print(f"[green]→[/] {path}")
     if report is not None:

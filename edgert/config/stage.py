@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from edgert.config.fields import Inputs, Names, Region, Seconds, Section, Size
 from edgert.config.kinded import Kinded
@@ -20,12 +20,21 @@ class _Stage(Section):
     drop: Drop | None = Field(default=None, description="which frame goes when the queue is full; never waits instead")
 
 
+def _no_number(value: object) -> object:
+    """Refuses ``0``, which is a camera to OpenCV and the name of a file here."""
+    if str(value).isdecimal():
+        raise ValueError(f"a number is no source; the camera of that number is v4l2:///dev/video{value}")
+    return value
+
+
 class SourceStage(_Stage):
     """Where frames come from. A file path, ``rtsp://``, ``v4l2:///dev/video0``, ``images:GLOB``,
     ``gst:PIPELINE``, ``synthetic:conveyor`` or ``api``."""
 
     # Not in the repr: it may hold a password.
-    source: str = Field(min_length=1, repr=False, description="a path, address or kind; see above")
+    source: Annotated[str, BeforeValidator(_no_number)] = Field(
+        min_length=1, repr=False, description="a path, address or kind; see above"
+    )
     size: Size | None = Field(default=None, description="asked of a camera, made by a synthetic scene")
     fps: float | None = Field(default=None, gt=0, le=1000, description="asked of a camera; files are thinned out to it")
     loop: bool = Field(default=False, description="start a file again at its end")

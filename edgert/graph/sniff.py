@@ -27,6 +27,9 @@ _AT_FOUR = (
     (b"TFL3", "a TensorFlow Lite model"),
     (b"ftyp", "an MP4 video"),
 )
+_ULTRALYTICS, _YOLOV5 = "a checkpoint of Ultralytics' YOLO", "a checkpoint of YOLOv5"
+_CHECKPOINTS = ((b"cultralytics.", _ULTRALYTICS), (b"cmodels.yolo\n", _YOLOV5))
+"""How pickles name the module of a class: the opcode GLOBAL, ``c``. PyTorch stores its pickle without compression."""
 _MARKUP = ((b"<!doctype html", "a web page"), (b"<html", "a web page"), (b"<?xml", "an XML file"))
 
 _FIXES = {
@@ -35,6 +38,8 @@ _FIXES = {
     "an ONNX Runtime .ort file": "edgert reads ONNX; give the .onnx file that it was converted from",
     "a TensorFlow Lite model": "edgert import FILE -o model.onnx",
     "a web page": "download the file itself (the 'raw' link), not the page that shows it",
+    _ULTRALYTICS: "where it can be loaded: yolo export model=FILE.pt format=onnx; then give the .onnx file",
+    _YOLOV5: "in YOLOv5's folder: python export.py --weights FILE.pt --include onnx; then give the .onnx file",
     "a zip archive, such as a PyTorch .pt file": "edgert import FILE.pt2, or torch.onnx.export; or unpack the archive",
     "a Python pickle, such as an old PyTorch .pth file": "edgert import module:function, or torch.onnx.export",
     "an HDF5 file, such as a Keras model": "convert it to ONNX with tf2onnx",
@@ -43,7 +48,10 @@ DEFAULT_FIX = "give a file written by an ONNX exporter, such as torch.onnx.expor
 
 
 def looks_like(data: bytes) -> str:
-    """What the first bytes of a file look like, ``"a JPEG image"``; an empty string when nothing is recognised."""
+    """What a file looks like, ``"a JPEG image"``; an empty string when nothing is recognized. Nothing is unpickled."""
+    for mark, name in _CHECKPOINTS:
+        if data.startswith((b"PK\x03\x04", b"\x80")) and mark in data:
+            return name
     for magic, name in _LEADING:
         if data.startswith(magic):
             return name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -16,7 +17,7 @@ from edgert.precision.outcome import Outcome
 from edgert.quantize.scheme import Target
 from edgert.report import AccuracyRow, Correction, Note, Part, QuantizationReport, SpeedRow
 
-__all__ = ["METRICS", "TARGETS", "accuracy_rows", "describe", "speed_rows"]
+__all__ = ["METRICS", "TARGETS", "accuracy_rows", "describe", "speed_rows", "summary"]
 
 METRICS: Mapping[str, str] = {
     "map": "mAP50-95",
@@ -35,6 +36,25 @@ _PLAIN = frozenset({"cosine"})
 
 _SETTLED = "ranges settled"
 """How the table's one good news begins; everything else it says is a warning."""
+
+
+def summary(outcome: Outcome) -> tuple[str, ...]:
+    """What a reader wants to know first, a line each; layers are counted as in the report."""
+    layers = layer_rows(outcome)
+    others = Counter(layer.precision for layer in layers)
+    done = others.pop("INT8", 0)
+    rest = "".join(f"; {count} in {precision}" for precision, count in others.items())
+    lines = [f"INT8: {done} of {len(layers)} layers{rest}"]
+    if outcome.standing is not None:
+        (drop,) = outcome.standing.comparisons
+        data = "labeled images" if outcome.labelled else "calibration images"
+        lines.append(
+            f"{drop.metric} {drop.reference:.3f} → {drop.other:.3f} on {drop.images} {data} "
+            f"(drop {drop.drop:+.3f}, 95 % interval {drop.low:+.3f} to {drop.high:+.3f})"
+        )
+    if outcome.search is not None and outcome.search.kept:
+        lines.append(f"kept for accuracy: {', '.join(outcome.search.kept)}")
+    return (*lines, *outcome.warnings, *outcome.table.warnings)
 
 
 def describe(

@@ -52,17 +52,3 @@ class Outcome:
     def model(self) -> Model:
         """The INT8 model."""
         return self.quantized.model
-
-    def summary(self) -> tuple[str, ...]:
-        """What a reader wants to know first, a line each."""
-        lines = [f"INT8: {len(self.quantized.scheme.units)} layers; {len(self.kept)} stay in higher precision"]
-        if self.standing is not None:
-            (drop,) = self.standing.comparisons
-            data = "labelled pictures" if self.labelled else "calibration pictures"
-            lines.append(
-                f"{drop.metric} {drop.reference:.3f} → {drop.other:.3f} on {drop.images} {data} "
-                f"(drop {drop.drop:+.3f}, 95 % interval {drop.low:+.3f} to {drop.high:+.3f})"
-            )
-        if self.search is not None and self.search.kept:
-            lines.append(f"kept for accuracy: {', '.join(self.search.kept)}")
-        return (*lines, *self.warnings, *self.table.warnings)

@@ -203,6 +203,7 @@ def _calibrated(config: ModelConfig, place: _Place) -> Calibrated:
 
 
 def _quantised(config: ModelConfig, calibrated: Calibrated, place: _Place, *, strict: bool) -> Outcome:
+    from edgert.precision.describe import summary
     from edgert.precision.quantization import quantize_section
 
     outcome = quantize_section(
@@ -215,7 +216,7 @@ def _quantised(config: ModelConfig, calibrated: Calibrated, place: _Place, *, st
         bar=place.bar,
         strict=strict,
     )
-    for text in outcome.summary():
+    for text in summary(outcome):
         place.tell(text)
     return outcome
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from edgert.backend import Engine, Session
 from edgert.board.host import core_count
 from edgert.config import ModelConfig, TaskConfig
@@ -122,8 +124,9 @@ class Search:
         config, task = tally.setting.input, tally.setting.task
         decoder = self._decoder(task)
         *raw, control = [self._trial.answer(config, view) for view in (*photo.views, photo.control)]
-        records = tuple(decoder(list(outputs), geometry) for outputs, geometry in raw)
-        answers = Answers(records, decoder(list(control[0]), control[1]), tuple(raw), control)
+        with np.errstate(all="ignore"):  # a setting that is wrong gives numbers beyond all bounds
+            *records, scramble = [decoder(list(outputs), geometry) for outputs, geometry in (*raw, control)]
+        answers = Answers(tuple(records), scramble, tuple(raw), control)
         tally.evidence[number] = weigh(answers, photo)
         tally.records[number] = records[0]
         tally.looks[number] = tuple(memory.look(config, photo.views[0]) for memory in self.subject.memories)

@@ -133,3 +133,10 @@ def _wait_for(path: Path, lines: int, process: subprocess.Popen[str]) -> None:
         process.poll()
         time.sleep(0.05)
     raise AssertionError(f"no {lines} lines in {path}: {process.communicate(timeout=5)}")
+
+
+def test_check_answers_without_warnings_of_numpy(tmp_path: Path) -> None:
+    image = ROOT / "docs" / "hello.jpg"
+    done = edgert("check", "hello", "--images", str(image), cwd=tmp_path)
+    assert done.returncode == 0 and "parts is wired right" in done.stdout
+    assert "Warning" not in done.stderr

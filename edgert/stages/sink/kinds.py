@@ -40,10 +40,10 @@ class Jsonl(SinkStage):
 
     takes_images: ClassVar[bool] = False
     shows_images: ClassVar[bool] = False
-    path: OutputPath = Field(description=f"the file; {_HERE}")
+    path: OutputPath = Field(description=f"the file, with `{{stream}}` one for each stream; {_HERE}")
 
     def make(self, name: str, context: Context) -> Stage:
-        """The sink of a stage."""
+        """Raises StageError for a path with fields that are not known."""
         from edgert.stages.sink.jsonl import JsonlSink
 
         return JsonlSink(name, self.path)

@@ -63,6 +63,26 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
         board("orin-nx-16")
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        (
+            "jetson-orin-nano",
+            "; which one: orin-nano-4gb, orin-nano-4gb-super, orin-nano-8gb or orin-nano-8gb-super?",
+        ),
+        ("NVIDIA Jetson Orin NX 16GB Super", "; did you mean 'orin-nx-16gb-super'?"),
+        ("jetson-nano", "; did you mean 'jetson-nano-4gb'?"),
+        ("thor", "; which one: thor-t4000 or thor-t5000?"),
+        ("nvidia", ""),
+        ("raspberry", ""),
+    ],
+)
+def test_a_name_that_says_too_little_is_answered_with_the_boards_it_fits(name: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        board(name)
+    assert caught.value.what == f"no board {name!r}{hint}"
+
+
 def _changed(tmp_path: Path, old: str, new: str) -> Path:
     text = shipped("configs/boards/orin-nx-16gb.yaml").read_text()
     assert old in text

@@ -22,6 +22,8 @@ _MODEL = "models:\n  m: {onnx: a, task: {detect: yolox}, %s}\n" + MINIMAL
         ("budgets: {when_exceeded: stopp}\n" + MINIMAL, "expected warn, degrade or stop; did you mean 'stop'?"),
         ("name: 5\n" + MINIMAL, "expected text; a number is text in quotes"),
         ("name: ''\n" + MINIMAL, "expected some text"),
+        ("stages: {cam: {source: 0}}\n", "a number is no source; the camera of that number is v4l2:///dev/video0"),
+        ("stages: {cam: {source: '2'}}\n", "a number is no source; the camera of that number is v4l2:///dev/video2"),
         (_STAGE % "fps: fast", "expected a number"),
         (_STAGE % "fps: .nan", "expected a number"),
         (_STAGE % "fps: 0", "expected more than 0"),

@@ -91,12 +91,19 @@ def test_truncated_file(good: Path, share: float) -> None:
     assert "cut short" in str(error)
 
 
+CHECKPOINT = b"PK\x03\x04" + bytes(30) + b"best/data.pkl\x80\x02}q\x00X\x05\x00\x00\x00modelq\x01c%s\nDetectionModel\n"
+"""How torch.save writes an object: its pickle, stored in a zip archive, names the module of its class."""
+
+
 @pytest.mark.parametrize(
     ("data", "kind", "fix"),
     [
         (b"\xff\xd8\xff\xe0" + bytes(100), "JPEG", "torch.onnx.export"),
         (b"\x89PNG\r\n\x1a\n" + bytes(20), "PNG", ""),
         (b"PK\x03\x04" + bytes(60), "zip archive, such as a PyTorch .pt", "torch.onnx.export"),
+        (CHECKPOINT % b"ultralytics.nn.tasks", "Ultralytics", "yolo export model=FILE.pt format=onnx"),
+        (CHECKPOINT % b"models.yolo", "YOLOv5", "export.py --weights FILE.pt --include onnx"),
+        (b"\x80\x02}q\x00cultralytics.nn.tasks\nModel\n.", "Ultralytics", "yolo export"),
         (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "pickle", "torch.onnx.export"),
         (b"ftrt" + bytes(64), "TensorRT engine", "ONNX file"),
         (b"\x18\x00\x00\x00ORTM" + bytes(64), ".ort file", ".onnx file"),

@@ -18,7 +18,7 @@ from edgert.config import AccuracyConfig, CalibrateConfig, ClassifyTask, InputCo
 from edgert.graph import load, to_bytes
 from edgert.graph.node import read
 from edgert.precision.calibration import Calibrated, calibrate_section
-from edgert.precision.describe import accuracy_rows, describe
+from edgert.precision.describe import accuracy_rows, describe, summary
 from edgert.precision.describe_origin import speed_rows
 from edgert.precision.describe_weight import EQUALISATION
 from edgert.precision.outcome import Outcome
@@ -74,6 +74,14 @@ def test_layers_in_graph_order(file: Path) -> None:
     second = report.layers[1].sqnr_db
     assert second is not None and second > 10
     assert report.cost_meaning == ""
+
+
+def test_the_terminal_counts_the_layers_of_the_report(file: Path) -> None:
+    made = outcome(section(file, keep=["third"]))
+    precisions = [row.precision for row in describe(made, section(file, keep=["third"])).layers]
+    counts = precisions.count("INT8"), len(precisions), precisions.count("FP32")
+    assert summary(made)[0] == "INT8: {} of {} layers; {} in FP32".format(*counts)
+    assert counts[0] + counts[2] == counts[1] == 4
 
 
 def test_a_convolution_that_ends_the_graph_multiplies_floats(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from edgert.config import EmbedTask, ModelConfig
 from edgert.graph.node import read
 from edgert.precision import judge
 from edgert.precision.calibration import Calibrated, calibrate_section
+from edgert.precision.describe import summary
 from edgert.precision.judge import Judge, NoiseJudge, examiner
 from edgert.precision.outcome import Outcome
 from edgert.precision.quantization import quantize_section, rounded
@@ -46,7 +47,7 @@ def test_a_spoilt_model_keeps_layers_and_says_so(
     assert any("layers that cost" in line for line in told)
     (*_, last) = made.warnings
     assert "does not do what FP32 does" in last
-    assert set(made.warnings) <= set(made.summary())
+    assert set(made.warnings) <= set(summary(made))
 
 
 def test_kept_layers_are_named_with_what_they_cost(
@@ -57,7 +58,7 @@ def test_kept_layers_are_named_with_what_they_cost(
     assert made.search is not None
     kept = made.search.kept
     assert all(made.kept[name].startswith("needed for accuracy") for name in kept)
-    assert bool(kept) == any(line.startswith("kept for accuracy: ") for line in made.summary())
+    assert bool(kept) == any(line.startswith("kept for accuracy: ") for line in summary(made))
 
 
 def test_ranges_for_one_engine_are_completed_when_units_are_kept(config: ModelConfig, calibrated: Calibrated) -> None:

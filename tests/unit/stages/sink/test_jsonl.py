@@ -42,6 +42,24 @@ def test_what_was_there_is_replaced(tmp_path: Path) -> None:
     assert path.read_bytes() == b""
 
 
+def test_every_stream_has_a_file_of_its_own(tmp_path: Path) -> None:
+    sink = JsonlSink("events", tmp_path / "{stream}" / "out.jsonl")
+    sink.open()
+    for index, stream in enumerate(["north", "south", "north", "../up"]):
+        sink.process(result_of(frame_of(stream=stream, index=index)))
+    sink.close()
+    found = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.jsonl")}
+    frames = {path: [json.loads(line)["frame"] for line in text.splitlines()] for path, text in found.items()}
+    assert frames == {"north/out.jsonl": [0, 2], "south/out.jsonl": [1], "_._up/out.jsonl": [3]}
+
+
+def test_other_fields_of_a_path_are_refused() -> None:
+    with pytest.raises(StageError, match=r"unknown field \{streem\}; did you mean 'stream'"):
+        JsonlSink("events", Path("out/{streem}.jsonl"))
+    with pytest.raises(StageError, match=r"unknown field \{frame\}"):
+        JsonlSink("events", Path("out/{frame}.jsonl"))
+
+
 def test_text_of_any_kind_stays_on_its_line(tmp_path: Path) -> None:
     text = 'grün 日本 \n \u2028 "q" \\ \x00 ' + "\udc80"
     sink = JsonlSink("events", tmp_path / "out.jsonl")
