@@ -27,7 +27,7 @@ def ready(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> Mo
     Raises:
         ModelError: other dimensions stay open, the shapes do not fit, or an operator has no equal in opset 17.
     """
-    fixed = static_batch(with_shapes(model, shapes) if shapes else model)
+    fixed = static_batch(with_shapes(model, shapes or {}))  # exporters leave open what follows from static inputs
     cleaned, _ = clean(fixed)
     return clean(raise_opset(cleaned, OPSET))[0]
 
