@@ -13,6 +13,7 @@ from edgert.compiler import Product, Step, digest_of
 from edgert.compiler.step import Report, to_json
 from edgert.config import DetectTask, PythonTask
 from edgert.errors import BuildError, CalibrationError
+from edgert.precision.demand import CALIBRATE_FIX, needs_pictures
 
 if TYPE_CHECKING:
     from dla import Target as Dla
@@ -37,12 +38,7 @@ def calibrate_step(subject: Subject, rewritten: Product) -> Step:
     """
     asked = subject.config.calibrate
     if asked is None:
-        raise CalibrationError(
-            f"INT8 of {subject.config.onnx.name} needs pictures",
-            why="ranges are measured on typical pictures; invented ones would look fine and detect nothing",
-            where=subject.where,
-            fix="add calibrate: {images: FOLDER}, with 100 to 500 typical pictures, or precision: fp16",
-        )
+        raise needs_pictures(subject.config, f"{CALIBRATE_FIX}, or precision: fp16").at(subject.where)
     method = asked.method if asked.method != "auto" else "mse"
     facts = [rewritten.digest, subject.pictures, subject.seen(), method, asked.early_stop, software()]
 

@@ -16,6 +16,7 @@ from edgert.graph.model import Model
 from edgert.graph.node import read, write
 from edgert.graph.shape import Shapes
 from edgert.graph.spec import inputs
+from edgert.precision.demand import needs_pictures
 from edgert.quantize.calibrate import Progress, calibrate
 from edgert.quantize.histogram import Histogram
 from edgert.quantize.prepare import calibrated, prepare
@@ -204,9 +205,7 @@ def _needed(model: Model, whole: Scheme, config: ModelConfig) -> tuple[str, ...]
 
 def _pictures(asked: CalibrateConfig | None, config: ModelConfig) -> Path:
     if asked is None:
-        raise CalibrationError(
-            f"INT8 of {config.onnx.name} needs pictures",
-            why="ranges are measured on typical pictures; invented ones would look fine and detect nothing",
-            fix="add calibrate: {images: FOLDER} to the model, or --images FOLDER: 100 to 500 typical ones",
+        raise needs_pictures(
+            config, "add calibrate: {images: FOLDER} to the model, or --images FOLDER: 100 to 500 typical ones"
         )
     return asked.images

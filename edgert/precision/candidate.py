@@ -12,14 +12,15 @@ from edgert.accuracy import Candidate, Standing
 from edgert.album import Album, open_album
 from edgert.backend.ort import Function
 from edgert.config import CalibrateConfig, ModelConfig
-from edgert.errors import CalibrationError, ConfigError, EdgertError, nearest
+from edgert.errors import ConfigError, EdgertError, nearest
 from edgert.feed import feed_of
 from edgert.graph.load import load
 from edgert.graph.node import Graph
 from edgert.precision.calibration import Calibrated, calibrate_section, prepared
+from edgert.precision.demand import needs_pictures
 from edgert.precision.half import half_model
 from edgert.precision.judge import CORRECTION_PICTURES, examiner
-from edgert.precision.listener import Bar, Tell
+from edgert.precision.listener import Bar, Tell, as_progress
 from edgert.precision.mend import SCAN_PICTURES, Means, mend
 from edgert.precision.outcome import Outcome
 from edgert.precision.quantization import recipe_of
@@ -239,15 +240,15 @@ def _ranges(
     limit = asked.limit if asked else CalibrateConfig.model_fields["limit"].default
     given = wanted.images or (str(asked.images) if asked else "")
     if wanted.ranges is None and not given:
-        raise CalibrationError(
-            f"INT8 of {config.onnx.name} needs pictures",
-            why="ranges are measured on typical pictures, and others than those it is judged by",
-            fix="--images FOLDER, or --ranges FILE from edgert calibrate, or calibrate: {images: FOLDER} in the model",
+        raise needs_pictures(
+            config,
+            "--images FOLDER, or --ranges FILE from edgert calibrate, or calibrate: {images: FOLDER} in the model",
+            "ranges are measured on typical pictures, and others than those it is judged by",
         )
     pictures = open_album(given, limit=limit) if given else album
     if wanted.ranges is None:
         tell(f"calibrating on {given}")
-        progress = None if bar is None else _as_bar(bar)
+        progress = None if bar is None else as_progress(bar)
         return Base(config, calibrate_section(config, album=pictures, progress=progress, stop=stop), given)
     model = prepared(load(config.onnx), config)
     table = load_table(wanted.ranges, model)
@@ -273,10 +274,3 @@ def _check(wanted: Wanted) -> None:
     for name, value in (("--images", wanted.images), ("--ranges", wanted.ranges)):
         if value and not wanted.needs_ranges:
             raise ConfigError(f"{name} is for INT8, and none is asked for", fix="add --precision int8 or --emulate dla")
-
-
-def _as_bar(bar: Bar) -> Callable[[int, int | None, str], None]:
-    def progress(done: int, total: int | None, name: str) -> None:
-        bar("calibrating", done, total or done)
-
-    return progress

@@ -17,11 +17,12 @@ from edgert.artifact import FileStore, cache_folder
 from edgert.backend import Store
 from edgert.board.cpu import cpu_name
 from edgert.config import ModelConfig
-from edgert.errors import CalibrationError, EdgertError, ModelError
+from edgert.errors import EdgertError, ModelError
 from edgert.graph.batch import has_open_batch
 from edgert.graph.load import load
 from edgert.graph.model import Model, to_bytes
-from edgert.precision.listener import Bar, Tell
+from edgert.precision.demand import needs_pictures
+from edgert.precision.listener import Bar, Tell, as_progress
 from edgert.quantize.prepare import is_quantised
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ def _calibrated(config: ModelConfig, place: _Place) -> Calibrated:
 
     if config.calibrate is not None:
         place.tell(f"calibrating {config.onnx.name} (once: it is kept)")
-    progress = None if place.bar is None else _as_bar(place.bar)
+    progress = None if place.bar is None else as_progress(place.bar)
     return calibrate_section(config, target=place.target, where=place.where, progress=progress)
 
 
@@ -238,13 +239,6 @@ def _named(made: Model, model: Model) -> Model:
     return Model(made.proto, model.path, made.digest)
 
 
-def _as_bar(bar: Bar) -> Callable[[int, int | None, str], None]:
-    def progress(done: int, total: int | None, name: str) -> None:
-        bar("calibrating", done, total or done)
-
-    return progress
-
-
 def _key(model: Model, config: ModelConfig, place: _Place) -> str:
     """What a made model depends on."""
     speed = {"threads", "replicas", "placement", "tuning"}
@@ -273,11 +267,7 @@ def _data(config: ModelConfig) -> list[str]:
 def _pictures(config: ModelConfig) -> Album:
     """What ranges are measured on."""
     if config.calibrate is None:
-        raise CalibrationError(
-            f"precision: int8 of {config.onnx.name} needs pictures",
-            why="ranges are measured on typical pictures; invented ones would look fine and detect nothing",
-            fix="add calibrate: {images: FOLDER}, with 100 to 500 typical pictures",
-        )
+        raise needs_pictures(config)
     return open_album(config.calibrate.images, limit=config.calibrate.limit)
 
 
