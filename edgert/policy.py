@@ -215,6 +215,8 @@ class Dispatcher:
         return branch
 
     def _richest(self, branches: Sequence[int]) -> int:
+        if len(branches) == 1:
+            return branches[0]
         credit, weights, richest, total = self._credit, self._weights, branches[0], 0.0
         for branch in branches:
             credit[branch] += weights[branch]

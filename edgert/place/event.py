@@ -39,6 +39,43 @@ class Timeline:
         self.now_ms = until_ms
 
 
+class Progress:
+    """Work under way at a speed that may change.
+
+    Args:
+        time_ms: what it takes at speed 1.
+
+    Attributes:
+        speed: 0 before it was first set.
+    """
+
+    __slots__ = ("_done", "_left_ms", "_since_ms", "_timeline", "_version", "speed")
+
+    def __init__(self, timeline: Timeline, time_ms: float, done: Then) -> None:
+        self._timeline, self._left_ms, self._done = timeline, time_ms, done
+        self._since_ms, self._version, self.speed = timeline.now_ms, 0, 0.0
+
+    def catch_up(self) -> tuple[float, float]:
+        """The time that passed since the last look, and how much of the work was done meanwhile; milliseconds."""
+        now_ms = self._timeline.now_ms
+        passed_ms = now_ms - self._since_ms
+        worked_ms = passed_ms * self.speed
+        self._left_ms -= worked_ms
+        self._since_ms = now_ms
+        return passed_ms, worked_ms
+
+    def go_on(self, speed: float) -> None:
+        """From now on at this speed, above 0; ``done`` follows at its end. Only after :meth:`catch_up`."""
+        self.speed = speed
+        self._version += 1
+        end_ms = self._timeline.now_ms + max(self._left_ms, 0.0) / speed
+        self._timeline.at(end_ms, partial(self._end, self._version))
+
+    def _end(self, version: int) -> None:
+        if version == self._version:  # else its speed changed since
+            self._done()
+
+
 @dataclass(slots=True)
 class Used:
     """What an accelerator did so far.
@@ -59,23 +96,15 @@ class _Server:
     """An accelerator: who waits, what runs, how quickly."""
 
     waiting: deque[tuple[Step, Then]] = field(default_factory=deque)
-    step: Step | None = None
-    then: Then | None = None
-    left_ms: float = 0.0
-    since_ms: float = 0.0
-    speed: float = 1.0
+    running: Progress | None = None
     asked: float = 0.0
-    version: int = 0
     used: Used = field(default_factory=Used)
 
-    def catch_up(self, now_ms: float) -> None:
+    def catch_up(self) -> None:
         """Counts what was done since the last look."""
-        if self.step is None:
+        if self.running is None:
             return
-        passed_ms = now_ms - self.since_ms
-        worked_ms = passed_ms * self.speed
-        self.left_ms -= worked_ms
-        self.since_ms = now_ms
+        passed_ms, worked_ms = self.running.catch_up()
         self.used.busy_ms += passed_ms
         self.used.worked_ms += worked_ms
         self.used.traffic_bytes += worked_ms * self.asked / 1e3
@@ -97,7 +126,7 @@ class Accelerators:
         """Everything that runs, and what will run, goes at that part of its speed, above 0 and up to 1."""
         if clock != self._clock:
             self._clock = clock
-            self._pace(None)
+            self._pace()
 
     def run(self, step: Step, then: Then) -> None:
         """Gets in line; ``then`` follows when the step is done. A step without an accelerator only takes time."""
@@ -108,49 +137,43 @@ class Accelerators:
         if server is None:
             server = self._servers[step.accelerator] = _Server()
         server.waiting.append((step, then))
-        if server.step is None:
+        if server.running is None:
             self._start(server)
 
     def used(self) -> dict[str, Used]:
         """Accelerator → what it did up to now."""
         for server in self._servers.values():
-            server.catch_up(self._timeline.now_ms)
+            server.catch_up()
         return {name: server.used for name, server in self._servers.items()}
 
     def _start(self, server: _Server) -> None:
-        step, server.then = server.waiting.popleft()
-        server.step, server.left_ms, server.since_ms, server.speed = step, step.time_ms, self._timeline.now_ms, 1.0
+        step, then = server.waiting.popleft()
+        server.running = Progress(self._timeline, step.time_ms, partial(self._finish, server, then))
         server.asked = 1e3 * step.traffic_bytes / step.time_ms
-        self._pace(server)
+        if self._contention is None:
+            server.running.go_on(self._clock)
+        else:
+            self._pace()
 
-    def _finish(self, server: _Server, version: int) -> None:
-        if version != server.version:
-            return  # its pace changed since
-        then = server.then
-        assert then is not None
-        server.catch_up(self._timeline.now_ms)
-        server.step, server.asked = None, 0.0
+    def _finish(self, server: _Server, then: Then) -> None:
+        server.catch_up()
+        server.running, server.asked = None, 0.0
         if server.waiting:
             self._start(server)
         elif self._contention is not None:
-            self._pace(None)
+            self._pace()
         then()
 
-    def _pace(self, started: _Server | None) -> None:
+    def _pace(self) -> None:
         """New speeds, and so new ends, for all that runs."""
         total = sum(server.asked for server in self._servers.values())
         for server in self._servers.values():
-            if server.step is None:
+            running = server.running
+            if running is None:
                 continue
             speed = self._clock
             if self._contention is not None:
                 speed /= self._contention.slowdown(server.asked, total - server.asked)
-            if speed != server.speed or server is started:
-                server.catch_up(self._timeline.now_ms)
-                server.speed = speed
-                self._end(server)
-
-    def _end(self, server: _Server) -> None:
-        server.version += 1
-        end_ms = self._timeline.now_ms + max(server.left_ms, 0.0) / server.speed
-        self._timeline.at(end_ms, partial(self._finish, server, server.version))
+            if speed != running.speed:
+                server.catch_up()
+                running.go_on(speed)

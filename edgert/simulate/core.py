@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from random import Random
 
 from edgert.jitter import Quantiles, draw, mean_of
-from edgert.place.event import Then, Timeline, Used
+from edgert.place.event import Progress, Then, Timeline, Used
 from edgert.place.step import Step
 
 ANY_CORE = "cpu"
@@ -50,11 +49,7 @@ class CoreStep(Step):
 @dataclass(slots=True, eq=False)
 class _Job:
     step: Step
-    then: Then
-    left_ms: float
-    since_ms: float
-    speed: float = 0.0
-    version: int = 0
+    progress: Progress
 
 
 class Cores:
@@ -79,7 +74,8 @@ class Cores:
     def run(self, step: Step, then: Then) -> None:
         """Begins at once, as fast as the others leave room; ``then`` follows when the step is done."""
         time_ms = step.drawn_ms(self._chance) if isinstance(step, CoreStep) else step.time_ms
-        self._jobs.append(_Job(step, then, time_ms, self._timeline.now_ms))
+        job = _Job(step, Progress(self._timeline, time_ms, lambda: self._finish(job, then)))
+        self._jobs.append(job)
         self._pace()
 
     def used(self) -> Used:
@@ -88,20 +84,16 @@ class Cores:
             self._catch_up(job)
         return self._used
 
-    def _finish(self, job: _Job, version: int) -> None:
-        if version != job.version:
-            return  # its pace changed since
+    def _finish(self, job: _Job, then: Then) -> None:
         self._catch_up(job)
         self._jobs.remove(job)
         self._pace()
-        job.then()
+        then()
 
     def _catch_up(self, job: _Job) -> None:
-        passed_ms = self._timeline.now_ms - job.since_ms
-        job.left_ms -= passed_ms * job.speed
-        job.since_ms = self._timeline.now_ms
-        self._used.worked_ms += passed_ms * job.speed
-        self._used.busy_ms += min(passed_ms * job.speed, passed_ms) * _threads(job.step)
+        passed_ms, worked_ms = job.progress.catch_up()
+        self._used.worked_ms += worked_ms
+        self._used.busy_ms += min(worked_ms, passed_ms) * _threads(job.step)
 
     def _pace(self) -> None:
         """New speeds, and so new ends, for all that runs."""
@@ -112,12 +104,9 @@ class Cores:
             crowded = job.step.crowded if isinstance(job.step, CoreStep) else 1.0
             share = sum(1 / loads[core] for core in cores) / len(cores)
             speed = share / (1 + (crowded - 1) * others)
-            if speed != job.speed:
+            if speed != job.progress.speed:
                 self._catch_up(job)
-                job.speed = speed
-                job.version += 1
-                end_ms = self._timeline.now_ms + max(job.left_ms, 0.0) / speed
-                self._timeline.at(end_ms, partial(self._finish, job, job.version))
+                job.progress.go_on(speed)
 
     def _placed(self) -> tuple[list[list[int]], list[int]]:
         """The cores of every job, and how many share each core: pinned ones first, the others where least is."""
