@@ -6,7 +6,6 @@ Importing these modules does not import onnx; the first call that needs it does.
 
 from edgert.graph.clean import PASSES, clean
 from edgert.graph.count import NodeCost, count
-from edgert.graph.index import Index
 from edgert.graph.inspect import ModelSummary, inspect
 from edgert.graph.load import load
 from edgert.graph.model import Model, from_proto, to_bytes
@@ -17,7 +16,6 @@ from edgert.graph.spec import TensorSpec, inputs, outputs
 __all__ = [
     "PASSES",
     "Change",
-    "Index",
     "Model",
     "ModelSummary",
     "NodeCost",

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from edgert.graph.draft import Builder
 from edgert.graph.model import Model
-from edgert.graph.node import Graph, Names, Node, read, write
-from edgert.graph.record import free_name
+from edgert.graph.node import Graph, Node, read, write
 from edgert.graph.spec import TensorSpec, inputs
 
 Sizes = tuple[int, ...]
@@ -45,61 +45,43 @@ def with_open_batch(model: Model) -> Model:
         ModelError: the graph is broken.
     """
     graph = read(model)
-    axes, draft = batch_axes(graph), _Draft(graph)
+    axes, draft = batch_axes(graph), _Batch(graph)
     for node in graph.nodes:
         changed = _freed(graph, node, axes)
         if changed is not None:
             port, array = changed
-            node = replace(node, inputs=(*node.inputs[:port], draft.store(array, f"{node.name}_sizes")))
+            node = replace(node, inputs=(*node.inputs[:port], draft.constant(array, f"{node.name}_sizes")))
         if node.op == "Concat" and node.outputs[0] in axes:
             node = _filled(graph, node, axes, draft)
         draft.nodes.append(node)
     fed, given = tuple(map(_open, graph.inputs)), tuple(map(_open, graph.outputs))
-    return write(Graph(tuple(draft.nodes), draft.constants, fed, given, {}, graph.opset), model)
+    return write(replace(draft.finish(), inputs=fed, outputs=given, specs={}), model)
 
 
-class _Draft:
-    """Nodes and stored tensors as they come."""
+class _Batch(Builder):
+    """Nodes as they come, and the size of the batch."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.nodes: list[Node] = []
-        self.constants = dict(graph.constants)
-        self._names, self._node_names = Names(graph), {node.name for node in graph.nodes}
-        self._fed, self._rows = graph.inputs[0].name, ""
-
-    def store(self, array: npt.NDArray[Any], wanted: str) -> str:
-        """Stores a tensor; returns its name."""
-        name = self._names.new(wanted)
-        self.constants[name] = array
-        return name
-
-    def add(self, op: str, inputs: Sequence[str], wanted: str, **attributes: int) -> str:
-        """Adds a node; returns its output."""
-        output = self._names.new(wanted)
-        name = free_name(f"{output}_{op}", self._node_names)
-        self._node_names.add(name)
-        self.nodes.append(Node(op, tuple(inputs), (output,), attributes, name))
-        return output
+    _rows = ""
 
     def rows(self) -> str:
         """The tensor that holds the batch size, int64 [1]."""
         if not self._rows:
-            first, second = (self.store(np.array([edge], np.int64), f"{BATCH}_{edge}") for edge in (0, 1))
-            whole = self.add("Shape", [self._fed], f"{BATCH}_sizes")
-            self._rows = self.add("Slice", [whole, first, second], f"{BATCH}_size")
+            first, second = (self.constant(np.array([edge], np.int64), f"{BATCH}_{edge}") for edge in (0, 1))
+            whole = self.add("Shape", [self.graph.inputs[0].name], self.name(f"{BATCH}_sizes"))
+            self._rows = self.add("Slice", [whole, first, second], self.name(f"{BATCH}_size"))
         return self._rows
 
 
-def _filled(graph: Graph, node: Node, axes: Mapping[str, int], draft: _Draft) -> Node:
+def _filled(graph: Graph, node: Node, axes: Mapping[str, int], draft: _Batch) -> Node:
     """A Concat beside the batch, with what is the same for every picture repeated."""
     axis, rank = axes[node.outputs[0]], len(graph.specs[node.outputs[0]].shape)
     alike = [name for name in node.inputs if name not in axes and _one_row(graph, name, axis)]
     if node.attributes["axis"] % rank == axis or not alike:
         return node
-    ones = [draft.store(np.ones(count, np.int64), f"{BATCH}_beside") for count in (axis, rank - axis - 1) if count]
+    ones = [draft.constant(np.ones(count, np.int64), f"{BATCH}_beside") for count in (axis, rank - axis - 1) if count]
     around = [*ones[: bool(axis)], draft.rows(), *ones[bool(axis) :]]
-    sizes = draft.add("Concat", around, f"{BATCH}_{node.name}", axis=0)
-    grown = {name: draft.add("Expand", [name, sizes], f"{name}_{BATCH}") for name in dict.fromkeys(alike)}
+    sizes = draft.add("Concat", around, draft.name(f"{BATCH}_{node.name}"), {"axis": 0})
+    grown = {name: draft.add("Expand", [name, sizes], draft.name(f"{name}_{BATCH}")) for name in dict.fromkeys(alike)}
     return replace(node, inputs=tuple(grown.get(name, name) for name in node.inputs))
 
 

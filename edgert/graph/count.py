@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 from edgert.errors import ModelError
 from edgert.graph.constant import constant_value
-from edgert.graph.index import Index
 from edgert.graph.infer import lighten
 from edgert.graph.message import records
 from edgert.graph.model import Model
@@ -92,7 +91,6 @@ class _Counter:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.index = Index.of(model.proto.graph)
         self.specs: Mapping[str, TensorSpec] = types(records(lighten(model.proto))[0])
         self.stored = _stored(model.proto.graph)
         self.seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""A graph while one rewrite goes over it: what it knows of each tensor, and the nodes that take another's place."""
+"""Graphs in the making: a draft collects the edits of one walk over a graph, a builder writes one anew."""
 
 from __future__ import annotations
 
@@ -16,7 +16,70 @@ from edgert.graph.spec import TensorSpec
 FLOATS = ("float16", "float32", "float64")
 
 
-class Draft:
+class Additions:
+    """What is new beside a graph: names of tensors and nodes that it does not have, and stored tensors."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._names = Names(graph)
+        self._labels = {node.name for node in graph.nodes}
+        self._constants: dict[str, Array] = {}
+        self._stored: dict[tuple[str, str, bytes], str] = {}
+
+    def name(self, wanted: str) -> str:
+        """A name for a tensor that no other has."""
+        return self._names.new(wanted)
+
+    def label(self, wanted: str) -> str:
+        """A name for a new node that no other has."""
+        name = free_name(wanted, self._labels)
+        self._labels.add(name)
+        return name
+
+    def constant(self, array: Array, wanted: str) -> str:
+        """Stores a tensor under a name like the wanted one; returns the name."""
+        name = self.name(wanted)
+        self.known({name: array})
+        return name
+
+    def store(self, array: Array, wanted: str) -> str:
+        """As :meth:`constant`, but equal tensors of one wanted name are stored once."""
+        key = (wanted, f"{array.dtype}{array.shape}", array.tobytes())
+        if key not in self._stored:
+            self._stored[key] = self.constant(array, wanted)
+        return self._stored[key]
+
+    def known(self, found: Mapping[str, Array]) -> None:
+        """Stores tensors that nodes compute now, under their own names."""
+        for name, array in found.items():
+            self._constants[name] = np.array(array, order="C")
+            self._constants[name].flags.writeable = False
+
+
+class Builder(Additions):
+    """A graph written anew, node after node, from the one it takes the place of.
+
+    Attributes:
+        nodes: those so far, in order.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self.nodes: list[Node] = []
+
+    def add(self, op: str, inputs: Sequence[str], output: str, attributes: Mapping[str, Any] | None = None) -> str:
+        """Adds a node named after its output; returns the output."""
+        label = self.label(f"{output}_{op}")
+        self.nodes.append(Node(op, tuple(inputs), (output,), attributes or {}, label))
+        return output
+
+    def finish(self) -> Graph:
+        """The new graph."""
+        constants = {**self.graph.constants, **self._constants}
+        return replace(self.graph, nodes=tuple(self.nodes), constants=constants)
+
+
+class Draft(Additions):
     """The edits of one walk over a graph; nothing happens to the graph itself.
 
     Rules look at the graph as it was before the walk, so a node that another rule of the same walk has already changed
@@ -24,11 +87,8 @@ class Draft:
     """
 
     def __init__(self, graph: Graph, rule: str) -> None:
-        self.graph = graph
+        super().__init__(graph)
         self._rule = rule
-        self._names = Names(graph)
-        self._labels = {node.name for node in graph.nodes}
-        self._constants: dict[str, Array] = {}
         self._specs: dict[str, TensorSpec] = {}
         self._instead: dict[int, tuple[Node, ...]] = {}
         self._aliases: dict[str, str] = {}
@@ -79,20 +139,6 @@ class Draft:
         """Whether this walk has left the node alone so far."""
         return id(node) not in self._instead
 
-    def constant(self, array: Array, wanted: str) -> str:
-        """Stores a tensor under a name like the wanted one; returns the name."""
-        name = self._names.new(wanted)
-        array = np.array(array, order="C")
-        array.flags.writeable = False
-        self._constants[name] = array
-        return name
-
-    def known(self, found: Mapping[str, Array]) -> None:
-        """Stores tensors that nodes compute now, under their own names."""
-        for name, array in found.items():
-            self._constants[name] = np.array(array, order="C")
-            self._constants[name].flags.writeable = False
-
     def instead(self, node: Node, name: str, array: Array, wanted: str) -> str:
         """Stores a tensor in place of one that a node reads; returns its name, the same if nobody else reads it."""
         if name and self.graph.is_private(name) and node.inputs.count(name) == 1:
@@ -104,12 +150,6 @@ class Draft:
         """Names a tensor that a new node will compute."""
         name = self._names.new(wanted)
         self._specs[name] = TensorSpec(name, tuple(shape), dtype)
-        return name
-
-    def label(self, wanted: str) -> str:
-        """A name for a new node that no other has."""
-        name = free_name(wanted, self._labels)
-        self._labels.add(name)
         return name
 
     def put(self, node: Node, instead: Sequence[Node], detail: str) -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgert.graph.index import captured_names
 from edgert.graph.proto import (
     DEFAULT_DOMAINS,
     Array,
@@ -23,6 +22,7 @@ from edgert.graph.proto import (
     element_type,
     from_array,
     is_standard,
+    subgraphs,
     to_array,
 )
 from edgert.graph.record import Attributes, Graph, Node, free_name
@@ -172,8 +172,19 @@ def _node(node: onnx.NodeProto, name: str, outer: set[str]) -> Node:
         given,
         name,
         "" if is_standard(node) else node.domain,
-        captured_names(node) & outer,  # bodies have names of their own, too
+        _captured(node) & outer,  # bodies have names of their own, too
     )
+
+
+def _captured(node: onnx.NodeProto) -> frozenset[str]:
+    """Names that the bodies of a node read, their own among them: a body may hide an outer name, never free one."""
+    names: set[str] = set()
+    for graph in subgraphs(node):
+        names.update(item.name for item in graph.output)
+        for inner in graph.node:
+            names.update(filter(None, inner.input))
+            names |= _captured(inner)
+    return frozenset(names)
 
 
 def _message(node: Node) -> onnx.NodeProto:

@@ -11,9 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from edgert.graph.draft import Builder
 from edgert.graph.node import Graph, Node
 from edgert.graph.operators import SUMS, about, of_values
-from edgert.quantize.build import Array, Builder
+from edgert.graph.proto import Array
 from edgert.quantize.dla_scale import Amax, DlaScales
 from edgert.quantize.emulate_region import unrounded, ways
 from edgert.quantize.emulate_round import add_half, add_values

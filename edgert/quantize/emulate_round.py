@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from edgert.quantize.build import Builder
+from edgert.graph.draft import Builder
 
 LOW, HIGH = -128, 127
 """Activations are clipped to these, weights to ±127 (TensorRT's guide to quantised types)."""

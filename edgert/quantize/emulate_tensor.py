@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
+from edgert.graph.draft import Builder
 from edgert.graph.node import Graph
 from edgert.graph.value import non_negative
-from edgert.quantize.build import Builder
 from edgert.quantize.emulate_round import add_half, add_steps, add_values
 
 Kind = Literal["int8", "half", "real"]

@@ -18,12 +18,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from edgert.graph.draft import Builder
 from edgert.graph.node import Graph, Node
 from edgert.graph.operators import WEIGHTED
+from edgert.graph.proto import Array
 from edgert.graph.value import clip_bounds
-from edgert.quantize.build import Array, Builder, Rounding, store_dequantized
 from edgert.quantize.operator import CLIPS
 from edgert.quantize.point import Scheme
+from edgert.quantize.rounding import Rounding, store_dequantized
 from edgert.quantize.weight import Weight, channel_axis, fit_bias, quantize_bias, quantize_weight, spread, weight_scales
 
 

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from edgert.graph.draft import Builder
 from edgert.graph.node import Graph, Node
-from edgert.quantize.build import Array, Builder, Rounding, store_dequantized
+from edgert.graph.proto import Array
 from edgert.quantize.point import Point, Scheme
+from edgert.quantize.rounding import Rounding, store_dequantized
 from edgert.quantize.weight import LIMIT, channel_axis, quantize_weight, weight_scales
 
 Amax = Callable[[tuple[str, ...]], float]

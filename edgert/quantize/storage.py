@@ -10,9 +10,9 @@ import numpy as np
 
 from edgert.graph.node import Graph, Node
 from edgert.graph.value import clip_bounds, non_negative
-from edgert.quantize.build import Rounding
 from edgert.quantize.operator import CLIPS
 from edgert.quantize.point import Point, Scheme
+from edgert.quantize.rounding import Rounding
 from edgert.quantize.weight import LIMIT
 
 Amax = Callable[[tuple[str, ...]], float]

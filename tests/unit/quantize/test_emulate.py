@@ -14,8 +14,8 @@ from onnx import helper
 
 from edgert.backend.ort import Function
 from edgert.graph import Model, infer
+from edgert.graph.draft import Builder
 from edgert.graph.node import Graph, write
-from edgert.quantize.build import Builder
 from edgert.quantize.emulate import emulate_dla
 from edgert.quantize.emulate_round import add_steps, away
 from edgert.quantize.scheme import scheme

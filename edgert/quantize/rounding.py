@@ -1,64 +1,14 @@
-"""A graph under construction: nodes as they come, stored tensors, names that nothing else has."""
+"""What quantized graphs are built of: Q and DQ nodes, and weights stored behind a DQ."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from edgert.graph.node import Graph, Names, Node
+from edgert.graph.draft import Builder
+from edgert.graph.proto import Array
 
-Array = npt.NDArray[Any]
 Scales = npt.NDArray[np.float32]
-
-
-class Builder:
-    """Collects the nodes of a new graph; equal tensors stored under one wanted name are stored once."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.nodes: list[Node] = []
-        self._constants: dict[str, Array] = {}
-        self._stored: dict[tuple[str, str, bytes], str] = {}
-        self._names = Names(graph)
-        self._node_names = _NodeNames(graph)
-
-    def name(self, wanted: str) -> str:
-        """A tensor name like the wanted one."""
-        return self._names.new(wanted)
-
-    def store(self, array: Array, wanted: str) -> str:
-        """Stores a tensor; returns its name."""
-        key = (wanted, f"{array.dtype}{array.shape}", array.tobytes())
-        if key not in self._stored:
-            name = self._stored[key] = self.name(wanted)
-            self._constants[name] = array
-        return self._stored[key]
-
-    def add(self, op: str, inputs: list[str], output: str, attributes: Mapping[str, Any] | None = None) -> str:
-        """Adds a node named after its output; returns the output."""
-        self.nodes.append(Node(op, tuple(inputs), (output,), attributes or {}, self._node_names.new(f"{output}_{op}")))
-        return output
-
-    def finish(self) -> Graph:
-        """The new graph."""
-        constants = {**self.graph.constants, **self._constants}
-        return replace(self.graph, nodes=tuple(self.nodes), constants=constants)
-
-
-class _NodeNames:
-    def __init__(self, graph: Graph) -> None:
-        self._taken = {node.name for node in graph.nodes}
-
-    def new(self, wanted: str) -> str:
-        name, number = wanted, 1
-        while name in self._taken:
-            name, number = f"{wanted}_{number}", number + 1
-        self._taken.add(name)
-        return name
 
 
 class Rounding:
