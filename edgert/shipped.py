@@ -47,6 +47,12 @@ def pipeline_named(name: str) -> Path | None:
     return file if Path(name).name == name and file.is_file() else None
 
 
+def pipeline_path(name: str) -> Path:
+    """The file that is meant by a path or a name: a path that exists, else a shipped pipeline of that name."""
+    path = Path(name)
+    return path if path.exists() else pipeline_named(name) or path
+
+
 def pipeline_names() -> tuple[str, ...]:
     """What :func:`pipeline_named` knows."""
     return tuple(sorted(file.stem for file in data_folder("pipelines").glob("*.yaml")))

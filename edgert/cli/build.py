@@ -19,10 +19,10 @@ from edgert.cli.option import (
     bundle_of,
     mode_option,
     output_option,
-    pipeline_path,
     refuse,
 )
 from edgert.cli.output import is_stdout
+from edgert.shipped import pipeline_path
 
 if TYPE_CHECKING:
     from rich.console import Console

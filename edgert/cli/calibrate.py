@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,18 +14,14 @@ from edgert.cli.option import (
     MethodOption,
     ModelOption,
     SetOption,
-    TargetArgument,
+    SourceArgument,
     limit_option,
     output_option,
 )
-from edgert.cli.target import target_of
-
-if TYPE_CHECKING:
-    from edgert.config import ModelConfig
 
 
 def calibrate(
-    target: TargetArgument,
+    source: SourceArgument,
     model: ModelOption = None,
     images: CalibrationImagesOption = None,
     input: InputOption = None,
@@ -65,52 +61,30 @@ def calibrate(
     import threading
 
     from rich.console import Console
+    from rich.text import Text
 
     from edgert.cli.progress import PictureBar
     from edgert.cli.signals import stop_on_signal
-    from edgert.precision.calibration import calibrate_section
-    from edgert.quantize.table import save_table
+    from edgert.precision.calibrate import calibrate as measure
 
-    chosen = target_of(target, model=model, input=input, overrides=overrides or (), needs_task=False)
-    config = with_images(chosen.config, images, method, limit, early_stop)
     console, stop = Console(stderr=True, highlight=False), threading.Event()
     with PictureBar(console) as bar, stop_on_signal(stop.set):
-        calibrated = calibrate_section(
-            config,
-            where=chosen.where,
+        table = measure(
+            source,
+            model=model,
+            images=images,
+            input=input,
+            output=output,
+            method=method,
+            limit=limit,
             workers=workers,
             dask=dask,
-            state=output.with_name(f".{output.name}.state"),
-            progress=lambda done, total, name: bar("calibrating", done, total or done),
+            early_stop=early_stop,
+            overrides=overrides or (),
+            bar=bar,
             stop=stop,
-        )
-    table = calibrated.table
-    save_table(table, output)
+        ).table
     console.print(f"{len(table.histograms)} tensors, {table.images} images, method {table.method}")
     for warning in table.warnings:
-        console.print(f"[yellow]•[/] {warning}", markup=True)
-    console.print(f"[green]→[/] {output}")
-
-
-def with_images(
-    config: ModelConfig, images: str | None, method: str | None, limit: int | None, early_stop: bool = True
-) -> ModelConfig:
-    """The section with what was asked for on the command line.
-
-    Raises:
-        ConfigError: there is no such method.
-    """
-    from edgert.config import CalibrateConfig
-    from edgert.errors import ConfigError, nearest
-    from edgert.quantize import METHODS
-
-    known = (*METHODS, "auto")
-    if method is not None and method not in known:
-        hint = nearest(method, known)
-        raise ConfigError(f"no method {method!r}{hint}", where="--method", fix=f"one of {', '.join(known)}")
-    written = config.calibrate.model_dump() if config.calibrate else {}
-    given = {"images": images, "method": method, "limit": limit, "early_stop": None if early_stop else False}
-    settings = {**written, **{key: value for key, value in given.items() if value is not None}}
-    if "images" not in settings:
-        return config
-    return config.model_copy(update={"calibrate": CalibrateConfig.model_validate(settings)})
+        console.print("[yellow]•[/]", Text(warning))
+    console.print("[green]→[/]", str(output), soft_wrap=True)

@@ -15,10 +15,10 @@ from edgert.cli.option import (
     PipelineArgument,
     SetOption,
     output_option,
-    pipeline_path,
 )
 from edgert.cli.output import is_stdout, write_json
 from edgert.cli.table import Column
+from edgert.shipped import pipeline_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

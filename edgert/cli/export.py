@@ -15,10 +15,10 @@ from edgert.cli.option import (
     board_option,
     model_option,
     output_option,
-    pipeline_path,
     target_option,
 )
 from edgert.cli.output import is_stdout, write_json
+from edgert.shipped import pipeline_path
 
 
 def export(

@@ -23,7 +23,7 @@ BundleArgument = Annotated[
         metavar="PIPELINE", help="Pipeline file, bundle of edgert build, or name of a shipped pipeline such as hello."
     ),
 ]
-TargetArgument = Annotated[
+SourceArgument = Annotated[
     str, typer.Argument(metavar="MODEL.onnx|PIPELINE", help="ONNX file, or pipeline file that names the model.")
 ]
 SetOption = Annotated[
@@ -186,14 +186,6 @@ CalibrationImagesOption = Annotated[
     images_option("For INT8 calibration; a glob or a video works, too, and 100 to 500 images are good."),
 ]
 PhotosOption = images_option("Settings are tried on them, and several show more. Repeatable.")
-
-
-def pipeline_path(name: str) -> Path:
-    """The file a PIPELINE argument means: a path that exists, else a shipped pipeline of that name."""
-    from edgert.shipped import pipeline_named
-
-    path = Path(name)
-    return path if path.exists() else pipeline_named(name) or path
 
 
 def bundle_of(file: PipelineFile) -> Path:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 import threading
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,6 +19,11 @@ from edgert.errors import EdgertError
 def is_stdout(path: Path | None) -> bool:
     """Whether JSON goes to standard output, which leaves standard error for the text."""
     return str(path) == "-"
+
+
+def as_typed() -> str:
+    """The command that runs, for reports."""
+    return shlex.join(["edgert", *sys.argv[1:]])
 
 
 def write_json(data: object, path: Path) -> None:

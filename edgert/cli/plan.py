@@ -16,10 +16,10 @@ from edgert.cli.option import (
     TrtOption,
     board_option,
     mode_option,
-    pipeline_path,
 )
 from edgert.cli.output import is_stdout, write_json
 from edgert.cli.table import console
+from edgert.shipped import pipeline_path
 
 if TYPE_CHECKING:
     from edgert.plan.row import Objective

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import Annotated
 
 import typer
 
-from edgert.cli.calibrate import with_images
 from edgert.cli.option import (
     CalibrationImagesOption,
     DataOption,
@@ -20,29 +19,20 @@ from edgert.cli.option import (
     RangesOption,
     ReportOption,
     SetOption,
-    TargetArgument,
+    SourceArgument,
     TaskOption,
     limit_option,
     output_option,
     target_option,
     trt_option,
 )
-from edgert.cli.target import target_of
-from edgert.errors import ConfigError
+from edgert.cli.output import as_typed
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from dla import Target as Dla
-    from edgert.cli.target import Target
-    from edgert.config import ModelConfig
-    from edgert.precision.outcome import Outcome
-
-_METRIC = "map"
+_MINUTE_S = 60
 
 
 def quantize(
-    model_file: TargetArgument,
+    source: SourceArgument,
     model: ModelOption = None,
     output: Annotated[Path | None, output_option("MODEL.int8.onnx when left out.")] = None,
     ranges: RangesOption = None,
@@ -96,209 +86,44 @@ def quantize(
 
         edgert quantize model.qdq.onnx --target cache -o model.cache
     """
-    from rich.console import Console
-
-    from edgert.artifact.atomic import replace_bytes, replace_text
-    from edgert.graph.model import to_bytes
-    from edgert.precision.describe import summary
-
-    chosen = target_of(
-        model_file, model=model, task=task, input=input, overrides=overrides or (), needs_task=data is not None
-    )
-    console = Console(stderr=True, highlight=False)
-    if _target(target) == "dla" and _is_quantized(chosen.config):
-        given = {"--ranges": ranges, "--images": images, "--method": method, "--limit": limit, "--keep": keep,
-                 "--data": data, "--max-drop": max_drop, "--report": report}  # fmt: skip
-        _refuse([option for option, value in given.items() if value], chosen.config)
-        _from_qdq(console, chosen.config, target, trt, output)
-        return
-    config = _asked(chosen.config, images, method, limit, keep, data, metric, max_drop)
-    judged = task is not None or Path(model_file).suffix != ".onnx"
-    outcome = _made(console, chosen, config, ranges, target, trt, minutes, judged)
-    path = output or Path(config.onnx.with_suffix(".cache" if target == "cache" else ".int8.onnx").name)
-    if target == "cache":
-        text, exceptions = _cache(outcome, trt)
-        replace_text(path, text)
-        if exceptions:
-            replace_text(path.with_suffix(".layer_precisions"), exceptions)
-    else:
-        replace_bytes(path, to_bytes(outcome.model))
-    for line in summary(outcome):
-        console.print(line, markup=False)
-    console.print(f"[green]→[/] {path}")
-    if report is not None:
-        _report(outcome, config, report)
-        console.print(f"[green]→[/] {report}")
-
-
-def _is_quantized(config: ModelConfig) -> bool:
-    from edgert.graph.load import load
-    from edgert.quantize.prepare import is_quantised
-
-    return is_quantised(load(config.onnx))
-
-
-def _refuse(options: list[str], config: ModelConfig) -> None:
-    """Raises ConfigError if there are any."""
-    if options:
-        raise ConfigError(
-            f"{' and '.join(options)}: {config.onnx.name} is quantized already",
-            why="its scales are those of its Q/DQ nodes: nothing is measured, chosen or corrected",
-            fix=f"leave {' and '.join(options)} out, or give the float32 model",
-        )
-
-
-def _from_qdq(console: Console, config: ModelConfig, form: str, tensorrt: str, output: Path | None) -> None:
-    """Writes what a DLA takes of a model that came with Q/DQ nodes: a calibration cache and the float model that it
-    belongs to, or the Q/DQ form with a scale on every tensor."""
-    from edgert.artifact.atomic import replace_bytes, replace_text
-    from edgert.graph.model import to_bytes
-    from edgert.precision.qdq import qdq_section
-
-    dla = _dla(form, tensorrt)
-    found = qdq_section(config)
-    for text in found.problems:
-        console.print(f"warning: {text}", style="yellow", markup=False)
-    if form == "cache":
-        path = output or Path(config.onnx.with_suffix(".cache").name)
-        made = path.with_name(f"{path.stem}.float.onnx")
-        replace_text(path, found.cache(tensorrt))
-        replace_bytes(made, to_bytes(found.model))
-        if found.float_nodes:
-            replace_text(path.with_suffix(".layer_precisions"), found.layer_precisions())
-        console.print(f"{len(found.scales)} scales of its Q/DQ nodes; the cache belongs to {made}", markup=False)
-    else:
-        path = output or Path(config.onnx.with_suffix(".int8.onnx").name)
-        replace_bytes(path, to_bytes(found.typed(dla) if dla is not None else found.typed()))
-        console.print(f"{len(found.scales)} scales of its Q/DQ nodes", markup=False)
-    console.print(f"[green]→[/] {path}")
-
-
-def _asked(
-    config: ModelConfig,
-    images: str | None,
-    method: str | None,
-    limit: int | None,
-    keep: list[str] | None,
-    data: str | None,
-    metric: str | None,
-    max_drop: float | None,
-) -> ModelConfig:
-    """The section with what was asked for on the command line."""
-    from edgert.config import AccuracyConfig
-
-    config = with_images(config, images, method, limit)
-    if keep:
-        config = config.model_copy(update={"quantize": config.quantize.model_copy(update={"keep": tuple(keep)})})
-    if data is None and max_drop is None:
-        return config
-    if data is None and config.accuracy is None:
-        raise ConfigError("--max-drop of what?", why="no labeled images are named", fix="--data PATH")
-    written = config.accuracy.model_dump() if config.accuracy else {"metric": _METRIC, "max_drop": 1.0}
-    given = {"dataset": data, "metric": metric, "max_drop": max_drop}
-    _check_metric(metric)
-    settings = {**written, **{key: value for key, value in given.items() if value is not None}}
-    return config.model_copy(update={"accuracy": AccuracyConfig.model_validate(settings)})
-
-
-def _check_metric(metric: str | None) -> None:
-    from edgert.config import AccuracyConfig
-    from edgert.errors import nearest
-
-    known = get_args(AccuracyConfig.model_fields["metric"].annotation)
-    if metric is not None and metric not in known:
-        hint = nearest(metric, known)
-        raise ConfigError(f"no metric {metric!r} here{hint}", where="--metric", fix=f"one of {', '.join(known)}")
-
-
-def _made(
-    console: Console,
-    chosen: Target,
-    config: ModelConfig,
-    ranges: Path | None,
-    target: str,
-    trt: str,
-    minutes: float,
-    judged: bool,
-) -> Outcome:
     import threading
+
+    from rich.console import Console
 
     from edgert.cli.progress import PictureBar
     from edgert.cli.signals import stop_on_signal
-    from edgert.precision.calibration import calibrate_section, with_ranges
-    from edgert.precision.quantization import quantize_section
+    from edgert.precision.quantize import quantize as quantize_model
 
-    stop = threading.Event()
+    console, stop = Console(stderr=True, highlight=False), threading.Event()
     with PictureBar(console) as bar, stop_on_signal(stop.set):
-        if ranges is not None:
-            calibrated = with_ranges(config, ranges, where=chosen.where)
-        else:
-            calibrated = calibrate_section(
-                config,
-                target=None if target == "cache" else _target(target),  # a cache lists every tensor
-                where=chosen.where,
-                progress=lambda done, total, name: bar("calibrating", done, total or done),
-                stop=stop,
-            )
-        return quantize_section(
-            config,
-            calibrated,
-            target=_target(target),
-            dla=_dla(target, trt),
-            even=target != "cache",
-            where=chosen.where,
-            directory=chosen.directory,
-            budget_s=minutes * 60,
+        made = quantize_model(
+            source,
+            model=model,
+            output=output,
+            ranges=ranges,
+            images=images,
+            input=input,
+            task=task,
+            method=method,
+            limit=limit,
+            target=target,
+            trt=trt,
+            keep=keep or (),
+            data=data,
+            metric=metric,
+            max_drop=max_drop,
+            budget_s=minutes * _MINUTE_S,
+            report=report,
+            command=as_typed(),
+            overrides=overrides or (),
             tell=lambda text: console.print(text, style="dim", markup=False),
             bar=bar,
             stop=stop,
-            judged=judged,
         )
-
-
-def _target(name: str) -> Literal["ort", "gpu", "dla"]:
-    if name == "cache" or name == "dla":
-        return "dla"
-    if name == "ort":
-        return "ort"
-    if name == "gpu":
-        return "gpu"
-    from edgert.errors import nearest
-
-    known = ("ort", "gpu", "dla", "cache")
-    raise ConfigError(f"no target {name!r}{nearest(name, known)}", where="--target", fix=f"one of {', '.join(known)}")
-
-
-def _dla(target: str, tensorrt: str) -> Dla | None:
-    """Orin's DLA with the release that a cache is for; None for other targets, and where that release has no DLA: the
-    cache is for a GPU then."""
-    from dla import Target as Dla
-    from edgert.quantize.cache import version_number
-
-    if target != "cache":
-        return None
-    version_number(tensorrt)
-    found = Dla(tensorrt=tensorrt)
-    return found if found.release.answer != "no" else None
-
-
-def _cache(outcome: Outcome, version: str) -> tuple[str, str]:
-    """The calibration cache, and the layers that trtexec is to leave in FP16, as its option takes them."""
-    from edgert.graph.node import read
-    from edgert.quantize.cache import cache_of
-    from edgert.quantize.exception import fp16_exceptions, layer_precisions
-
-    graph, scheme = read(outcome.prepared), outcome.quantized.scheme
-    text = cache_of(graph, scheme, outcome.table.amax, version)
-    kept = fp16_exceptions(graph, scheme)
-    return text, layer_precisions(kept) if kept else ""
-
-
-def _report(outcome: Outcome, config: ModelConfig, path: Path) -> None:
-    import shlex
-    import sys
-
-    from edgert.precision.describe import describe
-    from edgert.report import save
-
-    save(describe(outcome, config, command=shlex.join(["edgert", *sys.argv[1:]])), path)
+    for text in made.problems:
+        console.print(f"warning: {text}", style="yellow", markup=False)
+    for line in made.lines:
+        console.print(line, markup=False)
+    console.print("[green]→[/]", str(made.path), soft_wrap=True)
+    if report is not None:
+        console.print("[green]→[/]", str(report), soft_wrap=True)

@@ -17,9 +17,9 @@ from edgert.cli.option import (
     SetOption,
     StrictOption,
     mode_option,
-    pipeline_path,
 )
 from edgert.cli.output import is_stdout, write_json
+from edgert.shipped import pipeline_path
 
 if TYPE_CHECKING:
     from edgert.assemble.power_step import PowerStep, PowerSteps

@@ -17,10 +17,10 @@ from edgert.cli.option import (
     ReportOption,
     SetOption,
     mode_option,
-    pipeline_path,
 )
 from edgert.cli.output import is_stdout, write_json
 from edgert.cli.table import console
+from edgert.shipped import pipeline_path
 
 
 def simulate(

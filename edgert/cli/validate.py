@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from edgert.cli.option import DebugOption, PipelineArgument, SetOption, pipeline_path
+from edgert.cli.option import DebugOption, PipelineArgument, SetOption
+from edgert.shipped import pipeline_path
 
 
 def validate(pipeline: PipelineArgument, overrides: SetOption = None, debug: DebugOption = False) -> None:
