@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import os
+import subprocess
+import sys
 from pathlib import Path
 
-from tests.helpers.command import ROOT, edgert
+from tests.helpers.command import ROOT, edgert, environment
 from tests.helpers.documents import blocks
 from tests.helpers.package import install
 
@@ -22,7 +24,10 @@ def site(folder: Path) -> dict[str, str]:
     }
     for code in codes:
         name = code.split("\n", 1)[0].removeprefix("# ").removesuffix(".py")
-        install(folder, name, code, groups[name])
+        if name in groups:
+            install(folder, name, code, groups[name])
+        else:
+            (folder / f"{name}.py").write_text(code)
     return {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
 
 
@@ -41,3 +46,12 @@ def test_a_pipeline_runs_with_kinds_of_another_package(tmp_path: Path) -> None:
     assert len(rows) >= 20 and all(len(row) == 6 and 0.4 <= float(row[1]) <= 1 for row in rows)
     sides = [round(float(row[4]) - float(row[2])) for row in rows]  # 24 network pixels; less at the frame's edges
     assert max(sides) == 48 and sides.count(48) > len(sides) / 2
+
+
+def test_its_kinds_pass_the_suites_as_the_page_says(tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    env = environment(site(folder))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py"]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout + done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("FAILED")] == []

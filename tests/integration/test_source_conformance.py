@@ -17,14 +17,14 @@ import pytest
 from edgert.clock import REAL
 from edgert.config.stage import SourceStage
 from edgert.memory import Counter
-from edgert.runtime.stage import Source, SourceStats
+from edgert.runtime.stage import Source
 from edgert.stages.source.api import ApiSource
 from edgert.stages.source.camera import camera_source
 from edgert.stages.source.select import source_for
+from edgert.testing import SourceSuite
 from tests.helpers.clips import SIZE, h264_units, numbered, write_clip
 from tests.helpers.rtsp_server import RtspServer
 
-CHANNELS = {"bgr": (3,), "rgb": (3,), "gray": (1,), "yuyv": (2,), "nv12": (1, 2), "i420": (1, 1, 1)}
 COUNT = 12
 
 
@@ -134,71 +134,21 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Made]:
         one.source.close()
 
 
-def test_frames_are_numbered_timed_lent_and_uncopied(made: Made) -> None:
+class TestEverySource(SourceSuite):
+    @pytest.fixture
+    def source(self, made: Made, monkeypatch: pytest.MonkeyPatch) -> Source:
+        monkeypatch.setattr(type(self), "live", made.live, raising=False)
+        return made.source
+
+
+def test_frames_have_the_size_asked_for_and_are_not_copied(made: Made) -> None:
     stop = threading.Event()
-    assert isinstance(made.source, Source)
-    assert made.source.live is made.live
-    index, media_ns, timestamp_ns = -1, -1, 0
     stream = made.source.frames(stop)
     for _ in range(COUNT):
         frame = next(stream)
-        assert frame.stream == "cam"
-        assert frame.index > index
-        assert frame.media_ns >= media_ns
-        assert timestamp_ns <= frame.timestamp_ns <= REAL.now_ns()
-        assert frame.lease.alive
         assert (frame.width, frame.height) == SIZE
-        for number, (plane, depth) in enumerate(zip(frame.planes, CHANNELS[frame.format], strict=True)):
-            rows, columns = (SIZE[1], SIZE[0]) if number == 0 else (SIZE[1] // 2, SIZE[0] // 2)
-            assert plane.shape == ((rows, columns) if depth == 1 else (rows, columns, depth))
-            assert plane.dtype == np.uint8
-            assert plane.strides[1:] == ((1,) if depth == 1 else (depth, 1)), "pixels of a row lie side by side"
-        index, media_ns, timestamp_ns = frame.index, frame.media_ns, frame.timestamp_ns
         frame.lease.release()
-        assert not frame.lease.alive
     assert made.counter.read().copies == 0
-    assert made.source.stats() == SourceStats()
     stop.set()
     for frame in stream:
         frame.lease.release()
-
-
-def test_stop_ends_it_within_half_a_second(made: Made) -> None:
-    stop = threading.Event()
-    taken = threading.Event()
-
-    def take() -> None:
-        for frame in made.source.frames(stop):
-            frame.lease.release()
-            taken.set()
-        made.source.close()
-
-    taker = threading.Thread(target=take)
-    taker.start()
-    assert taken.wait(10), "a frame came"
-    time.sleep(0.1)
-    began_s = time.monotonic()
-    stop.set()
-    taker.join(5)
-    assert time.monotonic() - began_s <= 0.5
-    assert not taker.is_alive()
-
-
-def test_a_frame_that_is_held_keeps_its_pixels(made: Made) -> None:
-    stop = threading.Event()
-    stream = made.source.frames(stop)
-    held = next(stream)
-    before = [plane.copy() for plane in held.planes]
-    for _ in range(COUNT - 1):
-        next(stream).lease.release()
-    assert all((now == then).all() for now, then in zip(held.planes, before, strict=True))
-    held.lease.release()
-    stop.set()
-    for frame in stream:
-        frame.lease.release()
-
-
-def test_closing_twice_and_closing_unused_do_no_harm(made: Made) -> None:
-    made.source.close()
-    made.source.close()
-    assert made.source.stats() == SourceStats()

@@ -31,6 +31,7 @@ LAYERS = (  # from the ground up; a part may import itself and whatever stands l
     {"importer"},
     {"remote"},
     {"bench", "export"},
+    {"testing"},
     {"cli"},
     {"__main__"},
     {"__init__"},  # the facade: only its version is ever asked for from inside

@@ -1,0 +1,387 @@
+"""What every kind promises, as tests: edgert's own pass them, a package that adds kinds derives its tests from them.
+
+    from edgert.testing import SinkSuite
+
+    class TestCsv(SinkSuite):
+        name = "csv"
+        keys = {"path": "boxes.csv"}
+
+pytest collects what a class inherits; ``tmp_path`` is pytest's own. Nothing here imports pytest.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.backend import Backend, Engine, EngineOptions
+from edgert.clock import REAL
+from edgert.config import SinkStage, TaskConfig, TrackStage
+from edgert.config.model import TASKS
+from edgert.errors import EdgertError, ModelError
+from edgert.graph.smallest import smallest
+from edgert.kinds import BACKENDS, DECODERS, SINKS, TRACKERS
+from edgert.memory import ALIGN_BYTES, Counter, lend
+from edgert.runtime import Classification, Detections, Embedding, Frame, Keypoints, Result, Segmentation
+from edgert.runtime.stage import Source, SourceStats, Stage
+from edgert.stages.context import Context, made
+from edgert.stages.decode.guess import guess
+from edgert.stages.decode.select import CheckedDecoder, decoder_for
+from edgert.stages.geometry import Geometry
+from edgert.stages.track import Tracker
+
+_SIZE = (64, 48)
+_CHANNELS = {"bgr": (3,), "rgb": (3,), "gray": (1,), "yuyv": (2,), "nv12": (1, 2), "i420": (1, 1, 1)}
+_RECORDS: Mapping[str, type[Any]] = {
+    "detect": Detections,
+    "classify": Classification,
+    "segment": Segmentation,
+    "keypoints": Keypoints,
+    "embed": Embedding,
+}
+_FRAMES = 12
+_STOP_S = 0.5
+
+
+def sample(index: int = 0, boxes: Sequence[Sequence[float]] = ((4, 4, 20, 20), (30, 10, 60, 40))) -> Result:
+    """A result of a 64x48 BGR frame of noise with these boxes, as an infer stage ``find`` makes it."""
+    pixels = np.random.default_rng(index).integers(0, 256, (_SIZE[1], _SIZE[0], 3), np.uint8)
+    lease = lend((pixels,), Counter())
+    at_ns = 33_333_333 * index
+    frame = Frame("camera", index, at_ns, at_ns, *_SIZE, "bgr", (pixels,), lease)
+    return Result(frame, {"find": detections(boxes)})
+
+
+def detections(boxes: Sequence[Sequence[float]]) -> Detections:
+    """One row per box x1, y1, x2, y2, all of class 0 and score 0.9."""
+    rows = np.array(boxes, np.float32).reshape(-1, 4)
+    return Detections(rows, np.full(len(rows), 0.9, np.float32), np.zeros(len(rows), np.int32), ("thing",))
+
+
+class StageSuite:
+    """Every stage: derive, and have :meth:`make` return one, not opened."""
+
+    def make(self, folder: Path) -> Stage:
+        """A new stage, which may write below ``folder``."""
+        raise NotImplementedError
+
+    def test_it_is_a_stage(self, tmp_path: Path) -> None:
+        """It has all methods."""
+        assert isinstance(self.make(tmp_path), Stage)
+
+    def test_making_it_leaves_nothing_behind(self, tmp_path: Path) -> None:
+        """Files, cameras and sockets are for open()."""
+        self.make(tmp_path)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_it_works_on_results_and_leaves_their_frames_as_they_were(self, tmp_path: Path) -> None:
+        """A frame belongs to all stages that see it, and no stage gives back a lease that is not its own."""
+        stage = self.make(tmp_path)
+        stage.open()
+        for index in range(3):
+            result = sample(index)
+            before = result.frame.planes[0].copy()
+            found = stage.process(result)
+            list(found) if found is not None and not isinstance(found, Result) else None
+            assert (result.frame.planes[0] == before).all(), "pixels were written to"
+            assert result.frame.lease.alive, "a lease was released that belongs to the runner"
+        stage.close()
+
+    def test_it_takes_a_frame_in_which_nothing_was_found(self, tmp_path: Path) -> None:
+        """No boxes, and no record of boxes either."""
+        stage = self.make(tmp_path)
+        stage.open()
+        stage.process(sample(0, boxes=()))
+        stage.process(Result(sample(1).frame, {}))
+        stage.close()
+
+    def test_it_closes_unused(self, tmp_path: Path) -> None:
+        """A pipeline may stop before the first frame."""
+        stage = self.make(tmp_path)
+        stage.open()
+        stage.close()
+
+
+class SinkSuite(StageSuite):
+    """Every sink. Attributes:
+    name: as a pipeline file writes it.
+    keys: of its section; those of paths are put below a folder of the test's own.
+    """
+
+    name: ClassVar[str]
+    keys: ClassVar[Mapping[str, Any]] = {}
+
+    def section(self, folder: Path) -> SinkStage:
+        """The section of a pipeline file."""
+        keys = {key: folder / value if key == "path" else value for key, value in self.keys.items()}
+        return SinkStage.model_validate({"sink": self.name, "from": "find", **keys})
+
+    def make(self, folder: Path) -> Stage:
+        """The sink of the section."""
+        sink: Stage = made(self.section(folder), "out", Context(function=lambda result: None))
+        return sink
+
+    def test_its_section_is_the_one_that_is_registered(self, tmp_path: Path) -> None:
+        """The name leads to it, with all its facts, and to nothing else."""
+        kind = SINKS.get(self.name)
+        assert type(self.section(tmp_path)) is kind and SINKS.missing(kind) == ""
+        assert kind.takes_images or not kind.shows_images, "what shows images takes them"
+
+    def test_it_is_the_end(self, tmp_path: Path) -> None:
+        """What a sink takes does not go on."""
+        sink = self.make(tmp_path)
+        sink.open()
+        assert sink.process(sample()) is None
+        sink.close()
+
+
+class DecoderSuite:
+    """Every decoder. Attributes:
+    task, name: as a pipeline file writes them, ``detect`` and ``yolox``.
+    shapes: of outputs that it reads, without the batch dimension.
+    network: the input's (width, height).
+    keys: further ones of the task's section.
+    """
+
+    task: ClassVar[str]
+    name: ClassVar[str]
+    shapes: ClassVar[Sequence[tuple[int, ...]]]
+    network: ClassVar[tuple[int, int]] = (64, 64)
+    keys: ClassVar[Mapping[str, Any]] = {}
+
+    def outputs(self) -> list[npt.NDArray[np.float32]]:
+        """Numbers from 0 to 1, none of which means anything."""
+        random = np.random.default_rng(0)
+        return [random.uniform(0, 1, shape).astype(np.float32) for shape in self.shapes]
+
+    def decoder(self) -> CheckedDecoder:
+        """The decoder of the section."""
+        task: TaskConfig = TASKS[self.task].model_validate({self.task: self.name, **self.keys})  # type: ignore[assignment]
+        return decoder_for(task, ())
+
+    def test_it_is_registered(self) -> None:
+        """With all that its task asks of a decoder."""
+        registry = DECODERS[self.task]
+        assert registry.missing(registry.get(self.name)) == ""
+
+    def test_it_says_that_it_can_read_them(self) -> None:
+        """`edgert new`, `check` and `inspect` then propose it; a class of several names under its first."""
+        registry = DECODERS[self.task]
+        kind = registry.get(self.name)
+        first = next(name for name in registry.names() if registry.get(name) is kind)
+        width, height = self.network
+        found = [str(one) for one in guess(self.shapes, (), (3, height, width), None)]
+        assert f"{self.task}: {first}" in found, f"{kind.__name__}.fits() does not know {self.shapes}: {found}"
+
+    def test_it_reads_them_as_the_record_of_its_task(self) -> None:
+        """Anywhere in a frame, without keeping or changing what it read."""
+        decoder, outputs = self.decoder(), self.outputs()
+        decoder.check(tuple(self.shapes), self.network)
+        before = [output.copy() for output in outputs]
+        record: Any = decoder(outputs, Geometry(2, 2, 10, 20, self.network, (10, 20, 138, 148)))
+        assert isinstance(record, _RECORDS[self.task])
+        assert all((now == then).all() for now, then in zip(outputs, before, strict=True)), "outputs were written to"
+        arrays = [value for name in record.__slots__ if isinstance(value := getattr(record, name), np.ndarray)]
+        kept = [array for array in arrays for output in outputs if np.shares_memory(array, output)]
+        assert not kept, "the record keeps memory that the next frame overwrites"
+
+    def test_it_refuses_outputs_that_are_not_its_own(self) -> None:
+        """Before the first frame, as a ModelError."""
+        try:
+            self.decoder().check(((3, 5, 7, 9), (2, 2, 2, 2)), self.network)
+        except ModelError:
+            return
+        raise AssertionError("check() accepts outputs of any shape")
+
+
+class TrackerSuite:
+    """Every tracker. Attributes:
+    name: as a pipeline file writes it.
+    keys: of its section.
+    """
+
+    name: ClassVar[str]
+    keys: ClassVar[Mapping[str, Any]] = {}
+
+    def tracker(self) -> Tracker:
+        """A tracker of one stream."""
+        section = TrackStage.model_validate({"track": self.name, "from": "find", **self.keys})
+        assert type(section) is TRACKERS.get(self.name) and TRACKERS.missing(type(section)) == ""
+        tracker: Tracker = made(section, "track", Context(rate_hz=30.0))
+        return tracker
+
+    def follow(self, tracker: Tracker, x: float) -> list[int]:
+        """The numbers of one object at ``x`` and one that stands still."""
+        found = detections(((x, 10, x + 40, 50), (300, 300, 350, 350)))
+        ids = tracker.update(found.boxes, found.scores, found.classes)
+        assert ids.shape == (2,) and ids.dtype == np.int64
+        return [int(one) for one in ids]
+
+    def test_objects_keep_their_numbers(self) -> None:
+        """Of their own, from 1, while they move and while they stand."""
+        tracker = self.tracker()
+        ids = [self.follow(tracker, 10 + step) for step in range(10)]
+        assert ids[-1] == ids[5] and len(set(ids[-1])) == 2 and min(ids[-1]) >= 1
+
+    def test_streams_share_nothing(self) -> None:
+        """The second tracker numbers as if there were no first."""
+        one, other = self.tracker(), self.tracker()
+        first = [self.follow(one, 10) for _ in range(5)]
+        assert [self.follow(other, 10) for _ in range(5)] == first
+
+    def test_nothing_may_be_there(self) -> None:
+        """No boxes, first or in between."""
+        tracker, none = self.tracker(), detections(())
+        for _ in range(2):
+            assert tracker.update(none.boxes, none.scores, none.classes).shape == (0,)
+            self.follow(tracker, 10)
+
+    def test_what_it_is_given_stays_as_it_is(self) -> None:
+        """Detections go on to other stages."""
+        tracker, found = self.tracker(), detections(((1, 1, 9, 9),))
+        for array in (found.boxes, found.scores, found.classes):
+            array.flags.writeable = False
+        for _ in range(3):
+            tracker.update(found.boxes, found.scores, found.classes)
+
+
+class BackendSuite:
+    """Every backend. Attributes:
+    name: as a pipeline file writes it.
+    exact: whether it computes what the model says; a backend that only pretends does not.
+    """
+
+    name: ClassVar[str]
+    exact: ClassVar[bool] = True
+
+    def backend(self) -> Backend:
+        """The backend; override to skip where its library is not installed."""
+        kind = BACKENDS.get(self.name)
+        assert BACKENDS.missing(kind) == ""
+        made: Backend = kind()
+        return made
+
+    def engine(self) -> Engine:
+        """A 1x1 convolution that adds up three channels of 8x8."""
+        return self.backend().compile(smallest(), EngineOptions(threads=1))
+
+    def test_an_engine_knows_its_tensors(self) -> None:
+        """Names, static shapes, types, and which backend made it."""
+        engine = self.engine()
+        assert isinstance(engine, Engine) and engine.profiles == ("default",)
+        assert [(one.name, one.shape, one.dtype) for one in engine.inputs] == [("x", (1, 3, 8, 8), "float32")]
+        assert [(one.name, one.shape, one.dtype) for one in engine.outputs] == [("y", (1, 1, 8, 8), "float32")]
+        assert "backend" in engine.info
+        engine.close()
+
+    def test_it_computes_what_the_model_says(self) -> None:
+        """In tensors that are bound once and stay where they are."""
+        engine = self.engine()
+        session = engine.session()
+        bound = session.inputs["x"]
+        assert bound.ctypes.data % ALIGN_BYTES == 0, "inputs are aligned for vector instructions"
+        for seed in range(3):
+            bound[...] = np.random.default_rng(seed).integers(0, 9, bound.shape)
+            (found,) = session.run()
+            assert session.inputs["x"] is bound and found.shape == (1, 1, 8, 8)
+            assert not self.exact or np.array_equal(found, bound.sum(axis=1, keepdims=True))
+        engine.close()
+
+    def test_sessions_share_nothing(self) -> None:
+        """One's input is not the other's."""
+        engine = self.engine()
+        one, other = engine.session(), engine.session()
+        assert not np.shares_memory(one.inputs["x"], other.inputs["x"])
+        engine.close()
+
+    def test_an_unknown_profile_is_refused(self) -> None:
+        """By an error that edgert explains."""
+        engine = self.engine()
+        try:
+            engine.session("nowhere")
+        except EdgertError:
+            return
+        finally:
+            engine.close()
+        raise AssertionError("a session of a profile that does not exist")
+
+
+class SourceSuite:
+    """Every source. Derive, and give a pytest fixture ``source``: one that is not started, named ``cam``, with at least
+    12 frames to come and nothing wrong with it.
+
+    Attributes:
+        live: whether it is.
+    """
+
+    live: ClassVar[bool]
+
+    def test_frames_are_numbered_timed_and_lent(self, source: Source) -> None:
+        """In order, of one size, each with a lease that is whoever takes it's."""
+        assert isinstance(source, Source) and source.live is self.live
+        stop, last = threading.Event(), (-1, -1, 0)
+        stream = source.frames(stop)
+        for _ in range(_FRAMES):
+            frame = next(stream)
+            assert frame.stream == "cam" and frame.lease.alive
+            assert frame.index > last[0] and frame.media_ns >= last[1]
+            assert last[2] <= frame.timestamp_ns <= REAL.now_ns()
+            for number, (plane, depth) in enumerate(zip(frame.planes, _CHANNELS[frame.format], strict=True)):
+                half = 2 if number else 1
+                wanted = (-(-frame.height // half), -(-frame.width // half))
+                assert plane.shape == (wanted if depth == 1 else (*wanted, depth)) and plane.dtype == np.uint8
+                assert plane.strides[1:] == ((1,) if depth == 1 else (depth, 1)), "pixels of a row lie side by side"
+            last = (frame.index, frame.media_ns, frame.timestamp_ns)
+            frame.lease.release()
+            assert not frame.lease.alive
+        assert source.stats() == SourceStats()
+        _finish(stream, stop)
+
+    def test_stop_ends_it_within_half_a_second(self, source: Source) -> None:
+        """Also while it waits for a frame."""
+        stop, taken = threading.Event(), threading.Event()
+
+        def take() -> None:
+            for frame in source.frames(stop):
+                frame.lease.release()
+                taken.set()
+            source.close()
+
+        taker = threading.Thread(target=take)
+        taker.start()
+        assert taken.wait(10), "no frame came"
+        time.sleep(0.1)
+        began_s = time.monotonic()
+        stop.set()
+        taker.join(5)
+        assert not taker.is_alive() and time.monotonic() - began_s <= _STOP_S
+
+    def test_a_frame_that_is_held_keeps_its_pixels(self, source: Source) -> None:
+        """While others come and go."""
+        stop = threading.Event()
+        stream = source.frames(stop)
+        held = next(stream)
+        before = [plane.copy() for plane in held.planes]
+        for _ in range(_FRAMES - 1):
+            next(stream).lease.release()
+        assert all((now == then).all() for now, then in zip(held.planes, before, strict=True))
+        held.lease.release()
+        _finish(stream, stop)
+
+    def test_closing_twice_and_closing_unused_do_no_harm(self, source: Source) -> None:
+        """Whoever closes need not know whether it ran."""
+        source.close()
+        source.close()
+        assert source.stats() == SourceStats()
+
+
+def _finish(stream: Iterator[Frame], stop: threading.Event) -> None:
+    stop.set()
+    for frame in stream:
+        frame.lease.release()

@@ -1,0 +1,172 @@
+"""edgert's own kinds keep what edgert.testing asks of everybody's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgert.backend import Backend
+from edgert.clock import REAL
+from edgert.config import CropConfig, DrawStage, TrackStage
+from edgert.kinds import BACKENDS, DECODERS, SINKS, TRACKERS
+from edgert.runtime import Result, Stage
+from edgert.stages.context import Context
+from edgert.stages.draw import Draw
+from edgert.stages.region import CropDetections, CropRegion
+from edgert.stages.track import F32, I32, I64, Track, Tracker
+from edgert.testing import BackendSuite, DecoderSuite, SinkSuite, StageSuite, TrackerSuite
+
+SINK_KEYS: dict[str, dict[str, Any]] = {
+    "video": {"path": "a.mp4"},
+    "jsonl": {"path": "a.jsonl"},
+    "images": {"path": "images"},
+    "http": {"port": 0},
+    "callback": {},
+    "null": {},
+}
+CELLS = 64 + 16 + 4  # of strides 8, 16, 32 in 64x64
+SHAPES: dict[str, dict[str, list[tuple[int, ...]]]] = {
+    "detect": {
+        "yolox": [(CELLS, 9)],
+        "yolov5": [(3 * CELLS, 9)],
+        "yolov8": [(8, CELLS)],
+        "yolov10": [(30, 6)],
+        "nanodet": [(CELLS + 1, 32 + 7)],
+        "ssd": [(1200, 3), (1200, 4)],
+        "fastestdet": [(9, 4, 4)],
+        "detr": [(50, 4), (50, 9)],
+    },
+    "classify": {name: [(1000,)] for name in ("auto", "softmax", "logits")},
+    "segment": {"argmax": [(5, 64, 64)], "threshold": [(1, 64, 64)]},
+    "keypoints": {"yolo-pose": [(5 + 3 * 17, CELLS)], "heatmap": [(17, 16, 16)]},
+    "embed": {name: [(512,)] for name in ("l2", "none")},
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, id=name) for name in SINK_KEYS])
+class TestSinks(SinkSuite):
+    @pytest.fixture(autouse=True)
+    def _chosen(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(type(self), "name", name, raising=False)
+        monkeypatch.setattr(type(self), "keys", SINK_KEYS[name])
+
+
+DECODER_CASES = [(task, name) for task, shapes in SHAPES.items() for name in shapes]
+
+
+@pytest.mark.parametrize(("task", "name"), DECODER_CASES)
+class TestDecoders(DecoderSuite):
+    @pytest.fixture(autouse=True)
+    def _chosen(self, task: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        for key, value in {"task": task, "name": name, "shapes": SHAPES[task][name]}.items():
+            monkeypatch.setattr(type(self), key, value, raising=False)
+
+
+class TestByteTrack(TrackerSuite):
+    name = "bytetrack"
+
+
+class TestOrt(BackendSuite):
+    name = "ort"
+
+
+class TestNull(BackendSuite):
+    name, exact = "null", False
+
+
+class TestOpenVino(BackendSuite):
+    name = "openvino"
+
+    def backend(self) -> Backend:
+        pytest.importorskip("openvino", reason="openvino (extra 'openvino') is not installed")
+        return super().backend()
+
+
+class TestDraw(StageSuite):
+    def make(self, folder: Path) -> Stage:
+        return Draw("paint", DrawStage.model_validate({"draw": ["boxes", "labels", "stats"], "from": "find"}), REAL)
+
+
+class TestCropRegion(StageSuite):
+    def make(self, folder: Path) -> Stage:
+        return CropRegion((0.25, 0.25, 0.75, 0.75))
+
+
+class TestCropDetections(StageSuite):
+    def make(self, folder: Path) -> Stage:
+        return CropDetections("crop", CropConfig())
+
+
+class TestTrack(StageSuite):
+    def make(self, folder: Path) -> Stage:
+        return Track("track", TrackStage.model_validate({"track": "bytetrack", "from": "find"}), Context())
+
+
+def test_every_kind_is_asked() -> None:
+    """A kind that was added is added above, too; GPU backends are asked by the tests of boards."""
+    assert set(SINK_KEYS) == set(SINKS.own)
+    assert {task: set(shapes) for task, shapes in SHAPES.items()} == {task: set(r.own) for task, r in DECODERS.items()}
+    assert {TestByteTrack.name} == set(TRACKERS.own)
+    asked = {TestOrt.name, TestNull.name, TestOpenVino.name}
+    assert set(BACKENDS.own) - asked == {"auto", "onnxruntime-cuda", "tensorrt"}
+
+
+def test_nothing_imports_pytest() -> None:
+    code = "import sys, edgert.testing; sys.exit('pytest' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class Scribbler:
+    """A stage that paints over what others see."""
+
+    def open(self) -> None: ...
+
+    def process(self, result: Result) -> Result:
+        result.frame.planes[0][...] = 0
+        return result
+
+    def close(self) -> None: ...
+
+
+class Forgetful(Tracker):
+    """A tracker that numbers every detection afresh."""
+
+    def __init__(self) -> None:
+        self.last = 0
+
+    def update(self, boxes: F32, scores: F32, classes: I32) -> I64:
+        self.last += len(scores)
+        return np.arange(self.last - len(scores) + 1, self.last + 1)
+
+
+def test_a_stage_that_writes_to_frames_is_found(tmp_path: Path) -> None:
+    suite = StageSuite()
+    suite.make = lambda folder: Scribbler()  # type: ignore[method-assign]
+    with pytest.raises(AssertionError, match="pixels were written to"):
+        suite.test_it_works_on_results_and_leaves_their_frames_as_they_were(tmp_path)
+
+
+def test_a_tracker_that_loses_objects_is_found() -> None:
+    suite = TrackerSuite()
+    suite.tracker = Forgetful  # type: ignore[method-assign]
+    with pytest.raises(AssertionError):
+        suite.test_objects_keep_their_numbers()
+
+
+def test_a_decoder_that_nothing_would_propose_is_found() -> None:
+    suite = DecoderSuite()
+    suite.task, suite.name, suite.shapes = "detect", "yolox", [(3, 3)]  # type: ignore[misc]
+    with pytest.raises(AssertionError, match="does not know"):
+        suite.test_it_says_that_it_can_read_them()
+
+
+def test_a_backend_that_computes_something_else_is_found() -> None:
+    suite = BackendSuite()
+    suite.name = "null"  # type: ignore[misc]
+    with pytest.raises(AssertionError):
+        suite.test_it_computes_what_the_model_says()
