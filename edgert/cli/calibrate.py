@@ -63,12 +63,12 @@ def calibrate(
     from rich.console import Console
     from rich.text import Text
 
-    from edgert.cli.progress import PictureBar
+    from edgert.cli.progress import ImageBar
     from edgert.cli.signals import stop_on_signal
     from edgert.precision.calibrate import calibrate as measure
 
     console, stop = Console(stderr=True, highlight=False), threading.Event()
-    with PictureBar(console) as bar, stop_on_signal(stop.set):
+    with ImageBar(console) as bar, stop_on_signal(stop.set):
         table = measure(
             source,
             model=model,

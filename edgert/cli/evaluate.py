@@ -94,12 +94,12 @@ def evaluate(
 
     from rich.markup import escape
 
-    from edgert.cli.progress import PictureBar
+    from edgert.cli.progress import ImageBar
     from edgert.cli.signals import stop_on_signal
     from edgert.precision.evaluate import evaluate as evaluate_model
 
     console, stop = table.console(stderr=is_stdout(json)), threading.Event()
-    with PictureBar(console) as bar, stop_on_signal(stop.set):
+    with ImageBar(console) as bar, stop_on_signal(stop.set):
         found = evaluate_model(
             source,
             model=model,

@@ -1,4 +1,4 @@
-"""A bar for work that is counted in pictures."""
+"""A bar for work that is counted in images."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-class PictureBar:
-    """Counts pictures with their rate and the time left, on a terminal; a context manager to be called.
+class ImageBar:
+    """Counts images with their rate and the time left, on a terminal; a context manager to be called.
 
     Work of another name than before starts the bar again.
     """
@@ -23,7 +23,7 @@ class PictureBar:
         self._name = ""
         self._task = TaskID(0)
 
-    def __enter__(self) -> PictureBar:
+    def __enter__(self) -> ImageBar:
         self._bar.start()
         return self
 
@@ -34,7 +34,7 @@ class PictureBar:
                 self._bar.remove_task(self._task)
             self._name, self._task = name, self._bar.add_task(name, total=total, rate="")
         speed = None if name.startswith("compiling") else self._bar.tasks[-1].speed
-        self._bar.update(self._task, completed=done, rate=f"{speed:.1f} pictures/s" if speed else "")
+        self._bar.update(self._task, completed=done, rate=f"{speed:.1f} images/s" if speed else "")
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
@@ -43,16 +43,16 @@ class PictureBar:
 def _first_time(name: str) -> str:
     if name.startswith("compiling"):
         return "engines are compiled once; the next start finds them in the cache"
-    return "INT8 is made once, from the calibration pictures; the next start finds it in the cache"
+    return "INT8 is made once, from the calibration images; the next start finds it in the cache"
 
 
 class FirstTimeBar:
-    """A :class:`PictureBar` on standard error that costs nothing, imports included, until it is first moved, and then
+    """A :class:`ImageBar` on standard error that costs nothing, imports included, until it is first moved, and then
     says why the start takes so long."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet
-        self._bar: PictureBar | None = None
+        self._bar: ImageBar | None = None
 
     def __enter__(self) -> FirstTimeBar:
         return self
@@ -66,7 +66,7 @@ class FirstTimeBar:
 
             console = Console(stderr=True, highlight=False)
             console.print(_first_time(name))
-            self._bar = PictureBar(console).__enter__()
+            self._bar = ImageBar(console).__enter__()
         self._bar(name, done, total)
 
     def __exit__(self, *_: object) -> None:

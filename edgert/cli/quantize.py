@@ -90,12 +90,12 @@ def quantize(
 
     from rich.console import Console
 
-    from edgert.cli.progress import PictureBar
+    from edgert.cli.progress import ImageBar
     from edgert.cli.signals import stop_on_signal
     from edgert.precision.quantize import quantize as quantize_model
 
     console, stop = Console(stderr=True, highlight=False), threading.Event()
-    with PictureBar(console) as bar, stop_on_signal(stop.set):
+    with ImageBar(console) as bar, stop_on_signal(stop.set):
         made = quantize_model(
             source,
             model=model,
