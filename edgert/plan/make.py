@@ -45,6 +45,11 @@ _SOLVE_S = 0.5  # for one placement that has to be searched for; the best by the
 _PLAYED_RUNS = 120  # of the model that runs least, so that p99 means something
 _IN_FLIGHT = 4  # frames of one model, waiting and running, before a camera's next one is dropped
 
+MODELS_ALONE = (
+    "models alone: decoding, drawing, encoding and your own stages take no time in this; edgert run measures them, "
+    "edgert simulate --stages plays them too"
+)
+
 Progress = Callable[[str, int, int], object]
 """Called with the board, how many boards are done and how many there are."""
 
@@ -96,9 +101,8 @@ def plan(
         made.append(planner.plan(mode, strict=len(asked) == 1))
     fitting = [one for one, result in zip(asked, made, strict=True) if result.chosen is not None]
     smallest = min(fitting, key=_size, default=None)
-    notes = dict.fromkeys(
-        [*(note for subject in planned for note in subject.demand.notes), *told(measured), *about_trt, NOT_PLANNED]
-    )
+    rates = (note for subject in planned for note in subject.demand.notes)
+    notes = dict.fromkeys([MODELS_ALONE, *rates, *told(measured), *about_trt, NOT_PLANNED])
     return Plan(file.config.name, objective, tuple(made), smallest.name if smallest else None, tuple(notes))
 
 
@@ -115,7 +119,7 @@ def _measured(planned: Sequence[Subject], profiles: Sequence[Path]) -> tuple[Mea
 def _plan_host(file: PipelineFile, profiles: Sequence[Profile], objective: Objective) -> Plan:
     made = plan_host(file, profiles, objective)
     smallest = made.board if made.chosen is not None else None
-    notes = dict.fromkeys(note for demand in demands(file.config) for note in demand.notes)
+    notes = dict.fromkeys([MODELS_ALONE, *(note for demand in demands(file.config) for note in demand.notes)])
     return Plan(file.config.name, objective, (made,), smallest, tuple(notes))
 
 

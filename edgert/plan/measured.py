@@ -77,7 +77,7 @@ def read_measured(path: Path) -> tuple[MeasuredEngine, ...]:
             why="it is not a bundle" if path.exists() else "there is no such file",
             where="--profile",
             fix="name a bundle finished on the board (edgert build BUNDLE -o BUNDLE there); what edgert bench "
-            "--profile writes is for --board host",
+            "--units writes is for --board host",
         )
     with open_bundle(path) as bundle:
         found = [

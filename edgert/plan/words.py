@@ -37,7 +37,7 @@ def board_headline(board: BoardPlan) -> str:
     watts = "" if row.power_w is None else f"at {significant(row.power_w, 2)} W, "
     mode = f" in {row.mode}" if row.mode else ""
     return (
-        f"{board.title}{mode} keeps up with {significant(row.fps / row.headroom)} frames a second, "
+        f"{board.title}{mode} keeps up with {significant(row.fps / row.headroom)} frames a second, models alone, "
         f"{watts}on {_used(row)}{room}."
     )
 

@@ -16,6 +16,7 @@ from edgert.plan import Plan, plan
 from edgert.plan.page import render
 from edgert.plan.plain import to_json
 from edgert.plan.subject import subjects
+from edgert.plan.words import board_headline
 from tests.helpers.models import make
 
 ORIN = "orin-nx-16gb"
@@ -227,3 +228,8 @@ def test_this_machine_is_planned_by_measured_times_only(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no times of this machine") as caught:
         plan(pipeline(tmp_path), board="host")
     assert "there is no --profile" in caught.value.why and "edgert bench --units" in caught.value.fix
+
+
+def test_a_plan_says_that_it_is_of_the_models_alone(made: Plan) -> None:
+    assert made.notes[0].startswith("models alone: decoding, drawing, encoding")
+    assert ", models alone, " in board_headline(made.boards[0]) and made.notes[0] in render(made)
