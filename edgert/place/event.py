@@ -55,14 +55,13 @@ class Progress:
         self._timeline, self._left_ms, self._done = timeline, time_ms, done
         self._since_ms, self._version, self.speed = timeline.now_ms, 0, 0.0
 
-    def catch_up(self) -> tuple[float, float]:
-        """The time that passed since the last look, and how much of the work was done meanwhile; milliseconds."""
+    def catch_up(self) -> float:
+        """Milliseconds since the last look, all at the same speed."""
         now_ms = self._timeline.now_ms
         passed_ms = now_ms - self._since_ms
-        worked_ms = passed_ms * self.speed
-        self._left_ms -= worked_ms
+        self._left_ms -= passed_ms * self.speed
         self._since_ms = now_ms
-        return passed_ms, worked_ms
+        return passed_ms
 
     def go_on(self, speed: float) -> None:
         """From now on at this speed, above 0; ``done`` follows at its end. Only after :meth:`catch_up`."""
@@ -104,7 +103,8 @@ class _Server:
         """Counts what was done since the last look."""
         if self.running is None:
             return
-        passed_ms, worked_ms = self.running.catch_up()
+        passed_ms = self.running.catch_up()
+        worked_ms = passed_ms * self.running.speed
         self.used.busy_ms += passed_ms
         self.used.worked_ms += worked_ms
         self.used.traffic_bytes += worked_ms * self.asked / 1e3
@@ -166,14 +166,16 @@ class Accelerators:
 
     def _pace(self) -> None:
         """New speeds, and so new ends, for all that runs."""
-        total = sum(server.asked for server in self._servers.values())
-        for server in self._servers.values():
+        contention, servers = self._contention, self._servers.values()
+        total = sum([server.asked for server in servers])
+        for server in servers:
             running = server.running
             if running is None:
                 continue
             speed = self._clock
-            if self._contention is not None:
-                speed /= self._contention.slowdown(server.asked, total - server.asked)
+            if contention is not None:
+                speed /= contention.slowdown(server.asked, total - server.asked)
             if speed != running.speed:
-                server.catch_up()
+                if running.speed:  # else it has only just begun
+                    server.catch_up()
                 running.go_on(speed)

@@ -91,7 +91,8 @@ class Cores:
         then()
 
     def _catch_up(self, job: _Job) -> None:
-        passed_ms, worked_ms = job.progress.catch_up()
+        passed_ms = job.progress.catch_up()
+        worked_ms = passed_ms * job.progress.speed
         self._used.worked_ms += worked_ms
         self._used.busy_ms += min(worked_ms, passed_ms) * _threads(job.step)
 
