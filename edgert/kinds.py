@@ -158,6 +158,9 @@ SINKS = Registry(
     {"takes_images": bool, "shows_images": bool},
     ("model_validate", "make"),
 )
+SOURCES = Registry(
+    "source", "edgert.sources", "edgert.stages.source.kinds:KINDS", {"unused": dict}, ("make", "is_live")
+)
 TRACKERS = Registry("tracker", "edgert.trackers", "edgert.stages.kinds:TRACKERS", {}, ("model_validate", "make"))
 STAGES = Registry(
     "stage", "edgert.stages", "edgert.stages.kinds:STAGES", {"takes_images": bool}, ("model_validate", "make")
@@ -186,7 +189,7 @@ DECODERS: Mapping[str, Registry] = {
     )
 }
 """By task: each of a detector's decoders reads boxes, all others the whole record."""
-REGISTRIES = (STAGES, SINKS, *DECODERS.values(), TRACKERS, BACKENDS)
+REGISTRIES = (SOURCES, STAGES, SINKS, *DECODERS.values(), TRACKERS, BACKENDS)
 
 
 def foreign() -> Iterator[tuple[Registry, Claim]]:

@@ -29,7 +29,7 @@ def _no_number(value: object) -> object:
 
 class SourceStage(_Stage):
     """Where frames come from. A file path, ``rtsp://``, ``v4l2:///dev/video0``, ``images:GLOB``,
-    ``gst:PIPELINE``, ``synthetic:conveyor`` or ``api``."""
+    ``gst:PIPELINE``, ``synthetic:conveyor`` or ``api``; other packages can add schemes of their own."""
 
     # Not in the repr: it may hold a password.
     source: Annotated[str, BeforeValidator(_no_number)] = Field(
@@ -50,6 +50,7 @@ class SourceStage(_Stage):
         description="where budgets leave no room for all streams, those of low priority stop first and those of high "
         "priority last; among equals the last in the file first",
     )
+    options: dict[str, Any] = Field(default_factory=dict, description="settings of another package's source")
     decode: Literal["cpu", "gpu"] | None = Field(
         default=None, description="of files and networks; by default on the GPU where nothing else looks at the pixels"
     )

@@ -16,6 +16,7 @@ import pytest
 
 from edgert.clock import REAL
 from edgert.config.stage import SourceStage
+from edgert.kinds import SOURCES
 from edgert.memory import Counter
 from edgert.runtime.stage import Source
 from edgert.stages.source.api import ApiSource
@@ -152,3 +153,9 @@ def test_frames_have_the_size_asked_for_and_are_not_copied(made: Made) -> None:
     stop.set()
     for frame in stream:
         frame.lease.release()
+
+
+def test_every_kind_is_asked() -> None:
+    """A kind that was added is added above, too."""
+    asked = {SOURCES.get(name) for name in ("file", "images", "synthetic", "network", "camera", "gst", "api")}
+    assert {SOURCES.get(name) for name in SOURCES.own} == asked

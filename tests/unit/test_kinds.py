@@ -12,16 +12,19 @@ import pytest
 
 from edgert.backend import backend
 from edgert.board import detect
-from edgert.config import SinkStage, TaskConfig, load_pipeline
+from edgert.clock import REAL
+from edgert.config import SinkStage, SourceStage, TaskConfig, load_pipeline
 from edgert.doctor.extension import extensions
 from edgert.doctor.finding import Evidence
 from edgert.errors import ConfigError
 from edgert.kinds import DECODERS, REGISTRIES, SINKS, Registry
+from edgert.memory import Counter
 from edgert.runtime import Detections
 from edgert.stages.context import Context, made
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.guess import guess
 from edgert.stages.decode.select import decoder_for
+from edgert.stages.source.select import is_live, source_for
 from edgert.stages.track import Track
 from tests.helpers.frames import detections, frame_of, result_of
 from tests.helpers.package import install
@@ -336,3 +339,55 @@ class TestTrackersStagesAndBackends:
         with pytest.raises(ConfigError) as caught:
             load_pipeline(path)
         assert caught.value.why.endswith("null or mine; did you mean 'mine'?")
+
+
+SOURCE = """
+class Gige:
+    unused = {"loop": "it has no end"}
+
+    @staticmethod
+    def is_live(config):
+        return True
+
+    @staticmethod
+    def make(name, config, context):
+        return name, config.source, config.options
+"""
+
+
+class TestSources:
+    def source(self, **keys: Any) -> Any:
+        return source_for("cam", SourceStage.model_validate(keys), Counter(), REAL, Path())
+
+    def test_one_of_another_package_has_its_scheme(self, site: Path) -> None:
+        install(site, "edgert-gige", SOURCE, {"edgert.sources": {"gige": "edgert_gige:Gige"}})
+        found = self.source(source="gige:10.0.0.7", options={"packet": 9000})
+        assert found == ("cam", "gige:10.0.0.7", {"packet": 9000})
+        assert is_live(SourceStage(source="gige:10.0.0.7"))
+
+    def test_a_key_that_means_nothing_to_it_is_refused(self, site: Path) -> None:
+        install(site, "edgert-gige", SOURCE, {"edgert.sources": {"gige": "edgert_gige:Gige"}})
+        with pytest.raises(ConfigError, match="loop: has no meaning for gige") as caught:
+            self.source(source="gige:10.0.0.7", loop=True)
+        assert caught.value.why == "it has no end"
+
+    def test_options_are_not_for_edgert_s_own(self) -> None:
+        with pytest.raises(ConfigError, match="options: has no meaning for synthetic"):
+            self.source(source="synthetic:conveyor", options={"a": 1})
+
+    def test_an_unknown_scheme_names_those_of_packages(self, site: Path) -> None:
+        install(site, "edgert-gige", SOURCE, {"edgert.sources": {"gige": "edgert_gige:Gige"}})
+        with pytest.raises(ConfigError, match="did you mean 'gige'"):
+            self.source(source="gigee:10.0.0.7")
+
+    def test_a_scheme_of_edgert_cannot_be_taken(self, site: Path) -> None:
+        install(site, "edgert-gige", SOURCE, {"edgert.sources": {"rtsp": "edgert_gige:Gige"}})
+        with pytest.raises(ConfigError, match="'rtsp' is claimed by 2 packages"):
+            self.source(source="rtsp://cam/live")
+
+    def test_half_a_source_is_refused(self, site: Path) -> None:
+        code = SOURCE.replace("unused", "unsued")
+        install(site, "edgert-gige", code, {"edgert.sources": {"gige": "edgert_gige:Gige"}})
+        with pytest.raises(ConfigError) as caught:
+            self.source(source="gige:10.0.0.7")
+        assert "has no unused: ClassVar[dict]" in caught.value.why
