@@ -1,4 +1,4 @@
-"""What cleaning a model leaves and takes: edgert's passes beside onnx-ir's (with onnxscript's constant folding).
+"""What cleaning a model leaves and takes: edgert's passes beside onnx-ir's, with onnxscript's folding and rewrites.
 
     pip install onnx-ir onnxscript   # only for the comparison; without them only edgert is measured
     python tests/bench/bench_clean.py [--rounds 5] [--json FILE]
@@ -30,6 +30,7 @@ try:
     import onnx_ir
     from onnx_ir.passes import Sequential, common
     from onnxscript.optimizer import fold_constants
+    from onnxscript.rewriter import rewrite
 except ImportError:
     onnx_ir = None
 
@@ -82,6 +83,12 @@ def theirs(model: Model) -> onnx.ModelProto:
     return onnx_ir.to_proto(last(ir).model)
 
 
+def rewritten(model: Model) -> onnx.ModelProto:
+    """As :func:`theirs`, and onnxscript's common rewrites (BatchNormalization into Conv, fused activations) behind."""
+    made: onnx.ModelProto = rewrite(theirs(model))
+    return made
+
+
 def outputs_of(proto: onnx.ModelProto, model: Model) -> list[np.ndarray]:
     """What a model computes without ONNX Runtime's own optimization."""
     options = onnxruntime.SessionOptions()
@@ -122,7 +129,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
     needs("models")
-    kinds = {"edgert": ours} if onnx_ir is None else {"edgert": ours, "onnx-ir": theirs}
+    kinds = {"edgert": ours} if onnx_ir is None else {"edgert": ours, "onnx-ir": theirs, "rewriter": rewritten}
     print(f"{'model':28} {'passes':8} {'before':>6} {'after':>6} {'ms':>8} {'MiB':>7} {'error':>8}")
     rows = []
     for path in sorted((DATA / "models").glob("*.onnx")):
