@@ -8,17 +8,13 @@ every rule and limit was read on.
 Standard library only; imports nothing from edgert.
 """
 
-from dla.cbuf import banks
-from dla.check import SOURCES, check, check_graph
 from dla.form import fuses, int8_form, int8_verdicts
-from dla.limit import LIMITS, Limit
+from dla.limit import LIMITS, Limit, banks
 from dla.node import Node, Tensor
 from dla.region import MAX_LOADABLES, Region, regions
-from dla.release import ORIN, USUAL_RELEASE, XAVIER, supported_by
-from dla.rule import Rule
+from dla.rule import ORIN, PRECISIONS, USUAL_RELEASE, XAVIER, Precision, Rule, Target, supported_by
 from dla.summary import Reason, Summary, summarise
-from dla.table import LAYERS, RULES
-from dla.target import PRECISIONS, Precision, Target
+from dla.table import LAYERS, RULES, SOURCES, check, check_graph
 from dla.verdict import Answer, Form, Verdict
 
 __all__ = [

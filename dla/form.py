@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from dla.check import check, check_graph
 from dla.node import Node
-from dla.target import Target
+from dla.rule import Target
+from dla.table import check, check_graph
 from dla.verdict import Form, Verdict
 
 _SUMS: Collection[str] = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Add"})

@@ -1,14 +1,123 @@
-"""A rule: a small function with a name and the page that it was read on."""
+"""What a node is checked against."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from dla.limit import LIMITS
 from dla.node import Node
-from dla.target import Target
 from dla.verdict import Verdict, no
+
+# Which releases of TensorRT can use a DLA.
+#
+# From NVIDIA's release notes and the DLA chapter of the TensorRT guide:
+# https://docs.nvidia.com/deeplearning/tensorrt/11.4.1/getting-started/support-matrix.html,
+# https://docs.nvidia.com/deeplearning/tensorrt/11.4.1/api/migration/tensorrt-10x-to-11x-jetson.html,
+# https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-with-dla.html.
+
+XAVIER, ORIN = 1, 2
+"""Generations of the DLA."""
+
+USUAL_RELEASE = {XAVIER: "8.5.2", ORIN: "10.3.0"}
+"""TensorRT of the last JetPack for Xavier (5), and of JetPack 6."""
+
+RULE = "release"
+_LAST_10 = (10, 7)
+_FIRST_11 = (11, 4, 1)
+_LAST_XAVIER = (8, 5)  # JetPack 5, where Xavier ends
+
+
+def supported_by(tensorrt: str, generation: int) -> Verdict:
+    """Whether a TensorRT, ``"10.3.0"``, can build and run engines for a DLA of that generation.
+
+    Raises:
+        ValueError: that is no version number.
+    """
+    version = version_numbers(tensorrt)
+    if generation == XAVIER and version[:2] > _LAST_XAVIER:
+        reason = f"TensorRT {tensorrt} does not support Xavier"
+        return Verdict("no", RULE, reason, "use JetPack 5, whose TensorRT is 8.5")
+    if version[:2] <= _LAST_10:
+        return Verdict("yes", RULE, f"TensorRT {tensorrt} can use it, with INT8 scales from a calibration cache")
+    if version < _FIRST_11:
+        fix = "use JetPack 6 (TensorRT 10.3), or JetPack 7.2.2 with TensorRT 11.4.1 or later on AGX Orin"
+        return Verdict("no", RULE, f"TensorRT {tensorrt} has no DLA: support ends at 10.7 and resumes at 11.4.1", fix)
+    reason = f"TensorRT {tensorrt} can use it on AGX Orin, with strongly typed networks only"
+    fix = "see what the builder says: num_DLA_cores"
+    return Verdict("verify", RULE, f"{reason}; other Orin modules are not named", fix)
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """``"10.3"`` → ``(10, 3, 0)``. Raises ValueError."""
+    match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
+    if match is None:
+        raise ValueError(f"expected a version number like 10.3.0, got {version!r}")
+    return tuple(int(part or 0) for part in match.groups())
+
+
+Precision = Literal["fp16", "int8"]
+PRECISIONS: tuple[Precision, ...] = ("fp16", "int8")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A DLA and who compiles for it.
+
+    Attributes:
+        generation: 1 is Xavier's, 2 is Orin's.
+        tensorrt: release that builds the engine, ``"10.3"``.
+        precision: what the network is built for; an INT8 build runs in FP16 what has no INT8 form.
+
+    Raises:
+        ValueError: no such generation or precision, or no version number.
+    """
+
+    generation: int = ORIN
+    tensorrt: str = "10.3"
+    precision: Precision = "int8"
+
+    def __post_init__(self) -> None:
+        if self.generation not in (XAVIER, ORIN):
+            raise ValueError(f"expected a DLA of generation 1 (Xavier) or 2 (Orin), got {self.generation!r}")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"expected precision fp16 or int8, got {self.precision!r}")
+        version_numbers(self.tensorrt)
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Major, minor, patch."""
+        return version_numbers(self.tensorrt)
+
+    @property
+    def is_orin(self) -> bool:
+        """Whether the DLA is Orin's."""
+        return self.generation == ORIN
+
+    @property
+    def is_int8(self) -> bool:
+        """Whether the network is built for INT8."""
+        return self.precision == "int8"
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether the network is strongly typed: types and scales stand in the graph, and nothing is promoted."""
+        return self.version >= (11,)
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one number."""
+        return 1 if self.is_int8 else 2
+
+    @property
+    def release(self) -> Verdict:
+        """Whether that TensorRT knows this DLA at all."""
+        return supported_by(self.tensorrt, self.generation)
+
+
+# A rule: a small function with a name and the page that it was read on.
 
 Test = Callable[[Node, Target], Verdict | None]
 

@@ -19,9 +19,9 @@ _HOME = {
     "load_engine": "edgert.engine",
     "LoadedEngine": "edgert.engine",
     "build": "edgert.importer",
-    "calibrate": "edgert.int8",
-    "quantize": "edgert.int8",
-    "op": "edgert.operator",
+    "calibrate": "edgert.quantization.facade",
+    "quantize": "edgert.quantization.facade",
+    "op": "edgert.custom_op",
     "Result": "edgert.runtime",
     "Frame": "edgert.runtime",
     "Summary": "edgert.runtime",
@@ -36,12 +36,12 @@ _HOME = {
 
 if TYPE_CHECKING:
     from edgert.config import load_pipeline
+    from edgert.custom_op import op
     from edgert.engine import LoadedEngine, load_engine
     from edgert.errors import EdgertError
-    from edgert.importer import build
-    from edgert.int8 import calibrate, quantize
-    from edgert.operator import op
+    from edgert.importer.from_torch import build
     from edgert.pipeline import Pipeline, ResultTimeout
+    from edgert.quantization.facade import calibrate, quantize
     from edgert.runtime import (
         Classification,
         Crops,

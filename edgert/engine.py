@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgert.artifact import FileStore, cache_folder
 from edgert.backend import Engine, EngineOptions, Session, Shapes, Tensor, backend
 from edgert.board.host import core_count
 from edgert.errors import ModelError, nearest
+from edgert.files import FileStore, cache_folder
 from edgert.graph.load import load
 from edgert.graph.model import Model
 

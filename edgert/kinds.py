@@ -170,7 +170,7 @@ OWN_BACKENDS = {
     "ort": "edgert.backend.ort:OrtBackend",
     "onnxruntime-cuda": "edgert.backend.ort.cuda:OrtCudaBackend",
     "openvino": "edgert.backend.openvino:OpenVinoBackend",
-    "tensorrt": "edgert.backend.trt.backend:TrtBackend",
+    "tensorrt": "edgert.backend.tensorrt.trt_backend:TrtBackend",
     "null": "edgert.backend.null:NullBackend",
 }
 """Here, as everything in ``edgert.backend`` is slow to import."""

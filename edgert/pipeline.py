@@ -15,21 +15,21 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from edgert.assemble import Assembly, Bar, Callback, Engines, assemble
-from edgert.budget.meter import peak_rss_bytes
 from edgert.clock import REAL, Clock
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import BudgetError, StageError, nearest
+from edgert.meters import peak_rss_bytes
 from edgert.runtime import Node, Result, Runner, Summary, summarise
-from edgert.runtime.beacon import Beacon
-from edgert.runtime.edge import connect, disconnect
-from edgert.stages.sink.callback import CallbackSink
+from edgert.runtime.announce import Beacon
+from edgert.runtime.branches import connect, disconnect
+from edgert.stages.sink.results import CallbackSink
 from edgert.stages.source.api import ApiSource
 
 if TYPE_CHECKING:
-    from edgert.assemble.power_step import PowerStep, PowerSteps
+    from edgert.assemble.board_watts import PowerStep, PowerSteps
     from edgert.budget.footprint import Footprint
-    from edgert.budget.meter.meters import Meters
     from edgert.budget.watch import Watch
+    from edgert.meters.all import Meters
 
 _TAP_QUEUE = 4
 
@@ -214,8 +214,8 @@ class Pipeline:
         budgets = self.file.config.budgets
         if budgets == type(budgets)():
             return None
-        from edgert.assemble.govern import watch
-        from edgert.assemble.power import meters_here
+        from edgert.assemble.board_watts import meters_here
+        from edgert.assemble.governing import watch
 
         meters = meters or meters_here(self._clock)
         try:

@@ -2,7 +2,7 @@
 
 Each class is a state machine: it is given what came and what time it is, and answers what to pass on, drop or wait for.
 :mod:`edgert.runtime` wraps them in threads and runs them by the real clock, :mod:`edgert.simulate` and
-:mod:`edgert.place` by a virtual one, so that a policy is changed here for all of them.
+:mod:`edgert.placement` by a virtual one, so that a policy is changed here for all of them.
 """
 
 from __future__ import annotations

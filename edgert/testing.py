@@ -23,17 +23,17 @@ import numpy.typing as npt
 from edgert.backend import Backend, Engine, EngineOptions
 from edgert.clock import REAL
 from edgert.config import SinkStage, TaskConfig, TrackStage
-from edgert.config.model import TASKS
+from edgert.config.model_section import TASKS
 from edgert.errors import EdgertError, ModelError
-from edgert.graph.smallest import smallest
+from edgert.graph.model import smallest
 from edgert.kinds import BACKENDS, DECODERS, SINKS, TRACKERS
 from edgert.memory import ALIGN_BYTES, Counter, lend
 from edgert.runtime import Classification, Detections, Embedding, Frame, Keypoints, Result, Segmentation
 from edgert.runtime.stage import Source, SourceStats, Stage
 from edgert.stages.context import Context, made
+from edgert.stages.crop import Geometry
 from edgert.stages.decode.guess import guess
 from edgert.stages.decode.select import CheckedDecoder, decoder_for
-from edgert.stages.geometry import Geometry
 from edgert.stages.track import Tracker
 
 _SIZE = (64, 48)

@@ -1,4 +1,4 @@
-"""Writes down which names TensorRT's Python binding of one version has, for the tests of edgert/backend/trt.
+"""Writes down which names TensorRT's Python binding of one version has, for the tests of edgert/backend/tensorrt.
 
     python scripts/trt_api.py tensorrt_rtx_bindings tests/data/trt_api/rtx-1.7.txt
     python scripts/trt_api.py tensorrt_cu12_bindings-10.3.0-cp312-….whl tests/data/trt_api/10.3.txt

@@ -16,10 +16,12 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from edgert.board.record import boards
-from edgert.cli import app, board_table
-from edgert.config import model, pipeline, placement, stage
+from edgert.cli import app
+from edgert.cli import boards as board_table
+from edgert.config import engine_choice, model_section, pipeline_file
+from edgert.config import stages as stage
 from edgert.config.kinded import Kinded, section_of
-from edgert.runtime import plain as plain_data
+from edgert.runtime import json_form as plain_data
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 STAGES = (
@@ -87,34 +89,63 @@ def pipeline_page() -> str:
         "",
         "## Top level",
         "",
-        *keys(pipeline.PipelineConfig),
+        *keys(pipeline_file.PipelineConfig),
         "## budgets",
         "",
-        *keys(pipeline.BudgetConfig),
+        *keys(pipeline_file.BudgetConfig),
         "## models.NAME",
         "",
-        *keys(model.ModelConfig),
+        *keys(model_section.ModelConfig),
         "### input",
         "",
-        inspect.cleandoc(model.InputConfig.__doc__ or ""),
+        inspect.cleandoc(model_section.InputConfig.__doc__ or ""),
         "",
-        *keys(model.InputConfig),
+        *keys(model_section.InputConfig),
         "#### shape",
         "",
-        inspect.cleandoc(model.ShapeConfig.__doc__ or ""),
+        inspect.cleandoc(model_section.ShapeConfig.__doc__ or ""),
         "",
-        *keys(model.ShapeConfig),
+        *keys(model_section.ShapeConfig),
         "### task",
         "",
         "One of:",
         "",
     ]
-    for task in model.TASKS.values():
-        parts += [f"**{verb(task, model.TASK_VERBS)}**: {inspect.cleandoc(task.__doc__ or '')}", "", *keys(task)]
-    parts += ["### calibrate", "", *keys(model.CalibrateConfig), "### accuracy", "", *keys(model.AccuracyConfig)]
-    parts += ["### tuning", "", inspect.cleandoc(model.TuningConfig.__doc__ or ""), "", *keys(model.TuningConfig)]
-    parts += ["### tensorrt", "", inspect.cleandoc(model.TensorRtConfig.__doc__ or ""), "", *keys(model.TensorRtConfig)]
-    parts += ["### placement", "", inspect.cleandoc(placement.PLACEMENT_HELP), "", *keys(placement.ReplicateConfig)]
+    for task in model_section.TASKS.values():
+        parts += [
+            f"**{verb(task, model_section.TASK_VERBS)}**: {inspect.cleandoc(task.__doc__ or '')}",
+            "",
+            *keys(task),
+        ]
+    parts += [
+        "### calibrate",
+        "",
+        *keys(model_section.CalibrateConfig),
+        "### accuracy",
+        "",
+        *keys(model_section.AccuracyConfig),
+    ]
+    parts += [
+        "### tuning",
+        "",
+        inspect.cleandoc(model_section.TuningConfig.__doc__ or ""),
+        "",
+        *keys(model_section.TuningConfig),
+    ]
+    parts += [
+        "### tensorrt",
+        "",
+        inspect.cleandoc(model_section.TensorRtConfig.__doc__ or ""),
+        "",
+        *keys(model_section.TensorRtConfig),
+    ]
+    parts += [
+        "### placement",
+        "",
+        inspect.cleandoc(engine_choice.PLACEMENT_HELP),
+        "",
+        *keys(engine_choice.ReplicateConfig),
+    ]
     parts += ["## stages.NAME", "", "A stage does one thing, said by its verb.", ""]
     for kind in STAGES:
         parts += [f"### {verb(kind, stage.STAGE_VERBS)}", "", inspect.cleandoc(kind.__doc__ or ""), "", *keys(kind)]

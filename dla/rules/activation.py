@@ -1,12 +1,17 @@
-"""Activations."""
+"""Softmax and reduction to the maximum."""
 
 from __future__ import annotations
 
-from dla.limit import GUIDE, LIMITS, MATRIX
-from dla.node import Node, given
-from dla.rule import rule
-from dla.target import Target
+from math import prod
+
+from dla.limit import GUIDE, HEADER, LIMITS, MATRIX, REDUCE
+from dla.node import Node, axis_of, given, integers, whole
+from dla.rule import Target, rule
+from dla.rules.elementwise import SINCE
+from dla.rules.general import only_half
 from dla.verdict import Verdict, no, note, verify
+
+# Activations.
 
 _SLOPE_FIX = "store the slope with as many dimensions as the input, 1×C×1×1"
 _SINCE_TRIGONOMETRY = (8, 6, 12)
@@ -60,3 +65,74 @@ def trigonometry(node: Node, target: Target) -> Verdict | None:
     if target.version < _SINCE_TRIGONOMETRY:
         return no(f"TensorRT {target.tensorrt} has {node.op} on no DLA", "use TensorRT 10.3 (JetPack 6)")
     return verify(f"NVIDIA's guide and operator matrix disagree on {node.op}")
+
+
+_ONE_AXIS = 13  # opset from which a softmax runs along one axis
+_GENERAL_SOFTMAX = (8, 5)
+_LEAVE = "leave it to post-processing on the CPU or GPU"
+
+
+@rule("softmax.generation", HEADER)
+def generation(node: Node, target: Target) -> Verdict | None:
+    """Orin has it, Xavier has not."""
+    return only_half("softmax", target) if target.is_orin else no("Xavier's DLA has no softmax", _LEAVE)
+
+
+@rule("softmax.axis", HEADER)
+def axis(node: Node, target: Target) -> Verdict | None:
+    """Along channels, height or width; longer where everything else is 1, for then it is exact."""
+    picture = given(node, 0)
+    if picture is None or picture.shape is None or picture.rank != 4:
+        return None
+    place = axis_of(node, 4, -1 if node.opset >= _ONE_AXIS else 1)
+    if not 0 <= place < 4:
+        return no(f"its input has no axis {node.attributes['axis']}", "export the model again: the axis is -4 to 3")
+    if place == 0:
+        return no("it runs along the batch", _LEAVE)
+    behind = [dim for dim in picture.shape[place + 1 :] if dim != 1]
+    if node.opset < _ONE_AXIS and behind:
+        return no("before opset 13 a softmax runs over all axes behind its own together", _LEAVE)
+    length = picture.shape[place]
+    others = [dim for at, dim in enumerate(picture.shape) if at not in (0, place)]
+    if length is None or None in others:
+        return None
+    return _length(length, prod(filter(None, others)), picture.shape[0], target)
+
+
+def _length(length: int, others: int, batch: int | None, target: Target) -> Verdict | None:
+    allowed = LIMITS["softmax.exact" if others == 1 else "softmax.approximate"]
+    if length not in allowed:
+        return no(f"its axis must be {allowed} long{'' if others == 1 else ' here'}, got {length}", _LEAVE)
+    if target.version < _GENERAL_SOFTMAX and (others != 1 or batch != 1):
+        return no(f"TensorRT {target.tensorrt} has it for a batch of 1 and one axis only", _LEAVE)
+    return None
+
+
+SOFTMAX = (generation, axis)
+
+
+@rule("reduce.release", MATRIX)
+def release(node: Node, target: Target) -> Verdict | None:
+    """Reduction to the maximum came late, and for Orin as far as is known."""
+    if target.version < SINCE:
+        return no(f"TensorRT {target.tensorrt} has {node.op} on no DLA", "use MaxPool with windows of up to 8")
+    return None if target.is_orin else verify("as far as is known only Orin reduces")
+
+
+@rule("reduce.axes", REDUCE)
+def axes(node: Node, target: Target) -> Verdict | None:
+    """Over any of channels, height and width."""
+    if node.op == "GlobalMaxPool":
+        return None
+    picture, chosen = given(node, 0), integers(node, "axes", 1)
+    if chosen is None:
+        return no("its axes are computed at run time", "store them")
+    rank = picture.rank if picture is not None and picture.rank is not None else 4
+    if not chosen or 0 in chosen or -rank in chosen:
+        return no("it reduces over the batch", "reduce after the network")
+    if whole(node, "keepdims", 1):
+        return None
+    return verify("it drops the axes it reduces; as far as is known they must stay, as 1", "set keepdims=1")
+
+
+REDUCTION = (release, axes)

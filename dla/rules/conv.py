@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dla.cbuf import banks
-from dla.limit import CBUF_SURE, GUIDE, LIMITS
-from dla.node import Node, Tensor, given, number, whole
-from dla.rule import outside, rule
-from dla.target import Target
+from dla.footprint import Pair, window
+from dla.limit import CBUF_SURE, DECONV_LONG, GUIDE, HEADER, LIMITS, banks
+from dla.node import Node, Tensor, given, number, numbers, whole
+from dla.rule import Target, outside, rule
 from dla.verdict import Verdict, no, verify
-from dla.window import window
 
 _CBUF_FIX = "build it for INT8, use fewer input channels (split them and add) or a smaller kernel, or tile the width"
 _PADDING_FIX = "pad less, or widen the kernel with zeros"
@@ -171,3 +169,67 @@ def _matrix(stored: Tensor) -> tuple[int | None, ...]:
 
 
 GEMM = (operand, flat, factors, width)
+
+
+# Transposed convolutions.
+
+_FIX = "upsample with Resize and a Conv behind it; kernel = stride, without padding, compiles best"
+
+
+@rule("deconv.kernel")
+def deconv_kernel(node: Node, target: Target) -> Verdict | None:
+    """Kernel of up to 32, or long in one direction only; no large square."""
+    at = window(node)
+    return None if at is None else _size("kernel", at.kernel)
+
+
+@rule("deconv.stride")
+def deconv_stride(node: Node, target: Target) -> Verdict | None:
+    """The same for the stride."""
+    at = window(node)
+    return None if at is None else _size("stride", at.stride)
+
+
+def _size(what: str, sides: Pair) -> Verdict | None:
+    if 1 in sides and max(sides) in DECONV_LONG:
+        return None
+    far = outside(f"deconv.{what}", what, sides, _FIX)
+    small, large = LIMITS["deconv.square"], LIMITS["deconv.kernel"]
+    if far is None and sides[0] == sides[1] and sides[0] not in small:
+        return no(f"square {what} of {small.high + 1} to {large.high} is switched off, got {sides[0]}", _FIX)
+    return far
+
+
+@rule("deconv.padding", GUIDE)
+def deconv_padding(node: Node, target: Target) -> Verdict | None:
+    """There is no padding."""
+    at = window(node)
+    if at is not None and any(at.padding):
+        return no(f"padding must be 0, got {'×'.join(map(str, at.padding))}", _FIX)
+    if any(numbers(node, "output_padding", ())) or "output_shape" in node.attributes:
+        return verify("the sources say nothing of output padding", _FIX)
+    return None
+
+
+@rule("deconv.groups", GUIDE)
+def deconv_groups(node: Node, target: Target) -> Verdict | None:
+    """There is one group."""
+    count = whole(node, "group", 1)
+    return None if count == 1 else no(f"groups must be 1, got {count}", _FIX)
+
+
+@rule("deconv.dilation", GUIDE)
+def deconv_dilation(node: Node, target: Target) -> Verdict | None:
+    """There is no dilation."""
+    at = window(node)
+    return None if at is None or at.dilation == (1, 1) else no("dilation must be 1", _FIX)
+
+
+@rule("deconv.channels", HEADER)
+def deconv_channels(node: Node, target: Target) -> Verdict | None:
+    """Channels read and written; the kernel is (read, written, height, width)."""
+    stored = given(node, 1)
+    return None if stored is None else outside("deconv.channels", "channels", (stored.shape or ())[:2], _FIX)
+
+
+DECONV = (deconv_kernel, deconv_stride, deconv_padding, deconv_groups, deconv_dilation, deconv_channels)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dla.limit import ELEMENTWISE, GUIDE, GUIDE_84, MATRIX
 from dla.node import Node, Shape, Tensor, constants, data_inputs, whole
-from dla.rule import rule
-from dla.rules.absent import INSTEAD
-from dla.target import Target
+from dla.rule import Target, rule
+from dla.rules.general import INSTEAD
 from dla.verdict import Verdict, no, verify
 
 SINCE = (8, 6, 12)

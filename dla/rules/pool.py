@@ -1,13 +1,14 @@
-"""Pooling and local response normalisation."""
+"""Resizing by whole factors."""
 
 from __future__ import annotations
 
-from dla.limit import GUIDE_84, LRN_WINDOWS
-from dla.node import Node, whole
-from dla.rule import outside, rule
-from dla.target import Target
-from dla.verdict import Verdict, no, note
-from dla.window import window
+from dla.footprint import window
+from dla.limit import GUIDE_84, HEADER, LRN_WINDOWS
+from dla.node import Node, Shape, Tensor, given, whole, word
+from dla.rule import Target, outside, rule
+from dla.verdict import Verdict, no, note, verify
+
+# Pooling and local response normalisation.
 
 _LEAVE = "leave it to the GPU"
 
@@ -74,3 +75,86 @@ def lrn(node: Node, target: Target) -> Verdict | None:
     if across in LRN_WINDOWS:
         return note("it is computed in FP16", "fp16") if target.is_int8 else None
     return no(f"its window must be {', '.join(map(str, LRN_WINDOWS))} channels, got {across}", _LEAVE)
+
+
+_NEAREST = (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("half_pixel", "round_prefer_ceil"))
+_SCALES_FIX = "export it with whole scales, like 1, 1, 2, 2"
+_SHRINK_FIX = "shrink with pooling, or a Conv with a stride"
+_MODE_FIX = "export it as nearest, asymmetric, floor; or as linear with half_pixel"
+_FIRST_CHOICES = 11  # opset with coordinate modes
+
+
+@rule("resize.mode", HEADER)
+def mode(node: Node, target: Target) -> Verdict | None:
+    """Nearest or linear, each in a few of ONNX's variants."""
+    kind, at, rounding = _variant(node)
+    if whole(node, "antialias", 0):
+        return no("it smooths before it shrinks (antialias)", _MODE_FIX)
+    if kind == "nearest":
+        known = (at, rounding) in _NEAREST
+        return None if known else no(f"nearest with {at} and {rounding} has no form on the DLA", _MODE_FIX)
+    if kind != "linear":
+        return no(f"{kind} has no form on the DLA", _MODE_FIX)
+    if at == "pytorch_half_pixel":
+        return verify("pytorch_half_pixel differs from half_pixel for sizes of 1 only; the sources name half_pixel",
+                      _MODE_FIX)  # fmt: skip
+    return None if at == "half_pixel" else no(f"linear with {at} has no form on the DLA", _MODE_FIX)
+
+
+@rule("resize.scales", HEADER)
+def scales(node: Node, target: Target) -> Verdict | None:
+    """Four stored scales, whole ones, and only height and width grow."""
+    stored = _scales(node)
+    if stored is None or not stored.is_constant:
+        return no(f"it is given sizes instead of scales{_as_factors(node)}", _SCALES_FIX)
+    factors = stored.values
+    if factors is None:
+        return no("its scales are not known beforehand", _SCALES_FIX)
+    if len(factors) != 4:
+        return verify(f"it has {len(factors)} scales; the layer takes 4", _SCALES_FIX)
+    if factors[:2] != (1, 1):
+        return no("it also resizes batch or channels", _SCALES_FIX)
+    high, wide = map(float, factors[2:])
+    if min(high, wide) < 1:
+        return no(f"it shrinks, by {high:g}×{wide:g}; the DLA only enlarges", _SHRINK_FIX)
+    if not high.is_integer() or not wide.is_integer():
+        return no(f"its scales must be whole numbers, got {high:g}×{wide:g}", _SCALES_FIX)
+    kind = "linear" if _variant(node)[0] == "linear" else "nearest"
+    return outside(f"resize.{kind}", f"scales ({kind})", (int(high), int(wide)), "resize in several steps")
+
+
+def _variant(node: Node) -> tuple[str, str, str]:
+    """Interpolation, how coordinates map, how they are rounded; older operators have one way only."""
+    kind = {"bilinear": "linear"}.get(word(node, "mode", "nearest"), word(node, "mode", "nearest"))
+    if node.op == "Upsample" or node.opset < _FIRST_CHOICES:
+        return kind, "asymmetric", "floor"
+    at = word(node, "coordinate_transformation_mode", "half_pixel")
+    return kind, at, word(node, "nearest_mode", "round_prefer_floor")
+
+
+def _scales(node: Node) -> Tensor | None:
+    """The stored scales; None if there are none, or none of any length."""
+    if "scales" in node.attributes:
+        values = tuple(map(float, node.attributes["scales"]))
+        return Tensor("scales", (len(values),), is_constant=True, values=values)
+    is_old = node.op == "Upsample" or node.opset < _FIRST_CHOICES
+    tensor = given(node, 1 if is_old else 2)
+    return None if tensor is None or tensor.size == 0 else tensor
+
+
+def _as_factors(node: Node) -> str:
+    """What the sizes come to, where both ends are known."""
+    picture, made = given(node, 0), node.outputs[0]
+    before, after = (_sides(tensor.shape if tensor else None) for tensor in (picture, made))
+    if not before or not after:
+        return ""
+    high, wide = (new / old for old, new in zip(before, after, strict=True))
+    return f"; these come to {high:g}×{wide:g}"
+
+
+def _sides(shape: Shape | None) -> tuple[int, ...]:
+    sides = (shape or ())[2:]
+    return tuple(side for side in sides if side) if len(sides) == 2 and all(sides) else ()
+
+
+RESIZE = (mode, scales)

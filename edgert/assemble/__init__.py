@@ -1,8 +1,8 @@
 """Config in, live objects out: the only place that knows everything."""
 
-from edgert.assemble.build import FILE_QUEUE, LIVE_QUEUE, Assembly, Callback, assemble
 from edgert.assemble.engines import Engines
-from edgert.assemble.model import MOST_REPLICAS, STAGE_QUEUE, Bar, replicas_of, threads_of
+from edgert.assemble.graph import FILE_QUEUE, LIVE_QUEUE, Assembly, Callback, assemble
+from edgert.assemble.models import MOST_REPLICAS, STAGE_QUEUE, Bar, replicas_of, threads_of
 
 __all__ = [
     "FILE_QUEUE",

@@ -1,19 +1,33 @@
-"""Who compiles the models of a pipeline: one backend, or the first of a chain that can."""
+"""Carrying out ``placement:`` on the cores of this machine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol
 
+from edgert.assemble.board_watts import THIS_MACHINE
 from edgert.backend import Backend, Engine, backend
 from edgert.backend.chain import Chain, why_not
-from edgert.backend.trt.backend import Listener, TrtBackend
+from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend
 from edgert.board import Machine, detect
-from edgert.config import ModelConfig, PipelineFile
-from edgert.config.engine import ORT_CUDA, TENSORRT, TENSORRT_DLA
+from edgert.board.host import core_accelerators
+from edgert.config import InferStage, ModelConfig, PipelineFile
+from edgert.config.engine_choice import ORT_CUDA, TENSORRT, TENSORRT_DLA
+from edgert.errors import PlacementError
+from edgert.files import FileStore, cache_folder
+from edgert.graph.load import load
 from edgert.graph.model import Model
-from edgert.ready import build_engine
+from edgert.graph.operations import Graph, read
+from edgert.graph.passes.clean import clean
+from edgert.graph.static_shape import with_shapes
+from edgert.placement.cutting import Part, partition
+from edgert.placement.requested import accelerators_of, assign, check_accelerators, weights_of
+from edgert.placement.segment_engines import SegmentedEngine, compile_segments
+from edgert.prepared_model import build_engine, default_profile
+
+# Who compiles the models of a pipeline: one backend, or the first of a chain that can.
 
 Form = Literal["ort", "gpu"]
 """Who a model that is made INT8 is made for."""
@@ -89,3 +103,125 @@ def _listener(bar: Bar | None) -> Listener:
     if bar is None:
         return Listener()
     return Listener(step=lambda title, done, total: bar(f"compiling {title}", done, total))
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A core, and how many frames it gets in comparison with others."""
+
+    core: int
+    weight: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A model to be run in parts: static and clean, the same as a graph, and what it is cut into."""
+
+    model: Model
+    graph: Graph
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one model runs.
+
+    Attributes:
+        whole: the cores that run all of it; empty where nothing was asked for, or it is cut.
+        cut: for a model that is split.
+    """
+
+    whole: tuple[At, ...] = ()
+    cut: Cut | None = None
+
+
+class Placer:
+    """Knows the accelerators of this machine, and what the file wants of them."""
+
+    def __init__(self, file: PipelineFile) -> None:
+        self._file = file
+        self._cores: Mapping[str, int] = core_accelerators()
+
+    def plan(self, name: str, config: ModelConfig, stage: InferStage, model: Callable[[], Model]) -> Plan:
+        """How a model runs for one of its stages; nothing is compiled.
+
+        Where nothing will be computed, the placement is only checked. A file for another board is checked without
+        its accelerators, which are not this machine's.
+
+        Args:
+            model: loads it, in the precision asked for.
+
+        Raises:
+            PlacementError: it cannot be done, with the line of ``placement``.
+        """
+        if config.placement == "auto":
+            return Plan()
+        try:
+            plan = self._plan(config, stage, model)
+        except PlacementError as error:
+            raise error.at(self._file.where("models", name, "placement"))  # noqa: B904 - the same error, with its place
+        return Plan() if config.backend == "null" else plan
+
+    def _plan(self, config: ModelConfig, stage: InferStage, model: Callable[[], Model]) -> Plan:
+        is_here = self._file.config.board in THIS_MACHINE
+        if config.backend != "null" or is_here:
+            check_accelerators(accelerators_of(config.placement), self._cores)
+        if config.backend not in ("auto", "ort", "null"):
+            raise _no_backend(config.backend)
+        if isinstance(config.placement, dict):
+            cut = _cut(config, config.placement, model())
+            if len(cut.parts) > 1:
+                _check_split(config, stage)
+                return Plan(cut=cut)
+            return Plan(self._at({cut.parts[0].accelerator: 1}))
+        return Plan(self._at(weights_of(config.placement)))
+
+    def _at(self, weights: Mapping[str, int]) -> tuple[At, ...]:
+        return tuple(At(self._cores.get(name, 0), weight) for name, weight in weights.items())
+
+    def core(self, accelerator: str) -> int:
+        """The kernel's number of an accelerator's core."""
+        return self._cores[accelerator]
+
+
+def compiled(cut: Cut) -> SegmentedEngine:
+    """The engines of all parts. Raises PlacementError or BuildError."""
+    return compile_segments(cut.model, cut.graph, cut.parts, FileStore(cache_folder() / "ort"))
+
+
+def _cut(config: ModelConfig, globs: Mapping[str, str], model: Model) -> Cut:
+    ready, graph = _static(model, config)
+    written = read(load(config.onnx))
+    places = assign(graph, globs, [node.name for node in written.nodes])
+    return Cut(ready, graph, partition(graph, places))
+
+
+def _static(model: Model, config: ModelConfig) -> tuple[Model, Graph]:
+    """The model as it will be cut: of fixed shapes, with everything folded that the backend would fold."""
+    profiles = config.profiles or default_profile(model, config)
+    shapes = next(iter(profiles.values()))
+    ready = clean(with_shapes(model, shapes) if shapes else model)[0]
+    return ready, read(ready)
+
+
+def _check_split(config: ModelConfig, stage: InferStage) -> None:
+    if stage.crop is not None:
+        raise PlacementError(
+            "a split model cannot look at crops",
+            why="its segments work on different frames at the same time, and crops come in batches of any size",
+            fix="one accelerator for the whole model (placement: cpu1), or placement: {replicate: [cpu0, cpu1]}",
+        )
+    if len(config.profiles) > 1:
+        raise PlacementError(
+            f"a split model has one profile, not {len(config.profiles)}",
+            why="what its segments hand each other is allocated once",
+            fix="leave one of the profiles, or placement: auto",
+        )
+
+
+def _no_backend(name: str) -> PlacementError:
+    return PlacementError(
+        f"backend {name} cannot be placed on cores",
+        why="it has threads of its own, which cannot be pinned; ONNX Runtime runs in the thread that calls it",
+        fix="backend: ort, or placement: auto",
+    )

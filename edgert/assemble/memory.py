@@ -2,7 +2,7 @@
 
     peak = process + libraries + engines + frames
 
-Of an engine of ONNX Runtime, with w bytes of weights, a of activations at their peak (:mod:`edgert.graph.liveness`),
+Of an engine of ONNX Runtime, with w bytes of weights, a of activations at their peak (:mod:`edgert.graph.count`),
 b of bound tensors, n nodes and r replicas:
 
     4 w + (1 + r) (a + b) + n * 7.5 KiB
@@ -18,30 +18,205 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from glob import escape
 from pathlib import Path
 
-from edgert.assemble.frame_memory import frame_parts, is_live
-from edgert.assemble.memory_step import STEPS, is_ort, turns_of
-from edgert.assemble.model import replicas_of
+from edgert.assemble.graph import queue_of
+from edgert.assemble.models import replicas_of
 from edgert.assemble.process_memory import process_parts
-from edgert.board.memory import free_bytes, system_memory
-from edgert.budget.footprint import Footprint, Part, check_footprint, shrunk
-from edgert.budget.meter import rss_bytes
-from edgert.config import ModelConfig, PipelineConfig, PipelineFile
-from edgert.config.variant import users_of
+from edgert.board.host import free_bytes, system_memory
+from edgert.budget.footprint import Footprint, Part, Step, check_footprint, shrunk
+from edgert.config import (
+    DrawStage,
+    InferStage,
+    ModelConfig,
+    PipelineConfig,
+    PipelineFile,
+    SinkStage,
+    SourceStage,
+    StageConfig,
+)
+from edgert.config.engine_choice import ORT
+from edgert.config.flow import inputs_of, upstream, users_of, variants_of
 from edgert.errors import EdgertError
-from edgert.graph.clean import clean
-from edgert.graph.liveness import peak_bytes
+from edgert.graph.count import peak_bytes
 from edgert.graph.load import load
-from edgert.graph.node import read
+from edgert.graph.operations import read
+from edgert.graph.passes.clean import clean
 from edgert.graph.proto import tensor_bytes
-from edgert.graph.shape import with_shapes
-from edgert.ready import default_profile
+from edgert.graph.static_shape import with_shapes
+from edgert.meters import rss_bytes
+from edgert.prepared_model import default_profile
+from edgert.stages.source.select import kind_of
 from edgert.units import format_bytes
+
+# Memory of frames on their way: those of sources, pictures that are drawn on, and what decoders and encoders keep.
+
+_ASSUMED_PX = (1920, 1080)  # of a file or stream whose size nobody told
+_SCENE_PX = (640, 480)
+_POOL = 4  # buffers that a source begins with
+_PICTURES = 6  # that a drawing stage or a video sink keeps
+_I420, _BGR = 1.5, 3.0
+_MOST_REFERENCES, _REFERENCE_PX = 16, 32_768 * 256
+"""Frames that an H.264 decoder keeps, and pixels of all of them at level 4.1: ITU-T H.264, A.3.1 and table A-1."""
+_LOOKAHEAD = 10 + 3 + 1
+"""Frames inside x264 at preset veryfast: look-ahead, B frames and a reference (x264 --fullhelp)."""
+
+
+def frame_parts(file: PipelineFile) -> Iterator[Part]:
+    """Of sources, what is drawn, and videos."""
+    stages = file.config.stages
+    for name, stage in stages.items():
+        if isinstance(stage, SourceStage):
+            yield from _source(name, stage, file)
+        elif isinstance(stage, DrawStage):
+            width, height, note = _picture(name, file)
+            yield Part(name, "cpu", "frames", round(_PICTURES * width * height * _BGR), f"{_PICTURES} pictures{note}")
+        elif isinstance(stage, SinkStage) and stage.sink == "video":
+            width, height, note = _picture(name, file)
+            held = _PICTURES + _LOOKAHEAD
+            yield Part(name, "cpu", "encoder", round(held * width * height * _I420), f"{held} frames{note}")
+
+
+def _source(name: str, stage: SourceStage, file: PipelineFile) -> Iterator[Part]:
+    width, height, note = _size(stage, file)
+    kind = kind_of(stage.source, file.document.path.parent)
+    pixel = _BGR if kind in ("synthetic", "images", "api") else _I420
+    held = max(_POOL, 1 + _under_way(name, file))
+    yield Part(name, "cpu", "frames", round(held * width * height * pixel), f"{held} frames of {width}x{height}{note}")
+    if kind in ("file", "network"):
+        kept = max(1, min(_MOST_REFERENCES, _REFERENCE_PX // (width * height)))
+        yield Part(name, "cpu", "decoder", round(kept * width * height * _I420), f"{kept} reference frames{note}")
+
+
+def _under_way(source: str, file: PipelineFile) -> int:
+    """Frames of a source that stages and the queues before them can hold."""
+    stages = file.config.stages
+    fed = [stage for name, stage in stages.items() if source in upstream(stages, name)]
+    return sum(1 + queue_before(stage, file) for stage in fed)
+
+
+def queue_before(stage: StageConfig, file: PipelineFile) -> int:
+    """The longest of the queues before a stage."""
+    before = [file.config.stages[name] for name in inputs_of(stage)]
+    return max((queue_of(other, stage, is_live(other, file))[0] for other in before), default=0)
+
+
+def _size(stage: SourceStage, file: PipelineFile) -> tuple[int, int, str]:
+    if stage.size is not None:
+        return (*stage.size, "")
+    kind = kind_of(stage.source, file.document.path.parent)
+    width, height = _SCENE_PX if kind == "synthetic" else _ASSUMED_PX
+    return width, height, "" if kind == "synthetic" else "; size assumed"
+
+
+def _picture(name: str, file: PipelineFile) -> tuple[int, int, str]:
+    """Of the largest source before a stage."""
+    stages = file.config.stages
+    before = [stages[other] for other in upstream(stages, name)]
+    return max((_size(stage, file) for stage in before if isinstance(stage, SourceStage)), key=lambda one: one[0])
+
+
+def is_live(stage: object, file: PipelineFile) -> bool:
+    """Whether a stage is a source that does not wait."""
+    if not isinstance(stage, SourceStage):
+        return False
+    kind = kind_of(stage.source, file.document.path.parent)
+    return kind in ("camera", "network", "gst") or (kind == "synthetic" and bool(stage.realtime))
+
+
+# What gives way in a pipeline for memory, step by step.
+
+
+def turns_of(config: PipelineConfig) -> list[tuple[str, ...]]:
+    """Models that never run together: each chain of ``degrade_to`` in the same threads that no other stage uses."""
+    used = dict.fromkeys(stage.infer for stage in config.stages.values() if isinstance(stage, InferStage))
+    chains = [variants_of(config.models, name) for name in used]
+    runs = Counter(name for chain in chains for name in chain)
+    return [
+        chain
+        for chain in chains
+        if len(chain) > 1 and all(runs[name] == 1 and _has_arena(config, name) for name in chain)
+    ]
+
+
+def is_ort(config: PipelineConfig, name: str) -> bool:
+    """Whether a model's engine is one of ONNX Runtime on the processor, as far as the file says."""
+    model = config.models[name]
+    return model.backend == "ort" or (model.backend == "auto" and set(config.engines) <= {ORT})
+
+
+def _has_arena(config: PipelineConfig, name: str) -> bool:
+    """Whether such an engine keeps the memory of its runs."""
+    model = config.models[name]
+    return is_ort(config, name) and model.placement == "auto" and model.tuning.arena
+
+
+def _with(file: PipelineFile, config: PipelineConfig) -> PipelineFile:
+    return replace(file, config=config)
+
+
+def _shorter(file: PipelineFile) -> PipelineFile | None:
+    """Half of every queue that is longer than one."""
+    stages = dict(file.config.stages)
+    for name, stage in file.config.stages.items():
+        now = queue_before(stage, file)
+        if now > 1:
+            stages[name] = stage.model_copy(update={"queue": now // 2})
+    return None if stages == file.config.stages else _with(file, file.config.model_copy(update={"stages": stages}))
+
+
+def _fewer(file: PipelineFile) -> PipelineFile | None:
+    """One replica less of the model that has most."""
+    config = file.config
+    used = {stage.infer for stage in config.stages.values() if isinstance(stage, InferStage)}
+    live = any(is_live(stage, file) for stage in config.stages.values())
+    counts = {name: replicas_of(config, name, live) for name in used if config.models[name].placement == "auto"}
+    most = max(counts, key=lambda name: counts[name], default="")
+    if not most or counts[most] <= 1:
+        return None
+    models = {**config.models, most: config.models[most].model_copy(update={"replicas": counts[most] - 1})}
+    return _with(file, config.model_copy(update={"models": models}))
+
+
+def _narrower(file: PipelineFile) -> PipelineFile | None:
+    """Half the frames in every batch."""
+    stages = dict(file.config.stages)
+    for name, stage in file.config.stages.items():
+        if isinstance(stage, InferStage) and stage.batch is not None and stage.batch.max > 1:
+            stages[name] = stage.model_copy(
+                update={"batch": stage.batch.model_copy(update={"max": stage.batch.max // 2})}
+            )
+    return None if stages == file.config.stages else _with(file, file.config.model_copy(update={"stages": stages}))
+
+
+def _joined(file: PipelineFile) -> PipelineFile | None:
+    """One arena for the models that take turns."""
+    config = file.config
+    apart = [name for turns in turns_of(config) for name in turns if not config.models[name].tuning.shared_arena]
+    if not apart:
+        return None
+    shared = {
+        name: one.model_copy(update={"tuning": one.tuning.model_copy(update={"shared_arena": True})})
+        for name, one in config.models.items()
+        if name in apart
+    }
+    return _with(file, config.model_copy(update={"models": {**config.models, **shared}}))
+
+
+QUEUES: Step[PipelineFile] = ("queues half as long", _shorter)
+STEPS: tuple[Step[PipelineFile], ...] = (
+    ("one arena for models that take turns", _joined),
+    QUEUES,
+    ("a replica less", _fewer),
+    ("batches half as large", _narrower),
+)
+"""What gives way for memory, the least harmful first."""
+
 
 _LOG = logging.getLogger(__name__)
 WEIGHT_COPIES, NODE_BYTES = 4, 7.5 * 2**10

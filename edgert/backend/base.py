@@ -15,7 +15,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
+from edgert.errors import BuildError, ModelError
+from edgert.graph.custom_nodes import operator_of
 from edgert.graph.model import Model
+from edgert.graph.proto import label
+from edgert.memory import aligned_empty
 
 Array = npt.NDArray[Any]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -48,7 +52,7 @@ class Span:
 
 
 class Store(Protocol):
-    """Where compiled engines are kept between runs; see :mod:`edgert.artifact`."""
+    """Where compiled engines are kept between runs; see :mod:`edgert.files`."""
 
     def get(self, key: str) -> Path | None:
         """The file kept under a key, or None if there is none or it is damaged."""
@@ -227,3 +231,46 @@ class Backend(Protocol):
     def compile(self, model: Model, options: EngineOptions) -> Engine:
         """Compiles, or fetches from the store. Raises BuildError, ModelError or DeviceError."""
         ...
+
+
+# Input tensors that live as long as their session.
+
+
+def bound_input(name: str, shape: Sequence[object], dtype: str, path: str) -> Array:
+    """A zeroed, aligned tensor for an input. Raises ModelError for a dimension that is no number."""
+    tensor = aligned_empty(static_shape(name, shape, path), dtype)
+    tensor.fill(0)
+    return tensor
+
+
+def static_shape(name: str, shape: Sequence[object], path: str) -> tuple[int, ...]:
+    """The shape of an input, all numbers. Raises ModelError for a dimension that is none."""
+    sizes = tuple(dim for dim in shape if isinstance(dim, int))
+    if len(sizes) != len(shape):
+        raise ModelError(
+            f"input {name!r} has dynamic dimensions {list(shape)}",
+            why="tensors are bound once, so their size must be known",
+            where=path,
+            fix=f"write input: size, or a profile: profiles: {{default: {{{name}: [1, 3, 320, 320]}}}}",
+        )
+    return sizes
+
+
+# Engines that cannot run operators of the user's own say so, by the first node that is one.
+
+
+def refuse_own(model: Model, engine: str) -> None:
+    """Raises BuildError when a model has such a node.
+
+    Args:
+        engine: for the message, ``OpenVINO``.
+    """
+    for place, node in enumerate(model.proto.graph.node):
+        one = operator_of(node)
+        if one is not None:
+            raise BuildError(
+                f"{engine} cannot run node {label(node, place)!r}",
+                why=f"{one} is an operator of your own: a Python function, and a CUDA kernel for TensorRT",
+                where=str(model.path),
+                fix="backend: ort runs it, TensorRT does where it has a kernel; or write it with ONNX operators",
+            )

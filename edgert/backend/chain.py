@@ -7,14 +7,44 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from edgert.backend.trt.backend import TrtBackend
+from edgert.backend.base import Engine, Session
+from edgert.backend.tensorrt.trt_backend import TrtBackend
 from edgert.board import Machine
-from edgert.config.engine import ORT, ORT_CUDA, TENSORRT, TENSORRT_DLA
+from edgert.config.engine_choice import ORT, ORT_CUDA, TENSORRT, TENSORRT_DLA
 from edgert.errors import BuildError, DeviceError, EdgertError, ModelError, PlacementError
+
+# Several engines of one model, each with its share of the frames, as one.
+
+
+class Replicated:
+    """See :class:`~edgert.backend.base.Engine`. Whoever deals frames looks at :attr:`parts`; others get the first.
+
+    Args:
+        parts: the engines, of equal inputs and outputs, and how many frames each gets of as many as there are weights
+            in sum.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Engine, int]]) -> None:
+        self.parts = tuple(parts)
+        first = self.parts[0][0]
+        self.profiles, self.inputs, self.outputs = first.profiles, first.inputs, first.outputs
+        self.outputs_known, self.batched, self.dynamic_batch = first.outputs_known, first.batched, first.dynamic_batch
+        told = [{"weight": weight, **engine.info} for engine, weight in self.parts]
+        self.info: Mapping[str, Any] = {**first.info, "parts": told}
+
+    def session(self, profile: str | None = None) -> Session:
+        """One of the first engine's. Raises ModelError for an unknown profile."""
+        return self.parts[0][0].session(profile)
+
+    def close(self) -> None:
+        """Closes all."""
+        for engine, _ in self.parts:
+            engine.close()
+
 
 log = logging.getLogger("edgert.backend")
 MadeT = TypeVar("MadeT")

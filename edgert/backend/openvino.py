@@ -13,15 +13,20 @@ from types import ModuleType
 from typing import Any
 
 from edgert import install
-from edgert.backend.base import DEFAULT_PROFILE, Array, EngineOptions, Tensor, share_first_dimension
-from edgert.backend.bound import bound_input
-from edgert.backend.own import refuse_own
+from edgert.backend.base import (
+    DEFAULT_PROFILE,
+    Array,
+    EngineOptions,
+    Tensor,
+    bound_input,
+    refuse_own,
+    share_first_dimension,
+)
 from edgert.board.host import core_count
 from edgert.errors import BuildError, DeviceError, ModelError, nearest
-from edgert.graph.clean import clean
-from edgert.graph.model import Model, to_bytes
-from edgert.graph.shape import with_shapes
-from edgert.graph.spec import TensorSpec, inputs, outputs
+from edgert.graph.model import Model, TensorSpec, inputs, outputs, to_bytes
+from edgert.graph.passes.clean import clean
+from edgert.graph.static_shape import with_shapes
 from edgert.memory import aligned_empty
 
 

@@ -1,10 +1,19 @@
-"""This machine: how many cores a process may use."""
+"""The CPU as the kernel describes it."""
 
 from __future__ import annotations
 
 import math
 import os
+import platform
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+
+from edgert.errors import DeviceError, cause
+
+# This machine: how many cores a process may use.
 
 
 def core_count(root: Path = Path("/")) -> int:
@@ -39,3 +48,181 @@ def read_text(path: Path) -> str:
 def share_cores(cores: int, engines: int) -> int:
     """CPU threads for each of ``engines`` that run at the same time."""
     return max(1, cores // max(1, engines))
+
+
+# Files of the control group that this process is in, which a container or a service manager set limits in.
+
+_V2, _V1 = "sys/fs/cgroup", "sys/fs/cgroup/memory"
+
+
+def memory_file(root: Path, v2: str, v1: str) -> Path | None:
+    """The file of this process's own group (v2, then v1), or, as containers see it, of the root; None without.
+
+    Args:
+        root: where the files of a Linux are.
+        v2, v1: its name in the two versions of control groups.
+    """
+    entries = (line.split(":", 2) for line in read_text(root / "proc/self/cgroup").splitlines())
+    groups = {entry[1]: entry[2].lstrip("/") for entry in entries if len(entry) == 3}
+    places = [root / _V2 / groups.get("", "") / v2, root / _V2 / v2]
+    places += [root / _V1 / groups.get("memory", "") / v1, root / _V1 / v1]
+    return next((path for path in places if path.is_file()), None)
+
+
+# Memory of this machine, and of the container or service around this process.
+
+_LINE = re.compile(r"^(\w+):\s+(\d+) kB", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class SystemMemory:
+    """Memory as the kernel counts it; a Jetson's GPU and DLA use the same.
+
+    Attributes:
+        total_bytes: what the kernel manages, 0 when unknown.
+        available_bytes: what can be had without swapping, 0 when unknown.
+        limit_bytes: that of the container or service; None without one.
+        swap_bytes: how much more may lie on a disk, or compressed.
+    """
+
+    total_bytes: int
+    available_bytes: int
+    limit_bytes: int | None
+    swap_bytes: int = 0
+
+    @property
+    def most_bytes(self) -> int:
+        """What a process may hold at the very most, all swap included; 0 when unknown."""
+        return min(self.total_bytes, self.limit_bytes or self.total_bytes) + self.swap_bytes
+
+
+def system_memory(root: Path = Path("/")) -> SystemMemory:
+    """Reads ``/proc/meminfo`` (its kB are KiB, proc(5)) and the limits of this process's cgroup (v2 and v1)."""
+    lines = {name: int(count) * 1024 for name, count in _LINE.findall(read_text(root / "proc/meminfo"))}
+    total_bytes, swap_bytes = lines.get("MemTotal", 0), lines.get("SwapTotal", 0)
+    limit_bytes = _limit(root, "memory.max", "memory.limit_in_bytes", total_bytes)
+    swap_limit_bytes = _limit(root, "memory.swap.max", "", swap_bytes)
+    return SystemMemory(
+        total_bytes,
+        lines.get("MemAvailable", 0),
+        limit_bytes,
+        swap_bytes if swap_limit_bytes is None else swap_limit_bytes,
+    )
+
+
+def free_bytes(root: Path = Path("/")) -> int:
+    """What this process may have of the memory that is available now; 0 when unknown."""
+    memory = system_memory(root)
+    return min(filter(None, (memory.available_bytes, memory.limit_bytes)), default=0)
+
+
+def _limit(root: Path, v2: str, v1: str, whole_bytes: int) -> int | None:
+    """Below what there is as a whole; None without such a limit."""
+    path = memory_file(root, v2, v1)
+    text = read_text(path) if path is not None else ""
+    limit_bytes = int(text) if text.isdigit() else whole_bytes  # "max": no limit
+    return limit_bytes if limit_bytes < whole_bytes else None  # v1 writes "no limit" as a huge number
+
+
+_FIELD = re.compile(r"^([\w ]+?)\s*:\s*(.*)$", re.MULTILINE)
+_PARTS = {
+    ("0x41", "0xd03"): "Cortex-A53",
+    ("0x41", "0xd05"): "Cortex-A55",
+    ("0x41", "0xd07"): "Cortex-A57",
+    ("0x41", "0xd08"): "Cortex-A72",
+    ("0x41", "0xd0b"): "Cortex-A76",
+    ("0x41", "0xd0c"): "Neoverse-N1",
+    ("0x41", "0xd42"): "Cortex-A78AE",
+    ("0x41", "0xd83"): "Neoverse-V3AE",
+    ("0x4e", "0x003"): "Denver 2",
+    ("0x4e", "0x004"): "Carmel",
+}
+"""Implementer and part number of Arm's MIDR_EL1, from Linux, arch/arm64/include/asm/cputype.h."""
+
+
+def cpu_name(root: Path = Path("/")) -> str:
+    """``"Cortex-A78AE"``, ``"Intel(R) Xeon(R) …"``; the architecture where the kernel says no more."""
+    fields = _FIELD.findall(read_text(root / "proc/cpuinfo"))
+    arms = _arm_names(fields)
+    names = [value for key, value in fields if key == "model name"]
+    return " + ".join(arms) or (names[0] if names else platform.machine())
+
+
+def saturates_bytes(root: Path = Path("/")) -> bool:
+    """Whether this is an x86 processor without VNNI: it adds pairs of products of uint8 and int8 in 16 bits, which
+    overflow (Intel's manual, VPMADDUBSW)."""
+    fields = _FIELD.findall(read_text(root / "proc/cpuinfo"))
+    flags: set[str] = {flag for key, value in fields if key == "flags" for flag in value.split()}
+    return bool(flags) and not {"avx512_vnni", "avx_vnni"} & flags
+
+
+def _arm_names(fields: list[tuple[str, str]]) -> list[str]:
+    makers = [value for key, value in fields if key == "CPU implementer"]
+    parts = [value for key, value in fields if key == "CPU part"]
+    names = (_PARTS.get(pair) for pair in zip(makers, parts, strict=False))
+    return list(dict.fromkeys(name for name in names if name))
+
+
+def online_cores(root: Path = Path("/")) -> int:
+    """Cores that are switched on; a Jetson's power mode switches some off."""
+    return _listed(root / "sys/devices/system/cpu/online") or os.cpu_count() or 1
+
+
+def present_cores(root: Path = Path("/")) -> int:
+    """Cores that there are, switched on or not."""
+    return _listed(root / "sys/devices/system/cpu/present") or online_cores(root)
+
+
+def _listed(path: Path) -> int:
+    """How many numbers a list like ``0-3,6`` names; 0 when it cannot be read."""
+    spans = re.findall(r"(\d+)(?:-(\d+))?", read_text(path))
+    return sum(int(last or first) - int(first) + 1 for first, last in spans)
+
+
+# The cores of this machine as accelerators, ``cpu0``, ``cpu1`` …, and threads that stay on one of them.
+
+
+def core_accelerators(root: Path = Path("/")) -> Mapping[str, int]:
+    """Accelerator → the kernel's number of its core, one for each core that this process may keep busy.
+
+    Numbered from 0 whatever cores they are, so that a pipeline file fits every machine with as many of them. Empty
+    where threads cannot be pinned, as on macOS.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return {}
+    cores = sorted(os.sched_getaffinity(os.getpid()))  # the main thread's: a pinned thread sees its own core alone
+    quota = core_quota(root)
+    granted = max(1, math.ceil(quota)) if quota else len(cores)
+    return {f"cpu{number}": core for number, core in enumerate(cores[:granted])}
+
+
+def pin(core: int) -> frozenset[int]:
+    """Keeps the calling thread on one core; returns the cores it had, for :func:`unpin`.
+
+    Threads that it starts afterwards inherit this. Raises DeviceError when the core is off or out of bounds.
+    """
+    before = frozenset(os.sched_getaffinity(0))
+    try:
+        os.sched_setaffinity(0, {core})  # 0 is the calling thread, sched_setaffinity(2)
+    except OSError as error:
+        raise DeviceError(
+            f"this thread cannot be pinned to core {core}",
+            why=cause(error),
+            fix="it was switched off or taken from this process since the start; start again",
+        ) from error
+    return before
+
+
+def unpin(cores: frozenset[int]) -> None:
+    """Gives the calling thread back the cores it had."""
+    os.sched_setaffinity(0, cores)
+
+
+@contextmanager
+def pinned(core: int) -> Iterator[None]:
+    """Keeps the calling thread on one core for a while. Raises DeviceError as :func:`pin` does."""
+    before = pin(core)
+    try:
+        yield
+    finally:
+        unpin(before)

@@ -19,9 +19,9 @@ from types import TracebackType
 
 from edgert.board.host import read_text
 from edgert.board.nvpmodel import current_mode, power_modes
-from edgert.budget.meter.clock import gpu_folder
-from edgert.budget.meter.file import read_small, told, why_not
 from edgert.errors import BudgetError, DeviceError
+from edgert.meters.clocks import gpu_folder
+from edgert.meters.reading import read_small, told, why_not
 
 _LOG = logging.getLogger(__name__)
 _JOURNAL = "var/lib/edgert/power.json"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from edgert.budget.governor import Action, Observation, Rules, Setting, State, decide, start
-from edgert.budget.governor.state import ActionKind
+from edgert.budget.governor.settings import ActionKind
 
 LOOK_S = 0.5
 """Between two looks: Jetson's sensors average over 0.43 s, so that looking more often sees nothing new."""

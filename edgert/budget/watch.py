@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 
 from edgert.budget.governor import Action, Budget, Observation, Patience
 from edgert.budget.loop import LOOK_S, Governed, Loop
-from edgert.budget.meter.energy import Energy
-from edgert.budget.meter.load import PROCESS
-from edgert.budget.meter.meters import Meters
-from edgert.budget.meter.reading import Reading
-from edgert.budget.meter.sample import Sample
-from edgert.budget.meter.thermal import MARGIN
 from edgert.clock import Clock
+from edgert.meters.all import Meters, Sample
+from edgert.meters.energy import Energy
+from edgert.meters.reading import Reading
+from edgert.meters.thermal import MARGIN
+from edgert.meters.usage import PROCESS
 
 _LOG = logging.getLogger(__name__)
 

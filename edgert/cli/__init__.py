@@ -15,21 +15,18 @@ from edgert.cli.bench import bench
 from edgert.cli.boards import boards
 from edgert.cli.build import build
 from edgert.cli.calibrate import calibrate
-from edgert.cli.check import check
 from edgert.cli.doctor import doctor
 from edgert.cli.evaluate import evaluate
 from edgert.cli.export import export
 from edgert.cli.import_model import import_model
 from edgert.cli.inspect import inspect
 from edgert.cli.job import job
-from edgert.cli.new import new
+from edgert.cli.pipeline_file import check, new, schema, validate
 from edgert.cli.plan import plan
 from edgert.cli.quantize import quantize
 from edgert.cli.run import run
-from edgert.cli.schema import schema
 from edgert.cli.simulate import simulate
 from edgert.cli.top import top
-from edgert.cli.validate import validate
 from edgert.errors import EXIT_BUG, EXIT_ERROR, EdgertError
 
 app = typer.Typer(

@@ -15,7 +15,7 @@ from edgert.shipped import pipeline_path
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from edgert.bench.measure import Figure
+    from edgert.benchmark.measure import Figure
 
 
 def bench(
@@ -70,8 +70,8 @@ def bench(
     """
     from rich.console import Console
 
-    from edgert.bench.measure import machine
-    from edgert.bench.suite import bench as measure
+    from edgert.benchmark.measure import machine
+    from edgert.benchmark.suite import bench as measure
 
     console = Console(stderr=True, highlight=False)
     with console.status("measuring ..."):
@@ -97,8 +97,8 @@ def _shown(console: Console, figure: Figure) -> Figure:
 
 def _profiled(console: Console, target: Path, board: str, quick: bool, output: Path) -> list[Figure]:
     """Measures, writes and tells a profile."""
-    from edgert.bench.profile import figures_of
-    from edgert.bench.profile import profile as measure
+    from edgert.benchmark.core_profile import figures_of
+    from edgert.benchmark.core_profile import profile as measure
     from edgert.graph.load import load
 
     if target.suffix != ".onnx":
@@ -118,7 +118,7 @@ def _profiled(console: Console, target: Path, board: str, quick: bool, output: P
 
 def _raced(console: Console, target: Path, peer: str, torch: str | None, quick: bool) -> list[Figure]:
     """Races every model with a peer, and tells both times."""
-    from edgert.bench.against import against as race
+    from edgert.benchmark.peers import against as race
 
     figures = []
     for figure in race(target, peer, torch, 15 if quick else 41):

@@ -1,14 +1,215 @@
-"""``edgert boards``."""
+"""Boards and their power modes as tables."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from edgert.cli.option import DebugOption, JsonOption
 from edgert.cli.output import is_stdout, write_json
-from edgert.cli.table import console
+from edgert.cli.table import NONE, UNKNOWN, Column, Row, console, table
+from edgert.cli.table import facts as bold_facts
+from edgert.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from edgert.board.record import Board, Precision
+    from edgert.board.sections import Dla, Gpu, Mode
+
+
+_NUMBERS = (
+    Column("number"),
+    Column("value", wraps=True),
+    Column("confidence", rank=1),
+    Column("source", rank=1),
+    Column("note", wraps=True, rank=2),
+)
+COLUMNS = (
+    Column("board"),
+    Column("SoC", rank=5),
+    Column("memory"),
+    Column("GB/s", rank=1),
+    Column("GPU SMs @ MHz", rank=4),
+    Column("INT8 TOPS"),
+    Column("DLA INT8 TOPS"),
+    Column("modes", rank=3),
+    Column("JetPack", rank=2),
+    Column("title", rank=6),
+)
+LIST = tuple(column.heading for column in COLUMNS)
+"""What a list of boards shows."""
+LEGEND = "TOPS are dense, clocks upper limits; ? is unknown, – is not there."
+
+
+def show_list(console: Console, boards: Iterable[Board]) -> None:
+    """One row per board, at its fastest clocks."""
+    console.print(table(COLUMNS, [Row(list_row(board)) for board in boards], width=console.width))
+    console.print(f"[dim]{LEGEND} edgert boards NAME shows the power modes.[/]")
+
+
+def show_board(console: Console, board: Board) -> None:
+    """What a board has, and a row per power mode."""
+    from rich.markup import escape
+
+    ranks = {"CPU cores @ MHz": 2, "GB/s": 1}
+    columns = [Column(heading, rank=ranks.get(heading, 0)) for heading in mode_headings(board)]
+    rows = [Row(mode_row(board, mode)) for mode in board.modes]
+    console.print(bold_facts(facts(board)))
+    console.print()
+    console.print(table(columns, rows, width=console.width))
+    for line in (LEGEND, *remarks(board)):
+        console.print(f"[dim]{escape(line)}[/]")
+
+
+def show_sources(console: Console, board: Board) -> None:
+    """Every number of a board with its confidence and the number of its source; then the sources, in full."""
+    from rich.markup import escape
+
+    from edgert.board.datasheet import numbers
+
+    rows, cited = [], dict[str, int]()
+    for number in numbers(board):
+        origin = number.origin
+        mark = cited.setdefault(origin.source, len(cited) + 1)
+        rows.append(Row((number.key, _value(number.value), origin.confidence, str(mark), origin.note)))
+    console.print()
+    console.print(table(_NUMBERS, rows, width=console.width))
+    console.print()
+    for source, mark in cited.items():
+        console.print(f"{mark:>3} {escape(source)}", soft_wrap=True)
+
+
+def list_row(board: Board) -> tuple[str, ...]:
+    """The cells of a board under :data:`LIST`."""
+    peak = board.peak_mode
+    is_known = any(not mode.unknown for mode in board.modes)
+    return (
+        board.name,
+        board.soc,
+        _memory(board.memory.bytes),
+        _number(board.bandwidth_gb_s(peak)),
+        f"{board.gpu.sms} @ {_exact(board.gpu.max_mhz)}",
+        _tops(board, peak, "int8"),
+        _dla_tops(board, peak),
+        str(len(board.modes)) if is_known else UNKNOWN,
+        ", ".join(map(str, board.jetpack.majors)),
+        board.title,
+    )
+
+
+def mode_headings(board: Board) -> tuple[str, ...]:
+    """What a table of the board's power modes shows."""
+    dla = ("DLA MHz", "DLA INT8 TOPS") if board.dla.cores else ()
+    return ("mode", "W", "CPU cores @ MHz", "GPU SMs @ MHz", "GPU INT8 / FP16 TOPS", *dla, "GB/s")
+
+
+def mode_row(board: Board, mode: Mode) -> tuple[str, ...]:
+    """The cells of a power mode under :func:`mode_headings`."""
+    is_default = board.default_mode is not None and board.mode(board.default_mode.name) is mode
+    dla = (_dla_clocks(mode), _dla_tops(board, mode)) if board.dla.cores else ()
+    return (
+        f"{mode.name} *" if is_default else mode.name,
+        NONE if mode.watts is None else f"{mode.watts:g}",
+        f"{_exact(mode.cpu_cores)} @ {_exact(mode.cpu_mhz)}",
+        f"{_exact(mode.sms)} @ {_exact(mode.gpu_mhz)}",
+        f"{_tops(board, mode, 'int8')} / {_tops(board, mode, 'fp16')}",
+        *dla,
+        _number(board.bandwidth_gb_s(mode)),
+    )
+
+
+def facts(board: Board) -> Iterable[tuple[str, str]]:
+    """What a board has, whatever the power mode."""
+    cpu, memory = board.cpu, board.memory
+    yield "board", f"{board.title} ({board.name}), {board.soc}"
+    usable = f" ({_memory(memory.usable_bytes)} for programs)" if memory.usable_bytes else ""
+    size = f"{_memory(memory.bytes)} {memory.type}{usable}"
+    yield "memory", f"{size}, {memory.bus_bits} bit at {memory.emc_max_mhz:g} MHz"
+    yield "GPU", _gpu(board.gpu)
+    yield "CPU", f"{_count(cpu.cores, 'core')}, {cpu.model}, {_exact(cpu.max_mhz)} MHz"
+    yield "DLA", _dla(board.dla)
+    yield "JetPack", ", ".join(map(str, board.jetpack.majors))
+    if board.advertised is not None:
+        sparse = "sparse" if board.gpu.sparse_speedup > 1 else "dense"
+        both = ", GPU and DLA together" if board.dla.cores else ""
+        yield "advertised", f"{board.advertised.tops:g} TOPS ({sparse} INT8{both})"
+
+
+def remarks(board: Board) -> Iterable[str]:
+    """What to know about the table of power modes."""
+    if board.default_mode is not None:
+        sure = "" if board.default_mode.confidence == "high" else f" ({board.default_mode.confidence} confidence)"
+        yield f"* boots into this one{sure}."
+    yield from (f"{mode.name} ({mode.confidence} confidence): {mode.notes}" for mode in board.modes if mode.notes)
+
+
+def _gpu(gpu: Gpu) -> str:
+    return (
+        f"{gpu.architecture}, compute {gpu.compute}, {_count(gpu.sms, 'SM')}, {gpu.cuda_cores} CUDA cores, "
+        f"{gpu.tensor_cores} tensor cores, {_exact(gpu.max_mhz)} MHz"
+    )
+
+
+def _dla(dla: Dla) -> str:
+    if not dla.cores:
+        return "none"
+    text = f"{_count(dla.cores, 'core')} of generation {dla.generation}, {_exact(dla.max_mhz)} MHz"
+    shared = " shared" if dla.sram_shared else " each" if dla.cores > 1 else ""
+    return f"{text}, {_memory(dla.sram_bytes)} SRAM{shared}" if dla.sram_bytes else text
+
+
+def _tops(board: Board, mode: Mode, precision: Precision) -> str:
+    rate = getattr(board.gpu.ops_per_clock, precision)
+    return NONE if rate is None else _number(board.gpu_tops(mode, precision))
+
+
+def _dla_tops(board: Board, mode: Mode) -> str:
+    return _cores([_number(board.dla_tops(mode, "int8", core)) for core in range(mode.dla_cores)])
+
+
+def _dla_clocks(mode: Mode) -> str:
+    return _cores([_exact(mode.dla_clock_mhz(core)) for core in range(mode.dla_cores)])
+
+
+def _cores(texts: list[str]) -> str:
+    """``2 × 10.1``, or ``10.1 + 1.9`` where the cores differ."""
+    if not texts:
+        return NONE
+    return " + ".join(texts) if len(set(texts)) > 1 else f"{len(texts)} × {texts[0]}"
+
+
+def _memory(size_bytes: float) -> str:
+    return format_bytes(size_bytes).replace(".0 ", " ")
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _number(value: float | None) -> str:
+    """A speed: one decimal from 10 on, two below."""
+    return UNKNOWN if value is None else f"{value:.{1 if value >= 10 else 2}f}"
+
+
+def _exact(value: float | None) -> str:
+    """A clock or a count, as its file has it."""
+    return UNKNOWN if value is None else f"{value:g}"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_value(item)}" for key, item in value.items())
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    if isinstance(value, float):
+        return f"{value:g}"
+    return UNKNOWN if value is None else str(value)
+
+
+# ``edgert boards``.
 
 
 def boards(
@@ -37,10 +238,9 @@ def boards(
 
         edgert boards ./my-board.yaml
     """
+    from edgert.board.datasheet import data_sheet
     from edgert.board.record import board_file, find_board
     from edgert.board.record import boards as all_boards
-    from edgert.board.sheet import data_sheet
-    from edgert.cli.board_table import show_board, show_list, show_sources
 
     if name is None and (sources or yaml):
         raise typer.BadParameter("name a board, too", param_hint="--sources" if sources else "--yaml")

@@ -27,9 +27,9 @@ from edgert.shipped import pipeline_path
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from edgert.artifact.manifest import Manifest
-    from edgert.build import Built
-    from edgert.tune.trial import Tuned
+    from edgert.bundle.manifest import Manifest
+    from edgert.compiler.create import Built
+    from edgert.tuner.trials import Tuned
 
 
 def build(
@@ -84,11 +84,11 @@ def build(
     """
     import threading
 
-    from edgert.artifact.bundle import is_bundle
+    from edgert.bundle.bundle import is_bundle
 
     source = pipeline_path(pipeline)
     if remote is not None:
-        from edgert.cli.build_remote import build_remotely
+        from edgert.cli.build_steps import build_remotely
 
         build_remotely(
             source,
@@ -104,7 +104,7 @@ def build(
         return
     refuse({"--remote-edgert": remote_edgert}, "it says where edgert is on the board of --remote")
     if is_bundle(source):
-        from edgert.cli.build_finish import finish_here
+        from edgert.cli.build_steps import finish_here
 
         given = {"--board": board, "--mode": mode, "--trt": trt, "--set": overrides, "--tune": tune}
         finish_here(source, output, folder, json, strict, given)
@@ -114,9 +114,9 @@ def build(
             f"it is for bundles and --remote, where engines are compiled, and {source} is a pipeline file",
             param_hint="--strict",
         )
-    from edgert.build.make import build as build_pipeline
-    from edgert.cli.build_progress import listener
-    from edgert.cli.signals import stop_on_signal
+    from edgert.cli.build_steps import listener
+    from edgert.cli.progress import stop_on_signal
+    from edgert.compiler.create import build as build_pipeline
     from edgert.config import load_pipeline
 
     file = load_pipeline(source, overrides or ())
@@ -144,7 +144,7 @@ def _sizes(built: Built) -> dict[str, object]:
 
 
 def _tuned(built: Built) -> Mapping[str, Tuned]:
-    from edgert.build.tuning import tuned_models
+    from edgert.compiler.tactics import tuned_models
 
     return tuned_models(built.path)
 
@@ -152,7 +152,7 @@ def _tuned(built: Built) -> Mapping[str, Tuned]:
 def _show(built: Built, tuned: Mapping[str, Tuned]) -> None:
     from rich.console import Console
 
-    from edgert.cli.tune_table import show_tuned
+    from edgert.cli.bundle_tables import show_tuned
     from edgert.units import format_bytes
 
     console = Console(highlight=False)

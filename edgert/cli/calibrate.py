@@ -63,9 +63,8 @@ def calibrate(
     from rich.console import Console
     from rich.text import Text
 
-    from edgert.cli.progress import ImageBar
-    from edgert.cli.signals import stop_on_signal
-    from edgert.precision.calibrate import calibrate as measure
+    from edgert.cli.progress import ImageBar, stop_on_signal
+    from edgert.quantization.calibrate import calibrate as measure
 
     console, stop = Console(stderr=True, highlight=False), threading.Event()
     with ImageBar(console) as bar, stop_on_signal(stop.set):

@@ -15,7 +15,7 @@ from edgert.errors import EXIT_ERROR
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from edgert.doctor import Finding
+    from edgert.diagnosis import Finding
 
 _MARKS = {"yes": "[green]✓[/]", "optional": "[yellow]–[/]", "no": "[red]✗[/]"}
 
@@ -32,7 +32,7 @@ def doctor(json: JsonOption = None, debug: DebugOption = False) -> None:
 
     from rich.console import Console
 
-    from edgert.doctor import examine, facts
+    from edgert.diagnosis import examine, facts
 
     findings = examine()
     broken = [finding.name for finding in findings if finding.state == "no"]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from edgert.accuracy import Comparison, Standing
+    from edgert.evaluation import Comparison, Standing
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 _VERDICT_STYLES = {"within": "green", "probably within": "green", "probably missed": "red", "missed": "red"}
@@ -94,9 +94,8 @@ def evaluate(
 
     from rich.markup import escape
 
-    from edgert.cli.progress import ImageBar
-    from edgert.cli.signals import stop_on_signal
-    from edgert.precision.evaluate import evaluate as evaluate_model
+    from edgert.cli.progress import ImageBar, stop_on_signal
+    from edgert.quantization.evaluate import evaluate as evaluate_model
 
     console, stop = table.console(stderr=is_stdout(json)), threading.Event()
     with ImageBar(console) as bar, stop_on_signal(stop.set):

@@ -77,11 +77,11 @@ def export(
     """
     import threading
 
-    from edgert.cli.build_progress import BuildProgress
-    from edgert.cli.signals import stop_on_signal
-    from edgert.export import FORMATS, Outline, Wanted, check_leave, leave, open_source
-    from edgert.export.plain import FORMS, TARGETS
-    from edgert.export.triton import DEVICES
+    from edgert.cli.build_steps import BuildProgress
+    from edgert.cli.progress import stop_on_signal
+    from edgert.exporter import FORMATS, Outline, Wanted, check_leave, leave, open_source
+    from edgert.exporter.triton import DEVICES
+    from edgert.exporter.write import FORMS, TARGETS
 
     options: dict[str, Any] = {
         "form": _one_of(form, FORMS, "--form"),

@@ -14,7 +14,7 @@ from edgert.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from edgert.importer import Imported
+    from edgert.importer.conversion import Imported
 
 
 def import_model(
@@ -73,8 +73,8 @@ def import_model(
     """
     from rich.console import Console
 
-    from edgert.importer import import_model as run
-    from edgert.importer.make import Wanted
+    from edgert.importer.conversion import Wanted
+    from edgert.importer.conversion import import_model as run
 
     wanted = Wanted(
         inputs,

@@ -75,9 +75,9 @@ def inspect(
 
         edgert inspect yolox_nano.onnx --dla --board orin-nx-16gb --explain --rewritten for_dla.onnx
     """
-    from edgert.artifact.bundle import is_bundle
-    from edgert.cli.inspect_dla import Asked, survey_model, tell
-    from edgert.cli.inspection import show, show_ops
+    from edgert.bundle.bundle import is_bundle
+    from edgert.cli.dla_tables import Asked, survey_model, tell
+    from edgert.cli.model_table import show, show_ops
     from edgert.graph import inspect as inspect_model
     from edgert.graph import load
 
@@ -104,7 +104,7 @@ def inspect(
 
 
 def _inspect_bundle(path: Path, json: Path | None, *, is_bare: bool) -> None:
-    from edgert.cli.inspect_bundle import tell_bundle
+    from edgert.cli.bundle_tables import tell_bundle
 
     if not is_bare:
         raise typer.BadParameter(f"--shape, --ops and --dla are for ONNX files, and {path} is a bundle")

@@ -9,9 +9,9 @@ import typer
 
 
 def job(
-    words: Annotated[list[str], typer.Argument(metavar="ACTION WORDS...", help="See edgert.remote.board.")],
+    words: Annotated[list[str], typer.Argument(metavar="ACTION WORDS...", help="See edgert.remote.on_board.")],
 ) -> None:
     """Do the board's part of a remote build; a workstation calls this over ssh."""
-    from edgert.remote.board import perform
+    from edgert.remote.on_board import perform
 
     perform(words, sys.stdin.buffer, sys.stdout.buffer)

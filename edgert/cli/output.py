@@ -36,7 +36,7 @@ def write_json(data: object, path: Path) -> None:
     if is_stdout(path):
         typer.echo(text, nl=False)
         return
-    from edgert.artifact.atomic import replace_text
+    from edgert.files import replace_text
 
     replace_text(path, text)
 
@@ -60,7 +60,7 @@ class JsonLines(AbstractContextManager["JsonLines"]):
 
     def __enter__(self) -> JsonLines:
         if self._path is not None and not is_stdout(self._path):
-            from edgert.artifact.atomic import written
+            from edgert.files import written
 
             with written(self._path):
                 self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from edgert.cli.table import console
 from edgert.shipped import pipeline_path
 
 if TYPE_CHECKING:
-    from edgert.plan.row import Objective
+    from edgert.placement.rows import Objective
 
 
 def plan(
@@ -59,9 +59,9 @@ def plan(
     """
     from edgert.cli.plan_table import show_plan
     from edgert.config import load_pipeline
-    from edgert.plan import plan as plan_pipeline
-    from edgert.plan.page import save
-    from edgert.plan.plain import to_json
+    from edgert.planner import plan as plan_pipeline
+    from edgert.planner.plan_page import save
+    from edgert.planner.text import to_json
 
     made = plan_pipeline(
         load_pipeline(pipeline_path(pipeline), overrides or ()),
@@ -84,7 +84,7 @@ def plan(
 
 def _objective(text: str) -> Objective:
     from edgert.errors import ConfigError, nearest
-    from edgert.plan.row import OBJECTIVES
+    from edgert.placement.rows import OBJECTIVES
 
     for known in OBJECTIVES:
         if text == known:

@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from edgert.cli import table
-from edgert.cli.memory_table import parts_table
+from edgert.cli.run_summary import parts_table
 from edgert.cli.table import Column
-from edgert.plan.words import basis, board_headline, headline, listed, why_not
-from edgert.report.number import share
+from edgert.planner.text import basis, board_headline, headline, listed, why_not
+from edgert.report.numbers import share
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from edgert.plan.row import BoardPlan, ModelRow, Plan, Row
+    from edgert.placement.rows import BoardPlan, ModelRow, Plan, Row
 
 _MOST_REASONS = 6
 _NUMBERS = (

@@ -90,9 +90,8 @@ def quantize(
 
     from rich.console import Console
 
-    from edgert.cli.progress import ImageBar
-    from edgert.cli.signals import stop_on_signal
-    from edgert.precision.quantize import quantize as quantize_model
+    from edgert.cli.progress import ImageBar, stop_on_signal
+    from edgert.quantization.quantize import quantize as quantize_model
 
     console, stop = Console(stderr=True, highlight=False), threading.Event()
     with ImageBar(console) as bar, stop_on_signal(stop.set):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgert.budget.control import PowerControl
 from edgert.cli.option import (
     BundleArgument,
     DebugOption,
@@ -19,14 +20,61 @@ from edgert.cli.option import (
     mode_option,
 )
 from edgert.cli.output import is_stdout, write_json
+from edgert.errors import DeviceError
 from edgert.shipped import pipeline_path
 
 if TYPE_CHECKING:
-    from edgert.assemble.power_step import PowerStep, PowerSteps
-    from edgert.build import Unpacked
-    from edgert.compiler import Tell
+    from pathlib import Path
+
+    from edgert.assemble.board_watts import PowerStep, PowerSteps
+    from edgert.compiler.unpack import Unpacked
     from edgert.config import PipelineFile
-    from edgert.plan.stand_in import StandIn
+    from edgert.emulation import StandIn
+    from edgert.steps import Tell
+
+
+# What ``edgert run`` says of power settings before it begins: those that a crash left, and those it would use.
+
+
+def tell_left(root: Path) -> None:
+    """Says what a run that crashed left changed, as it may not be restored without consent; nothing otherwise."""
+    try:
+        left = "; ".join(map(str, PowerControl(root=root).left()))
+    except DeviceError as error:
+        left = f"{error.what}: {error.why}"
+    if left:
+        fix = "the next edgert run with --allow-power-control, as root, restores them"
+        typer.secho(f"power settings that a crashed run left: {left}; {fix}", fg="yellow", err=True)
+
+
+def tell_steps(file: PipelineFile, root: Path, *, is_placed: bool, to_stderr: bool = False) -> list[dict[str, Any]]:
+    """The clocks and power modes that a governor would choose among, with the changes each takes; makes none.
+
+    Args:
+        is_placed: see :func:`edgert.planner.clock_steps.power_steps`.
+
+    Returns:
+        The same as plain data.
+
+    Raises:
+        BudgetError: there is nothing to govern by clocks.
+    """
+    from edgert.planner.clock_steps import power_steps
+
+    with PowerControl(dry_run=True, root=root) as control:
+        steps = power_steps(file, control, is_placed=is_placed, root=root)
+        told = [_told(steps, number, control) for number in range(len(steps.steps))]
+    for one in told:
+        changes = "; ".join(one["changes"]) or "no change"
+        typer.echo(f"power: {one['name']}: {one['power_w']:.1f} W predicted, {changes}", err=to_stderr)
+    return told
+
+
+def _told(steps: PowerSteps, number: int, control: PowerControl) -> dict[str, Any]:
+    step = steps.steps[number]
+    steps.take(step)
+    changes = [str(change) for change in control.changes]
+    return {"name": step.name or "as it is now", "power_w": step.power_w, "changes": changes}
 
 
 def run(
@@ -74,12 +122,9 @@ def run(
 
         edgert run pipeline.yaml --as orin-nx-16gb --mode 15W
     """
-    from edgert.cli.build_progress import FirstTimeProgress
-    from edgert.cli.live import show
-    from edgert.cli.power import tell_left
-    from edgert.cli.progress import FirstTimeBar
-    from edgert.cli.signals import stop_on_signal
-    from edgert.cli.summary import print_summary
+    from edgert.cli.build_steps import FirstTimeProgress
+    from edgert.cli.progress import FirstTimeBar, show, stop_on_signal
+    from edgert.cli.run_summary import print_summary
     from edgert.pipeline import Pipeline
 
     with ExitStack() as stack:
@@ -121,7 +166,7 @@ def _power(stack: ExitStack, file: PipelineFile, bundle: Unpacked | None, as_boa
     if as_board is not None:
         raise typer.BadParameter("a board that is not here has no clocks to change", param_hint="--allow-power-control")
     from edgert.budget.control import PowerControl
-    from edgert.plan.power_step import power_steps
+    from edgert.planner.clock_steps import power_steps
 
     control = stack.enter_context(PowerControl(allow=True))
     return power_steps(file, control, is_placed=bundle is not None)
@@ -131,7 +176,7 @@ def _predicted(file: PipelineFile) -> tuple[PowerStep, ...]:
     """What a plan says of this board, where the governor has models to choose among; most pipelines start without."""
     if all(model.degrade_to is None for model in file.config.models.values()):
         return ()
-    from edgert.plan.power_step import levels_here
+    from edgert.planner.clock_steps import levels_here
 
     return levels_here(file)
 
@@ -144,7 +189,7 @@ def _in_place_of(file: PipelineFile, board: str | None, mode: str | None, bundle
         return None
     if bundle is not None:
         raise typer.BadParameter("it is for pipeline files; a bundle is made for its own board", param_hint="--as")
-    from edgert.plan.stand_in import stand_in
+    from edgert.emulation import stand_in
 
     place = stand_in(file, board, mode)
     typer.secho(place.label, fg="yellow", err=True)
@@ -165,8 +210,7 @@ def _dry(file: PipelineFile, json: Path | None, bundle: Unpacked | None, as_boar
     """The memory plan, and what power control would change, in the terminal and as JSON; leaves with 1 where the memory
     does not fit."""
     from edgert.assemble.memory import planned
-    from edgert.cli.memory_table import show_memory
-    from edgert.cli.power import tell_steps
+    from edgert.cli.run_summary import show_memory
 
     if as_board is not None:
         raise typer.BadParameter("it plans this machine; edgert plan --board has a board's memory", param_hint="--as")
@@ -190,24 +234,24 @@ def _opened(
     Args:
         prepare: whether a pipeline file for this machine's DLA is built here first.
     """
-    from edgert.artifact.bundle import is_bundle
+    from edgert.bundle.bundle import is_bundle
     from edgert.config import load_pipeline
-    from edgert.config.engine import TENSORRT_DLA
+    from edgert.config.engine_choice import TENSORRT_DLA
 
     if is_bundle(path):
-        from edgert.build import unpacked
+        from edgert.compiler.unpack import unpacked
 
-        return _told(stack.enter_context(unpacked(path, overrides, strict=strict, tell=tell)))
+        return _run_told(stack.enter_context(unpacked(path, overrides, strict=strict, tell=tell)))
     file = load_pipeline(path, overrides)
     if prepare and TENSORRT_DLA in file.config.engines:
-        from edgert.build.here import built_here
+        from edgert.compiler.unpack import built_here
 
         here = stack.enter_context(built_here(file, strict=strict, tell=tell))
-        return _told(here) if here is not None else (file, None)
+        return _run_told(here) if here is not None else (file, None)
     return file, None
 
 
-def _told(bundle: Unpacked) -> tuple[PipelineFile, Unpacked]:
+def _run_told(bundle: Unpacked) -> tuple[PipelineFile, Unpacked]:
     """A bundle's pipeline, once it is said who runs it and who does not."""
     for one in bundle.skipped:
         typer.secho(str(one), fg="yellow", err=True)

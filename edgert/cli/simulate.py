@@ -82,9 +82,8 @@ def simulate(
     """
     from edgert.cli.simulation_table import show_simulation
     from edgert.config import load_pipeline
-    from edgert.plan.simulation import Circumstances, simulate_pipeline
-    from edgert.plan.simulation_page import save
-    from edgert.plan.simulation_words import kept
+    from edgert.planner.simulation import Circumstances, simulate_pipeline
+    from edgert.planner.simulation_page import kept, save
 
     made = simulate_pipeline(
         load_pipeline(pipeline_path(pipeline), overrides or ()),

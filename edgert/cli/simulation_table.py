@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from edgert.cli.table import NONE, Column, Row, table
-from edgert.plan.simulation_words import kept, simulation_headline
+from edgert.planner.simulation_page import kept, simulation_headline
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from edgert.plan.simulation import Simulation
-    from edgert.simulate import Moment
+    from edgert.planner.simulation import Simulation
+    from edgert.simulator import Moment
 
 _MOST_ROWS = 12
 _COLUMNS = (

@@ -18,9 +18,9 @@ from edgert.cli.table import console
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edgert.budget.meter.energy import Energy
-    from edgert.budget.meter.sample import Sample
-    from edgert.cli.top_pipeline import Row
+    from edgert.cli.top_table import Row
+    from edgert.meters.all import Sample
+    from edgert.meters.energy import Energy
 
 _LEAST_S = 0.1
 
@@ -78,7 +78,7 @@ def top(
 
         edgert top --json - --once | jq '.pipelines[] | {name, fps: .stats.fps}'
     """
-    from edgert.cli.signals import stop_on_signal
+    from edgert.cli.progress import stop_on_signal
 
     stopped = threading.Event()
     with stop_on_signal(stopped.set), JsonLines(json) as write:
@@ -98,9 +98,9 @@ def _written(looks: Iterator[Look], write: JsonLines) -> Iterator[Look]:
 
 
 def _looks(root: Path, urls: tuple[str, ...], every_s: float, once: bool, stopped: threading.Event) -> Iterator[Look]:
-    from edgert.budget.meter.energy import Energy
-    from edgert.budget.meter.meters import Meters
-    from edgert.cli.top_pipeline import Pipelines
+    from edgert.cli.top_table import Pipelines
+    from edgert.meters.all import Meters
+    from edgert.meters.energy import Energy
 
     meters, energy, pipelines = Meters(root), Energy(), Pipelines(urls, root)
     pipelines.look()

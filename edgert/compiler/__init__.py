@@ -1,9 +1,6 @@
-"""Building in steps: each cached under what it depends on, checked by what it promises, and told as it happens.
+"""``edgert build``: a pipeline's models prepared for a board on any machine, and packed into one file.
 
-Step → Runner.do(step) → Product        files, and one line of evidence that the promise is kept
+build(file, output, board=…) → Built           workstation: every step but the compilation
+finish.finish(bundle, output) → Finished        board: the compilation
+unpacked(bundle) → Unpacked                    any machine: the bundle as a pipeline that runs there
 """
-
-from edgert.compiler.event import Event, Tell
-from edgert.compiler.step import Product, Step, digest_of
-
-__all__ = ["Event", "Product", "Step", "Tell", "digest_of"]

@@ -2,7 +2,7 @@
 
 from edgert.config.document import Document
 from edgert.config.fields import Fraction, OutputPath, Seconds, Section, Size
-from edgert.config.model import (
+from edgert.config.model_section import (
     AccuracyConfig,
     CalibrateConfig,
     ClassifyTask,
@@ -16,8 +16,8 @@ from edgert.config.model import (
     SegmentTask,
     TaskConfig,
 )
-from edgert.config.pipeline import BudgetConfig, PipelineConfig, PipelineFile, json_schema, load_pipeline
-from edgert.config.stage import (
+from edgert.config.pipeline_file import BudgetConfig, PipelineConfig, PipelineFile, json_schema, load_pipeline
+from edgert.config.stages import (
     BatchConfig,
     CropConfig,
     CropStage,

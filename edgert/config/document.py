@@ -10,8 +10,7 @@ from typing import Any
 
 import yaml
 
-from edgert.config.override import Loc, override
-from edgert.config.variable import Variables
+from edgert.config.substitution import Loc, Variables, override
 from edgert.errors import ConfigError, cause, nearest
 from edgert.shipped import pipeline_names
 

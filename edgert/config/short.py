@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
-from edgert.config.model import TASK_VERBS, DetectTask, InputConfig, TaskConfig
-from edgert.config.wording import expected
+from edgert.config.fields import expected
+from edgert.config.model_section import TASK_VERBS, DetectTask, InputConfig, TaskConfig
 from edgert.errors import ConfigError, nearest
 
 _T = TypeVar("_T")

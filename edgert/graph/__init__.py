@@ -4,14 +4,13 @@ Importing these modules does not import onnx; the first call that needs it does.
 :class:`Model`, which is never changed in place: every step returns a new one.
 """
 
-from edgert.graph.clean import PASSES, clean
 from edgert.graph.count import NodeCost, count
-from edgert.graph.inspect import ModelSummary, inspect
+from edgert.graph.inspection import ModelSummary, inspect
 from edgert.graph.load import load
-from edgert.graph.model import Model, from_proto, to_bytes
-from edgert.graph.rewrite import Change, Pass
-from edgert.graph.shape import infer, with_shapes
-from edgert.graph.spec import TensorSpec, inputs, outputs
+from edgert.graph.model import Model, TensorSpec, from_proto, inputs, outputs, to_bytes
+from edgert.graph.passes.clean import PASSES, clean
+from edgert.graph.passes.contract import Change, Pass
+from edgert.graph.static_shape import infer, with_shapes
 
 __all__ = [
     "PASSES",

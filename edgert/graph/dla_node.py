@@ -8,10 +8,10 @@ from math import prod
 from typing import Any
 
 from dla import Tensor
-from edgert.graph.node import Graph, Node
+from edgert.graph.model import TensorSpec
+from edgert.graph.operations import Graph, Node
 from edgert.graph.operators import about
 from edgert.graph.proto import Array
-from edgert.graph.spec import TensorSpec
 
 _MAX_VALUES = 64
 """Stored tensors of up to so many elements are handed over with their values: scales, limits, shapes, no kernels."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from edgert.graph.node import Graph, Node
+from edgert.graph.model import TensorSpec
+from edgert.graph.operations import Graph, Node
 from edgert.graph.operators import ACTIVATIONS, ARITHMETIC, COMBINING, POINTWISE, about, of_kind
-from edgert.graph.spec import TensorSpec
 
 GATE_STEPS = 4
 """Most nodes between a tensor and what joins it with a function of itself: x · clip(x + 3, 0, 6) / 6 has three."""

@@ -1,20 +1,206 @@
-"""An ONNX file to a :class:`Model`, or the reason why not."""
+"""Weights kept in files beside the model: checked, read and put inside."""
 
 from __future__ import annotations
 
+import codecs
 import hashlib
+import math
 from os import PathLike
-from pathlib import Path
-from typing import TYPE_CHECKING
+from pathlib import Path, PureWindowsPath
+from typing import TYPE_CHECKING, Protocol
 
 from edgert.errors import ModelError, cause, nearest
-from edgert.graph.check import check_graph, check_tensors, check_versions
-from edgert.graph.external import embed_external_data
+from edgert.graph import proto as messages
 from edgert.graph.model import Model
-from edgert.graph.sniff import DEFAULT_FIX, fix_for, looks_like
+from edgert.graph.wholeness import check_graph, check_tensors, check_versions
 
 if TYPE_CHECKING:
     import onnx
+
+
+# What a file that is not an ONNX model looks like instead, so that the error can say so.
+
+_LEADING = (
+    (b"\xff\xd8\xff", "a JPEG image"),
+    (b"\x89PNG", "a PNG image"),
+    (b"GIF8", "a GIF image"),
+    (b"%PDF", "a PDF"),
+    (b"PK\x03\x04", "a zip archive, such as a PyTorch .pt file"),
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"7z\xbc\xaf", "a 7-zip archive"),
+    (b"\x89HDF", "an HDF5 file, such as a Keras model"),
+    (b"\x80\x02", "a Python pickle, such as an old PyTorch .pth file"),
+    (b"\x80\x03", "a Python pickle"),
+    (b"\x80\x04", "a Python pickle"),
+    (b"\x80\x05", "a Python pickle"),
+    (b"ftrt", "a TensorRT engine"),
+    (b"\x7fELF", "a program or shared library"),
+    (b"GGUF", "a GGUF model"),
+    (b"version https://git-lfs.github.com/spec", "a Git LFS pointer"),
+)
+_AT_FOUR = (
+    (b"ORTM", "an ONNX Runtime .ort file"),
+    (b"TFL3", "a TensorFlow Lite model"),
+    (b"ftyp", "an MP4 video"),
+)
+_ULTRALYTICS, _YOLOV5 = "a checkpoint of Ultralytics' YOLO", "a checkpoint of YOLOv5"
+_CHECKPOINTS = ((b"cultralytics.", _ULTRALYTICS), (b"cmodels.yolo\n", _YOLOV5))
+"""How pickles name the module of a class: the opcode GLOBAL, ``c``. PyTorch stores its pickle without compression."""
+_MARKUP = ((b"<!doctype html", "a web page"), (b"<html", "a web page"), (b"<?xml", "an XML file"))
+
+_FIXES = {
+    "a Git LFS pointer": "fetch the real file: git lfs pull",
+    "a TensorRT engine": "engines fit one machine only; give the ONNX file that it was built from",
+    "an ONNX Runtime .ort file": "edgert reads ONNX; give the .onnx file that it was converted from",
+    "a TensorFlow Lite model": "edgert import FILE -o model.onnx",
+    "a web page": "download the file itself (the 'raw' link), not the page that shows it",
+    _ULTRALYTICS: "where it can be loaded: yolo export model=FILE.pt format=onnx; then give the .onnx file",
+    _YOLOV5: "in YOLOv5's folder: python export.py --weights FILE.pt --include onnx; then give the .onnx file",
+    "a zip archive, such as a PyTorch .pt file": "edgert import FILE.pt2, or torch.onnx.export; or unpack the archive",
+    "a Python pickle, such as an old PyTorch .pth file": "edgert import module:function, or torch.onnx.export",
+    "an HDF5 file, such as a Keras model": "convert it to ONNX with tf2onnx",
+}
+DEFAULT_FIX = "give a file written by an ONNX exporter, such as torch.onnx.export"
+
+
+def looks_like(data: bytes) -> str:
+    """What a file looks like, ``"a JPEG image"``; an empty string when nothing is recognized. Nothing is unpickled."""
+    for mark, name in _CHECKPOINTS:
+        if data.startswith((b"PK\x03\x04", b"\x80")) and mark in data:
+            return name
+    for magic, name in _LEADING:
+        if data.startswith(magic):
+            return name
+    for magic, name in _AT_FOUR:
+        if data[4:8] == magic:
+            return name
+    if data[8:9] == b"{" and data[9:10] in (b'"', b"}"):
+        return "a safetensors file"
+    return _text(data[:512])
+
+
+def fix_for(kind: str) -> str:
+    """What to do about a file of that kind."""
+    return _FIXES.get(kind, DEFAULT_FIX)
+
+
+def _text(head: bytes) -> str:
+    for mark, name in _MARKUP:
+        if head.lstrip().lower().startswith(mark):
+            return name
+    if head and not any(head):
+        return "a file of zeros"
+    printable = all(byte >= 32 or byte in b"\t\n\r\f" for byte in head)
+    return "a text file" if head and printable and _is_utf8(head) else ""
+
+
+def _is_utf8(head: bytes) -> bool:
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # incremental: the sample may end inside a character
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+_FIX = "copy the data file next to the model, or export with the weights inside"
+
+
+class Digest(Protocol):
+    """What :mod:`hashlib` makes."""
+
+    def update(self, data: bytes, /) -> None: ...
+
+
+def embed_external_data(proto: onnx.ModelProto, file: Path, digest: Digest) -> None:
+    """Reads external tensors into ``proto``; adds each data file's name and bytes, in order of name, to ``digest``.
+
+    Data may lie only below the model's own folder: a model from elsewhere must not read the machine's other files.
+
+    Raises:
+        ModelError: a data file is missing, cut short, or outside the model's folder.
+    """
+    groups: dict[str, list[onnx.TensorProto]] = {}
+    for tensor in _external_tensors(proto):
+        groups.setdefault(_entries(tensor).get("location", ""), []).append(tensor)
+    for location, tensors in sorted(groups.items()):
+        data = _read(file, location)
+        digest.update(location.encode() + b"\0")
+        digest.update(data)
+        for tensor in tensors:
+            _embed(tensor, data, file)
+
+
+def _external_tensors(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
+    found = list(messages.tensors(proto.graph))
+    for function in proto.functions:
+        found.extend(messages.node_tensors(function.node))
+    return [tensor for tensor in found if tensor.data_location == tensor.EXTERNAL]
+
+
+def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
+    return {item.key: item.value for item in tensor.external_data}
+
+
+def _read(file: Path, location: str) -> bytes:
+    _check_location(file, location)
+    data_file = file.parent / location
+    inside = file.parent.resolve()
+    if not data_file.resolve().is_relative_to(inside):
+        raise _outside(file, location, f"it is a link that leads to {str(data_file.resolve())!r}")
+    try:
+        if not data_file.is_file():
+            raise ModelError(
+                f"model {str(file)!r} lacks its data file {location!r}",
+                why=f"no such file in {str(inside)!r}",
+                fix=_FIX,
+            )
+        return data_file.read_bytes()
+    except OSError as error:
+        why = cause(error)
+        raise ModelError(f"cannot read data file {location!r} of model {str(file)!r}", why=why, fix=_FIX) from error
+
+
+def _check_location(file: Path, location: str) -> None:
+    path = PureWindowsPath(location)  # takes both / and \, and sees drive letters
+    if not location or "\0" in location:
+        raise ModelError(f"model {str(file)!r} names no data file for a tensor", why="a bad export", fix=_FIX)
+    if path.anchor:
+        raise _outside(file, location, "it is an absolute path")
+    if ".." in path.parts:
+        raise _outside(file, location, "it climbs out with '..'")
+
+
+def _outside(file: Path, location: str, why: str) -> ModelError:
+    what = f"data file {location!r} of model {str(file)!r} lies outside the model's folder"
+    return ModelError(what, why=f"{why}; external data is read only from the model's own folder", fix=_FIX)
+
+
+def _embed(tensor: onnx.TensorProto, data: bytes, file: Path) -> None:
+    entries = _entries(tensor)
+    needed = messages.tensor_bytes(messages.dtype_name(tensor.data_type), math.prod(tensor.dims))
+    offset = _number(entries, "offset", 0, tensor, file)
+    length = _number(entries, "length", needed, tensor, file)
+    if length != needed:
+        why = f"tensor {tensor.name!r} of shape {list(tensor.dims)} takes {needed} bytes, the model says {length}"
+        raise ModelError(f"model {str(file)!r} is damaged", why=why, fix="export it again")
+    if offset + needed > len(data):
+        why = f"tensor {tensor.name!r} ends at byte {offset + needed}, the file at {len(data)}"
+        what = f"data file {entries['location']!r} of model {str(file)!r} is cut short"
+        raise ModelError(what, why=why, fix="download or export it again")
+    tensor.raw_data = data[offset : offset + needed]
+    tensor.ClearField("external_data")
+    tensor.ClearField("data_location")
+
+
+def _number(entries: dict[str, str], key: str, default: int, tensor: onnx.TensorProto, file: Path) -> int:
+    text = entries.get(key, str(default))
+    if not text.isascii() or not text.isdigit():
+        why = f"tensor {tensor.name!r} has {key} {text!r}; expected a number of bytes"
+        raise ModelError(f"model {str(file)!r} is damaged", why=why, fix="export it again")
+    return int(text)
+
+
+# An ONNX file to a :class:`Model`, or the reason why not.
 
 
 def load(path: str | PathLike[str]) -> Model:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgert.graph.model import TensorSpec, initializer_names, value_spec
+from edgert.graph.passes.contract import Change
 from edgert.graph.proto import (
     DEFAULT_DOMAINS,
     Array,
@@ -26,8 +28,6 @@ from edgert.graph.proto import (
     to_array,
 )
 from edgert.graph.record import Attributes, Graph, Node, free_name
-from edgert.graph.rewrite import Change
-from edgert.graph.spec import TensorSpec, initializer_names, value_spec
 
 if TYPE_CHECKING:
     import onnx

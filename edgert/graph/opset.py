@@ -17,7 +17,7 @@ from edgert.errors import ModelError
 from edgert.graph.draft import Draft
 from edgert.graph.message import records
 from edgert.graph.model import Model
-from edgert.graph.node import write
+from edgert.graph.operations import write
 from edgert.graph.proto import (
     DEFAULT_DOMAINS,
     Array,

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from edgert.custom_op import Operator, operator
 from edgert.errors import ModelError
+from edgert.graph.model import TensorSpec
 from edgert.graph.proto import Array, attributes
-from edgert.graph.spec import TensorSpec
-from edgert.operator import Operator, operator
 
 if TYPE_CHECKING:
     import onnx

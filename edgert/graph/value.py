@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgert.graph.node import Graph, Node
+from edgert.graph.operations import Graph, Node
 from edgert.graph.operators import MOVEMENT, about, data_of
 
 

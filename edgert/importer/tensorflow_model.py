@@ -12,7 +12,7 @@ import numpy as np
 
 from edgert import install
 from edgert.errors import BuildError, DeviceError, ModelError
-from edgert.importer.request import FEEDS, MODEL, RESULTS, Array, Request, read_arrays, write_arrays, write_told
+from edgert.importer.subprocess import FEEDS, MODEL, RESULTS, Array, Request, read_arrays, write_arrays, write_told
 
 _SEED = 0
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from edgert import install
 from edgert.errors import BuildError, DeviceError, ModelError, nearest
-from edgert.importer.request import FEEDS, MODEL, RESULTS, Request, read_arrays, write_arrays, write_told
-from edgert.user import load_object
+from edgert.importer.subprocess import FEEDS, MODEL, RESULTS, Request, read_arrays, write_arrays, write_told
+from edgert.user_code import load_object
 
 _EXAMPLE = "return module, (torch.zeros(1, 3, 224, 224),)"
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from edgert.report.page import render, save
-from edgert.report.plain import plain_lines
-from edgert.report.record import (
+from edgert.report.quantization_page import plain_lines, render, save
+from edgert.report.quantization_record import (
     AccuracyRow,
     Correction,
     Figure,
@@ -17,7 +16,7 @@ from edgert.report.record import (
     TensorRow,
     Verdict,
 )
-from edgert.report.verdict import judge
+from edgert.report.verdict_section import judge
 
 __all__ = [
     "AccuracyRow",

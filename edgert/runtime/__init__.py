@@ -2,21 +2,12 @@
 
 from edgert.runtime.channel import Channel, Inlet
 from edgert.runtime.frame import Color, Frame, PixelFormat
-from edgert.runtime.gate import Gate
-from edgert.runtime.metric import LatencyHistogram, Percentiles
-from edgert.runtime.record import (
-    Classification,
-    Crops,
-    Detections,
-    Embedding,
-    Keypoints,
-    Record,
-    Result,
-    Segmentation,
-)
+from edgert.runtime.metrics import LatencyHistogram, Percentiles
+from edgert.runtime.records import Classification, Crops, Detections, Embedding, Keypoints, Record, Result, Segmentation
 from edgert.runtime.runner import Runner
 from edgert.runtime.stage import Batching, Source, SourceStats, Stage
 from edgert.runtime.summary import StageSummary, Summary, summarise
+from edgert.runtime.throttle import Gate
 from edgert.runtime.worker import Node
 
 __all__ = [

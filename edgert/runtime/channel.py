@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from edgert.clock import REAL
 from edgert.policy import ADDED, BoundedQueue, Drop
-from edgert.runtime.metric import LatencyHistogram
-from edgert.runtime.record import Result
+from edgert.runtime.metrics import LatencyHistogram
+from edgert.runtime.records import Result
 
 Told = tuple[int, int]
 """An edge on which something waits, or the complement of one that was closed; and when this was said, nanoseconds."""

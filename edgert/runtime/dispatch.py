@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from edgert.policy import Dispatcher, ReorderBuffer
-from edgert.runtime.record import Result
+from edgert.runtime.records import Result
 
 
 class Dispatch:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from edgert.runtime.frame import Frame
-from edgert.runtime.record import Result
+from edgert.runtime.records import Result
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgert.jitter import AT, SLOT_MS, Jitter, Quantiles, jitter_of
-from edgert.runtime.metric import LatencyHistogram
+from edgert.runtime.metrics import LatencyHistogram
 
 RESULTS = 8192
 """Results that are remembered; two numbers each."""

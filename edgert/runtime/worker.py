@@ -12,10 +12,10 @@ from edgert.clock import Clock
 from edgert.errors import EdgertError, StageError
 from edgert.policy import Join, join_of, most_under_way
 from edgert.runtime.channel import Channel, Inlet
-from edgert.runtime.gate import Gate
-from edgert.runtime.metric import StageMeter
-from edgert.runtime.record import Result
+from edgert.runtime.metrics import StageMeter
+from edgert.runtime.records import Result
 from edgert.runtime.stage import Batching, Source, Stage
+from edgert.runtime.throttle import Gate
 from edgert.runtime.timing import Lateness, Timing
 
 

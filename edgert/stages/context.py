@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 from edgert.clock import REAL, Clock
 from edgert.config.kinded import Kinded
 from edgert.memory import Counter
-from edgert.runtime.record import Result
+from edgert.runtime.records import Result
 
 
 @dataclass(frozen=True, slots=True)

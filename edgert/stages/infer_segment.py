@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from edgert.board.core import pin, unpin
-from edgert.place.engine import Chain
+from edgert.board.host import pin, unpin
+from edgert.placement.segment_engines import Chain
 from edgert.runtime import Result, Stage
-from edgert.stages.decode.base import Array, Decoder
-from edgert.stages.geometry import Geometry
+from edgert.stages.crop import Geometry
+from edgert.stages.decode.decoder import Array, Decoder
 from edgert.stages.preprocess import Preprocessor
 
 

@@ -3,20 +3,49 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from edgert.clock import REAL, Clock
 from edgert.runtime.frame import U8
-from edgert.runtime.record import Classification, Crops, Detections, Keypoints, Record, Result, Segmentation
+from edgert.runtime.records import Classification, Crops, Detections, Keypoints, Record, Result, Segmentation
 from edgert.stages import paint
-from edgert.stages.paint import Canvas
-from edgert.stages.palette import INK, Bgr, color_of
-from edgert.stages.text import Pen
-from edgert.stages.trail import Trails
+from edgert.stages.paint import INK, Bgr, Canvas, Pen, color_of
+
+# Where tracked objects have been.
+
+_LENGTH = 30  # centres: a second of video
+
+
+class Trails:
+    """The last centres of every track of one stream."""
+
+    def __init__(self) -> None:
+        self._centres: dict[int, deque[list[float]]] = {}
+        self._seen: dict[int, int] = {}
+        self._frames = 0
+
+    def add(self, record: Detections) -> None:
+        """Notes where the objects are now, and forgets tracks that were not seen for as long as a trail is."""
+        if record.ids is None:
+            return
+        self._frames += 1
+        centres = ((record.boxes[:, :2] + record.boxes[:, 2:]) / 2).tolist()
+        for number, centre in zip(record.ids.tolist(), centres, strict=True):
+            self._centres.setdefault(number, deque(maxlen=_LENGTH)).append(centre)
+            self._seen[number] = self._frames
+        for number in [number for number, seen in self._seen.items() if self._frames - seen > _LENGTH]:
+            del self._seen[number], self._centres[number]
+
+    def of(self, record: Detections) -> list[tuple[int, npt.NDArray[np.float64]]]:
+        """(track number, (N, 2) source pixels, oldest first) of every object that is in the picture now."""
+        numbers = [] if record.ids is None else record.ids.tolist()
+        return [(number, np.array(self._centres[number])) for number in numbers if number in self._centres]
+
 
 # Sizes by the picture's shorter side, chosen by eye from 320x240 to 1920x1080: 1 to 3 px of line, 10 to 26 px of text.
 _LINE_PER_ROOT_PX = 0.1

@@ -5,16 +5,117 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
 from edgert.runtime.frame import U8
-from edgert.runtime.record import Classification, Detections, Keypoints, Segmentation
-from edgert.stages.palette import INK, LEFT, MIDDLE, RIGHT, Bgr, color_of, color_table
-from edgert.stages.text import Pen
+from edgert.runtime.records import Classification, Detections, Keypoints, Segmentation
+
+# Colours that people with any colour vision tell apart.
+
+Bgr = tuple[int, int, int]
+
+# Okabe and Ito, "Color Universal Design", 2008, without black, ordered so that the first few differ most.
+_OKABE_ITO_RGB = (0xE69F00, 0x56B4E9, 0x009E73, 0xF0E442, 0xCC79A7, 0xD55E00, 0x0072B2)
+_LIGHTER = 0.45  # towards white, for the second round
+
+WHITE: Bgr = (255, 255, 255)
+INK: Bgr = (24, 20, 18)
+LEFT, RIGHT, MIDDLE = 1, 0, 2  # palette entries for the sides of a body
+
+
+def _bgr(rgb: int) -> Bgr:
+    return rgb & 255, rgb >> 8 & 255, rgb >> 16
+
+
+def _light(color: Bgr) -> Bgr:
+    blue, green, red = (round(value + (255 - value) * _LIGHTER) for value in color)
+    return blue, green, red
+
+
+_BASE = tuple(map(_bgr, _OKABE_ITO_RGB))
+_COLORS = _BASE + tuple(map(_light, _BASE))
+
+
+def color_of(number: int) -> Bgr:
+    """The colour of a class or track number: always the same, repeating after 14."""
+    return _COLORS[number % len(_COLORS)]
+
+
+def text_color(background: Bgr) -> Bgr:
+    """Black or white, whichever reads better on ``background`` (Rec. 709 luma)."""
+    blue, green, red = background
+    return INK if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 115 else WHITE
+
+
+def color_table() -> U8:
+    """(256, 1, 3) uint8: the colour of every class number."""
+    return np.array([[color_of(number)] for number in range(256)], np.uint8)
+
+
+# Words on pictures.
+
+_WEIGHT = 500  # between regular (400) and bold (700): legible when small
+_HERSHEY_PX = 22  # height of OpenCV's stroke font, ascender to baseline, at scale 1
+_PADDING = 0.3  # around a word, in heights of the letters
+
+
+class Pen:
+    """Writes at one height. OpenCV 5 brings a real font that knows Unicode; older ones have strokes for ASCII only."""
+
+    def __init__(self, height_px: int) -> None:
+        self.height_px = height_px
+        make_font: Any = getattr(cv2, "FontFace", None)
+        self._font = make_font("sans") if make_font is not None else None
+
+    @property
+    def line_px(self) -> int:
+        """From one line of text in a box to the next."""
+        return self.height_px + 2 * self._padding_px()
+
+    def boxed(self, picture: U8, text: str, left: int, top: int, background: Bgr) -> None:
+        """A filled box with its top left corner at (left, top), moved as far as needed to stay in the picture."""
+        height, width = picture.shape[:2]
+        padding = self._padding_px()
+        box_width = self._width(picture, text) + 2 * padding
+        left, top = max(0, min(left, width - box_width)), max(0, min(top, height - self.line_px))
+        right, bottom = left + box_width - 1, top + self.line_px - 1
+        cv2.rectangle(picture, (left, top), (right, bottom), background, cv2.FILLED)
+        self._put(picture, text, (left + padding, top + padding + self._baseline_px()), text_color(background))
+
+    def _padding_px(self) -> int:
+        return max(2, round(self.height_px * _PADDING))
+
+    def _baseline_px(self) -> int:
+        return round(self.height_px * 0.86)
+
+    def _width(self, picture: U8, text: str) -> int:
+        if self._font is None:
+            (width, _), _ = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, self._scale(), self._stroke())
+            return width
+        size: Any = cv2.getTextSize
+        left, _, width, _ = size(
+            (picture.shape[1], picture.shape[0]), text, (0, 0), self._font, self.height_px, _WEIGHT
+        )
+        return int(left + width)
+
+    def _put(self, picture: U8, text: str, baseline: tuple[int, int], color: Bgr) -> None:
+        if self._font is None:
+            face, stroke = cv2.FONT_HERSHEY_SIMPLEX, self._stroke()
+            cv2.putText(picture, text, baseline, face, self._scale(), color, stroke, cv2.LINE_AA)
+        else:
+            put: Any = cv2.putText
+            put(picture, text, baseline, color, self._font, self.height_px, _WEIGHT)
+
+    def _scale(self) -> float:
+        return 0.75 * self.height_px / _HERSHEY_PX
+
+    def _stroke(self) -> int:
+        return max(1, round(self.height_px / 14))
+
 
 F32 = npt.NDArray[np.float32]
 _MASK_OPACITY = 0.5

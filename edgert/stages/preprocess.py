@@ -11,9 +11,8 @@ import numpy.typing as npt
 from edgert.config import InputConfig
 from edgert.errors import ModelError
 from edgert.runtime import Frame
-from edgert.stages.geometry import Geometry
-from edgert.stages.placement import place
-from edgert.stages.resample import Resampler
+from edgert.stages.crop import Geometry
+from edgert.stages.resampling import Resampler, place
 
 Array = npt.NDArray[Any]
 _STAND_IN = {"float32": None, "uint8": None, "int8": None, "float16": np.int16}  # cv2.LUT moves fp16 as plain 16 bits

@@ -8,7 +8,7 @@ from typing import Any
 
 from edgert.errors import ConfigError, StageError
 from edgert.runtime import Result, Stage
-from edgert.user_text import check_arguments
+from edgert.user_code import check_arguments
 
 Function = Callable[..., Any]
 """Called with a Result; returns a Result, several, or None."""

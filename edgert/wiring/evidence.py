@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.runtime import Classification, Detections, Embedding, Keypoints, Record, Segmentation
-from edgert.stages.decode.base import Array
-from edgert.stages.geometry import Geometry
-from edgert.wiring.photo import Photo, View
+from edgert.stages.crop import Geometry
+from edgert.stages.decode.decoder import Array
+from edgert.wiring.photos import Photo, View
 from edgert.wiring.trial import Answer
 
 F32 = npt.NDArray[np.float32]

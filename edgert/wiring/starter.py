@@ -7,18 +7,55 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from edgert.config import InputConfig, ModelConfig, TaskConfig
-from edgert.config.model import value_of, verb_of
-from edgert.errors import ModelError
+from edgert.config import InputConfig, ModelConfig, TaskConfig, load_pipeline
+from edgert.config.model_section import value_of, verb_of
+from edgert.errors import ConfigError, ModelError, cause
 from edgert.graph.load import load
-from edgert.graph.spec import TensorSpec, inputs
-from edgert.wiring.candidate import SCALES, Setting
-from edgert.wiring.check import advised_of, rows_of, ties_of
-from edgert.wiring.photo import read_photos
-from edgert.wiring.reading import guesses, readings, task_of
-from edgert.wiring.report import Row, described, yaml_value
-from edgert.wiring.search import Progress, Search, Subject, subject
+from edgert.graph.model import TensorSpec, inputs
+from edgert.wiring.findings import Row, described, yaml_value
+from edgert.wiring.likely import SCALES, Setting
+from edgert.wiring.photos import read_photos
+from edgert.wiring.search_settings import Progress, Search, Subject, subject
+from edgert.wiring.trial import guesses, readings, task_of
+from edgert.wiring.wiring_check import advised_of, rows_of, ties_of
+
+# Writing a pipeline file where there was none.
+
+
+def refuse_existing(path: Path, force: bool) -> None:
+    """Raises ConfigError when there is a file already and it is not to be replaced."""
+    if path.exists() and (not force or path.is_dir()):
+        fix = "choose another --output" if path.is_dir() else "--force replaces it, or choose another --output"
+        raise ConfigError(f"{str(path)!r} exists already", why="nothing was written", fix=fix)
+
+
+def write_pipeline(text: str, path: Path, force: bool) -> None:
+    """Writes a pipeline file whole or not at all, and checks that it loads.
+
+    Raises:
+        ConfigError: the file exists, or cannot be written.
+    """
+    refuse_existing(path, force)
+    part = path.with_name(f"{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="utf-8")
+        load_pipeline(part, env=_AnyValue())
+        part.replace(path)
+    except OSError as error:
+        raise ConfigError(f"cannot write {str(path)!r}", why=cause(error)) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+class _AnyValue(dict[str, str]):
+    """An environment where every variable is set: a source may name one that only the target machine has."""
+
+    def get(self, key: str, default: Any = None) -> str:
+        return key if default is None else str(default)
+
 
 _USUAL_SIZE = 640
 _SHOWN_OUTPUTS = 3
@@ -69,7 +106,8 @@ def starter(
     """Writes a pipeline for a model: guessed from its shapes and names, or, with photographs, tried out.
 
     Args:
-        images: photographs or folders; with them every plausible setting is tried (see :func:`~edgert.wiring.check`).
+        images: photographs or folders; with them every plausible setting is tried (see
+        :func:`~edgert.wiring.wiring_check`).
         source: where frames come from, as in ``source:``.
         directory: where the file will stand; the model's path is written relative to it. The current one by default.
         progress: called with runs made and most runs to come.

@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from edgert.backend import EngineOptions, Session, Shapes, backend
 from edgert.config import InputConfig
-from edgert.graph.constant import constant_value
 from edgert.graph.model import Model
+from edgert.graph.passes.noop import constant_value
 from edgert.graph.proto import to_array
-from edgert.wiring.photo import View
+from edgert.wiring.photos import View
 from edgert.wiring.trial import Trial
 
 if TYPE_CHECKING:

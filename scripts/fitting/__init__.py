@@ -1,1 +1,1 @@
-"""Fits the coefficients of ``edgert.place.cost`` to published speeds. Needs scipy; run by ``scripts/fit_costs``."""
+"""Fits the coefficients of ``edgert.placement.cost`` to published speeds. Needs scipy; run by ``scripts/fit_costs``."""

@@ -9,7 +9,7 @@ import numpy as np
 import yaml
 from scipy.stats import spearmanr
 
-from edgert.place.cost.coefficients import Accuracy, Coefficients, ContentionCost, CrossingCost, DlaCost, GpuCost
+from edgert.placement.cost.coefficients import Accuracy, Coefficients, ContentionCost, CrossingCost, DlaCost, GpuCost
 from scripts.fitting.power import fit_power, leave_one_out_power
 from scripts.fitting.solve import Trial
 from scripts.fitting.time import Fit, fit_dla, fit_gpu

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import minimize
 
-from edgert.place.contention import Contention
-from edgert.place.cost.coefficients import ContentionCost
+from edgert.placement.contention import Contention
+from edgert.placement.cost.coefficients import ContentionCost
 from scripts.fitting.row import published
 
 

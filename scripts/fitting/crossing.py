@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from edgert.board.record import board
-from edgert.place.cost.coefficients import CrossingCost, GpuCost
-from edgert.place.cost.crossing import Reformat
-from edgert.place.cost.speed import gpu_speed
+from edgert.placement.cost.coefficients import CrossingCost, GpuCost
+from edgert.placement.cost.speeds import gpu_speed
+from edgert.placement.cost.times import Reformat
 from scripts.fitting.row import published
 
 _HALF_BYTES = 2

@@ -7,11 +7,10 @@ from dataclasses import fields
 
 import numpy as np
 
-from edgert.place.cost.coefficients import DlaCost, GpuCost
-from edgert.place.cost.dla import dla_seconds
-from edgert.place.cost.gpu import gpu_seconds
-from edgert.place.cost.speed import Speed, dla_speed, gpu_speed
-from edgert.place.cost.table import Numbers, joined, table
+from edgert.placement.cost.coefficients import DlaCost, GpuCost
+from edgert.placement.cost.speeds import Speed, dla_speed, gpu_speed
+from edgert.placement.cost.times import dla_seconds, gpu_seconds
+from edgert.placement.cost.work import Numbers, joined, table
 from scripts.fitting.row import Timing
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgert.place.cost.coefficients import Coefficients, DlaCost, GpuCost
+from edgert.placement.cost.coefficients import Coefficients, DlaCost, GpuCost
 from scripts.fitting.chip import Chip, by_board, fit_chip, rank_correlation, text
 from scripts.fitting.contention import contention_error, fit_contention
 from scripts.fitting.crossing import fit_crossing

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
-from edgert.board.mode import Mode
 from edgert.board.record import Board, board
-from edgert.place.cost.coefficients import DlaCost, GpuCost, PowerCost
-from edgert.place.cost.gpu import gpu_bytes, gpu_seconds
-from edgert.place.cost.power import power
-from edgert.place.cost.speed import gpu_speed
-from edgert.place.cost.table import Numbers, table
+from edgert.board.sections import Mode
+from edgert.placement.cost.coefficients import DlaCost, GpuCost, PowerCost
+from edgert.placement.cost.speeds import gpu_speed, power
+from edgert.placement.cost.times import gpu_bytes, gpu_seconds
+from edgert.placement.cost.work import Numbers, table
 from scripts.fitting.design import Design
 from scripts.fitting.row import Timing, published, set_mode, works
 

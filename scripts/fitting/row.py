@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from edgert.board.mode import Mode
 from edgert.board.record import Board, board
-from edgert.place.cost.unit import units
-from edgert.place.cost.work import Work
+from edgert.board.sections import Mode
+from edgert.placement.cost.fused_kernels import units
+from edgert.placement.cost.work import Work
 from scripts.networks.table import build
 
 PUBLISHED = Path(__file__).parents[2] / "configs" / "costs" / "published.yaml"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
-from edgert.place.cost.coefficients import DlaCost, GpuCost
-from edgert.place.cost.table import Numbers
+from edgert.placement.cost.coefficients import DlaCost, GpuCost
+from edgert.placement.cost.work import Numbers
 from scripts.fitting.design import Design
 from scripts.fitting.row import Timing
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgert.place.cost.coefficients import DlaCost, GpuCost
+from edgert.placement.cost.coefficients import DlaCost, GpuCost
 from scripts.fitting.design import Design
 from scripts.fitting.row import Timing, timings
 from scripts.fitting.solve import Solution, Trial, fit, leave_one_out

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from edgert.graph.node import Graph, Node
-from edgert.graph.spec import TensorSpec
+from edgert.graph.model import TensorSpec
+from edgert.graph.operations import Graph, Node
 
 Shape = tuple[int, ...]
 

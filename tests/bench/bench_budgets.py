@@ -26,7 +26,7 @@ import report
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from edgert.bench.measure import Figure
+from edgert.benchmark.measure import Figure
 from edgert.board.host import core_count
 
 ASSETS = Path(__file__).parents[2] / "pipelines" / "assets"

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from report import main
 
-from edgert.artifact.bundle import open_bundle
-from edgert.bench.measure import Figure
+from edgert.benchmark.measure import Figure
+from edgert.bundle.bundle import open_bundle
 from edgert.errors import ArtifactError
 
 sys.path.insert(0, str(Path(__file__).parents[2]))

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import report
 
-from edgert.bench.measure import Figure
-from edgert.place.cost.coefficients import GpuCost, coefficients
+from edgert.benchmark.measure import Figure
+from edgert.placement.cost.coefficients import GpuCost, coefficients
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 

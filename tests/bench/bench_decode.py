@@ -25,13 +25,11 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoded import Decoded
-from edgert.stages.decode.detection import Detector, Head
-from edgert.stages.decode.nms import suppress
-from edgert.stages.decode.segment import SegmentArgmax
-from edgert.stages.decode.yolov8 import YoloV8
-from edgert.stages.decode.yolox import YoloX
-from edgert.stages.geometry import Geometry
+from edgert.stages.decode.detection import Detector, Head, suppress
+from edgert.stages.decode.segmentation import SegmentArgmax
+from edgert.stages.decode.yolo import YoloV8, YoloX
 
 F32 = npt.NDArray[np.float32]
 Call = Callable[[], Any]

@@ -28,11 +28,11 @@ from zoo import ROOT, chosen, model_path, rounds
 sys.path.insert(0, str(ROOT))
 
 from dla import Target
-from edgert.bench.measure import Figure
+from edgert.benchmark.measure import Figure
 from edgert.graph import Model, inputs, load, to_bytes
-from edgert.graph.fit import fit_model, prove, ready
-from edgert.graph.node import read
-from edgert.place.capability import Survey, survey
+from edgert.graph.dla_rewrites import fit_model, prove, ready
+from edgert.graph.operations import read
+from edgert.placement.dla_share import Survey, survey
 from tests.helpers.resnet import resnet50
 
 TARGET = Target(generation=2, tensorrt="10.3", precision="int8")

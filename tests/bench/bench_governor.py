@@ -22,9 +22,9 @@ import report
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from edgert.bench.measure import Figure
+from edgert.benchmark.measure import Figure
 from edgert.budget.governor import Budget, Observation, Rules, Setting, decide, start
-from edgert.budget.meter.meters import Meters
+from edgert.meters.all import Meters
 from tests.helpers.plant import Outcome, play, scenario
 from tests.helpers.sysfs import plant
 

@@ -26,22 +26,22 @@ from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from edgert.assemble.gpu import gpu_lane
-from edgert.bench.measure import Figure
+from edgert.assemble.gpu_models import gpu_lane
+from edgert.benchmark.measure import Figure
 from edgert.clock import REAL
 from edgert.config import InputConfig
-from edgert.config.stage import SourceStage
+from edgert.config.stages import SourceStage
 from edgert.errors import EdgertError
 from edgert.memory.cuda import CudaDevice, open_device
 from edgert.runtime import Frame, SourceStats
-from edgert.stages.decode.base import Decoder
 from edgert.stages.decode.classify import Classify
+from edgert.stages.decode.decoder import Decoder
 from edgert.stages.decode.detection import Detector
-from edgert.stages.decode.yolox import YoloX
-from edgert.stages.gpu.lane import GpuLane
-from edgert.stages.source.file import VideoFile
+from edgert.stages.decode.yolo import YoloX
+from edgert.stages.gpu.infer_gpu import GpuLane
 from edgert.stages.source.nvdec import missing
 from edgert.stages.source.select import source_for
+from edgert.stages.source.video_file import VideoFile
 from tests.bench.gpu_run import HEIGHT, WIDTH, run
 from tests.bench.report import main
 from tests.helpers.clips import numbered, write_clip

@@ -25,24 +25,23 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from edgert.assemble.gpu import gpu_lane
+from edgert.assemble.gpu_models import gpu_lane
 from edgert.backend import EngineOptions
 from edgert.backend.gpu import GpuEngine
 from edgert.backend.ort.cuda import OrtCudaBackend, why_not
-from edgert.bench.measure import Figure
+from edgert.benchmark.measure import Figure
 from edgert.config import InputConfig
 from edgert.graph import load
 from edgert.memory.cuda import CudaDevice, open_device
 from edgert.runtime import Color, Frame
-from edgert.stages.decode.base import Decoder
 from edgert.stages.decode.classify import Classify
+from edgert.stages.decode.decoder import Decoder
 from edgert.stages.decode.detection import Detector
-from edgert.stages.decode.yolox import YoloX
-from edgert.stages.gpu.lane import GpuLane
-from edgert.stages.gpu.staging import Staging
-from edgert.stages.gpu.upload import Uploader
+from edgert.stages.decode.yolo import YoloX
+from edgert.stages.gpu.infer_gpu import GpuLane
+from edgert.stages.gpu.upload import Staging, Uploader
 from edgert.stages.preprocess import Preprocessor
-from edgert.stages.resample import yuv_matrix
+from edgert.stages.resampling import yuv_matrix
 from tests.bench.gpu_run import HEIGHT, WIDTH, Camera, Kind, Pinned, Run, frame_of, frames, run
 from tests.bench.report import main
 

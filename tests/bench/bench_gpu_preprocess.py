@@ -24,16 +24,15 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from edgert.bench.measure import Figure
+from edgert.benchmark.measure import Figure
 from edgert.config import InputConfig
 from edgert.errors import DeviceError
 from edgert.memory import Counter, lend
 from edgert.memory.cuda import CudaDevice, DeviceView, Stream, open_device
 from edgert.runtime import Frame
-from edgert.stages.gpu.job import Shape
+from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor
+from edgert.stages.gpu.kernel_jobs import Shape, Target, target
 from edgert.stages.gpu.kernels import Kernels
-from edgert.stages.gpu.preprocess import GpuPreprocessor
-from edgert.stages.gpu.target import Target, target
 from edgert.stages.preprocess import Preprocessor
 from tests.bench.report import main
 from tests.helpers.gpu_reference import preprocess
@@ -165,7 +164,7 @@ def torch_us(device: CudaDevice, surfaces: Surfaces, config: InputConfig, planes
     import torch
     from torch.nn import functional
 
-    from edgert.stages.resample import yuv_matrix
+    from edgert.stages.resampling import yuv_matrix
 
     size = WIDTH * HEIGHT * 3 // 2
     whole = DeviceView(

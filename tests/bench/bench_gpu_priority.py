@@ -23,13 +23,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from edgert.assemble.gpu import gpu_lane
+from edgert.assemble.gpu_models import gpu_lane
 from edgert.backend.gpu import GpuEngine
 from edgert.backend.ort.cuda import why_not
-from edgert.bench.measure import Figure
+from edgert.benchmark.measure import Figure
 from edgert.memory.cuda import CudaDevice, open_device
 from edgert.runtime import Frame
-from edgert.stages.gpu.lane import GpuLane
+from edgert.stages.gpu.infer_gpu import GpuLane
 from tests.bench.bench_gpu_end_to_end import Subject
 from tests.bench.gpu_run import Camera, Run, frames, run
 from tests.bench.report import main

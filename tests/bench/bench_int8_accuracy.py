@@ -38,14 +38,16 @@ from views import WAYS, Views
 from zoo import COCO_CALIB, COCO_VAL, IMAGENET, NEEDED, chosen, is_classifier, model_config, photographs, some
 from zoo import model_path as path_of
 
-from edgert.accuracy import Accuracy, Dataset, Exam, evaluate, open_dataset, open_exam
-from edgert.accuracy.truth import ClassTruth
-from edgert.album import PhotoAlbum
-from edgert.bench.measure import Figure
+from edgert.benchmark.measure import Figure
 from edgert.config import ModelConfig
+from edgert.dataset.images import PhotoAlbum
+from edgert.dataset.labels import ClassTruth
+from edgert.evaluation import Accuracy, Dataset, Exam, evaluate, open_dataset, open_exam
 from edgert.graph import load
 from edgert.graph.model import Model
-from edgert.precision import Outcome, calibrate_section, quantize_section
+from edgert.quantization.calibrated import calibrate_section
+from edgert.quantization.int8_model import quantize_section
+from edgert.quantization.outcome import Outcome
 
 DROPS = {"squeezenet_fp32": 1.0, "mobilenet_v1_025_224": 1.0, "yolox_nano_416": 0.7, "nanodet_m_320": 0.7}
 """Largest drop from FP32, in points."""

@@ -30,14 +30,14 @@ from zoo import NEEDED, calibration_folder, chosen, model_config, rounds
 
 from edgert.backend import Engine, Session
 from edgert.backend.ort import Function
-from edgert.bench.measure import Figure, in_turn, median_ratio, wall_ms
+from edgert.benchmark.measure import Figure, in_turn, median_ratio, wall_ms
 from edgert.board.host import core_count
 from edgert.config import ModelConfig
 from edgert.graph.model import Model
-from edgert.precision import Calibrated, calibrate_section
-from edgert.precision.speed import fastest
-from edgert.quantize.recipe import Quantizer, Recipe, for_this_machine
-from edgert.ready import build_engine
+from edgert.prepared_model import build_engine
+from edgert.quantization.calibrated import Calibrated, calibrate_section
+from edgert.quantization.recipe import Quantizer, Recipe, for_this_machine
+from edgert.quantization.throughput import fastest
 
 MODELS = ("squeezenet_fp32", "mobilenet_v1_025_224", "yolox_nano_416", "nanodet_m_320")
 ROUNDS, WARM, PICTURES, COMPARED = 41, 3, 32, 4

@@ -24,7 +24,7 @@ from onnx import TensorProto, helper
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from edgert.bench.measure import Figure
+from edgert.benchmark.measure import Figure
 from edgert.graph import to_bytes
 from tests.helpers.models import make
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from report import DATA, main
 
-from edgert.bench.measure import Figure
-from edgert.bench.overhead import overhead
+from edgert.benchmark.measure import Figure
+from edgert.benchmark.overhead import overhead
 from edgert.config import ModelConfig, load_pipeline
 
 COCO = {"task": {"detect": "yolox"}, "input": {"anchor": "top_left", "color": "bgr"}}

@@ -21,17 +21,16 @@ import report
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from edgert.bench.measure import Figure
-from edgert.place.choose import solve
-from edgert.place.cut import cut
-from edgert.place.deal import Dealer
-from edgert.place.exact import Condition, exact
-from edgert.place.frontier import front
-from edgert.place.limit import Limits
-from edgert.place.load import ENERGY, LATENCY
-from edgert.place.mix import blend, board_of, demands
-from edgert.place.placement import streams
-from edgert.place.schedule import play
+from edgert.benchmark.measure import Figure
+from edgert.placement.assign import Dealer
+from edgert.placement.choose import solve
+from edgert.placement.constraints import Limits, streams
+from edgert.placement.exact import Condition, exact
+from edgert.placement.frontier import front
+from edgert.placement.min_cut import cut
+from edgert.placement.mix import blend, board_of, demands
+from edgert.placement.occupancy import ENERGY, LATENCY
+from edgert.placement.schedule import play
 from tests.helpers.placement import BOARD, GPU_DLA, random_network
 
 CUT_BAR_MS, MIX_BAR_MS, GAP_BAR, PLAY_BAR_MS = 20.0, 500.0, 0.1, 1000.0

@@ -30,18 +30,18 @@ from zoo import ROOT, chosen, model_config, model_path, rounds
 sys.path.insert(0, str(ROOT))
 
 from edgert.assemble import assemble
-from edgert.bench.measure import Figure
-from edgert.bench.profile import profile
-from edgert.board.core import core_accelerators
+from edgert.benchmark.core_profile import profile
+from edgert.benchmark.measure import Figure
+from edgert.board.host import core_accelerators
 from edgert.config import load_pipeline
-from edgert.graph.clean import clean
 from edgert.graph.load import load
-from edgert.graph.node import Graph, read
-from edgert.place.partition import partition
-from edgert.place.profile import Profile
-from edgert.plan.host import plan_host
-from edgert.plan.row import Row
-from edgert.ready import build_engine
+from edgert.graph.operations import Graph, read
+from edgert.graph.passes.clean import clean
+from edgert.placement.cutting import partition
+from edgert.placement.profile import Profile
+from edgert.placement.rows import Row
+from edgert.planner.cores import plan_host
+from edgert.prepared_model import build_engine
 from edgert.runtime import Result, Runner
 from tests.helpers.written import as_written
 

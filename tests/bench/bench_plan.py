@@ -23,10 +23,10 @@ from zoo import ROOT, rounds
 
 sys.path.insert(0, str(ROOT))
 
-from edgert.bench.measure import Figure
+from edgert.benchmark.measure import Figure
 from edgert.config import load_pipeline
 from edgert.graph import to_bytes
-from edgert.plan import plan
+from edgert.planner import plan
 from tests.helpers.models import make
 
 NODES, CHANNELS = 300, 64

@@ -29,7 +29,7 @@ from pathlib import Path
 import report
 from zoo import NEEDED, ROOT, chosen, rounds
 
-from edgert.bench.measure import Figure
+from edgert.benchmark.measure import Figure
 
 HERE = Path(__file__).parent
 MODELS = ("squeezenet_fp32", "yolox_nano_416", "nanodet_m_320")

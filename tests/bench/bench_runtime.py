@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from report import main
 
-from edgert.bench.measure import Figure
-from edgert.bench.runtime import growth, hop
+from edgert.benchmark.measure import Figure
+from edgert.benchmark.overhead import growth, hop
 
 
 def measure() -> Iterator[Figure]:

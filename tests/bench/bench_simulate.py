@@ -33,14 +33,14 @@ from zoo import rounds
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from edgert.bench.measure import Figure
-from edgert.bench.profile import profile
+from edgert.benchmark.core_profile import profile
+from edgert.benchmark.measure import Figure
 from edgert.config import load_pipeline
 from edgert.graph.load import load
 from edgert.pipeline import Pipeline
-from edgert.plan.simulation import Circumstances, simulate_pipeline
+from edgert.planner.simulation import Circumstances, simulate_pipeline
 from edgert.runtime import Summary
-from edgert.simulate import Simulated
+from edgert.simulator import Simulated
 
 ASSETS = Path(__file__).parents[2] / "pipelines" / "assets"
 NEAR, FAR, MINUTE_S = 0.15, 0.25, 2.0

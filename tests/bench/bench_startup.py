@@ -10,8 +10,8 @@ from pathlib import Path
 
 from report import main
 
-from edgert.bench.measure import Figure
-from edgert.bench.startup import startup
+from edgert.benchmark.measure import Figure
+from edgert.benchmark.startup import startup
 
 HELLO = Path(__file__).parents[2] / "pipelines" / "hello.yaml"
 

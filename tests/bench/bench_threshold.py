@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import report
 
-from edgert.bench.measure import Figure
-from edgert.quantize.histogram import BINS, Histogram
-from edgert.quantize.threshold import METHODS, threshold
+from edgert.benchmark.measure import Figure
+from edgert.quantization.calibration.threshold import METHODS, threshold
+from edgert.quantization.calibration.value_histogram import BINS, Histogram
 
 Array = npt.NDArray[Any]
 

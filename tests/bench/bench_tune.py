@@ -23,15 +23,15 @@ import report
 from bench_check import RECIPES
 from zoo import NEEDED, ROOT, calibration_folder, chosen, model_path, rounds
 
-from edgert.artifact.bundle import open_bundle
-from edgert.bench.measure import Figure, in_turn, median_ratio
-from edgert.build import build
-from edgert.build.model_steps import uniform_feeds
-from edgert.build.tuning import tuned_model
+from edgert.benchmark.measure import Figure, in_turn, median_ratio
+from edgert.bundle.bundle import open_bundle
+from edgert.compiler.create import build
+from edgert.compiler.model_steps import uniform_feeds
+from edgert.compiler.tactics import tuned_model
 from edgert.config import ModelConfig, load_pipeline
 from edgert.graph import load
-from edgert.tune.contestant import Contestant
-from edgert.tune.trial import Tuned
+from edgert.tuner.rounds import Contestant
+from edgert.tuner.trials import Tuned
 
 DEMO = "demo"
 RECIPE = {name: (task, picture) for name, (task, picture, _) in RECIPES.items()} | {

@@ -19,14 +19,14 @@ import numpy as np
 import onnxruntime
 from report import DATA, main, needs
 
-from edgert.bench.measure import Figure
-from edgert.bench.video import Letterbox, preprocess_cost, preprocess_error, read_bgr, whole_pipeline
+from edgert.benchmark.measure import Figure
+from edgert.benchmark.video_loop import Letterbox, preprocess_cost, preprocess_error, read_bgr, whole_pipeline
 from edgert.board.host import core_count
 from edgert.config import DetectTask
 from edgert.memory import Counter, lend
 from edgert.pipeline import Pipeline
 from edgert.runtime import Detections, Frame, Result
-from edgert.runtime.plain import plain
+from edgert.runtime.json_form import plain
 from edgert.stages.decode.select import decoder_for
 from edgert.stages.sink.video import VideoSink
 

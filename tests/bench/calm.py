@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic, thread_time_ns
 
 from edgert.backend import Engine
-from edgert.board.core import core_accelerators, pinned
-from edgert.place.profile import Profile
+from edgert.board.host import core_accelerators, pinned
+from edgert.placement.profile import Profile
 
 TOLERANCE, PATIENCE_S = 1.08, 20.0
 """A core is calm when it takes at most this many times as long as in the profile; how long it is waited for."""

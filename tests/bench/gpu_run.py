@@ -14,12 +14,10 @@ from edgert.clock import REAL
 from edgert.memory import Counter, lend
 from edgert.memory.cuda import CudaDevice, SharedPool
 from edgert.runtime import Frame, Node, Result, Runner, SourceStats
-from edgert.runtime.branch import Branch, branch_nodes
-from edgert.runtime.edge import connect
-from edgert.stages.gpu.lane import Collect, GpuLane, Submitting
-from edgert.stages.gpu.staging import Staging
-from edgert.stages.infer import Infer
-from edgert.stages.infer_batch import InferBatch
+from edgert.runtime.branches import Branch, branch_nodes, connect
+from edgert.stages.gpu.infer_gpu import Collect, GpuLane, Submitting
+from edgert.stages.gpu.upload import Staging
+from edgert.stages.infer import Infer, InferBatch
 
 WIDTH, HEIGHT = 1920, 1080
 WAIT_S = 0.005

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from zoo import model_config, photographs, some
 
-from edgert.budget.meter import peak_rss_bytes
 from edgert.graph import to_bytes
-from edgert.precision import calibrate_section
-from edgert.precision.judge import CORRECTION_PICTURES
-from edgert.precision.quantization import recipe_of
-from edgert.quantize.recipe import Quantizer
+from edgert.meters import peak_rss_bytes
+from edgert.quantization.calibrated import calibrate_section
+from edgert.quantization.int8_model import recipe_of
+from edgert.quantization.judge import CORRECTION_PICTURES
+from edgert.quantization.recipe import Quantizer
 
 
 def main() -> None:

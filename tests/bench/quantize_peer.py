@@ -21,9 +21,9 @@ from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, Q
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from zoo import feeds, prepared
 
-from edgert.budget.meter import peak_rss_bytes
 from edgert.graph import to_bytes
 from edgert.graph.model import Model
+from edgert.meters import peak_rss_bytes
 
 
 class Reader(CalibrationDataReader):

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from edgert.bench.measure import Figure, machine
+from edgert.benchmark.measure import Figure, machine
 
 DATA = Path(os.environ.get("EDGERT_DATA", Path(__file__).parents[2] / ".." / "shared" / "data")).resolve()
 

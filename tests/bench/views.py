@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from edgert.album import PhotoAlbum, open_album
+from edgert.dataset.images import PhotoAlbum, open_album
 from edgert.runtime import Frame
 
 WAYS = tuple((x, y, mirrored) for x, y in ((0, 0), (-1, -1), (-1, 1), (1, -1), (1, 1)) for mirrored in (False, True))

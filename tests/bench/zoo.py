@@ -12,12 +12,12 @@ import yaml
 from bench_check import RECIPES
 from report import DATA
 
-from edgert.album import PhotoAlbum, open_album
 from edgert.config import DetectTask, ModelConfig
-from edgert.feed import feed_of
+from edgert.dataset.images import PhotoAlbum, open_album
+from edgert.dataset.inputs import feed_of
 from edgert.graph import load
 from edgert.graph.model import Model
-from edgert.quantize.prepare import prepare
+from edgert.quantization.prepare import prepare
 
 ROOT = Path(__file__).parents[2]
 IMAGENET = DATA / "images" / "imagenet"

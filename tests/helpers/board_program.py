@@ -52,7 +52,7 @@ def main(folder: Path) -> None:
 
 def tell_doctor(folder: Path) -> None:
     """The machine as it is, without the look at every package, which takes seconds."""
-    from edgert.doctor.fact import facts
+    from edgert.diagnosis.probe import facts
 
     changes = folder / "doctor.json"
     machine = {**facts(), **(json.loads(changes.read_text()) if changes.exists() else {})}
@@ -90,8 +90,8 @@ def compile_bundle(folder: Path, before: Path, after: Path) -> None:
 
 def add_engine(before: Path, after: Path, size_bytes: int) -> None:
     """Writes the bundle with one more member."""
-    from edgert.artifact.bundle import open_bundle, save_bundle
-    from edgert.artifact.member import member_of
+    from edgert.bundle.bundle import open_bundle, save_bundle
+    from edgert.zip_archive import member_of
 
     with open_bundle(before) as bundle:
         members = {name: bundle.read(name) for name in bundle.manifest.members}

@@ -6,10 +6,9 @@ import io
 from collections.abc import Mapping
 from pathlib import Path
 
-from edgert.artifact.bundle import save_bundle
-from edgert.artifact.bundle_zip import pack
-from edgert.artifact.manifest import NAME, Manifest, ModelEntry, TensorEntry
-from edgert.artifact.member import member_of
+from edgert.bundle.bundle import save_bundle
+from edgert.bundle.manifest import NAME, Manifest, ModelEntry, TensorEntry
+from edgert.zip_archive import member_of, pack
 
 MEMBERS: Mapping[str, bytes] = {
     "pipeline.yaml": b"schema: 1\nstages:\n  a: {source: api}\n",

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.errors import PlacementError
-from edgert.place.load import Price, priced, priced_crossing, stranded, targets
-from edgert.place.problem import Assignment, Edge, Network
+from edgert.placement.occupancy import Price, priced, priced_crossing, stranded, targets
+from edgert.placement.problem import Assignment, Edge, Network
 
 F64 = npt.NDArray[np.float64]
 

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.clock import REAL
-from edgert.config.stage import SourceStage
+from edgert.config.stages import SourceStage
 from edgert.memory import Counter
-from edgert.stages.source.synthetic import Synthetic
+from edgert.stages.source.scenes import Synthetic
 
 U8 = npt.NDArray[np.uint8]
 SIZE = (320, 240)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgert.runtime.record import Detections
+from edgert.runtime.records import Detections
 
 
 @dataclass(frozen=True)

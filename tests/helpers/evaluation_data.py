@@ -22,8 +22,8 @@ from edgert.config import InputConfig
 from edgert.memory import Counter, lend
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
-from edgert.stages.decode.base import Array
-from edgert.stages.geometry import Geometry
+from edgert.stages.crop import Geometry
+from edgert.stages.decode.decoder import Array
 from edgert.stages.preprocess import Preprocessor
 
 FOLDER = Path(os.environ.get("EDGERT_DATA") or Path(__file__).resolve().parents[2] / ".." / "shared" / "data")

@@ -9,7 +9,7 @@ import numpy as np
 
 from edgert.memory import Counter, lend
 from edgert.runtime.frame import U8, Color, Frame, PixelFormat
-from edgert.runtime.record import Detections, Result
+from edgert.runtime.records import Detections, Result
 
 LABELS = ("bolt", "nut", "gear")
 

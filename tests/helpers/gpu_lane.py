@@ -15,15 +15,14 @@ from edgert.config import InputConfig
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime import Frame
-from edgert.stages.geometry import Geometry
+from edgert.stages.crop import Geometry
+from edgert.stages.gpu.gpu_detections import HostReader
+from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor
+from edgert.stages.gpu.infer_gpu import SLOTS, GpuLane
+from edgert.stages.gpu.inference_slot import Slot
+from edgert.stages.gpu.kernel_jobs import target
 from edgert.stages.gpu.kernels import Kernels
-from edgert.stages.gpu.lane import SLOTS, GpuLane
-from edgert.stages.gpu.outputs import HostReader
-from edgert.stages.gpu.preprocess import GpuPreprocessor
-from edgert.stages.gpu.slot import Slot
-from edgert.stages.gpu.staging import Staging
-from edgert.stages.gpu.target import target
-from edgert.stages.gpu.upload import Uploader
+from edgert.stages.gpu.upload import Staging, Uploader
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.frames import frame_of
 

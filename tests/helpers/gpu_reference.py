@@ -13,9 +13,8 @@ import numpy.typing as npt
 from edgert.config import InputConfig
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
-from edgert.stages.gpu.job import Normal, fixed_matrix, normal_of
-from edgert.stages.gpu.target import Target
-from edgert.stages.placement import place
+from edgert.stages.gpu.kernel_jobs import Normal, Target, fixed_matrix, normal_of
+from edgert.stages.resampling import place
 from tests.helpers.gpu_scale import I64, scaled
 
 _GRAY = np.array([9798, 19235, 3735])  # red, green, blue in 1/32768: OpenCV's RGB2GRAY

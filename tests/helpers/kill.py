@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgert.artifact.bundle import SUFFIX
+from edgert.bundle.bundle import SUFFIX
 from tests.helpers.command import ROOT, environment
 
 BUNDLE = f"a{SUFFIX}"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edgert.runtime.record import Detections
-from edgert.stages.geometry import Geometry
+from edgert.runtime.records import Detections
+from edgert.stages.crop import Geometry
 
 F32 = npt.NDArray[np.float32]
 

@@ -11,7 +11,7 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from edgert.graph import Model, from_proto
-from edgert.graph.node import Graph
+from edgert.graph.operations import Graph
 from edgert.graph.proto import Array
 
 Dims = Sequence[int | str | None]

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import numpy as np
 from onnx import TensorProto, helper
 
+from edgert.custom_op import _KNOWN, load_operators
 from edgert.graph import Model
-from edgert.operator import _KNOWN, load_operators
 from edgert.shipped import data_folder
 from tests.helpers.models import Dims, make
 

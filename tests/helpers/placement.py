@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from edgert.place.load import Price
-from edgert.place.problem import Cost, Crossing, Edge, Network, Unit
+from edgert.placement.occupancy import Price
+from edgert.placement.problem import Cost, Crossing, Edge, Network, Unit
 
 F64 = npt.NDArray[np.float64]
 GPU_DLA = ("gpu", "dla0")

@@ -7,16 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgert.report import (
-    AccuracyRow,
-    Correction,
-    LayerRow,
-    Note,
-    Provenance,
-    QuantizationReport,
-    SpeedRow,
-    TensorRow,
-)
+from edgert.report import AccuracyRow, Correction, LayerRow, Note, Provenance, QuantizationReport, SpeedRow, TensorRow
 
 BINS = 2048
 EMPTY = QuantizationReport(Provenance("empty.onnx"))

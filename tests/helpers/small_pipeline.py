@@ -10,10 +10,10 @@ import cv2
 import numpy as np
 from onnx import TensorProto, helper
 
-from edgert.build import Built, build
-from edgert.compiler import Event
+from edgert.compiler.create import Built, build
 from edgert.config import load_pipeline
 from edgert.graph import Model, to_bytes
+from edgert.steps import Event
 from tests.helpers.models import Dims, make
 
 TEXT = """\

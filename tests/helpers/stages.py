@@ -13,7 +13,7 @@ import numpy as np
 from edgert.memory import Counter, Pool, lend
 from edgert.policy import Drop
 from edgert.runtime import Frame, Node, Result, SourceStats
-from edgert.runtime.edge import connect
+from edgert.runtime.branches import connect
 
 
 def frame(index: int, stream: str = "cam", timestamp_ns: int = 0) -> Frame:

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
-from edgert.artifact.bundle import save_bundle
-from edgert.artifact.manifest import Manifest, ModelEntry, TensorEntry
-from edgert.artifact.member import member_of
 from edgert.backend.ort import Function
+from edgert.bundle.bundle import save_bundle
+from edgert.bundle.manifest import Manifest, ModelEntry, TensorEntry
 from edgert.graph import Model
 from edgert.graph.model import to_bytes
-from edgert.graph.node import read, write
-from edgert.quantize.cache import write_cache
-from edgert.quantize.lower import lower
-from edgert.quantize.scheme import scheme
+from edgert.graph.operations import read, write
+from edgert.quantization.lowering.lower import lower
+from edgert.quantization.lowering.trt_cache import write_cache
+from edgert.quantization.scheme.scheme import scheme
+from edgert.zip_archive import member_of
 from tests.helpers.models import make
 from tests.helpers.trt_bench import Bench
 from tests.helpers.trt_double import FakeLayer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from edgert.backend.trt.log import LogRecord, classify
+from edgert.backend.tensorrt.log import LogRecord, classify
 
 
 def parse_log(text: str) -> tuple[LogRecord, ...]:

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from edgert.artifact.bundle import save_bundle
-from edgert.compiler import Event
+from edgert.bundle.bundle import save_bundle
 from edgert.errors import EdgertError
-from edgert.remote.make import BuiltThere, build_there
+from edgert.remote.remote_build import BuiltThere, build_there
+from edgert.steps import Event
 from tests.helpers.bundles import MEMBERS, manifest_of
 from tests.helpers.sshd import Board
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgert.config.placement import PlacementConfig, ReplicateConfig
+from edgert.config.engine_choice import PlacementConfig, ReplicateConfig
 from edgert.errors import PlacementError
-from edgert.place.problem import Network
-from edgert.plan.row import ModelRow
+from edgert.placement.problem import Network
+from edgert.placement.rows import ModelRow
 
 _CLOSE, _MOST = 0.03, 20
 """Weights are the smallest whole numbers whose shares are so close, of at most so many frames a turn."""

@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from edgert.accuracy import Accuracy, Exam, compare, evaluate, open_dataset, open_exam, side_by_side
 from edgert.config import InputConfig, ModelConfig
 from edgert.config.short import parse_input, parse_task
+from edgert.evaluation import Accuracy, Exam, compare, evaluate, open_dataset, open_exam, side_by_side
 from edgert.graph import Model, from_proto
 from edgert.graph.load import load
 from tests.helpers.evaluation_data import data

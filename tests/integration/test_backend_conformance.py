@@ -11,10 +11,10 @@ import pytest
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
-from edgert.artifact import FileStore
 from edgert.backend import Backend, Engine, EngineOptions, Session, backend
-from edgert.backend.trt.backend import TrtBackend
+from edgert.backend.tensorrt.trt_backend import TrtBackend
 from edgert.errors import BuildError, ConfigError, EdgertError, ModelError
+from edgert.files import FileStore
 from edgert.graph import Model
 from edgert.kinds import BACKENDS
 from edgert.memory import ALIGN_BYTES

@@ -13,18 +13,18 @@ from onnx import helper, numpy_helper
 
 from edgert.assemble import assemble
 from edgert.backend import Engine
-from edgert.build import unpacked
-from edgert.build.make import build
-from edgert.compiler.event import Event
+from edgert.compiler.create import build
+from edgert.compiler.unpack import unpacked
 from edgert.config import ModelConfig, load_pipeline
 from edgert.errors import ConfigError, ModelError
 from edgert.graph.model import Model, to_bytes
 from edgert.pipeline import Pipeline
-from edgert.precision.batch import opened
-from edgert.precision.calibration import calibrate_section
-from edgert.precision.quantization import rounded
-from edgert.precision.speed import Choice
-from edgert.ready import build_engine
+from edgert.prepared_model import build_engine
+from edgert.quantization.batched import opened
+from edgert.quantization.calibrated import calibrate_section
+from edgert.quantization.int8_model import rounded
+from edgert.quantization.throughput import Choice
+from edgert.steps import Event
 from tests.helpers import models
 from tests.helpers.evaluation_data import data
 
@@ -140,7 +140,7 @@ def test_int8_that_cannot_be_batched_is_refused_by_the_node(tmp_path: Path, batc
 def test_auto_takes_the_float_model_whose_batch_int8_cannot_keep(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "edgert.precision")
+    caplog.set_level("INFO", "edgert.quantization")
     made = assemble(load_pipeline(for_int8(tmp_path, "batch: {max: 4}", "auto", tail="first")))
     assert [spec.shape for spec in made.engines["net"].inputs] == [(4, 3, 8, 8)]
     assert "auto takes fp32: INT8 would take one picture at a time: node 'taken'" in caplog.text
@@ -154,7 +154,7 @@ def test_auto_is_timed_at_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         asked.append((list(versions), batch))
         return Choice("int8", versions["int8"], {})
 
-    monkeypatch.setattr("edgert.precision.speed.fastest", fastest)
+    monkeypatch.setattr("edgert.quantization.throughput.fastest", fastest)
     assemble(load_pipeline(for_int8(tmp_path, "batch: {max: 4}", "auto", 1))).close()
     assert asked == [(["fp32", "int8"], 4)] * 2
 

@@ -12,18 +12,17 @@ import pytest
 
 import edgert
 from edgert.assemble import memory
+from edgert.assemble.board_watts import PowerStep, PowerSteps
 from edgert.assemble.memory import planned
-from edgert.assemble.power_step import PowerStep, PowerSteps
-from edgert.board.memory import SystemMemory
+from edgert.board.host import SystemMemory
 from edgert.budget.control import PowerControl
-from edgert.budget.meter import measured
-from edgert.budget.meter.load import PROCESS
-from edgert.budget.meter.meters import Meters
-from edgert.budget.meter.rail import POWER
-from edgert.budget.meter.sample import Sample
 from edgert.config import load_pipeline
 from edgert.errors import BudgetError, ConfigError
 from edgert.graph import to_bytes
+from edgert.meters import measured
+from edgert.meters.all import Meters, Sample
+from edgert.meters.rails import POWER
+from edgert.meters.usage import PROCESS
 from tests.helpers.command import ROOT
 from tests.helpers.small_pipeline import network
 from tests.helpers.sysfs import plant

@@ -12,18 +12,18 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from edgert.artifact.bundle import open_bundle
 from edgert.backend import Span
-from edgert.backend.trt.library import library_of
-from edgert.build import unpacked
-from edgert.build.order import Bundled, orders
-from edgert.build.subject import model_of
-from edgert.compiler.build import Stopped
+from edgert.backend.tensorrt.version import library_of
+from edgert.bundle.bundle import open_bundle
+from edgert.compiler.model_state import model_of
+from edgert.compiler.order import Bundled, orders
+from edgert.compiler.unpack import unpacked
 from edgert.errors import BuildError, CalibrationError, ConfigError, EdgertError, ModelError
 from edgert.pipeline import Pipeline
-from edgert.quantize.cache import parse_cache
-from edgert.quantize.table import load_table
-from edgert.runtime.record import Embedding
+from edgert.quantization.calibration.ranges import load_table
+from edgert.quantization.lowering.trt_cache import parse_cache
+from edgert.runtime.records import Embedding
+from edgert.steps import Stopped
 from tests.helpers.small_pipeline import TEXT, Build, small_pipeline, write_photo
 from tests.helpers.trt_double import Double
 
@@ -234,7 +234,7 @@ def test_an_operator_that_nothing_runs_is_named_with_what_can_be_done(tmp_path: 
 
 
 def test_a_form_beyond_its_tolerance_is_refused(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgert.build.verify_step.TOLERANCE", {"float": 1e-3, "ort": 0.7, "gpu": 0.7, "dla": 1e-9})
+    monkeypatch.setattr("edgert.compiler.verification.TOLERANCE", {"float": 1e-3, "ort": 0.7, "gpu": 0.7, "dla": 1e-9})
     with pytest.raises(BuildError, match="the dla form of model 'parts'") as caught:
         Build(small_pipeline(tmp_path), tmp_path / "a.edgert", cache)
     assert "accuracy:" in caught.value.fix

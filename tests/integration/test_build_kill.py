@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgert.artifact.bundle import open_bundle
+from edgert.bundle.bundle import open_bundle
 from tests.helpers.kill import kills, uninterrupted
 from tests.helpers.small_pipeline import small_pipeline
 

@@ -15,12 +15,12 @@ from onnx import TensorProto, helper
 from edgert.backend.ort import Function
 from edgert.errors import CalibrationError
 from edgert.graph import Model, inputs, load
-from edgert.graph.node import extract, read, write
-from edgert.quantize.calibrate import calibrate
-from edgert.quantize.histogram import Histogram
-from edgert.quantize.observe import Observer
-from edgert.quantize.prepare import prepare
-from edgert.quantize.table import RangeTable, save_table
+from edgert.graph.operations import extract, read, write
+from edgert.quantization.calibration.observe import Observer
+from edgert.quantization.calibration.range_calibrator import calibrate
+from edgert.quantization.calibration.ranges import RangeTable, save_table
+from edgert.quantization.calibration.value_histogram import Histogram
+from edgert.quantization.prepare import prepare
 from tests.helpers.evaluation_data import data
 from tests.helpers.feeds import Broken, Noise, Order
 from tests.helpers.models import make

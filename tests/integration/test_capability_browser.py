@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from dla import Target
-from edgert.graph.node import read
-from edgert.place.capability import survey
-from edgert.report.capability import save_survey
+from edgert.graph.operations import read
+from edgert.placement.dla_share import survey
+from edgert.report.dla_page import save_survey
 from tests.helpers.browser import Page, browser
 from tests.unit.graph.graphs import make, node, weights
 

@@ -6,8 +6,7 @@ import av
 import numpy as np
 import pytest
 
-from edgert.runtime.color import bgr_from
-from edgert.runtime.frame import U8, Color, Frame
+from edgert.runtime.frame import U8, Color, Frame, bgr_from
 from tests.helpers.frames import frame_of
 
 WIDTH, HEIGHT = 320, 240

@@ -13,22 +13,20 @@ import pytest
 from edgert.backend.ort import Function
 from edgert.config import InputConfig
 from edgert.graph import Model, load
-from edgert.graph.node import Graph, read, write
-from edgert.quantize.adaround import roundings
-from edgert.quantize.choose import choices
-from edgert.quantize.compare import sqnr
-from edgert.quantize.correct import correct_biases
-from edgert.quantize.equalize import equalize, scalings
-from edgert.quantize.histogram import Histogram
-from edgert.quantize.kernel import kernel_of, weighted
-from edgert.quantize.lower import lower
-from edgert.quantize.prepare import prepare
-from edgert.quantize.relax import Effort
-from edgert.quantize.scheme import Scheme, scheme
-from edgert.quantize.spread import spread as evened_out
-from edgert.quantize.table import RangeTable
-from edgert.quantize.walk import walk
-from edgert.quantize.weight import channel_axis, spread, weight_scales
+from edgert.graph.operations import Graph, read, write
+from edgert.quantization.calibration.ranges import RangeTable
+from edgert.quantization.calibration.value_histogram import Histogram
+from edgert.quantization.calibration.walk import walk
+from edgert.quantization.calibration.weighing import choices
+from edgert.quantization.correction.adaround import Effort, roundings
+from edgert.quantization.correction.bias import correct_biases
+from edgert.quantization.correction.equalize import equalize, scalings
+from edgert.quantization.correction.equalize import spread as evened_out
+from edgert.quantization.error import sqnr
+from edgert.quantization.lowering.lower import lower
+from edgert.quantization.lowering.weights import kernel_of, scale_axis, spread, weight_scales, weighted
+from edgert.quantization.prepare import prepare
+from edgert.quantization.scheme.scheme import Scheme, scheme
 from edgert.stages.preprocess import Preprocessor
 from tests.helpers.evaluation_data import data, frame
 from tests.helpers.evaluation_data import read as read_picture
@@ -167,7 +165,7 @@ def test_rounding_by_effect_lowers_the_error_of_every_layer_it_changes() -> None
     scales = {}
     for node in nodes:
         stored = net.constants[node.inputs[1]]
-        axis = channel_axis(node, stored)
+        axis = scale_axis(node, stored)
         scales[node.inputs[1]] = spread(weight_scales(stored, axis), axis, stored.ndim)
     found = roundings(net, lowered(net), scales, feeds, model(name), effort=Effort(steps=50))
     assert len(found) == 5 and sum(one.flipped for one in found) > 20

@@ -12,13 +12,13 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 
 from edgert.errors import ModelError
 from edgert.graph import clean, infer, load, to_bytes
-from edgert.graph.node import read, write
-from edgert.quantize.cache import cache_of, parse_cache, write_cache
-from edgert.quantize.emulate import emulate_dla
-from edgert.quantize.exception import fp16_exceptions, layer_precisions
-from edgert.quantize.prepare import calibrated
-from edgert.quantize.qdq import ranges_of_qdq
-from edgert.quantize.scheme import scheme
+from edgert.graph.operations import read, write
+from edgert.quantization.lowering.emulate import emulate_dla
+from edgert.quantization.lowering.trt_cache import cache_of, parse_cache, write_cache
+from edgert.quantization.prepare import calibrated
+from edgert.quantization.qdq_ranges import ranges_of_qdq
+from edgert.quantization.scheme.scheme import scheme
+from edgert.quantization.scheme.trt_scheme import fp16_exceptions, layer_precisions
 from tests.helpers.evaluation_data import data
 from tests.integration.test_quantized_models import CASES, Network, cosine, network
 

@@ -6,8 +6,8 @@ import pytest
 
 from dla import Target
 from edgert.graph import clean, count, load
-from edgert.graph.node import read
-from edgert.place.capability import Survey, survey
+from edgert.graph.operations import read
+from edgert.placement.dla_share import Survey, survey
 from tests.helpers.evaluation_data import data
 
 INT8, FP16 = Target(2, "10.3", "int8"), Target(2, "10.3", "fp16")

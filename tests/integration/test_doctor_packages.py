@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from edgert.doctor import child
-from edgert.doctor.ask import ask_all
-from tests.unit.doctor.evidence import WORKING
+from edgert.diagnosis import child
+from edgert.diagnosis.probe import ask_all
+from tests.unit.diagnosis.evidence import WORKING
 
 
 def test_required_packages_answer_with_the_facts_that_probes_use() -> None:
@@ -26,6 +26,8 @@ def test_a_package_that_is_not_installed_is_absent_not_broken() -> None:
 
 
 def test_importing_the_doctor_imports_no_vendor_package() -> None:
-    code = "import sys, edgert.doctor; print([n for n in ('onnxruntime', 'cv2', 'av', 'pydantic') if n in sys.modules])"
+    code = (
+        "import sys, edgert.diagnosis; print([n for n in ('onnxruntime', 'cv2', 'av', 'pydantic') if n in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr

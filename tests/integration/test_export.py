@@ -15,14 +15,14 @@ import onnx
 import onnxruntime
 import pytest
 
-from edgert.artifact.bundle import open_bundle, save_bundle
-from edgert.artifact.manifest import CompiledEntry, EngineEntry, Manifest
-from edgert.artifact.member import member_of
-from edgert.backend.trt import made
+from edgert.backend.tensorrt import built as made
+from edgert.bundle.bundle import open_bundle, save_bundle
+from edgert.bundle.manifest import CompiledEntry, EngineEntry, Manifest
 from edgert.errors import ArtifactError, BuildError, ConfigError, EdgertError
-from edgert.export import Left, Source, Wanted, leave, open_source
-from edgert.export.plain import check_written
+from edgert.exporter import Left, Source, Wanted, leave, open_source
+from edgert.exporter.write import check_written
 from edgert.graph import load, to_bytes
+from edgert.zip_archive import member_of
 from tests.helpers import models
 from tests.helpers.command import edgert, in_process
 from tests.helpers.small_pipeline import TEXT, Build, network, small_pipeline

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from edgert.artifact.bundle import Bundle, open_bundle
-from edgert.build import unpacked
-from edgert.build.finish import finish
+from edgert.bundle.bundle import Bundle, open_bundle
+from edgert.compiler.finish import finish
+from edgert.compiler.unpack import unpacked
 from edgert.errors import ArtifactError
 from tests.helpers.kill import BUNDLE, kills, uninterrupted
 from tests.helpers.trt_bundle import trt_bundle

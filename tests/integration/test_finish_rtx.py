@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from edgert.artifact import FileStore
-from edgert.artifact.bundle import open_bundle
-from edgert.backend.trt.backend import TrtBackend
-from edgert.backend.trt.library import load
-from edgert.build.finish import Finished, finish
-from edgert.compiler import Event
+from edgert.backend.tensorrt.trt_backend import TrtBackend
+from edgert.backend.tensorrt.version import load
+from edgert.bundle.bundle import open_bundle
+from edgert.compiler.finish import Finished, finish
 from edgert.errors import DeviceError
+from edgert.files import FileStore
 from edgert.graph.model import to_bytes
 from edgert.memory.cuda import CudaDevice
+from edgert.steps import Event
 from tests.helpers import models
 from tests.helpers.trt_bench import HERE
 from tests.helpers.trt_bundle import trt_bundle

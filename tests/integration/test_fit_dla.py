@@ -18,9 +18,9 @@ import pytest
 
 from dla import Target
 from edgert.graph import Model, count, inputs, load, to_bytes
-from edgert.graph.fit import Cut, Proof, cut_head, fit_model, prove, ready
-from edgert.graph.node import Graph, Node, read, write
-from edgert.place.capability import Survey, survey
+from edgert.graph.dla_rewrites import Cut, Proof, cut_head, fit_model, prove, ready
+from edgert.graph.operations import Graph, Node, read, write
+from edgert.placement.dla_share import Survey, survey
 from tests.helpers.evaluation_data import data
 from tests.helpers.resnet import resnet50
 

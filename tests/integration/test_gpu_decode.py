@@ -10,12 +10,10 @@ import pytest
 
 from edgert.errors import StageError
 from edgert.memory.cuda import CudaDevice
+from edgert.stages.crop import Geometry
 from edgert.stages.decode.detection import Detector
-from edgert.stages.decode.yolov5 import YoloV5
-from edgert.stages.decode.yolov8 import YoloV8
-from edgert.stages.decode.yolox import YoloX
-from edgert.stages.geometry import Geometry
-from edgert.stages.gpu.decode import GpuDetector
+from edgert.stages.decode.yolo import YoloV5, YoloV8, YoloX
+from edgert.stages.gpu.gpu_detections import GpuDetector
 from edgert.stages.gpu.kernels import Kernels
 from tests.helpers.gpu import gpu_or_skip
 

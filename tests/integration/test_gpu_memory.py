@@ -11,9 +11,9 @@ from edgert.config import InputConfig
 from edgert.errors import DeviceError, StageError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, DevicePool, from_cuda_array, from_dlpack
+from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor
+from edgert.stages.gpu.kernel_jobs import target
 from edgert.stages.gpu.kernels import Kernels
-from edgert.stages.gpu.preprocess import GpuPreprocessor
-from edgert.stages.gpu.target import target
 from edgert.stages.gpu.upload import Uploader
 from tests.helpers.frames import frame_of
 from tests.helpers.gpu import gpu_or_skip, read, to_gpu

@@ -11,7 +11,7 @@ import pytest
 from edgert.backend.ort import cuda
 from edgert.graph.model import to_bytes
 from edgert.pipeline import Pipeline
-from edgert.stages.gpu.lane import GpuLane
+from edgert.stages.gpu.infer_gpu import GpuLane
 from tests.helpers import models
 from tests.helpers.gpu import gpu_or_skip
 

@@ -13,9 +13,9 @@ from edgert.errors import StageError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime import Color, Frame
+from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor
+from edgert.stages.gpu.kernel_jobs import Target, target
 from edgert.stages.gpu.kernels import Kernels
-from edgert.stages.gpu.preprocess import GpuPreprocessor
-from edgert.stages.gpu.target import Target, target
 from edgert.stages.gpu.upload import Uploader
 from tests.helpers.frames import frame_of
 from tests.helpers.gpu import gpu_or_skip, read, rounds, to_gpu

@@ -12,8 +12,7 @@ import pytest
 
 from edgert import install
 from edgert.errors import DeviceError, ModelError
-from edgert.importer import import_model
-from edgert.importer.make import Wanted
+from edgert.importer.conversion import Wanted, import_model
 
 pytestmark = pytest.mark.slow
 PYTHON = Path(os.environ.get("EDGERT_TENSORFLOW_PYTHON", sys.executable))

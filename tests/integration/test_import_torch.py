@@ -16,8 +16,7 @@ import edgert
 from edgert.backend.ort import Function
 from edgert.errors import BuildError, ModelError
 from edgert.graph.load import load
-from edgert.importer import import_model
-from edgert.importer.make import Wanted
+from edgert.importer.conversion import Wanted, import_model
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: extra torch")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed: extra torch")

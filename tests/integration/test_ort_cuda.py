@@ -14,7 +14,7 @@ from edgert.backend.gpu import GpuSession
 from edgert.backend.ort import cuda
 from edgert.backend.ort.cuda import OrtCudaBackend, check_sizes, too_little
 from edgert.backend.ort.cuda_engine import OrtCudaEngine
-from edgert.backend.ort.library import open_session, session_settings
+from edgert.backend.ort.runtime import open_session, session_settings
 from edgert.errors import BuildError, DeviceError, ModelError
 from edgert.graph import Model
 from edgert.graph.model import to_bytes

@@ -13,21 +13,21 @@ import pytest
 from onnx import TensorProto, helper
 
 import edgert
-from edgert.artifact import FileStore
-from edgert.artifact.bundle import open_bundle
 from edgert.backend import EngineOptions, backend
 from edgert.backend.ort import Function, OwnEngine
-from edgert.backend.trt.plugin import plugin_of
-from edgert.backend.trt.request import DTYPES
-from edgert.build import unpacked
-from edgert.build.subject import software
+from edgert.backend.tensorrt.build_request import DTYPES
+from edgert.backend.tensorrt.plugin import plugin_of
+from edgert.bundle.bundle import open_bundle
+from edgert.compiler.model_state import software
+from edgert.compiler.unpack import unpacked
+from edgert.custom_op import load_operators, operator
 from edgert.engine import load_engine
 from edgert.errors import BuildError, ModelError
+from edgert.files import FileStore
 from edgert.graph import Model, to_bytes
 from edgert.memory.cuda import CudaDevice
-from edgert.operator import load_operators, operator
 from edgert.pipeline import Pipeline
-from edgert.runtime.record import Embedding
+from edgert.runtime.records import Embedding
 from tests.helpers.gpu import gpu_or_skip, read
 from tests.helpers.models import conv, make
 from tests.helpers.operators import EXAMPLE, mish, network, only_here

@@ -10,7 +10,7 @@ import pytest
 
 import edgert
 from edgert.errors import ConfigError, StageError
-from edgert.validate import validate
+from edgert.validation import validate
 from tests.helpers.command import ROOT
 
 ASSETS = ROOT / "pipelines" / "assets"

@@ -18,18 +18,18 @@ import edgert
 from edgert.assemble import assemble
 from edgert.backend import EngineOptions
 from edgert.backend.ort import OrtBackend, OrtEngine
-from edgert.board import core
-from edgert.board.core import core_accelerators
+from edgert.board import host
+from edgert.board.host import core_accelerators
 from edgert.config import load_pipeline
 from edgert.errors import BuildError, ConfigError, EdgertError, PlacementError
-from edgert.graph.clean import clean
 from edgert.graph.load import load
-from edgert.graph.node import read
-from edgert.place.engine import Chain, SegmentedEngine, compile_segments
-from edgert.place.partition import partition
+from edgert.graph.operations import read
+from edgert.graph.passes.clean import clean
+from edgert.placement.cutting import partition
+from edgert.placement.segment_engines import Chain, SegmentedEngine, compile_segments
 from edgert.runtime import Result, Runner
 from edgert.stages import infer_segment
-from edgert.validate import validate
+from edgert.validation import validate
 from tests.helpers.command import ROOT
 from tests.helpers.evaluation_data import data
 
@@ -164,10 +164,10 @@ def test_a_pipeline_says_the_same_however_it_is_placed(
 @pytest.mark.parametrize("placement", ["cpu1", "{replicate: [cpu0, cpu1]}", LATE])
 def test_every_part_runs_on_its_core(tmp_path: Path, placement: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pinned: dict[str, set[int]] = {}
-    real = core.pin
+    real = host.pin
 
     def pin(core: int) -> frozenset[int]:
-        before = real(core)
+        before = real(host)
         pinned[threading.current_thread().name] = set(os.sched_getaffinity(0))
         return before
 

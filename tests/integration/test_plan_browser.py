@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from edgert.place.problem import Cost, Crossing, Edge, Network, Unit
-from edgert.plan.page import save
-from edgert.plan.row import BoardPlan, EngineRow, ModelRow, Plan, Row
+from edgert.placement.problem import Cost, Crossing, Edge, Network, Unit
+from edgert.placement.rows import BoardPlan, EngineRow, ModelRow, Plan, Row
+from edgert.planner.plan_page import save
 from tests.helpers.browser import Page, browser
 
 COUNT = 500

@@ -11,9 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 from edgert.backend.ort import Function
 from edgert.errors import ModelError
 from edgert.graph import Model, clean, from_proto, inputs, load, with_shapes
-from edgert.graph.node import read
+from edgert.graph.operations import read
 from edgert.graph.opset import opset, raise_opset
-from edgert.quantize.prepare import calibrated, prepare
+from edgert.quantization.prepare import calibrated, prepare
 from tests.helpers.evaluation_data import data
 
 SHAPES: dict[str, dict[str, tuple[int, ...]]] = {"ppocr_mobile_v2_det_ch": {"x": (1, 3, 320, 448)}}

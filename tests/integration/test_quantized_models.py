@@ -18,10 +18,10 @@ import pytest
 
 from edgert.backend.ort import Function
 from edgert.graph import Model, infer, load, to_bytes
-from edgert.graph.node import Graph, extract, read, write
-from edgert.quantize.lower import lower
-from edgert.quantize.prepare import prepare
-from edgert.quantize.scheme import Target, scheme
+from edgert.graph.operations import Graph, extract, read, write
+from edgert.quantization.lowering.lower import lower
+from edgert.quantization.prepare import prepare
+from edgert.quantization.scheme.scheme import Target, scheme
 from tests.helpers.evaluation_data import data
 
 Array = np.ndarray[Any, Any]

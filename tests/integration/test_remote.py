@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from edgert.artifact.bundle import open_bundle
-from edgert.compiler import Event
-from edgert.compiler.build import Stopped
+from edgert.bundle.bundle import open_bundle
 from edgert.errors import ArtifactError, BuildError, DeviceError
-from edgert.remote.failure import LinkError
-from edgert.remote.make import build_there
+from edgert.remote.link import LinkError
+from edgert.remote.remote_build import build_there
+from edgert.steps import Event, Stopped
 from tests.helpers.board_program import ENGINE
 from tests.helpers.bundles import MEMBERS
 from tests.helpers.command import edgert

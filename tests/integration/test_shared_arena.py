@@ -12,8 +12,8 @@ PROGRAM = """
 import json, sys
 import numpy as np
 from edgert.backend import Tuning
-from edgert.backend.ort.library import open_session, session_settings
-from edgert.budget.meter import peak_rss_bytes
+from edgert.backend.ort.runtime import open_session, session_settings
+from edgert.meters import peak_rss_bytes
 from edgert.graph import to_bytes
 from tests.helpers.small_pipeline import network
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from edgert.board.core import core_accelerators
+from edgert.board.host import core_accelerators
 from edgert.config import load_pipeline
 from edgert.graph.load import load
 from edgert.jitter import AT
 from edgert.pipeline import Pipeline
-from edgert.place.profile import Handing, Profile, ProfiledUnit, Whole
-from edgert.plan.simulation import Circumstances, simulate_pipeline
+from edgert.placement.profile import Handing, Profile, ProfiledUnit, Whole
+from edgert.planner.simulation import Circumstances, simulate_pipeline
 
 MODEL = Path(__file__).parents[2] / "pipelines" / "assets" / "parts.onnx"
 CODE = """

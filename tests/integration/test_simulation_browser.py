@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from edgert.budget.governor import Budget
-from edgert.place.cost.power import Power
-from edgert.place.step import Step
-from edgert.plan.simulation import Simulation
-from edgert.plan.simulation_page import save
-from edgert.simulate import Cooling, Design, Edge, Node, Rig, Source, Task, simulate
+from edgert.placement.cost.speeds import Power
+from edgert.placement.segment_engines import Step
+from edgert.planner.simulation import Simulation
+from edgert.planner.simulation_page import save
+from edgert.simulator import Cooling, Design, Edge, Node, Rig, Source, Task, simulate
 from tests.helpers.browser import Page, browser
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from edgert.errors import DeviceError
-from edgert.runtime.record import Result
-from edgert.stages.sink import server as server_module
+from edgert.runtime.records import Result
+from edgert.stages.sink import live_server as server_module
 from edgert.stages.sink.http import HttpSink
 from tests.helpers.frames import detections, frame_of, result_of
 

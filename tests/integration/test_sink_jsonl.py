@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from edgert.errors import StageError
-from edgert.stages.sink.jsonl import JsonlSink
+from edgert.stages.sink.results import JsonlSink
 from tests.helpers.frames import result_of
 from tests.helpers.kill import kill_when_it_says_go
 
 WRITER = """
 import itertools, sys
 from pathlib import Path
-from edgert.stages.sink.jsonl import JsonlSink
+from edgert.stages.sink.results import JsonlSink
 from tests.helpers.frames import detections, frame_of, result_of
 sink = JsonlSink("events", Path(sys.argv[1]))
 sink.open()

@@ -15,10 +15,9 @@ import pytest
 from edgert.errors import DeviceError, StageError
 from edgert.memory import Counter
 from edgert.runtime.frame import U8, Color, PixelFormat
-from edgert.runtime.record import Result
+from edgert.runtime.records import Result
 from edgert.stages.sink import video as video_module
-from edgert.stages.sink.durable import DurableFile
-from edgert.stages.sink.video import VideoSink
+from edgert.stages.sink.video import DurableFile, VideoSink
 from tests.helpers.frames import frame_of
 from tests.helpers.kill import kill_when_it_says_go
 
@@ -173,7 +172,7 @@ def test_a_full_disk_stops_the_pipeline_and_the_file_plays(
         room[0] -= done
         return done
 
-    monkeypatch.setattr("edgert.stages.sink.durable.os.write", small_disk)
+    monkeypatch.setattr("edgert.stages.sink.video.os.write", small_disk)
     path = tmp_path / f"out.{suffix}"
     sink = VideoSink("video", path)
     sink.open()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from edgert.clock import REAL
-from edgert.config.stage import SourceStage
+from edgert.config.stages import SourceStage
 from edgert.kinds import SOURCES
 from edgert.memory import Counter
 from edgert.runtime.stage import Source

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from edgert.clock import REAL
-from edgert.config.stage import SourceStage
+from edgert.config.stages import SourceStage
 from edgert.errors import DeviceError
 from edgert.memory import Counter
 from edgert.runtime.frame import Frame
 from edgert.runtime.stage import Source
-from edgert.stages.source import gst, gst_map
+from edgert.stages.source import gst
+from edgert.stages.source import gst as gst_map
 from edgert.stages.source.select import source_for
 
 pytest.importorskip("gi", reason="PyGObject (gi) is not installed: sudo apt install python3-gi gir1.2-gstreamer-1.0")

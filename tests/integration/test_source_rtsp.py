@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 from edgert.clock import REAL
-from edgert.config.stage import SourceStage
+from edgert.config.stages import SourceStage
 from edgert.errors import DeviceError
 from edgert.memory import Counter
 from edgert.runtime.frame import Frame
 from edgert.runtime.stage import Source
 from edgert.stages.source import live
+from edgert.stages.source.scenes import read_counter
 from edgert.stages.source.select import source_for
-from edgert.stages.source.synthetic import read_counter
 from tests.helpers.clips import h264_units, write_clip
 from tests.helpers.rtsp_server import RtspServer
 

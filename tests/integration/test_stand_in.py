@@ -13,13 +13,13 @@ import pytest
 import yaml
 
 from edgert.config import PipelineFile, load_pipeline
+from edgert.emulation import StandIn, stand_in
 from edgert.errors import ConfigError
 from edgert.pipeline import Pipeline
-from edgert.plan.simulation import Circumstances, simulate_pipeline
-from edgert.plan.stand_in import StandIn, stand_in
+from edgert.planner.simulation import Circumstances, simulate_pipeline
 from edgert.runtime import Summary
-from edgert.simulate import Simulated
-from tests.unit.plan.test_level import network
+from edgert.simulator import Simulated
+from tests.unit.planner.test_level import network
 
 ORIN, MODE = "orin-nx-16gb", "10W"
 XAVIER, XAVIER_MODE = "xavier-nx-8gb", "MODE_15W_2CORE"

@@ -17,7 +17,7 @@ import pytest
 
 import edgert
 from edgert.errors import DeviceError
-from edgert.runtime.beacon import Seen, seen
+from edgert.runtime.announce import Seen, seen
 from tests.helpers.command import edgert as run
 from tests.helpers.command import start
 

@@ -13,18 +13,17 @@ import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from edgert.backend.trt import BuildResult, Pools, Span, TrtEngine, build, open_engine, request_of
-from edgert.backend.trt.inspect import accelerators, engine_facts
-from edgert.backend.trt.layer_time import layer_times
-from edgert.backend.trt.library import Library, load
-from edgert.board.cuda import cuda_driver
-from edgert.compiler.verify import verify
+from edgert.backend.tensorrt import BuildResult, Pools, Span, TrtEngine, build, open_engine, request_of
+from edgert.backend.tensorrt.engine_layers import accelerators, engine_facts, layer_times
+from edgert.backend.tensorrt.version import Library, load
+from edgert.board.devices import cuda_driver
+from edgert.compiler.verification import verify
 from edgert.errors import DeviceError
 from edgert.graph import Model
-from edgert.graph.node import read, write
+from edgert.graph.operations import read, write
 from edgert.memory.cuda import open_device
-from edgert.quantize.cache import write_cache
-from edgert.quantize.half.convert import to_half
+from edgert.quantization.fp16.to_fp16 import to_half
+from edgert.quantization.lowering.trt_cache import write_cache
 from tests.helpers import models
 from tests.helpers.trt_topology import SHAPE, TOPOLOGIES, dynamic
 

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from edgert.backend.trt import BuildResult, Pools, Progress, Span, build, request_of
-from edgert.backend.trt.library import load as load_library
-from edgert.backend.trt.listen import logger_to
-from edgert.backend.trt.mapping import Correspondence, correspond, network_layers
-from edgert.board.cuda import cuda_driver
+from edgert.backend.tensorrt import BuildResult, Pools, Progress, Span, build, request_of
+from edgert.backend.tensorrt.log import logger_to
+from edgert.backend.tensorrt.result import Correspondence, correspond, network_layers
+from edgert.backend.tensorrt.version import load as load_library
+from edgert.board.devices import cuda_driver
 from edgert.errors import BuildError
 from edgert.graph import Model, load
-from edgert.graph.clean import clean
-from edgert.graph.node import read, write
-from edgert.quantize.half.convert import to_half
-from edgert.quantize.lower import lower
-from edgert.quantize.prepare import prepare
-from edgert.quantize.scheme import scheme
+from edgert.graph.operations import read, write
+from edgert.graph.passes.clean import clean
+from edgert.quantization.fp16.to_fp16 import to_half
+from edgert.quantization.lowering.lower import lower
+from edgert.quantization.prepare import prepare
+from edgert.quantization.scheme.scheme import scheme
 from tests.helpers import models
 from tests.helpers.evaluation_data import data
 from tests.helpers.models import make

@@ -11,20 +11,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgert.artifact.bundle import open_bundle, save_bundle
-from edgert.artifact.member import member_of
 from edgert.backend import Tuning
-from edgert.build import build, unpacked
-from edgert.build.tuning import tuned_model, tuned_models
-from edgert.compiler import Event
-from edgert.compiler.step import to_json
+from edgert.bundle.bundle import open_bundle, save_bundle
+from edgert.compiler.create import build
+from edgert.compiler.tactics import tuned_model, tuned_models
+from edgert.compiler.unpack import unpacked
 from edgert.config import InferStage, ModelConfig, PipelineFile, load_pipeline
 from edgert.errors import ArtifactError, BudgetError, BuildError, ConfigError
 from edgert.pipeline import Pipeline
-from edgert.tune import absent, heat, memory, search
-from edgert.tune.memory import Footprint, footprint
-from edgert.tune.tactic import Tactic
-from edgert.tune.trial import Tuned
+from edgert.steps import Event, to_json
+from edgert.tuner import candidates, memory_use, rounds, tactic_search
+from edgert.tuner.candidates import Tactic
+from edgert.tuner.memory_use import Footprint, footprint
+from edgert.tuner.trials import Tuned
+from edgert.zip_archive import member_of
 from tests.helpers.small_pipeline import TEXT, small_pipeline
 
 AUTO = TEXT.replace("precision: int8", "precision: auto")
@@ -33,10 +33,10 @@ AUTO = TEXT.replace("precision: int8", "precision: auto")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few turns, and no child process for every tactic: what they do is tested by itself."""
-    monkeypatch.setattr(search, "_LONG", 15)
-    monkeypatch.setattr(search, "MOST_ROUNDS", 15)
-    monkeypatch.setattr(heat, "_TURN_MS", 0.1)
-    monkeypatch.setattr(memory, "footprint", lambda *given: Footprint(2**27, 2**20))
+    monkeypatch.setattr(tactic_search, "_LONG", 15)
+    monkeypatch.setattr(tactic_search, "MOST_ROUNDS", 15)
+    monkeypatch.setattr(rounds, "_TURN_MS", 0.1)
+    monkeypatch.setattr(memory_use, "footprint", lambda *given: Footprint(2**27, 2**20))
 
 
 def tune(folder: Path, text: str = AUTO, **options: object) -> tuple[Path, list[Event]]:
@@ -78,8 +78,8 @@ def test_what_was_measured_serves_other_budgets(tmp_path: Path, monkeypatch: pyt
     def measured(*given: object) -> object:
         raise AssertionError("this was measured before")
 
-    monkeypatch.setattr(search, "heat", measured)
-    monkeypatch.setattr(memory, "footprint", measured)
+    monkeypatch.setattr(tactic_search, "heat", measured)
+    monkeypatch.setattr(memory_use, "footprint", measured)
     before, told = kept.read_text(), tuned_models(first)["parts"]
     path, events = tune(tmp_path, f"{AUTO}budgets: {{latency: 10s}}\n")
     assert [event.state for event in events if event.step == "tune"][-1] == "done"
@@ -154,7 +154,7 @@ def test_a_tactic_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_not_accurate_is_never_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from edgert.tune.contestant import Contestant
+    from edgert.tuner.rounds import Contestant
 
     true = Contestant.outputs
 
@@ -203,10 +203,10 @@ def test_memory_is_that_of_a_process_of_its_own(tmp_path: Path) -> None:
 def test_a_backend_that_only_seemed_to_be_there_is_out_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    truly = absent.why_not("onnxruntime-cuda")
+    truly = candidates.why_not("onnxruntime-cuda")
     if not truly:
         pytest.skip("onnxruntime-cuda is here")
-    monkeypatch.setattr(absent, "why_not", lambda backend: "" if backend == "onnxruntime-cuda" else "not asked for")
+    monkeypatch.setattr(candidates, "why_not", lambda backend: "" if backend == "onnxruntime-cuda" else "not asked for")
     (tuned,) = tuned_models(tune(tmp_path)[0]).values()
     found = {trial.barred for trial in tuned.tried if trial.tactic.backend == "onnxruntime-cuda"}
     assert found and all(why.startswith("refused: ") and truly.partition(": ")[2] in why for why in found)
@@ -261,9 +261,9 @@ def test_int8_is_searched_in_batches_too(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_backend_that_is_named_and_absent_ends_the_search(
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not absent.why_not(backend):
+    if not candidates.why_not(backend):
         pytest.skip(f"{backend} is here")
-    monkeypatch.setattr(memory, "footprint", footprint)
+    monkeypatch.setattr(memory_use, "footprint", footprint)
     with pytest.raises(BuildError) as caught:
         tune(tmp_path, AUTO.replace("precision: auto", f"precision: auto\n    backend: {backend}"))
     assert "CUDA" in str(caught.value) or "TensorRT" in str(caught.value) or "GPU" in str(caught.value)

@@ -11,15 +11,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgert.cli.check import check as cli_check
-from edgert.cli.new import new
+from edgert.cli.pipeline_file import check as cli_check
+from edgert.cli.pipeline_file import new
 from edgert.config import load_pipeline
 from edgert.errors import ConfigError, ModelError
-from edgert.wiring.check import check
-from edgert.wiring.report import CheckReport, Finding
-from edgert.wiring.show import save_picture
-from edgert.wiring.starter import starter
-from edgert.wiring.write import write_pipeline
+from edgert.wiring.findings import CheckReport, Finding
+from edgert.wiring.photos import save_picture
+from edgert.wiring.starter import starter, write_pipeline
+from edgert.wiring.wiring_check import check
 from tests.bench.bench_check import DATA, RECIPES, pictures, pipeline_text
 from tests.helpers.command import ROOT
 

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
-from edgert.album import Album, open_album
+from edgert.dataset.images import Album, open_album
 from edgert.errors import ConfigError, StageError
 from tests.helpers.clips import write_clip
 

@@ -11,16 +11,16 @@ import cv2
 import numpy as np
 import pytest
 
-from edgert.album import open_album
 from edgert.clock import REAL
 from edgert.config import InputConfig, ModelConfig
-from edgert.config.stage import SourceStage
+from edgert.config.stages import SourceStage
+from edgert.dataset.images import open_album
+from edgert.dataset.inputs import PictureFeed, feed_of
 from edgert.errors import ModelError, StageError
-from edgert.feed import PictureFeed, feed_of
 from edgert.memory import Counter
 from edgert.stages.preprocess import Preprocessor
-from edgert.stages.source.file import VideoFile
-from edgert.stages.source.images import Images
+from edgert.stages.source.image_folder import Images
+from edgert.stages.source.video_file import VideoFile
 from tests.helpers import models
 from tests.helpers.clips import write_clip
 

@@ -7,7 +7,7 @@ from importlib import metadata
 import pytest
 
 from edgert import install
-from edgert.place.solver import optional
+from edgert.placement.integer import optional
 from tests.helpers.command import ROOT
 
 REQUIRES = [
@@ -43,7 +43,7 @@ def test_the_solver_says_how_to_get_scipy(monkeypatch: pytest.MonkeyPatch) -> No
     def missing(name: str) -> None:
         raise ModuleNotFoundError(f"No module named {name!r}")
 
-    monkeypatch.setattr("edgert.place.solver.importlib.import_module", missing)
+    monkeypatch.setattr("edgert.placement.integer.importlib.import_module", missing)
     with pytest.raises(Exception, match="placement needs SciPy") as caught:
         optional("sparse")
     assert install.command("plan") in str(caught.value)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import edgert
+from edgert.custom_op import Operator, load_operators, operator
 from edgert.errors import ConfigError, ModelError
-from edgert.graph.node import read
-from edgert.graph.shape import infer, with_shapes
-from edgert.graph.spec import outputs
-from edgert.operator import Operator, load_operators, operator
+from edgert.graph.model import outputs
+from edgert.graph.operations import read
+from edgert.graph.static_shape import infer, with_shapes
 from tests.helpers.models import conv
 from tests.helpers.operators import example, network, only_here
 from tests.helpers.pipeline_text import MINIMAL, pipeline

@@ -16,8 +16,8 @@ from edgert.config import CropConfig, DrawStage, TrackStage
 from edgert.kinds import BACKENDS, DECODERS, SINKS, TRACKERS
 from edgert.runtime import Result, Stage
 from edgert.stages.context import Context
+from edgert.stages.crop import CropDetections, CropRegion
 from edgert.stages.draw import Draw
-from edgert.stages.region import CropDetections, CropRegion
 from edgert.stages.track import F32, I32, I64, Track, Tracker
 from edgert.testing import BackendSuite, DecoderSuite, SinkSuite, StageSuite, TrackerSuite
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgert.errors import ConfigError
-from edgert.user_text import check_object, registered
+from edgert.user_code import check_object, registered
 
 MODULE = """
 raise SystemExit("this must not be run")

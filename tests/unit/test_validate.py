@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from edgert.errors import CalibrationError, ConfigError, ModelError
 from edgert.graph import to_bytes
-from edgert.validate import validate
+from edgert.validation import validate
 from tests.helpers.models import make
 from tests.helpers.small_pipeline import TEXT, small_pipeline
 

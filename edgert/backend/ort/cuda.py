@@ -11,17 +11,15 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from edgert.backend.base import DEFAULT_PROFILE, EngineOptions, Shapes, Tuning
-from edgert.backend.ort.compile import prepared
+from edgert.backend.base import DEFAULT_PROFILE, EngineOptions, Shapes, Tuning, refuse_own
+from edgert.backend.ort.cpu import prepared
 from edgert.backend.ort.cuda_engine import OrtCudaEngine, is_out_of_memory
-from edgert.backend.ort.library import open_session, ort, session_settings
-from edgert.backend.own import refuse_own
+from edgert.backend.ort.runtime import open_session, ort, session_settings
 from edgert.errors import BuildError, DeviceError, ModelError
-from edgert.graph.liveness import peak_bytes
-from edgert.graph.model import Model, to_bytes
-from edgert.graph.node import read
-from edgert.graph.shape import with_shapes
-from edgert.graph.spec import inputs, outputs
+from edgert.graph.count import peak_bytes
+from edgert.graph.model import Model, inputs, outputs, to_bytes
+from edgert.graph.operations import read
+from edgert.graph.static_shape import with_shapes
 from edgert.memory.cuda import CudaDevice, Stream, open_device
 from edgert.units import format_bytes
 

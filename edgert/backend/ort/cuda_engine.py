@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from edgert.backend.base import Array, Shapes
-from edgert.backend.bound import static_shape
+from edgert.backend.base import Array, Shapes, static_shape
 from edgert.backend.gpu import GpuTensor
-from edgert.backend.ort.library import first_line, ort, ort_errors
-from edgert.backend.ort.session import OrtEngine, OrtSession, dtype_of
+from edgert.backend.ort.runtime import first_line, ort, ort_errors
+from edgert.backend.ort.tensors import OrtEngine, OrtSession, dtype_of
 from edgert.errors import DeviceError, EdgertError
 from edgert.memory.cuda import CudaDevice, Stream
-from edgert.memory.cuda.library import failed, is_lost
+from edgert.memory.cuda.driver import failed, is_lost
 
 
 class OrtCudaEngine(OrtEngine):

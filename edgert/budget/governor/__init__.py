@@ -1,9 +1,18 @@
 """Keeps budgets while a pipeline runs, by choosing among settings that were planned before. Pure: no clock, no I/O."""
 
-from edgert.budget.governor.check import check_meter, check_settings
 from edgert.budget.governor.decide import decide, start
-from edgert.budget.governor.setting import Budget, Patience, Rules, Setting, WhenExceeded
-from edgert.budget.governor.state import Action, Decision, Observation, State
+from edgert.budget.governor.feasible import check_meter, check_settings
+from edgert.budget.governor.settings import (
+    Action,
+    Budget,
+    Decision,
+    Observation,
+    Patience,
+    Rules,
+    Setting,
+    State,
+    WhenExceeded,
+)
 
 __all__ = [
     "Action",

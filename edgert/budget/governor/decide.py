@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from edgert.budget.governor.estimate import blame, estimate_w, look, recent_w
-from edgert.budget.governor.setting import Rules
-from edgert.budget.governor.state import Action, ActionKind, Decision, Observation, Record, State
-from edgert.budget.governor.trouble import Trouble, find_trouble, keeps, untried
+from edgert.budget.governor.feasible import Trouble, find_trouble, keeps, untried
+from edgert.budget.governor.settings import Action, ActionKind, Decision, Observation, Record, Rules, State
 
 _MORE = 1.01  # a better setting gives at least so much more
 _MORE_FRAMES = 1.03  # and one that is not run whole, as it would be corrected for every degree

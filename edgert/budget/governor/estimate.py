@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from edgert.budget.governor.setting import Rules
-from edgert.budget.governor.state import Observation, Record, State
+from edgert.budget.governor.settings import Observation, Record, Rules, State
 
 _DEMAND_STEP = 0.04  # of the setting's throughput; a smaller change is jitter of the sources
 _SLOWNESS = 0.5  # of learning, per look

@@ -11,14 +11,12 @@ with device:                                # current in this thread; PyTorch an
 """
 
 from edgert.memory.cuda.block import Block, DeviceBlock, MappedBlock, StagedBlock
+from edgert.memory.cuda.capture import Graph
+from edgert.memory.cuda.current import MemoryKind, Traits, memory_kind
 from edgert.memory.cuda.device import CudaDevice, open_device
-from edgert.memory.cuda.graph import Graph
-from edgert.memory.cuda.kernel import Kernel, Launch, Module
-from edgert.memory.cuda.kind import MemoryKind, Traits, memory_kind
-from edgert.memory.cuda.loan import Loans, StreamLease
-from edgert.memory.cuda.nvrtc import Nvrtc, nvrtc
-from edgert.memory.cuda.pool import DevicePool
-from edgert.memory.cuda.shared import SharedLease, SharedPool
+from edgert.memory.cuda.gpu_pool import DevicePool
+from edgert.memory.cuda.nvrtc import Kernel, Launch, Module, Nvrtc, nvrtc
+from edgert.memory.cuda.shared import Loans, SharedLease, SharedPool, StreamLease
 from edgert.memory.cuda.stream import Event, Stream
 from edgert.memory.cuda.view import DeviceView, from_cuda_array, from_dlpack
 

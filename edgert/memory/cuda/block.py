@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.errors import DeviceError, StageError
-from edgert.memory.cuda.context import Context
-from edgert.memory.cuda.library import failed, is_lost
+from edgert.memory.cuda.current import Context
+from edgert.memory.cuda.driver import failed, is_lost
 from edgert.memory.cuda.stream import Stream
 
 U8 = npt.NDArray[np.uint8]

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from edgert.errors import DeviceError
-from edgert.memory.counter import Counter
+from edgert.memory.buffer import Counter
 from edgert.memory.cuda.block import Block, DeviceBlock, MappedBlock, StagedBlock
-from edgert.memory.cuda.context import Context
-from edgert.memory.cuda.graph import Graph, GraphDriver, capture
-from edgert.memory.cuda.kernel import Module
-from edgert.memory.cuda.kind import MemoryKind
-from edgert.memory.cuda.library import failed, initialise, pycuda_driver
+from edgert.memory.cuda.capture import Graph, GraphDriver, capture
+from edgert.memory.cuda.current import Context, MemoryKind
+from edgert.memory.cuda.driver import failed, initialise, pycuda_driver
+from edgert.memory.cuda.nvrtc import Module
 from edgert.memory.cuda.stream import Event, Stream
 
 MadeT = TypeVar("MadeT", bound=Block)

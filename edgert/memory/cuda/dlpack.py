@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from edgert.errors import DeviceError
-from edgert.memory.buffer import Lease
-from edgert.memory.counter import Counter
+from edgert.memory.buffer import Counter, Lease
 
 _CUDA = 2
 _ON_GPU = {_CUDA, 3, 13}  # kDLCUDA, kDLCUDAHost, kDLCUDAManaged: memory that kernels can read

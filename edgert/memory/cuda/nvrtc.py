@@ -10,11 +10,15 @@ import ctypes
 import ctypes.util
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from edgert.errors import BuildError, DeviceError
+from edgert.memory.cuda.current import Context
+from edgert.memory.cuda.driver import call, failed, load_driver
+from edgert.memory.cuda.stream import Stream
 
 _MAJORS = (13, 12, 11)
 
@@ -126,3 +130,110 @@ def _candidates() -> Iterator[str | Path]:
     found = ctypes.util.find_library("nvrtc")
     if found:
         yield found
+
+
+# Kernels launched through the CUDA driver itself, in whatever context is current: for libraries that call back.
+#
+# TensorRT hands its plugins the number of a stream, which PyCUDA cannot take. Functions are those of cuda.h:
+# https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EXEC.html.
+
+THREADS = 256
+"""Of a block."""
+
+
+class DriverKernel:
+    """A compiled function whose one argument is a struct, passed by value.
+
+    Args:
+        binary: cubin or PTX.
+        name: of the function.
+        library: the driver's; libcuda by default.
+
+    Raises:
+        DeviceError: there is no driver, or the binary is not for this GPU.
+    """
+
+    def __init__(self, binary: bytes, name: str, library: Any = None) -> None:
+        self._library, self.name = library or load_driver(), name
+        self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
+        self._call("cuModuleLoadData", ctypes.byref(self._module), binary)
+        self._call("cuModuleGetFunction", ctypes.byref(self._function), self._module, name.encode())
+
+    def launch(self, argument: bytes, count: int, stream: int) -> None:
+        """Puts one launch of at least ``count`` threads on a stream, given by its number. Raises DeviceError."""
+        if not count:
+            return
+        stored = ctypes.create_string_buffer(argument, len(argument))
+        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(stored))
+        sizes = [ctypes.c_uint(size) for size in (-(-count // THREADS), 1, 1, THREADS, 1, 1, 0)]
+        self._call("cuLaunchKernel", self._function, *sizes, ctypes.c_void_p(stream), pointers, None)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        call(self._library, name, *arguments, whose=f"kernel {self.name}")
+
+
+# Compiled kernels, and launching them.
+
+Size3 = tuple[int, int, int]
+
+
+class Kernel:
+    """A function of the GPU whose one argument is a struct, passed by value.
+
+    Attributes:
+        registers: per thread.
+        local_bytes: per thread of memory that registers spilled to; 0 is what a kernel should have.
+    """
+
+    def __init__(self, device: Context, module: Any, name: str, nbytes: int) -> None:
+        self._device, self._function, self.name = device, module.get_function(name), name
+        self._function.prepare([f"{nbytes}s"])
+        self.registers = int(self._function.num_regs)
+        self.local_bytes = int(self._function.local_size_bytes)
+
+    def __del__(self) -> None:
+        if "_function" in self.__dict__ and self._device.is_open:
+            with self._device:  # it may hold the module; PyCUDA leaves that behind where no context is current
+                del self._function
+
+    def launch(self, argument: bytes, grid: Size3, block: Size3, stream: Stream) -> None:
+        """Puts one launch on the stream. Raises DeviceError."""
+        try:
+            with self._device:
+                self._function.prepared_async_call(grid, block, stream.raw, argument)
+        except self._device.driver.Error as error:
+            raise failed(error, f"launching {self.name}") from error
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Launch:
+    """A kernel, what it is told, and its grid and blocks; not yet on a stream."""
+
+    kernel: Kernel
+    argument: bytes
+    grid: Size3
+    block: Size3
+
+    def enqueue(self, stream: Stream) -> None:
+        """Puts it on the stream. Raises DeviceError."""
+        self.kernel.launch(self.argument, self.grid, self.block, stream)
+
+
+class Module:
+    """Kernels that were compiled together."""
+
+    def __init__(self, device: Context, module: Any) -> None:
+        self._device, self._module = device, module
+
+    def __del__(self) -> None:
+        if self._device.is_open:
+            with self._device:  # as with kernels
+                del self._module
+
+    def kernel(self, name: str, nbytes: int) -> Kernel:
+        """The kernel of that name, whose argument has ``nbytes``. Raises DeviceError where there is none."""
+        try:
+            with self._device:
+                return Kernel(self._device, self._module, name, nbytes)
+        except self._device.driver.Error as error:
+            raise DeviceError(f"there is no kernel {name!r}", why=str(error)) from error

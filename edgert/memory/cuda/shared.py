@@ -1,20 +1,146 @@
-"""Buffers that the host fills and the GPU reads: filled in place, and brought over once, whoever reads them first."""
+"""Memory of others that the GPU reads: a decoder's surfaces, a camera's buffers. Given back when the GPU has passed."""
 
 from __future__ import annotations
 
 import ctypes
 import threading
+from collections import deque
 from collections.abc import Callable
 from weakref import WeakValueDictionary, finalize
 
 import numpy as np
 
-from edgert.memory.buffer import U8, Lease, Pool
-from edgert.memory.counter import Counter
+from edgert.memory.buffer import U8, Counter, Lease, Pool
 from edgert.memory.cuda.block import Block
+from edgert.memory.cuda.current import Context
 from edgert.memory.cuda.device import CudaDevice
-from edgert.memory.cuda.loan import Marks, StreamLease
-from edgert.memory.cuda.stream import Stream
+from edgert.memory.cuda.stream import Event, Stream
+
+
+class StreamLease(Lease):
+    """A lease that the GPU holds too: the memory is not lent again before the work it was named for is done."""
+
+    __slots__ = ("_after",)
+
+    def __init__(self, give_back: Callable[[], None], counter: Counter, after: Callable[[Stream], None]) -> None:
+        super().__init__(give_back, counter)
+        self._after = after
+
+    def after(self, stream: Stream) -> None:
+        """The work that the stream has now uses this memory. Call it after enqueuing, before releasing."""
+        self._after(stream)
+
+
+class Marks:
+    """Places in streams, one per stream, behind which a piece of memory is free again."""
+
+    def __init__(self, device: Context) -> None:
+        self._device = device
+        self._events: dict[int, Event] = {}
+        self._waiting: set[int] = set()
+
+    def after(self, stream: Stream) -> None:
+        """Behind all work that the stream has now. Events are made once per stream and used again."""
+        if stream.handle not in self._events:
+            self._events[stream.handle] = Event(self._device)
+        self._events[stream.handle].record(stream)
+        self._waiting.add(stream.handle)
+
+    def passed(self) -> bool:
+        """Whether all of the GPU's work with it is done."""
+        self._waiting = {handle for handle in self._waiting if not self._events[handle].passed()}
+        return not self._waiting
+
+    def synchronize(self) -> None:
+        """Blocks until it is."""
+        for handle in self._waiting:
+            self._events[handle].synchronize()
+        self._waiting.clear()
+
+
+class Loans:
+    """Hands out memory that another library owns, and gives it back in the owner's thread.
+
+    Leases may end in any thread, and before the GPU is done. The owner's thread calls :meth:`settle` from time to time:
+    libraries want their buffers back in the thread that they gave them out in, and no other thread waits for the GPU.
+    After :meth:`close`, whoever ends a lease gives back, and waits.
+
+    Args:
+        give_back: takes the key that the memory was lent by, such as its address.
+    """
+
+    def __init__(self, device: Context, counter: Counter, give_back: Callable[[int], None]) -> None:
+        self._device, self._counter, self._give_back = device, counter, give_back
+        self._marks: dict[int, Marks] = {}
+        self._ended: deque[int] = deque()
+        self._changed = threading.Condition()
+        self._lent, self._closed = 0, False
+
+    @property
+    def lent(self) -> int:
+        """How many pieces were not given back yet."""
+        return self._lent
+
+    def lend(self, key: int) -> StreamLease:
+        """A lease on the memory called ``key``, which must not be lent already."""
+        marks = self._marks.get(key)
+        if marks is None:
+            marks = self._marks[key] = Marks(self._device)
+        with self._changed:
+            self._lent += 1
+        return StreamLease(lambda: self._end(key), self._counter, marks.after)
+
+    def settle(self, timeout_s: float = 0.0) -> int:
+        """Gives back what the GPU is done with; how much that was.
+
+        With a timeout, waits so long for a lease to end, where none has, and then for the GPU.
+
+        Raises:
+            DeviceError: the GPU's work failed.
+        """
+        with self._changed:
+            if timeout_s:
+                self._changed.wait_for(lambda: self._ended, timeout_s)
+            ended = [self._ended.popleft() for _ in range(len(self._ended))]
+        if timeout_s and ended:
+            self._marks[ended[0]].synchronize()
+        done = [key for key in ended if self._marks[key].passed()]
+        with self._changed:
+            self._ended.extendleft(key for key in reversed(ended) if key not in done)
+        self._returned(done)
+        return len(done)
+
+    def close(self) -> None:
+        """Waits for the GPU and gives back everything whose lease has ended; the rest when it does."""
+        with self._changed:
+            self._closed = True
+        self._drain()
+
+    def _end(self, key: int) -> None:
+        with self._changed:
+            self._ended.append(key)
+            is_closed = self._closed
+            self._changed.notify()
+        if is_closed:
+            self._drain()
+
+    def _drain(self) -> None:
+        while True:
+            with self._changed:
+                if not self._ended:
+                    return
+                key = self._ended.popleft()
+            self._marks[key].synchronize()
+            self._returned([key])
+
+    def _returned(self, keys: list[int]) -> None:
+        for key in keys:
+            self._give_back(key)
+        with self._changed:
+            self._lent -= len(keys)
+
+
+# Buffers that the host fills and the GPU reads: filled in place, and brought over once, whoever reads them first.
 
 
 class _Piece:

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.errors import DeviceError, StageError
-from edgert.memory.buffer import Lease, lend
-from edgert.memory.counter import Counter
+from edgert.memory.buffer import Counter, Lease, lend
 from edgert.memory.cuda.dlpack import take, to_capsule
 from edgert.memory.cuda.stream import Stream
 

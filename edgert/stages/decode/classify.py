@@ -9,13 +9,45 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from edgert.runtime.record import Classification
-from edgert.stages.decode.base import Array, as_f32
+from edgert.runtime.records import Classification, Embedding
+from edgert.stages.crop import Geometry
+from edgert.stages.decode.decoder import Array, Shapes, Size, as_f32, shapes_of
+from edgert.stages.decode.detection import strongest
+from edgert.stages.decode.guess import check_labels, wrong_shapes
 from edgert.stages.decode.look import Fit, Look
-from edgert.stages.decode.mismatch import check_labels, wrong_shapes
-from edgert.stages.decode.nms import strongest
-from edgert.stages.decode.shape import Shapes, Size, shapes_of
-from edgert.stages.geometry import Geometry
+
+# A vector to compare with others.
+
+_USUAL = (64, 128, 192, 256, 384, 512, 768, 1024, 1280, 2048)
+
+
+@dataclass(frozen=True, slots=True)
+class Embed:
+    """The first output as one vector, copied; with ``l2``, scaled to length 1 (a vector of zeros stays so)."""
+
+    embed: Literal["l2", "none"] = "l2"
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """A vector of a usual length."""
+        length = look.vector
+        if length is not None:
+            yield Fit(f"{length} numbers, a usual length of an embedding", 3 if length in _USUAL else 1)
+
+    def check(self, shapes: Shapes, network: Size) -> None:
+        """Raises ModelError unless the first output is one row of numbers."""
+        if not shapes or sum(size != 1 for size in shapes[0]) > 1:
+            raise wrong_shapes(f"embed: {self.embed}", "one output [length]", shapes, network)
+
+    def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Embedding:
+        """Raises ModelError like :meth:`check`."""
+        self.check(shapes_of(outputs), geometry.network)
+        vector = outputs[0].reshape(-1).astype(np.float32)
+        length = float(np.linalg.norm(vector)) if self.embed == "l2" else 1.0
+        if length > 0:
+            vector /= length
+        return Embedding(vector)
+
 
 F32 = npt.NDArray[np.float32]
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from edgert.errors import ConfigError
-from edgert.runtime.record import Record
-from edgert.stages.decode.base import Array
-from edgert.stages.decode.shape import Shapes, Size
-from edgert.stages.geometry import Geometry
-from edgert.user import load_object
+from edgert.runtime.records import Record
+from edgert.stages.crop import Geometry
+from edgert.stages.decode.decoder import Array, Shapes, Size
+from edgert.user_code import load_object
 
 
 @dataclass(frozen=True, slots=True)

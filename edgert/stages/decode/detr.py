@@ -15,13 +15,20 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from edgert.stages.decode.base import Array, as_f32
 from edgert.stages.decode.decoded import Decoded
-from edgert.stages.decode.detection import F32, I32, Candidates, corners, every_class
+from edgert.stages.decode.decoder import (
+    Array,
+    Shapes,
+    Size,
+    as_f32,
+    boxes_and_scores,
+    is_rows_of_six,
+    roles_of,
+    shapes_of,
+)
+from edgert.stages.decode.detection import F32, I32, Candidates, Index, corners, every_class
+from edgert.stages.decode.guess import wrong_shapes
 from edgert.stages.decode.look import MOST_QUERIES, Fit, Look
-from edgert.stages.decode.mismatch import wrong_shapes
-from edgert.stages.decode.nms import Index
-from edgert.stages.decode.shape import Shapes, Size, boxes_and_scores, is_rows_of_six, roles_of, shapes_of
 
 Activation = Literal["auto", "sigmoid", "softmax", "none"]
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from edgert.runtime.record import Keypoints
-from edgert.stages.decode.base import Array, as_f32
+from edgert.runtime.records import Keypoints
+from edgert.stages.crop import Geometry
+from edgert.stages.decode.decoder import Array, Shapes, Size, as_f32, shapes_of
+from edgert.stages.decode.guess import check_labels, wrong_shapes
 from edgert.stages.decode.look import BODIES, Fit, Look
-from edgert.stages.decode.mismatch import check_labels, wrong_shapes
-from edgert.stages.decode.shape import Shapes, Size, shapes_of
-from edgert.stages.geometry import Geometry
 
 F32 = npt.NDArray[np.float32]
 

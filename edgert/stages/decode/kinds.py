@@ -6,19 +6,20 @@ A decoder is a frozen dataclass. Fields that are called like a key of the task's
 
 from __future__ import annotations
 
-_HERE = "edgert.stages.decode"
-
 DETECT = {
-    "yolox": f"{_HERE}.yolox:YoloX",
-    "yolov5": f"{_HERE}.yolov5:YoloV5",
-    "yolov8": f"{_HERE}.yolov8:YoloV8",
-    "yolov10": f"{_HERE}.decoded:Decoded",
-    "nanodet": f"{_HERE}.nanodet:NanoDet",
-    "ssd": f"{_HERE}.ssd:Ssd",
-    "fastestdet": f"{_HERE}.fastestdet:FastestDet",
-    "detr": f"{_HERE}.detr:Detr",
+    "yolox": "edgert.stages.decode.yolo:YoloX",
+    "yolov5": "edgert.stages.decode.yolo:YoloV5",
+    "yolov8": "edgert.stages.decode.yolo:YoloV8",
+    "yolov10": "edgert.stages.decode.decoded:Decoded",
+    "nanodet": "edgert.stages.decode.nanodet:NanoDet",
+    "ssd": "edgert.stages.decode.decoded:Ssd",
+    "fastestdet": "edgert.stages.decode.nanodet:FastestDet",
+    "detr": "edgert.stages.decode.detr:Detr",
 }
-CLASSIFY = dict.fromkeys(("auto", "softmax", "logits"), f"{_HERE}.classify:Classify")
-SEGMENT = {"argmax": f"{_HERE}.segment:SegmentArgmax", "threshold": f"{_HERE}.segment:SegmentThreshold"}
-KEYPOINTS = {"yolo-pose": f"{_HERE}.yolo_pose:YoloPose", "heatmap": f"{_HERE}.heatmap:Heatmap"}
-EMBED = dict.fromkeys(("l2", "none"), f"{_HERE}.embed:Embed")
+CLASSIFY = dict.fromkeys(("auto", "softmax", "logits"), "edgert.stages.decode.classify:Classify")
+SEGMENT = {
+    "argmax": "edgert.stages.decode.segmentation:SegmentArgmax",
+    "threshold": "edgert.stages.decode.segmentation:SegmentThreshold",
+}
+KEYPOINTS = {"yolo-pose": "edgert.stages.decode.yolo:YoloPose", "heatmap": "edgert.stages.decode.heatmap:Heatmap"}
+EMBED = dict.fromkeys(("l2", "none"), "edgert.stages.decode.classify:Embed")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edgert.stages.decode.shape import Shapes, Size, all_cells
+from edgert.stages.decode.decoder import Shapes, Size, all_cells
 
 STRIDES = (8, 16, 32)
 MOST_QUERIES = 1000

@@ -8,13 +8,12 @@ from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
-from edgert.config.model import DetectTask, PythonTask, TaskConfig, value_of, verb_of
+from edgert.config.model_section import DetectTask, PythonTask, TaskConfig, value_of, verb_of
 from edgert.errors import ConfigError, nearest
 from edgert.kinds import DECODERS
-from edgert.stages.decode.base import Decoder
 from edgert.stages.decode.custom import load_custom
+from edgert.stages.decode.decoder import Decoder, Shapes, Size
 from edgert.stages.decode.detection import Detector
-from edgert.stages.decode.shape import Shapes, Size
 
 
 class CheckedDecoder(Decoder, Protocol):

@@ -7,9 +7,8 @@ import logging
 from collections.abc import Callable, Mapping
 
 from edgert.errors import DeviceError
-from edgert.runtime.record import Result
-from edgert.stages.sink.live import Live
-from edgert.stages.sink.server import LiveServer
+from edgert.runtime.records import Result
+from edgert.stages.sink.live_server import Live, LiveServer
 
 _LOG = logging.getLogger(__name__)
 

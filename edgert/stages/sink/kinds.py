@@ -44,7 +44,7 @@ class Jsonl(SinkStage):
 
     def make(self, name: str, context: Context) -> Stage:
         """Raises StageError for a path with fields that are not known."""
-        from edgert.stages.sink.jsonl import JsonlSink
+        from edgert.stages.sink.results import JsonlSink
 
         return JsonlSink(name, self.path)
 
@@ -59,7 +59,7 @@ class Images(SinkStage):
 
     def make(self, name: str, context: Context) -> Stage:
         """Raises StageError for a path that cannot be written."""
-        from edgert.stages.sink.images import ImagesSink
+        from edgert.stages.sink.image_files import ImagesSink
 
         return ImagesSink(name, self.path, self.every)
 
@@ -94,7 +94,7 @@ class Callback(SinkStage):
 
     def make(self, name: str, context: Context) -> Stage:
         """Raises ConfigError without a function."""
-        from edgert.stages.sink.callback import CallbackSink
+        from edgert.stages.sink.results import CallbackSink
 
         if context.function is None:
             raise ConfigError("callback needs a function", where=f"stages.{name}", fix="add python: module:function")
@@ -109,7 +109,7 @@ class Null(SinkStage):
 
     def make(self, name: str, context: Context) -> Stage:
         """The sink of a stage."""
-        from edgert.stages.sink.null import NullSink
+        from edgert.stages.sink.results import NullSink
 
         return NullSink()
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from edgert.runtime.record import Result
+from edgert.runtime.records import Result
 from edgert.runtime.stage import Stage
-from edgert.stages.draw import picture_of
-from edgert.stages.palette import INK
-from edgert.stages.picture import Pictures
-from edgert.stages.text import Pen
+from edgert.stages.draw import Pictures, picture_of
+from edgert.stages.paint import INK, Pen
 
 KEY = "simulated"
 """Among the outputs of a result: the label."""

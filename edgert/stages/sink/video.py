@@ -10,12 +10,121 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import cv2
+import numpy as np
+
 from edgert.errors import DeviceError, StageError
-from edgert.runtime.frame import Color
-from edgert.runtime.record import Result
-from edgert.stages.sink.durable import DurableFile
-from edgert.stages.sink.naming import cannot_write, check_pattern, fill, has_field, make_parent
-from edgert.stages.sink.planar import I420Writer, size_of
+from edgert.runtime.frame import U8, Color, yuv_planes
+from edgert.runtime.records import Result
+from edgert.stages.draw import Pictures
+from edgert.stages.sink.image_files import cannot_write, check_pattern, fill, has_field, make_parent
+
+# A file for a muxer, which keeps what fitted when the disk is full.
+
+_BOX_HEADER_BYTES = 8
+_LARGE_HEADER_BYTES = 16
+
+
+class DurableFile:
+    """What FFmpeg writes into, through Python so that a failed write is not followed by others.
+
+    A muxer that cannot write still goes back to finish its headers, and they would then point at what is not there.
+    After the first error nothing reaches the disk any more; :attr:`error` says what it was.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        """Writes all of ``data`` at the current place, or remembers why not; never raises."""
+        left = memoryview(data)
+        try:
+            while left and self.error is None:
+                left = left[os.write(self._file, left) :]
+        except OSError as error:
+            self.error = error
+        return len(data)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """As for any file."""
+        return os.lseek(self._file, offset, whence)
+
+    def tell(self) -> int:
+        """As for any file."""
+        return os.lseek(self._file, 0, os.SEEK_CUR)
+
+    def cut_to_whole_fragments(self) -> None:
+        """Takes away the piece of an MP4 fragment that was being written when the disk was full."""
+        os.ftruncate(self._file, _whole_end(self._file))
+
+    def close(self) -> None:
+        """Closes the file; once."""
+        os.close(self._file)
+
+
+def _whole_end(file: int) -> int:
+    """Where the last whole fragment ends (ISO/IEC 14496-12, 4.2: a box is its length, its type, its content)."""
+    size_bytes, at, end = os.fstat(file).st_size, 0, 0
+    while at + _BOX_HEADER_BYTES <= size_bytes:
+        header = os.pread(file, _LARGE_HEADER_BYTES, at)
+        length, kind = int.from_bytes(header[:4], "big"), header[4:8]
+        if length == 1:
+            length = int.from_bytes(header[8:16], "big")
+        if length < _BOX_HEADER_BYTES or at + length > size_bytes:
+            break
+        at += length
+        if kind != b"moof":  # a fragment's index is of no use without the data behind it
+            end = at
+    return end
+
+
+# Pictures as the I420 that video encoders take.
+
+
+class I420Writer:
+    """Writes one result after another as packed I420, each into a buffer nobody else uses any more."""
+
+    def __init__(self) -> None:
+        self._packed, self._bgr = Pictures(), Pictures()
+
+    def write(self, result: Result) -> tuple[U8, Color]:
+        """The drawn picture, or the frame where nothing was drawn.
+
+        An i420 or nv12 frame goes over plane by plane, never through BGR. An odd last row or column is left out:
+        4:2:0 has no half chroma pixels. The copy is counted.
+
+        Returns:
+            (h * 3 / 2, w) uint8, h and w even: the plane Y, then U, then V; and how its colours are to be read.
+        """
+        width, height = size_of(result)
+        counter = result.frame.lease.counter
+        packed = self._packed.take((height * 3 // 2, width), counter)
+        if result.picture is None and result.frame.format in ("i420", "nv12"):
+            _copy_planes(yuv_planes(result.frame), packed, height)
+            color = result.frame.color
+        else:
+            cv2.cvtColor(self._bgr.shown(result)[:height, :width], cv2.COLOR_BGR2YUV_I420, dst=packed)
+            color = Color()  # what OpenCV makes: BT.601, limited range
+        counter.copied(packed.nbytes)
+        return packed, color
+
+
+def size_of(result: Result) -> tuple[int, int]:
+    """(width, height) of the video this result belongs to: its picture's, rounded down to even."""
+    if result.picture is None:
+        return result.frame.width & ~1, result.frame.height & ~1
+    height, width = result.picture.shape[:2]
+    return width & ~1, height & ~1
+
+
+def _copy_planes(planes: tuple[U8, U8, U8], packed: U8, height: int) -> None:
+    width = packed.shape[1]
+    chroma = packed[height:].reshape(2, height // 2, width // 2)
+    np.copyto(packed[:height], planes[0][:height, :width])
+    for out, plane in zip(chroma, planes[1:], strict=True):
+        np.copyto(out, plane[: height // 2, : width // 2])
+
 
 _LOG = logging.getLogger(__name__)
 _ENCODERS = ("libx264", "mpeg4")  # the second is part of every FFmpeg, and played nearly everywhere

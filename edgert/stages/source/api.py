@@ -8,15 +8,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from edgert.clock import Clock
-from edgert.config.stage import SourceStage
+from edgert.config.stages import SourceStage
 from edgert.errors import StageError
 from edgert.memory import Counter, lend
 from edgert.runtime.frame import U8, Frame, PixelFormat
 from edgert.runtime.stage import SourceStats
-from edgert.stages.source.layout import as_planes
-from edgert.stages.source.pace import MediaClock
-from edgert.stages.source.picture import Picture
-from edgert.stages.source.timeline import Timeline
+from edgert.stages.source.planes import as_planes
+from edgert.stages.source.timeline import MediaClock, Picture, Timeline
 
 DEFAULT_QUEUE = 4
 _POLL_S = 0.1

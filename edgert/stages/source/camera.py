@@ -13,16 +13,14 @@ import cv2
 import numpy as np
 
 from edgert.clock import Clock
-from edgert.config.stage import SourceStage
+from edgert.config.stages import SourceStage
 from edgert.errors import DeviceError
 from edgert.memory import Counter, Lease, lend
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, PixelFormat
-from edgert.stages.source import decode
+from edgert.stages.source import ffmpeg
 from edgert.stages.source.live import Device, LiveSource
-from edgert.stages.source.pace import MediaClock
-from edgert.stages.source.picture import Canvas, Picture
-from edgert.stages.source.timeline import Timeline
+from edgert.stages.source.timeline import Canvas, MediaClock, Picture, Timeline
 from edgert.stages.source.userptr import UserPointerCamera, why_not_on
 from edgert.stages.source.v4l2 import Linux
 
@@ -68,7 +66,7 @@ def camera_source(
     where = f"stages.{name}"
     shared: list[CudaDevice] = []
     connect: Callable[[], Device]
-    if opener is None and decode.has_input("v4l2"):
+    if opener is None and ffmpeg.has_input("v4l2"):
         connect = partial(_through_ffmpeg, path, config, counter, clock, where)
     else:
         connect = partial(Camera, path, config, counter, clock, where, opener or open_v4l2, shared)
@@ -116,7 +114,7 @@ def _through_ffmpeg(path: str, config: SourceStage, counter: Counter, clock: Clo
         "input_format": config.format,
     }
     options = {key: value for key, value in asked.items() if value is not None}
-    return decode.Video(
+    return ffmpeg.Video(
         path, counter, clock, where=where, format="v4l2", options=options, timeout_s=config.timeout, live=True
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from edgert.config.fields import beside
-from edgert.config.stage import SourceStage
+from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError
 from edgert.runtime.stage import Source
 from edgert.stages.context import Context
@@ -32,7 +32,7 @@ class File:
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
         """Raises StageError: it is missing or cannot be read."""
-        from edgert.stages.source.file import VideoFile
+        from edgert.stages.source.video_file import VideoFile
 
         path = absolute(config.source.removeprefix("file://"), context.directory)
         return VideoFile(name, path, config, context.counter, context.clock)
@@ -56,7 +56,7 @@ class Images:
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
         """Raises StageError: there are none."""
-        from edgert.stages.source.images import Images as ImageFiles
+        from edgert.stages.source.image_folder import Images as ImageFiles
 
         path = absolute(config.source.removeprefix("images:"), context.directory)
         return ImageFiles(name, path, config, context.counter, context.clock)
@@ -154,7 +154,7 @@ class Synthetic:
     @staticmethod
     def make(name: str, config: SourceStage, context: Context) -> Source:
         """Raises ConfigError: there is no such scene."""
-        from edgert.stages.source.synthetic import Synthetic as Scene
+        from edgert.stages.source.scenes import Synthetic as Scene
 
         return Scene(name, _rest(config), config, context.counter, context.clock)
 

@@ -3,19 +3,84 @@
 from __future__ import annotations
 
 import logging
+import queue
+import re
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from typing import Literal, Protocol
+from typing import Generic, Literal, Protocol, TypeVar
 
 from edgert.clock import Clock
 from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import Frame
 from edgert.runtime.stage import SourceStats
-from edgert.stages.source.picture import Picture
-from edgert.stages.source.slot import Slot
-from edgert.stages.source.timeline import Timeline
+from edgert.stages.source.timeline import Picture, Timeline
+
+# Takes passwords out of text that people will read.
+
+_NAMES_OF_SECRETS = r"(?:pass(?:word|wd)?|pwd|pw|token|secret|api[_-]?key|key|auth|signature|sig)"
+# Up to the last @ without a space in between: a password may itself hold @, : or / that nobody escaped.
+_USERINFO = re.compile(r"(?<=://)[^\s'\"]*@")
+_VALUE = re.compile(rf"(?i)((?:^|[^a-z]){_NAMES_OF_SECRETS}=)(\"[^\"]*\"|'[^']*'|[^\s&'\"]+)")
+
+
+def redact(text: str) -> str:
+    """``rtsp://user:secret@host/x`` → ``rtsp://***@host/x``, for every URL in ``text``; also the values of
+    parameters such as ``password=`` and ``user-pw=``. More is hidden than needed rather than less."""
+    return _VALUE.sub(r"\1***", _USERINFO.sub("***@", text))
+
+
+# A place for one thing, handed from one thread to another.
+
+T = TypeVar("T")
+
+
+class Slot(Generic[T]):
+    """Holds one item at a time, for one thread that puts and one that takes; the taker may close it.
+
+    Built on ``queue.SimpleQueue``, whose put and get run in C: a condition variable takes several times as long.
+    """
+
+    def __init__(self) -> None:
+        self._items: queue.SimpleQueue[T] = queue.SimpleQueue()
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._room.put(None)
+        self._closed = threading.Event()
+
+    def put(self, item: T) -> bool:
+        """Waits until the slot is empty. Returns whether the item is the taker's now; false once the slot is closed."""
+        self._room.get()
+        if not self._closed.is_set():
+            self._items.put(item)
+            # Closed just now: either close() found the item, or it is here and nobody will come for it.
+            if not self._closed.is_set() or self._left() is None:
+                return True
+        self._room.put(None)
+        return False
+
+    def take(self, timeout_s: float) -> T | None:
+        """The item, or None when none came in time."""
+        try:
+            item = self._items.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        self._room.put(None)
+        return item
+
+    def close(self) -> T | None:
+        """Nothing can be put any more, and a waiting producer goes on; returns what nobody took."""
+        self._closed.set()
+        left = self._left()
+        self._room.put(None)
+        return left
+
+    def _left(self) -> T | None:
+        try:
+            return self._items.get_nowait()
+        except queue.Empty:
+            return None
+
 
 log = logging.getLogger("edgert.source")
 

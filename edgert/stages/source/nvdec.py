@@ -19,8 +19,8 @@ from edgert.errors import DeviceError
 from edgert.memory import Counter, Lease
 from edgert.memory.cuda import CudaDevice, DeviceView, Loans, Stream
 from edgert.runtime.frame import U8
-from edgert.stages.source.picture import Picture
-from edgert.stages.source.plane import color_of_tags
+from edgert.stages.source.planes import color_of_tags
+from edgert.stages.source.timeline import Picture
 
 if TYPE_CHECKING:
     import av

@@ -8,17 +8,14 @@ from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
 from edgert.clock import Clock
-from edgert.config.stage import SourceStage
+from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, DeviceError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
-from edgert.stages.source.decode import Video
-from edgert.stages.source.live import LiveSource
+from edgert.stages.source.ffmpeg import Video
+from edgert.stages.source.live import LiveSource, redact
 from edgert.stages.source.nvdec import missing
-from edgert.stages.source.pace import MediaClock
-from edgert.stages.source.picture import Picture
-from edgert.stages.source.redact import redact
-from edgert.stages.source.timeline import Timeline
+from edgert.stages.source.timeline import MediaClock, Picture, Timeline
 
 log = logging.getLogger("edgert.source")
 

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from edgert.clock import Clock
-from edgert.config.stage import SourceStage
+from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, nearest
 from edgert.kinds import SOURCES
 from edgert.memory import Counter
@@ -17,7 +17,7 @@ from edgert.runtime.stage import Source
 from edgert.stages.context import Context
 from edgert.stages.source import rtsp
 from edgert.stages.source.kinds import absolute
-from edgert.stages.source.redact import redact
+from edgert.stages.source.live import redact
 
 log = logging.getLogger("edgert.source")
 
@@ -83,7 +83,7 @@ def is_live(config: SourceStage, directory: Path = Path()) -> bool:
 
 
 def _kind_of_path(path: Path) -> str:
-    from edgert.stages.source.images import SUFFIXES
+    from edgert.stages.source.image_folder import SUFFIXES
 
     is_glob = not path.exists() and any(letter in path.name for letter in "*?[")
     return "images" if path.is_dir() or is_glob or path.suffix.lower() in SUFFIXES else "file"

@@ -15,13 +15,13 @@ from typing import cast
 import numpy as np
 
 from edgert.clock import Clock
-from edgert.config.stage import SourceStage
+from edgert.config.stages import SourceStage
 from edgert.errors import DeviceError
 from edgert.memory import Counter
 from edgert.memory.cuda import Block, CudaDevice, DeviceView, Loans, StreamLease
 from edgert.runtime.frame import U8, Color, PixelFormat
 from edgert.stages.source import v4l2
-from edgert.stages.source.picture import Picture
+from edgert.stages.source.timeline import Picture
 
 log = logging.getLogger("edgert.source")
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from edgert.assemble.board import board_of
+from edgert.assemble.board_watts import board_of
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import ConfigError
 from edgert.shipped import shipped
-from edgert.validate import validate
+from edgert.validation import validate
 
 STAGES = "stages:\n  cam: {source: 'synthetic:bars'}\n  out: {sink: null, from: cam}\n"
 

@@ -10,13 +10,13 @@ import pytest
 
 from edgert.assemble import assemble
 from edgert.assemble.engines import ChainEngines, Form
-from edgert.backend.trt.backend import TrtBackend
+from edgert.backend.tensorrt.trt_backend import TrtBackend
 from edgert.config import ModelConfig, PipelineFile, load_pipeline
 from edgert.errors import BuildError
 from edgert.graph import Model
 from edgert.graph.model import to_bytes
 from edgert.pipeline import Pipeline
-from edgert.validate import validate
+from edgert.validation import validate
 from tests.helpers.trt_bench import ORIN, Bench
 from tests.helpers.trt_bundle import PIPELINE, bench, model
 

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgert.assemble.govern import Cost, rules_of
-from edgert.assemble.way import ways
+from edgert.assemble.governing import Cost, rules_of
+from edgert.assemble.ways import ways
 from edgert.budget.governor import start
 from edgert.budget.watch import ALLOWED_PATIENCE, CPU_PATIENCE, VARIANT_PATIENCE
 from edgert.config import SourceStage
 from edgert.config.flow import streams_of
-from edgert.config.pipeline import BudgetConfig
+from edgert.config.pipeline_file import BudgetConfig
 
 DOOR = {"door": 30.0}
 

@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 import pytest
 
-from edgert.assemble.govern import Cost, rules_of
-from edgert.assemble.way import ways
+from edgert.assemble.governing import Cost, rules_of
+from edgert.assemble.ways import ways
 from edgert.budget.governor import Action, Observation
 from edgert.budget.loop import Loop
 from edgert.budget.watch import CPU_LOOKS
 from edgert.clock import VirtualClock
-from edgert.config.pipeline import BudgetConfig
+from edgert.config.pipeline_file import BudgetConfig
 from edgert.runtime import Gate
-from edgert.runtime.allowance import Allowance
+from edgert.runtime.throttle import Allowance
 
 HZ, CAP, COST_S, LOOK_FRAMES = 30.0, 0.5, 0.015, 15
 GO = threading.Event()

@@ -11,16 +11,17 @@ from typing import Any, cast
 
 import pytest
 
-from edgert.assemble import assemble, gpu, model
-from edgert.assemble.gpu import gpu_lane, is_on_gpu
-from edgert.backend.trt.engine import TrtEngine, open_engine
-from edgert.backend.trt.library import library_of
+from edgert.assemble import assemble, gpu_models
+from edgert.assemble import models as model
+from edgert.assemble.gpu_models import gpu_lane, is_on_gpu
+from edgert.backend.tensorrt.trt_engine import TrtEngine, open_engine
+from edgert.backend.tensorrt.version import library_of
 from edgert.config import InputConfig, load_pipeline
 from edgert.errors import DeviceError
 from edgert.memory.cuda import Stream
-from edgert.stages.geometry import Geometry
+from edgert.stages.crop import Geometry
+from edgert.stages.gpu.infer_gpu import SLOTS, GpuLane
 from edgert.stages.gpu.kernels import Kernels
-from edgert.stages.gpu.lane import SLOTS, GpuLane
 from tests.helpers.frames import frame_of
 from tests.helpers.small_pipeline import small_pipeline
 from tests.helpers.trt_device import FakeDevice
@@ -76,7 +77,7 @@ def decoded(outputs: Sequence[Any], geometry: Geometry) -> float:
 @pytest.fixture(autouse=True)
 def compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     made = SimpleNamespace(compile=lambda *_: b"")
-    monkeypatch.setattr(gpu, "Kernels", lambda device, store: Kernels(device, None, lambda: cast("Any", made)))
+    monkeypatch.setattr(gpu_models, "Kernels", lambda device, store: Kernels(device, None, lambda: cast("Any", made)))
 
 
 def test_a_frame_goes_up_and_results_come_down_and_nothing_else() -> None:
@@ -200,7 +201,7 @@ def test_without_a_compiler_for_kernels_the_host_prepares_pictures(
     def missing() -> None:
         raise DeviceError("there is no CUDA run-time compiler", fix="sudo apt install nvidia-jetpack")
 
-    monkeypatch.setattr(gpu, "Kernels", partial(Kernels, compiler=cast("Any", missing)))
+    monkeypatch.setattr(gpu_models, "Kernels", partial(Kernels, compiler=cast("Any", missing)))
     rig = Rig()
     assert rig.lane() is None and "no CUDA run-time compiler (sudo apt install nvidia-jetpack)" in caplog.text
 

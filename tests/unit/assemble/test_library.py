@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from edgert.assemble import library, process_memory
-from edgert.assemble.library import CUDA, CUDA_ENGINE, ENGINE, Taken, host_bytes, library_memory, own_bytes
+from edgert.assemble import process_memory
+from edgert.assemble import process_memory as library
+from edgert.assemble.process_memory import CUDA, CUDA_ENGINE, ENGINE, Taken, host_bytes, library_memory, own_bytes
 from edgert.config import PipelineFile, load_pipeline
 from edgert.memory.cuda import CudaDevice
 from tests.helpers.cuda_double import CudaDouble

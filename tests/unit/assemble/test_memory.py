@@ -7,7 +7,7 @@ import pytest
 
 from edgert.assemble import memory
 from edgert.assemble.memory import fitted, is_modest, planned
-from edgert.board.memory import SystemMemory
+from edgert.board.host import SystemMemory
 from edgert.budget.footprint import Part
 from edgert.config import load_pipeline
 from edgert.errors import BudgetError, EdgertError
@@ -21,7 +21,7 @@ MIB = 2**20
 def _small_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process of 10 MiB with every library loaded, whatever ran before."""
     monkeypatch.setattr(memory, "process_parts", lambda file: iter([Part("process", "cpu", "runtime", 10 * MIB)]))
-    monkeypatch.setattr("edgert.assemble.model.core_count", lambda: 4)
+    monkeypatch.setattr("edgert.assemble.models.core_count", lambda: 4)
 
 
 def write(folder: Path, budgets: str = "{}", more: str = "", source: str = "") -> Path:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from pydantic import TypeAdapter
 
-from edgert.assemble.pixels import put_on_gpu
+from edgert.assemble.gpu_models import put_on_gpu
 from edgert.config import StageConfig
 from edgert.errors import DeviceError
 from edgert.memory.cuda import CudaDevice

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from edgert.assemble.govern import Cost, rules_of
-from edgert.assemble.power_step import PowerStep, PowerSteps
-from edgert.assemble.way import clocked, ways, worthwhile
+from edgert.assemble.board_watts import PowerStep, PowerSteps
+from edgert.assemble.governing import Cost, rules_of
+from edgert.assemble.ways import clocked, ways, worthwhile
 from edgert.budget.control import PowerControl
 from edgert.budget.governor import start
-from edgert.budget.governor.setting import Setting
-from edgert.config.pipeline import BudgetConfig
+from edgert.budget.governor.settings import Setting
+from edgert.config.pipeline_file import BudgetConfig
 from tests.helpers.sysfs import plant, write
 
 CONF = "< POWER_MODEL ID=0 NAME=MAXN >\nGPU MAX_FREQ -1\n< POWER_MODEL ID=2 NAME=15W >\nGPU MAX_FREQ 408000000\n"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from edgert.assemble import MOST_REPLICAS, model, replicas_of, threads_of
+from edgert.assemble import MOST_REPLICAS, replicas_of, threads_of
+from edgert.assemble import models as model
 from edgert.config import PipelineConfig, load_pipeline
 from tests.helpers.small_pipeline import small_pipeline
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from edgert.backend.chain import Chain, Skipped, why_not
-from edgert.backend.trt import library
-from edgert.backend.trt.backend import TrtBackend
+from edgert.backend.tensorrt import version
+from edgert.backend.tensorrt.trt_backend import TrtBackend
 from edgert.board.record import board
 from edgert.errors import BuildError, ConfigError, DeviceError
 from tests.helpers.trt_bench import HERE, ORIN, Bench
@@ -130,10 +130,10 @@ class TestMachines:
             assert "switches the DLA off" in why_not("tensorrt-dla", replace(ORIN, mode=mode), Bench().backend)
 
     def test_no_tensorrt_says_how_to_get_that_of_this_jetpack(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def missing() -> library.Library:
-            raise library.missing(ImportError("No module named 'tensorrt'"), ORIN, "auto")
+        def missing() -> version.Library:
+            raise version.missing(ImportError("No module named 'tensorrt'"), ORIN, "auto")
 
-        monkeypatch.setattr("edgert.backend.trt.backend.load", missing)
+        monkeypatch.setattr("edgert.backend.tensorrt.trt_backend.load", missing)
         why = why_not("tensorrt", ORIN, TrtBackend(machine=ORIN))
         assert "No module named 'tensorrt'" in why and "JetPack 6.2" in why and "nvidia-jetpack" in why
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgert.board.core import core_accelerators, pin, pinned, unpin
+from edgert.board.host import core_accelerators, pin, pinned, unpin
 from edgert.errors import DeviceError
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot pin threads")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgert.board.cuda import GpuDevice, cuda_driver, query
+from edgert.board.devices import GpuDevice, cuda_driver, query
 
 NO_DEVICE, STUB = 100, 34
 

@@ -6,10 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from edgert.board.camera import cameras
-from edgert.board.cpu import cpu_name, online_cores, present_cores
-from edgert.board.host import core_count, core_quota, read_text, share_cores
-from edgert.board.memory import system_memory
+from edgert.board.devices import cameras
+from edgert.board.host import (
+    core_count,
+    core_quota,
+    cpu_name,
+    online_cores,
+    present_cores,
+    read_text,
+    share_cores,
+    system_memory,
+)
 from tests.unit.board.tree import ARM_CORE, write
 
 

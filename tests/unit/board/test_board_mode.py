@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from edgert.board.datasheet import data_sheet, numbers
 from edgert.board.record import board
-from edgert.board.sheet import data_sheet, numbers
 from edgert.errors import ConfigError
 
 

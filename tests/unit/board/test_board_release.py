@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgert.board.release import jetpack_of, l4t_version
+from edgert.board.detect import jetpack_of, l4t_version
 from tests.unit.board.tree import write
 
 STATUS = """Package: nvidia-l4t-configs

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgert.board.cpu import saturates_bytes
+from edgert.board.host import saturates_bytes
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import pytest
 
 from edgert.budget.governor import Action, Budget, Observation, Rules, Setting
 from edgert.budget.loop import LOOK_S, Loop
-from edgert.budget.meter import Reading, measured, modelled
-from edgert.budget.meter.meters import Meters
 from edgert.budget.watch import CPU_LOOKS, Eyes, Watch
 from edgert.clock import VirtualClock
+from edgert.meters import Reading, measured, modelled
+from edgert.meters.all import Meters
 from tests.helpers.sysfs import plant
 
 NEVER = threading.Event()

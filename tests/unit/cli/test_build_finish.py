@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from edgert.build.finish import Waiting
-from edgert.cli.build_finish import show_engines, told_waiting
+from edgert.cli.build_steps import show_engines, told_waiting
+from edgert.compiler.finish import Waiting
 
 WAITING = {"parts": Waiting("tensorrt", "there is no NVIDIA GPU here: no driver")}
 

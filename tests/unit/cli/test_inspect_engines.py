@@ -11,12 +11,12 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from edgert.artifact.bundle import open_bundle, save_bundle
-from edgert.artifact.member import member_of
-from edgert.build.compiled import Count, EngineReport, compiled_engines
-from edgert.build.finish import finish
+from edgert.bundle.bundle import open_bundle, save_bundle
 from edgert.cli import app
-from edgert.cli.inspect_engines import nodes_in_words, show_engines
+from edgert.cli.bundle_tables import nodes_in_words, show_engines
+from edgert.compiler.finish import finish
+from edgert.compiler.measured_engines import Count, EngineReport, compiled_engines
+from edgert.zip_archive import member_of
 from tests.helpers.trt_bench import ORIN
 from tests.helpers.trt_bundle import SPLIT, bench, engine, trt_bundle
 

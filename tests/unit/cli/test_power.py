@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from edgert.budget.control import PowerControl
-from edgert.cli.power import tell_left, tell_steps
+from edgert.cli.run import tell_left, tell_steps
 from edgert.errors import BudgetError
-from tests.unit.plan.test_power_step import machine, pipeline
+from tests.unit.planner.test_power_step import machine, pipeline
 
 CAP = "sys/class/devfreq/17000000.gpu/max_freq"
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from edgert.cli.simulation_table import show_simulation
 from edgert.config import load_pipeline
-from edgert.plan.simulation import Circumstances, simulate_pipeline
+from edgert.planner.simulation import Circumstances, simulate_pipeline
 from edgert.shipped import pipeline_named
 
 

@@ -10,8 +10,8 @@ import typer
 from typer.testing import CliRunner
 
 from edgert.cli.top import top
-from edgert.cli.top_pipeline import Pipelines
-from edgert.runtime.beacon import Beacon
+from edgert.cli.top_table import Pipelines
+from edgert.runtime.announce import Beacon
 from tests.helpers.sysfs import plant
 
 app = typer.Typer()

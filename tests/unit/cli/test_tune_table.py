@@ -6,10 +6,10 @@ from io import StringIO
 
 from rich.console import Console
 
-from edgert.cli.tune_table import show_tuned
-from edgert.precision.speed import Timing
-from edgert.tune.tactic import Tactic
-from edgert.tune.trial import Trial, Tuned
+from edgert.cli.bundle_tables import show_tuned
+from edgert.quantization.throughput import Timing
+from edgert.tuner.candidates import Tactic
+from edgert.tuner.trials import Trial, Tuned
 
 DEFAULT, BEST = Tactic("ort", "ort", 1, 2), Tactic("openvino", "ort", 2, 1)
 LEFT = {"batches": "no stage says batch:"}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from edgert.compiler.lower import check_weak
 from edgert.errors import CalibrationError
-from edgert.graph.node import read
-from edgert.quantize.cache import write_cache
+from edgert.graph.operations import read
+from edgert.quantization.lowering.lower import check_weak
+from edgert.quantization.lowering.trt_cache import write_cache
 from tests.helpers.models import conv
 
 

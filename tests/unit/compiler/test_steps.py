@@ -9,11 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from edgert.compiler import Event, Product, Step
-from edgert.compiler.build import Runner, Stopped, side_by_side
-from edgert.compiler.cache import StepCache
-from edgert.compiler.step import Report
 from edgert.errors import ArtifactError, BuildError
+from edgert.steps import Event, Product, Report, Runner, Step, StepCache, Stopped, side_by_side
 
 
 class Shop:
@@ -74,7 +71,7 @@ def test_a_damaged_product_is_made_again_and_said(tmp_path: Path) -> None:
 
 
 def test_an_entry_under_a_true_name_that_is_no_product_is_made_again(tmp_path: Path) -> None:
-    from edgert.artifact import FileStore
+    from edgert.files import FileStore
 
     shop = Shop(tmp_path / "cache")
     step = Step("load", "", 1, [1], lambda report: {"file": b"made"})

@@ -8,11 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from edgert.backend.trt.log import LogRecord
-from edgert.backend.trt.mapping import Layer
-from edgert.backend.trt.request import BuildRequest
-from edgert.backend.trt.result import BuildResult
-from edgert.compiler.verify import Standing, verify
+from edgert.backend.tensorrt.build_request import BuildRequest
+from edgert.backend.tensorrt.log import LogRecord
+from edgert.backend.tensorrt.result import BuildResult, Layer
+from edgert.compiler.verification import Standing, verify
 from edgert.errors import BuildError, PlacementError
 from tests.helpers.trt_log import parse_log
 
@@ -67,7 +66,7 @@ def test_strict_names_the_node_and_the_reason() -> None:
 
 
 def test_warn_says_it_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, logger="edgert.compiler"):
+    with caplog.at_level(logging.WARNING, logger="edgert.steps"):
         found = verify(REQUEST, ELSEWHERE, "warn")
     assert "'resize'" in caplog.text
     (moved,) = found.moved

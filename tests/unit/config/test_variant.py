@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from edgert.config import load_pipeline
-from edgert.config.variant import users_of, variants_of
+from edgert.config.flow import users_of, variants_of
 from edgert.errors import ConfigError
 
 MODELS = """\

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from dla import LAYERS, LIMITS, RULES, SOURCES
-from edgert.graph.fit import REWRITES
+from edgert.graph.dla_rewrites import REWRITES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "dla.md").read_text(encoding="utf-8")
 ROWS = PAGE.splitlines()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dla import supported_by
-from dla.release import ORIN, XAVIER
+from dla.rule import ORIN, XAVIER
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from onnx.reference import ReferenceEvaluator
 
 from edgert.graph import Change, Model, Pass, from_proto, infer, inputs
 from edgert.graph.message import records
-from edgert.graph.node import write
-from edgert.graph.rewrite import run as run_passes
+from edgert.graph.operations import write
+from edgert.graph.passes.contract import run as run_passes
 
 Shape = Sequence[int | str | None]
 node = helper.make_node

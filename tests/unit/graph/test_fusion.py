@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from edgert.graph.fusion import GENERATED, INT8_ONNX_RUNTIME, INT8_TENSORRT, Fusion, activation, kernel
-from edgert.graph.node import Graph
+from edgert.graph.operations import Graph
 from tests.unit.graph.graphs import make, node
-from tests.unit.quantize.nets import conv, graph_of, stored
+from tests.unit.quantization.nets import conv, graph_of, stored
 
 IMAGE = {"x": [1, 4, 8, 8], "z": [1, 4, 8, 8]}
 ALL = (GENERATED, INT8_TENSORRT, INT8_ONNX_RUNTIME)

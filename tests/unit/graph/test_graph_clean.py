@@ -13,10 +13,10 @@ from onnx import helper
 
 from edgert.errors import ModelError
 from edgert.graph import PASSES, Change, Model, Pass, clean, from_proto, inputs, to_bytes
-from edgert.graph.constant import REMOVE_UNUSED, STORE_CONSTANTS
-from edgert.graph.node import Graph, Node
-from edgert.graph.rewrite import MAX_ROUNDS, Result
-from edgert.graph.tidy import REMOVE_DEAD, SORT_NODES
+from edgert.graph.operations import Graph, Node
+from edgert.graph.passes.contract import MAX_ROUNDS, Result
+from edgert.graph.passes.noop import REMOVE_UNUSED, STORE_CONSTANTS
+from edgert.graph.passes.tidy import REMOVE_DEAD, SORT_NODES
 from tests.unit.graph.graphs import applied, assert_same, make, make_proto, node, ops, value, weights
 
 

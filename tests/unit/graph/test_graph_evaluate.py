@@ -8,7 +8,7 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from edgert.graph.evaluate import Call, TooLargeError, evaluate, knows
+from edgert.graph.numpy_eval import Call, TooLargeError, evaluate, knows
 from edgert.graph.proto import attributes
 
 I64 = np.int64

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from edgert.backend.ort.library import open_session, session_settings
+from edgert.backend.ort.runtime import open_session, session_settings
 from edgert.errors import BuildError
 from edgert.graph import Model, from_proto
-from edgert.graph.foreign import foreign_nodes
+from edgert.graph.inspection import foreign_nodes
 from tests.unit.graph.graphs import make_proto, node
 
 

@@ -9,7 +9,7 @@ from onnx.reference import ReferenceEvaluator
 
 from edgert.errors import ModelError
 from edgert.graph import Model, clean, from_proto
-from edgert.graph.node import Graph, Names, Node, extract, read, write
+from edgert.graph.operations import Graph, Names, Node, extract, read, write
 from tests.helpers import models
 
 

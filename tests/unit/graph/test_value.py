@@ -5,7 +5,7 @@ import pytest
 
 from edgert.graph.value import clip_bounds, is_interpolation, is_movement, non_negative
 from tests.unit.graph.graphs import make, node
-from tests.unit.quantize.nets import graph_of
+from tests.unit.quantization.nets import graph_of
 
 STORED = {"one": np.float32(1), "low": np.float32(-1), "kinds": np.float32([1, 2, -1, 3]).reshape(4, 1, 1)}
 

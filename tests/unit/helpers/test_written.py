@@ -4,10 +4,10 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from edgert.config.placement import ReplicateConfig
+from edgert.config.engine_choice import ReplicateConfig
 from edgert.errors import PlacementError
-from edgert.place.problem import Assignment, Cost, Network, Unit
-from edgert.plan.row import EngineRow, ModelRow
+from edgert.placement.problem import Assignment, Cost, Network, Unit
+from edgert.placement.rows import EngineRow, ModelRow
 from tests.helpers.written import as_written, whole_weights
 
 NODES = (("conv[1]", "relu*"), ("add?",), ("head",))

@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 
 from edgert.errors import BuildError, ConfigError, DeviceError, ModelError
-from edgert.importer import build
-from edgert.importer.compare import check, compare
-from edgert.importer.make import Wanted, import_model
-from edgert.importer.request import Request, read_arrays, read_request, write_arrays, write_request
-from edgert.importer.run import converted
-from edgert.importer.source import source_of
+from edgert.importer.conversion import Wanted, check, compare, import_model
+from edgert.importer.from_torch import build
+from edgert.importer.origin import source_of
+from edgert.importer.subprocess import Request, converted, read_arrays, read_request, write_arrays, write_request
 
 
 def archive(path: Path, *members: str) -> Path:
@@ -136,7 +134,7 @@ def test_a_framework_that_is_not_there_is_told(tmp_path: Path) -> None:
     bare = interpreter(
         tmp_path,
         f"exec {sys.executable} -I -S -c \"import sys; sys.path.insert(0, '$PYTHONPATH')\n"
-        "from edgert.importer.child import main\nfrom pathlib import Path\nsys.exit(main(Path('$3')))\"",
+        "from edgert.importer.converter import main\nfrom pathlib import Path\nsys.exit(main(Path('$3')))\"",
     )
     with pytest.raises((BuildError, DeviceError)) as caught:
         converted(Request("program", "m"), tmp_path, bare)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgert.errors import ConfigError
-from edgert.remote.failure import host_of, link_error
-from edgert.remote.link import Link
+from edgert.remote.link import Link, host_of, link_error
 
 CHANGED = """\
 @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@

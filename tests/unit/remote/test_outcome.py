@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 
-from edgert.artifact.bundle import open_bundle, save_bundle
-from edgert.artifact.member import Member, member_of
-from edgert.compiler import Event
-from edgert.compiler.build import Stopped
+from edgert.bundle.bundle import open_bundle, save_bundle
 from edgert.errors import ArtifactError, BuildError
-from edgert.remote.addition import add, pack_addition
-from edgert.remote.failure import LinkError, link_error
-from edgert.remote.outcome import is_abandoned, result_of
-from edgert.remote.patience import Patience
+from edgert.remote.following import add, is_abandoned, pack_addition, result_of
+from edgert.remote.link import LinkError, link_error
+from edgert.remote.transfer import Patience
+from edgert.steps import Event, Stopped
+from edgert.zip_archive import Member, member_of
 from tests.helpers.bundles import MEMBERS, bundle, manifest_of
 
 LOST = "ssh: connect to host jetson port 22: Connection refused"

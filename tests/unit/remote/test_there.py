@@ -10,9 +10,8 @@ import pytest
 from edgert import __version__
 from edgert.config import load_pipeline
 from edgert.errors import ArtifactError, ConfigError, DeviceError
-from edgert.remote.agree import check_space, check_target, target_there
 from edgert.remote.link import Link
-from edgert.remote.there import There, read_doctor
+from edgert.remote.other_end import There, check_space, check_target, read_doctor, target_there
 
 LINK = Link("u@jetson", ("edgert",))
 TRT = ("tensorrt", "onnxruntime")

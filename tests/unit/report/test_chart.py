@@ -6,9 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from edgert.report.axis import decades, ticks
-from edgert.report.chart import Bar, Interval, bar_chart, interval_chart
-from edgert.report.histogram import Marker, histogram_chart
+from edgert.report.chart import Bar, Interval, bar_chart, decades, interval_chart, ticks
+from edgert.report.plots import Marker, histogram_chart
 
 
 @pytest.mark.parametrize(

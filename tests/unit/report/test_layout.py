@@ -7,7 +7,7 @@ from itertools import combinations, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgert.report.layout import arrange
+from edgert.report.diagram import arrange
 
 
 @st.composite

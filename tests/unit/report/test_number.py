@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from edgert.report import TensorRow
-from edgert.report.number import decibels, fixed, milliseconds, percent, points, share, significant, times
-from edgert.report.tensor import clipped_share, own_sqnr_db
+from edgert.report.layer_section import clipped_share, own_sqnr_db
+from edgert.report.numbers import decibels, fixed, milliseconds, percent, points, share, significant, times
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edgert.clock import VirtualClock
 from edgert.runtime import Gate
-from edgert.runtime.allowance import Allowance
+from edgert.runtime.throttle import Allowance
 
 GO = threading.Event()
 HZ = 30.0

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from edgert.runtime import beacon
-from edgert.runtime.beacon import Beacon, Seen, seen
+from edgert.runtime import announce as beacon
+from edgert.runtime.announce import Beacon, Seen, seen
 from tests.helpers.command import environment
 
 CHILD = """
 import os, sys
-from edgert.runtime.beacon import Beacon, seen
+from edgert.runtime.announce import Beacon, seen
 if len(sys.argv) > 1:
     os.setuid(int(sys.argv[1]))
 Beacon(lambda: {"name": "child"}).open()

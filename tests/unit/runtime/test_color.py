@@ -8,8 +8,7 @@ import pytest
 
 from edgert.errors import StageError
 from edgert.memory import Counter
-from edgert.runtime.color import bgr_from, bgr_into, bgr_matrix
-from edgert.runtime.frame import U8, Color, Frame, PixelFormat
+from edgert.runtime.frame import U8, Color, Frame, PixelFormat, bgr_from, bgr_into, bgr_matrix
 from tests.helpers.frames import frame_of
 
 COLORS = [Color(matrix, full) for matrix, full in itertools.product(("bt601", "bt709"), (False, True))]

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgert.budget.governor import Budget, Rules, Setting
-from edgert.place.step import Step
+from edgert.placement.segment_engines import Step
 from edgert.runtime.channel import Inlet
-from edgert.runtime.crowd import Crowd
-from edgert.simulate.design import Design, Edge, Node, Source, Task
-from edgert.simulate.play import Governing, Rig, simulate
+from edgert.runtime.throttle import Crowd
+from edgert.simulator.design import Design, Edge, Node, Source, Task
+from edgert.simulator.play import Governing, Rig, simulate
 from tests.unit.runtime.test_channel import result
 
 

@@ -13,9 +13,8 @@ from edgert.errors import StageError
 from edgert.memory import Counter, Lease, lend
 from edgert.policy import Dispatcher
 from edgert.runtime import Frame, Node, Result, Runner, SourceStats
-from edgert.runtime.branch import Branch, branch_nodes
+from edgert.runtime.branches import Branch, branch_nodes, connect
 from edgert.runtime.dispatch import Dispatch, Reorder
-from edgert.runtime.edge import connect
 from tests.helpers.frames import frame_of, result_of
 
 STREAM = frozenset({"cam"})

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from edgert.jitter import AT
 from edgert.runtime import LatencyHistogram
-from edgert.runtime.metric import RecentLatency
+from edgert.runtime.metrics import RecentLatency
 
 
 def filled(durations_ns: list[int]) -> LatencyHistogram:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from edgert.errors import StageError
-from edgert.runtime.plain import plain, plain_result
-from edgert.runtime.record import Classification, Crops, Embedding, Keypoints, Segmentation
+from edgert.runtime.json_form import plain, plain_result
+from edgert.runtime.records import Classification, Crops, Embedding, Keypoints, Segmentation
 from tests.helpers.frames import detections, frame_of, result_of
 
 

@@ -9,15 +9,14 @@ import numpy.typing as npt
 import pytest
 
 from edgert.clock import VirtualClock
-from edgert.config.stage import DrawStage
+from edgert.config.stages import DrawStage
 from edgert.memory import Counter
 from edgert.runtime.frame import U8, Frame
-from edgert.runtime.record import Classification, Crops, Keypoints, Result, Segmentation
+from edgert.runtime.records import Classification, Crops, Keypoints, Result, Segmentation
 from edgert.stages import overlay
 from edgert.stages.draw import Draw
-from edgert.stages.palette import INK, WHITE, color_of, text_color
-from edgert.stages.text import Pen
-from edgert.stages.trail import Trails
+from edgert.stages.overlay import Trails
+from edgert.stages.paint import INK, WHITE, Pen, color_of, text_color
 from tests.helpers.frames import detections, frame_of, result_of
 
 GRAY = 128

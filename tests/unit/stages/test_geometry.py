@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgert.stages.geometry import Geometry
+from edgert.stages.crop import Geometry
 
 
 def test_boxes_are_clipped_to_the_picture_and_points_are_not() -> None:

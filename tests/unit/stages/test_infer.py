@@ -9,7 +9,7 @@ import pytest
 from edgert.backend import EngineOptions, Session, backend
 from edgert.config import CropConfig, InputConfig
 from edgert.runtime import Crops, Frame
-from edgert.stages.geometry import Geometry
+from edgert.stages.crop import Geometry
 from edgert.stages.infer import Infer, InferCrops, Lane
 from edgert.stages.preprocess import Preprocessor
 from tests.helpers import models

@@ -9,10 +9,10 @@ import pytest
 from edgert.clock import REAL, Clock, VirtualClock
 from edgert.errors import EdgertError
 from edgert.runtime import Batching, Frame, Node, Result
-from edgert.runtime.edge import connect
+from edgert.runtime.branches import connect
 from edgert.runtime.worker import Worker
-from edgert.stages.geometry import Geometry
-from edgert.stages.infer_batch import InferBatch
+from edgert.stages.crop import Geometry
+from edgert.stages.infer import InferBatch
 from tests.helpers.frames import frame_of, result_of
 
 GEOMETRY = Geometry(1, 1, 0, 0, (4, 4), (0.0, 0.0, 4.0, 4.0))

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from edgert.board.core import core_accelerators
+from edgert.board.host import core_accelerators
 from edgert.config import InputConfig
 from edgert.errors import BuildError
-from edgert.graph.node import read
-from edgert.place.engine import SegmentedEngine, compile_segments
-from edgert.place.partition import partition
+from edgert.graph.operations import read
+from edgert.placement.cutting import partition
+from edgert.placement.segment_engines import SegmentedEngine, compile_segments
 from edgert.runtime import Result, Stage
 from edgert.stages.infer_segment import FirstSegment, Handover, InferSegment, LastSegment, Pinned
 from edgert.stages.preprocess import Preprocessor

@@ -4,10 +4,8 @@ from dataclasses import dataclass, field
 
 from edgert.clock import VirtualClock
 from edgert.runtime import Frame, Record
-from edgert.stages.geometry import Geometry
-from edgert.stages.infer import Infer
-from edgert.stages.infer_batch import InferBatch
-from edgert.stages.infer_variant import Choice, VariantLane
+from edgert.stages.crop import Geometry
+from edgert.stages.infer import Choice, Infer, InferBatch, VariantLane
 from tests.helpers.frames import frame_of, result_of
 
 

@@ -14,8 +14,8 @@ from edgert.config import InputConfig
 from edgert.errors import ModelError, StageError
 from edgert.memory import aligned_empty
 from edgert.runtime import Color, Frame, PixelFormat
-from edgert.stages.placement import place
 from edgert.stages.preprocess import Preprocessor, layout_of
+from edgert.stages.resampling import place
 from tests.helpers.picture_reference import as_people_write_it, picture, smooth_frame
 
 FORMATS: list[PixelFormat] = ["i420", "nv12", "yuyv", "bgr", "rgb", "gray"]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from edgert.config import CropConfig
 from edgert.runtime import Detections
-from edgert.stages.region import CropDetections, CropRegion, crop_boxes
+from edgert.stages.crop import CropDetections, CropRegion, crop_boxes
 from tests.helpers.frames import detections, frame_of, result_of
 
 FRAME = frame_of(100, 80)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgert.errors import ConfigError
-from edgert.user import load_object
+from edgert.user_code import load_object
 
 WHERE = "p.yaml:9 stages.own.python"
 

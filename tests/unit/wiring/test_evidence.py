@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from edgert.runtime import Classification, Detections, Embedding, Segmentation
-from edgert.stages.geometry import Geometry
+from edgert.stages.crop import Geometry
 from edgert.wiring.evidence import NOTHING, Answers, Evidence, relative, sameness, weigh
-from edgert.wiring.photo import with_views
+from edgert.wiring.photos import with_views
 
 GEOMETRY = Geometry(1.0, 1.0, 0.0, 0.0, (64, 64), (0.0, 0.0, 64.0, 64.0))
 PICTURE = np.zeros((64, 64, 3), np.uint8)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgert.errors import ConfigError
-from edgert.wiring.photo import read_photos, scrambled, with_views
+from edgert.wiring.photos import read_photos, scrambled, with_views
 
 
 def scene(width: int = 60, height: int = 40) -> np.ndarray:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from edgert.config import ClassifyTask, InputConfig
-from edgert.wiring.candidate import Setting
 from edgert.wiring.evidence import Evidence
-from edgert.wiring.rank import Ranking, Tally
+from edgert.wiring.likely import Setting
+from edgert.wiring.search_settings import Ranking, Tally
 
 TASK = ClassifyTask(classify="auto")
 

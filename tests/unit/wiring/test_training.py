@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgert.config import InputConfig
-from edgert.wiring.photo import with_views
+from edgert.wiring.photos import with_views
 from edgert.wiring.training import CalibratedRange, Layer, TrainingStatistics
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)

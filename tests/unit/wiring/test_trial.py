@@ -9,7 +9,7 @@ import pytest
 
 from edgert.config import InputConfig
 from edgert.stages.preprocess import Preprocessor
-from edgert.wiring.photo import with_views
+from edgert.wiring.photos import with_views
 from edgert.wiring.trial import Trial
 
 

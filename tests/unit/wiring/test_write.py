@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgert.errors import ConfigError
-from edgert.wiring.write import refuse_existing, write_pipeline
+from edgert.wiring.starter import refuse_existing, write_pipeline
 
 TEXT = 'stages:\n  camera: {source: "rtsp://${USER_AND_PASSWORD}@host"}\n  out: {sink: "null", from: camera}\n'
 

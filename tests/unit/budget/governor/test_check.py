@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from edgert.budget.governor import Budget, Rules, Setting, check_meter, check_settings, start
-from edgert.budget.meter import measured, modelled, unavailable
 from edgert.errors import BudgetError
+from edgert.meters import measured, modelled, unavailable
 
 SETTINGS = (Setting("MAXN, gpu", 20.0, 60.0, 20.0), Setting("15W, dla0", 9.04, 30.0, 45.0))
 

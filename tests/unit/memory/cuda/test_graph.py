@@ -9,7 +9,7 @@ import pytest
 from edgert.errors import DeviceError, StageError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, Graph, Launch
-from edgert.memory.cuda.graph import GraphDriver, capture
+from edgert.memory.cuda.capture import GraphDriver, capture
 from tests.helpers.cuda_double import CudaDouble
 
 TEXTS = {1: b"invalid argument", 700: b"an illegal memory access was encountered"}

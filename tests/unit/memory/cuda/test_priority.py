@@ -11,7 +11,7 @@ from edgert.errors import DeviceError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.memory.cuda import stream as stream_module
-from edgert.memory.cuda.priority import raise_priority
+from edgert.memory.cuda.stream import raise_priority
 from tests.helpers.cuda_double import CudaDouble
 
 

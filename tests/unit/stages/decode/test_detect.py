@@ -8,16 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgert.errors import ConfigError, ModelError
-from edgert.stages.decode.decoded import Decoded
+from edgert.stages.decode.decoded import Decoded, Ssd
+from edgert.stages.decode.decoder import all_cells, grid_of
 from edgert.stages.decode.detection import Detector, Head
 from edgert.stages.decode.detr import Detr
-from edgert.stages.decode.fastestdet import FastestDet
-from edgert.stages.decode.nanodet import NanoDet
-from edgert.stages.decode.shape import all_cells, grid_of
-from edgert.stages.decode.ssd import Ssd
-from edgert.stages.decode.yolov5 import YoloV5
-from edgert.stages.decode.yolov8 import YoloV8
-from edgert.stages.decode.yolox import YoloX
+from edgert.stages.decode.nanodet import FastestDet, NanoDet
+from edgert.stages.decode.yolo import YoloV5, YoloV8, YoloX
 from tests.helpers.known_boxes import KnownBoxes, assert_same, identity, known_boxes
 
 NETWORKS = st.sampled_from([(416, 416), (320, 256), (640, 384)])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgert.errors import ModelError
-from edgert.stages.decode.embed import Embed
+from edgert.stages.decode.classify import Embed
 from tests.helpers.known_boxes import identity
 
 PICTURE = identity((128, 256))

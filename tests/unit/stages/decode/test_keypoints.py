@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgert.errors import ConfigError, ModelError
+from edgert.stages.decode.decoder import all_cells
 from edgert.stages.decode.heatmap import Heatmap, peaks
-from edgert.stages.decode.shape import all_cells
-from edgert.stages.decode.yolo_pose import YoloPose
+from edgert.stages.decode.yolo import YoloPose
 from tests.helpers.known_boxes import KnownBoxes, identity, known_boxes, letterbox
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgert.stages.decode.nms import CANDIDATES, strongest, suppress
+from edgert.stages.decode.detection import CANDIDATES, strongest, suppress
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]

@@ -9,19 +9,17 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from edgert.config.model import DetectTask, TaskConfig
+from edgert.config.model_section import DetectTask, TaskConfig
 from edgert.errors import ConfigError
 from edgert.kinds import DECODERS
-from edgert.stages.decode.classify import Classify
+from edgert.stages.decode.classify import Classify, Embed
+from edgert.stages.decode.decoded import Ssd
 from edgert.stages.decode.detection import Detector
 from edgert.stages.decode.detr import Detr
-from edgert.stages.decode.embed import Embed
 from edgert.stages.decode.heatmap import Heatmap
-from edgert.stages.decode.segment import SegmentArgmax, SegmentThreshold
+from edgert.stages.decode.segmentation import SegmentArgmax, SegmentThreshold
 from edgert.stages.decode.select import decoder_for
-from edgert.stages.decode.ssd import Ssd
-from edgert.stages.decode.yolo_pose import YoloPose
-from edgert.stages.decode.yolox import YoloX
+from edgert.stages.decode.yolo import YoloPose, YoloX
 from tests.helpers.known_boxes import identity
 
 TASK = TypeAdapter(TaskConfig)

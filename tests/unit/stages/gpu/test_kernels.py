@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from edgert.artifact import FileStore
 from edgert.config import InputConfig
 from edgert.errors import ArtifactError, BuildError
+from edgert.files import FileStore
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, Nvrtc
+from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor
+from edgert.stages.gpu.kernel_jobs import target
 from edgert.stages.gpu.kernels import Kernels
-from edgert.stages.gpu.preprocess import GpuPreprocessor
-from edgert.stages.gpu.target import target
 from tests.helpers.cuda_double import CudaDouble
 from tests.unit.stages.gpu.test_lane import Rig
 

@@ -12,9 +12,8 @@ import pytest
 
 from edgert.errors import DeviceError
 from edgert.runtime import Frame, Node, Result, Runner, SourceStats
-from edgert.runtime.branch import Branch, branch_nodes
-from edgert.runtime.edge import connect
-from edgert.stages.gpu.lane import Collect, Submitting
+from edgert.runtime.branches import Branch, branch_nodes, connect
+from edgert.stages.gpu.infer_gpu import Collect, Submitting
 from edgert.stages.infer import Infer
 from tests.helpers.gpu_lane import Rig, nv12
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from edgert.config import InputConfig
 from edgert.errors import ModelError
 from edgert.runtime import Color, PixelFormat
-from edgert.stages.gpu.target import Target, target
-from edgert.stages.placement import place
+from edgert.stages.gpu.kernel_jobs import Target, target
 from edgert.stages.preprocess import Preprocessor
+from edgert.stages.resampling import place
 from tests.helpers.frames import frame_of
 from tests.helpers.gpu_reference import preprocess, stored
 from tests.helpers.gpu_scale import scaled

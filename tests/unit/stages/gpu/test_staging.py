@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from edgert.clock import REAL
-from edgert.config.stage import SourceStage
+from edgert.config.stages import SourceStage
 from edgert.memory import SETTLED, Counter
 from edgert.memory.cuda import CudaDevice, SharedLease
-from edgert.stages.gpu.staging import Staging, is_shared
+from edgert.stages.gpu.upload import Staging, is_shared
 from edgert.stages.source.api import ApiSource
 from edgert.stages.source.camera import camera_source
-from edgert.stages.source.synthetic import Synthetic
+from edgert.stages.source.scenes import Synthetic
 from tests.helpers.cuda_double import CudaDouble
 from tests.helpers.frames import frame_of
 

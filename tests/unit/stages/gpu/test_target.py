@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from edgert.errors import ModelError
-from edgert.stages.gpu.target import TensorLayout, ValueType, strided, target
+from edgert.stages.gpu.kernel_jobs import TensorLayout, ValueType, strided, target
 
 NAMED = [name for name in get_args(TensorLayout) if name not in ("nhwc", "strided")]
 TYPES: dict[str, ValueType] = {"chw16": "float16", "chw32": "int8"}

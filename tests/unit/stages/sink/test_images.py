@@ -10,8 +10,8 @@ import pytest
 
 from edgert.errors import StageError
 from edgert.memory import Counter
-from edgert.runtime.record import Result
-from edgert.stages.sink.images import ImagesSink
+from edgert.runtime.records import Result
+from edgert.stages.sink.image_files import ImagesSink
 from tests.helpers.frames import frame_of
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from edgert.errors import StageError
-from edgert.runtime.plain import plain_result
-from edgert.runtime.record import Embedding
-from edgert.stages.sink.jsonl import JsonlSink
+from edgert.runtime.json_form import plain_result
+from edgert.runtime.records import Embedding
+from edgert.stages.sink.results import JsonlSink
 from tests.helpers.frames import detections, frame_of, result_of
 
 

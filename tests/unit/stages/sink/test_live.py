@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from edgert.memory import Counter, Lease
-from edgert.runtime.record import Classification, Embedding, Result
-from edgert.stages.sink.live import Live
+from edgert.runtime.records import Classification, Embedding, Result
+from edgert.stages.sink.live_server import Live
 from tests.helpers.frames import detections, frame_of, result_of
 
 

@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from edgert import __version__
 from edgert.memory import Counts
 from edgert.runtime import SourceStats, summarise
-from edgert.runtime.plain import plain
-from edgert.stages.sink.metrics import metrics_text
+from edgert.runtime.json_form import plain
+from edgert.stages.sink.prometheus import metrics_text
 from tests.helpers.command import ROOT
 from tests.helpers.stages import Does, Numbers, chain
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from edgert.config.stage import SinkStage
+from edgert.config.stages import SinkStage
 from edgert.errors import ConfigError, StageError
-from edgert.runtime.record import Result
+from edgert.runtime.records import Result
 from edgert.runtime.stage import Stage
 from edgert.stages.context import Context, made
 from tests.helpers.frames import result_of

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgert.clock import VirtualClock
-from edgert.config.stage import SourceStage
+from edgert.config.stages import SourceStage
 from edgert.errors import StageError
 from edgert.memory import Counter
 from edgert.runtime.frame import Frame

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from edgert.clock import RealClock
-from edgert.config.stage import SourceStage
+from edgert.config.stages import SourceStage
 from edgert.errors import DeviceError
 from edgert.memory import Counter
 from edgert.runtime.frame import Frame
-from edgert.stages.source import camera, decode
+from edgert.stages.source import camera, ffmpeg
 from edgert.stages.source.camera import camera_source, device_path
 from edgert.stages.source.live import LiveSource
 
@@ -177,8 +177,8 @@ def test_ffmpeg_reads_the_camera_where_it_can(monkeypatch: pytest.MonkeyPatch, t
 
     device = tmp_path / "video0"
     device.touch()
-    monkeypatch.setattr(decode, "has_input", lambda name: name == "v4l2")
-    monkeypatch.setattr(decode, "Video", FakeVideo)
+    monkeypatch.setattr(ffmpeg, "has_input", lambda name: name == "v4l2")
+    monkeypatch.setattr(ffmpeg, "Video", FakeVideo)
     config = SourceStage.model_validate({"source": "usb:0", "size": "640x480", "fps": 30, "format": "yuyv422"})
     live = camera_source("cam", str(device), config, Counter(), HastyClock())
     with pytest.raises(DeviceError, match="seen enough"):

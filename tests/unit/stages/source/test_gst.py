@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edgert.clock import VirtualClock
-from edgert.config.stage import SourceStage
+from edgert.config.stages import SourceStage
 from edgert.errors import DeviceError
 from edgert.memory import Counter
 from edgert.stages.source import gst

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from edgert.clock import VirtualClock
-from edgert.config.stage import SourceStage
+from edgert.config.stages import SourceStage
 from edgert.errors import StageError
 from edgert.memory import Counter
-from edgert.stages.source.images import Images
+from edgert.stages.source.image_folder import Images
 
 
 def write(path: Path, value: int, size: tuple[int, int] = (8, 6)) -> None:

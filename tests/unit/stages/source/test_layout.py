@@ -9,7 +9,7 @@ import pytest
 
 from edgert.errors import StageError
 from edgert.runtime.frame import PixelFormat
-from edgert.stages.source.layout import as_planes
+from edgert.stages.source.planes import as_planes
 
 
 def zeros(*shape: int) -> Any:

@@ -9,8 +9,7 @@ import pytest
 
 from edgert.clock import RealClock
 from edgert.errors import DeviceError, StageError
-from edgert.stages.source.live import LiveSource, Reader
-from edgert.stages.source.slot import Slot
+from edgert.stages.source.live import LiveSource, Reader, Slot
 from edgert.stages.source.timeline import Timeline
 
 

@@ -11,8 +11,7 @@ from edgert.errors import DeviceError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice
 from edgert.stages.source import gst, nvmm
-from edgert.stages.source.nvmm import EglFrame, MappedAddress, OnGpu, PlaneParams, Surface, SurfaceParams
-from edgert.stages.source.nvmm_loan import NvmmLoans
+from edgert.stages.source.nvmm import EglFrame, MappedAddress, NvmmLoans, OnGpu, PlaneParams, Surface, SurfaceParams
 from tests.helpers.cuda_double import CudaDouble
 
 RESOURCE, IMAGE = 0x7E50, 0x1A6E

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgert.clock import VirtualClock
-from edgert.stages.source.pace import JUMP_NS, MediaClock, Pacer, Thinner
+from edgert.stages.source.timeline import JUMP_NS, MediaClock, Pacer, Thinner
 
 SECOND_NS = 1_000_000_000
 

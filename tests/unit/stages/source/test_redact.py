@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgert.stages.source.redact import redact
+from edgert.stages.source.live import redact
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from edgert.stages.source.slot import Slot
+from edgert.stages.source.live import Slot
 
 
 def test_an_item_passes_once() -> None:

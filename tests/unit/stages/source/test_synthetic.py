@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from edgert.clock import VirtualClock
-from edgert.config.stage import SourceStage
+from edgert.config.stages import SourceStage
 from edgert.errors import ConfigError, StageError
 from edgert.memory import Counter
-from edgert.stages.source.synthetic import SCENES, Synthetic, read_counter
+from edgert.stages.source.scenes import SCENES, Synthetic, read_counter
 
 
 def scene(name: str, counter: Counter | None = None, clock: VirtualClock | None = None, **options: object) -> Synthetic:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from edgert.clock import VirtualClock
-from edgert.config.stage import SourceStage
+from edgert.config.stages import SourceStage
 from edgert.errors import DeviceError
 from edgert.memory import Counter
 from edgert.memory.cuda import CudaDevice, StreamLease

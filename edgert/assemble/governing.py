@@ -1,0 +1,252 @@
+"""A pipeline's budgets as a governor's rules, and what it may turn while the pipeline runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from edgert.assemble.board_watts import PowerStep, PowerSteps
+from edgert.assemble.graph import Assembly
+from edgert.assemble.ways import Way, clocked, setting_of, ways, worthwhile
+from edgert.backend import Engine
+from edgert.board.host import core_count
+from edgert.budget.governor import Action, Budget, Patience, Rules, Setting, check_meter, check_settings
+from edgert.budget.loop import Loop
+from edgert.budget.watch import ALLOWED_PATIENCE, CORES, CPU_PATIENCE, VARIANT_PATIENCE, Eyes, Watch
+from edgert.clock import Clock
+from edgert.config import InferStage, PipelineFile, SourceStage
+from edgert.config.flow import sources_of, stages_at, stand_ins, streams_of
+from edgert.config.pipeline_file import BudgetConfig
+from edgert.errors import BudgetError, EdgertError, StageError
+from edgert.meters.all import Meters
+from edgert.meters.reading import Reading
+from edgert.placement.segment_engines import SegmentedEngine
+from edgert.runtime import Gate, Source
+from edgert.runtime.channel import Channel
+from edgert.runtime.metrics import RecentLatency
+from edgert.runtime.throttle import Allowance, Crowd
+
+_ASSUMED_HZ = 30.0  # of a camera whose rate the file does not tell
+_RUNS = 3
+_STAND_IN = 0.9
+"""Of the power, for each model in the place of another, where nobody can predict it: named for drawing less, even if it
+takes longer, as on a DLA."""
+_LATENCY_LOOKS = 4  # two seconds
+
+Fail = Callable[[EdgertError], None]
+"""Ends the pipeline with an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What is known of a pipeline before its start.
+
+    Attributes:
+        rates_hz: stream → frames a second, if all go on.
+        cores: CPU time of that: of engines on whole frames, as nobody knows how many crops will come; all cores where
+            files go as fast as they can; None where no engine tells.
+        engine_ms: of the slowest engine's run: no frame is through in less.
+    """
+
+    rates_hz: Mapping[str, float]
+    cores: float | None
+    engine_ms: float
+
+
+def rules_of(
+    budgets: BudgetConfig, found: tuple[Way, ...], costs: Sequence[Cost], predicted: Sequence[PowerStep] = ()
+) -> Rules:
+    """What a governor goes by; the first way is that of all frames.
+
+    Power that nobody can predict is taken to fit the budget when all frames go on, to fall with them, and with the
+    time that engines take, by a tenth at least for each stand-in; the governor measures what is true within its first
+    seconds.
+
+    Args:
+        costs: for each level of degraded models.
+        predicted: the board at each of them; none where no plan tells.
+    """
+    is_cpu = budgets.cpu is not None
+    cap = budgets.cpu if is_cpu else budgets.power
+
+    def setting(way: Way) -> Setting:
+        cost = costs[way.level]
+        work = cost.engine_ms / costs[0].engine_ms if costs[0].engine_ms else 1.0
+        total_hz = sum(cost.rates_hz.values())
+        share = sum(cost.rates_hz[stream] * share for stream, share in way.shares.items()) / total_hz
+        if way.step is not None:
+            return setting_of(way, cost.rates_hz, way.step, work)
+        if predicted and not is_cpu:
+            return setting_of(way, cost.rates_hz, predicted[way.level])
+        full = cost.cores if is_cpu and cost.cores is not None else (cap or 0.0) * min(work, _STAND_IN**way.level)
+        return Setting(way.name, full * share, total_hz * share, cost.engine_ms, way.level)
+
+    budget = Budget(
+        power_w=cap,
+        latency_ms=None if budgets.latency is None else budgets.latency * 1e3,
+        when_exceeded=budgets.when_exceeded,
+        unit=CORES if is_cpu else "W",
+        memory_bytes=budgets.memory,
+    )
+    return Rules(budget, tuple(map(setting, found)), _patience(budget, len(costs) > 1))
+
+
+def _patience(budget: Budget, has_variants: bool) -> Patience:
+    if budget.unit != CORES:
+        return Patience()
+    if budget.when_exceeded != "degrade":
+        return CPU_PATIENCE
+    return VARIANT_PATIENCE if has_variants else ALLOWED_PATIENCE
+
+
+def watch(
+    file: PipelineFile,
+    assembly: Assembly,
+    meters: Meters,
+    clock: Clock,
+    fail: Fail,
+    power: PowerSteps | None = None,
+    predicted: Sequence[PowerStep] = (),
+) -> Watch | None:
+    """The thread that keeps the budgets of a pipeline, not started; None for one without budgets.
+
+    Runs the engines a few times, to know what they cost.
+
+    Args:
+        fail: called when a budget with ``when_exceeded: stop`` was exceeded for too long.
+        power: ways to clock the board, where they may be taken.
+        predicted: the board as it is, at each level of degraded models; none where no plan tells.
+
+    Raises:
+        BudgetError: no setting is predicted to keep the budgets, or ``stop`` with power that nothing here measures.
+    """
+    budgets = file.config.budgets
+    if all(value is None for value in (budgets.power, budgets.cpu, budgets.latency, budgets.memory)):
+        return None
+    meters.sample()  # energy counters give no power before they are read a second time
+    gates, streams = _gates(assembly, clock), streams_of(file.config.stages)
+    smaller = stand_ins(file.config.stages, file.config.models)
+    found = ways(streams, smaller) if budgets.when_exceeded == "degrade" else ways(streams)[:1]
+    timed = {name: _timed(_run_of(engine)) for name, engine in assembly.engines.items()}
+    costs = [_cost(file, assembly.live, timed, level) for level in range(1 + len(smaller))]
+    if power is not None:
+        found = clocked(found, power.steps)
+        every = rules_of(budgets, found, costs).settings
+        found = tuple(found[index] for index in worthwhile(every))
+    rules = rules_of(budgets, found, costs, predicted)
+    try:
+        notes = _check(rules, meters.sample().power)
+    except BudgetError as error:
+        error.where = file.where(*error.where.split("."))
+        raise
+
+    def carry(action: Action) -> None:
+        way = found[action.setting]
+        assembly.choice.level = way.level
+        for stream, share in way.shares.items():
+            gates[stream].share = share * action.share
+        if power is not None and way.step is not None:
+            power.take(way.step)
+        if action.kind == "stop":
+            fail(BudgetError("a budget was exceeded", why=action.reason, where=file.where("budgets")))
+
+    ends = [node.meter.latency for node in assembly.nodes if not node.outlets]
+    recent = RecentLatency(ends, _LATENCY_LOOKS)
+    granted = _allow(budgets, gates.values(), clock)
+    crowd = Crowd(
+        [channel for node in assembly.nodes for channel in node.inlet.channels if _is_live(assembly, channel)]
+    )
+    eyes = Eyes(meters, rules.budget, lambda: recent.percentiles().p99 or None, granted, crowd.look)
+    return Watch(Loop(rules, carry, clock.now_ns()), eyes, clock, lambda error: fail(_failure(error)), notes)
+
+
+def _is_live(assembly: Assembly, channel: Channel) -> bool:
+    """Whether a full channel says that too much comes. One that a file fills is as it should be: the file waits."""
+    return assembly.live or channel.drop != "never"
+
+
+def _gates(assembly: Assembly, clock: Clock) -> dict[str, Gate]:
+    """A gate behind every source."""
+    gates = {}
+    for node in assembly.nodes:
+        if isinstance(node.work, Source):
+            node.gate = gates[node.name] = Gate(node.work.live, clock)
+    return gates
+
+
+def _allow(budgets: BudgetConfig, gates: Iterable[Gate], clock: Clock) -> Callable[[], float]:
+    """Where CPU time is to be kept by fewer frames, sources are given no more; what tells the part that passed."""
+    if budgets.cpu is None or budgets.when_exceeded != "degrade":
+        return lambda: 1.0
+    allowance = Allowance(budgets.cpu, clock)
+    for gate in gates:
+        gate.allowance = allowance
+    return allowance.share
+
+
+def _check(rules: Rules, power: Reading) -> tuple[str, ...]:
+    """What has to be said of the budgets before the start. Raises BudgetError where that is a reason not to start."""
+    budget, told = rules.budget, list[str]()
+    try:
+        check_settings(rules)
+    except BudgetError as error:
+        if budget.when_exceeded != "warn":
+            raise
+        told.append(f"{error.what}: {error.why}")
+    if budget.unit != CORES and (note := check_meter(budget, power)):
+        told.append(note)
+    return tuple(told)
+
+
+def _cost(file: PipelineFile, live: bool, timed: Mapping[str, tuple[float, float]], level: int) -> Cost:
+    """Of the models at one level.
+
+    Args:
+        timed: model → CPU and wall seconds of a run.
+    """
+    stages, streams = stages_at(file.config.stages, file.config.models, level), sources_of(file.config.stages)
+    sources = {name: stage for name, stage in stages.items() if isinstance(stage, SourceStage)}
+    rates_hz = {name: stage.fps or _ASSUMED_HZ for name, stage in sources.items()}
+    used = [
+        (timed[stage.infer], sum(rates_hz[source] for source in streams[name]) / stage.every)
+        for name, stage in stages.items()
+        if isinstance(stage, InferStage) and stage.infer in timed and stage.crop is None
+    ]
+    cores = float(core_count())
+    if used and live:
+        cores = min(cores, sum(cpu_s * hz for (cpu_s, _), hz in used))
+    return Cost(rates_hz, cores if used else None, max((wall_s * 1e3 for (_, wall_s), _ in used), default=0.0))
+
+
+def _run_of(engine: Engine | SegmentedEngine) -> Callable[[], object]:
+    """One run of a model, of all its segments one after the other where it is cut."""
+    if isinstance(engine, SegmentedEngine):
+        chain = engine.chain(0)
+
+        def run() -> None:
+            for segment in range(chain.segments):
+                chain.run(segment, 0)
+
+        return run
+    session = engine.session()
+    return lambda: session.run(1)
+
+
+def _timed(run: Callable[[], object]) -> tuple[float, float]:
+    """CPU and wall seconds of one run: the least of a few, as what disturbs only adds."""
+    run()
+    taken = []
+    for _ in range(_RUNS):
+        cpu_ns, wall_ns = time.process_time_ns(), time.perf_counter_ns()
+        run()
+        taken.append((time.process_time_ns() - cpu_ns, time.perf_counter_ns() - wall_ns))
+    return min(cpu for cpu, _ in taken) / 1e9, min(wall for _, wall in taken) / 1e9
+
+
+def _failure(error: Exception) -> EdgertError:
+    if isinstance(error, EdgertError):
+        return error
+    failure = StageError(f"the governor failed: {type(error).__name__}: {error}", fix="edgert run --debug")
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,233 @@
+"""Where the pictures of each source are wanted: on the GPU, when every stage that looks at them is there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol, TypeGuard, cast, runtime_checkable
+
+from edgert.backend import Engine
+from edgert.backend.gpu import GpuEngine, GpuSession, GpuTensor
+from edgert.config import (
+    DrawStage,
+    InferStage,
+    InputConfig,
+    PackageStage,
+    PythonStage,
+    SinkStage,
+    SourceStage,
+    StageConfig,
+)
+from edgert.config.flow import sources_of
+from edgert.errors import DeviceError, ModelError
+from edgert.files import FileStore, cache_folder
+from edgert.memory.cuda import CudaDevice, Stream
+from edgert.placement.segment_engines import SegmentedEngine
+from edgert.prepared_model import picture_input
+from edgert.stages.decode.decoder import Decoder, Size
+from edgert.stages.decode.detection import Detector
+from edgert.stages.gpu.gpu_detections import GpuDetector, HostReader
+from edgert.stages.gpu.gpu_detections import unsupported as not_decoded
+from edgert.stages.gpu.gpu_preprocess import GpuPreprocessor
+from edgert.stages.gpu.infer_gpu import SLOTS, GpuLane
+from edgert.stages.gpu.inference_slot import Reader, Slot
+from edgert.stages.gpu.kernel_jobs import ITEM_BYTES, Target, TensorLayout, ValueType, strided, target
+from edgert.stages.gpu.kernels import Kernels
+from edgert.stages.gpu.upload import Uploader
+from edgert.stages.preprocess import layout_of
+
+log = logging.getLogger("edgert.source")
+
+
+@runtime_checkable
+class GpuSource(Protocol):
+    """A source that can give its frames on a GPU."""
+
+    def on_gpu(self, device: CudaDevice) -> str:
+        """Does so from its start on; or says why not, and gives them on the host. Raises EdgertError."""
+        ...
+
+
+@runtime_checkable
+class SharingSource(Protocol):
+    """A source that can give its frames on the host in memory that a GPU reads, too."""
+
+    def share(self, device: CudaDevice) -> None:
+        """Does so from its start on."""
+        ...
+
+
+def put_on_gpu(
+    stages: Mapping[str, StageConfig],
+    sources: Mapping[str, object],
+    devices: Mapping[str, CudaDevice],
+    listened: Collection[str] = (),
+) -> None:
+    """Has each source give its frames where they are looked at, and tells where they are and why.
+
+    Args:
+        sources: by the name of their stage, not started yet.
+        devices: of the infer stages that read frames on a GPU.
+        listened: stages whose results the user's own functions get.
+
+    Raises:
+        DeviceError: ``decode: gpu`` where that cannot be.
+        EdgertError: the file cannot be read.
+    """
+    for name, source in sources.items():
+        stage = stages[name]
+        if not isinstance(stage, SourceStage):
+            continue
+        readers = _readers(stages, name)
+        device = next((devices[reader] for reader in readers if reader in devices), None)
+        reason = _host_reason(stages, readers, devices, listened) or _own_reason(stage, source, device)
+        if reason and stage.decode == "gpu" and isinstance(source, GpuSource):
+            what = f"the frames of {name!r} cannot be decoded on the GPU"
+            raise DeviceError(what, why=reason, where=f"stages.{name}.decode", fix="leave decode: out")
+        if device is None:
+            continue
+        place = "GPU" if not reason else "host, in memory that the GPU reads" if _shared(source, device) else "host"
+        log.info("%s: frames on the %s%s", name, place, f": {reason}" if reason else "")
+
+
+def _own_reason(stage: SourceStage, source: object, device: CudaDevice | None) -> str:
+    """Why a source does not give its frames on the GPU; empty when from now on it does."""
+    if stage.decode == "cpu":
+        return "decode: cpu"
+    if device is None or not isinstance(source, GpuSource):
+        return "its pictures are made on the host"
+    return source.on_gpu(device)
+
+
+def _shared(source: object, device: CudaDevice) -> bool:
+    """Has frames on the host lie where the GPU can fetch them, if the source can and the host reads them as fast."""
+    if not isinstance(source, SharingSource) or not device.traits.cached:
+        return False
+    source.share(device)
+    return True
+
+
+def _readers(stages: Mapping[str, StageConfig], source: str) -> list[str]:
+    """The stages that a source's frames reach, in the file's order."""
+    streams = sources_of(stages)
+    return [name for name, stage in stages.items() if source in streams[name] and not isinstance(stage, SourceStage)]
+
+
+def _host_reason(
+    stages: Mapping[str, StageConfig],
+    readers: Collection[str],
+    devices: Collection[str],
+    listened: Collection[str],
+) -> str:
+    """Why the pixels are wanted on the host; empty when they are not."""
+    for name in readers:
+        stage = stages[name]
+        if isinstance(stage, InferStage) and name not in devices:
+            return f"{name!r} runs its model on the processor"
+        if isinstance(stage, DrawStage):
+            return f"{name!r} draws on them"
+        if isinstance(stage, PythonStage) or name in listened:
+            return f"your own code sees them at {name!r}"
+        if isinstance(stage, PackageStage) and stage.takes_images:
+            return f"{name!r} is a stage that takes images: {stage.stage}"
+        if isinstance(stage, SinkStage) and stage.takes_images:
+            return f"{name!r} is a sink that takes pictures: {stage.sink}"
+    return "" if any(name in devices for name in readers) else "no model reads them on a GPU"
+
+
+# A model's lane where its engine is on a GPU: frames go up, records come down, pixels and tensors stay there.
+
+
+def is_on_gpu(engine: Engine | SegmentedEngine) -> TypeGuard[GpuEngine]:
+    """Whether an engine's tensors are on a GPU."""
+    return isinstance(getattr(engine, "device", None), CudaDevice)
+
+
+def gpu_lane(
+    engine: GpuEngine,
+    profile: str | None,
+    config: InputConfig,
+    decoder_for: Callable[[Size], Decoder],
+    where: str,
+    *,
+    beside: bool = True,
+    is_urgent: bool = False,
+) -> GpuLane | None:
+    """A lane over sessions of its own; None where the host must prepare pictures or read outputs, and says why.
+
+    Args:
+        decoder_for: gives the decoder for a network of (width, height).
+        beside: batches are decoded beside the engine's work on the next, by a graph of their own; else all that is done
+            with a batch is one graph.
+        is_urgent: its kernels start before those of others that wait.
+
+    Raises:
+        ModelError: the model's input is no picture, or of a type that pictures cannot be written in.
+        DeviceError: too little memory.
+    """
+    kernels = Kernels(engine.device, FileStore(cache_folder() / "cuda"))
+    reason = kernels.why_not()
+    sessions = [] if reason else [engine.session(profile) for _ in range(SLOTS)]
+    reason = reason or _not_read(sessions[0])
+    if reason:
+        log.warning("%s: pictures are prepared on the host: %s", where, reason)
+        return None
+    bound = sessions[0].inputs_on_gpu[picture_input(sessions[0].inputs, where)]
+    layout, written = _target(bound, config, where), _in_steps(config, bound.scale)
+    decoder = decoder_for((layout.width, layout.height))
+    device, rows = engine.device, layout.rows
+    reading = device.stream() if beside else None
+    if is_urgent:  # before anything is recorded: graphs keep the priority that they were recorded with
+        _go_first([sessions[0].stream, *([reading] if reading else [])], where)
+    slots = []
+    for session in sessions:
+        (picture,) = session.inputs_on_gpu.values()
+        preprocessor = GpuPreprocessor(written, layout, picture.block.address, kernels, where=where)
+        reader = _reader(session, decoder, engine.batched, preprocessor.network, kernels)
+        slots.append(Slot(session, preprocessor, reader, reading or session.stream))
+    uploader = Uploader(device, device.stream(), device.counter, in_flight=rows * (SLOTS + 1))
+    return GpuLane(slots, config, uploader)
+
+
+def _go_first(streams: Sequence[Stream], where: str) -> None:
+    """What cannot be had is told: the model runs as any other then."""
+    try:
+        for stream in streams:
+            stream.go_first()
+    except DeviceError as error:
+        log.warning("%s: priority: high is not used: %s (%s)", where, error.what, error.why)
+
+
+def _not_read(session: GpuSession) -> str:
+    """Why outputs cannot be read where they are; empty if they can."""
+    strange = [one.name for one in session.outputs_on_gpu if not one.is_plain]
+    return f"output {strange[0]!r} is in a DLA's layout" if strange else ""
+
+
+def _reader(session: GpuSession, decoder: Decoder, batched: Sequence[bool], network: Size, kernels: Kernels) -> Reader:
+    outputs = session.outputs_on_gpu
+    if isinstance(decoder, Detector) and len(outputs) == 1:
+        (only,) = outputs
+        if not not_decoded(decoder, only.shape, only.dtype, network):
+            return GpuDetector(decoder, only.shape, only.dtype, only.block.address, network, kernels)
+    return HostReader(outputs, batched, decoder)
+
+
+def _target(picture: GpuTensor, config: InputConfig, where: str) -> Target:
+    shape = picture.shape
+    channels = 1 if config.color == "gray" else 3
+    layout = layout_of(shape, config.layout, channels, where)
+    height, width = shape[2:] if layout == "nchw" else shape[1:3]
+    if picture.dtype not in ITEM_BYTES:
+        known = ", ".join(ITEM_BYTES)
+        raise ModelError(f"the model wants {picture.dtype} pixels", why=f"edgert writes {known}", where=where)
+    dtype = cast("ValueType", picture.dtype)
+    if not picture.is_plain:
+        four = cast("tuple[int, int, int, int]", shape), cast("tuple[int, int, int, int]", picture.strides)
+        return strided(dtype, *four, picture.block.nbytes)
+    return target(cast("TensorLayout", layout), dtype, shape[0], width, height, channels)
+
+
+def _in_steps(config: InputConfig, scale: float) -> InputConfig:
+    """The input of an int8 tensor that stands for real numbers, as the steps that are written."""
+    return config.model_copy(update={"std": tuple(std * scale for std in config.std)}) if scale else config

@@ -1,0 +1,244 @@
+"""A pipeline's nodes and the channels between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from edgert.assemble.board_watts import board_of
+from edgert.assemble.engines import Engines
+from edgert.assemble.gpu_models import is_on_gpu, put_on_gpu
+from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE, Bar, Models
+from edgert.backend import Engine
+from edgert.clock import REAL, Clock
+from edgert.config import (
+    CropStage,
+    DrawStage,
+    InferStage,
+    PackageStage,
+    PipelineFile,
+    PythonStage,
+    SinkStage,
+    SourceStage,
+    StageConfig,
+    TrackStage,
+)
+from edgert.config.flow import inputs_of, order, sources_of, upstream
+from edgert.errors import EdgertError
+from edgert.memory import Counter
+from edgert.placement.segment_engines import SegmentedEngine
+from edgert.policy import Drop
+from edgert.runtime import Node, Result, Source, Stage
+from edgert.runtime.branches import branch_nodes, connect
+from edgert.stages.context import Context, made
+from edgert.stages.crop import CropDetections, CropRegion
+from edgert.stages.draw import Draw
+from edgert.stages.gpu.infer_gpu import GpuLane
+from edgert.stages.infer import Choice
+from edgert.stages.python import python_stage
+from edgert.stages.resampling import set_opencv_threads
+from edgert.stages.sink.marked import Marked
+from edgert.stages.source.select import source_for
+from edgert.stages.track import Track
+from edgert.user_code import load_object
+
+Callback = Callable[[Result], object]
+FILE_QUEUE, LIVE_QUEUE = 4, 1
+"""Results that may wait: after a file, ahead of the decoder's bursts; after a camera, only the newest."""
+_ASSUMED_RATE_HZ = 30.0  # of a stream whose rate nobody told
+
+
+@dataclass(slots=True)
+class Assembly:
+    """A pipeline ready to run.
+
+    Attributes:
+        nodes: every node after those it listens to, connected.
+        streams: stage name → the sources whose frames reach it.
+        engines: model name → its engine.
+        counter: copies and allocations of this pipeline, on the host and to and from its GPUs.
+        live: whether all sources are cameras or the like.
+        lanes: what holds memory of a GPU beside the engines.
+        choice: among models and those that may take their place.
+        stats: the state of the run as plain data, for live pages; set by whoever runs it.
+        opencv_threads: how many OpenCV had before. While a pipeline lives it has one per caller: pictures of network
+            size are too small to share out, and its pool fights the engine's for cores.
+    """
+
+    nodes: list[Node]
+    streams: Mapping[str, frozenset[str]]
+    engines: Mapping[str, Engine | SegmentedEngine]
+    counter: Counter
+    live: bool
+    lanes: Sequence[GpuLane] = ()
+    choice: Choice = field(default_factory=Choice)
+    stats: Callable[[], Mapping[str, object]] = field(default=dict)
+    opencv_threads: int = -1
+
+    def node(self, name: str) -> Node:
+        """The node of a stage."""
+        return next(node for node in self.nodes if node.name == name)
+
+    def close(self) -> None:
+        """Gives lanes and engines back, once no thread runs, and OpenCV its threads."""
+        for lane in self.lanes:
+            lane.close()
+        for engine in self.engines.values():
+            engine.close()
+        set_opencv_threads(self.opencv_threads)
+
+
+def assemble(
+    file: PipelineFile,
+    *,
+    callbacks: Mapping[str, Callback] | None = None,
+    clock: Clock = REAL,
+    backend_name: str | None = None,
+    bar: Bar | None = None,
+    engines: Engines | None = None,
+    strict: bool = False,
+    label: str = "",
+) -> Assembly:
+    """Builds every engine and stage of a pipeline and connects them; starts nothing and opens no camera.
+
+    Args:
+        callbacks: functions for the stages ``sink: callback``, by stage name.
+        backend_name: runs every model on this backend, whatever the file says.
+        bar: moved while a model is calibrated, or compiled by TensorRT: what, done, total.
+        engines: who compiles the models; by default the file's ``engines:``, or each section's backend.
+        strict: an engine of ``engines:`` that would be skipped is an error.
+        label: written on every result that a sink gets; none by default.
+
+    Raises:
+        EdgertError: whatever does not fit together, with the line of the file it comes from.
+    """
+    board_of(file)
+    models = Models(file, backend_name, bar, clock, engines, strict)
+    return _Assembler(file, callbacks or {}, clock, models, label).build()
+
+
+def queue_of(before: StageConfig, after: StageConfig, live: bool) -> tuple[int, Drop]:
+    """The bound of one edge: what the listener asks for, else what the source asks for, else what suits it.
+
+    Args:
+        live: whether ``before`` is a source that does not wait.
+    """
+    suits = LIVE_QUEUE if live else FILE_QUEUE if isinstance(before, SourceStage) else STAGE_QUEUE
+    asked = before if isinstance(before, SourceStage) else None
+    queue = after.queue or (asked and asked.queue) or suits
+    drop = after.drop or (asked and asked.drop) or ("oldest" if live else "never")
+    return queue, drop
+
+
+class _Assembler:
+    """Holds what all steps of one assembly share."""
+
+    def __init__(
+        self,
+        file: PipelineFile,
+        callbacks: Mapping[str, Callback],
+        clock: Clock,
+        models: Models,
+        label: str = "",
+    ) -> None:
+        self.file, self.callbacks, self.clock = file, callbacks, clock
+        self.config, self.directory = file.config, file.document.path.parent
+        self.counter = Counter()
+        self.models, self.label = models, label
+        self.assembly: Assembly | None = None
+        self.live = False  # whether any source is
+
+    def build(self) -> Assembly:
+        stages = self.config.stages
+        streams = sources_of(stages)
+        nodes: dict[str, list[Node]] = {}  # of every stage, the first takes its input, the last has its name
+        sources_first = sorted(order(stages), key=lambda name: not isinstance(stages[name], SourceStage))
+        for name in sources_first:
+            self.live = any(self._is_live(own[-1]) for own in nodes.values())
+            nodes[name] = self._nodes(name, stages[name], streams[name])
+        for name, stage in stages.items():
+            for other in inputs_of(stage):
+                capacity, drop = queue_of(stages[other], stage, self._is_live(nodes[other][-1]))
+                connect(nodes[other][-1], nodes[name][0], streams[other], capacity, drop)
+        sources = {name: own[-1].work for name, own in nodes.items()}
+        put_on_gpu(stages, sources, self.models.devices, self.callbacks)
+        everything = [node for own in nodes.values() for node in own]
+        live = all(self._is_live(node) for node in everything if isinstance(node.work, Source))
+        engines = self.models.engines
+        for counter in {engine.device.counter for engine in engines.values() if is_on_gpu(engine)}:
+            self.counter.include(counter)
+        self.assembly = Assembly(
+            everything,
+            streams,
+            engines,
+            self.counter,
+            live,
+            self.models.lanes,
+            self.models.choice,
+            opencv_threads=set_opencv_threads(1),
+        )
+        return self.assembly
+
+    @staticmethod
+    def _is_live(node: Node) -> bool:
+        return isinstance(node.work, Source) and node.work.live
+
+    def _nodes(self, name: str, stage: StageConfig, streams: frozenset[str]) -> list[Node]:
+        """What runs a stage: one node, or connected ones."""
+        where = self.file.where("stages", name)
+        try:
+            if not isinstance(stage, InferStage):
+                return [Node(name, self._make(name, stage, where))]
+            branches = self.models.branches(name, stage, self.live)
+            is_split = any(len(branch.stages) > 1 for branch in branches)
+            capacity, choice = SEGMENT_QUEUE if is_split else STAGE_QUEUE, self.models.choice
+            if stage.batch is not None:  # room for a whole one, so that the next is filled while the GPU works on it
+                capacity = max(capacity, stage.batch.max)
+            return branch_nodes(name, branches, streams, capacity, stage.every, lambda: choice.level)
+        except EdgertError as error:
+            raise self.file.located(error, where)  # noqa: B904 - the same error, with its place
+
+    def _make(self, name: str, stage: StageConfig, where: str) -> Source | Stage:
+        if isinstance(stage, SourceStage):
+            return source_for(name, stage, self.counter, self.clock, self.directory)
+        if isinstance(stage, TrackStage):
+            return Track(name, stage, self._context(name))
+        if isinstance(stage, DrawStage):
+            return Draw(name, stage, self.clock)
+        if isinstance(stage, CropStage):
+            if isinstance(stage.crop, tuple):
+                return CropRegion(stage.crop)
+            self.models.check_classes(name, stage.crop)
+            return CropDetections(name, stage.crop)
+        if isinstance(stage, PythonStage):
+            found = load_object(stage.python, where, self.directory)
+            return python_stage(name, found, stage.args, where)
+        if isinstance(stage, PackageStage):
+            own: Stage = made(stage, name, self._context(name))
+            return own
+        assert isinstance(stage, SinkStage)
+        return self._sink(name, stage, where)
+
+    def _sink(self, name: str, stage: SinkStage, where: str) -> Stage:
+        function: Any = self.callbacks.get(name)
+        code = getattr(stage, "python", None)
+        if function is None and code:
+            function = load_object(code, where, self.directory)
+        sink: Stage = made(stage, name, self._context(name, function))
+        return Marked(sink, self.label, stage.shows_images) if self.label else sink
+
+    def _context(self, name: str, function: Callback | None = None) -> Context:
+        """What the pipeline lends to a stage."""
+        return Context(self.directory, self.clock, self.counter, self._stats, function, self._rate_hz(name))
+
+    def _stats(self) -> Mapping[str, object]:
+        """The state of the run, once there is one; for live pages."""
+        return self.assembly.stats() if self.assembly else {}
+
+    def _rate_hz(self, name: str) -> float:
+        """How often detections reach a stage, as far as the file tells."""
+        before = [self.config.stages[other] for other in upstream(self.config.stages, name)]
+        rates = [stage.fps for stage in before if isinstance(stage, SourceStage) and stage.fps]
+        every = max((stage.every for stage in before if isinstance(stage, InferStage)), default=1)
+        return min(rates, default=_ASSUMED_RATE_HZ) / every

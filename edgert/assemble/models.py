@@ -1,0 +1,340 @@
+"""The models of a pipeline: compiled once each, and made into what an ``infer`` stage runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from edgert.assemble.engines import At, ChainEngines, Cut, Engines, Form, Placer, compiled
+from edgert.assemble.gpu_models import gpu_lane, is_on_gpu
+from edgert.assemble.ways import check_labels, check_together
+from edgert.backend import Engine
+from edgert.backend.chain import Replicated
+from edgert.board.host import core_count, share_cores
+from edgert.clock import REAL, Clock
+from edgert.config import (
+    BatchConfig,
+    CropConfig,
+    InferStage,
+    ModelConfig,
+    PackageStage,
+    PipelineConfig,
+    PipelineFile,
+    PythonStage,
+    PythonTask,
+)
+from edgert.config.flow import upstream, users_of, variants_of
+from edgert.errors import ConfigError, EdgertError
+from edgert.graph.batch_size import with_open_batch
+from edgert.graph.load import load
+from edgert.graph.model import Model
+from edgert.memory.cuda import CudaDevice
+from edgert.placement.segment_engines import SegmentedEngine
+from edgert.prepared_model import build_engine, check_open, one_picture, picture_input
+from edgert.runtime import Stage
+from edgert.runtime.branches import Branch
+from edgert.stages.crop import check_classes
+from edgert.stages.decode.decoder import Decoder
+from edgert.stages.decode.select import decoder_for
+from edgert.stages.gpu.infer_gpu import Collect, GpuLane, Submitting
+from edgert.stages.infer import AnyLane, Choice, Infer, InferBatch, InferCrops, Lane, VariantLane
+from edgert.stages.infer_segment import FirstSegment, InferSegment, LastSegment, Pinned
+from edgert.stages.label import read_labels
+from edgert.stages.preprocess import Preprocessor
+
+Bar = Callable[[str, int, int], object]
+"""Called with what is being counted, how many are done and how many there are."""
+STAGE_QUEUE = 2
+"""Results that may wait between stages: one being made while one is taken."""
+SEGMENT_QUEUE = 1
+"""Between segments: enough that neither waits for a late thread, and one set of tensors less than two."""
+MOST_REPLICAS = 4
+"""Each has tensors of its own; beyond four, an engine gets more threads instead."""
+
+
+class Models:
+    """Engines of one assembly, by the model's name.
+
+    Args:
+        backend_name: runs every model on this backend, whatever the file says.
+        clock: by which batches are held.
+        engines: who compiles the models; by default the file's ``engines:``, or each section's backend.
+        strict: an engine of ``engines:`` that would be skipped is an error.
+    """
+
+    def __init__(
+        self,
+        file: PipelineFile,
+        backend_name: str | None,
+        bar: Bar | None,
+        clock: Clock = REAL,
+        engines: Engines | None = None,
+        strict: bool = False,
+    ) -> None:
+        self.file, self.config, self.directory = file, file.config, file.document.path.parent
+        self._backend_name, self._bar, self._clock = backend_name, bar, clock
+        self.engines: dict[str, Engine | SegmentedEngine] = {}
+        self.lanes: list[GpuLane] = []
+        self.devices: dict[str, CudaDevice] = {}  # of the stages that read frames there
+        self.choice = Choice()  # among variants
+        self._placer = Placer(file)
+        chained = backend_name is None and bool(file.config.engines)
+        self._by = engines or (ChainEngines(file, self._model, strict, bar) if chained else None)
+
+    def branches(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
+        """What runs a stage: one branch, or several that frames are dealt to.
+
+        Args:
+            live: whether any source is.
+
+        Raises:
+            EdgertError: the model cannot be had, or does not fit its section, with its place in the file.
+        """
+        names = variants_of(self.config.models, stage.infer)
+        if len(names) > 1 and any(self.config.models[one].placement != "auto" for one in names):
+            return self._elsewhere(name, stage, names, live)
+        return self._branches(name, stage, self._section(stage.infer), live)
+
+    def _elsewhere(self, name: str, stage: InferStage, names: Sequence[str], live: bool) -> list[Branch]:
+        """The model and those that may take its place, each in threads of its own, as placed ones have; frames are
+        dealt to those whose turn it is."""
+        check_labels(self.file, names)
+        made = []
+        for level, one in enumerate(names):
+            model = self._section(one).model_copy(update={"degrade_to": None})
+            branches = self._branches(name, stage.model_copy(update={"infer": one}), model, live)
+            made += [replace(branch, level=level) for branch in branches]
+        engines = {one: self.engines[one] for one in names}
+        on_gpu = {one: isinstance(made, Engine) and is_on_gpu(made) for one, made in engines.items()}
+        check_together(self.file, on_gpu)
+        return made
+
+    def _branches(self, name: str, stage: InferStage, model: ModelConfig, live: bool) -> list[Branch]:
+        """Of one model. Raises as :meth:`branches`."""
+        try:
+            plan = self._placer.plan(stage.infer, model, stage, lambda: self._model(stage.infer, model))
+            if stage.batch and model.placement != "auto":
+                raise ConfigError(
+                    "batch cannot go with placement",
+                    why="placed models take one frame at a time",
+                    fix="placement: auto",
+                )
+            if plan.cut is not None:
+                return [self._split(name, stage, model, plan.cut)]
+            return self._whole(name, stage, model, plan.whole, live)
+        except EdgertError as error:
+            raise self.file.located(error, self.file.where("models", stage.infer))  # noqa: B904 - with its place
+
+    def _section(self, name: str) -> ModelConfig:
+        config = self.config.models[name]
+        if self._by is not None and config.placement == "gpu":  # the chain's engines are there, or say why not
+            config = config.model_copy(update={"placement": "auto"})
+        if self.config.budgets.cpu is not None and "spinning" not in config.tuning.model_fields_set:
+            config = config.model_copy(update={"tuning": config.tuning.model_copy(update={"spinning": False})})
+        return config.model_copy(update={"backend": self._backend_name}) if self._backend_name else config
+
+    def _whole(
+        self, name: str, stage: InferStage, model: ModelConfig, placed: Sequence[At], live: bool
+    ) -> list[Branch]:
+        """The model on its accelerators, or as often as it suits the machine's threads."""
+        if model.degrade_to is not None:
+            return self._varied(name, stage, live)
+        count = len(placed) or replicas_of(self.config, stage.infer, live)
+        threads = 1 if placed else threads_of(self.config, stage.infer) // count
+        engine = self._engine(stage.infer, model, threads)
+        if isinstance(engine, Replicated):
+            return [replace(self._one(name, stage, one, model), weight=weight) for one, weight in engine.parts]
+        lane = None if placed else self._gpu_lane(name, stage, engine, model)
+        if lane is not None:
+            return [self._on_gpu(name, stage, [lane])]
+        stages = [self._infer(name, stage, self._lane(stage, engine, model)) for _ in range(count)]
+        if not placed:
+            return [Branch((one,)) for one in stages]
+        return [Branch((Pinned(one, at.core),), at.weight) for one, at in zip(stages, placed, strict=True)]
+
+    def _one(self, name: str, stage: InferStage, engine: Engine, model: ModelConfig) -> Branch:
+        """One of several engines, fed on the GPU where it can be."""
+        lane = self._gpu_lane(name, stage, engine, model)
+        if lane is None:
+            return Branch((self._infer(name, stage, self._lane(stage, engine, model)),))
+        return self._on_gpu(name, stage, [lane])
+
+    def _on_gpu(self, name: str, stage: InferStage, lanes: Sequence[GpuLane]) -> Branch:
+        """A thread that brings frames up and one that waits for records; crops need both in one."""
+        if stage.crop is not None:
+            return Branch((self._infer(name, stage, self._choosing(lanes)),))
+        return Branch((self._infer(name, stage, self._choosing(list(map(Submitting, lanes)))), Collect(name)))
+
+    def _varied(self, name: str, stage: InferStage, live: bool) -> list[Branch]:
+        """The model and those that may take its place, all loaded, in the same threads."""
+        names = variants_of(self.config.models, stage.infer)
+        check_labels(self.file, names)
+        count = replicas_of(self.config, stage.infer, live)
+        threads = threads_of(self.config, stage.infer) // count
+        as_stages = [stage.model_copy(update={"infer": one}) for one in names]  # the stage, if it ran that model
+        parts = [(one, self._section(one.infer)) for one in as_stages]
+        made = [(one, self._engine(one.infer, model, threads), model) for one, model in parts]
+        on_gpu = [self._gpu_lane(name, *part) for part in made]
+        check_together(self.file, {one: lane is not None for one, lane in zip(names, on_gpu, strict=True)})
+        lanes = [lane for lane in on_gpu if lane is not None]
+        if lanes:
+            return [self._on_gpu(name, stage, lanes)]
+        choosing = [self._choosing([self._lane(*part) for part in made]) for _ in range(count)]
+        return [Branch((self._infer(name, stage, lane),)) for lane in choosing]
+
+    def _choosing(self, lanes: Sequence[AnyLane]) -> AnyLane:
+        """The only one, or the one of the variant that is chosen."""
+        return lanes[0] if len(lanes) == 1 else VariantLane(lanes, self.choice)
+
+    def _infer(self, name: str, stage: InferStage, lane: AnyLane) -> Stage:
+        if stage.batch is not None:
+            return self._batched(name, stage, stage.batch, lane)
+        if stage.crop is None:
+            return Infer(name, lane, stage.every)
+        self.check_classes(name, stage.crop)
+        return InferCrops(name, lane, stage.crop, stage.every)
+
+    def _batched(self, name: str, stage: InferStage, batch: BatchConfig, lane: AnyLane) -> Stage:
+        if batch.max > lane.rows:
+            in_bundle = self._by is not None and self._by.in_bundle
+            raise ConfigError(
+                f"batches of {batch.max} for a model that takes {lane.rows} at a time",
+                why="its batch size is fixed" + " in the bundle" * in_bundle,
+                where=self.file.where("stages", name, "batch"),
+                fix="leave batch out, or run the pipeline file itself: a bundle for a board has models of one size"
+                if in_bundle
+                else "export the model with a batch size that is left open, or leave batch out",
+            )
+        return InferBatch(name, lane, batch.max, batch.wait, self._clock, stage.every)
+
+    def _gpu_lane(self, name: str, stage: InferStage, engine: Engine, model: ModelConfig) -> GpuLane | None:
+        """A lane on the GPU, where the engine is there and the pictures can be prepared there."""
+        if not is_on_gpu(engine):
+            return None
+        decoder_for = partial(self._decoder, stage.infer, model, engine)
+        beside = stage.crop is None  # records of crops are waited for at once: nothing could be beside them
+        is_urgent = model.priority == "high"
+        lane = gpu_lane(
+            engine, stage.profile, model.input, decoder_for, str(model.onnx), beside=beside, is_urgent=is_urgent
+        )
+        if lane is not None:
+            self.lanes.append(lane)
+            self.devices[name] = engine.device
+        return lane
+
+    def _split(self, name: str, stage: InferStage, model: ModelConfig, cut: Cut) -> Branch:
+        """The segments of a cut model, each on its core."""
+        engine = self._segmented(stage.infer, cut)
+        chain = engine.chain(SEGMENT_QUEUE)
+        picture = picture_input({t.name: chain.tensors(0)[t.name] for t in engine.inputs}, str(model.onnx))
+        slots = [chain.tensors(slot)[picture] for slot in range(chain.slots)]
+        inputs = list({id(tensor): tensor for tensor in slots}.values())
+        preprocessors = [Preprocessor(model.input, tensor, str(model.onnx)) for tensor in inputs]
+        decoder = self._decoder(stage.infer, model, engine, preprocessors[0].network)
+        middle = [InferSegment(name, chain, number) for number in range(1, chain.segments - 1)]
+        stages: Sequence[Stage] = [
+            FirstSegment(name, chain, preprocessors, stage.every),
+            *middle,
+            LastSegment(name, chain, decoder, engine.batched),
+        ]
+        cores = [self._placer.core(segment.accelerator) for segment in engine.segments]
+        return Branch(tuple(Pinned(one, core) for one, core in zip(stages, cores, strict=True)))
+
+    def _segmented(self, name: str, cut: Cut) -> SegmentedEngine:
+        engine = self.engines.get(name)
+        if not isinstance(engine, SegmentedEngine):
+            engine = self.engines[name] = compiled(cut)
+        return engine
+
+    def _lane(self, stage: InferStage, engine: Engine, model: ModelConfig) -> Lane:
+        session = engine.session(stage.profile)
+        tensor = session.inputs[picture_input(session.inputs, str(model.onnx))]
+        preprocessor = Preprocessor(model.input, tensor, str(model.onnx))
+        decoder = self._decoder(stage.infer, model, engine, preprocessor.network)
+        return Lane(session, preprocessor, decoder, engine.batched)
+
+    def _decoder(
+        self, name: str, model: ModelConfig, engine: Engine | SegmentedEngine, network: tuple[int, int]
+    ) -> Decoder:
+        where = self.file.where("models", name, "task")
+        labels = read_labels(model.task.labels, where) if model.task.labels else ()
+        decoder = decoder_for(model.task, labels, where, self.directory)
+        if engine.outputs_known:
+            try:
+                decoder.check(one_picture(engine), network)
+            except EdgertError as error:
+                raise error.at(where)  # noqa: B904 - the same error, with its place
+        return decoder
+
+    def _engine(self, name: str, config: ModelConfig, threads: int) -> Engine:
+        engine = self.engines.get(name)
+        if engine is None or isinstance(engine, SegmentedEngine):
+            engine = self.engines[name] = self._compiled(name, config, threads)
+        return engine
+
+    def _compiled(self, name: str, config: ModelConfig, threads: int) -> Engine:
+        if self._by is not None:
+            return self._by.compile(name, config, threads, self._batch(name))
+        form: Form = "gpu" if config.backend == "tensorrt" else "ort"
+        return build_engine(self._model(name, config, form), config, threads, self._batch(name))
+
+    def _model(self, name: str, config: ModelConfig, form: Form = "ort") -> Model:
+        """The model in the precision asked for; as the file has it where nothing will be computed."""
+        if config.input.shape.extents:
+            check_open(load(config.onnx), config)
+        if config.backend == "null":
+            from edgert.quantization.precision import check_precision  # most pipelines start without it
+
+            check_precision(config, f"models.{name}")
+            model = load(config.onnx)
+            return with_open_batch(model) if config.precision == "int8" and self._is_batched(name) else model
+        if not config.is_converted:
+            return load(config.onnx)
+        from edgert.quantization.precision import in_precision
+
+        return in_precision(
+            config,
+            where=self.file.where("models", name),
+            directory=self.directory,
+            bar=self._bar,
+            target=form,
+            rows=self._batch(name),
+            batched=self._is_batched(name),
+        )
+
+    def _is_batched(self, model: str) -> bool:
+        return any(stage.batch for stage in users_of(self.config.stages, self.config.models, model))
+
+    def _batch(self, model: str) -> int:
+        """Rows that a model of dynamic batch size is given: as many crops or frames as any of its stages asks for."""
+        users = users_of(self.config.stages, self.config.models, model)
+        return max([s.crop.limit for s in users if s.crop] + [s.batch.max for s in users if s.batch], default=1)
+
+    def check_classes(self, name: str, crop: CropConfig) -> None:
+        """Holds the classes a stage crops to those that reach it, unless the user's own code may make others."""
+        before = [self.config.stages[other] for other in upstream(self.config.stages, name)]
+        tasks = [self.config.models[stage.infer].task for stage in before if isinstance(stage, InferStage)]
+        if any(isinstance(item, PackageStage | PythonStage | PythonTask) for item in (*before, *tasks)):
+            return
+        files = {task.labels for task in tasks if not isinstance(task, PythonTask) and task.labels}
+        labels = {label for file in files for label in read_labels(file)}
+        check_classes(crop, labels, self.file.where("stages", name, "crop"))
+
+
+def threads_of(config: PipelineConfig, name: str) -> int:
+    """CPU threads of a model: those of its section, else its share of the cores."""
+    infers = [stage for stage in config.stages.values() if isinstance(stage, InferStage)]
+    return config.models[name].threads or share_cores(core_count(), len(infers))
+
+
+def replicas_of(config: PipelineConfig, name: str, live: bool) -> int:
+    """How many frames a model works on at a time: those of its section, else for files as many as it has threads, and
+    for cameras and crops one, as waiting for a second frame would only add latency. Never more than it has threads."""
+    users = [stage for stage in config.stages.values() if isinstance(stage, InferStage) and stage.infer == name]
+    asked = config.models[name].replicas
+    if any(stage.batch for stage in users):
+        return 1
+    if asked is None and (live or any(stage.crop is not None for stage in users)):
+        return 1
+    return min(threads_of(config, name), asked or MOST_REPLICAS)

@@ -1,0 +1,128 @@
+"""Compiling for ONNX Runtime: prepared, optimised, and kept in the store."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import platform
+import tempfile
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from edgert.backend.base import DEFAULT_PROFILE, EngineOptions, Shapes, Store
+from edgert.backend.ort.custom_ops import OwnEngine, compile_own
+from edgert.backend.ort.runtime import open_session, ort, session_settings
+from edgert.backend.ort.tensors import OrtEngine
+from edgert.errors import ArtifactError
+from edgert.graph.custom_nodes import has_own
+from edgert.graph.model import Model, inputs, to_bytes
+from edgert.graph.passes.clean import clean
+from edgert.graph.static_shape import with_shapes
+
+log = logging.getLogger("edgert.backend")
+
+_RECIPE = 1
+"""Part of the cache key: raise it when edgert prepares a model in another way."""
+
+
+class OrtBackend:
+    """Compiles with all of ONNX Runtime's graph optimisations and keeps the optimised model in the store."""
+
+    name = "ort"
+
+    @property
+    def version(self) -> str:
+        """Of ONNX Runtime. Raises DeviceError when it is not installed."""
+        return str(ort().__version__)
+
+    def compile(self, model: Model, options: EngineOptions) -> OrtEngine | OwnEngine:
+        """See :class:`~edgert.backend.base.Backend`.
+
+        Raises:
+            BuildError: ONNX Runtime cannot take the model; the node it stumbled over is named where it tells.
+            ModelError: a profile does not fit the model's inputs.
+        """
+        return compile_own(model, options, self._whole) if has_own(model.proto) else self._whole(model, options)
+
+    def _whole(self, model: Model, options: EngineOptions) -> OrtEngine:
+        """A model of ONNX Runtime's own operators."""
+        started = time.perf_counter()
+        profiles = options.profiles or {DEFAULT_PROFILE: {}}
+        static = next(iter(profiles.values())) if len(profiles) == 1 else {}
+        if not static:
+            for shapes in profiles.values():
+                with_shapes(model, shapes)  # raises where they do not fit; one engine then serves all of them
+        session, cached = _session(model, static, options)
+        info = {
+            "backend": self.name,
+            "version": self.version,
+            "threads": options.threads,
+            "cached": cached,
+            "compile_s": round(time.perf_counter() - started, 3),
+        }
+        return OrtEngine(session, profiles, str(model.path), info)
+
+
+def _session(model: Model, static: Shapes, options: EngineOptions) -> tuple[Any, bool]:
+    """An ONNX Runtime session and whether its optimised model came from the store."""
+    key = _key(model, static, options.tuning.optimization)
+    cached = options.store.get(key) if options.store else None
+    settings = session_settings(options.threads, options.tuning)
+    if cached is not None:
+        settings.graph_optimization_level = ort().GraphOptimizationLevel.ORT_DISABLE_ALL
+        return open_session(str(cached), settings, model), True
+    ready = prepared(model, static, settings)
+    if options.store is None:
+        return open_session(to_bytes(ready), settings, model), False
+    with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
+        content = Path(folder) / "optimised.onnx"
+        settings.optimized_model_filepath = str(content)
+        session = open_session(to_bytes(ready), settings, model)
+        _keep(options.store, key, content)
+    return session, False
+
+
+def prepared(model: Model, static: Shapes, settings: Any) -> Model:
+    """The model with a profile's shapes fixed and cleaned; a batch of several rows stays open, for runs of fewer."""
+    open_batch = {
+        spec.shape[0]
+        for spec in inputs(model)
+        if spec.shape and not isinstance(spec.shape[0], int) and static.get(spec.name, (1,))[0] > 1
+    }
+    if not open_batch:
+        return clean(with_shapes(model, static) if static else model)[0]
+    with_shapes(model, static)  # raises where they do not fit
+    for spec in inputs(model):
+        for dim, size in zip(spec.shape, static.get(spec.name, ()), strict=False):
+            if isinstance(dim, str) and dim not in open_batch:
+                settings.add_free_dimension_override_by_name(dim, size)
+    return clean(model)[0]
+
+
+def _keep(store: Store, key: str, content: Path) -> None:
+    """A cache that cannot be written costs time at the next start, nothing else."""
+    try:
+        store.put(key, content)
+    except ArtifactError as error:
+        log.warning("%s", error)
+
+
+def _key(model: Model, static: Shapes, optimization: str) -> str:
+    """What an optimised model depends on: the model, our preparation, ONNX Runtime, and the CPU's instructions."""
+    shapes = sorted((k, list(v)) for k, v in static.items())
+    facts = [_RECIPE, model.digest, shapes, optimization, ort().__version__, _cpu()]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+
+@lru_cache(maxsize=1)
+def _cpu() -> str:
+    """Machine and instruction-set flags; ONNX Runtime chooses tensor layouts by them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+    return f"{platform.machine()} {flags}"

@@ -1,0 +1,292 @@
+"""Models with operators of the user's own: ONNX Runtime runs what stands between them, Python runs them.
+
+The parts hand each other bound tensors, so that an operator reads what ONNX Runtime wrote, in place; what it returns is
+copied into the tensor that the next part reads. ONNX Runtime can also be given Python operators, by the package
+onnxruntime-extensions, which makes a Python list of every output: a number at a time, far slower than the copy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from edgert.backend.base import (
+    DEFAULT_PROFILE,
+    Array,
+    EngineOptions,
+    Shapes,
+    Tensor,
+    bound_input,
+    share_first_dimension,
+)
+from edgert.backend.ort.tensors import OrtEngine
+from edgert.custom_op import Operator
+from edgert.errors import BuildError, ModelError, nearest
+from edgert.graph.model import Model, TensorSpec
+from edgert.graph.operations import Graph, extract, read, write
+from edgert.graph.parts import Part, parts
+from edgert.graph.passes.clean import clean
+from edgert.graph.static_shape import with_shapes
+from edgert.memory import aligned_empty
+
+# A model with operators of the user's own in sections: what ONNX Runtime runs, and what Python runs between them.
+
+PYTHON, ORT = "python", "ort"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One node that Python runs.
+
+    Attributes:
+        name: of the node.
+        operator: what it computes.
+        inputs, outputs: tensor names.
+        settings: its attributes, defaults filled in.
+        constants: inputs that are stored in the model.
+    """
+
+    name: str
+    operator: Operator
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    settings: Mapping[str, Any]
+    constants: Mapping[str, Array]
+
+    def __call__(self, tensors: Mapping[str, Array]) -> list[Array]:
+        """The outputs, arrays of the operator's own."""
+        given = [self.constants[name] if name in self.constants else tensors[name] for name in self.inputs]
+        return self.operator(given, self.settings)
+
+    def checked(self, made: Sequence[Array], wanted: Sequence[Tensor]) -> None:
+        """Holds a result to the operator's rules. Raises BuildError."""
+        found = [Tensor(tensor.name, one.shape, one.dtype.name) for tensor, one in zip(wanted, made, strict=False)]
+        if len(made) != len(wanted) or found != list(wanted):
+            told = ", ".join(f"{one.dtype} {list(one.shape)}" for one in found)
+            rules = ", ".join(f"{one.dtype} {list(one.shape)}" for one in wanted)
+            raise BuildError(
+                f"node {self.name!r}: {self.operator} does not keep to its own rules",
+                why=f"it returned {told}; its shape and dtype rules say {rules}",
+                where=str(self.operator.file),
+                fix="correct the function, or the rules that edgert.op was given",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One part: a model for ONNX Runtime, or calls for Python."""
+
+    part: Part
+    model: Model | None
+    calls: tuple[Call, ...]
+
+
+def sections(graph: Graph, like: Model) -> list[Section]:
+    """A model's parts in the order in which they run.
+
+    Args:
+        graph: ``like``, read.
+
+    Raises:
+        ModelError: the type of a tensor between them is not known, or an attribute is not the operator's.
+    """
+    own = graph.own_operators
+    places = {node.name: PYTHON if node.name in own else ORT for node in graph.nodes}
+    found = []
+    for part in parts(graph, places):
+        if part.accelerator == PYTHON:
+            found.append(Section(part, None, tuple(_call(graph, node, own[node]) for node in part.nodes)))
+        else:
+            found.append(Section(part, write(extract(graph, part.outputs, part.inputs), like), ()))
+    return found
+
+
+def _call(graph: Graph, name: str, one: Operator) -> Call:
+    node = next(node for node in graph.nodes if node.name == name)
+    constants = {item: graph.constants[item] for item in node.inputs if item in graph.constants}
+    return Call(name, one, node.inputs, node.outputs, one.settings(node.attributes, name), constants)
+
+
+class OwnFunction:
+    """Runs the parts on arrays of any size, allocating as it goes: what ONNX Runtime's session is to a
+    :class:`~edgert.backend.ort.Function`.
+
+    Args:
+        open_part: opens a session for a part.
+    """
+
+    def __init__(self, model: Model, open_part: Callable[[Model], Any]) -> None:
+        self._graph = read(model)
+        found = sections(self._graph, model)
+        self._sections = [(one, open_part(one.model) if one.model is not None else None) for one in found]
+
+    def get_inputs(self) -> Sequence[TensorSpec]:
+        """As ONNX Runtime's sessions tell them."""
+        return self._graph.inputs
+
+    def get_outputs(self) -> Sequence[TensorSpec]:
+        """As ONNX Runtime's sessions tell them."""
+        return self._graph.outputs
+
+    def run(self, names: Sequence[str] | None, feeds: Mapping[str, Array]) -> list[Array]:
+        """The outputs of these names."""
+        values = dict(feeds)
+        for section, session in self._sections:
+            part = section.part
+            if session is not None:
+                made = session.run(list(part.outputs), {name: values[name] for name in part.inputs})
+                values.update(zip(part.outputs, made, strict=True))
+            for call in section.calls:
+                values.update(zip(call.outputs, call(values), strict=True))
+        return [values[name] for name in names or [spec.name for spec in self._graph.outputs]]
+
+
+Compile = Callable[[Model, EngineOptions], OrtEngine]
+Run = Callable[[], None]
+
+
+def compile_own(model: Model, options: EngineOptions, compile_part: Compile) -> OwnEngine:
+    """Compiles a model that has operators of the user's own, each of its profiles by itself.
+
+    Args:
+        compile_part: compiles a part without them.
+
+    Raises:
+        BuildError: ONNX Runtime refuses a part, or an operator does not keep to its rules.
+        ModelError: a profile does not fit, or a size is not known before the model runs.
+    """
+    started = time.perf_counter()
+    profiles = options.profiles or {DEFAULT_PROFILE: {}}
+    chains = {name: _Chain(model, shapes, options, compile_part) for name, shapes in profiles.items()}
+    seconds = round(time.perf_counter() - started, 3)
+    return OwnEngine(chains, str(model.path), {"threads": options.threads, "compile_s": seconds})
+
+
+class _Chain:
+    """The parts of a model at one size."""
+
+    def __init__(self, model: Model, shapes: Shapes, options: EngineOptions, compile_part: Compile) -> None:
+        ready = clean(with_shapes(model, shapes) if shapes else model)[0]
+        self.graph = read(ready)
+        self.path = str(model.path)
+        alone = replace(options, profiles={}, spans={})
+        self.sections = [
+            (one, compile_part(one.model, alone) if one.model is not None else None)
+            for one in sections(self.graph, ready)
+        ]
+        self.inputs = tuple(self.tensor(spec.name) for spec in self.graph.inputs)
+        self.outputs = tuple(self.tensor(spec.name) for spec in self.graph.outputs)
+
+    def tensor(self, name: str) -> Tensor:
+        """What is known of a tensor. Raises ModelError where its size is not."""
+        spec = self.graph.specs.get(name)
+        sizes = tuple(dim for dim in spec.shape if isinstance(dim, int)) if spec is not None else ()
+        if spec is None or not spec.is_static:
+            raise ModelError(
+                f"the size of tensor {name!r} is not known before the model runs",
+                why="it is handed from ONNX Runtime to an operator of your own, or back, in memory of a fixed size",
+                where=self.path,
+                fix="give the model static shapes (input: size), and the operator a shape rule: edgert.op(shape=…)",
+            )
+        return Tensor(name, sizes, spec.dtype)
+
+    def bind(self, tensors: Mapping[str, Array]) -> Run:
+        """One run over the tensors that go in and come out; those between are allocated here."""
+        arrays = {**self._between(tensors), **tensors}
+        runs: list[Run] = []
+        for section, engine in self.sections:
+            if engine is not None:
+                inputs = {one.name: arrays[one.name] for one in engine.inputs}
+                runs.append(engine.bind(inputs, {one.name: arrays[one.name] for one in engine.outputs}))
+            runs += [self._call(call, arrays) for call in section.calls]
+
+        def run() -> None:
+            for one in runs:
+                one()
+
+        return run
+
+    def _between(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
+        names = {name for one, _ in self.sections for name in (*one.part.inputs, *one.part.outputs)}
+        names |= {name for one, _ in self.sections for call in one.calls for name in call.outputs}
+        missing = [self.tensor(name) for name in sorted(names - tensors.keys())]
+        return {one.name: aligned_empty(one.shape, one.dtype) for one in missing}
+
+    def _call(self, call: Call, arrays: Mapping[str, Array]) -> Run:
+        """The first run is held to the operator's rules."""
+        wanted = [self.tensor(name) for name in call.outputs]
+        outputs = [arrays[name] for name in call.outputs]
+        unseen = [True]
+
+        def run() -> None:
+            made = call(arrays)
+            if unseen:
+                call.checked(made, wanted)
+                unseen.clear()
+            for array, value in zip(outputs, made, strict=True):
+                array[...] = value
+
+        return run
+
+
+class OwnEngine:
+    """See :class:`~edgert.backend.base.Engine`. The user's functions run in the thread that runs the session."""
+
+    def __init__(self, chains: Mapping[str, _Chain], path: str, info: Mapping[str, Any]) -> None:
+        self._chains, self.path = dict(chains), path
+        self.profiles = tuple(chains)
+        first = chains[self.profiles[0]]
+        self.inputs, self.outputs = first.inputs, first.outputs
+        self.outputs_known, self.dynamic_batch = True, False
+        self.batched = share_first_dimension([t.shape for t in self.inputs], [t.shape for t in self.outputs])
+        engines = [engine for _, engine in first.sections if engine is not None]
+        own = [str(call.operator) for one, _ in first.sections for call in one.calls]
+        cached = bool(engines) and all(engine.info["cached"] for engine in engines)
+        self.info: Mapping[str, Any] = {
+            **(engines[0].info if engines else {"backend": "python"}),
+            **info,
+            "operators": own,
+            "cached": cached,
+        }
+        self.session().run()  # so that an operator that does not keep to its rules is refused now
+
+    def session(self, profile: str | None = None) -> OwnSession:
+        """A new set of bound tensors. Raises ModelError for an unknown profile."""
+        name = profile or self.profiles[0]
+        if not self._chains:
+            raise ModelError("the engine is closed", why="its memory was given back", where=self.path)
+        if name not in self._chains:
+            known = ", ".join(self.profiles)
+            raise ModelError(f"no profile {name!r}{nearest(name, self.profiles)}", fix=f"profiles: {known}")
+        return OwnSession(self._chains[name])
+
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Run:
+        """A run over the caller's own tensors; see :meth:`edgert.backend.ort.OrtEngine.bind`."""
+        return self._chains[self.profiles[0]].bind({**inputs, **outputs})
+
+    def close(self) -> None:
+        """Drops the sessions of all parts."""
+        for chain in self._chains.values():
+            for _, engine in chain.sections:
+                if engine is not None:
+                    engine.close()
+        self._chains.clear()
+
+
+class OwnSession:
+    """See :class:`~edgert.backend.base.Session`."""
+
+    def __init__(self, chain: _Chain) -> None:
+        self.inputs: Mapping[str, Array] = {
+            one.name: bound_input(one.name, one.shape, one.dtype, chain.path) for one in chain.inputs
+        }
+        self.outputs = [aligned_empty(one.shape, one.dtype) for one in chain.outputs]
+        made = dict(zip((one.name for one in chain.outputs), self.outputs, strict=True))
+        self._run = chain.bind({**self.inputs, **made})
+
+    def run(self, rows: int | None = None) -> Sequence[Array]:
+        """Runs all rows; see :class:`~edgert.backend.base.Session`."""
+        self._run()
+        return self.outputs

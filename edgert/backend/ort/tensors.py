@@ -1,0 +1,195 @@
+"""Engines and sessions on ONNX Runtime: tensors bound once, written and read in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from edgert.backend.base import Array, Shapes, Tensor, bound_input, share_first_dimension
+from edgert.backend.ort.runtime import first_line, ort_errors
+from edgert.errors import BuildError, EdgertError, ModelError, nearest
+from edgert.memory import aligned_empty
+
+_DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(double)": "float64",
+    "tensor(uint8)": "uint8",
+    "tensor(int8)": "int8",
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+    "tensor(bool)": "bool",
+}
+
+
+class OrtEngine:
+    """See :class:`~edgert.backend.base.Engine`. ONNX Runtime sessions run from several threads at once."""
+
+    def __init__(self, session: Any, profiles: Mapping[str, Shapes], path: str, info: Mapping[str, Any]) -> None:
+        self._ort_session, self._profiles, self.path = session, profiles, path
+        self.info: Mapping[str, Any] = info
+        self.profiles = tuple(profiles)
+        first = self.session()
+        self.inputs = tuple(Tensor(name, array.shape, array.dtype.name) for name, array in first.inputs.items())
+        specs, arrays = session.get_outputs(), first.run()
+        self.outputs = tuple(
+            Tensor(out.name, array.shape, array.dtype.name) for out, array in zip(specs, arrays, strict=True)
+        )
+        self.outputs_known = not has_open_outputs(session)
+        declared = share_first_dimension([arg.shape for arg in session.get_inputs()], [out.shape for out in specs])
+        self.batched = tuple(
+            known or _looks_batched(out.shape, array.shape, first.rows)
+            for known, out, array in zip(declared, specs, arrays, strict=True)
+        )
+        self.dynamic_batch = first.dynamic
+
+    def session(self, profile: str | None = None) -> OrtSession:
+        """A new set of bound tensors."""
+        shapes = self.shapes_of(profile)
+        return OrtSession(self.open_session(), shapes, self.path)
+
+    def shapes_of(self, profile: str | None) -> Shapes:
+        """The shapes of a profile, the first by default. Raises ModelError for an unknown one."""
+        name = profile or self.profiles[0]
+        if name not in self._profiles:
+            raise ModelError(
+                f"no profile {name!r}{nearest(name, self.profiles)}",
+                where=self.path,
+                fix=f"profiles: {', '.join(self.profiles)}",
+            )
+        return self._profiles[name]
+
+    def open_session(self) -> Any:
+        """ONNX Runtime's own session. Raises ModelError after :meth:`close`."""
+        if self._ort_session is None:
+            raise ModelError("the engine is closed", why="its memory was given back", where=self.path)
+        return self._ort_session
+
+    def bind(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Callable[[], None]:
+        """A run over the caller's own tensors, for engines that hand theirs to each other.
+
+        Args:
+            inputs, outputs: by name, of the shapes and dtypes of :attr:`inputs` and :attr:`outputs`, C-contiguous. They
+                are read and written in place, and must live as long as the run is used.
+
+        Returns:
+            What runs the engine once; blocks until done. For one thread at a time; raises BuildError.
+        """
+        session, path = self.open_session(), self.path
+        binding = session.io_binding()
+        for name, array in inputs.items():
+            _bind_array(binding.bind_input, name, array)
+        for name, array in outputs.items():
+            _bind_array(binding.bind_output, name, array)
+
+        def run() -> None:
+            try:
+                session.run_with_iobinding(binding)
+            except ort_errors() as error:
+                raise BuildError("ONNX Runtime failed while running", why=first_line(error), where=path) from error
+
+        return run
+
+    def close(self) -> None:
+        """Drops ONNX Runtime's session."""
+        self._ort_session = None
+
+
+class OrtSession:
+    """See :class:`~edgert.backend.base.Session`: cache-line-aligned host tensors, bound once."""
+
+    def __init__(self, session: Any, shapes: Shapes, path: str) -> None:
+        self._session, self._path = session, path
+        self.inputs: Mapping[str, Array] = {arg.name: self._input(arg, shapes) for arg in session.get_inputs()}
+        self.rows = min((array.shape[0] for array in self.inputs.values() if array.ndim), default=1)
+        batches = {arg.shape[0] if arg.shape else 1 for arg in session.get_inputs()}
+        self.dynamic = len(batches) == 1 and not isinstance(batches.pop(), int)
+        self._runs: dict[int, Callable[[], Sequence[Array]]] = {}
+
+    def run(self, rows: int | None = None) -> Sequence[Array]:
+        """Runs; see :class:`~edgert.backend.base.Session`.
+
+        Raises:
+            BuildError: ONNX Runtime fails.
+            ModelError: more rows than there are, or none.
+        """
+        count = self._count(rows)
+        run = self._runs.get(count)
+        try:
+            if run is None:
+                run = self._runs[count] = self._bind(count)
+            return run()
+        except ort_errors() as error:
+            raise self._failed(error) from error
+
+    def _count(self, rows: int | None) -> int:
+        count = self.rows if rows is None or not self.dynamic else rows
+        if not 1 <= count <= self.rows:
+            raise ModelError(f"cannot run {count} rows", why=f"this session has {self.rows}", where=self._path)
+        return count
+
+    def _failed(self, error: Exception) -> EdgertError:
+        return BuildError("ONNX Runtime failed while running", why=first_line(error), where=self._path)
+
+    def _input(self, arg: Any, shapes: Shapes) -> Array:
+        """A bound tensor in the host's memory."""
+        shape, dtype = shapes.get(arg.name) or arg.shape, dtype_of(arg, f"input {arg.name!r}", self._path)
+        return bound_input(arg.name, shape, dtype, self._path)
+
+    def _bind(self, rows: int) -> Callable[[], Sequence[Array]]:
+        """Binds the first ``rows`` rows of the inputs, and outputs of the shapes that a first run shows."""
+        binding = self._session.io_binding()
+        inputs = {name: array[:rows] if rows < self.rows else array for name, array in self.inputs.items()}
+        for name, array in inputs.items():
+            _bind_array(binding.bind_input, name, array)
+        specs = self._session.get_outputs()
+        if has_open_outputs(self._session):
+            return self._unbound(binding, [out.name for out in specs])
+        first = self._session.run(None, inputs)
+        outputs = [aligned_empty(array.shape, array.dtype) for array in first]
+        for out, array in zip(specs, outputs, strict=True):
+            _bind_array(binding.bind_output, out.name, array)
+        for array, value in zip(outputs, first, strict=True):
+            array[...] = value
+        session = self._session
+
+        def run() -> Sequence[Array]:
+            session.run_with_iobinding(binding)
+            return outputs
+
+        return run
+
+    def _unbound(self, binding: Any, names: Sequence[str]) -> Callable[[], Sequence[Array]]:
+        """For outputs whose size depends on the data, as after NonMaxSuppression: ONNX Runtime allocates them."""
+        session = self._session
+
+        def run() -> Sequence[Array]:
+            for name in names:
+                binding.bind_output(name, "cpu")
+            session.run_with_iobinding(binding)
+            return [value.numpy() for value in binding.get_outputs()]
+
+        return run
+
+
+def has_open_outputs(session: Any) -> bool:
+    """Whether the size of an output depends on the data: it has a dimension that no input has."""
+    known = {dim for arg in session.get_inputs() for dim in arg.shape if isinstance(dim, str)}
+    dims = [dim for out in session.get_outputs() for dim in out.shape]
+    return any(dim is None or (isinstance(dim, str) and dim not in known) for dim in dims)
+
+
+def _looks_batched(declared: Sequence[object], seen: Sequence[int], rows: int) -> bool:
+    """Whether an output whose first dimension the exporter left open turned out to be as long as the batch."""
+    return rows > 1 and len(seen) > 0 and seen[0] == rows and not isinstance(declared[0], int)
+
+
+def _bind_array(bind: Callable[..., None], name: str, array: Array) -> None:
+    bind(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+
+
+def dtype_of(arg: Any, what: str, path: str) -> str:
+    """NumPy's name for the type of an input or output. Raises ModelError for what is no plain tensor."""
+    if arg.type not in _DTYPES:
+        raise ModelError(f"{what} is a {arg.type}", why="edgert feeds plain tensors only", where=path)
+    return _DTYPES[arg.type]

@@ -1,0 +1,29 @@
+"""The only door to TensorRT: 8.6 to 10.x, which are weakly typed, 11.x, which is strongly typed, and TensorRT-RTX.
+
+    request_of(model, …) → build(request) → BuildResult     in a process of its own
+    open_engine(plan, …) → TrtEngine ── .session() ── .run()
+
+Nothing here imports TensorRT before it is needed, and no number of an enumeration is ever kept: they were renumbered
+in 11.0. Which names may be used is in ``tests/data/trt_api``, version by version, and a test holds this package to it.
+"""
+
+from edgert.backend.base import Span
+from edgert.backend.tensorrt.build_process import build
+from edgert.backend.tensorrt.build_request import BuildRequest, Format, Pools, request_of
+from edgert.backend.tensorrt.result import BuildResult, Progress
+from edgert.backend.tensorrt.retry import build_retrying
+from edgert.backend.tensorrt.trt_engine import TrtEngine, open_engine
+
+__all__ = [
+    "BuildRequest",
+    "BuildResult",
+    "Format",
+    "Pools",
+    "Progress",
+    "Span",
+    "TrtEngine",
+    "build",
+    "build_retrying",
+    "open_engine",
+    "request_of",
+]

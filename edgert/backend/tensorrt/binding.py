@@ -1,0 +1,249 @@
+"""An execution context for one set of shapes, its tensors bound by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from edgert.backend.base import Array, Shapes
+from edgert.backend.tensorrt.trt_types import ICudaEngine, IExecutionContext, IProfiler, Trt
+from edgert.errors import BuildError, DeviceError, ModelError
+from edgert.memory.cuda import Block, Stream
+from edgert.memory.cuda.block import U8
+
+# How a tensor lies in TensorRT's memory: strides, and channels in vectors, as CHW16, CHW32 and DLA_HWC4 have them.
+#
+# TensorRT tells strides in elements, where a tensor whose channels are stored c at a time has elements of c
+# numbers: ``IExecutionContext.get_tensor_strides`` and ``ICudaEngine.get_tensor_components_per_element``.
+
+Index: TypeAlias = "tuple[slice | int, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One tensor.
+
+    Attributes:
+        shape: its dimensions, as the model has them.
+        strides: one per dimension, in elements.
+        dtype: NumPy's name.
+        vector_dim: the dimension that is stored in vectors; -1 for none.
+        vector: numbers in an element; 1 for none.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    vector_dim: int = -1
+    vector: int = 1
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes, padding included."""
+        if 0 in self.shape:
+            return 0
+        last = sum((size - 1) * stride for size, stride in zip(self._elements, self.strides, strict=True))
+        return (last + 1) * self.vector * np.dtype(self.dtype).itemsize
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a C-contiguous array, which callers can write in place."""
+        return self.vector == 1 and self.strides == row_major(self.shape)
+
+    @property
+    def number_strides(self) -> tuple[int, ...]:
+        """Strides in numbers; of the dimension that is stored in vectors, from one number of a vector to the next."""
+        along = enumerate(self.strides)
+        return tuple(1 if self.vector > 1 and dim == self.vector_dim else step * self.vector for dim, step in along)
+
+    def plain(self, memory: U8) -> Array:
+        """The array in ``memory``, without a copy; for a plain layout."""
+        size = math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        return memory[:size].view(self.dtype).reshape(self.shape)
+
+    def pack(self, values: Array, memory: U8) -> None:
+        """Writes an array of :attr:`shape` as TensorRT wants it; padding is left as it is."""
+        for piece, where in self._pieces(values):
+            self._view(memory)[where] = piece
+
+    def unpack(self, memory: U8, values: Array) -> None:
+        """Reads it back into an array of :attr:`shape`."""
+        for piece, where in self._pieces(values):
+            piece[...] = self._view(memory)[where]
+
+    @property
+    def _elements(self) -> tuple[int, ...]:
+        """The shape in elements."""
+        return tuple(-(-size // self.vector) if dim == self.vector_dim else size for dim, size in enumerate(self.shape))
+
+    def _view(self, memory: U8) -> Array:
+        """Memory as an array with one dimension more, the place in an element."""
+        item = np.dtype(self.dtype).itemsize
+        strides = (*(stride * self.vector * item for stride in self.strides), item)
+        shape = (*self._elements, self.vector)
+        flat = memory[: self.nbytes].view(self.dtype)
+        return np.lib.stride_tricks.as_strided(flat, shape, strides)
+
+    def _pieces(self, values: Array) -> list[tuple[Array, Index]]:
+        """For each place in an element: the part of the array that is stored there, and where."""
+        every: Index = (slice(None),) * len(self.shape)
+        if self.vector == 1:
+            return [(values, (*every, 0))]
+        pieces = []
+        for place in range(min(self.vector, self.shape[self.vector_dim])):
+            part = (*every[: self.vector_dim], slice(place, None, self.vector))
+            count = len(range(place, self.shape[self.vector_dim], self.vector))
+            where = (*every[: self.vector_dim], slice(0, count), *every[self.vector_dim + 1 :], place)
+            pieces.append((values[part], where))
+        return pieces
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a C-contiguous array, in elements."""
+    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+
+
+# How long each layer takes, handed on: an object that TensorRT calls back, made when its module is known.
+
+
+def profiler_to(trt: Trt, sink: Callable[[str, float], object]) -> IProfiler:
+    """A profiler that hands on the name and the milliseconds of every layer, once per run, in the order they run."""
+
+    class Profiler(trt.IProfiler):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IProfiler.__init__(self)
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            sink(layer_name, ms)
+
+    return Profiler()
+
+
+_DTYPES = {
+    "FLOAT": "float32",
+    "HALF": "float16",
+    "INT8": "int8",
+    "UINT8": "uint8",
+    "INT32": "int32",
+    "INT64": "int64",
+    "BOOL": "bool",
+}
+"""TensorRT's name → NumPy's; types that NumPy has not are left out."""
+
+
+class Context:
+    """Shapes are set once: changing them would spoil every CUDA graph that was recorded of it, so that other shapes are
+    another context (https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/best-practices.html, CUDA Graphs).
+
+    Args:
+        context: what TensorRT made.
+        index: of the optimisation profile.
+        shapes: of inputs; those that are not there have the engine's own.
+
+    Raises:
+        ModelError: a shape is open, not allowed by the profile, or depends on the data; or a tensor is a shape.
+    """
+
+    def __init__(
+        self,
+        trt: Trt,
+        engine: ICudaEngine,
+        context: IExecutionContext,
+        stream: Stream,
+        *,
+        index: int,
+        shapes: Shapes,
+        title: str,
+    ) -> None:
+        self._trt: Trt = trt
+        self._engine: ICudaEngine = engine
+        self._context: IExecutionContext = context
+        self._stream, self._index, self._title = stream, index, title
+        self._context.set_optimization_profile_async(index, stream.handle)
+        stream.synchronize()  # shapes may be set only when the profile is
+        names = [str(self._engine.get_tensor_name(at)) for at in range(self._engine.num_io_tensors)]
+        self.inputs = tuple(name for name in names if self._is_input(name))
+        self._set_shapes(shapes)
+        self.layouts: Mapping[str, Layout] = {name: self._layout(name) for name in names}
+
+    def bind(self, blocks: Mapping[str, Block]) -> None:
+        """Tells where each tensor is, for good. Raises DeviceError for memory that TensorRT does not take."""
+        for name, block in blocks.items():
+            if not self._context.set_tensor_address(name, block.address):
+                raise DeviceError(f"TensorRT does not take the memory of {name!r}", why="its log tells more")
+
+    def enqueue(self) -> None:
+        """Puts one run on the stream. Raises BuildError when TensorRT fails, DeviceError when the GPU is lost."""
+        if not self._context.execute_async_v3(self._stream.handle):
+            self._stream.synchronize()  # which tells whether it was the GPU
+            raise BuildError("TensorRT failed while running", why="its log tells more", where=self._title)
+
+    def profile(self, sink: Callable[[str, float], object]) -> None:
+        """From now on every run tells its layers' names and milliseconds, and waits for the GPU to know them."""
+        self._context.profiler = profiler_to(self._trt, sink)
+
+    def _is_input(self, name: str) -> bool:
+        mode = self._engine.get_tensor_mode(name)
+        return bool(mode == self._trt.TensorIOMode.INPUT)
+
+    def _set_shapes(self, shapes: Shapes) -> None:
+        """Those of the outputs follow from them."""
+        for name in self.inputs:
+            self._set_shape(name, tuple(shapes.get(name) or self._engine.get_tensor_shape(name)))
+        missing = self._context.infer_shapes()
+        if missing:
+            raise ModelError(
+                f"input {missing[0]!r} has no shape",
+                why="the engine's is dynamic and the profile gives none",
+                where=self._title,
+                fix="name the shapes of its inputs when opening it",
+            )
+
+    def _set_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        if not self._context.set_input_shape(name, shape):
+            raise ModelError(
+                f"input {name!r} cannot be {list(shape)}",
+                why="no optimisation profile of the engine allows it",
+                where=self._title,
+                fix="build the engine with a profile that has this shape",
+            )
+
+    def _layout(self, name: str) -> Layout:
+        if self._engine.get_tensor_location(name) != self._trt.TensorLocation.DEVICE:
+            raise ModelError(
+                f"tensor {name!r} is a shape",
+                why="edgert feeds pictures; shapes that are computed must be in the model",
+                where=self._title,
+                fix="give the model static shapes",
+            )
+        vector = int(self._engine.get_tensor_components_per_element(name, self._index))
+        return Layout(
+            self._shape(name),
+            tuple(self._context.get_tensor_strides(name)),
+            dtype_of(self._engine, name, self._title),
+            int(self._engine.get_tensor_vectorized_dim(name, self._index)),
+            vector if vector > 1 else 1,
+        )
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        shape = tuple(self._context.get_tensor_shape(name))
+        if any(dim < 0 for dim in shape):
+            raise ModelError(
+                f"the size of output {name!r} depends on the data",
+                why=f"TensorRT tells {list(shape)}",
+                where=self._title,
+                fix="end the model before NonMaxSuppression: edgert does that",
+            )
+        return shape
+
+
+def dtype_of(engine: ICudaEngine, name: str, title: str) -> str:
+    """NumPy's name for a tensor's type. Raises ModelError for a type that NumPy has not."""
+    told = engine.get_tensor_dtype(name).name
+    if told not in _DTYPES:
+        raise ModelError(f"tensor {name!r} is of type {told}", why="edgert feeds plain tensors only", where=title)
+    return _DTYPES[told]

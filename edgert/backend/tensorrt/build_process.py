@@ -1,0 +1,306 @@
+"""Building in a process of its own, so that a crash in TensorRT's compiler is an error message."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, get_args
+
+from edgert.backend.base import Span
+from edgert.backend.tensorrt.build_request import BuildRequest, Format, Pools
+from edgert.backend.tensorrt.log import Kind, LogRecord, foreign_ends, tail
+from edgert.backend.tensorrt.result import BuildResult, CompileError, Layer, Progress
+from edgert.backend.tensorrt.version import Wanted
+from edgert.errors import BuildError, EdgertError, error_of
+
+# A request and a result as files in a folder: JSON, and bytes as they are. Nothing in them is ever run.
+
+_REQUEST, _RESULT, _ERROR = "request.json", "result.json", "error.json"
+_BYTES = {"model": "model.onnx", "timing_cache": "timing.in"}
+_MADE = {"plan": "plan.bin", "timing_cache": "timing.out"}
+
+
+def write_request(request: BuildRequest, folder: Path) -> None:
+    """Writes a request. Raises BuildError."""
+    for name, file in _BYTES.items():
+        _write(folder / file, getattr(request, name))
+    plain = {item.name: getattr(request, item.name) for item in fields(request) if item.name not in _BYTES}
+    plain["pools"] = asdict(request.pools)
+    plain["formats"] = {name: asdict(form) for name, form in request.formats.items()}
+    plain["profiles"] = [{name: asdict(span) for name, span in one.items()} for one in request.profiles]
+    plain |= {"placement": dict(request.placement), "nodes": dict(request.nodes)}
+    _write(folder / _REQUEST, json.dumps(plain).encode())
+
+
+def read_request(folder: Path) -> BuildRequest:
+    """Reads what :func:`write_request` wrote."""
+    plain = json.loads((folder / _REQUEST).read_text(encoding="utf-8"))
+    given = {name: (folder / file).read_bytes() for name, file in _BYTES.items()}
+    made = {
+        "nodes": {name: tuple(outputs) for name, outputs in plain["nodes"].items()},
+        "half": tuple(plain["half"]),
+        "compute": tuple(plain["compute"]),
+        "operators": tuple(plain["operators"]),
+        "pools": Pools(**plain["pools"]),
+        "formats": {name: Format(**form) for name, form in plain["formats"].items()},
+        "profiles": tuple({name: _span(span) for name, span in one.items()} for one in plain["profiles"]),
+    }
+    return BuildRequest(**{**plain, **given, **made})
+
+
+def write_result(result: BuildResult, folder: Path) -> None:
+    """Writes a result; its JSON last, so that a folder that has it has all. Raises BuildError."""
+    for name, file in _MADE.items():
+        _write(folder / file, getattr(result, name))
+    _write(folder / _RESULT, json.dumps(plain_result(result)).encode())
+
+
+def plain_result(result: BuildResult) -> dict[str, Any]:
+    """A result as plain data, without its plan and timing cache."""
+    return {
+        "log": [asdict(record) for record in result.log],
+        "layers": [asdict(layer) for layer in result.layers],
+        "refused": list(result.refused),
+        "inspector": result.inspector,
+        "library": result.library,
+        "seconds": result.seconds,
+    }
+
+
+def result_of(plain: Mapping[str, Any], plan: bytes, timing_cache: bytes = b"") -> BuildResult:
+    """The result that :func:`plain_result` told. Raises BuildError for a log of another edgert."""
+    made = {
+        "log": tuple(map(record_of, plain["log"])),
+        "layers": tuple(_layer(layer) for layer in plain["layers"]),
+        "refused": tuple(plain["refused"]),
+    }
+    return BuildResult(**{**plain, **made, "plan": plan, "timing_cache": timing_cache})
+
+
+def read_result(folder: Path) -> BuildResult | None:
+    """Reads a result; None where the folder has none."""
+    path = folder / _RESULT
+    if not path.exists():
+        return None
+    given = {name: (folder / file).read_bytes() for name, file in _MADE.items()}
+    return result_of(json.loads(path.read_text(encoding="utf-8")), **given)
+
+
+def write_error(error: EdgertError, folder: Path) -> None:
+    """Writes an error that edgert explains."""
+    _write(folder / _ERROR, json.dumps(error.to_json()).encode())
+
+
+def read_error(folder: Path) -> EdgertError | None:
+    """Reads it as an error of the same class; None where there is none."""
+    path = folder / _ERROR
+    return error_of(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+
+
+def record_of(plain: Mapping[str, str]) -> LogRecord:
+    """A log record from its JSON. Raises BuildError for a kind that there is not."""
+    if plain["kind"] not in get_args(Kind):
+        raise BuildError(f"no kind of log record {plain['kind']!r}", why="it was written by another edgert")
+    return LogRecord(plain["severity"], plain["text"], plain["kind"], plain["layer"])  # type: ignore[arg-type]
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise BuildError(
+            "there is no room for a build",
+            why=str(error),
+            where=str(path),
+            fix="free some space, or point TMPDIR at a folder that has some",
+        ) from error
+
+
+def _span(plain: Mapping[str, list[int]]) -> Span:
+    return Span(*(tuple(plain[name]) for name in ("least", "usual", "most")))
+
+
+def _layer(plain: Mapping[str, Any]) -> Layer:
+    return Layer(**{**plain, "inputs": tuple(plain["inputs"]), "outputs": tuple(plain["outputs"])})
+
+
+WORKER = "edgert.backend.tensorrt.build_worker"
+PATIENCE_S = 10.0
+"""How long a cancelled builder may take to reach its next step before its process is ended: trying one kernel takes
+seconds at most, a DLA compiler is not asked in between."""
+_LOOK_S = 0.1
+_CHUNK_BYTES = 1 << 16
+
+
+def build(
+    request: BuildRequest,
+    *,
+    wanted: Wanted = "auto",
+    progress: Callable[[Progress], object] | None = None,
+    log: Callable[[LogRecord], object] | None = None,
+    cancel: threading.Event | None = None,
+    limit_s: float | None = None,
+    worker: str = WORKER,
+) -> BuildResult:
+    """Builds an engine in a process of its own. Blocks until done; Ctrl-C ends the process, too.
+
+    Args:
+        wanted: which TensorRT.
+        progress, log: called with each step and each line of the log, in this thread.
+        cancel: ends the build when it is set.
+        limit_s: ends the build after so long.
+        worker: the module that is run.
+
+    Raises:
+        CompileError: TensorRT's compiler failed or crashed; its log is kept.
+        BuildError: TensorRT refuses the model, took too long, or was cancelled; or there is no room for files.
+        DeviceError: TensorRT is not installed, or the DLA core is not there.
+    """
+    with tempfile.TemporaryDirectory(prefix="edgert-trt-") as name:
+        folder = Path(name)
+        write_request(request, folder)
+        run = _Run(folder, wanted, worker)
+        try:
+            for event in run.events(cancel, limit_s):
+                if isinstance(event, Progress) and progress is not None:
+                    progress(event)
+                elif isinstance(event, LogRecord) and log is not None:
+                    log(event)
+            code = run.wait()
+        finally:
+            run.kill()
+        made = read_result(folder) if code == 0 else None
+        if made is not None:
+            return made
+        if run.stopped:
+            raise request.refusal(f"the build was {run.stopped}", tail(run.log))
+        error = read_error(folder) or _crash(request, run, code)
+        if isinstance(error, CompileError):
+            error.log = tuple(run.log)
+        raise error
+
+
+def _crash(request: BuildRequest, run: _Run, code: int) -> CompileError:
+    """What is known when the process left no answer."""
+    how = f"crashed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
+    suspects = next((record.layer for record in reversed(run.log) if record.layer), "")
+    ends = " to ".join(repr(name) for name in foreign_ends(suspects)) or (repr(suspects) if suspects else "")
+    why = f"it last spoke of {ends}: " if ends else ""
+    if code == -signal.SIGKILL:
+        why = f"it was killed from outside, as Linux does when memory runs out; {why}"
+    error = CompileError(
+        f"TensorRT {how} while it was building",
+        why=why + (tail(run.log) or run.printed() or "it said nothing"),
+        where=request.title,
+        fix="larger pools, or these nodes on the GPU",
+    )
+    error.crashed = True
+    return error
+
+
+@dataclass
+class _Run:
+    """One worker process."""
+
+    folder: Path
+    wanted: Wanted
+    worker: str
+    log: list[LogRecord] = field(default_factory=list)
+    stopped: str = ""
+
+    def __post_init__(self) -> None:
+        read, write = os.pipe()
+        self._read = os.fdopen(read, "rb", buffering=0)
+        command = [sys.executable, "-m", self.worker, str(self.folder), str(write), self.wanted]
+        with (self.folder / "printed.txt").open("wb") as out:
+            self._process = subprocess.Popen(  # noqa: S603 - our own module, run by our own interpreter
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                pass_fds=(write,),
+                start_new_session=True,  # Ctrl-C reaches this process, which then ends that one
+                env={**os.environ, "PYTHONPATH": _python_path()},
+            )
+        os.close(write)
+
+    def events(self, cancel: threading.Event | None, limit_s: float | None) -> Iterator[LogRecord | Progress]:
+        """What the worker tells, until it ends or is ended."""
+        started = time.monotonic()
+        ends_at: float | None = None
+        for line in self._lines():
+            if line:
+                yield self._event(line)
+            now = time.monotonic()
+            why = self._why_stop(cancel, limit_s, now - started)
+            if ends_at is None and why:
+                self.stopped = why
+                (self.folder / "cancel").touch()
+                ends_at = now + PATIENCE_S
+            if ends_at is not None and now > ends_at:
+                return
+
+    @staticmethod
+    def _why_stop(cancel: threading.Event | None, limit_s: float | None, passed_s: float) -> str:
+        if cancel is not None and cancel.is_set():
+            return "cancelled"
+        return f"ended after {limit_s:g} s" if limit_s is not None and passed_s > limit_s else ""
+
+    def wait(self) -> int:
+        """The exit code, once everything has been told; a process that was to stop and does not is ended."""
+        try:
+            return self._process.wait(timeout=0 if self.stopped else PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self._process.wait()
+
+    def kill(self) -> None:
+        """Ends the process if it still runs."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def printed(self) -> str:
+        """The last lines that the process, or a library in it, printed."""
+        lines = (self.folder / "printed.txt").read_text(errors="replace").strip().splitlines()
+        return " | ".join(lines[-3:])
+
+    def _lines(self) -> Iterator[bytes]:
+        """Whole lines as they come, and an empty one whenever nothing came for a while."""
+        rest = b""
+        with self._read, selectors.DefaultSelector() as selector:
+            selector.register(self._read, selectors.EVENT_READ)
+            while True:
+                if not selector.select(_LOOK_S):
+                    yield b""
+                    continue
+                chunk = self._read.read(_CHUNK_BYTES)
+                if not chunk:
+                    return
+                *lines, rest = (rest + chunk).split(b"\n")
+                yield from lines
+                yield b""
+
+    def _event(self, line: bytes) -> LogRecord | Progress:
+        event = json.loads(line)
+        if "step" in event:
+            return Progress(**event["step"])
+        record = record_of(event["log"])
+        self.log.append(record)
+        return record
+
+
+def _python_path() -> str:
+    """Where this edgert is, before whatever was there: the worker must be of the same version."""
+    own = str(Path(__file__).resolve().parents[3])
+    return os.pathsep.join(filter(None, (own, os.environ.get("PYTHONPATH"))))

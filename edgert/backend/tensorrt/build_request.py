@@ -1,0 +1,240 @@
+"""What is to be built, as one record without any TensorRT in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from edgert.backend.base import Span
+from edgert.custom_op import Operator, source_files
+from edgert.errors import BuildError, nearest
+from edgert.graph.custom_nodes import for_plugins
+from edgert.graph.model import Model, to_bytes
+from edgert.graph.operations import read
+from edgert.graph.operators import QDQ
+from edgert.units import format_bytes
+
+# How much memory a builder, and the engine it builds, may take.
+
+DLA_LEAST_BYTES = 4096
+"""The DLA compiler refuses a smaller pool, and any that is no power of two: NVIDIA's page on DLA memory pools."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Limits; None leaves TensorRT's own.
+
+    Attributes:
+        workspace_bytes: scratch memory of GPU layers.
+        dla_sram_bytes: DLA scratch on the chip, 1 MiB per core of an Orin.
+        dla_local_bytes: DRAM for one loadable's intermediate tensors; 1 GiB by default.
+        dla_global_bytes: DRAM for one loadable's weights; 512 MiB by default.
+
+    Raises:
+        BuildError: a limit is not positive, or a DLA pool is no power of two of at least 4 KiB.
+    """
+
+    workspace_bytes: int | None = None
+    dla_sram_bytes: int | None = None
+    dla_local_bytes: int | None = None
+    dla_global_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.workspace_bytes is not None and self.workspace_bytes <= 0:
+            raise BuildError(f"a workspace of {self.workspace_bytes} bytes", why="it must be positive")
+        for name, size_bytes in self.named():
+            if name.startswith("DLA") and not _is_pool(size_bytes):
+                raise BuildError(
+                    f"pool {name} cannot have {size_bytes} bytes",
+                    why="the DLA compiler takes powers of two from 4 KiB (4096) on",
+                    fix=f"use {format_bytes(_nearest(size_bytes))}",
+                )
+
+    def named(self) -> Iterator[tuple[str, int]]:
+        """TensorRT's name for each pool that is limited, and the limit."""
+        sizes = {
+            "WORKSPACE": self.workspace_bytes,
+            "DLA_MANAGED_SRAM": self.dla_sram_bytes,
+            "DLA_LOCAL_DRAM": self.dla_local_bytes,
+            "DLA_GLOBAL_DRAM": self.dla_global_bytes,
+        }
+        return ((name, size) for name, size in sizes.items() if size is not None)
+
+
+def _is_pool(size_bytes: int) -> bool:
+    return size_bytes >= DLA_LEAST_BYTES and size_bytes & (size_bytes - 1) == 0
+
+
+def _nearest(size_bytes: int) -> int:
+    """The power of two at or above."""
+    return max(DLA_LEAST_BYTES, 1 << max(size_bytes - 1, 0).bit_length())
+
+
+Precision = Literal["fp32", "fp16", "int8"]
+GPU = "gpu"
+LAYOUTS = ("LINEAR", "CHW2", "CHW4", "CHW16", "CHW32", "HWC", "HWC8", "HWC16", "DLA_LINEAR", "DLA_HWC4")
+"""TensorRT's names for the layouts that an input or output may have."""
+DTYPES = {"float32": "FLOAT", "float16": "HALF", "int8": "INT8", "int32": "INT32", "uint8": "UINT8", "bool": "BOOL"}
+"""NumPy's name → TensorRT's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How an input or output lies in memory.
+
+    Attributes:
+        layout: one of :data:`LAYOUTS`. A DLA and a GPU share CHW16 for float16 and CHW32 for int8.
+        dtype: NumPy's name; empty leaves the model's. Only a weakly typed TensorRT can change it.
+        scale: of an int8 input whose callers have real numbers: what one step is worth. 0 where they have steps.
+        optional: whether the engine is built without it, where a DLA's compiler fails.
+    """
+
+    layout: str
+    dtype: str = ""
+    scale: float = 0.0
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BuildRequest:
+    """One engine.
+
+    Attributes:
+        model: ONNX file, weights inside.
+        nodes: node → the tensors it computes, in the order they run. Names that the file leaves out are made up.
+        title: of the model, for messages.
+        opset: version of its standard operators, for messages; 0 where it is not known.
+        explicit: whether the model has QuantizeLinear or DequantizeLinear nodes.
+        precision: what may be computed in. TensorRT from 11 on, and TensorRT-RTX, take it from the model's types.
+        profiles: input → shapes, one mapping per optimisation profile; none where the model's shapes are static.
+        placement: node → ``gpu``, ``dla0`` or ``dla1``; a node that is left out runs on the GPU.
+        half: nodes that stay float16 in an INT8 engine (8.6 to 10.x).
+        obey: whether ``half`` must be obeyed, or only preferred.
+        calibration: text of a calibration cache (8.6 to 10.x).
+        pools: memory limits.
+        formats: input or output → how it lies in memory.
+        timing_cache: of an earlier build; empty for none.
+        version_compatible: the engine may be run by later versions of TensorRT.
+        refit: its weights may be exchanged.
+        strip: it holds no weights; they are put in by refitting.
+        direct_io: no reformatting at inputs and outputs, where this TensorRT can be asked for that.
+        optimization_level: 0 to 5; None leaves TensorRT's own, 3.
+        operators: files of the user's own operators that the model has, which become plugins.
+        compute: CUDA compute capabilities to build for, ``("8.6",)``; TensorRT-RTX only, empty for all it supports.
+    """
+
+    model: bytes
+    nodes: Mapping[str, tuple[str, ...]]
+    title: str = "model"
+    opset: int = 0
+    explicit: bool = False
+    precision: Precision = "fp32"
+    profiles: tuple[Mapping[str, Span], ...] = ()
+    placement: Mapping[str, str] = field(default_factory=dict)
+    half: tuple[str, ...] = ()
+    obey: bool = False
+    calibration: str = ""
+    pools: Pools = field(default_factory=Pools)
+    formats: Mapping[str, Format] = field(default_factory=dict)
+    timing_cache: bytes = b""
+    version_compatible: bool = False
+    refit: bool = False
+    strip: bool = False
+    direct_io: bool = False
+    optimization_level: int | None = None
+    compute: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in (*self.placement, *self.half):
+            if name not in self.nodes:
+                raise self.refusal(f"no node {name!r}{nearest(name, self.nodes)}", "it is placed, or kept in float16")
+        for name, form in self.formats.items():
+            if form.layout not in LAYOUTS or form.dtype not in ("", *DTYPES):
+                known = ", ".join((*LAYOUTS, *DTYPES))
+                raise self.refusal(f"tensor {name!r} cannot be {form.layout} {form.dtype}".rstrip(), f"known: {known}")
+        if self.optimization_level is not None and not 0 <= self.optimization_level <= 5:
+            raise self.refusal(f"no optimisation level {self.optimization_level}", "levels are 0 to 5")
+        self._check_cores()
+
+    def _check_cores(self) -> None:
+        known = (GPU, "dla0", "dla1")
+        for name, accelerator in self.placement.items():
+            if accelerator not in known:
+                raise self.refusal(f"node {name!r} cannot be placed on {accelerator!r}", f"known: {', '.join(known)}")
+        cores = sorted({one for one in self.placement.values() if one != GPU})
+        if len(cores) > 1:
+            raise self.refusal("one engine cannot use two DLA cores", f"nodes are placed on {' and '.join(cores)}")
+        dynamic = [name for profile in self.profiles for name, span in profile.items() if not span.is_fixed]
+        if cores and dynamic:
+            raise self.refusal(
+                f"input {dynamic[0]!r} has several shapes in an engine with DLA layers", "a DLA takes one shape only"
+            )
+
+    @property
+    def dla_core(self) -> int | None:
+        """The DLA core that is used, or None."""
+        cores = {one for one in self.placement.values() if one != GPU}
+        return int(cores.pop().removeprefix("dla")) if cores else None
+
+    @property
+    def all_on_dla(self) -> bool:
+        """Whether every node is placed on the DLA."""
+        return all(self.placement.get(name, GPU) != GPU for name in self.nodes)
+
+    @property
+    def demanded(self) -> Mapping[str, Format]:
+        """The formats that it is not built without."""
+        return {name: form for name, form in self.formats.items() if not form.optional}
+
+    def refusal(self, what: str, why: str, fix: str = "") -> BuildError:
+        """A BuildError about this request."""
+        return BuildError(what, why=why, where=self.title, fix=fix)
+
+
+def request_of(model: Model, **options: Any) -> BuildRequest:
+    """The request for a model; ``options`` are fields of :class:`BuildRequest`.
+
+    Raises:
+        BuildError: an option names a node or a layout that is not there, or a node and a core that cannot be; or an
+            operator of the user's own has no kernel.
+        ModelError: the model is broken, or larger than one ONNX file can be.
+    """
+    graph = read(model)
+    nodes = graph.nodes
+    explicit = any(node.op in QDQ for node in nodes)
+    names = {node.name: node.outputs for node in nodes}
+    own = graph.own_operators
+    files = source_files(own.values())
+    told = {"title": str(model.path), "opset": graph.opset, "explicit": explicit, "operators": files, **options}
+    request = BuildRequest(to_bytes(for_plugins(model)), names, **told)
+    _check_kernels(request, own)
+    return request
+
+
+def _check_kernels(request: BuildRequest, operators: Mapping[str, Operator]) -> None:
+    """Raises BuildError for an operator that TensorRT cannot run, and a place that it cannot run at.
+
+    Args:
+        operators: node → its operator.
+    """
+    for node, one in operators.items():
+        if not one.cuda:
+            raise request.refusal(
+                f"TensorRT cannot run node {node!r}",
+                f"{one} has no CUDA kernel",
+                "edgert.op(…, cuda=SOURCE), or backend: ort, which runs its function",
+            )
+        if request.placement.get(node, GPU) != GPU:
+            raise request.refusal(
+                f"node {node!r} cannot run on {request.placement[node]}",
+                f"{one} is an operator of your own, and a DLA runs no plugins",
+                f"placement: {{{node!r}: gpu}}",
+            )
+        if one.shape is not None and any(not span.is_fixed for spans in request.profiles for span in spans.values()):
+            raise request.refusal(
+                f"node {node!r} cannot have open dimensions before it",
+                f"the shape rule of {one} computes with numbers",
+                "fixed sizes in input: shape, or an operator whose output has the shape of its input",
+            )

@@ -1,0 +1,257 @@
+"""A built engine with all that is known of it, as an object and as bytes that are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from edgert.backend.base import Store
+from edgert.backend.tensorrt.build_process import plain_result, result_of
+from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Format, Pools
+from edgert.backend.tensorrt.engine_layers import EngineFacts, engine_facts, logged_facts
+from edgert.backend.tensorrt.result import BuildResult
+from edgert.backend.tensorrt.retry import Built
+from edgert.backend.tensorrt.version import Library
+from edgert.board import Machine
+from edgert.board.detect import package_version
+from edgert.board.devices import CudaDriver
+from edgert.errors import ArtifactError
+
+# What an engine depends on: the machine it is built on and runs on, and what was asked for. Told apart by name.
+#
+# An engine that was built under other facts is never run, and never built again without saying which of them
+# changed.
+
+Facts = Mapping[str, str]
+"""Name → value, both for people. A value that begins with ``#`` is a digest."""
+
+DLA_COMPILER = "nvidia-l4t-dla-compiler"
+"""Debian package of Jetson Linux with the DLA's compiler: https://docs.nvidia.com/jetson/archives/."""
+_RECIPE = "2"
+"""Raise it when edgert drives TensorRT in another way, so that engines are built again."""
+
+
+def machine_facts(library: Library, machine: Machine, driver: CudaDriver | None, root: Path = Path("/")) -> Facts:
+    """What of a machine an engine depends on; what it has not is left out."""
+    gpu = driver.gpus[0] if driver is not None and driver.gpus else None
+    found = {
+        "TensorRT": f"RTX {library.version}" if library.kind == "rtx" else library.version,
+        "module": machine.name,
+        "L4T": machine.l4t,
+        "GPU": f"{gpu.name}, compute {gpu.compute}" if gpu else "",
+        "CUDA driver": driver.version if driver is not None else "",
+        "DLA software": package_version(DLA_COMPILER, root) if machine.is_jetson else "",
+        "power mode": machine.mode,
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def request_facts(request: BuildRequest) -> Facts:
+    """What was asked for. The timing cache makes no difference: it saves time."""
+    placed = {name: where for name, where in request.placement.items() if where != GPU}
+    settings = [request.obey, request.version_compatible, request.refit, request.strip, request.direct_io]
+    formats = {name: asdict(form) for name, form in request.formats.items()}
+    shapes = [{name: asdict(span) for name, span in one.items()} for one in request.profiles]
+    own = {"operators": _digest([_digest(Path(file).read_bytes()) for file in request.operators])}
+    return {
+        **(own if request.operators else {}),
+        "model": _digest(request.model),
+        "precision": request.precision,
+        "placement": _digest(placed) if placed else GPU,
+        "float16 nodes": _digest(request.half) if request.half else "none",
+        "calibration": _digest(request.calibration) if request.calibration else "none",
+        "shapes": _digest(shapes) if request.profiles else "static",
+        "formats": _digest(formats) if formats else "plain",
+        "memory pools": _digest(asdict(request.pools)),
+        "settings": _digest([*settings, request.optimization_level, request.compute, _RECIPE]),
+    }
+
+
+def key_of(facts: Facts) -> str:
+    """The name under which an engine is kept. Equal facts give equal keys."""
+    return f"trt-{hashlib.sha256(json.dumps(dict(facts), sort_keys=True).encode()).hexdigest()[:40]}"
+
+
+def changes(before: Facts, now: Facts) -> tuple[str, ...]:
+    """What differs, each in words: ``TensorRT 10.3.0 → 10.7.0``, ``another model``."""
+    return tuple(
+        _change(name, before.get(name, ""), now.get(name, ""))
+        for name in dict.fromkeys((*now, *before))
+        if before.get(name) != now.get(name)
+    )
+
+
+def _change(name: str, before: str, now: str) -> str:
+    if before.startswith("#") and now.startswith("#"):
+        return f"another {name}" if not name.endswith("s") else f"other {name}"
+    return f"{name} {_shown(before)} → {_shown(now)}"
+
+
+def _shown(value: str) -> str:
+    return f"{value[:9]}…" if value.startswith("#") else value or "unknown"
+
+
+def _digest(value: object) -> str:
+    content = value if isinstance(value, bytes) else json.dumps(value, sort_keys=True).encode()
+    return f"#{hashlib.sha256(content).hexdigest()[:40]}"
+
+
+_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """An engine that can be opened.
+
+    Attributes:
+        facts: under which it was built.
+        request: what was built in the end; placement, pools and formats may differ from what was asked for.
+        result: the plan, and what TensorRT said.
+        attempts: why it was tried otherwise, each in words; empty where the first try went well.
+        cached: whether it was there already.
+    """
+
+    facts: Facts
+    request: BuildRequest
+    result: BuildResult
+    attempts: tuple[str, ...] = ()
+    cached: bool = False
+
+    @property
+    def key(self) -> str:
+        """The name it is kept under."""
+        return key_of(self.facts)
+
+    @property
+    def engine_facts(self) -> EngineFacts:
+        """Its layers: told by the inspector, else by the log."""
+        return engine_facts(self.result.inspector) if self.result.inspector else logged_facts(self.result.log)
+
+    @property
+    def record(self) -> bytes:
+        """Everything but the plan, as JSON on one line."""
+        plain = {
+            "schema": _SCHEMA,
+            "facts": dict(self.facts),
+            "placement": dict(self.request.placement),
+            "pools": asdict(self.request.pools),
+            "formats": {name: asdict(form) for name, form in self.request.formats.items()},
+            "attempts": list(self.attempts),
+            "result": plain_result(self.result),
+        }
+        return json.dumps(plain, sort_keys=True).encode() + b"\n"
+
+    @property
+    def content(self) -> bytes:
+        """All of it, as it is kept."""
+        return self.record + self.result.plan
+
+
+def made_of(built: Built, facts: Facts) -> Made:
+    """What came of a build."""
+    reasons = tuple(attempt.reason for attempt in built.attempts if attempt.reason)
+    return Made(facts, built.request, built.result, reasons)
+
+
+def read_made(content: bytes, request: BuildRequest, where: str = "") -> Made:
+    """Reads :attr:`Made.content`.
+
+    Args:
+        request: what it was built for; asks for the same facts.
+
+    Raises:
+        ArtifactError: the bytes are no kept engine.
+    """
+    record, _, plan = content.partition(b"\n")
+    plain = read_record(record, where)
+    formats = {name: Format(**form) for name, form in plain.get("formats", {}).items()}
+    final = replace(request, placement=plain["placement"], pools=Pools(**plain["pools"]), formats=formats)
+    return Made(plain["facts"], final, result_of(plain["result"], plan), tuple(plain["attempts"]), cached=True)
+
+
+def read_record(record: bytes, where: str = "") -> Mapping[str, Any]:
+    """Reads :attr:`Made.record`. Raises ArtifactError for what is none."""
+    try:
+        plain: Mapping[str, Any] = json.loads(record)
+        if plain["schema"] != _SCHEMA:
+            raise ValueError(f"its schema is {plain['schema']!r}, not {_SCHEMA}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(
+            "this is no engine that edgert kept",
+            why=f"{type(error).__name__}: {error}",
+            where=where,
+            fix="remove it: the engine is then compiled again",
+        ) from error
+    return plain
+
+
+# What is kept in the store besides engines: under which facts each was last built, and what kernels took.
+
+log = logging.getLogger("edgert.backend")
+
+
+def keep(store: Store, made: Made, machine: Facts) -> None:
+    """Keeps an engine, what it was made under, and what was measured. A store that cannot be written to costs time
+    at the next start, nothing else; that is said.
+
+    Args:
+        machine: the facts of the machine alone, which timings hold for.
+    """
+    try:
+        _put(store, made.key, made.content)
+        _put(store, _last_key(made.request.title), json.dumps(dict(made.facts)).encode())
+        if made.result.timing_cache:
+            _put(store, _timing_key(machine), made.result.timing_cache)
+    except ArtifactError as error:
+        log.warning("%s", error)
+
+
+def last_facts(store: Store | None, title: str) -> Facts | None:
+    """Under which facts an engine of that title was last built; None where it never was, or nobody knows."""
+    content = _get(store, _last_key(title))
+    if not content:
+        return None
+    try:
+        return {str(name): str(value) for name, value in json.loads(content).items()}
+    except (ValueError, AttributeError):  # written by another edgert: then nobody knows
+        return None
+
+
+def timing_cache(store: Store | None, machine: Facts) -> bytes:
+    """What earlier builds measured on this machine; empty for nothing."""
+    return _get(store, _timing_key(machine))
+
+
+def _last_key(title: str) -> str:
+    return f"trt-last-{hashlib.sha256(title.encode()).hexdigest()[:40]}"
+
+
+def _timing_key(machine: Facts) -> str:
+    return key_of(machine).replace("trt-", "trt-timing-", 1)
+
+
+def _get(store: Store | None, key: str) -> bytes:
+    path = store.get(key) if store is not None else None
+    if path is None:
+        return b""
+    try:
+        return path.read_bytes()
+    except OSError as error:  # removed by another process in this moment
+        log.info("%s", error)
+        return b""
+
+
+def _put(store: Store, key: str, content: bytes) -> None:
+    try:
+        with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
+            path = Path(folder) / "content"
+            path.write_bytes(content)
+            store.put(key, path)
+    except OSError as error:
+        raise ArtifactError("an engine could not be kept", why=str(error), fix="free some space") from error

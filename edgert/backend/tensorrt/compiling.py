@@ -1,0 +1,191 @@
+"""The steps of a build, in this process. :mod:`edgert.backend.tensorrt.build_worker` runs them where a crash does no
+harm."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from edgert.backend.tensorrt.build_request import BuildRequest
+from edgert.backend.tensorrt.dialect import Dialect, dialect_of
+from edgert.backend.tensorrt.log import LogRecord, asked_bytes, foreign_ends, logger_to, tail
+from edgert.backend.tensorrt.monitor import monitor_to
+from edgert.backend.tensorrt.parsing import add_profiles, check_core, parse, place, set_formats
+from edgert.backend.tensorrt.plugin import check_plugins, register_operators
+from edgert.backend.tensorrt.result import BuildResult, CompileError, Layer, Progress, correspond, network_layers
+from edgert.backend.tensorrt.trt_types import (
+    Builder,
+    EngineInspector,
+    IBuilderConfig,
+    ICudaEngine,
+    IHostMemory,
+    ILogger,
+    INetworkDefinition,
+    OnnxParser,
+    Runtime,
+    Trt,
+)
+from edgert.backend.tensorrt.version import Library
+from edgert.board.devices import cuda_driver, gpu_free_bytes
+from edgert.board.host import free_bytes
+from edgert.custom_op import load_operators
+from edgert.errors import BuildError
+from edgert.units import format_bytes
+
+Tell = Callable[[LogRecord], object]
+Step = Callable[[Progress], bool]
+"""Called with each step; False cancels."""
+
+
+def compile_engine(library: Library, request: BuildRequest, tell: Tell, step: Step) -> BuildResult:
+    """Builds an engine. Blocks until done.
+
+    Args:
+        tell: called with each line of the log that is kept.
+        step: called with each step of the builder, from its threads.
+
+    Raises:
+        BuildError: TensorRT cannot build it; the nodes are named where it tells.
+        DeviceError: a DLA core is asked for that is not there.
+    """
+    started = time.perf_counter()
+    dialect = dialect_of(library)
+    dialect.check(request)
+    check_plugins(request, library)
+    if request.operators:
+        load_operators(map(Path, request.operators), request.title)
+        register_operators(library.trt)
+    job = _Job(library, dialect, request, tell)
+    layers = job.parse()
+    refused = job.configure(layers)
+    plan = job.build(step)
+    seconds = round(time.perf_counter() - started, 3)
+    cache = dialect.timing_cache(job.config)
+    inspector = inspection(library.trt, job.logger, plan, request) if _has_gpu() else ""
+    return BuildResult(plan, cache, tuple(job.log), inspector, layers, refused, library.title, seconds)
+
+
+class _Job:
+    """The objects of one build; steps in the order in which they are called."""
+
+    def __init__(self, library: Library, dialect: Dialect, request: BuildRequest, tell: Tell) -> None:
+        self._trt: Trt = library.trt
+        self._dialect, self._request, self._tell = dialect, request, tell
+        self.log: list[LogRecord] = []
+        self.logger: ILogger = logger_to(self._trt, self._note)
+        self._builder: Builder = self._trt.Builder(self.logger)
+        check_core(self._builder, request)
+        self.config: IBuilderConfig = self._builder.create_builder_config()
+        self._network: INetworkDefinition = dialect.create_network(self._builder)
+        dialect.set_target(self.config, request)
+
+    def parse(self) -> tuple[Layer, ...]:
+        """Fills the network; its layers."""
+        parser: OnnxParser = self._trt.OnnxParser(self._network, self.logger)
+        self._dialect.set_parser(parser, self.config, self._request)
+        parse(parser, self._network, self._request)
+        return network_layers(self._network)
+
+    def configure(self, layers: Sequence[Layer]) -> tuple[str, ...]:
+        """Tells everything that was asked for; the nodes that a DLA refuses."""
+        request = self._request
+        set_formats(self._trt, self._network, request)
+        add_profiles(self._builder, self._network, self.config, request)
+        _configure(self._trt, self.config, request)
+        if not self._dialect.set_timing_cache(self.config, request.timing_cache):
+            self._note(LogRecord("WARNING", "the timing cache is of another TensorRT or GPU: measuring again"))
+        parts = correspond(layers, request.nodes)
+        self._dialect.set_precision(self._network, self.config, request, layers, parts)
+        return place(self._trt, self._network, self.config, request, parts)
+
+    def build(self, step: Step) -> bytes:
+        """The serialised engine."""
+        cancelled = _watch(self._trt, self.config, step)
+        plan: IHostMemory = self._builder.build_serialized_network(self._network, self.config)
+        if plan is None:
+            raise failure(self._request, self.log, cancelled=bool(cancelled))
+        return bytes(memoryview(plan))
+
+    def _note(self, record: LogRecord) -> None:
+        self.log.append(record)
+        self._tell(record)
+
+
+def failure(request: BuildRequest, log: Sequence[LogRecord], *, cancelled: bool = False) -> BuildError:
+    """Why there is no engine, from the log: the region that nothing could run, or memory, or the last errors."""
+    if cancelled:
+        return request.refusal("the build was cancelled", "it was asked to stop")
+    kinds = {record.kind: record for record in log if record.severity in ("ERROR", "INTERNAL_ERROR")}
+    if "implementation" in kinds:
+        layer = kinds["implementation"].layer
+        ends = " to ".join(repr(name) for name in foreign_ends(layer)) or repr(layer)
+        what, fix = f"TensorRT has no implementation for {ends}", "more workspace, or these nodes on the GPU"
+    elif "memory" in kinds:
+        what, fix = "TensorRT ran out of memory", "stop other programs, or limit the workspace"
+        return CompileError(what, why=f"{memory_in_words(log)}: {tail(log)}", where=request.title, fix=fix)
+    else:
+        what, fix = "TensorRT built no engine", ""
+    return CompileError(what, why=tail(log) or "it told no reason", where=request.title, fix=fix)
+
+
+def memory_in_words(log: Sequence[LogRecord]) -> str:
+    """What was needed and what there was, when the log is read: right after the builder gave up."""
+    needed, there_was = asked_bytes(log), gpu_free_bytes() or free_bytes()
+    asked = f"{format_bytes(needed)} were needed" if needed else "it did not say how much it needed"
+    return f"{asked}, {format_bytes(there_was)} there were"
+
+
+def _configure(trt: Trt, config: IBuilderConfig, request: BuildRequest) -> None:
+    """What all versions are told in the same way."""
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+    for name, size_bytes in request.pools.named():
+        config.set_memory_pool_limit(getattr(trt.MemoryPoolType, name), size_bytes)
+    if request.optimization_level is not None:
+        config.builder_optimization_level = request.optimization_level
+    if request.version_compatible:
+        config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
+    if request.refit:
+        config.set_flag(trt.BuilderFlag.REFIT)
+    if request.strip:
+        if not hasattr(trt.BuilderFlag, "STRIP_PLAN"):
+            raise request.refusal("this TensorRT cannot leave weights out", "STRIP_PLAN came with 10.0")
+        config.set_flag(trt.BuilderFlag.STRIP_PLAN)
+    if request.profiles and hasattr(trt.PreviewFeature, "PROFILE_SHARING_0806"):  # how it always is since 10.0
+        config.set_preview_feature(trt.PreviewFeature.PROFILE_SHARING_0806, True)
+    if request.direct_io and hasattr(trt.BuilderFlag, "DIRECT_IO"):
+        config.set_flag(trt.BuilderFlag.DIRECT_IO)
+
+
+def _watch(trt: Trt, config: IBuilderConfig, step: Step) -> list[Progress]:
+    """Sets a progress monitor where there are any (from 10.0); the list gets the step that cancelled the build."""
+    cancelled: list[Progress] = []
+
+    def on(progress: Progress) -> bool:
+        if step(progress):
+            return True
+        cancelled.append(progress)
+        return False
+
+    if hasattr(config, "progress_monitor"):
+        config.progress_monitor = monitor_to(trt, on)
+    return cancelled
+
+
+def inspection(trt: Trt, logger: ILogger, plan: bytes, request: BuildRequest) -> str:
+    """The engine inspector's JSON; empty where the engine cannot be opened on this machine, as one for other GPUs."""
+    runtime: Runtime = trt.Runtime(logger)
+    if request.dla_core is not None:
+        runtime.DLA_core = request.dla_core
+    if request.version_compatible:
+        runtime.engine_host_code_allowed = True
+    engine: ICudaEngine = runtime.deserialize_cuda_engine(plan)
+    if engine is None:
+        return ""
+    inspector: EngineInspector = engine.create_engine_inspector()
+    return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+
+
+def _has_gpu() -> bool:
+    driver = cuda_driver()
+    return driver is not None and bool(driver.gpus)

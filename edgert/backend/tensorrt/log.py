@@ -1,0 +1,168 @@
+"""What TensorRT's log says about where layers run and why: lines that mean something, told apart.
+
+TensorRT never raises when it moves a layer from the DLA to the GPU; it writes a line. The wording is that of the logs
+of 8.4 to 10.7 that NVIDIA's users have published (issues of NVIDIA/TensorRT, NVIDIA-AI-IOT/jetson_dla_tutorial).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from edgert.backend.tensorrt.trt_types import ILogger, Trt
+
+Kind = Literal[
+    "",
+    "moved",
+    "refused",
+    "rule",
+    "scale",
+    "precision",
+    "dynamic",
+    "batch",
+    "loadables",
+    "standalone",
+    "implementation",
+    "memory",
+    "device",
+    "dla",
+    "gpu",
+]
+"""``moved``: from the DLA to the GPU. ``refused``: by the DLA compiler, after the static check. ``rule``, ``scale``,
+``precision``, ``dynamic``, ``batch``, ``loadables``: why. ``standalone``: a loadable by itself is impossible.
+``implementation``: no way to run a layer or region was found. ``memory``: there was not enough. ``device``: no such DLA
+core, or it failed. ``dla``, ``gpu``: the summary's line for a layer that runs there. Empty: means nothing to edgert."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """One line of the log.
+
+    Attributes:
+        severity: ``INTERNAL_ERROR``, ``ERROR``, ``WARNING``, ``INFO`` or ``VERBOSE``.
+        text: what TensorRT wrote.
+        kind: see :data:`Kind`.
+        layer: the layer it is about, as TensorRT calls it; empty where the line names none.
+    """
+
+    severity: str
+    text: str
+    kind: Kind = ""
+    layer: str = ""
+
+
+_LAYER = r"(?P<layer>.+?)"
+_RULES: tuple[tuple[Kind, str], ...] = (
+    ("dla", r"^\s*\[DlaLayer\] (?P<layer>.+?),?\s*$"),
+    ("gpu", r"^\s*\[GpuLayer\] (?:[A-Z_0-9]+: )?(?P<layer>.+?),?\s*$"),
+    ("moved", rf"Layer '{_LAYER}' \(\w+\): Unsupported on DLA\. Switching this layer's device type to GPU"),
+    ("moved", rf"[Ll]ayer {_LAYER} is not supported on DLA, falling back to GPU"),
+    ("refused", rf"Validation failed for DLA layer: {_LAYER}\. Switching to GPU fallback"),
+    ("refused", rf"Splitting DLA subgraph at: {_LAYER} because DLA validation failed"),
+    ("standalone", rf"DLA Standalone is enabled but layer:? {_LAYER} is not supported"),
+    ("scale", rf"^(?:Layer )?'?{_LAYER}'? cannot run in INT8 mode due to missing scale and zero point"),
+    ("dynamic", rf"^(?:{_LAYER}: )?.*does not support dynamic shapes in any dimension"),
+    ("precision", rf"^(?:{_LAYER}: )?.*only supports FP16 and Int8 precision type"),
+    ("batch", rf"^(?:{_LAYER}: )?Batch size \(combined volume except for CHW dimensions\)"),
+    ("loadables", r"supports only \d+ subgraphs per DLA core"),
+    ("implementation", r"Could not find any implementation for node (?P<layer>\{ForeignNode.*?\]\}|.+?)\.?\s*(?:\(|$)"),
+    ("device", r"Failure to submit program to DLA engine|Cannot create DLA engine, \d+ not available"),
+    ("memory", r"[Oo]ut of memory|OutOfMemory|insufficient memory|cudaErrorMemoryAllocation"),
+    ("rule", r"^(?:Activation type|Unary operation): .* is not supported"),
+    ("rule", rf"^{_LAYER}: .*(?:only supports|do(?:es)? not support|is not supported)"),
+    ("rule", r"DLA.*(?:only supports|do(?:es)? not support|is not supported)"),
+    ("rule", r"(?:only supports|do(?:es)? not support|is not supported).*DLA"),
+)
+_PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _RULES)
+_WORTH_A_LOOK = re.compile(
+    r"DLA|Dla|\[GpuLayer\]|INT8 mode|FP16 and Int8|implementation for node|[Mm]emory|only supports|not support"
+    r"|Batch size \("
+)
+"""A build writes tens of thousands of verbose lines; nearly all of them end here."""
+_PLACED = re.compile(r"DLA|\[DlaLayer\]|\[GpuLayer\]")
+_REASONS = ("rule", "scale", "precision", "dynamic", "batch", "loadables")
+_ASKED = re.compile(r"\((\d+) bytes\)|[Rr]equested size (?:of|was) (\d+)")
+_FOREIGN = re.compile(r"^\{ForeignNode\[(.*)\]\}$")
+
+
+def classify(severity: str, text: str) -> LogRecord:
+    """A line with its meaning."""
+    told = _WORTH_A_LOOK.search(text) if severity != "VERBOSE" else _PLACED.search(text)
+    for kind, pattern in _PATTERNS if told else ():
+        match = pattern.search(text)
+        if match:
+            layer = match.groupdict().get("layer") or ""
+            return LogRecord(severity, text, kind, layer.strip().strip("'"))
+    return LogRecord(severity, text)
+
+
+def is_worth_keeping(record: LogRecord) -> bool:
+    """Whether a record is kept: all but the verbose lines that mean nothing to edgert."""
+    return record.severity != "VERBOSE" or bool(record.kind)
+
+
+def summary(records: Iterable[LogRecord]) -> dict[str, str]:
+    """Layer as the builder's closing summary names it → ``dla`` or ``gpu``. Empty where the log has no summary."""
+    return {record.layer: record.kind for record in records if record.kind in ("dla", "gpu")}
+
+
+def reasons(records: Iterable[LogRecord]) -> Mapping[str, str]:
+    """Layer → why it left the DLA: the reason that the log tells, else the line that says that it did.
+
+    A reason without a layer of its own belongs to the next layer that is moved.
+    """
+    found: dict[str, str] = {}
+    waiting = ""
+    for record in records:
+        if record.kind in _REASONS and record.layer:
+            found[record.layer] = record.text
+        elif record.kind in _REASONS:
+            waiting = record.text
+        elif record.kind in ("moved", "refused") and record.layer:
+            found.setdefault(record.layer, waiting or record.text)
+            waiting = ""
+    return found
+
+
+def asked_bytes(records: Iterable[LogRecord]) -> int:
+    """The most memory that a line about too little of it names; 0 where none says how much.
+
+    TensorRT writes ``Requested amount of GPU memory (123 bytes) could not be allocated``, or ``insufficient memory on
+    requested size of 123``.
+    """
+    texts = (record.text for record in records if record.kind == "memory")
+    return max((int(match[1] or match[2]) for text in texts for match in _ASKED.finditer(text)), default=0)
+
+
+def foreign_ends(layer: str) -> tuple[str, ...]:
+    """First and last layer of ``{ForeignNode[first...last]}``, one where it has only one; empty for another name."""
+    match = _FOREIGN.match(layer)
+    return tuple(dict.fromkeys(match[1].split("..."))) if match else ()
+
+
+def tail(records: Iterable[LogRecord], lines: int = 5) -> str:
+    """The last errors, or where there are none the last lines, joined for a message."""
+    kept = list(records)
+    errors = [record.text for record in kept if record.severity in ("ERROR", "INTERNAL_ERROR")]
+    chosen = errors or [record.text for record in kept if record.severity != "VERBOSE"]
+    return " | ".join(chosen[-lines:])
+
+
+# TensorRT's log, handed on: an object that TensorRT calls back, made when its module is known.
+
+
+def logger_to(trt: Trt, sink: Callable[[LogRecord], object]) -> ILogger:
+    """A logger that hands on what is worth keeping. TensorRT has one logger per process; the first one made wins."""
+
+    class Logger(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+
+        def log(self, severity: Any, message: str) -> None:
+            record = classify(severity.name, message)
+            if is_worth_keeping(record):
+                sink(record)
+
+    return Logger()

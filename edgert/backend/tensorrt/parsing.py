@@ -1,0 +1,180 @@
+"""An ONNX file made a TensorRT network: parsed, its inputs and outputs given their formats and shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from edgert.backend.base import Span
+from edgert.backend.tensorrt.build_request import DTYPES, GPU, BuildRequest
+from edgert.backend.tensorrt.result import Correspondence
+from edgert.backend.tensorrt.trt_types import (
+    Builder,
+    IBuilderConfig,
+    ILayer,
+    INetworkDefinition,
+    IOptimizationProfile,
+    ITensor,
+    OnnxParser,
+    ParserError,
+    Trt,
+)
+from edgert.errors import BuildError, DeviceError, nearest
+
+_MOST_ERRORS = 5
+_OTHERS = "engines: [tensorrt, onnxruntime] has ONNX Runtime run what TensorRT cannot"
+
+
+def parse(parser: OnnxParser, network: INetworkDefinition, request: BuildRequest) -> None:
+    """Fills the parser's network. Raises BuildError that names the nodes it stumbled over."""
+    if parser.parse(request.model):
+        if not network.num_outputs:  # bytes that are no ONNX at all may be parsed as an empty model
+            raise request.refusal("TensorRT found no network in the model", "nothing in it computes an output")
+        return
+    found = [_error(parser.get_error(index), request) for index in range(min(parser.num_errors, _MOST_ERRORS))]
+    if not found:
+        raise request.refusal("TensorRT's ONNX parser gave up", "it told no reason")
+    more = parser.num_errors - len(found)
+    if more > 0:
+        found[-1].why += f" (and {more} more)"
+    first, *others = found
+    first.others = tuple(others)
+    raise first
+
+
+def set_formats(trt: Trt, network: INetworkDefinition, request: BuildRequest) -> None:
+    """Layouts and types of inputs and outputs. Raises BuildError for a tensor that is neither."""
+    ends = {tensor.name: tensor for tensor in _ends(network)}
+    for name, form in request.formats.items():
+        if name not in ends:
+            raise request.refusal(f"no input or output {name!r}{nearest(name, ends)}", "it is given a format")
+        tensor: ITensor = ends[name]
+        tensor.allowed_formats = 1 << int(getattr(trt.TensorFormat, form.layout))
+        if form.dtype:
+            tensor.dtype = getattr(trt.DataType, DTYPES[form.dtype])
+
+
+def add_profiles(builder: Builder, network: INetworkDefinition, config: IBuilderConfig, request: BuildRequest) -> None:
+    """Optimisation profiles. Raises BuildError where an input with open dimensions has no shapes."""
+    inputs: dict[str, tuple[int, ...]] = {}
+    for index in range(network.num_inputs):
+        tensor: ITensor = network.get_input(index)
+        inputs[tensor.name] = tuple(tensor.shape)
+    open_inputs = [name for name, shape in inputs.items() if any(dim < 0 for dim in shape)]
+    for number, profile in enumerate(request.profiles or ({},)):
+        missing = [name for name in open_inputs if name not in profile]
+        if missing:
+            raise request.refusal(
+                f"input {missing[0]!r} has open dimensions {list(inputs[missing[0]])}",
+                f"profile {number} gives no shapes for it",
+                "write input: shape with the least, usual and largest size",
+            )
+        if profile:
+            config.add_optimization_profile(_profile(builder.create_optimization_profile(), inputs, profile, request))
+
+
+def _profile(
+    made: IOptimizationProfile,
+    inputs: Mapping[str, tuple[int, ...]],
+    profile: Mapping[str, Span],
+    request: BuildRequest,
+) -> IOptimizationProfile:
+    for name, span in profile.items():
+        if name not in inputs:
+            raise request.refusal(f"no input {name!r}{nearest(name, inputs)}", "a profile gives shapes for it")
+        _check(name, inputs[name], span, request)
+        made.set_shape(name, span.least, span.usual, span.most)
+    return made
+
+
+def _check(name: str, shape: tuple[int, ...], span: Span, request: BuildRequest) -> None:
+    """TensorRT would only log that a profile does not fit, and build nothing."""
+    for sizes in (span.least, span.usual, span.most):
+        fits = len(sizes) == len(shape) and all(dim < 0 or dim == size for dim, size in zip(shape, sizes, strict=True))
+        if not fits:
+            raise request.refusal(f"input {name!r} cannot be {list(sizes)}", f"the model says {list(shape)}")
+    ordered = all(low <= mid <= high for low, mid, high in zip(span.least, span.usual, span.most, strict=True))
+    if not ordered or min(span.least, default=1) < 0:
+        raise request.refusal(f"the shapes of input {name!r} are not in order", "least ≤ usual ≤ largest, each size")
+
+
+def _ends(network: INetworkDefinition) -> Iterator[ITensor]:
+    yield from (network.get_input(index) for index in range(network.num_inputs))
+    yield from (network.get_output(index) for index in range(network.num_outputs))
+
+
+def _error(error: ParserError, request: BuildRequest) -> BuildError:
+    """Releases before 10.0 tell the node's position only."""
+    names = tuple(request.nodes)
+    name = error.node_name() if hasattr(error, "node_name") else ""
+    operator = error.node_operator() if hasattr(error, "node_operator") else ""
+    position = error.node()
+    name = name or (names[position] if 0 <= position < len(names) else "")
+    opset = f"opset {request.opset}" if request.opset else ""
+    kind = ", ".join(filter(None, (operator, opset)))
+    subject = f"node {name!r}{f' ({kind})' if kind else ''}" if name else "the model"
+    return request.refusal(f"TensorRT cannot parse {subject}", _plain(error.desc()), _advice(error.desc()))
+
+
+def _plain(text: str) -> str:
+    """Without the C++ expression that failed."""
+    return text.partition('&& "')[2].rstrip('" ') or text
+
+
+def _advice(text: str) -> str:
+    if "Plugin not found" in text:
+        return f"TensorRT has no such operator: write it with others; {_OTHERS}"
+    if "zero point" in text:
+        return "quantise the float model with edgert quantize, which gives symmetric ranges"
+    return _OTHERS
+
+
+# Layers put on a DLA core. The calls are the same in every TensorRT that has DLAs.
+
+
+def check_core(builder: Builder, request: BuildRequest) -> None:
+    """Raises DeviceError when the engine's DLA core is not there."""
+    core, cores = request.dla_core, builder.num_DLA_cores
+    if core is not None and core >= cores:
+        raise DeviceError(
+            f"there is no dla{core}",
+            why=f"TensorRT sees {cores} DLA core{'' if cores == 1 else 's'} on this machine",
+            where=request.title,
+            fix="edgert doctor tells why; placement: gpu does without",
+        )
+
+
+def place(
+    trt: Trt, network: INetworkDefinition, config: IBuilderConfig, request: BuildRequest, parts: Correspondence
+) -> tuple[str, ...]:
+    """Puts layers where the placement says; the GPU may take what the DLA cannot, and it is told which.
+
+    A network that is all on the DLA is put there as ``trtexec --useDLACore`` does, by default. In a mixed one each
+    layer is put where its nodes are; a layer that helps nodes on both sides stays on the GPU. Flags for precision
+    must be set by now: what a DLA can run depends on them.
+
+    Returns:
+        Nodes placed on the DLA that TensorRT says cannot run there.
+    """
+    core = request.dla_core
+    if core is None:
+        return ()
+    config.set_flag(trt.BuilderFlag.GPU_FALLBACK)
+    config.DLA_core = core
+    if request.all_on_dla:
+        config.default_device_type = trt.DeviceType.DLA
+        chosen: Sequence[int] = range(network.num_layers)
+    else:
+        config.default_device_type = trt.DeviceType.GPU
+        chosen = [index for index, names in enumerate(parts.nodes_of) if names and _on_dla(names, request)]
+    refused: dict[str, None] = {}
+    for index in chosen:
+        layer: ILayer = network.get_layer(index)
+        if not request.all_on_dla:
+            config.set_device_type(layer, trt.DeviceType.DLA)
+        if parts.own[index] and not config.can_run_on_DLA(layer):
+            refused.update(dict.fromkeys(parts.nodes_of[index]))
+    return tuple(refused)
+
+
+def _on_dla(names: Sequence[str], request: BuildRequest) -> bool:
+    return all(request.placement.get(name, GPU) != GPU for name in names)

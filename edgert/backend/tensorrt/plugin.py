@@ -1,0 +1,304 @@
+"""Operators of the user's own as TensorRT plugins: IPluginV3, which every release has from 10.0 on, 11 included.
+
+The decorators of ``tensorrt.plugin``, which came with 10.7, are another way to write what this class is; it serves all
+releases, those of JetPack 6 (10.3) among them. What only they can do, kernels inside the engine (``aot_impl``), wants
+kernels of another form: docs/operators.md. TensorRT calls these methods while it builds, and ``enqueue`` whenever
+the engine runs.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from edgert.backend.tensorrt.build_request import DTYPES, BuildRequest
+from edgert.backend.tensorrt.trt_types import (
+    DynamicPluginTensorDesc,
+    IExprBuilder,
+    IPluginRegistry,
+    PluginField,
+    PluginTensorDesc,
+    Trt,
+)
+from edgert.backend.tensorrt.version import Library, release_of
+from edgert.board.devices import cuda_driver
+from edgert.custom_op import Operator, operators
+from edgert.errors import DeviceError
+from edgert.memory.cuda.nvrtc import DriverKernel
+
+# The CUDA source of an operator made whole: the struct that its kernel takes, and how a value is read and written.
+#
+# struct Arguments { const float *x; long long x_size[8]; for every input and output: where it is, and its sizes
+# float *y; long long y_size[8]; long long count; elements of the first output: one thread for each double alpha;
+# attributes: double or long long }; load(a.x, i) → float store(a.y, i, float) of any type, float16 included
+#
+# Everything in it takes eight bytes, so that nobody pads.
+
+MOST_DIMENSIONS = 8
+"""Of a tensor of TensorRT: Dims::MAX_DIMS."""
+_TYPES = {
+    "float32": "float",
+    "float16": "half",
+    "int8": "signed char",
+    "uint8": "unsigned char",
+    "int32": "int",
+    "int64": "long long",
+    "bool": "bool",
+}
+_ACCESS = """
+struct half { unsigned short bits; };
+template <class T> __device__ float load(const T *p, long long i) { return (float)p[i]; }
+template <class T> __device__ void store(T *p, long long i, float v) { p[i] = (T)v; }
+__device__ inline float load(const half *p, long long i)
+{
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(p[i].bits));
+    return wide;
+}
+__device__ inline void store(half *p, long long i, float v)
+{
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(p[i].bits) : "f"(v));
+}
+"""
+
+
+def source(one: Operator, dtypes: Sequence[str]) -> str:
+    """CUDA C for tensors of these types, inputs first."""
+    names = (*one.inputs, *one.outputs)
+    lines = ["struct Arguments {"]
+    for name, dtype in zip(names, dtypes, strict=True):
+        const = "const " if name in one.inputs else ""
+        lines.append(f"    {const}{_TYPES[dtype]} *{name}; long long {name}_size[{MOST_DIMENSIONS}];")
+    lines.append("    long long count;")
+    lines += [f"    {kind} {name};" for name, kind in _numbers(one).items()]
+    return "\n".join([_ACCESS.strip(), *lines, "};", one.cuda.strip(), ""])
+
+
+def arguments(
+    one: Operator, addresses: Sequence[int], shapes: Sequence[Sequence[int]], settings: Mapping[str, Any]
+) -> tuple[bytes, int]:
+    """The struct for one launch, and how many threads it needs."""
+    packed = b""
+    for address, shape in zip(addresses, shapes, strict=True):
+        sizes = [*shape, *[1] * (MOST_DIMENSIONS - len(shape))]
+        packed += struct.pack(f"<Q{MOST_DIMENSIONS}q", address, *sizes)
+    count = math.prod(shapes[len(one.inputs)])
+    packed += struct.pack("<q", count)
+    for name, kind in _numbers(one).items():
+        packed += struct.pack("<d" if kind == "double" else "<q", settings[name])
+    return packed, count
+
+
+def _numbers(one: Operator) -> dict[str, str]:
+    """Attributes that a kernel is told, with their C types; texts are for the function only."""
+    found = {name: default for name, default in one.attributes.items() if not isinstance(default, str)}
+    return {name: "double" if isinstance(value, float) else "long long" for name, value in found.items()}
+
+
+VERSION = "1"
+_FIRST = (10, 0)
+_NAMES = {name: plain for plain, name in DTYPES.items()} | {"INT64": "int64"}
+_CREATORS: dict[tuple[int, str], Any] = {}
+"""What TensorRT knows of, kept alive: (module, operator) → its creator."""
+
+
+def can_plug(library: Library) -> bool:
+    """Whether this TensorRT has plugins that are written in Python: not before 10.0, and never TensorRT-RTX."""
+    return library.kind != "rtx" and release_of(library.version) >= _FIRST
+
+
+def check_plugins(request: BuildRequest, library: Library) -> None:
+    """Raises BuildError for operators of the user's own where there are no such plugins."""
+    if request.operators and not can_plug(library):
+        raise request.refusal(
+            f"{library.title} cannot run operators of your own",
+            f"it takes no plugins written in Python; asked for those of {', '.join(request.operators)}",
+            "TensorRT 10 or later (JetPack 6.1 and later), or backend: ort",
+        )
+
+
+def register_operators(trt: Trt) -> None:
+    """Makes every operator with a kernel known to TensorRT, by its domain; before parsing, and before an engine that
+    has one is opened. Does nothing the second time."""
+    for one in operators():
+        key = id(trt), str(one)
+        if one.cuda and key not in _CREATORS:
+            creator = creator_of(trt, one)
+            registry: IPluginRegistry = trt.get_plugin_registry()
+            registry.register_creator(creator, one.domain)
+            _CREATORS[key] = creator
+
+
+def creator_of(trt: Trt, one: Operator) -> Any:
+    """What makes the plugins of an operator, from a node's attributes or from an engine's."""
+
+    class OwnCreator(trt.IPluginCreatorV3One):  # type: ignore[misc]
+        """Its base must be initialised by name: pybind11 does not follow ``super``."""
+
+        def __init__(self) -> None:
+            trt.IPluginCreatorV3One.__init__(self)
+            self.name, self.plugin_namespace, self.plugin_version = one.name, one.domain, VERSION
+            self.field_names = trt.PluginFieldCollection(_fields(trt, one.attributes))
+
+        def create_plugin(self, name: str, fields: Any, phase: Any) -> Any:
+            return plugin_of(trt, one, {**one.attributes, **_values(fields, one.attributes)})
+
+    return OwnCreator()
+
+
+def plugin_of(trt: Trt, one: Operator, settings: Mapping[str, Any]) -> Any:
+    """A plugin for one node."""
+
+    bases: Any = (trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime)
+
+    class OwnPlugin(*bases):  # type: ignore[misc]
+        """Stands for the node while the engine is built and when it runs."""
+
+        def __init__(self) -> None:
+            trt.IPluginV3.__init__(self)
+            trt.IPluginV3OneCore.__init__(self)
+            trt.IPluginV3OneBuild.__init__(self)
+            trt.IPluginV3OneRuntime.__init__(self)
+            self.plugin_name, self.plugin_namespace, self.plugin_version = one.name, one.domain, VERSION
+            self.num_outputs = len(one.outputs)
+
+        def get_capability_interface(self, kind: Any) -> Any:
+            return self
+
+        def clone(self) -> Any:
+            return plugin_of(trt, one, settings)
+
+        def get_output_data_types(self, types: Sequence[Any]) -> list[Any]:
+            told = one.result_dtypes([_NAMES[kind.name] for kind in types], one.name)
+            return [getattr(trt.DataType, _vendor_name(dtype)) for dtype in told]
+
+        def get_output_shapes(self, inputs: Sequence[Any], shape_inputs: Any, builder: IExprBuilder) -> list[Any]:
+            if one.shape is None:
+                return [trt.DimsExprs(inputs[0]) for _ in one.outputs]
+            sizes = [tuple(int(dim.get_constant_value()) for dim in dims) for dims in inputs]
+            return [_expressions(trt, shape, builder) for shape in one.shapes(sizes, settings)]
+
+        def supports_format_combination(self, place: int, ports: Sequence[Any], inputs: int) -> bool:
+            port: DynamicPluginTensorDesc = ports[place]
+            desc: PluginTensorDesc = port.desc
+            if desc.format != trt.TensorFormat.LINEAR:
+                return False
+            return desc.type.name in _allowed(one, place, [_type_of(other) for other in ports[:inputs]])
+
+        def configure_plugin(self, inputs: Any, outputs: Any) -> None:
+            """Nothing to prepare."""
+
+        def on_shape_change(self, inputs: Any, outputs: Any) -> None:
+            """Sizes are told with every launch."""
+
+        def get_valid_tactics(self) -> list[int]:
+            return []
+
+        def set_tactic(self, tactic: int) -> None:
+            """There is one kernel."""
+
+        def get_workspace_size(self, inputs: Any, outputs: Any) -> int:
+            return 0
+
+        def get_fields_to_serialize(self) -> Any:
+            return trt.PluginFieldCollection(_fields(trt, settings))
+
+        def attach_to_context(self, context: Any) -> Any:
+            return self.clone()
+
+        def enqueue(
+            self,
+            inputs: Sequence[Any],
+            outputs: Sequence[Any],
+            given: Sequence[int],
+            made: Sequence[int],
+            workspace: Any,
+            stream: int,
+        ) -> None:
+            ports = [*inputs, *outputs]
+            kernel = _kernel(one, tuple(_dtype(port) for port in ports))
+            argument, count = arguments(one, [*given, *made], [_sizes(port) for port in ports], settings)
+            kernel.launch(argument, count, stream)
+
+    return OwnPlugin()
+
+
+def _fields(trt: Trt, settings: Mapping[str, Any]) -> list[Any]:
+    """A field for each attribute, of the types that the ONNX parser makes of attributes."""
+    return [_field(trt, name, value) for name, value in settings.items()]
+
+
+def _field(trt: Trt, name: str, value: Any) -> Any:
+    kinds = trt.PluginFieldType
+    if isinstance(value, str):
+        return trt.PluginField(name, value.encode(), kinds.CHAR)
+    if isinstance(value, float):
+        return trt.PluginField(name, np.array([value], np.float32), kinds.FLOAT32)
+    return trt.PluginField(name, np.array([value], np.int32), kinds.INT32)
+
+
+def _values(fields: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields as the kind of number that the operator's defaults are."""
+    found: dict[str, Any] = {}
+    for one in fields:
+        field: PluginField = one
+        if field.name not in defaults or field.data is None:
+            continue
+        default = defaults[field.name]
+        if isinstance(default, str):
+            found[field.name] = bytes(field.data).decode()
+        else:
+            found[field.name] = type(default)(np.asarray(field.data).reshape(-1)[0])
+    return found
+
+
+def _expressions(trt: Trt, shape: Sequence[int], builder: IExprBuilder) -> Any:
+    made = trt.DimsExprs(len(shape))
+    for place, size in enumerate(shape):
+        made[place] = builder.constant(size)
+    return made
+
+
+def _allowed(one: Operator, place: int, inputs: Sequence[str]) -> tuple[str, ...]:
+    """TensorRT's names for the types that a tensor may have; those before it are decided."""
+    if place == 0:
+        return tuple(_vendor_name(dtype) for dtype in one.dtypes)
+    if place < len(inputs):
+        return tuple(_NAMES)
+    return (_vendor_name(one.result_dtypes([_NAMES[name] for name in inputs], one.name)[place - len(inputs)]),)
+
+
+def _vendor_name(dtype: str) -> str:
+    return DTYPES.get(dtype, "INT64")
+
+
+def _type_of(port: DynamicPluginTensorDesc) -> str:
+    desc: PluginTensorDesc = port.desc
+    return str(desc.type.name)
+
+
+def _dtype(desc: PluginTensorDesc) -> str:
+    return _NAMES[desc.type.name]
+
+
+def _sizes(desc: PluginTensorDesc) -> tuple[int, ...]:
+    return tuple(desc.dims)
+
+
+@lru_cache(maxsize=64)
+def _kernel(one: Operator, dtypes: tuple[str, ...]) -> DriverKernel:
+    """Compiled for this machine's GPU when it is first needed. Raises BuildError with the compiler's log."""
+    from edgert.memory.cuda.nvrtc import nvrtc
+
+    driver = cuda_driver()
+    if driver is None or not driver.gpus:
+        raise DeviceError(f"{one} cannot run here", why="there is no GPU")
+    architecture = driver.gpus[0].compute.replace(".", "")
+    options = [f"--gpu-architecture=sm_{architecture}"]
+    name, runs = one.function.__name__, driver.version.partition(".")[0]
+    return DriverKernel(nvrtc(int(runs) if runs else None).compile(source(one, dtypes), f"{one}.cu", options), name)

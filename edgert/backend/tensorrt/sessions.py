@@ -1,0 +1,177 @@
+"""The tensors of an engine, bound once by name: fed and read on the GPU, or from the host."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgert.backend.base import Array, Shapes
+from edgert.backend.gpu import GpuTensor
+from edgert.backend.tensorrt.binding import Context, Layout
+from edgert.errors import ModelError
+from edgert.memory import aligned_empty
+from edgert.memory.cuda import CudaDevice, Stream
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Queue:
+    """A stream, and the lock of whoever puts work on it.
+
+    One for all sessions of an engine, and for all engines of a DLA core, which so has one job at a time.
+    """
+
+    stream: Stream
+    exclusive: threading.RLock
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bound:
+    """An input or output: what the host sees, and what TensorRT sees; one and the same in a plain layout."""
+
+    tensor: GpuTensor
+    values: Array
+
+    def pack(self, layout: Layout) -> None:
+        """Brings what the caller wrote to where TensorRT reads it."""
+        if self.tensor.scale:
+            layout.pack(in_steps(self._part(layout), self.tensor.scale), self.tensor.block.host)
+        elif not layout.is_plain:
+            layout.pack(self._part(layout), self.tensor.block.host)
+
+    def unpack(self, layout: Layout) -> Array:
+        """What TensorRT wrote, where the caller reads it."""
+        if not layout.is_plain:
+            layout.unpack(self.tensor.block.host, self._part(layout))
+        return self._part(layout)
+
+    def _part(self, layout: Layout) -> Array:
+        """As much as a run of fewer rows has."""
+        return self.values if layout.shape == self.values.shape else self.values[: layout.shape[0]]
+
+
+def in_steps(values: Array, scale: float) -> Array:
+    """Real numbers as int8, rounded to the nearest step as TensorRT rounds them."""
+    steps: Array = np.clip(np.rint(values / np.float32(scale)), -128, 127).astype(np.int8)
+    return steps
+
+
+class TrtSession:
+    """See :class:`~edgert.backend.base.Session` and :class:`~edgert.backend.gpu.GpuSession`.
+
+    The host's arrays are one side of the memory that TensorRT reads and writes; tensors in a DLA's layout are packed
+    and unpacked on the way. Addresses never change: a DLA registers each one. Every number of rows has an execution
+    context of its own.
+
+    Args:
+        open_context: opens a context for input shapes.
+        shapes: of the inputs, of all rows.
+        scales: int8 input → what one step is worth, where the host's array has real numbers.
+        dynamic: whether fewer rows can be run.
+        recordable: whether runs may be recorded as CUDA graphs: not with DLA layers.
+    """
+
+    def __init__(
+        self,
+        open_context: Callable[[Shapes], Context],
+        device: CudaDevice,
+        queue: Queue,
+        *,
+        shapes: Shapes,
+        scales: Mapping[str, float],
+        dynamic: bool,
+        recordable: bool,
+        title: str,
+    ) -> None:
+        self.device, self.stream, self.exclusive = device, queue.stream, queue.exclusive
+        self.dynamic, self.recordable = dynamic, recordable
+        self._open_context, self._scales, self._title = open_context, scales, title
+        self._done = device.event()
+        with self._on_stream():
+            whole = open_context(shapes)
+        bound = {name: self._bound(name, layout) for name, layout in whole.layouts.items()}
+        whole.bind({name: one.tensor.block for name, one in bound.items()})
+        self._inputs = {name: bound[name] for name in whole.inputs}
+        self._outputs = {name: one for name, one in bound.items() if name not in self._inputs}
+        self.inputs: Mapping[str, Array] = {name: one.values for name, one in self._inputs.items()}
+        self.outputs: tuple[Array, ...] = tuple(one.values for one in self._outputs.values())
+        self.inputs_on_gpu: dict[str, GpuTensor] = {name: one.tensor for name, one in self._inputs.items()}
+        self.outputs_on_gpu: tuple[GpuTensor, ...] = tuple(one.tensor for one in self._outputs.values())
+        self.rows = min((array.shape[0] for array in self.inputs.values() if array.ndim), default=1)
+        self._contexts = {self.rows: whole}
+
+    def run(self, rows: int | None = None) -> Sequence[Array]:
+        """Runs; see :class:`~edgert.backend.base.Session`.
+
+        Raises:
+            BuildError: TensorRT fails.
+            ModelError: more rows than there are, or none.
+        """
+        with self._on_stream():
+            context = self._context(rows)
+            for name, one in self._inputs.items():
+                one.pack(context.layouts[name])
+                one.tensor.block.upload(self.stream, max(context.layouts[name].nbytes, 1))
+            context.enqueue()
+            for name, one in self._outputs.items():
+                one.tensor.block.download(self.stream, max(context.layouts[name].nbytes, 1))
+            self._done.record(self.stream)
+        self._done.synchronize()
+        return [one.unpack(context.layouts[name]) for name, one in self._outputs.items()]
+
+    def enqueue(self, rows: int | None = None) -> None:
+        """See :class:`~edgert.backend.gpu.GpuSession`.
+
+        Raises:
+            BuildError: TensorRT fails.
+            ModelError: more rows than there are, or none.
+        """
+        with self._on_stream():
+            self._context(rows).enqueue()
+
+    def profile(self, sink: Callable[[str, float], object]) -> None:
+        """Runs of all rows tell ``sink`` the name and milliseconds of every layer from now on; they get slower."""
+        self._contexts[self.rows].profile(sink)
+
+    def close(self) -> None:
+        """Gives the memory back once the GPU is done; the contexts first, which read it. Twice is once."""
+        self._contexts.clear()
+        blocks = [one.tensor.block for one in (*self._inputs.values(), *self._outputs.values())]
+        self._inputs, self._outputs, self.inputs_on_gpu, self.outputs_on_gpu = {}, {}, {}, ()
+        if blocks:
+            self.device.settle()
+        for block in blocks:
+            block.release()
+
+    @contextmanager
+    def _on_stream(self) -> Iterator[None]:
+        """Nobody else puts work on the stream meanwhile, which might be recording it."""
+        with self.device, self.exclusive:
+            yield
+
+    def _context(self, rows: int | None) -> Context:
+        """The one for a number of rows; all where the engine cannot run fewer."""
+        if not self._contexts:
+            raise ModelError("the session is closed", why="its memory was given back", where=self._title)
+        count = self.rows if rows is None or not self.dynamic else rows
+        if not 1 <= count <= self.rows:
+            raise ModelError(f"cannot run {count} rows", why=f"this session has {self.rows}", where=self._title)
+        if count not in self._contexts:
+            made = self._open_context({name: (count, *one.tensor.shape[1:]) for name, one in self._inputs.items()})
+            made.bind({name: one.tensor.block for name, one in {**self._inputs, **self._outputs}.items()})
+            self._contexts[count] = made
+        return self._contexts[count]
+
+    def _bound(self, name: str, layout: Layout) -> Bound:
+        block = self.device.block(max(layout.nbytes, 1))
+        strides = () if layout.is_plain else layout.number_strides
+        scale = self._scales.get(name, 0.0) if layout.dtype == "int8" else 0.0
+        if layout.is_plain and not scale:
+            values = layout.plain(block.host)
+        else:
+            values = aligned_empty(layout.shape, "float32" if scale else layout.dtype)
+            values[...] = 0
+        return Bound(GpuTensor(name, layout.shape, layout.dtype, block, strides, scale), values)

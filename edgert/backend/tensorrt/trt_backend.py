@@ -1,0 +1,288 @@
+"""TensorRT as a backend: compiled once per machine and what is asked for, kept, and opened on the GPU."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from edgert.backend.base import DEFAULT_PROFILE, BuilderSettings, EngineOptions, Shapes, Span, Store
+from edgert.backend.tensorrt.build_process import build
+from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Pools, Precision, request_of
+from edgert.backend.tensorrt.built import (
+    Facts,
+    Made,
+    changes,
+    keep,
+    key_of,
+    last_facts,
+    machine_facts,
+    made_of,
+    read_made,
+    request_facts,
+    timing_cache,
+)
+from edgert.backend.tensorrt.result import BuildResult, Progress
+from edgert.backend.tensorrt.retry import build_retrying
+from edgert.backend.tensorrt.sessions import Queue
+from edgert.backend.tensorrt.trt_engine import TrtEngine, open_engine
+from edgert.backend.tensorrt.version import Library, Wanted, load
+from edgert.board import Machine, detect
+from edgert.board.devices import cuda_driver
+from edgert.errors import ArtifactError, BuildError, DeviceError
+from edgert.graph.model import Model, TensorSpec, inputs
+from edgert.graph.operations import Graph, read
+from edgert.graph.operators import QDQ
+from edgert.graph.passes.clean import clean
+from edgert.graph.static_shape import with_shapes
+from edgert.memory.cuda import CudaDevice, open_device
+
+# The request for a model by itself, as it stands: its shapes from profiles, its precision from its own types.
+
+
+def static_request(model: Model, options: EngineOptions, **further: Any) -> BuildRequest:
+    """The request for a model and its profiles.
+
+    One profile makes the shapes static, unless several are to be allowed, or a batch of several rows, which stays open
+    so that fewer can be run.
+
+    Args:
+        further: other fields of the request.
+
+    Raises:
+        ModelError: a profile does not fit the model's inputs.
+        BuildError: a further field cannot be.
+    """
+    profiles = options.profiles or {DEFAULT_PROFILE: {}}
+    specs = [spec for spec in inputs(model) if not spec.is_static]
+    fixed = {name: with_shapes(model, shapes) if shapes else model for name, shapes in profiles.items()}
+    rows = max((sizes[0] for shapes in profiles.values() for sizes in shapes.values() if sizes), default=1)
+    is_one = len(profiles) == 1 and not options.spans and (rows == 1 or not _open_batch(specs))
+    if not specs or is_one:
+        ready, spans = clean(next(iter(fixed.values())))[0], []
+    else:
+        ready, spans = clean(model)[0], [{**_spans(specs, shapes), **options.spans} for shapes in profiles.values()]
+    graph = read(ready)
+    told = {"precision": precision_of(graph, options.precision), "profiles": tuple(filter(None, spans)), **further}
+    return request_of(ready, **told, **settings_of(options.builder, further.get("placement", {})))
+
+
+def settings_of(builder: BuilderSettings, placement: Mapping[str, str]) -> dict[str, Any]:
+    """Fields of a request. Pools of a DLA are left out where no node is placed on one."""
+    dla = (builder.dla_sram_bytes, builder.dla_local_bytes, builder.dla_global_bytes)
+    uses_dla = any(where != GPU for where in placement.values())
+    return {
+        "pools": Pools(builder.workspace_bytes, *(dla if uses_dla else ())),
+        "optimization_level": builder.optimization_level,
+        "version_compatible": builder.version_compatible,
+        "refit": builder.refit,
+    }
+
+
+def precision_of(graph: Graph, asked: str) -> Precision:
+    """That of the model's own numbers: ``int8`` with Q/DQ nodes, ``fp16`` with float16 tensors, else as asked for."""
+    if any(node.op in QDQ for node in graph.nodes):
+        return "int8"
+    if any(array.dtype == "float16" for array in graph.constants.values()):
+        return "fp16"
+    return "fp16" if asked == "fp16" else "fp32"
+
+
+def _open_batch(specs: Sequence[TensorSpec]) -> bool:
+    batches = {spec.shape[0] if spec.shape else 1 for spec in specs}
+    return len(batches) == 1 and not isinstance(batches.pop(), int)
+
+
+def _spans(specs: Sequence[TensorSpec], shapes: Shapes) -> dict[str, Span]:
+    """The profile's own shapes, and below them every smaller batch where the batch is open."""
+    found = {}
+    for spec in specs:
+        most = tuple(shapes.get(spec.name, ()))
+        least = (1, *most[1:]) if most and _open_batch(specs) else most
+        found[spec.name] = Span(least, most, most)
+    return found
+
+
+log = logging.getLogger("edgert.backend")
+Once = Callable[..., BuildResult]
+"""Builds one request, as :func:`~edgert.backend.tensorrt.build_process.build` does."""
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Who is told what happens while engines are compiled.
+
+    Attributes:
+        tell: gets a line: why an engine is compiled again, why it is tried otherwise.
+        step: gets the name of what is compiled, and how far the outermost phase of the compiler is.
+        stop: ends a compilation when set.
+    """
+
+    tell: Callable[[str], object] = log.warning
+    step: Callable[[str, int, int], object] = lambda name, done, total: None
+    stop: threading.Event = field(default_factory=threading.Event)
+
+
+class TrtBackend:
+    """See :class:`~edgert.backend.base.Backend`. One object for all engines of a pipeline: it counts DLA programs,
+    and gives each DLA core one job at a time.
+
+    Args:
+        machine, root: this one by default.
+        library: the TensorRT of this machine by default.
+        device: opens the GPU, once, when the first engine is; PyCUDA's by default.
+        once: builds one engine, in a process of its own by default.
+        listener: who is told.
+    """
+
+    name = "tensorrt"
+
+    def __init__(
+        self,
+        *,
+        machine: Machine | None = None,
+        root: Path = Path("/"),
+        library: Library | None = None,
+        device: Callable[[], CudaDevice] | None = None,
+        once: Once | None = None,
+        listener: Listener | None = None,
+    ) -> None:
+        self._given_machine, self._root, self._given_library = machine, root, library
+        self._open_device, self._once = device or _open_gpu, once or build
+        self.listener = listener or Listener()
+        self._resident: Counter[int] = Counter()
+        self._queues: dict[int | None, Queue] = {}
+
+    @cached_property
+    def library(self) -> Library:
+        """Raises DeviceError where TensorRT is not installed; tells how to get it on this machine."""
+        return self._given_library or load()
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What of this machine engines depend on."""
+        machine = self._given_machine or detect(self._root)
+        return machine_facts(self.library, machine, cuda_driver(), self._root)
+
+    @cached_property
+    def _device(self) -> CudaDevice:
+        return self._open_device()
+
+    def why_no_library(self) -> str:
+        """Why nothing can be compiled here, and what to install, in one line; empty if it can."""
+        return self._trouble("library")
+
+    def why_not(self) -> str:
+        """Why nothing can be compiled and run here, and what to install, in one line; empty if it can."""
+        return self._trouble("library") or self._trouble("_device")
+
+    def _trouble(self, part: str) -> str:
+        try:
+            getattr(self, part)
+        except (DeviceError, BuildError) as error:
+            return f"{error.what}: {error.why}" + (f" ({error.fix})" if error.fix else "")
+        return ""
+
+    def compile(self, model: Model, options: EngineOptions) -> TrtEngine:
+        """See :class:`~edgert.backend.base.Backend`. Precision is that of the model: float32, float16, or Q/DQ.
+
+        Raises:
+            BuildError: TensorRT refuses the model, or its compiler fails; nodes are named where it tells.
+            ModelError: a profile does not fit the model's inputs, or an output's size depends on the data.
+            DeviceError: TensorRT, PyCUDA or the GPU is missing; each with how to get it.
+        """
+        request = static_request(model, options)
+        return self.open(self.made(request, options.store), options.profiles)
+
+    def made(self, request: BuildRequest, store: Store | None = None) -> Made:
+        """The engine of a request: from the store, else compiled, and kept there.
+
+        Before it is compiled again the listener is told what changed since the last time.
+
+        Raises:
+            BuildError, DeviceError: as :meth:`compile`.
+        """
+        facts = {**self.facts, **request_facts(request)}
+        kept = self._kept(request, facts, store)
+        if kept is not None:
+            return kept
+        before = last_facts(store, request.title)
+        if before is not None and before != facts:
+            self.listener.tell(f"{request.title} is compiled again: {', '.join(changes(before, facts))}")
+        asked = replace(request, timing_cache=timing_cache(store, self.facts))
+        built = build_retrying(asked, self._build, lambda attempt: self.listener.tell(f"again: {attempt.reason}"))
+        made = made_of(built, facts)
+        if store is not None:
+            keep(store, made, self.facts)
+        return made
+
+    def open(self, made: Made, profiles: Mapping[str, Shapes] | None = None) -> TrtEngine:
+        """Opens an engine for running.
+
+        Raises:
+            DeviceError: there is no GPU or PyCUDA; or the DLA core is missing, or has too many programs.
+            ModelError: an output's size depends on the data.
+        """
+        core, loadables = made.request.dla_core, made.engine_facts.loadables
+        scales = {name: form.scale for name, form in made.request.formats.items() if form.scale}
+        with self._device:
+            engine = open_engine(
+                made.result.plan,
+                self.library,
+                self._device,
+                queue=self._queue(core),
+                profiles=profiles or {DEFAULT_PROFILE: {}},
+                scales=scales,
+                dla_core=core,
+                loadables=loadables,
+                resident=self._resident[core] if core is not None else 0,
+                host_code=made.request.version_compatible,
+                title=made.request.title,
+            )
+        if core is not None:
+            self._resident[core] += loadables
+        told = {"cached": made.cached, "compile_s": made.result.seconds, "attempts": list(made.attempts)}
+        engine.info = {**engine.info, **told}
+        return engine
+
+    def _queue(self, core: int | None) -> Queue:
+        """A DLA core's, which gives it one job at a time whoever it is from; else a new one."""
+        if core in self._queues:
+            return self._queues[core]
+        made = Queue(self._device.stream(), threading.RLock())
+        if core is not None:
+            self._queues[core] = made
+        return made
+
+    def _kept(self, request: BuildRequest, facts: Facts, store: Store | None) -> Made | None:
+        path = store.get(key_of(facts)) if store is not None else None
+        if path is None:
+            return None
+        try:
+            return read_made(path.read_bytes(), request, str(path))
+        except (ArtifactError, OSError) as error:
+            self.listener.tell(f"{request.title} is compiled again: the kept engine cannot be read ({error})")
+            return None
+
+    def _build(self, request: BuildRequest) -> BuildResult:
+        listener = self.listener
+
+        def step(progress: Progress) -> None:
+            if not progress.parent:
+                listener.step(request.title, progress.step, progress.steps)
+
+        wanted: Wanted = "tensorrt_rtx" if self.library.kind == "rtx" else "tensorrt"
+        return self._once(request, wanted=wanted, progress=step, cancel=listener.stop)
+
+
+def _open_gpu() -> CudaDevice:
+    driver = cuda_driver()
+    if driver is None or not driver.gpus:
+        why = "there is no CUDA driver (libcuda.so.1)" if driver is None else driver.trouble or "its driver drives none"
+        raise DeviceError("there is no NVIDIA GPU here", why=why)
+    return open_device()

@@ -1,0 +1,238 @@
+"""A serialised engine opened for running."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from edgert.backend.base import DEFAULT_PROFILE, Shapes, Tensor, share_first_dimension
+from edgert.backend.tensorrt.binding import Context, dtype_of
+from edgert.backend.tensorrt.log import LogRecord, logger_to, tail
+from edgert.backend.tensorrt.plugin import can_plug, register_operators
+from edgert.backend.tensorrt.rtx import runtime_settings, serialized
+from edgert.backend.tensorrt.sessions import Queue, TrtSession
+from edgert.backend.tensorrt.trt_types import ICudaEngine, IExecutionContext, IRuntimeCache, Runtime, Trt
+from edgert.backend.tensorrt.version import Library
+from edgert.errors import DeviceError, ModelError, nearest
+from edgert.memory.cuda import CudaDevice
+from edgert.units import format_bytes
+
+MAX_LOADABLES = 16
+"""Programs that one DLA core keeps at the same time: NVIDIA's page on DLA layer restrictions."""
+
+
+def open_engine(
+    plan: bytes,
+    library: Library,
+    device: CudaDevice,
+    *,
+    queue: Queue | None = None,
+    profiles: Mapping[str, Shapes] | None = None,
+    scales: Mapping[str, float] | None = None,
+    dla_core: int | None = None,
+    loadables: int = 0,
+    resident: int = 0,
+    kernels: bytes = b"",
+    host_code: bool = False,
+    title: str = "engine",
+) -> TrtEngine:
+    """Deserialises an engine.
+
+    Args:
+        plan: what a build gave.
+        library: the TensorRT that built it, or a later one for a version-compatible engine.
+        device: the GPU.
+        queue: takes the work of all sessions; one of its own by default. Engines of one DLA core must share one.
+        profiles: name → input shapes, one per optimisation profile of the engine, in order.
+        scales: int8 input → what one step is worth, where callers have real numbers.
+        dla_core: the DLA core it was built for; None for none.
+        loadables: DLA programs in it (:attr:`~edgert.backend.tensorrt.engine_layers.EngineFacts.loadables`).
+        resident: DLA programs of other engines on that core.
+        kernels: what :meth:`TrtEngine.kernels` gave (TensorRT-RTX).
+        host_code: whether the plan's code for the processor may be run; version-compatible ones bring a runtime along.
+        title: for messages.
+
+    Raises:
+        DeviceError: the core would hold too many programs, is not there, or is not taken; or TensorRT refuses the plan,
+            which it does for one of another TensorRT or GPU.
+    """
+    _check_loadables(loadables, resident, dla_core, title)
+    log: list[LogRecord] = []
+    trt: Trt = library.trt
+    if can_plug(library):
+        register_operators(trt)
+    runtime: Runtime = trt.Runtime(logger_to(trt, log.append))
+    if dla_core is not None:
+        _take_core(runtime, dla_core, title)
+    if host_code:
+        runtime.engine_host_code_allowed = True
+    engine: ICudaEngine = runtime.deserialize_cuda_engine(plan)
+    if engine is None:
+        raise DeviceError(
+            f"{library.title} cannot open this engine",
+            why=tail(log) or "it told no reason",
+            where=title,
+            fix="an engine runs with the TensorRT and on the kind of GPU it was built for: build it here",
+        )
+    queue = queue or Queue(device.stream(), threading.RLock())
+    shapes = profiles or {DEFAULT_PROFILE: {}}
+    return TrtEngine(library, runtime, engine, device, queue, shapes, scales or {}, loadables, kernels, title)
+
+
+def _check_loadables(loadables: int, resident: int, core: int | None, title: str) -> None:
+    """Before loading: afterwards it would only fail when it runs."""
+    if loadables + resident > MAX_LOADABLES:
+        raise DeviceError(
+            f"{loadables} DLA programs do not fit on dla{core if core is not None else ''}",
+            why=f"a core holds {MAX_LOADABLES}, and {resident} of other engines are there",
+            where=title,
+            fix="place fewer, longer regions on the DLA, or move a model to the other core",
+        )
+
+
+def _take_core(runtime: Runtime, core: int, title: str) -> None:
+    """The core must be set before deserialising; one that is not there would be replaced without a word."""
+    cores = runtime.num_DLA_cores
+    if core < cores:
+        runtime.DLA_core = core
+    if core >= cores or runtime.DLA_core != core:
+        raise DeviceError(
+            f"dla{core} cannot be used",
+            why=f"TensorRT sees {cores} DLA cores" if core >= cores else f"it chose core {runtime.DLA_core} instead",
+            where=title,
+            fix="edgert doctor tells about DLA cores",
+        )
+
+
+class TrtEngine:
+    """See :class:`~edgert.backend.gpu.GpuEngine`. Sessions have execution contexts of their own."""
+
+    def __init__(
+        self,
+        library: Library,
+        runtime: Runtime,
+        engine: ICudaEngine,
+        device: CudaDevice,
+        queue: Queue,
+        profiles: Mapping[str, Shapes],
+        scales: Mapping[str, float],
+        loadables: int,
+        kernels: bytes,
+        title: str,
+    ) -> None:
+        self._library, self._runtime, self._profiles = library, runtime, profiles
+        self.device, self._queue, self._scales = device, queue, scales
+        self._engine: ICudaEngine = engine
+        self._sessions: list[TrtSession] = []
+        self._kernels: IRuntimeCache = None
+        self._saved = kernels
+        self.title, self.loadables = title, loadables
+        self.profiles = tuple(profiles)
+        self.recordable = loadables == 0
+        """Whether runs may be recorded as CUDA graphs: not with DLA layers (TensorRT issue 3524)."""
+        declared = [self._shape(name) for name in self._names("INPUT")]
+        self.dynamic_batch = bool(declared) and all(shape and shape[0] < 0 for shape in declared)
+        self.batched = share_first_dimension(declared, [self._shape(name) for name in self._names("OUTPUT")])
+        self.inputs, self.outputs = self._tensors()
+        self.outputs_known = True
+        info = {"backend": "tensorrt", "version": library.version, "dla_core": self._core(), "loadables": loadables}
+        self.info: Mapping[str, Any] = MappingProxyType(info)
+
+    def session(self, profile: str | None = None) -> TrtSession:
+        """A new set of bound tensors and an execution context.
+
+        Raises:
+            ModelError: there is no such profile, or an output's size depends on the data.
+            DeviceError: there is no memory.
+        """
+        name = profile or self.profiles[0]
+        if self._engine is None:
+            raise ModelError("the engine is closed", why="its memory was given back", where=self.title)
+        if name not in self._profiles:
+            raise ModelError(
+                f"no profile {name!r}{nearest(name, self.profiles)}",
+                where=self.title,
+                fix=f"profiles: {', '.join(self.profiles)}",
+            )
+        made = TrtSession(
+            partial(self._open_context, self.profiles.index(name)),
+            self.device,
+            self._queue,
+            shapes=self._profiles[name],
+            scales=self._scales,
+            dynamic=self.dynamic_batch,
+            recordable=self.recordable,
+            title=self.title,
+        )
+        self._sessions.append(made)
+        return made
+
+    @property
+    def context_bytes(self) -> int:
+        """What an execution context takes on the GPU for what layers hand on, besides inputs and outputs."""
+        if hasattr(self._engine, "device_memory_size_v2"):
+            return int(self._engine.device_memory_size_v2)
+        return int(self._engine.device_memory_size) if hasattr(self._engine, "device_memory_size") else 0
+
+    def kernels(self) -> bytes:
+        """Kernels compiled so far, to be given to :func:`open_engine` next time; empty but for TensorRT-RTX."""
+        return serialized(self._kernels) if self._kernels is not None else self._saved
+
+    def close(self) -> None:
+        """Gives the memory of all sessions back, then the engine, then the runtime, which must outlive it."""
+        for session in self._sessions:
+            session.close()
+        self._sessions.clear()
+        with self.device:
+            self._kernels = None
+            self._engine = None
+            self._runtime = None
+
+    def _open_context(self, index: int, shapes: Shapes) -> Context:
+        made, stream = self._context(), self._queue.stream
+        if made is None:
+            raise self._too_little()
+        return Context(self._library.trt, self._engine, made, stream, index=index, shapes=shapes, title=self.title)
+
+    def _context(self) -> IExecutionContext:
+        if self._library.kind != "rtx":
+            return self._engine.create_execution_context()
+        settings, self._kernels = runtime_settings(self._engine, self.kernels())
+        return self._engine.create_execution_context(settings)
+
+    def _too_little(self) -> DeviceError:
+        free, total = self.device.free_bytes()
+        return DeviceError(
+            "TensorRT made no execution context: the GPU has too little memory",
+            why=f"planned: {format_bytes(self.context_bytes)}, beside weights, inputs and outputs; actual: "
+            f"{format_bytes(free)} of {format_bytes(total)} are free on {self.device.name}",
+            where=self.title,
+            fix="a smaller batch or input size, fewer models, or end other programs that use the GPU",
+        )
+
+    def _names(self, mode: str) -> Sequence[str]:
+        trt: Trt = self._library.trt
+        wanted = trt.TensorIOMode.INPUT if mode == "INPUT" else trt.TensorIOMode.OUTPUT
+        names = [self._engine.get_tensor_name(index) for index in range(self._engine.num_io_tensors)]
+        return [name for name in names if self._engine.get_tensor_mode(name) == wanted]
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._engine.get_tensor_shape(name))
+
+    def _tensors(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Inputs and outputs of the first profile, as a session of it has them."""
+        first = self.session()
+        inputs = tuple(Tensor(name, array.shape, array.dtype.name) for name, array in first.inputs.items())
+        outputs = tuple(
+            Tensor(name, array.shape, dtype_of(self._engine, name, self.title))
+            for name, array in zip(self._names("OUTPUT"), first.outputs, strict=True)
+        )
+        first.close()
+        return inputs, outputs
+
+    def _core(self) -> int | None:
+        runtime: Runtime = self._runtime
+        return int(runtime.DLA_core) if self.loadables else None

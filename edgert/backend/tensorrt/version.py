@@ -1,0 +1,105 @@
+"""Which TensorRT is here: found, imported when first asked for, and told apart by how it takes types."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from typing import Literal
+
+from edgert.backend.tensorrt.trt_types import Trt
+from edgert.board import Machine, detect
+from edgert.errors import BuildError, DeviceError
+
+Kind = Literal["weak", "strong", "rtx"]
+"""``weak``: 8.6 to 10.x, precision by flags. ``strong``: 11.x, types in the model. ``rtx``: TensorRT-RTX."""
+Wanted = Literal["auto", "tensorrt", "tensorrt_rtx"]
+
+_MODULES = {"tensorrt": ("tensorrt",), "tensorrt_rtx": ("tensorrt_rtx", "tensorrt_rtx_bindings")}
+"""NVIDIA's archives call the module of TensorRT-RTX by its name, the packages of PyPI only by that of its binding."""
+_OLDEST = (8, 6)
+"""That of JetPack 6.0. Tensors are bound by name since 8.5, but its bindings are for a Python older than edgert's."""
+_FIRST_STRONG = 11
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A TensorRT that can be used.
+
+    Attributes:
+        trt: the module.
+        version: ``"10.3.0"``, as the binding tells it.
+        kind: how it takes types.
+    """
+
+    trt: Trt
+    version: str
+    kind: Kind
+
+    @property
+    def title(self) -> str:
+        """``TensorRT 10.3.0``."""
+        return f"{'TensorRT-RTX' if self.kind == 'rtx' else 'TensorRT'} {self.version}"
+
+
+@lru_cache(maxsize=3)
+def load(wanted: Wanted = "auto") -> Library:
+    """Imports TensorRT. ``auto`` is TensorRT where it is installed, else TensorRT-RTX.
+
+    Raises:
+        DeviceError: it is not installed, or cannot be imported; tells how to get it on this machine.
+        BuildError: it is older than edgert can use.
+    """
+    troubles: list[ImportError] = []
+    for package, modules in _MODULES.items():
+        if wanted in ("auto", package):
+            for name in modules:
+                try:
+                    return library_of(import_module(name))
+                except ImportError as error:
+                    troubles.append(error)
+    raise missing(troubles[0], detect(), wanted) from troubles[0]
+
+
+def library_of(trt: Trt) -> Library:
+    """A module that has been imported. Raises BuildError for a version that edgert cannot use."""
+    version = str(trt.__version__)
+    if "rtx" in trt.__name__:
+        return Library(trt, version, "rtx")
+    release = release_of(version)
+    if release < _OLDEST or release[0] == 9:
+        raise BuildError(
+            f"TensorRT {version} cannot be used",
+            why="edgert knows 8.6, 10 and 11",
+            fix="update JetPack: 6.0 has TensorRT 8.6, 6.1 and 6.2 have 10.3, 7 has 10 or 11",
+        )
+    return Library(trt, version, "strong" if release[0] >= _FIRST_STRONG else "weak")
+
+
+def release_of(version: str) -> tuple[int, int]:
+    """``(10, 3)`` for ``"10.3.0"``. Raises BuildError for what is no version."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match is None:
+        raise BuildError(f"{version!r} is no TensorRT version", why="it does not begin with two numbers")
+    return int(match[1]), int(match[2])
+
+
+def missing(trouble: ImportError, machine: Machine, wanted: Wanted) -> DeviceError:
+    """The error that tells how TensorRT is installed on a machine."""
+    name = "TensorRT-RTX" if wanted == "tensorrt_rtx" else "TensorRT"
+    where = f"{machine.model or machine.name}, JetPack {machine.jetpack}" if machine.is_jetson else machine.name
+    return DeviceError(f"{name} cannot be used here", why=str(trouble), where=where, fix=_fix(machine, wanted))
+
+
+def _fix(machine: Machine, wanted: Wanted) -> str:
+    """A Jetson has the TensorRT of its JetPack or none: packages of other builds know nothing of its GPU and DLA."""
+    if not machine.is_jetson:
+        package = "tensorrt-rtx" if wanted == "tensorrt_rtx" else "tensorrt"
+        return f"pip install {package}; for a Jetson's engines, build on the Jetson"
+    if wanted == "tensorrt_rtx":
+        return "use TensorRT: TensorRT-RTX does not support Jetson GPUs"
+    return (
+        "sudo apt install nvidia-jetpack, and a virtual environment made with --system-site-packages"
+        f" (never pip install tensorrt on a Jetson); JetPack {machine.jetpack or '6 or 7'} brings the one that fits"
+    )

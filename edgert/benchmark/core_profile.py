@@ -1,0 +1,261 @@
+"""Profiles of models on the cores of this machine: threads pinned, medians, alone and with all other cores busy."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgert.backend import Engine, EngineOptions, Session
+from edgert.backend.base import Array
+from edgert.backend.ort import OrtBackend
+from edgert.backend.ort.timing import Kernel, kernel_times
+from edgert.benchmark.measure import Figure, Run, jitter, once, timed
+from edgert.benchmark.overhead import hop
+from edgert.board import HOST
+from edgert.board.host import core_accelerators, cpu_name, pinned
+from edgert.errors import DeviceError
+from edgert.files import FileStore, cache_folder
+from edgert.graph.model import Model, inputs
+from edgert.graph.operations import Graph, read
+from edgert.graph.passes.clean import clean
+from edgert.jitter import AT
+from edgert.placement.cost.fused_kernels import units
+from edgert.placement.cost.work import Work
+from edgert.placement.cutting import Part, cut, partition
+from edgert.placement.profile import MAX_GAP, Handing, Profile, ProfiledUnit, Whole, tensor_bytes
+
+_CUTS = 4
+"""Places where a model is cut in two to see what cutting costs."""
+_ROUNDS = 6
+"""On a shared machine a neighbour slows a core for seconds at a time, by half and more. The fastest of several rounds
+is that of a machine left alone, which is what a profile is about; company of our own is in all rounds alike."""
+_BUSY_RUNS = 5
+"""Times as many runs with company as alone: their jitter is kept, and a p99 needs some hundred."""
+
+
+def machine_identity() -> dict[str, str]:
+    """What the times of a profile depend on."""
+    version = OrtBackend().version
+    return {"cpu": cpu_name(), "system": f"{platform.system()} {platform.machine()}", "runtime": f"ort {version}"}
+
+
+def profile(model: Model, runs: int = 12) -> Profile:
+    """Measures a model on every core this process may use.
+
+    Takes about ``runs`` × 50 times as long as one run of the model, per core.
+
+    Args:
+        runs: how many each median is of. The fastest of six medians counts.
+
+    Raises:
+        DeviceError: threads cannot be pinned here.
+        ModelError: the model has dynamic dimensions.
+    """
+    cores = core_accelerators()
+    if not cores:
+        raise DeviceError("this system cannot keep a thread on a core", fix="measure on Linux")
+    ready = clean(model)[0]
+    graph = read(ready)
+    works = units(graph)
+    bench = _Bench(ready, runs)
+    rounds = [{name: bench.turn(name, cores) for name in cores} for _ in range(_ROUNDS)]
+    kernels = {name: min((one[name].kernels for one in rounds), key=_sum_ms) for name in cores}
+    whole = {
+        name: Whole(
+            min(one[name].alone_ms for one in rounds),
+            min(one[name].busy_ms for one in rounds),
+            _sum_ms(kernels[name]),
+            jitter([one[name].busy for one in rounds]),
+        )
+        for name in cores
+    }
+    found = {name: unit_times(works, graph, kernels[name], whole[name].alone_ms) for name in cores}
+    profiled = tuple(
+        ProfiledUnit(work.name, work.nodes, {name: found[name][index] for name in cores})
+        for index, work in enumerate(works)
+    )
+    handing = bench.handing(graph, works, next(iter(cores.values())))
+    return Profile(model.path.stem, model.digest, HOST, "", machine_identity(), runs, whole, profiled, handing)
+
+
+def figures_of(found: Profile) -> list[Figure]:
+    """What a profile says, in short."""
+    figures = []
+    for name, whole in found.whole.items():
+        detail = {"busy_ms": whole.busy_ms, "kernels_ms": whole.kernels_ms}
+        figures.append(Figure(f"{found.model} on {name}", whole.alone_ms, "ms", n=found.runs, detail=detail))
+        figures.append(Figure(f"times as long with all cores busy, {name}", whole.contention, "×", n=found.runs))
+        gap = f"sum of kernels against the whole, {name}"
+        figures.append(Figure(gap, whole.gap, "of the whole", MAX_GAP, n=found.runs))
+        jitter = f"p99 against the median with all cores busy, {name}"
+        figures.append(
+            Figure(jitter, whole.jitter[AT.index(0.99)], "×", n=_BUSY_RUNS * found.runs)
+        )  # of one round at least
+    handing = found.handing
+    per_mib = {"tensor_ms": handing.tensor_ms, "ms_per_mib": handing.ms_per_mib}
+    figures.append(Figure("handing a frame to the next thread", handing.hop_ms, "ms", detail=per_mib))
+    return figures
+
+
+def _sum_ms(kernels: Sequence[Kernel]) -> float:
+    return sum(kernel.time_ms for kernel in kernels)
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    kernels: tuple[Kernel, ...]
+    alone_ms: float
+    busy: Sequence[Run]
+
+    @property
+    def busy_ms(self) -> float:
+        return statistics.median(run.cpu_ms for run in self.busy)
+
+
+class _Bench:
+    """Engines of one thread, and the ways of timing them."""
+
+    def __init__(self, model: Model, runs: int) -> None:
+        self._model, self._runs = model, runs
+        self._engine = _engine(model)
+        self._feeds = {spec.name: array for spec, array in zip(inputs(model), _arrays(self._engine), strict=True)}
+
+    def turn(self, name: str, cores: Mapping[str, int]) -> _Turn:
+        """Kernels, and the whole alone and with company, one right after the other."""
+        session = _filled(self._engine)
+        with pinned(cores[name]):
+            kernels = kernel_times(self._model, self._feeds, self._runs)
+            alone_ms = statistics.median(run.cpu_ms for run in timed(session.run, self._runs))
+            with company(self._engine, [core for other, core in cores.items() if other != name]):
+                busy = timed(session.run, _BUSY_RUNS * self._runs)
+        return _Turn(kernels, alone_ms, busy)
+
+    def handing(self, graph: Graph, works: Sequence[Work], core: int) -> Handing:
+        """Whole models against the same cut in two, in turn; what is left over is the price of the cut."""
+        cuts = [self._cut(graph, parts, core) for parts in _halves(graph, works)]
+        tensor_ms, ms_per_mib = fit(cuts)
+        return Handing(hop(rounds=3, frames=1000).value / 1e3, tensor_ms, ms_per_mib)
+
+    def _cut(self, graph: Graph, parts: Sequence[Part], core: int) -> Cut:
+        engines = [_engine(cut(graph, part, self._model)) for part in parts]
+        sessions = [_filled(engine) for engine in (self._engine, *engines)]
+        with pinned(core):
+            for session in sessions:
+                timed(session.run, 1)
+            rounds = [[once(session.run).cpu_ms for session in sessions] for _ in range(3 * self._runs)]
+        extra_ms = statistics.median(first + second - whole for whole, first, second in rounds)
+        for engine in engines:
+            engine.close()
+        crossed = set(parts[0].outputs).intersection(parts[1].inputs)
+        return Cut(extra_ms, len(crossed), sum(tensor_bytes(graph, name) for name in crossed) / 2**20)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What one cut adds, how many tensors cross it, and how much they hold."""
+
+    extra_ms: float
+    tensors: int
+    mib: float
+
+
+def fit(cuts: Sequence[Cut]) -> tuple[float, float]:
+    """Milliseconds per tensor and per MiB, neither below zero, that fit the cuts best in the least squares sense."""
+    count = np.array([one.tensors for one in cuts], float)
+    mib = np.array([one.mib for one in cuts])
+    extra = np.array([one.extra_ms for one in cuts])
+    best, *_ = np.linalg.lstsq(np.stack([count, mib], axis=1), extra, rcond=None)
+    if min(best) >= 0:
+        return float(best[0]), float(best[1])
+    alone = [max(0.0, float(x @ extra) / max(float(x @ x), 1e-12)) for x in (count, mib)]
+    errors = [float(((x * rate - extra) ** 2).sum()) for x, rate in zip((count, mib), alone, strict=True)]
+    return (alone[0], 0.0) if errors[0] <= errors[1] else (0.0, alone[1])
+
+
+def _halves(graph: Graph, works: Sequence[Work]) -> list[tuple[Part, ...]]:
+    """The model cut in two, at the narrowest place of each of several stretches."""
+    found: list[tuple[Part, ...]] = []
+    for stretch in np.array_split(np.arange(1, len(works)), min(_CUTS, max(1, len(works) - 1))):
+        halves = [_half(graph, works, int(number)) for number in stretch]
+        two = [parts for parts in halves if len(parts) == 2]
+        if two:
+            found.append(min(two, key=lambda parts: len(set(parts[0].outputs).intersection(parts[1].inputs))))
+    return found
+
+
+def _half(graph: Graph, works: Sequence[Work], number: int) -> tuple[Part, ...]:
+    first = {name for work in works[:number] for name in work.nodes}
+    return partition(graph, {node.name: "first" if node.name in first else "second" for node in graph.nodes})
+
+
+def unit_times(works: Sequence[Work], graph: Graph, kernels: Sequence[Kernel], whole_ms: float) -> list[float]:
+    """Per unit, the time of its kernels, scaled so that they add up to the whole."""
+    owner = {name: index for index, work in enumerate(works) for name in work.nodes}
+    found = [0.0] * len(works)
+    last = 0
+    for kernel in kernels:
+        name = node_of(kernel.name, graph)
+        last = owner[name] if name else last  # a change of layout belongs to what was made before it
+        found[last] += kernel.time_ms
+    scale = whole_ms / sum(found)
+    return [time_ms * scale for time_ms in found]
+
+
+def node_of(kernel: str, graph: Graph) -> str | None:
+    """The node a kernel was made from: it has its name or that of a tensor it writes, or begins with one of them."""
+    tensors = {name: node.name for name, node in graph.producers.items()}
+    nodes = {node.name: node.name for node in graph.nodes}
+    exact = nodes.get(kernel) or tensors.get(kernel.removesuffix("_nchwc"))
+    if exact:
+        return exact
+    begun = [name for name in nodes if kernel.startswith(name) and not kernel[len(name) :][:1].isalnum()]
+    return max(begun, key=len, default=None)
+
+
+def _engine(model: Model) -> Engine:
+    return OrtBackend().compile(model, EngineOptions(threads=1, store=FileStore(cache_folder() / "ort")))
+
+
+def _arrays(engine: Engine) -> list[Array]:
+    """Inputs in the network's usual range; the same every time."""
+    random = np.random.default_rng(0)
+    return [
+        random.random(tensor.shape).astype(tensor.dtype) if tensor.dtype.startswith("float")
+        else np.zeros(tensor.shape, tensor.dtype)
+        for tensor in engine.inputs
+    ]  # fmt: skip
+
+
+def _filled(engine: Engine) -> Session:
+    session = engine.session()
+    for target, array in zip(session.inputs.values(), _arrays(engine), strict=True):
+        target[...] = array
+    return session
+
+
+@contextmanager
+def company(engine: Engine, cores: Sequence[int]) -> Iterator[None]:
+    """Keeps cores busy with the engine for a while."""
+    stop = threading.Event()
+
+    def work(core: int) -> None:
+        with pinned(core):
+            session = _filled(engine)
+            while not stop.is_set():
+                session.run()
+
+    threads = [threading.Thread(target=work, args=(core,), daemon=True) for core in cores]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()

@@ -1,0 +1,231 @@
+"""What a pipeline adds to its engine: null source → infer → null sink against the bare engine in a loop."""
+
+from __future__ import annotations
+
+import gc
+import queue
+import statistics
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter_ns
+
+import cv2
+import numpy as np
+
+from edgert.assemble import FILE_QUEUE, MOST_REPLICAS, STAGE_QUEUE
+from edgert.backend import Engine, EngineOptions, Session, backend
+from edgert.benchmark.measure import Figure, in_turn, median_ratio, wall_ms
+from edgert.board.host import core_count
+from edgert.clock import REAL
+from edgert.config import ModelConfig
+from edgert.config.stages import SourceStage
+from edgert.files import FileStore, cache_folder
+from edgert.graph.load import load
+from edgert.memory import Counter, lend
+from edgert.meters import rss_bytes
+from edgert.prepared_model import build_engine, picture_input
+from edgert.runtime import Frame, Node, Result, Runner, SourceStats, Stage
+from edgert.runtime.branches import Branch, branch_nodes, connect
+from edgert.stages.decode.select import decoder_for
+from edgert.stages.infer import Infer, Lane
+from edgert.stages.preprocess import Preprocessor
+from edgert.stages.sink.results import NullSink
+from edgert.stages.source.api import ApiSource
+from edgert.stages.source.conveyor import Conveyor
+from edgert.stages.source.select import source_for
+
+# What the threads, channels and leases cost: per hop, in copies, and in memory over a long run.
+
+_STREAM = frozenset({"null"})
+
+
+class Pass:
+    """A stage that passes everything on."""
+
+    def open(self) -> None:
+        """Nothing."""
+
+    def process(self, result: Result) -> Result:
+        """The result itself."""
+        return result
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def null_chain(stages: int, frames: int) -> tuple[Runner, Counter]:
+    """A runner of a blank source, ``stages`` null stages and a null sink."""
+    counter = Counter()
+    source = SourceStage(source="synthetic:blank", size="64x64", limit=frames)  # type: ignore[arg-type]
+    nodes = [Node("null", source_for("null", source, counter, REAL, Path()))]
+    for name in [*(f"pass{n}" for n in range(stages)), "sink"]:
+        nodes.append(Node(name, NullSink() if name == "sink" else Pass()))
+        connect(nodes[-2], nodes[-1], _STREAM, 4, "never")
+    return Runner(nodes), counter
+
+
+def run_ns(runner: Runner) -> int:
+    """Wall nanoseconds from start to end."""
+    started = perf_counter_ns()
+    runner.start()
+    runner.wait()
+    return perf_counter_ns() - started
+
+
+def hop(rounds: int = 9, frames: int = 4000) -> Figure:
+    """Microseconds that one more stage adds to every frame, at full speed: (9 stages − 1 stage) / 8."""
+    short = [run_ns(null_chain(1, frames)[0]) for _ in range(rounds)]
+    long = [run_ns(null_chain(9, frames)[0]) for _ in range(rounds)]
+    hops = [(b - a) / 8 / frames / 1e3 for a, b in zip(short, long, strict=True)]
+    return Figure("one hop between null stages", statistics.median(hops), "µs", 20.0, n=rounds)
+
+
+def growth(warm_up: int = 500, frames: int = 2000, rounds: int = 3) -> list[Figure]:
+    """Python objects and resident memory kept over a run of a null pipeline.
+
+    One frame is under way at a time, so that at each reading every thread of the pipeline stands at the same place.
+    Other threads of this process, such as one that draws a progress bar, come and go with objects of their own; what a
+    frame leaves behind grows in every round, so the round with the least growth counts.
+    """
+    counter = Counter()
+    source = ApiSource("null", SourceStage(source="api"), counter, REAL)
+    done: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    class Tell(Pass):
+        """A sink that says when a frame has arrived."""
+
+        def process(self, result: Result) -> None:  # type: ignore[override]
+            """Says so."""
+            done.put(None)
+
+    nodes = [Node("null", source), Node("pass", Pass()), Node("end", Tell())]
+    for before, after in pairwise(nodes):
+        connect(before, after, _STREAM, 2, "never")
+    runner = Runner(nodes)
+    runner.start()
+    picture = np.zeros((64, 64, 3), np.uint8)
+
+    def pass_through(count: int) -> tuple[int, int]:
+        for _ in range(count):
+            source.submit(picture)
+            done.get()
+        gc.collect()
+        return len(gc.get_objects()), rss_bytes()
+
+    pass_through(warm_up)
+    readings = [pass_through(1), *(pass_through(frames) for _ in range(rounds))]
+    source.finish()
+    runner.wait()
+    objects, rss = (min(b - a for a, b in pairwise(taken)) for taken in zip(*readings, strict=True))
+    copies = counter.read().copies
+    return [
+        Figure(f"objects kept over {frames} frames", max(0, objects), "objects", 0.0, n=rounds, is_exact=True),
+        Figure(f"memory growth over {frames} frames", rss / 2**20, "MiB", 1.0, n=rounds),
+        Figure("copies of pixels by the runtime", copies, "copies", 0.0, n=rounds * frames, is_exact=True),
+    ]
+
+
+def overhead(config: ModelConfig, rounds: int = 7, frames: int = 60, bar: float | None = 0.97) -> Figure:
+    """Frames per second of the pipeline over those of the bare engine with as many threads, taken in turn.
+
+    The source gives one picture of the network's own size again and again; the pipeline converts, normalises and
+    decodes it each time.
+    """
+    threads = core_count()
+    replicas = min(threads, MOST_REPLICAS)
+    engine = build_engine(load(config.onnx), config, threads)
+    shared = build_engine(load(config.onnx), config, threads // replicas)
+    session = engine.session()
+    session.run()
+
+    def bare() -> float:
+        return wall_ms(lambda: [session.run() for _ in range(frames)]) / frames
+
+    def piped() -> float:
+        sink = _Stopwatch()
+        run_ns(_pipeline(config, shared, replicas, frames + 1, sink))
+        return sink.ms_per_result
+
+    bare_ms, piped_ms = in_turn(rounds, bare, piped)
+    detail = {"bare_ms": statistics.median(bare_ms), "pipeline_ms": statistics.median(piped_ms), "frames": frames}
+    ratio = median_ratio(bare_ms, piped_ms)
+    return Figure(f"pipeline / bare engine, {config.onnx.stem}", ratio, "of its fps", bar, "higher", rounds, detail)
+
+
+_OVERHEAD_STREAM = frozenset({"still"})
+
+
+class _Stopwatch(NullSink):
+    """A null sink that times results from the first to the last, so that starting threads is not counted."""
+
+    def __init__(self) -> None:
+        self._first_ns = self._last_ns = self._count = 0
+
+    def process(self, result: Result) -> None:
+        """Notes the time."""
+        self._last_ns = perf_counter_ns()
+        self._first_ns = self._first_ns or self._last_ns
+        self._count += 1
+
+    @property
+    def ms_per_result(self) -> float:
+        """Milliseconds between results."""
+        return (self._last_ns - self._first_ns) / 1e6 / (self._count - 1)
+
+
+def engine_speed(path: Path, threads: int | None = None, runs: int = 50, null: bool = False) -> Figure:
+    """Milliseconds per run of one model by itself."""
+    options = EngineOptions(threads or core_count(), store=FileStore(cache_folder() / "ort"))
+    session = backend("null" if null else "auto").compile(load(path), options).session()
+    for _ in range(3):
+        session.run()
+    samples = [wall_ms(session.run) for _ in range(runs)]
+    low, *_, high = statistics.quantiles(samples, n=20)
+    detail = {"threads": options.threads, "p5_ms": low, "p95_ms": high}
+    return Figure(f"engine alone, {path.stem}", statistics.median(samples), "ms", n=runs, detail=detail)
+
+
+def _pipeline(config: ModelConfig, engine: Engine, replicas: int, frames: int, sink: Stage) -> Runner:
+    cv2.setNumThreads(1)  # as assemble does
+    lanes = [lane_of(config, engine)[0] for _ in range(replicas)]
+    source, end = Node("still", Still(*lanes[0].network, frames)), Node("end", sink)
+    infers = branch_nodes("infer", [Branch((Infer("infer", lane),)) for lane in lanes], _OVERHEAD_STREAM, STAGE_QUEUE)
+    connect(source, infers[0], _OVERHEAD_STREAM, FILE_QUEUE, "never")
+    connect(infers[-1], end, _OVERHEAD_STREAM, STAGE_QUEUE, "never")
+    return Runner([source, *infers, end])
+
+
+class Still:
+    """A source without work of its own: one picture of the conveyor, ``limit`` times."""
+
+    live = False
+
+    def __init__(self, width: int, height: int, limit: int) -> None:
+        self._picture, self._limit = np.empty((height, width, 3), np.uint8), limit
+        Conveyor(width, height, fps=30.0, seed=0).render(0, self._picture)
+
+    def frames(self, stop: threading.Event) -> Iterator[Frame]:
+        """See :class:`~edgert.runtime.Source`."""
+        height, width = self._picture.shape[:2]
+        counter = Counter()
+        for n in range(self._limit):
+            if stop.is_set():
+                return
+            lease = lend(self._picture, counter)
+            yield Frame("still", n, REAL.now_ns(), n, width, height, "bgr", (self._picture,), lease)
+
+    def stats(self) -> SourceStats:
+        """Nothing ever happens."""
+        return SourceStats()
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def lane_of(config: ModelConfig, engine: Engine) -> tuple[Lane, Session]:
+    """What an infer stage runs, and the session in it."""
+    session = engine.session()
+    tensor = session.inputs[picture_input(session.inputs, str(config.onnx))]
+    return Lane(session, Preprocessor(config.input, tensor), decoder_for(config.task, ()), engine.batched), session

@@ -1,0 +1,152 @@
+"""NVIDIA GPUs, asked of the CUDA driver itself through its C interface, so that no CUDA package need be installed.
+
+Functions and attribute numbers are those of cuda.h: https://docs.nvidia.com/cuda/cuda-driver-api/.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgert.board.host import read_text
+
+# Cameras that the kernel knows, without opening them.
+
+
+@dataclass(frozen=True, slots=True)
+class CameraDevice:
+    """A V4L2 device.
+
+    Attributes:
+        path: such as ``/dev/video0``.
+        title: what it calls itself; may be empty, as in a container without sysfs.
+        driver: the kernel driver behind it; may be empty.
+        is_readable: whether this user may open it.
+    """
+
+    path: str
+    title: str
+    driver: str
+    is_readable: bool
+
+
+def cameras(root: Path = Path("/")) -> tuple[CameraDevice, ...]:
+    """The devices that may give pictures. Of the nodes of one device only the first: the others carry its metadata
+    (https://docs.kernel.org/admin-guide/media/uvcvideo.html)."""
+    devices = sorted((root / "dev").glob("video*[0-9]"), key=lambda path: (len(path.name), path.name))
+    return tuple(_device(device, root) for device in devices if _index(device, root) == 0)
+
+
+def _device(device: Path, root: Path) -> CameraDevice:
+    node = _node(device, root)
+    readable = os.access(device, os.R_OK | os.W_OK)
+    return CameraDevice(f"/dev/{device.name}", read_text(node / "name"), _driver(node), readable)
+
+
+def _index(device: Path, root: Path) -> int:
+    text = read_text(_node(device, root) / "index")
+    return int(text) if text.isdigit() else 0
+
+
+def _node(device: Path, root: Path) -> Path:
+    return root / "sys/class/video4linux" / device.name
+
+
+def _driver(node: Path) -> str:
+    link = node / "device/driver"
+    return link.resolve().name if link.exists() else ""
+
+
+_INTEGRATED = 18  # CU_DEVICE_ATTRIBUTE_INTEGRATED
+_CAN_MAP = 19  # CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY
+_CAPABILITY_MAJOR = 75  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+_CAPABILITY_MINOR = 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
+_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+
+
+@dataclass(frozen=True, slots=True)
+class GpuDevice:
+    """A GPU: its name, CUDA compute capability like ``8.7``, and memory in bytes (on a Jetson, all of the board's).
+
+    Attributes:
+        integrated: it shares the CPU's memory.
+        can_map: it reads pinned host memory in place.
+    """
+
+    name: str
+    compute: str
+    memory_bytes: int
+    integrated: bool = False
+    can_map: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CudaDriver:
+    """The CUDA driver of this machine.
+
+    Attributes:
+        version: newest CUDA that it can run, ``13.0``.
+        gpus: the GPUs it drives.
+        trouble: why it drives none; empty when it works.
+    """
+
+    version: str
+    gpus: tuple[GpuDevice, ...]
+    trouble: str = ""
+
+
+def cuda_driver(library: str = "libcuda.so.1") -> CudaDriver | None:
+    """What the CUDA driver says; None where there is no driver. Loads it into this process, makes no context."""
+    try:
+        driver = ctypes.CDLL(library)
+    except OSError:
+        return None
+    return query(driver)
+
+
+def gpu_free_bytes(library: str = "libcuda.so.1") -> int:
+    """Free memory of the GPU whose context is current in this thread; 0 without one, or where it is the board's own."""
+    try:
+        driver = ctypes.CDLL(library)
+    except OSError:
+        return 0
+    device, free, total = ctypes.c_int(), ctypes.c_size_t(), ctypes.c_size_t()
+    if driver.cuCtxGetDevice(ctypes.byref(device)) or _attribute(driver, _INTEGRATED, device):
+        return 0
+    return 0 if driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) else free.value
+
+
+def query(driver: Any) -> CudaDriver:
+    """Asks a loaded driver library."""
+    number = ctypes.c_int()
+    failed = driver.cuDriverGetVersion(ctypes.byref(number))
+    version = "" if failed else f"{number.value // 1000}.{number.value % 1000 // 10}"
+    code = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(number))
+    if code:
+        return CudaDriver(version, (), "" if code == _NO_DEVICE else _error_name(driver, code))
+    return CudaDriver(version, tuple(_gpu(driver, index) for index in range(number.value)))
+
+
+def _gpu(driver: Any, index: int) -> GpuDevice:
+    device, size_bytes, name = ctypes.c_int(), ctypes.c_size_t(), ctypes.create_string_buffer(256)
+    driver.cuDeviceGet(ctypes.byref(device), index)
+    driver.cuDeviceGetName(name, len(name), device)
+    driver.cuDeviceTotalMem_v2(ctypes.byref(size_bytes), device)
+    major, minor = (_attribute(driver, which, device) for which in (_CAPABILITY_MAJOR, _CAPABILITY_MINOR))
+    integrated, can_map = (bool(_attribute(driver, which, device)) for which in (_INTEGRATED, _CAN_MAP))
+    return GpuDevice(name.value.decode(errors="replace"), f"{major}.{minor}", size_bytes.value, integrated, can_map)
+
+
+def _attribute(driver: Any, which: int, device: ctypes.c_int) -> int:
+    number = ctypes.c_int()
+    driver.cuDeviceGetAttribute(ctypes.byref(number), which, device)
+    return number.value
+
+
+def _error_name(driver: Any, code: int) -> str:
+    text = ctypes.c_char_p()
+    known = not driver.cuGetErrorName(code, ctypes.byref(text)) and text.value
+    return text.value.decode() if known and text.value else f"CUDA error {code}"

@@ -1,0 +1,244 @@
+"""The parts of a board file. Whatever is a number has a source and a confidence beside it; ``null`` is unknown."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+
+from edgert.units import parse_bytes
+
+Precision = Literal["fp32", "fp16", "int8"]
+Confidence = Literal["high", "medium", "low"]
+"""How far a number can be trusted: ``high``, in the maker's own file or data sheet, or several independent sources
+agree; ``medium``, in one table, or in a copy that could not be compared; ``low``, derived from other numbers or
+assumed."""
+
+Count = Annotated[int, Field(ge=0)]
+Some = Annotated[int, Field(ge=1)]
+Mhz = Annotated[float, Field(gt=0)]
+Rate = Annotated[float, Field(gt=0)]
+Text = Annotated[str, Field(min_length=1)]
+Words = Annotated[tuple[Text, ...], Field(min_length=1, strict=False)]  # YAML has lists only
+Numbers = Annotated[tuple[int, ...], Field(min_length=1, strict=False)]
+Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
+
+
+def _bytes_or_unknown(value: object) -> int | None:
+    return None if value is None else parse_bytes(value)
+
+
+class Part(BaseModel):
+    """A mapping of a board file: frozen; a key it does not know, or a value of another type, is a mistake."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Origin(Part):
+    """Where single numbers of a section come from, when that is not where the others do.
+
+    Attributes:
+        of: keys of the section.
+        source: an address, or who measured it and how.
+        confidence: see :data:`Confidence`.
+        note: what to know about it; may be empty.
+    """
+
+    of: Words
+    source: Text
+    confidence: Confidence
+    note: str = ""
+
+
+class Sourced(Part):
+    """A section with numbers.
+
+    Attributes:
+        source: where they come from.
+        confidence: how far they can be trusted.
+        notes: what to know about them; may be empty.
+        origins: of those that come from elsewhere.
+    """
+
+    source: Text
+    confidence: Confidence
+    notes: str = ""
+    origins: Annotated[tuple[Origin, ...], Field(strict=False)] = ()
+
+    def origin(self, key: str) -> Origin:
+        """Source and confidence of one number of this section."""
+        own = (origin for origin in self.origins if key in origin.of)
+        return next(own, Origin(of=(key,), source=self.source, confidence=self.confidence))
+
+
+class Match(Sourced):
+    """How a running system is recognised as this board.
+
+    Attributes:
+        tells: part numbers and names; one of them stands in the device tree's ``compatible``.
+        super: whether the firmware is the faster one, whose device tree says ``-super``.
+    """
+
+    tells: Words
+    super: bool
+
+
+class Memory(Sourced):
+    """DRAM that CPU, GPU and DLA share.
+
+    Attributes:
+        bytes: what is soldered on.
+        usable_bytes: what the kernel sees of it, without what firmware and carve-outs keep, so that programs can have
+            it; it differs a little from release to release. None: unknown.
+        type: such as ``LPDDR5``.
+        bus_bits: width of its bus.
+        emc_max_mhz: fastest clock of its controller; two transfers of ``bus_bits`` in each.
+    """
+
+    bytes: Bytes
+    usable_bytes: Annotated[int | None, BeforeValidator(_bytes_or_unknown), Field(gt=0)] = None
+    type: Text
+    bus_bits: Some
+    emc_max_mhz: Mhz
+
+    @field_validator("usable_bytes")
+    @classmethod
+    def _within(cls, usable_bytes: int | None, info: ValidationInfo) -> int | None:
+        if usable_bytes is not None and usable_bytes > info.data.get("bytes", usable_bytes):
+            raise ValueError("no more than bytes can be usable")
+        return usable_bytes
+
+    @property
+    def most_bytes(self) -> int:
+        """For programs, at the very most."""
+        return self.usable_bytes or self.bytes
+
+
+class GpuRates(Part):
+    """Dense operations of one SM in one clock; a multiplication and an addition are two. None: no such fast path, or
+    unknown."""
+
+    fp32: Rate
+    fp16: Rate | None
+    int8: Rate | None
+
+
+class Gpu(Sourced):
+    """The GPU.
+
+    Attributes:
+        compute: CUDA's compute capability.
+        sms: streaming multiprocessors with none gated off.
+        cuda_cores, tensor_cores: of all of them.
+        max_mhz: fastest clock; None where it is unknown.
+        ops_per_clock: of one SM.
+        sparse_speedup: how many times faster weights with 2 zeros in 4 are; 1 without that.
+    """
+
+    architecture: Text
+    compute: Annotated[str, Field(pattern=r"^\d+\.\d$")]
+    sms: Some
+    cuda_cores: Some
+    tensor_cores: Count
+    max_mhz: Mhz | None
+    ops_per_clock: GpuRates
+    sparse_speedup: Some = 1
+
+
+class Cpu(Sourced):
+    """The CPU with no core switched off by a power mode; ``max_mhz`` is None where it is unknown."""
+
+    model: Text
+    cores: Some
+    max_mhz: Mhz | None
+
+
+class DlaRates(Part):
+    """Dense operations of one core in one clock; a multiplication and an addition are two. None: not published."""
+
+    fp16: Rate | None
+    int8: Rate | None
+
+
+class Dla(Sourced):
+    """The deep-learning accelerator; of a board without one only ``cores: 0`` and ``generation: null`` matter.
+
+    Attributes:
+        generation: 1 is Xavier's, 2 is Orin's; None without cores.
+        cores: how many.
+        max_mhz: fastest clock.
+        sram_bytes: fast memory on the chip that TensorRT manages.
+        sram_shared: whether all cores share it; otherwise each has so much.
+        ops_per_clock: of one core.
+        sparse_speedup: how many times faster weights with 2 zeros in 4 are; 1 without that.
+    """
+
+    generation: Some | None
+    cores: Count
+    max_mhz: Mhz | None = None
+    sram_bytes: Annotated[int | None, BeforeValidator(_bytes_or_unknown)] = None
+    sram_shared: bool = False
+    ops_per_clock: DlaRates = DlaRates(fp16=None, int8=None)
+    sparse_speedup: Some = 1
+
+
+class JetPack(Sourced):
+    """Major releases of JetPack that support the board."""
+
+    majors: Numbers
+
+
+class Advertised(Sourced):
+    """``tops``: the number on the box: INT8, GPU and all DLA cores together, sparse where the chip can."""
+
+    tops: Rate
+
+
+# A power mode of a board, as ``nvpmodel`` sets it.
+
+Watts = Annotated[float, Field(gt=0)]
+
+
+class Mode(Sourced):
+    """What a power mode leaves switched on, and how fast it may run. None is unknown, except in ``watts``.
+
+    Clocks are upper limits; what runs is the next lower step of the hardware's table
+    (``available_frequencies`` in sysfs), which differs a little between releases of JetPack.
+
+    Attributes:
+        name: as ``nvpmodel -p`` says it. Modes are known by name: their numbers differ from board to board.
+        watts: what the module may draw, by the mode's name; None for a mode without a limit, such as ``MAXN``.
+        cpu_cores: cores that are on.
+        cpu_mhz: fastest clock of the fastest of them.
+        sms: streaming multiprocessors of the GPU that are on.
+        gpu_mhz: fastest clock of the GPU.
+        dla_cores: cores of the DLA that can be used.
+        dla_mhz: their fastest clock; None where there is no DLA, too.
+        second_dla_mhz: that of the second core, where it has a limit of its own; None where it has not.
+        emc_mhz: fastest clock of the memory controller.
+        uncapped: Annotated[tuple[Text, ...], Field(strict=False)] = ()
+    """
+
+    name: Text
+    watts: Watts | None
+    cpu_cores: Some | None
+    cpu_mhz: Mhz | None
+    sms: Some | None
+    gpu_mhz: Mhz | None
+    dla_cores: Count = 0
+    dla_mhz: Mhz | None = None
+    second_dla_mhz: Mhz | None = None
+    emc_mhz: Mhz | None
+    uncapped: Annotated[tuple[Text, ...], Field(strict=False)] = ()
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Keys of what nobody has published, without which speed cannot be predicted."""
+        keys = ("cpu_cores", "cpu_mhz", "sms", "gpu_mhz", "emc_mhz", *(("dla_mhz",) if self.dla_cores else ()))
+        return tuple(key for key in keys if getattr(self, key) is None)
+
+    def dla_clock_mhz(self, core: int = 0) -> float | None:
+        """Fastest clock of one DLA core; None where it is unknown or there is no such core."""
+        if core >= self.dla_cores:
+            return None
+        return self.second_dla_mhz if core and self.second_dla_mhz is not None else self.dla_mhz

@@ -1,0 +1,288 @@
+"""What a governor may choose from, what it must keep, and how patient it is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+WhenExceeded = Literal["warn", "degrade", "stop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to run the pipeline: a placement, power mode, rate and model variant, with what is predicted of it.
+
+    Attributes:
+        name: for people and logs.
+        power_w: drawn at full throughput, in the unit of the budget's power.
+        throughput: results per second that it can give.
+        latency_ms: p99 from capture to sink.
+        accuracy_rank: 0 is the most accurate model variant.
+        idle_w: drawn without work; None: unknown, and less work is taken to save nothing.
+        least_share: it may be run at any part of its throughput down to this, by leaving frames out evenly; 1: whole
+            only.
+
+    Raises:
+        ValueError: no throughput, power that is negative or not finite, or a share that is none: a prediction that
+            nothing can be chosen by.
+    """
+
+    name: str
+    power_w: float
+    throughput: float
+    latency_ms: float = 0.0
+    accuracy_rank: int = 0
+    idle_w: float | None = None
+    least_share: float = 1.0
+
+    def __post_init__(self) -> None:
+        numbers = (self.power_w, self.throughput, self.latency_ms, self.idle_w or 0.0)
+        if not all(math.isfinite(number) and number >= 0 for number in numbers) or self.throughput == 0:
+            raise ValueError(f"setting {self.name!r} with power, throughput, latency, idle power {numbers}")
+        if not 0 < self.least_share <= 1:
+            raise ValueError(f"setting {self.name!r} at least at {self.least_share} of its throughput")
+
+    def load(self, demand: float | None, share: float = 1.0) -> float:
+        """Part of its throughput that is used, of ``share`` that may be; demand that is not known takes all of it."""
+        return share if demand is None else min(share, demand / self.throughput)
+
+    def predicted_w(self, demand: float | None, share: float = 1.0) -> float:
+        """Drawn under that demand."""
+        return self._least_w + (self.power_w - self._least_w) * self.load(demand, share)
+
+    def served(self, demand: float | None, share: float = 1.0) -> float:
+        """Results per second under that demand."""
+        return self.throughput * self.load(demand, share)
+
+    def share_within(self, power_w: float, demand: float | None) -> float:
+        """The largest share, in hundredths, at which no more than that is predicted; 0 where none is."""
+        if self.predicted_w(demand) <= power_w:
+            return 1.0
+        if self.power_w <= self._least_w:
+            return 0.0
+        share = math.floor(100 * (power_w - self._least_w) / (self.power_w - self._least_w)) / 100
+        return share if share >= self.least_share else 0.0
+
+    def called(self, share: float) -> str:
+        """Its name at a share of its throughput, for people."""
+        return self.name if share == 1 else f"{self.name}, {share:.0%} of that"
+
+    @property
+    def _least_w(self) -> float:
+        return self.power_w if self.idle_w is None else min(self.idle_w, self.power_w)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What must be kept. None is no limit.
+
+    Attributes:
+        power_w: averaged over a second.
+        latency_ms: p99 from capture to sink.
+        memory_bytes: of the process. No setting frees any, since only engines that are loaded are used; memory is
+            planned before the start, and only told of, or a reason to stop, when it grows beyond the budget later.
+        margin_c: degrees to stay below the temperature at which the hardware throttles.
+        when_exceeded: tell, choose another setting, or end the pipeline.
+        unit: of ``power_w``: ``W``, or ``cores`` where CPU time stands in for watts.
+    """
+
+    power_w: float | None = None
+    latency_ms: float | None = None
+    margin_c: float = 3.0
+    when_exceeded: WhenExceeded = "warn"
+    unit: str = "W"
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Times and tolerances of a governor. The defaults fit Jetson's sensors, whose values are up to a second old.
+
+    Attributes:
+        sensor_s: after a switch, readings tell of the setting before, too: half a second between looks, 0.4 s that the
+            sensor averages over, and up to 0.8 s that it lags.
+        headroom_s: a better setting must have fitted for so long before it is taken.
+        between_s: and so long after the last switch.
+        cool_s: what heat needs to show that a switch helped.
+        hold_s: a setting that failed is not taken again for so long; doubled each time it fails again.
+        spare_known: part of the power budget that a better setting, tried before, must leave; negative, like those
+            below, where something else keeps the budget meanwhile.
+        spare_new: the same of one that was never tried; less by ``eager`` times what it gives more, and more by
+            ``wary`` for each failure so far.
+        spare_part: the same of one that was never tried and need not be run whole: it is tried at fewer frames first.
+        spare_down: what a setting must leave that is taken because power was too much.
+        over: part below the budget at which power counts as too much: what the noise of a sensor could hide.
+        surge: part above the budget that needs no second reading to be believed.
+        doubt_per_s, most_doubt: added to expected power for each second without a sensor, and at most.
+        cool_margin_c: degrees more than the budget's margin that a better setting needs.
+        stop_s: how long a budget must be exceeded before ``stop`` ends the pipeline.
+        agree: part of the power by which two readings in a row may differ and still tell of a steady state.
+        own_error: part by which a setting's power may be mispredicted beyond what all settings have in common; what is
+            seen beyond that is taken to be common: the machine has changed, and not the setting.
+    """
+
+    sensor_s: float = 1.7
+    headroom_s: float = 5.0
+    between_s: float = 10.0
+    cool_s: float = 5.0
+    hold_s: float = 30.0
+    spare_known: float = 0.02
+    spare_new: float = 0.04
+    eager: float = 0.15
+    wary: float = 0.05
+    spare_part: float = 0.04
+    spare_down: float = 0.03
+    over: float = 0.005
+    surge: float = 0.02
+    doubt_per_s: float = 0.005
+    most_doubt: float = 0.05
+    cool_margin_c: float = 5.0
+    stop_s: float = 2.0
+    agree: float = 0.02
+    own_error: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """All that does not change while a governor works.
+
+    Attributes:
+        settings: in the order of preference among equals.
+    """
+
+    budget: Budget
+    settings: tuple[Setting, ...]
+    patience: Patience = Patience()
+
+
+# What a governor sees, what it remembers, and what it wants done.
+
+ActionKind = Literal["keep", "switch", "warn", "stop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One look at the pipeline and its machine, every half second. None is not known.
+
+    Attributes:
+        at_ns: monotonic.
+        power_w: averaged (energy over time) since the look before; None when no sensor tells.
+        demand: results per second that the sources ask for.
+        latency_ms: p99 of the recent past.
+        margin_c: degrees to throttling.
+        memory_bytes: resident in the process.
+        queued: how full the fullest queue of live frames is, 0 to 1.
+        lost: results that those queues dropped since the look before.
+    """
+
+    at_ns: int
+    power_w: float | None = None
+    demand: float | None = None
+    latency_ms: float | None = None
+    margin_c: float | None = None
+    memory_bytes: int | None = None
+    queued: float | None = None
+    lost: int = 0
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether more came than went on."""
+        return self.lost > 0 or (self.queued is not None and self.queued >= 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is known of one setting.
+
+    Attributes:
+        own: its measured power over what the prediction, corrected by what all settings have in common, says; None
+            before it was tried.
+        held_until_ns: not to be taken before.
+        refused: the share of its throughput that failed last, which it is held back from.
+        failures: how often it had to be left.
+    """
+
+    own: float | None = None
+    held_until_ns: int = 0
+    refused: float = 1.0
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A governor's memory.
+
+    Attributes:
+        index: the setting in use.
+        share: part of its throughput that it is run at.
+        records: of each setting.
+        switched_ns: when it came into use.
+        lately_ns: when the last few switches were, newest last.
+        steady_ns: since when neither setting nor demand changed.
+        common: measured over predicted power, as far as all settings share it: a warm board, a poor prediction.
+        is_learnt: whether the setting in use was measured since the switch to it.
+        rose: whether that switch was to a better one.
+        demand: that learning is based on.
+        powers: the last readings since the switch, newest last.
+        blind_ns: since when no sensor tells of power; None: one does.
+        margin_c: of the look before.
+        wanted_ns: since when a better setting would fit; None: none does.
+        late: how many looks in a row latency was too long.
+        crowded: how many looks in a row queues were full, or lost results.
+        exceeded_ns: since when a budget is exceeded; None: it is kept.
+        was_told: whether that was reported.
+        tried: indices of settings whose own error is known, and ``failures``: how often any had to be left; both of
+            ``records``, told here as every setting is judged by them at every look.
+    """
+
+    index: int
+    records: tuple[Record, ...]
+    switched_ns: int = 0
+    steady_ns: int = 0
+    common: float | None = None
+    is_learnt: bool = False
+    rose: bool = False
+    demand: float | None = None
+    powers: tuple[float, ...] = ()
+    blind_ns: int | None = None
+    margin_c: float | None = None
+    wanted_ns: int | None = None
+    late: int = 0
+    crowded: int = 0
+    exceeded_ns: int | None = None
+    was_told: bool = False
+    share: float = 1.0
+    lately_ns: tuple[int, ...] = ()
+    tried: tuple[int, ...] = field(init=False, repr=False)
+    failures: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        known = tuple(index for index, record in enumerate(self.records) if record.own is not None)
+        object.__setattr__(self, "tried", known)
+        object.__setattr__(self, "failures", sum(record.failures for record in self.records))
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What to do now.
+
+    Attributes:
+        kind: ``keep`` as it is, ``switch`` to another setting, ``warn`` the user, or ``stop`` the pipeline.
+        setting: index of the setting to use from now on.
+        reason: for people; empty for ``keep``.
+        share: part of that setting's frames that go on, evenly.
+    """
+
+    kind: ActionKind
+    setting: int
+    reason: str = ""
+    share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An action, and the memory to bring along next time."""
+
+    action: Action
+    state: State = field(repr=False)

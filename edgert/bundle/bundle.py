@@ -1,0 +1,270 @@
+"""Bundles: a pipeline with its models made ready for a board, in one file that is whole or refused.
+
+open_bundle(path) → Bundle ── .manifest, .read(member), .extract(folder)
+save_bundle(path, manifest, members)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from edgert.bundle.manifest import NAME, Manifest, parse_manifest
+from edgert.errors import ArtifactError, cause
+from edgert.files import exchange, replacing, written
+from edgert.zip_archive import ZipContainer, check_content, check_paths, pack
+
+# A bundle as a folder of plain files, for looking into while developing.
+
+
+class FolderContainer:
+    """A folder's files as members.
+
+    Raises:
+        ArtifactError: it cannot be read, or holds a link or something else that is no plain file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.sizes: Mapping[str, int] = _sizes(path)
+        except OSError as error:
+            raise ArtifactError(f"cannot read {str(path)!r}", why=cause(error)) from error
+        check_paths(self.sizes, str(path))
+
+    def read(self, path: str) -> bytes:
+        """A member's bytes. Raises ArtifactError."""
+        try:
+            return (self.path / path).read_bytes()
+        except OSError as error:
+            raise ArtifactError(f"cannot read {str(self.path / path)!r}", why=cause(error)) from error
+
+    def close(self) -> None:
+        """Nothing: no file is held open."""
+
+
+def _sizes(root: Path) -> dict[str, int]:
+    found = {}
+    for folder, folders, files in os.walk(root):
+        for name in (*folders, *files):
+            path = Path(folder) / name
+            if path.is_symlink() or not (path.is_dir() or path.is_file()):
+                raise ArtifactError(
+                    f"{root} is no bundle of edgert's",
+                    why=f"{path.relative_to(root).as_posix()!r} is a link or no plain file",
+                    fix="name what edgert build wrote",
+                )
+            if path.is_file():
+                found[path.relative_to(root).as_posix()] = path.stat().st_size
+    return found
+
+
+def write_folder(path: Path, members: Mapping[str, bytes]) -> None:
+    """Writes members as files; a folder that is there already gives way only if it is a bundle.
+
+    Whoever looks, or comes after a kill, finds the old bundle or the new one; none for a moment on the few file systems
+    that cannot exchange two folders.
+
+    Raises:
+        ArtifactError: it cannot be written, or something else is in its place.
+    """
+    check_paths(members)
+    if path.exists() and not (path.is_dir() and ((path / NAME).is_file() or not any(path.iterdir()))):
+        raise ArtifactError(
+            f"cannot write {str(path)!r}", why="something else than a bundle is there", fix="name another folder"
+        )
+    with written(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as name:
+            new = Path(name) / "new"
+            for member, content in members.items():
+                (new / member).parent.mkdir(parents=True, exist_ok=True)
+                (new / member).write_bytes(content)
+            _take_place(new, path)
+
+
+def _take_place(new: Path, path: Path) -> None:
+    """Puts a folder where another may be, which is then beside it or where it was."""
+    if path.exists() and exchange(new, path):
+        return
+    if path.exists():
+        path.rename(new.with_name("old"))
+    new.rename(path)
+
+
+SUFFIX = ".edgert"
+_STALE_S = 3600.0
+"""Age from which what is half written is taken for something that nobody writes any more."""
+_PARTS = ("[0-9a-f]" * 32, "[a-z0-9_]" * 8)
+"""How names end of files that are half written, and of folders."""
+
+
+class Container(Protocol):
+    """Where members are read from: a zip, or a folder."""
+
+    path: Path
+
+    @property
+    def sizes(self) -> Mapping[str, int]: ...
+
+    def read(self, path: str) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+class Bundle:
+    """An open bundle, every member of which was found whole. A context. Made by :func:`open_bundle`."""
+
+    def __init__(self, container: Container, manifest: Manifest) -> None:
+        self._container, self.manifest = container, manifest
+
+    def __enter__(self) -> Bundle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def path(self) -> Path:
+        """The file, or the folder."""
+        return self._container.path
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._container.close()
+
+    def read(self, path: str) -> bytes:
+        """A member's bytes, checked once more: the file may have changed since it was opened.
+
+        Raises:
+            ArtifactError: no such member, or it is damaged.
+        """
+        if path not in self.manifest.members:
+            raise ArtifactError(f"the bundle has no member {path!r}", where=str(self.path))
+        content = self._container.read(path)
+        check_content(path, content, self.manifest.members[path], str(self.path))
+        return content
+
+    def extract(self, folder: Path, paths: Iterable[str] | None = None) -> None:
+        """Writes members below a folder of the caller's own; all by default.
+
+        Raises:
+            ArtifactError: as :meth:`read`, or they cannot be written.
+        """
+        for path in self.manifest.members if paths is None else paths:
+            content = self.read(path)
+            target = folder / path
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content)
+            except OSError as error:
+                raise ArtifactError(
+                    f"cannot unpack {path!r}", why=cause(error), where=str(self.path), fix="free some space"
+                ) from error
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a path looks like a bundle, whole or damaged, rather than like a pipeline file."""
+    if path.is_dir():
+        return (path / NAME).is_file()
+    if path.suffix == SUFFIX:
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"PK\x03\x04"
+    except OSError:
+        return False
+
+
+def open_bundle(path: str | Path) -> Bundle:
+    """Opens a bundle and checks all of it, before anything of it is used. Reads the whole file.
+
+    Raises:
+        ArtifactError: it is missing, no bundle, cut short, damaged, of a later edgert, or holds what edgert does not
+            write: links, paths that lead out, members that are not listed.
+    """
+    file = Path(path)
+    if not file.exists():
+        raise ArtifactError(f"there is no bundle {str(file)!r}", fix="edgert build PIPELINE -o FILE makes one")
+    container: Container = FolderContainer(file) if file.is_dir() else ZipContainer(file)
+    try:
+        return Bundle(container, _checked(container))
+    except ArtifactError:
+        container.close()
+        raise
+
+
+def _checked(container: Container) -> Manifest:
+    where, sizes = str(container.path), container.sizes
+    if NAME not in sizes:
+        raise ArtifactError(
+            f"{where} is no bundle of edgert's", why=f"it has no {NAME}", fix="name what edgert build wrote"
+        )
+    manifest = parse_manifest(container.read(NAME), where)
+    odd = sorted((sizes.keys() - {NAME}) ^ manifest.members.keys())
+    if odd:
+        why = f"{odd[0]!r} is {'not listed in its manifest' if odd[0] in sizes else 'missing'}"
+        raise ArtifactError(f"{where} is damaged", why=why, fix="build the bundle again, or copy it again")
+    for path, member in manifest.members.items():
+        if sizes[path] != member.size_bytes:
+            raise ArtifactError(
+                f"member {path!r} of the bundle is damaged",
+                why=f"it has {sizes[path]} bytes, and was made with {member.size_bytes}",
+                where=where,
+                fix="build the bundle again, or copy it again",
+            )
+        check_content(path, container.read(path), member, where)
+    return manifest
+
+
+def save_bundle(path: Path, manifest: Manifest, members: Mapping[str, bytes], *, folder: bool = False) -> bool:
+    """Writes a bundle, whole or not at all; a reader finds the one before or this one.
+
+    Args:
+        members: those that the manifest lists.
+        folder: makes a folder of plain files, for looking into, instead of one file.
+
+    Returns:
+        Whether anything was written: a bundle that is there already, the same and whole, is left alone.
+
+    Raises:
+        ArtifactError: it cannot be written; or something else than a bundle is in its place.
+    """
+    if path.exists():  # where it is not, a killed build may have left the one before it, which is better than none
+        _sweep(path)
+    if _is_there(path, manifest, folder):
+        return False
+    content = {**members, NAME: manifest.to_bytes()}
+    if folder:
+        write_folder(path, content)
+        return True
+    if path.is_dir():
+        raise ArtifactError(f"cannot write {str(path)!r}", why="it is a folder", fix="name a file, like dock.edgert")
+    with replacing(path) as file:
+        pack(content, file, NAME)
+    return True
+
+
+def _is_there(path: Path, manifest: Manifest, folder: bool) -> bool:
+    if not path.exists() or path.is_dir() != folder:
+        return False
+    try:
+        with open_bundle(path) as bundle:
+            return bundle.manifest == manifest
+    except ArtifactError:  # damaged, or something else: it is written anew
+        return False
+
+
+def _sweep(path: Path) -> None:
+    """Removes what builds that were killed left half written."""
+    for old in (one for part in _PARTS for one in path.parent.glob(f".{glob.escape(path.name)}-{part}")):
+        with contextlib.suppress(OSError):  # another build sweeps as well, or it is somebody else's
+            if time.time() - old.stat().st_mtime > _STALE_S:
+                shutil.rmtree(old) if old.is_dir() else old.unlink()

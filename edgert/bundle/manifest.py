@@ -1,0 +1,190 @@
+"""``manifest.json`` of a bundle: what is in it, made of what, for which board."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from edgert import __version__
+from edgert.errors import ArtifactError
+from edgert.zip_archive import Member, check_paths
+
+NAME = "manifest.json"
+FORMAT, SCHEMA = "edgert bundle", 1
+_AGAIN = "build the bundle again, or copy it again"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class TensorEntry(_Part):
+    """An input or output; a dimension that is open has a name, or is None."""
+
+    name: str
+    dtype: str
+    shape: list[int | str | None]
+
+
+class ModelEntry(_Part):
+    """One model of the pipeline.
+
+    Attributes:
+        source: name of the ONNX file it was made from.
+        digest: of that file, as :attr:`edgert.graph.model.Model.digest` has it.
+        precision: what the pipeline asked for, with ``auto`` decided.
+        inputs, outputs: of every form.
+        forms: who is to run it → the ONNX member: ``float``, ``ort``, ``gpu``, ``dla``, ``fp16``.
+        files: what else there is → its member: ``ranges``, ``cache``, ``exceptions``, ``placement``, ``labels`` …
+    """
+
+    source: str
+    digest: str
+    precision: str
+    inputs: list[TensorEntry]
+    outputs: list[TensorEntry]
+    forms: dict[str, str]
+    files: dict[str, str]
+
+
+class EngineEntry(_Part):
+    """One compiled engine of a model.
+
+    Attributes:
+        plan: member with TensorRT's serialised engine.
+        record: member that says how it came about: facts, placement, log, inspector, as JSON.
+        proof: member with what was found of it: where nodes run, how far its outputs are off, how long a run takes.
+        weight: how many frames it gets, in comparison with the model's other engines.
+    """
+
+    plan: str
+    record: str
+    proof: str
+    weight: int = 1
+
+
+class CompiledEntry(_Part):
+    """The engines that one machine compiled; they run there only.
+
+    Attributes:
+        facts: name → value, what of the machine they depend on.
+        engines: model → its engines.
+    """
+
+    facts: dict[str, str]
+    engines: dict[str, list[EngineEntry]]
+
+    @property
+    def members(self) -> list[str]:
+        """All its files."""
+        every = [engine for engines in self.engines.values() for engine in engines]
+        return [path for one in every for path in (one.plan, one.record, one.proof)]
+
+
+class Manifest(_Part):
+    """What a bundle holds.
+
+    Attributes:
+        edgert: version that wrote it.
+        name: of the pipeline.
+        board: name of the board it is for; ``host`` for any machine's processor.
+        mode: power mode it was planned for; empty for ``host``.
+        tensorrt: release that calibration caches and DLA rules are for; empty for ``host``.
+        engines: who may run it, in the order in which they are tried.
+        pipeline: member with the pipeline file.
+        sources, sinks: stage → kind, where frames come from and where results go.
+        models: by name.
+        compiled: folder of a machine below ``engines`` → what it compiled; left out of the file where there is none.
+        members: every file of the bundle but the manifest itself.
+    """
+
+    edgert: str = __version__
+    name: str
+    board: str
+    mode: str = ""
+    tensorrt: str = ""
+    engines: list[str] = Field(min_length=1)
+    pipeline: str
+    sources: dict[str, str]
+    sinks: dict[str, str]
+    models: dict[str, ModelEntry]
+    compiled: dict[str, CompiledEntry] = Field(default_factory=dict)
+    members: dict[str, Member]
+
+    def to_bytes(self) -> bytes:
+        """The file: equal manifests give equal bytes."""
+        plain = self.model_dump(mode="json", exclude=None if self.compiled else {"compiled"})
+        content = {"format": FORMAT, "schema": SCHEMA, **plain}
+        return _text({**content, "digest": hashlib.sha256(_text(content)).hexdigest()})
+
+    @property
+    def onnx_bytes(self) -> int:
+        """Size of all models."""
+        paths = {path for model in self.models.values() for path in model.forms.values()}
+        return sum(self.members[path].size_bytes for path in paths)
+
+
+def parse_manifest(data: bytes, where: str) -> Manifest:
+    """Reads a manifest that must be whole.
+
+    Raises:
+        ArtifactError: no manifest, a later schema, changed since it was written, or it names members that it does not
+            list or that cannot be.
+    """
+    content = _content(data, where)
+    if content.get("format") != FORMAT:
+        raise _foreign(where, f'its manifest does not say "format": "{FORMAT}"')
+    schema = content.get("schema")
+    if schema != SCHEMA:
+        raise ArtifactError(
+            f"{where} is a bundle of schema {schema!r}",
+            why=f"edgert {content.get('edgert')} wrote it; edgert {__version__} reads schema {SCHEMA}",
+            fix="update edgert, or build the bundle with this one",
+        )
+    written = {key: value for key, value in content.items() if key not in ("format", "schema", "digest")}
+    try:
+        manifest = Manifest.model_validate_json(json.dumps(written))
+    except (ValidationError, ValueError) as error:
+        raise _damaged(where, str(error).splitlines()[0]) from error
+    if manifest.to_bytes() != data:
+        raise _damaged(where, "the manifest's digest is not that of its content")
+    _check(manifest, where)
+    return manifest
+
+
+def _content(data: bytes, where: str) -> Mapping[str, Any]:
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(where, f"the manifest is no JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise _foreign(where, "its manifest is no mapping")
+    return content
+
+
+def _check(manifest: Manifest, where: str) -> None:
+    check_paths([NAME, *manifest.members], where)
+    named = [manifest.pipeline]
+    for model in manifest.models.values():
+        named += [*model.forms.values(), *model.files.values()]
+    for entry in manifest.compiled.values():
+        named += entry.members
+    for path in named:
+        if path not in manifest.members:
+            raise _damaged(where, f"the manifest names {path!r}, and lists no such member")
+
+
+def _text(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n").encode("ascii")
+
+
+def _damaged(where: str, why: str) -> ArtifactError:
+    return ArtifactError(f"{where} is damaged", why=why, fix=_AGAIN)
+
+
+def _foreign(where: str, why: str) -> ArtifactError:
+    return ArtifactError(f"{where} is no bundle of edgert's", why=why, fix="name what edgert build wrote")

@@ -1,0 +1,128 @@
+"""Times that a board measured: engines of a bundle that was finished there, as a whole and layer by layer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgert.bundle.bundle import Bundle, is_bundle, open_bundle
+from edgert.bundle.manifest import CompiledEntry, EngineEntry
+from edgert.errors import ArtifactError, ConfigError
+
+GPU = "gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredLayer:
+    """A layer of an engine.
+
+    Attributes:
+        nodes: ONNX nodes in it; none where nobody knows, or where it runs none.
+        median_ms: of a run, by itself.
+        moves: whether it only changes a tensor's layout, or hands it to another accelerator.
+    """
+
+    nodes: tuple[str, ...]
+    median_ms: float
+    moves: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredEngine:
+    """One engine that ran on a board.
+
+    Attributes:
+        model: its name in the pipeline file.
+        digest: of the ONNX file that it was made of.
+        board, mode: where, and in which power mode.
+        placement: node → accelerator, of those that really were not on the GPU.
+        median_ms: of a run, host to host, alone on the board.
+        runs: how many that is the median of.
+        layers: in the order they run; empty where they were not timed.
+    """
+
+    model: str
+    digest: str
+    board: str
+    mode: str
+    placement: Mapping[str, str]
+    median_ms: float
+    runs: int
+    layers: tuple[MeasuredLayer, ...] = ()
+
+    def check(self, digest: str, where: str) -> None:
+        """Raises ConfigError when it was made of another file than the one that is planned for."""
+        if digest != self.digest:
+            raise ConfigError(
+                f"the profile is of another model {self.model!r}",
+                why=f"it was measured on {self.digest[:12]}…, the file is {digest[:12]}…",
+                where=where,
+                fix="build the bundle of this file, and finish it on the board: edgert build BUNDLE -o BUNDLE",
+            )
+
+
+def read_measured(path: Path) -> tuple[MeasuredEngine, ...]:
+    """The engines of a bundle that were timed.
+
+    Raises:
+        ConfigError: there is no such file, or it is not a bundle.
+        ArtifactError: the bundle is damaged, or none of its engines was timed.
+    """
+    if not is_bundle(path):
+        raise ConfigError(
+            f"no times of a board in {str(path)!r}",
+            why="it is not a bundle" if path.exists() else "there is no such file",
+            where="--profile",
+            fix="name a bundle finished on the board (edgert build BUNDLE -o BUNDLE there); what edgert bench "
+            "--units writes is for --board host",
+        )
+    with open_bundle(path) as bundle:
+        found = [
+            one
+            for entry in bundle.manifest.compiled.values()
+            for model, engines in entry.engines.items()
+            for engine in engines
+            if (one := _engine(bundle, entry, model, engine)) is not None
+        ]
+    if not found:
+        raise ArtifactError(
+            f"no engine of {str(path)!r} was timed",
+            why="it was not finished on a board, or where nothing could be run",
+            where="--profile",
+            fix="on the board: edgert build BUNDLE -o BUNDLE",
+        )
+    return tuple(found)
+
+
+def _engine(bundle: Bundle, entry: CompiledEntry, model: str, engine: EngineEntry) -> MeasuredEngine | None:
+    proof, record = json.loads(bundle.read(engine.proof)), json.loads(bundle.read(engine.record))
+    if "profile" not in proof:
+        return None
+    return MeasuredEngine(
+        model,
+        bundle.manifest.models[model].digest,
+        entry.facts.get("module", ""),
+        entry.facts.get("power mode", ""),
+        _placement(record["placement"], proof),
+        float(proof["profile"]["median_ms"]),
+        int(proof["profile"]["runs"]),
+        tuple(MeasuredLayer(tuple(one["nodes"]), one["median_ms"], one["moves"]) for one in proof.get("layers", ())),
+    )
+
+
+def _placement(asked: Mapping[str, str], proof: Mapping[str, Any]) -> dict[str, str]:
+    """Where nodes ran that were not on the GPU: as asked for, but for those that TensorRT moved."""
+    actual = {**asked, **{node: where for node, _, where, _ in proof["placement"]["moved"]}}
+    return {name: where for name, where in actual.items() if where != GPU}
+
+
+def told(engines: Sequence[MeasuredEngine]) -> list[str]:
+    """A line each, for the notes of a plan."""
+    return [
+        f"{one.model} on {one.board}, {one.mode}: {one.median_ms:.2f} ms measured ({one.runs} runs"
+        + (f", {len(one.layers)} layers timed)" if one.layers else ")")
+        for one in engines
+    ]

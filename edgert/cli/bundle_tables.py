@@ -1,0 +1,244 @@
+"""``edgert inspect`` of a finished bundle: a table of its compiled engines, and one of the slowest layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgert.cli.table import UNKNOWN, Column, Row, facts, table
+from edgert.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from edgert.bundle.bundle import Bundle
+    from edgert.bundle.manifest import Manifest, ModelEntry, TensorEntry
+    from edgert.compiler.measured_engines import EngineReport
+    from edgert.tuner.trials import Trial, Tuned
+
+
+# What a search tried, as a table.
+
+_COLUMNS = (
+    Column("tactic", wraps=True),
+    Column("ms a frame", is_number=True),
+    Column("× default", is_number=True),
+    Column("n", is_number=True, rank=2),
+    Column("memory", is_number=True, rank=1),
+    Column("", wraps=True),
+)
+
+
+def show_tuned(console: Console, name: str, tuned: Tuned) -> None:
+    """Prints every tactic of a model that ran, fastest first, why others did not, and the gain."""
+    from rich.markup import escape
+
+    kind = "cameras" if tuned.live else "files"
+    rows = [
+        Row(_row(trial, tuned), "bold" if trial.tactic == tuned.chosen else "")
+        for trial in tuned.tried
+        if trial.frame is not None
+    ]
+    console.print(table(_COLUMNS, rows, width=console.width, title=f"{name}: {len(tuned.tried)} tactics, for {kind}"))
+    for line in (*_not_run(tuned), *(f"left out: {what}: {why}" for what, why in tuned.left_out.items())):
+        console.print(escape(line), style="dim", soft_wrap=True)
+    console.print(f"[green]→[/] {escape(name)}: gain {tuned.gain:.2f} ×; {escape(tuned.told)}", soft_wrap=True)
+
+
+def _row(trial: Trial, tuned: Tuned) -> list[str]:
+    assert trial.frame is not None  # asked by the caller
+    memory = "" if trial.memory_bytes is None else format_bytes(trial.memory_bytes)
+    words = [
+        *(["default"] if trial.tactic == tuned.default else []),
+        *(["chosen"] if trial.tactic == tuned.chosen else []),
+    ]
+    times = [f"{trial.frame.median_ms:.2f}", f"{trial.gain:.2f}", str(trial.frame.runs), memory]
+    return [str(trial.tactic), *times, ", ".join(words) or trial.barred]
+
+
+def _not_run(tuned: Tuned) -> Iterator[str]:
+    """Reasons, each with one of the tactics that it holds for."""
+    barred = sorted((trial.barred, str(trial.tactic)) for trial in tuned.tried if trial.frame is None)
+    for why, group in groupby(barred, key=lambda pair: pair[0]):
+        tactics = [tactic for _, tactic in group]
+        more = f" and {len(tactics) - 1} more" if len(tactics) > 1 else ""
+        yield f"{tactics[0]}{more}: {why}"
+
+
+_SLOWEST = 5
+_ENGINES = (
+    Column("engine"),
+    Column("TensorRT", rank=2),
+    Column("size", is_number=True, rank=1),
+    Column("time", is_number=True),
+    Column("error", is_number=True),
+    Column("nodes planned → there", wraps=True),
+    Column("layers", is_number=True, rank=3),
+    Column("reformats", is_number=True, rank=3),
+    Column("DLA segments", is_number=True, rank=3),
+    Column("memory", is_number=True, rank=1),
+)
+_LAYERS = (
+    Column("layer", wraps=True),
+    Column("on"),
+    Column("time", is_number=True),
+    Column("share", is_number=True),
+    Column("nodes", wraps=True, rank=1),
+)
+
+
+def show_engines(console: Console, engines: Sequence[EngineReport]) -> None:
+    """Prints the engines of each machine, and the slowest layers of those that were timed."""
+    for target in dict.fromkeys(one.target for one in engines):
+        here = [one for one in engines if one.target == target]
+        _show_table(console, here)
+        for one in here:
+            _show_layers(console, one)
+
+
+def _show_table(console: Console, engines: Sequence[EngineReport]) -> None:
+    facts = engines[0].facts
+    machine = [facts.get("module", ""), facts.get("power mode", ""), facts.get("GPU", "")]
+    rows = [Row(_inspect_engines_row(one, len(engines) > 1)) for one in engines]
+    title = f"compiled on {', '.join(filter(None, machine))}"
+    console.print(table(_ENGINES, rows, width=console.width, title=title))
+    for one in engines:
+        for attempt in one.attempts:
+            console.print(f"{_name(one)} was compiled otherwise than asked for: {attempt}", markup=False)
+        if one.input:
+            console.print(f"{_name(one)} takes {one.input}", markup=False)
+
+
+def _inspect_engines_row(one: EngineReport, has_others: bool) -> tuple[str, ...]:
+    return (
+        _name(one) + (f", weight {one.weight}" if has_others else ""),
+        one.library.removeprefix("TensorRT "),
+        format_bytes(one.size_bytes),
+        f"{one.median_ms:.2f} ms" if one.median_ms is not None else "not run",
+        f"{one.relative_error:.2g}" if one.relative_error is not None else UNKNOWN,
+        nodes_in_words(one),
+        str(one.layers) if one.source else UNKNOWN,
+        str(one.reformats) if one.source else UNKNOWN,
+        str(one.segments) if one.source else UNKNOWN,
+        _memory(one),
+    )
+
+
+def nodes_in_words(one: EngineReport) -> str:
+    """``dla0 12 → 10, gpu 40 → 40, 2 folded``; what is planned only, where nobody told where nodes run."""
+    told = [
+        f"{name} {count.planned}" + (f" → {count.actual}" if one.source else "")
+        for name, count in one.nodes.items()
+        if name != "folded"
+    ]
+    if one.source and "folded" in one.nodes:
+        told.append(f"{one.nodes['folded'].actual} folded")
+    return ", ".join(told) or UNKNOWN
+
+
+def _memory(one: EngineReport) -> str:
+    """Weights are in the plan; one context and one set of tensors besides."""
+    if one.context_bytes is None or one.tensor_bytes is None:
+        return UNKNOWN
+    return format_bytes(one.size_bytes + one.context_bytes + one.tensor_bytes)
+
+
+def _name(one: EngineReport) -> str:
+    return f"{one.model}-{one.number}"
+
+
+def _show_layers(console: Console, one: EngineReport) -> None:
+    if not one.layer_times:
+        return
+    shown = one.layer_times[:_SLOWEST]
+    title = f"slowest of {len(one.layer_times)} layers of {_name(one)}, medians of {one.runs} runs"
+    rows = [
+        Row(
+            (
+                layer.name,
+                layer.accelerator or UNKNOWN,
+                f"{layer.median_ms:.3f} ms",
+                f"{100 * layer.share:.1f} %",
+                ", ".join(layer.nodes),
+            )
+        )
+        for layer in shown
+    ]
+    console.print(table(_LAYERS, rows, width=console.width, title=title))
+
+
+# ``edgert inspect dock.edgert``: what a bundle holds, once all of it was found whole.
+
+_SHOWN_DIGEST = 16  # hexadecimal digits
+_MEMBERS = (Column("member", wraps=True), Column("size", is_number=True), Column("SHA-256", rank=1))
+
+
+def tell_bundle(console: Console, path: Path) -> dict[str, Any]:
+    """Prints a bundle; returns its manifest as plain data, and under ``reports`` what is known of compiled engines.
+
+    Raises:
+        ArtifactError: it is not whole.
+    """
+    from dataclasses import asdict
+
+    from edgert.bundle.bundle import open_bundle
+    from edgert.compiler.measured_engines import compiled_engines
+
+    with open_bundle(path) as bundle:
+        console.print(facts(_rows(bundle)))
+        _show_members(console, bundle.manifest)
+        engines = compiled_engines(bundle)
+        show_engines(console, engines)
+        return {**bundle.manifest.model_dump(mode="json"), "reports": [asdict(one) for one in engines]}
+
+
+def _rows(bundle: Bundle) -> Iterator[tuple[str, str]]:
+    from edgert.compiler.tactics import tuned_model
+
+    manifest = bundle.manifest
+    size_bytes = sum(member.size_bytes for member in manifest.members.values())
+    yield "bundle", f"{bundle.path}, {format_bytes(size_bytes)} in {len(manifest.members)} members, all whole"
+    yield "made by", f"edgert {manifest.edgert}"
+    yield "pipeline", manifest.name
+    where = f" in {manifest.mode}, TensorRT {manifest.tensorrt}" if manifest.tensorrt else ""
+    yield "board", f"{manifest.board}{where}"
+    yield "engines", " → ".join(manifest.engines)
+    yield "sources", ", ".join(f"{name} ({kind})" for name, kind in manifest.sources.items()) or "none"
+    yield "sinks", ", ".join(f"{name} ({kind})" for name, kind in manifest.sinks.items()) or "none"
+    for name, model in manifest.models.items():
+        yield f"model {name}", _model(model)
+        yield from (("", line) for line in _evidence(bundle, model))
+        if tuned := tuned_model(bundle, name):
+            yield "", f"tuned for {'cameras' if tuned.live else 'files'} on {tuned.machine['cpu']}: {tuned.told}"
+
+
+def _model(model: ModelEntry) -> str:
+    ports = [", ".join(map(_port, part)) for part in (model.inputs, model.outputs)]
+    return f"{model.source}, {model.precision}: {ports[0]} → {ports[1]}"
+
+
+def _port(port: TensorEntry) -> str:
+    return f"{port.name} {port.dtype}[{', '.join('?' if dim is None else str(dim) for dim in port.shape)}]"
+
+
+def _evidence(bundle: Bundle, model: ModelEntry) -> Iterator[str]:
+    """How far each form is from the model it was made of."""
+    import json
+
+    found = json.loads(bundle.read(model.files["evidence"]))
+    for name in model.forms:
+        row = found["forms"][name]
+        error = row["relative_error"]
+        told = "not finite" if error is None else f"{error:.2g}"
+        more = "".join(f"; {line}" for line in row.get("summary", ())[: 2 if "accuracy" in row else 1])
+        yield f"for {name}: relative error {told} (at most {row['tolerance']:g}){more}"
+
+
+def _show_members(console: Console, manifest: Manifest) -> None:
+    rows = [
+        Row((path, format_bytes(member.size_bytes), member.sha256[:_SHOWN_DIGEST]))
+        for path, member in manifest.members.items()
+    ]
+    console.print(table(_MEMBERS, rows, width=console.width))

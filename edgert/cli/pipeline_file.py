@@ -1,0 +1,233 @@
+"""``edgert check``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgert.cli import table
+from edgert.cli.option import (
+    AllOption,
+    DebugOption,
+    JsonOption,
+    ModelOption,
+    PhotosOption,
+    PipelineArgument,
+    SetOption,
+    output_option,
+)
+from edgert.cli.output import is_stdout, write_json
+from edgert.cli.table import Column
+from edgert.shipped import pipeline_path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from edgert.wiring.findings import CheckReport, Row
+
+
+# ``edgert schema``.
+
+
+def schema() -> None:
+    """Print the JSON Schema of the pipeline file, for editors.
+
+    They complete and check YAML with it.
+
+    Example:
+
+        edgert schema > edgert.schema.json
+
+    and as the first line of a pipeline:
+
+        # yaml-language-server: $schema=edgert.schema.json
+    """
+    import json
+
+    from edgert.config import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=2))
+
+
+# ``edgert validate``.
+
+
+def validate(pipeline: PipelineArgument, overrides: SetOption = None, debug: DebugOption = False) -> None:
+    """Check a pipeline file and everything it names.
+
+    Opens no camera, runs no engine and none of your code. Reads the YAML, the models, images and labels, and the
+    text of your code, and fits them together. Exit code 1 and the line when something is wrong.
+
+    Example: edgert validate pipeline.yaml --set models.parts.onnx=new.onnx
+    """
+    from edgert.validation import validate as validate_pipeline
+
+    path = pipeline_path(pipeline)
+    checked = validate_pipeline(path, overrides or ())
+    typer.echo(f"{path}: fine ({checked})")
+
+
+_SHOWN = 8
+
+
+def check(
+    pipeline: PipelineArgument,
+    images: Annotated[list[str], PhotosOption],
+    model: ModelOption = None,
+    output: Annotated[Path | None, output_option("It shows the first image with the best answer drawn on it.")] = None,
+    every: AllOption = False,
+    json: JsonOption = None,
+    overrides: SetOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Is my model wired right? Try the plausible settings on images and report which line looks wrong.
+
+    Color order, scale, resize, decoder: each is tried, and ranked by how well the answers hang together: confirmed by
+    the mirrored image, absent from noise of the same colors, and matching what the model remembers of its training.
+    No labels are needed. Exit code 0 also when a line looks wrong; the verdict is in the JSON.
+
+    Examples:
+
+        edgert check pipeline.yaml --images photo.jpg
+
+        edgert check pipeline.yaml --images photos/ --model parts -o best.png --json check.json
+    """
+    from edgert.config import load_pipeline
+    from edgert.wiring.photos import save_picture
+    from edgert.wiring.wiring_check import check as check_wiring
+
+    screen = table.console(stderr=is_stdout(json))
+    file = load_pipeline(pipeline_path(pipeline), overrides or ())
+    with progress_bar(screen) as progress:
+        report = check_wiring(file, images, model, progress)
+    print_report(screen, report, None if every else _SHOWN)
+    if output is not None:
+        save_picture(report, output)
+        screen.print(f"[green]→[/] {output}")
+    if json is not None:
+        write_json(report.to_json(), json)
+
+
+class progress_bar:  # noqa: N801 - used like a function
+    """A bar that counts runs of the engine, on a terminal; a context manager that gives the function to call."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("trying settings"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task("runs", total=None)
+
+    def __enter__(self) -> progress_bar:
+        self._bar.start()
+        return self
+
+    def __call__(self, done: int, planned: int) -> None:
+        """Moves the bar."""
+        self._bar.update(self._task, completed=done, total=planned)
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+
+def print_report(console: Console, report: CheckReport, limit: int | None) -> None:
+    """The ranking as a table, then the verdict, the lines to change, and what could not be told."""
+    from rich.markup import escape
+
+    console.print(_table(report, limit, console.width))
+    style = {"fine": "green", "wrong": "red", "unclear": "yellow"}[report.verdict]
+    console.print(f"[bold {style}]{escape(report.summary)}[/]")
+    for finding in report.findings:
+        console.print(f"  [bold]{escape(finding.where)}[/]")
+        said = "not written, which means" if finding.missing else "written"
+        console.print(f"    {said:<8} [red]{escape(finding.written)}[/]")
+        console.print(f"    {'better' if finding.sure else 'probably':<8} [green]{escape(finding.better)}[/]")
+    for tie in report.ties:
+        console.print(f"[dim]• {escape(tie)}[/]")
+    images = f"{len(report.photos)} image{'' if len(report.photos) == 1 else 's'}"
+    console.print(f"[dim]{images}, {report.runs} runs of the engine[/]")
+
+
+def _table(report: CheckReport, limit: int | None, width: int) -> Table:
+    shown = [row for n, row in enumerate(report.rows) if limit is None or n < limit or row.written]
+    groups = _shown_groups(shown)
+    columns = (
+        Column(""),
+        *(Column(heading, wraps=True) for heading in groups),
+        Column("score", is_number=True),
+        Column("answers", is_number=True, rank=2),
+        *([Column("memory", is_number=True, rank=2)] if shown[0].memory else []),
+        Column("behind", is_number=True, rank=1),
+    )
+    rows = [
+        table.Row(
+            ("yours" if row.written else "", *(row.names[group] for group in groups), *_numbers(row)),
+            "bold" if row.written else "",
+        )
+        for row in shown
+    ]
+    hidden = len(report.rows) - len(shown)
+    caption = f"{hidden} more that were tried: --all" if hidden else ""
+    return table.table(columns, rows, width=width, title=f"model {report.model}", caption=caption)
+
+
+def _shown_groups(rows: Sequence[Row]) -> list[str]:
+    """Columns worth a place: the task only where several were tried."""
+    varied = len({row.names["task"] for row in rows}) > 1
+    return ["color", "scale", "placement", *(["task"] if varied else [])]
+
+
+def _numbers(row: Row) -> list[str]:
+    memory = [f"{sum(row.memory.values()) / len(row.memory):.2f}"] if row.memory else []
+    return [f"{row.score:.2f}", f"{row.answers:.2f}", *memory, f"{row.behind:.1f} σ" if row.behind else ""]
+
+
+# ``edgert new``.
+
+
+def new(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="ONNX model that takes one image.")],
+    images: Annotated[list[str] | None, PhotosOption] = None,
+    output: Annotated[Path, output_option("The pipeline file.")] = Path("pipeline.yaml"),
+    source: Annotated[
+        str,
+        typer.Option(
+            "--source",
+            metavar="SOURCE",
+            help="Source of the images: a camera, a video, a folder or an rtsp:// address.",
+        ),
+    ] = "v4l2:///dev/video0",
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists already.")] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Write a commented starter pipeline for a model.
+
+    Reads the model's inputs and outputs, guesses task, decoder, size and color, and says what it guessed and why. With
+    images it tries the guesses out, as edgert check does, and writes down the best.
+
+    Examples:
+
+        edgert new parts.onnx
+
+        edgert new parts.onnx --images photo.jpg --source clip.mp4 --output parts.yaml
+    """
+    from rich.console import Console
+    from rich.markup import escape
+
+    from edgert.wiring.starter import refuse_existing, starter, write_pipeline
+
+    console = Console(highlight=False)
+    refuse_existing(output, force)
+    with progress_bar(console) as progress:
+        made = starter(model, images or (), source, directory=output.parent, progress=progress)
+    write_pipeline(made.text, output, force)
+    for note in made.notes:
+        console.print(f"• {escape(note)}")
+    console.print(f"[green]→[/] {escape(str(output))}")
+    hint = f"edgert check {output} --images photo.jpg" if not images else f"edgert run {output}"
+    console.print(f"next: {escape(hint)}")

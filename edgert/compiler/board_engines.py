@@ -1,0 +1,240 @@
+"""The engines of an unpacked bundle on this machine: compiled or found, checked, and opened for running."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from edgert.backend import Backend, Engine, Store
+from edgert.backend.chain import Chain, Replicated
+from edgert.backend.tensorrt.built import Facts, Made, changes, key_of, read_record
+from edgert.backend.tensorrt.trt_backend import TrtBackend
+from edgert.backend.tensorrt.trt_engine import TrtEngine
+from edgert.bundle.bundle import Bundle
+from edgert.bundle.manifest import CompiledEntry, EngineEntry, Manifest
+from edgert.compiler import proof
+from edgert.compiler.events import CHECK, COMPILE, Telling
+from edgert.compiler.order import Bundled, Order, orders
+from edgert.compiler.proof import Proof
+from edgert.compiler.verification import Policy
+from edgert.config import ModelConfig
+from edgert.config.engine_choice import ORT_CUDA, TENSORRT, TENSORRT_DLA
+from edgert.errors import EdgertError
+from edgert.graph.load import load
+from edgert.prepared_model import build_engine
+from edgert.steps import to_json
+from edgert.units import format_bytes
+from edgert.zip_archive import member_of
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """One engine of a model, compiled and checked."""
+
+    order: Order
+    made: Made
+    proof: Proof
+
+
+class BundleEngines:
+    """The models of a bundle on the engines of its chain. Everything is kept, so that the next start finds it.
+
+    Args:
+        bundled: gives a model of the unpacked bundle.
+        chain: who may run them.
+        trt: compiles and opens TensorRT's engines.
+        store: where engines are kept.
+        telling: told of every step.
+        policy: ``strict`` refuses an engine that runs nodes elsewhere than planned, ``warn`` says so.
+        opens: whether engines can be opened here; else they are compiled only.
+    """
+
+    in_bundle = True
+
+    def __init__(
+        self,
+        bundled: Bundled,
+        chain: Chain,
+        trt: TrtBackend,
+        store: Store,
+        telling: Telling,
+        *,
+        policy: Policy = "warn",
+        opens: bool = True,
+    ) -> None:
+        self._bundled, self.chain, self._trt, self._store = bundled, chain, trt, store
+        self._telling, self._policy, self._opens = telling, policy, opens
+        trt.listener = telling.listener(trt.listener.stop)
+
+    def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
+        """See :class:`~edgert.assemble.engines.Engines`."""
+        taken = self.chain.first(name, partial(self._opened, name, config, threads, batch))
+        engine = taken.made
+        engine.info = {**engine.info, **taken.info}
+        return engine
+
+    def compiled(self, name: str, config: ModelConfig, engine: str) -> tuple[Compiled, ...]:
+        """A model's engines for one name of the chain; none for ONNX Runtime, which keeps its own.
+
+        Raises:
+            EdgertError: the model cannot be compiled, or an engine does not keep its promises.
+        """
+        if engine not in (TENSORRT, TENSORRT_DLA):
+            self._optimised(name, config, engine)
+            return ()
+        found = []
+        for order in self._orders(name, config, engine):
+            one, opened = self._checked(name, config, order)
+            found.append(one)
+            if opened is not None:
+                opened.close()
+        return tuple(found)
+
+    def _opened(self, name: str, config: ModelConfig, threads: int, batch: int, engine: str) -> Engine:
+        if engine not in (TENSORRT, TENSORRT_DLA):
+            return build_engine(load(config.onnx), config, threads, batch, by=onnxruntime(engine))
+        parts: list[tuple[Engine, int]] = []
+        for order in self._orders(name, config, engine):
+            _, opened = self._checked(name, config, order)
+            parts += [(opened, order.weight)] if opened is not None else []
+        return parts[0][0] if len(parts) == 1 else Replicated(parts)
+
+    def _orders(self, name: str, config: ModelConfig, engine: str) -> tuple[Order, ...]:
+        return orders(self._bundled.model(name, config), engine, self._trt.library)
+
+    def _optimised(self, name: str, config: ModelConfig, engine: str) -> None:
+        """ONNX Runtime's own form of a model, in its own cache."""
+        with self._telling.step(COMPILE, name) as ended:
+            made = build_engine(load(config.onnx), config, None, by=onnxruntime(engine))
+            ended.cached = bool(made.info.get("cached"))
+            ended.detail = f"{engine} {made.info.get('version', '')}".strip()
+            made.close()
+
+    def _checked(self, name: str, config: ModelConfig, order: Order) -> tuple[Compiled, TrtEngine | None]:
+        """An engine, compiled or found, held to its promises, and opened where it can be."""
+        with self._telling.step(COMPILE, name) as ended:
+            made = self._trt.made(order.request, self._store)
+            ended.cached = made.cached
+            if order.input is not None and not made.cached:
+                self._telling.note(order.input.in_words(made.request.formats))
+            ended.detail = f"{made.result.library}, {format_bytes(len(made.result.plan))}"
+        with self._telling.step(CHECK, name) as ended:
+            opened = self._trt.open(made, order.profiles) if self._opens else None
+            kept = proof.kept(self._store, made.key, ran=self._opens)
+            try:
+                if kept is not None and self._policy == "strict":  # it may have been kept under the other one
+                    proof.placed(order.request, made, self._policy)
+                found = kept or self._proven(config, order, made, opened)
+            except EdgertError:
+                if opened is not None:
+                    opened.close()
+                raise
+            ended.cached, ended.detail = kept is not None, proof.in_words(found)
+        return Compiled(order, made, found), opened
+
+    def _proven(self, config: ModelConfig, order: Order, made: Made, opened: TrtEngine | None) -> Proof:
+        found: dict[str, Any] = {"placement": proof.placed(order.request, made, self._policy)}
+        if order.input is not None:
+            found["input"] = order.input.in_words(made.request.formats)
+        if opened is not None:
+            found["outputs"] = proof.compared(opened, load(order.reference), config, made.request.precision)
+            found["profile"] = proof.timed(opened)
+            found["layers"] = proof.layered(opened, made)
+            found["memory"] = proof.occupied(opened, made)
+        proof.keep(self._store, made.key, found)
+        return found
+
+
+def onnxruntime(engine: str) -> Backend:
+    """The backend of an engine that is ONNX Runtime's."""
+    if engine == ORT_CUDA:
+        from edgert.backend.ort.cuda import OrtCudaBackend
+
+        return OrtCudaBackend()
+    from edgert.backend.ort import OrtBackend
+
+    return OrtBackend()
+
+
+# Engines as members of a bundle: packed for the machine that compiled them, and taken out there and nowhere else.
+
+FOLDER = "engines"
+
+
+def target_of(facts: Facts) -> str:
+    """The folder of a machine: ``orin-nx-16gb-10.3.0-1a2b3c4d``. Equal facts give equal names."""
+    digest = hashlib.sha256(json.dumps(dict(facts), sort_keys=True).encode()).hexdigest()[:8]
+    words = f"{facts.get('module', 'machine')}-{facts['TensorRT']}-{digest}"
+    return re.sub(r"[^A-Za-z0-9_.\-]+", "-", words).lower()
+
+
+def packed(
+    manifest: Manifest, members: Mapping[str, bytes], facts: Facts, compiled: Mapping[str, Sequence[Compiled]]
+) -> tuple[Manifest, dict[str, bytes]]:
+    """A bundle with the engines of this machine, in place of those it had for it.
+
+    Args:
+        members: the bundle's.
+        facts: of this machine.
+        compiled: model → its engines.
+    """
+    target = target_of(facts)
+    before = manifest.compiled.get(target)
+    old = set(before.members) if before is not None else set()
+    content = {path: data for path, data in members.items() if path not in old}
+    engines: dict[str, list[EngineEntry]] = {}
+    for model, each in compiled.items():
+        for number, one in enumerate(each):
+            entry = _entry(f"{FOLDER}/{target}/{model}-{number}", one.order.weight)
+            content |= {
+                entry.plan: one.made.result.plan,
+                entry.record: one.made.record,
+                entry.proof: to_json(one.proof),
+            }
+            engines.setdefault(model, []).append(entry)
+    entries = {**manifest.compiled, target: CompiledEntry(facts=dict(facts), engines=engines)}
+    listed = {path: member_of(data) for path, data in sorted(content.items())}
+    return manifest.model_copy(update={"compiled": entries, "members": listed}), content
+
+
+def _entry(base: str, weight: int) -> EngineEntry:
+    return EngineEntry(plan=f"{base}.plan", record=f"{base}.json", proof=f"{base}.proof.json", weight=weight)
+
+
+def take(bundle: Bundle, facts: Facts, store: Store) -> str:
+    """Puts the engines that this machine compiled into the store.
+
+    Returns:
+        Why those that are there are left, where none is this machine's; empty otherwise.
+
+    Raises:
+        ArtifactError: a member is damaged, or cannot be kept.
+    """
+    compiled = bundle.manifest.compiled
+    mine = [entry for entry in compiled.values() if entry.facts == dict(facts)]
+    for entry in mine:
+        for engine in (one for engines in entry.engines.values() for one in engines):
+            _take(bundle, engine, store)
+    if mine or not compiled:
+        return ""
+    nearest = min(compiled.values(), key=lambda entry: len(changes(entry.facts, facts)))
+    return f"the bundle's engines are another machine's and are left: {', '.join(changes(nearest.facts, facts))}"
+
+
+def _take(bundle: Bundle, engine: EngineEntry, store: Store) -> None:
+    record = bundle.read(engine.record)
+    key = key_of(read_record(record, f"{bundle.path}: {engine.record}")["facts"])
+    if store.get(key) is None:
+        with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
+            path = Path(folder) / "engine"
+            path.write_bytes(record + bundle.read(engine.plan))
+            store.put(key, path)
+    if proof.kept(store, key, ran=False) is None:
+        proof.keep(store, key, json.loads(bundle.read(engine.proof)))

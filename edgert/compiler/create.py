@@ -1,0 +1,322 @@
+"""A pipeline built for a board: every step that any machine can do, and one file with all that came of it.
+
+No x86 machine can build a Jetson's engines: a TensorRT engine belongs to the GPU, the TensorRT and the operating system
+that it was made on, and a DLA's loadable needs the DLA. So the board compiles, once, from what stands in the bundle.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shutil
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgert.board.host import core_count, free_bytes
+from edgert.bundle.bundle import save_bundle
+from edgert.bundle.manifest import Manifest, ModelEntry
+from edgert.compiler.build_target import BuildTarget, build_target, engines_of
+from edgert.compiler.model_state import Subject
+from edgert.compiler.placement_steps import PLAN, plan_step
+from edgert.compiler.prepared import Prepared, packed, prepare
+from edgert.compiler.tuning_step import batching, check_tune, tuned
+from edgert.config import InferStage, ModelConfig, PipelineConfig, PipelineFile, SinkStage, SourceStage
+from edgert.errors import ArtifactError, ConfigError, EdgertError, cause
+from edgert.files import cache_folder
+from edgert.quantization.precision import check_precision
+from edgert.steps import Event, Product, Runner, StepCache, Tell, side_by_side
+from edgert.zip_archive import member_of
+
+# The user's own code that a pipeline names, to be packed with it.
+
+
+def code_files(config: PipelineConfig, directory: Path) -> dict[str, bytes]:
+    """Member → content: modules and packages that stand beside the pipeline file. Installed ones stay where they are.
+
+    Raises:
+        ArtifactError: a file cannot be read.
+    """
+    found = {}
+    for top in sorted({spec.partition(":")[0].partition(".")[0] for spec in config.code.values()}):
+        package = directory / top
+        files = sorted(package.rglob("*.py")) if package.is_dir() else [directory / f"{top}.py"]
+        for path in files:
+            if path.is_file():
+                found[path.relative_to(directory).as_posix()] = _content(path)
+    return found | {name: _content(path) for path, name in operator_members(config, directory).items()}
+
+
+def operator_members(config: PipelineConfig, directory: Path) -> dict[Path, str]:
+    """File of operators → its member: where it stands beside the pipeline file, else its name."""
+    beside = directory.absolute()
+    return {
+        path: path.absolute().relative_to(beside).as_posix() if path.absolute().is_relative_to(beside) else path.name
+        for path in config.ops
+    }
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"cannot read {str(path)!r}", why=cause(error), fix="check its permissions") from error
+
+
+# The pipeline file of a bundle: the same stages, with the models inside the bundle, runnable by ONNX Runtime.
+#
+# Text that was written with ``${NAME}`` keeps it, so that no password is packed. Mappings are written as YAML
+# blocks, everything else as JSON, which YAML reads (https://yaml.org/spec/1.2.2/#12-relation-to-yaml-11-and-json).
+
+_MADE = ("precision", "calibrate", "accuracy", "quantize")
+"""Keys that have done their work once a model is quantised."""
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
+
+
+def pipeline_text(
+    file: PipelineFile,
+    models: Mapping[str, str],
+    labels: Mapping[str, str],
+    target: BuildTarget,
+    static: Collection[str] = (),
+) -> str:
+    """The file's text.
+
+    Args:
+        models: model → the member that ONNX Runtime runs.
+        labels: model → the member with its labels, for those that have some.
+        static: models whose member has one size; ``input: shape`` has done its work for them.
+    """
+    data = copy.deepcopy(file.document.data)
+    for loc, text in file.document.written.items():
+        _put(data, loc, text)
+    if file.config.ops:
+        data["ops"] = list(operator_members(file.config, file.document.path.parent).values())
+    for name, section in data.get("models", {}).items():
+        section["onnx"] = models[name]
+        if name in static and "input" in section:
+            section["input"].pop("shape", None)
+        if name in labels:
+            section["task"]["labels"] = labels[name]
+        for key in (*_MADE, *(("placement",) if target.board is not None else ())):
+            section.pop(key, None)
+    if target.board is not None:
+        data.pop("board", None)
+    return "".join(f"{line}\n" for line in _lines(data, ""))
+
+
+def _put(data: Any, loc: tuple[str | int, ...], text: str) -> None:
+    for step in loc[:-1]:
+        data = data[step]
+    data[loc[-1]] = text
+
+
+def _lines(data: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for key, value in data.items():
+        if isinstance(value, dict) and value:
+            yield f"{indent}{_key(key)}:"
+            yield from _lines(value, indent + "  ")
+        else:
+            yield f"{indent}{_key(key)}: {_scalar(value)}"
+
+
+def _key(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) and name.lower() not in _WORDS else _scalar(name)
+
+
+def _scalar(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+PIPELINE = "pipeline.yaml"
+_FREE_BYTES = 64 * 2**20
+"""Space a build wants on the disk at least, before it begins."""
+_BASE_BYTES, _PER_MODEL_BYTE = 400 * 2**20, 12
+"""Memory for the steps of one model: the libraries' tensors, and what the model's size is multiplied by at most, as it
+is held as bytes, message, arrays and session before and after a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What came of a build.
+
+    Attributes:
+        path: the bundle.
+        manifest: what is in it.
+        written: whether it was written; False where the same bundle was there already.
+        size_bytes: of the file.
+        seconds: it took.
+    """
+
+    path: Path
+    manifest: Manifest
+    written: bool
+    size_bytes: int
+    seconds: float
+
+
+def build(
+    file: PipelineFile,
+    output: Path,
+    *,
+    board: str | None = None,
+    mode: str | None = None,
+    tensorrt: str | None = None,
+    folder: bool = False,
+    tune: bool = False,
+    cache: Path | None = None,
+    tell: Tell | None = None,
+    stop: threading.Event | None = None,
+) -> Built:
+    """Builds a bundle. Blocks until done; what finished steps made is kept, so that the next build goes on from there.
+
+    Equal inputs give equal bytes.
+
+    Args:
+        output: the file to write; with ``folder`` a folder of plain files.
+        board: name or file; the pipeline's own by default. ``host`` is for any machine with ONNX Runtime.
+        mode: power mode; the one that the board boots into by default.
+        tensorrt: release on the board; that of its usual JetPack by default.
+        tune: searches for what runs each model fastest on this machine; the bundle is then of this machine's times.
+        cache: folder of finished steps; the user's own by default.
+        tell: told of everything that happens, from several threads.
+        stop: ends the build when set.
+
+    Raises:
+        ConfigError: no such board, mode or release; or the pipeline has no model.
+        EdgertError: a step failed, or its promise is not kept.
+        ArtifactError: the bundle cannot be written.
+    """
+    started = time.perf_counter()
+    target = build_target(file, board, mode, tensorrt)
+    if not file.config.models:
+        raise ConfigError("this pipeline has no model to build", where=file.where("models"))
+    _check_precision(file)
+    if tune:
+        check_tune(target)
+    cache = cache or cache_folder() / "build"
+    _check_space(output)
+    stop = stop or threading.Event()
+    tell = tell or (lambda event: None)
+    runner = Runner(StepCache(cache), tell, stop)
+    subjects = _subjects(file, target, cache / "state", stop)
+    ready = side_by_side(lambda name: prepare(subjects[name], runner), subjects, _workers(subjects), stop)
+    planned = (
+        runner.do(plan_step(file, target, {name: one.digest for name, one in ready.items()}))
+        if (target.board is not None and _runs_models(file))
+        else None
+    )
+    if target.board is not None:
+        tell(Event("compile", "", "skipped", detail=compile_note(target)))
+    if tune:
+        ready = tuned(file, ready, runner)
+    manifest, members = _bundle(file, target, ready, planned, runner)
+    began = time.perf_counter()
+    written = save_bundle(output, manifest, members, folder=folder)
+    size_bytes = sum(map(len, members.values())) if folder else output.stat().st_size
+    detail = f"{len(members)} members" if written else "nothing has changed"
+    tell(Event("bundle", "", "done" if written else "cached", time.perf_counter() - began, detail))
+    return Built(output, manifest, written, size_bytes, time.perf_counter() - started)
+
+
+def _check_precision(file: PipelineFile) -> None:
+    """Raises EdgertError for pictures and labels that are not there, before minutes of work."""
+    for name, config in file.config.models.items():
+        try:
+            check_precision(config, f"models.{name}")
+        except EdgertError as error:
+            raise file.located(error)  # noqa: B904 - the same error, with its line
+
+
+def compile_note(target: BuildTarget) -> str:
+    """What is left to the board, in one line."""
+    return (
+        f"not here: no x86 machine can build an engine for {target.name}; the board compiles the bundle once, "
+        f"with its TensorRT {target.tensorrt}"
+    )
+
+
+def _subjects(file: PipelineFile, target: BuildTarget, state: Path, stop: threading.Event) -> dict[str, Subject]:
+    directory = file.document.path.parent
+    return {
+        name: Subject(
+            name, config, file.where("models", name), directory, target, state, stop, bool(batching(file.config, name))
+        )
+        for name, config in file.config.models.items()
+    }
+
+
+def _workers(subjects: Mapping[str, Subject]) -> int:
+    """Models at a time: as many as there are cores, and memory for."""
+    free = free_bytes()
+    largest = max((_size(one.config) for one in subjects.values()), default=0)
+    fitting = free // (_BASE_BYTES + _PER_MODEL_BYTE * largest) if free else 1
+    return max(1, min(len(subjects), core_count(), fitting))
+
+
+def _size(config: ModelConfig) -> int:
+    return config.onnx.stat().st_size if config.onnx.is_file() else 0
+
+
+def _check_space(output: Path) -> None:
+    """Raises ArtifactError on a disk that is full already, before minutes of work."""
+    there = next(folder for folder in (output.absolute(), *output.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(there).free
+    if free < _FREE_BYTES:
+        raise ArtifactError(
+            f"the disk of {str(output)!r} is full",
+            why=f"{free // 2**20} MiB are free, {_FREE_BYTES // 2**20} are wanted at least",
+            fix="free some space, or name a file on another disk: -o FILE",
+        )
+
+
+def _runs_models(file: PipelineFile) -> bool:
+    return any(isinstance(stage, InferStage) for stage in file.config.stages.values())
+
+
+def _bundle(
+    file: PipelineFile,
+    target: BuildTarget,
+    ready: Mapping[str, Prepared],
+    planned: Product | None,
+    runner: Runner,
+) -> tuple[Manifest, dict[str, bytes]]:
+    models: dict[str, ModelEntry] = {}
+    members = code_files(file.config, file.document.path.parent)
+    for name, one in ready.items():
+        part = packed(one, planned, runner)
+        models[name] = part.entry
+        members |= part.members
+    onnx = {name: entry.forms[ready[name].host] for name, entry in models.items()}
+    labels = {name: entry.files["labels"] for name, entry in models.items() if "labels" in entry.files}
+    static = [name for name, one in ready.items() if one.is_static]
+    members[PIPELINE] = pipeline_text(file, onnx, labels, target, static).encode()
+    if planned is not None:
+        members[PLAN] = planned.files[PLAN]
+    stages = file.config.stages
+    manifest = Manifest(
+        name=file.config.name,
+        board=target.name,
+        mode=target.mode,
+        tensorrt=target.tensorrt,
+        engines=engines_of(target, list(file.config.models.values()), file.config.engines),
+        pipeline=PIPELINE,
+        sources={name: _kind(stage.source) for name, stage in stages.items() if isinstance(stage, SourceStage)},
+        sinks={name: stage.sink for name, stage in stages.items() if isinstance(stage, SinkStage)},
+        models=models,
+        members={path: member_of(content) for path, content in sorted(members.items())},
+    )
+    return manifest, members
+
+
+def _kind(source: str) -> str:
+    """``rtsp`` of an address, which may hold a password; ``file`` of a path."""
+    scheme, colon, _ = source.partition(":")
+    return scheme if colon and len(scheme) > 1 else source if source == "api" else "file"

@@ -1,0 +1,204 @@
+"""The last step of a build, on the machine that will run it: what a bundle misses is compiled, checked and timed."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from edgert.backend.chain import Chain, Skipped, why_not
+from edgert.backend.tensorrt.trt_backend import TrtBackend
+from edgert.board import Machine, detect
+from edgert.bundle.bundle import Bundle, open_bundle, save_bundle
+from edgert.bundle.manifest import Manifest
+from edgert.compiler.board_engines import BundleEngines, Compiled, packed, take, target_of
+from edgert.compiler.events import Telling
+from edgert.compiler.order import Bundled
+from edgert.compiler.unpack import check_board, models_of
+from edgert.compiler.verification import Policy
+from edgert.config import load_pipeline
+from edgert.config.engine_choice import TENSORRT, TENSORRT_DLA
+from edgert.files import FileStore
+from edgert.prepared_model import engine_store
+from edgert.steps import Tell
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An engine that was compiled on a machine that cannot run it yet.
+
+    Attributes:
+        engine: its name in the chain.
+        why: what is missing, in one line.
+    """
+
+    engine: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What came of it.
+
+    Attributes:
+        path: the bundle with engines; None where they were only kept on this machine.
+        manifest: what is in it.
+        engines: model → who runs it here as things are; without the models that nothing runs here.
+        waiting: model → the engine that will run it instead, as soon as it can.
+        skipped: who does not, and why.
+        target: folder of this machine's engines in the bundle; empty where TensorRT compiled none.
+        written: whether the bundle was written; False where the same was there already.
+        size_bytes: of the file; 0 without one.
+        seconds: it took.
+    """
+
+    path: Path | None
+    manifest: Manifest
+    engines: Mapping[str, str]
+    waiting: Mapping[str, Waiting]
+    skipped: tuple[Skipped, ...]
+    target: str
+    written: bool
+    size_bytes: int
+    seconds: float
+
+
+def finish(
+    bundle: Path,
+    output: Path | None = None,
+    *,
+    strict: bool = False,
+    policy: Policy | None = None,
+    folder: bool = False,
+    tell: Tell | None = None,
+    stop: threading.Event | None = None,
+    machine: Machine | None = None,
+    trt: TrtBackend | None = None,
+    store: FileStore | None = None,
+) -> Finished:
+    """Compiles every model of a bundle for the first engine of its chain that takes it on this machine.
+
+    Blocks until done. Engines are kept under what they depend on, so that what was interrupted goes on, and
+    ``edgert run`` finds them. Where there is no GPU to run them, engines are compiled and not compared or timed.
+
+    Args:
+        output: the bundle to write, with the engines as members; with ``folder`` a folder of plain files.
+        strict: an engine that would be skipped is an error.
+        policy: ``strict`` refuses an engine that runs nodes elsewhere than planned, ``warn`` says so; by default
+            whichever ``strict`` says.
+        tell: told of everything that happens.
+        stop: ends the compilation when set.
+        machine, trt, store: those of this machine by default.
+
+    Raises:
+        ArtifactError: the bundle is damaged, or for another board than this Jetson, or cannot be written.
+        BuildError: no engine takes a model; or ``strict``, and the first does not.
+        PlacementError: ``strict``, and an engine runs nodes elsewhere than planned.
+    """
+    started, skipped = time.perf_counter(), list[Skipped]()
+    telling = Telling(tell)
+    trt = trt or TrtBackend()
+    trt.listener = telling.listener(stop or threading.Event())
+    with open_bundle(bundle) as opened, tempfile.TemporaryDirectory(prefix="edgert-") as name:
+        here = machine or detect()
+        check_board(opened.manifest, here, str(bundle))
+        opened.extract(Path(name), models_of(opened.manifest))
+
+        def skip(one: Skipped) -> None:
+            skipped.append(one)
+            telling.skipped(one)
+
+        reasons = partial(_why_not_compiled, machine=here, trt=trt)
+        chain = Chain(opened.manifest.engines, reasons, strict=strict, tell=skip, where=str(bundle), stop=stop)
+        held_to = policy or ("strict" if strict else "warn")
+        job = _Job(opened, Path(name), chain, trt, store or engine_store(), telling, held_to)
+        chosen = job.compile()
+        runs, waiting = _now(chosen, chain.engines, partial(why_not, machine=here, trt=trt))
+        manifest, written, size_bytes = job.save(output, folder) if output is not None else (opened.manifest, False, 0)
+    seconds = time.perf_counter() - started
+    return Finished(output, manifest, runs, waiting, tuple(skipped), job.target, written, size_bytes, seconds)
+
+
+def _why_not_compiled(engine: str, machine: Machine, trt: TrtBackend) -> str:
+    """TensorRT compiles where nothing can be run, as TensorRT-RTX does without a GPU."""
+    return why_not(engine, machine, trt, runs=False)
+
+
+def _now(
+    chosen: Mapping[str, str], chain: Sequence[str], why_not: Callable[[str], str]
+) -> tuple[dict[str, str], dict[str, Waiting]]:
+    """Who runs each model as things are, and what waits until it can.
+
+    Args:
+        chosen: model → the engine it was compiled for.
+        chain: all of them, in order.
+        why_not: why an engine cannot run here; empty if it can.
+    """
+    runs, waiting = dict[str, str](), dict[str, Waiting]()
+    for model, engine in chosen.items():
+        able = next((name for name in chain[chain.index(engine) :] if not why_not(name)), "")
+        if able:
+            runs[model] = able
+        if able != engine:
+            waiting[model] = Waiting(engine, why_not(engine))
+    return runs, waiting
+
+
+class _Job:
+    """What the steps of finishing one bundle share."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        folder: Path,
+        chain: Chain,
+        trt: TrtBackend,
+        store: FileStore,
+        telling: Telling,
+        policy: Policy,
+    ) -> None:
+        self._bundle, self._chain, self._trt, self._store, self._telling = bundle, chain, trt, store, telling
+        self._file = load_pipeline(folder / bundle.manifest.pipeline)
+        self._bundled, self._policy = Bundled(folder, bundle.manifest), policy
+        self._compiled: dict[str, tuple[Compiled, ...]] = {}
+
+    @property
+    def target(self) -> str:
+        """The folder of this machine's engines; empty where there are none."""
+        return target_of(self._trt.facts) if any(self._compiled.values()) else ""
+
+    def compile(self) -> dict[str, str]:
+        """All models; model → who runs it."""
+        self._take()
+        opens = self._uses_tensorrt() and not self._trt.why_not()
+        engines = BundleEngines(
+            self._bundled, self._chain, self._trt, self._store, self._telling, policy=self._policy, opens=opens
+        )
+        chosen = {}
+        for name, config in self._file.config.models.items():
+            taken = self._chain.first(name, partial(engines.compiled, name, config))
+            self._compiled[name], chosen[name] = taken.made, taken.engine
+        return chosen
+
+    def save(self, output: Path, folder: bool) -> tuple[Manifest, bool, int]:
+        """Writes the bundle; what is in it, whether it had to be written, and its size."""
+        members = {path: self._bundle.read(path) for path in self._bundle.manifest.members}
+        manifest = self._bundle.manifest
+        if self.target:
+            manifest, members = packed(manifest, members, self._trt.facts, self._compiled)
+        written = save_bundle(output, manifest, members, folder=folder)
+        return manifest, written, sum(map(len, members.values())) if folder else output.stat().st_size
+
+    def _uses_tensorrt(self) -> bool:
+        return any(name in (TENSORRT, TENSORRT_DLA) for name in self._chain.engines) and not self._trt.why_no_library()
+
+    def _take(self) -> None:
+        """Engines that the bundle brings, where they are this machine's."""
+        if self._bundle.manifest.compiled and self._uses_tensorrt():
+            left = take(self._bundle, self._trt.facts, self._store)
+            if left:
+                self._telling.note(left)

@@ -1,0 +1,144 @@
+"""What a finished bundle tells of its engines: where nodes run and were to run, how fast and how large they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edgert.backend.tensorrt.built import read_record
+from edgert.bundle.bundle import Bundle
+from edgert.bundle.manifest import EngineEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Nodes of a model on one accelerator."""
+
+    planned: int
+    actual: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLayer:
+    """A layer of an engine; ``share`` is its part of the time of all layers."""
+
+    name: str
+    accelerator: str
+    median_ms: float
+    share: float
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReport:
+    """One compiled engine of a bundle. What was not found out is None or empty, as where it could not be run.
+
+    Attributes:
+        target: folder of the machine in the bundle.
+        model: its name in the pipeline.
+        number: of the model's engines on that machine, from 0.
+        weight: how many frames it gets, in comparison with the others.
+        facts: what of the machine it depends on: module, TensorRT, power mode and the like.
+        library: the TensorRT that made it.
+        compile_s: how long that took.
+        attempts: why it was tried otherwise than asked for, each in words.
+        size_bytes: of the plan.
+        median_ms: of a run, host to host; ``runs`` is of how many.
+        relative_error: of its outputs, from the reference.
+        input: how it takes its picture and why, in words; empty where it has no DLA layers.
+        source: who told where nodes run: ``inspector``, ``log``, or nobody.
+        nodes: accelerator → nodes planned and found there; under ``folded`` those that became no layer.
+        layers: TensorRT's, of them ``reformats`` that change a layout only.
+        segments: DLA programs in it.
+        context_bytes, tensor_bytes: memory of one execution context, and of one set of inputs and outputs.
+        layer_times: those that were timed, slowest first.
+    """
+
+    target: str
+    model: str
+    number: int
+    weight: int
+    facts: Mapping[str, str]
+    library: str
+    compile_s: float
+    attempts: tuple[str, ...]
+    size_bytes: int
+    median_ms: float | None
+    runs: int
+    relative_error: float | None
+    input: str
+    source: str
+    nodes: Mapping[str, Count]
+    layers: int
+    reformats: int
+    segments: int
+    context_bytes: int | None
+    tensor_bytes: int | None
+    layer_times: tuple[SlowLayer, ...]
+
+
+def compiled_engines(bundle: Bundle) -> tuple[EngineReport, ...]:
+    """The engines of all machines, in the manifest's order; none where the bundle was not finished.
+
+    Raises:
+        ArtifactError: a member is damaged, or was written by another edgert.
+    """
+    return tuple(
+        _report(bundle, target, dict(entry.facts), model, number, engine)
+        for target, entry in bundle.manifest.compiled.items()
+        for model, engines in entry.engines.items()
+        for number, engine in enumerate(engines)
+    )
+
+
+def _report(
+    bundle: Bundle, target: str, facts: Mapping[str, str], model: str, number: int, engine: EngineEntry
+) -> EngineReport:
+    record = read_record(bundle.read(engine.record), f"{bundle.path}: {engine.record}")
+    proof: dict[str, Any] = json.loads(bundle.read(engine.proof))
+    placement, profile, memory = proof["placement"], proof.get("profile", {}), proof.get("memory", {})
+    return EngineReport(
+        target=target,
+        model=model,
+        number=number,
+        weight=engine.weight,
+        facts=facts,
+        library=record["result"]["library"],
+        compile_s=record["result"]["seconds"],
+        attempts=tuple(record["attempts"]),
+        size_bytes=bundle.manifest.members[engine.plan].size_bytes,
+        median_ms=profile.get("median_ms"),
+        runs=profile.get("runs", 0),
+        relative_error=proof.get("outputs", {}).get("relative_error"),
+        input=proof.get("input", ""),
+        source=placement["source"],
+        nodes=_nodes(placement),
+        layers=placement["layers"],
+        reformats=placement["reformats"],
+        segments=placement["loadables"],
+        context_bytes=memory.get("context_bytes"),
+        tensor_bytes=memory.get("tensor_bytes"),
+        layer_times=_layer_times(proof.get("layers", ())),
+    )
+
+
+def _nodes(placement: Mapping[str, Any]) -> dict[str, Count]:
+    counts = placement.get("nodes", {})
+    return {name or "folded": Count(one["planned"], one["actual"]) for name, one in counts.items()}
+
+
+def _layer_times(layers: list[dict[str, Any]]) -> tuple[SlowLayer, ...]:
+    total = sum(one["median_ms"] for one in layers)
+    made = [
+        SlowLayer(
+            one["name"],
+            one["accelerator"],
+            one["median_ms"],
+            one["median_ms"] / total if total else 0.0,
+            tuple(one["nodes"]),
+        )
+        for one in layers
+    ]
+    return tuple(sorted(made, key=lambda one: -one.median_ms))

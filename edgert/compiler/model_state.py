@@ -1,0 +1,151 @@
+"""One model of a pipeline on its way into a bundle, and what its steps share."""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgert.compiler.build_target import BuildTarget, precision_of
+from edgert.config import ModelConfig
+from edgert.custom_op import source_digests
+
+if TYPE_CHECKING:
+    from edgert.dataset.images import Album
+    from edgert.graph.model import Model
+
+MODEL = "model.onnx"
+_DRAWN = "synthetic:"
+SCENE = f"{_DRAWN}conveyor"
+"""Pictures to compare models on where the section names none."""
+FEW = 4
+"""Pictures that are enough to compare outputs on."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model's section and where it stands.
+
+    Attributes:
+        name: in the pipeline file.
+        config: its section.
+        where: its place, for errors.
+        directory: of the pipeline file.
+        target: what it is built for.
+        state: folder for what interrupted steps go on from.
+        stop: ends a step that looks at it.
+        batched: whether stages run it in batches.
+    """
+
+    name: str
+    config: ModelConfig
+    where: str
+    directory: Path
+    target: BuildTarget
+    state: Path
+    stop: threading.Event
+    batched: bool = False
+
+    @property
+    def precision(self) -> str:
+        """``fp32``, ``fp16`` or ``int8``."""
+        return precision_of(self.config, self.target)
+
+    @property
+    def keeps_batch(self) -> bool:
+        """Whether its batch size stays open: ONNX Runtime then runs batches that are less than full."""
+        return self.batched and self.target.board is None
+
+    @property
+    def is_one_size(self) -> bool:
+        """Whether its shapes are made static."""
+        if self.keeps_batch:
+            return False
+        return len(self.config.profiles) <= 1 and (bool(self.pinned) or not self.config.input.shape.is_open)
+
+    @property
+    def pinned(self) -> str:
+        """Why a model that ``input: shape`` gives several sizes is built at the usual one only; empty if it is not."""
+        if not self.config.input.shape.is_open or self.keeps_batch:
+            return ""
+        if self.target.board is None:
+            return "ONNX Runtime runs it at the usual size"
+        if self.target.uses_dla(self.config):
+            return "a DLA takes one shape only; placement: gpu keeps them all"
+        if self.precision == "int8":
+            return "INT8 ranges belong to the size they were measured at"
+        if self.precision == "fp16" and not self.target.takes_cache:
+            return f"TensorRT {self.target.tensorrt} takes float16 as a model of its own, made at one size"
+        return ""
+
+    @cached_property
+    def pictures(self) -> str:
+        """Digest of the calibration pictures; empty where there are none."""
+        asked = self.config.calibrate
+        if asked is None:
+            return ""
+        if str(asked.images).startswith(_DRAWN):  # the same wherever they are drawn: no need to import what draws
+            return f"{asked.images} {asked.limit}"
+        return self.album.digest()
+
+    @cached_property
+    def album(self) -> Album:
+        """The calibration pictures; a few of a synthetic scene where none are named. Raises ConfigError."""
+        from edgert.dataset.images import open_album
+
+        asked = self.config.calibrate
+        if asked is None:
+            return open_album(SCENE, limit=FEW)
+        return open_album(asked.images, limit=asked.limit, where=self.where)
+
+    def seen(self) -> dict[str, Any]:
+        """The section ``input:`` as plain data."""
+        return self.config.input.model_dump(mode="json")
+
+    def model(self, content: bytes) -> Model:
+        """ONNX bytes as a model, under the name of the file that it was made from. Raises ModelError."""
+        return model_of(content, self.config.onnx)
+
+
+def model_of(content: bytes, path: Path) -> Model:
+    """ONNX bytes as a model; ``path`` is what messages call it. Raises ModelError."""
+    from edgert.graph.load import load
+    from edgert.graph.model import Model
+
+    with as_files({MODEL: content}) as folder:
+        loaded = load(folder / MODEL)
+    return Model(loaded.proto, path, loaded.digest)
+
+
+@contextmanager
+def as_files(files: Mapping[str, bytes]) -> Iterator[Path]:
+    """A folder that holds them, gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="edgert-") as name:
+        for file, content in files.items():
+            (Path(name) / file).write_bytes(content)
+        yield Path(name)
+
+
+def software() -> dict[str, str]:
+    """What computes: numbers may differ in their last digits from one release or processor family to another, and by
+    more when an operator of the user's own is changed."""
+    return _libraries() | source_digests()
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> dict[str, str]:
+    return {name: _version(name) for name in ("numpy", "onnx", "onnxruntime")} | {"machine": platform.machine()}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # onnxruntime has other names with a GPU; a step that needs it will say so
+        return ""

@@ -1,0 +1,254 @@
+"""What a bundle asks of TensorRT: for each engine of a model the form, precision, placement and scales it takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgert.bundle.manifest import Manifest, ModelEntry
+from edgert.config import ModelConfig
+from edgert.config.engine_choice import TENSORRT_DLA
+from edgert.errors import BuildError, PlacementError
+
+if TYPE_CHECKING:
+    from edgert.backend.base import Shapes, Span
+    from edgert.backend.tensorrt.build_request import BuildRequest
+    from edgert.backend.tensorrt.version import Library
+    from edgert.compiler.layouts import InputLayout
+    from edgert.graph.operations import Graph
+
+_QUANTISE, _DEQUANTISE = "QuantizeLinear", "DequantizeLinear"
+_GPU_FORMS = ("gpu", "fp16", "float")
+_DLA = "dla"
+_PARTS = 100
+"""Shares of the frames are rounded to hundredths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One engine.
+
+    Attributes:
+        request: what is compiled.
+        profiles: named shapes it is opened with; empty where there is one static shape.
+        reference: file of the model that computes the same, for any machine.
+        weight: how many frames it gets, in comparison with the model's other engines.
+        input: how it takes its picture, where a DLA is to read it.
+    """
+
+    request: BuildRequest
+    profiles: Mapping[str, Shapes]
+    reference: Path
+    weight: int = 1
+    input: InputLayout | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bundled:
+    """An unpacked bundle: where its members are, and what they are."""
+
+    folder: Path
+    manifest: Manifest
+
+    def model(self, name: str, config: ModelConfig) -> Source:
+        """One of its models, with its section of the bundle's pipeline file."""
+        return Source(self.folder, self.manifest, name, config)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One model of an unpacked bundle.
+
+    Attributes:
+        folder: where the bundle's members are.
+        manifest: of the bundle.
+        name: of the model.
+        config: its section in the bundle's pipeline file.
+    """
+
+    folder: Path
+    manifest: Manifest
+    name: str
+    config: ModelConfig
+
+    @property
+    def entry(self) -> ModelEntry:
+        """Its part of the manifest."""
+        return self.manifest.models[self.name]
+
+    def path(self, form: str) -> Path:
+        """The file of one of its forms."""
+        return self.folder / self.entry.forms[form]
+
+    def text(self, kind: str) -> str:
+        """One of its files."""
+        return (self.folder / self.entry.files[kind]).read_text(encoding="utf-8")
+
+
+def orders(source: Source, engine: str, library: Library) -> tuple[Order, ...]:
+    """The engines of a model, those with most frames first.
+
+    Args:
+        engine: ``tensorrt-dla`` for the placement that the bundle has, ``tensorrt`` for one engine on the GPU.
+        library: the TensorRT that is to build them.
+
+    Raises:
+        PlacementError: nothing of the model was placed on a DLA.
+        BuildError: INT8 on a DLA, and the bundle has no scales; or what is asked for cannot be.
+    """
+    if engine != TENSORRT_DLA:
+        return (_on_gpu(source, library, 1),)
+    found = [one for one in _engines(source) if one["share"] > 0]
+    if not any(where.startswith(_DLA) for one in found for where in one["nodes"].values()):
+        raise PlacementError(
+            f"nothing of model {source.name!r} was placed on a DLA",
+            why=f"the bundle's placement for {source.manifest.board} has {_where(found)}",
+            where=f"models.{source.name}",
+            fix="placement: dla asks for it; edgert inspect shows why each node can or cannot",
+        )
+    return tuple(_placed(source, one, library) for one in found)
+
+
+def _engines(source: Source) -> list[dict[str, Any]]:
+    if "placement" not in source.entry.files:
+        return []
+    engines: list[dict[str, Any]] = json.loads(source.text("placement"))["engines"]
+    return engines
+
+
+def _where(engines: list[dict[str, Any]]) -> str:
+    names = sorted({where for one in engines for where in one["nodes"].values()})
+    return f"it on {' and '.join(names)}" if names else "no engines"
+
+
+def _on_gpu(source: Source, library: Library, weight: int) -> Order:
+    """One engine for the GPU alone. For several sizes that is the float form, in whose precision a flag has its say:
+    the others were made at one."""
+    if _spans(source):
+        return _order(source, "float", library, {}, {"precision": source.entry.precision}, weight)
+    form = next(form for form in _GPU_FORMS if form in source.entry.forms)
+    return _order(source, form, library, {}, {}, weight)
+
+
+def _spans(source: Source) -> dict[str, Span]:
+    """Input → the shapes that ``input: shape`` of the pipeline named, where the bundle keeps them open."""
+    from edgert.backend.base import Span
+
+    if "placement" not in source.entry.files:
+        return {}
+    told: dict[str, dict[str, list[int]]] = json.loads(source.text("placement")).get("spans", {})
+    return {name: Span(*(tuple(one[key]) for key in ("least", "usual", "most"))) for name, one in told.items()}
+
+
+def _placed(source: Source, engine: Mapping[str, Any], library: Library) -> Order:
+    """One engine of the placement. On the GPU alone it is built from the form for GPUs."""
+    nodes = {name: where for name, where in engine["nodes"].items() if where.startswith(_DLA)}
+    weight = max(1, round(engine["share"] * _PARTS))
+    if not nodes:
+        return _on_gpu(source, library, weight)
+    if library.kind == "weak":
+        return _order(source, "float", library, nodes, _weak(source, library), weight)
+    form = next(form for form in ("dla", "fp16", "float") if form in source.entry.forms)
+    return _order(source, form, library, nodes, {}, weight)
+
+
+def _weak(source: Source, library: Library) -> dict[str, Any]:
+    """What the dialect of TensorRT up to 10 takes besides a float model: precision by flag, INT8 by cache."""
+    if source.entry.precision != "int8":
+        return {"precision": source.entry.precision}
+    if "cache" not in source.entry.files:
+        raise BuildError(
+            f"model {source.name!r} has no scales for a DLA",
+            why=f"{library.title} builds INT8 for a DLA from a calibration cache, and the bundle, made for TensorRT "
+            f"{source.manifest.tensorrt}, has none",
+            where=f"models.{source.name}",
+            fix=f"build it again, with calibrate: in the pipeline file and --trt {library.version}",
+        )
+    from edgert.quantization.lowering.trt_cache import write_cache
+
+    cache = write_cache(_scales(source), library.version)  # it reads caches of its own only
+    return {"precision": "int8", "calibration": cache, "half": tuple(json.loads(source.text("exceptions"))["half"])}
+
+
+def _scales(source: Source) -> Mapping[str, float]:
+    """Tensor → what one step of int8 is worth; of those that the bundle's calibration cache knows."""
+    from edgert.quantization.lowering.trt_cache import parse_cache
+
+    return parse_cache(source.text("cache")).scales if "cache" in source.entry.files else {}
+
+
+def _input(
+    source: Source, graph: Graph, library: Library, placement: Mapping[str, str], further: Mapping[str, Any]
+) -> InputLayout:
+    from edgert.compiler.layouts import input_layout
+
+    return input_layout(
+        graph,
+        source.config.input,
+        placement,
+        typed=library.kind != "weak",
+        precision=further.get("precision", ""),
+        half=further.get("half", ()),
+        scales=_scales(source),
+    )
+
+
+def _order(
+    source: Source, form: str, library: Library, nodes: Mapping[str, str], further: Mapping[str, Any], weight: int
+) -> Order:
+    from edgert.backend.base import DEFAULT_PROFILE, EngineOptions
+    from edgert.backend.tensorrt.build_request import request_of
+    from edgert.backend.tensorrt.trt_backend import precision_of, settings_of, static_request
+    from edgert.graph.load import load
+    from edgert.graph.operations import read
+    from edgert.prepared_model import builder_settings
+
+    model, builder = load(source.path(form)), builder_settings(source.config)
+    graph = read(model)
+    told = {"title": _title(source, nodes), "placement": spread(graph, nodes), **further}
+    emulated = "dla" if "calibration" in further and "dla" in source.entry.forms else form
+    reference = source.path(emulated)
+    if all(spec.is_static for spec in graph.inputs):
+        layout = _input(source, graph, library, told["placement"], further) if nodes else None
+        if layout is not None and layout.format is not None:
+            told["formats"] = {layout.tensor: layout.format}
+        told |= settings_of(builder, told["placement"])
+        request = request_of(model, **{"precision": precision_of(graph, "fp32"), **told})
+        return Order(request, {}, reference, weight, layout)
+    spans = _spans(source)
+    usual = {DEFAULT_PROFILE: {name: span.usual for name, span in spans.items()}} if spans else {}
+    options = EngineOptions(profiles=source.config.profiles or usual, spans=spans, builder=builder)
+    return Order(static_request(model, options, **told), options.profiles, reference, weight)
+
+
+def _title(source: Source, nodes: Mapping[str, str]) -> str:
+    """What the engine is called in messages, and known by from one bundle to the next."""
+    places = sorted(set(nodes.values()))
+    return f"{source.manifest.name}: {source.name}{f' on {places[0]}' if places else ''}"
+
+
+def spread(graph: Graph, nodes: Mapping[str, str]) -> dict[str, str]:
+    """A placement of a float model's nodes for a form of it, in which Q/DQ nodes stand between them.
+
+    A Q belongs to the node whose output it rounds, and at an input of the model to its readers; a DQ belongs to its
+    readers, if all are in one place. Nodes that the form does not have are left out.
+    """
+    found = {node.name: nodes[node.name] for node in graph.nodes if node.name in nodes}
+    for node in reversed(graph.nodes):
+        if node.op == _DEQUANTISE and node.name not in found:
+            _follow(found, node.name, [reader.name for reader in graph.consumers.get(node.outputs[0], ())])
+    for node in graph.nodes:
+        if node.op == _QUANTISE and node.name not in found:
+            maker = graph.producers.get(node.inputs[0])
+            readers = [reader.name for reader in graph.consumers.get(node.outputs[0], ())]
+            _follow(found, node.name, [maker.name] if maker is not None else readers)
+    return found
+
+
+def _follow(found: dict[str, str], name: str, others: list[str]) -> None:
+    places = {found.get(other, "") for other in others}
+    if len(places) == 1 and "" not in places:
+        found[name] = places.pop()

@@ -1,0 +1,256 @@
+"""The steps from a float model to one in the precision asked for: calibrate, quantise for whom, lower."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from edgert.compiler.model_state import MODEL, Subject, as_files, software
+from edgert.config import DetectTask, PythonTask
+from edgert.errors import BuildError, CalibrationError
+from edgert.quantization.demand import CALIBRATE_FIX, needs_pictures
+from edgert.steps import Product, Report, Step, digest_of, to_json
+
+if TYPE_CHECKING:
+    from dla import Target as Dla
+    from edgert.evaluation import Standing
+    from edgert.graph.model import Model
+    from edgert.quantization.calibration.ranges import RangeTable
+    from edgert.quantization.outcome import Outcome
+
+Form = Literal["ort", "gpu", "dla"]
+RANGES, KEPT, CHOSEN, EVIDENCE = "ranges.json", "kept.json", "chosen.json", "evidence.json"
+CACHE, EXCEPTIONS = "calibration.cache", "exceptions.json"
+_LOWEST_SCORE = 0.01
+"""A budget on labels counts boxes from here on, or from the task's own score where that is lower: other scores change
+nothing (see :data:`edgert.evaluation.setup.LOWEST_SCORE`)."""
+
+
+def calibrate_step(subject: Subject, rewritten: Product) -> Step:
+    """Measures the ranges of all tensors. Promises a positive, finite range for every one that INT8 needs.
+
+    Raises:
+        CalibrationError: no pictures are named.
+    """
+    asked = subject.config.calibrate
+    if asked is None:
+        raise needs_pictures(subject.config, f"{CALIBRATE_FIX}, or precision: fp16").at(subject.where)
+    method = asked.method if asked.method != "auto" else "mse"
+    facts = [rewritten.digest, subject.pictures, subject.seen(), method, asked.early_stop, software()]
+
+    def make(report: Report) -> Mapping[str, bytes]:
+        from edgert.dataset.inputs import feed_of
+        from edgert.quantization.calibration.range_calibrator import calibrate
+        from edgert.quantization.calibration.ranges import save_table
+
+        model = measured(subject, rewritten)
+        state = subject.state / f"{digest_of(facts)[:40]}.json"
+        table = calibrate(
+            model,
+            feed_of(subject.album, model, subject.config),
+            method=method,
+            early_stop=asked.early_stop,
+            state=state,
+            progress=lambda done, total, name: report.progress(done, total or done, "pictures"),
+            stop=subject.stop,
+        )
+        for warning in table.warnings:
+            report.note(warning)
+        with as_files({}) as folder:
+            save_table(table, folder / RANGES)
+            return {RANGES: (folder / RANGES).read_bytes()}
+
+    def promise(files: Mapping[str, bytes]) -> str:
+        table = _table(files[RANGES], measured(subject, rewritten))
+        for name, histogram in table.histograms.items():
+            if histogram.values and not (math.isfinite(table.amax(name)) and table.amax(name) > 0):
+                raise CalibrationError(f"tensor {name!r} has no usable range", where=subject.where)
+        return f"{len(table.histograms)} ranges from {table.images} pictures"
+
+    return Step("calibrate", subject.name, 1, facts, make, promise)
+
+
+def quantise_step(subject: Subject, form: Form, rewritten: Product, calibrated: Product) -> Step:
+    """The INT8 form for one engine. Promises the accuracy budget, where there is one, and inputs and outputs kept."""
+    config = subject.config
+    dla = subject.target.dla if form == "dla" else None
+    facts = [form, rewritten.digest, calibrated.digest, subject.pictures, subject.seen(), _wanted(subject), software()]
+    if dla is not None:
+        facts.append([str(dla.generation), dla.tensorrt])
+
+    def make(report: Report) -> Mapping[str, bytes]:
+        from edgert.dataset.inputs import feed_of
+        from edgert.graph.model import to_bytes
+        from edgert.quantization.batched import PAIR, opened
+        from edgert.quantization.calibrated import Calibrated
+        from edgert.quantization.int8_model import quantize_section
+
+        model = measured(subject, rewritten)
+        feed = feed_of(subject.album, model, config)
+        outcome = quantize_section(
+            config,
+            Calibrated(model, _table(calibrated.files[RANGES], model), feed),
+            target=form,
+            dla=dla,
+            where=subject.where,
+            directory=subject.directory,
+            state=subject.state / f"{digest_of(facts)[:40]}.json",
+            tell=report.note,
+            bar=lambda what, done, total: report.progress(done, total, what),
+            stop=subject.stop,
+            judged=False,
+        )
+        made = outcome.model
+        if subject.keeps_batch:
+            made = opened(made, [feed.feeds(index) for index in range(min(PAIR, len(feed)))])
+        return {
+            MODEL: to_bytes(made),
+            KEPT: to_json(dict(outcome.kept)),
+            CHOSEN: to_json(dict(outcome.table.chosen)),
+            EVIDENCE: to_json(_evidence(outcome)),
+        }
+
+    def promise(files: Mapping[str, bytes]) -> str:
+        check_same_ports(subject, rewritten.files[MODEL], files[MODEL])
+        found = Product(files).json(EVIDENCE)
+        return f"for {form}: {'; '.join(found['summary'][: 2 if 'accuracy' in found else 1])}"
+
+    return Step("quantise", subject.name, 1, facts, make, promise)
+
+
+def measured(subject: Subject, rewritten: Product) -> Model:
+    """The float model at the one size that ranges are measured at, also where its batch stays open."""
+    from edgert.graph.dla_rewrites import static_batch
+
+    model = subject.model(rewritten.files[MODEL])
+    return static_batch(model) if subject.keeps_batch else model
+
+
+def half_step(subject: Subject, rewritten: Product) -> Step:
+    """The float16 form. Promises inputs and outputs kept."""
+    facts = [rewritten.digest, subject.config.quantize.keep, software()]
+
+    def make(report: Report) -> Mapping[str, bytes]:
+        from edgert.graph.model import to_bytes
+        from edgert.quantization.precision import half_model
+
+        made = half_model(subject.model(rewritten.files[MODEL]), subject.config, open_batch=subject.keeps_batch)
+        return {MODEL: to_bytes(made.model), KEPT: to_json({one.node: one.reason for one in made.kept})}
+
+    def promise(files: Mapping[str, bytes]) -> str:
+        check_same_ports(subject, rewritten.files[MODEL], files[MODEL])
+        return f"float16, {len(Product(files).json(KEPT))} nodes stay float32"
+
+    return Step("quantise", subject.name, 1, ["fp16", *facts], make, promise)
+
+
+def lower_step(subject: Subject, rewritten: Product, calibrated: Product, quantised: Product) -> Step:
+    """The calibration cache for a TensorRT up to 10. Promises a scale for every tensor, and that it reads back."""
+    dla = subject.target.dla
+    facts = [rewritten.digest, calibrated.digest, quantised.files[KEPT].decode(), quantised.files[CHOSEN].decode()]
+
+    def make(report: Report) -> Mapping[str, bytes]:
+        from edgert.quantization.lowering.lower import lower_weak
+
+        model = subject.model(rewritten.files[MODEL])
+        table = used_table(calibrated, quantised, model)
+        weak = lower_weak(model, table, kept_units(model, quantised, dla), dla)
+        told = {"half": list(weak.half), "layer_precisions": weak.layer_precisions}
+        return {CACHE: weak.cache.encode(), EXCEPTIONS: to_json(told)}
+
+    def promise(files: Mapping[str, bytes]) -> str:
+        from edgert.graph.operations import read
+        from edgert.quantization.lowering.lower import check_weak
+
+        half = Product(files).json(EXCEPTIONS)["half"]
+        return check_weak(files[CACHE].decode(), half, read(subject.model(rewritten.files[MODEL])))
+
+    return Step("lower", subject.name, 1, [*facts, dla.generation, dla.tensorrt], make, promise)
+
+
+def used_table(calibrated: Product, quantised: Product, model: Model) -> RangeTable:
+    """The ranges with the methods that the quantised form was made with."""
+    return _table(calibrated.files[RANGES], model).with_chosen(quantised.json(CHOSEN))
+
+
+def kept_units(model: Model, quantised: Product, dla: Dla) -> list[str]:
+    """Units that a quantised form left in higher precision because it was asked or needed to."""
+    from edgert.graph.operations import read
+    from edgert.quantization.scheme.scheme import units
+
+    names = {unit.name for unit in units(read(model), "dla", dla)}
+    return [name for name in quantised.json(KEPT) if name in names]
+
+
+def check_same_ports(subject: Subject, before: bytes, after: bytes) -> None:
+    """Raises BuildError unless both models have the same names, in order, going in and coming out."""
+    from edgert.graph.model import inputs, outputs
+
+    first, second = subject.model(before), subject.model(after)
+    for ports in (inputs, outputs):
+        names = [[spec.name for spec in ports(model)] for model in (first, second)]
+        if names[0] != names[1]:
+            raise BuildError(
+                f"quantising model {subject.name!r} changed its inputs or outputs",
+                why=f"{names[0]} before, {names[1]} after",
+                where=subject.where,
+                fix="please report the model",
+            )
+
+
+def _table(content: bytes, model: Model) -> RangeTable:
+    from edgert.quantization.calibration.ranges import load_table
+
+    with as_files({RANGES: content}) as folder:
+        return load_table(folder / RANGES, model)
+
+
+def _evidence(outcome: Outcome) -> dict[str, Any]:
+    """What is known of an INT8 form, without what differs from run to run."""
+    from edgert.quantization.describe import summary
+
+    noise = {name: round(value, 3) if math.isfinite(value) else str(value) for name, value in outcome.sqnr_db.items()}
+    told: dict[str, Any] = {
+        "summary": list(summary(outcome)),
+        "sqnr_db": noise,
+        "notes": list(outcome.quantized.notes),
+    }
+    return {**told, "accuracy": _accuracy(outcome.standing)} if outcome.standing is not None else told
+
+
+def _accuracy(standing: Standing) -> dict[str, Any]:
+    results = [{"name": one.name, "images": one.images, "values": dict(one.values)} for one in standing.results]
+    return {"metric": standing.metric, "results": results, "comparisons": standing.to_json()["comparisons"]}
+
+
+def _wanted(subject: Subject) -> dict[str, Any]:
+    """What of the section decides how the form is made."""
+    config = subject.config
+    found = config.model_dump(mode="json", include={"quantize"})
+    found["choose"] = config.calibrate is not None and config.calibrate.method == "auto"
+    if config.accuracy is not None:
+        found |= config.model_dump(mode="json", include={"accuracy"}) | {"labels": _labels(subject)}
+        task = config.task
+        if isinstance(task, DetectTask):
+            task = task.model_copy(update={"score": min(task.score, _LOWEST_SCORE)})
+        found["task"] = task.model_dump(mode="json", exclude={"labels"})
+        if isinstance(task, PythonTask):
+            found["code"] = _file_digest(subject.directory / f"{task.python.split(':')[0].replace('.', '/')}.py")
+    return found
+
+
+def _labels(subject: Subject) -> list[str]:
+    from edgert.evaluation import labels_of, open_dataset
+
+    config = subject.config
+    assert config.accuracy is not None  # asked by the caller
+    labels = labels_of(config, subject.where)
+    dataset = open_dataset(config.accuracy.dataset, config.task, labels, where=subject.where)
+    return [*labels, dataset.album.digest(), _file_digest(dataset.path)]
+
+
+def _file_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""

@@ -1,0 +1,305 @@
+"""The step that searches for what runs a model fastest on this machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgert.compiler.build_target import BuildTarget
+from edgert.compiler.model_state import FEW, MODEL, as_files
+from edgert.compiler.model_steps import random_feeds
+from edgert.compiler.prepared import Prepared
+from edgert.config import InferStage, PipelineConfig, PipelineFile, SourceStage
+from edgert.errors import ConfigError
+from edgert.steps import Event, Product, Report, Runner, Step, code_version, digest_of, to_json
+
+if TYPE_CHECKING:
+    from edgert.backend.base import Array
+    from edgert.tuner.candidates import Freedom, Tactic
+    from edgert.tuner.rounds import Track
+    from edgert.tuner.tactic_search import Bounds
+
+
+# What a search for tactics may change of one model: what the pipeline file leaves open and this machine can run.
+
+_ALWAYS = {
+    "channels last on a processor": "ONNX Runtime has its own layout there, which optimization: all uses and extended "
+    "leaves out",
+    "denormal numbers": "ONNX Runtime decides about them once per process, so that nothing can be compared in turns",
+    "CUDA graphs": "a pipeline on a GPU records its runs wherever they can be recorded",
+}
+
+
+def users_of(config: PipelineConfig, name: str) -> Mapping[str, InferStage]:
+    """The stages that run a model."""
+    stages = config.stages.items()
+    return {key: stage for key, stage in stages if isinstance(stage, InferStage) and stage.infer == name}
+
+
+def batching(config: PipelineConfig, name: str) -> tuple[str, ...]:
+    """The stages that run a model in batches."""
+    return tuple(key for key, stage in users_of(config, name).items() if stage.batch is not None)
+
+
+def default_of(file: PipelineFile, one: Prepared, live: bool) -> Tactic:
+    """What a pipeline runs without tuning."""
+    from edgert.assemble import replicas_of, threads_of
+    from edgert.backend import Tuning
+    from edgert.tuner.candidates import Tactic
+
+    name, config = one.subject.name, file.config.models[one.subject.name]
+    replicas = replicas_of(file.config, name, live)
+    backend = "ort" if config.backend == "auto" else config.backend
+    tuning, threads = Tuning(**config.tuning.model_dump()), threads_of(file.config, name) // replicas
+    most, *_ = _batches(file.config, one).get(one.host, (1,))
+    return Tactic(backend, one.host, replicas, threads, tuning=tuning, batch=most)
+
+
+def freedom_of(file: PipelineFile, one: Prepared, live: bool) -> Freedom:
+    """What may be tried."""
+    from edgert.assemble import threads_of
+    from edgert.board.host import core_accelerators
+    from edgert.tuner import candidates
+    from edgert.tuner.candidates import ORT, Freedom, backends_of, forms_of
+
+    name, config = one.subject.name, file.config.models[one.subject.name]
+    users = users_of(file.config, name).values()
+    infers = [stage for stage in file.config.stages.values() if isinstance(stage, InferStage)]
+    threads = threads_of(file.config, name)
+    asked = (ORT,) if file.config.engines else backends_of(config)  # the chain of a bundle names nothing else
+    absences = {backend: candidates.why_not(backend) for backend in asked}
+    free = Freedom(
+        default=default_of(file, one, live),
+        backends=tuple(backend for backend, why in absences.items() if not why),
+        forms=forms_of(config.precision, one.forms),
+        threads=threads,
+        fixed_threads=config.threads is not None,
+        fixed_replicas=config.replicas is not None,
+        replicated=not live and all(stage.crop is None for stage in users),
+        pinned=len(infers) == 1 and len(core_accelerators()) >= threads,
+        batches=_batches(file.config, one),
+    )
+    reasons = {backend: why for backend, why in absences.items() if why} | dict(_left_out(file, one, free, live))
+    return replace(free, left_out=reasons | _ALWAYS)
+
+
+def _batches(config: PipelineConfig, one: Prepared) -> Mapping[str, tuple[int, ...]]:
+    """Form → frames in a run: as many as the stages ask for, where it takes them, and fewer where its batch is open."""
+    from edgert.tuner.candidates import batches
+
+    stages = users_of(config, one.subject.name).values()
+    sizes = {stage.batch.max if stage.batch is not None else 1 for stage in stages}
+    most = max(sizes, default=1)
+    if most == 1:
+        return {}
+    rows = {form: _rows(one, form) for form in one.forms}
+    is_free = len(sizes) == 1
+    free = {form: (batches(most) if is_free else (most,)) for form, count in rows.items() if count is None}
+    return free | {form: (most if count >= most else 1,) for form, count in rows.items() if count is not None}
+
+
+def _rows(one: Prepared, form: str) -> int | None:
+    """Frames that a form takes in a run; None where that is open."""
+    from edgert.graph.model import inputs
+
+    first = [spec.shape[0] if spec.shape else 1 for spec in inputs(one.subject.model(one.forms[form].files[MODEL]))]
+    fixed = [size for size in first if isinstance(size, int)]
+    return min(fixed) if fixed else None
+
+
+def _left_out(file: PipelineFile, one: Prepared, free: Freedom, live: bool) -> Iterator[tuple[str, str]]:
+    config = file.config.models[one.subject.name]
+    if file.config.engines:
+        yield "other backends", "engines: says who runs the models"
+    elif config.backend != "auto":
+        yield "other backends", f"the file says backend: {config.backend}"
+    if config.precision != "auto":
+        yield "other precisions", f"the file says precision: {config.precision}"
+    elif len(one.forms) == 1:
+        yield "other precisions", "the build made none; precision: auto with calibrate: makes INT8"
+    if live:
+        yield "replicas", "waiting for a second frame of a camera would only add latency"
+    if not free.batches:
+        yield "batches", "no stage says batch:"
+    elif all(len(sizes) == 1 for sizes in free.batches.values()):
+        yield "other batches", "the model's batch size is fixed, or its stages ask for different ones"
+
+
+TUNE = "tune.json"
+_KEYS = {"backend", "threads", "replicas", "tuning", "precision"}
+_NEAR, _NEXT_TO_NOTHING = 1.1, 1e-3
+"""How much further from the float model an engine's outputs may be than its form's under ONNX Runtime, whose accuracy
+is known: by a tenth, or by what float32 sums in another order make of them."""
+
+
+def check_tune(target: BuildTarget) -> None:
+    """Raises ConfigError for a board, whose engines cannot be measured here."""
+    if target.board is not None:
+        raise ConfigError(
+            f"--tune cannot measure {target.name} here",
+            why="times are those of the machine that edgert runs on, and a board compiles engines of its own",
+            where="--tune",
+            fix="--board host, for this machine; TensorRT searches for tactics itself when the board compiles",
+        )
+
+
+def tuned(file: PipelineFile, ready: Mapping[str, Prepared], runner: Runner) -> dict[str, Prepared]:
+    """The models with what was found for them, one after the other, as each needs the machine for itself.
+
+    Raises:
+        BudgetError: nothing keeps the budgets.
+        EdgertError: the default engine cannot run, or the search was stopped.
+    """
+    found = {}
+    for name, one in ready.items():
+        why = why_not(file.config, name)
+        if why:
+            runner.tell(Event("tune", name, "skipped", detail=why))
+            found[name] = one
+            continue
+        product = runner.do(tune_step(file, ready, name))
+        found[name] = replace(one, files={**one.files, "tune": product.files[TUNE]})
+    return found
+
+
+def why_not(config: PipelineConfig, name: str) -> str:
+    """Why there is nothing to search for a model; empty if there is."""
+    model = config.models[name]
+    if not users_of(config, name):
+        return "no stage runs it"
+    if model.backend == "null":
+        return "backend null computes nothing"
+    return "" if model.placement == "auto" else "its placement is written in the pipeline file"
+
+
+def tune_step(file: PipelineFile, ready: Mapping[str, Prepared], name: str) -> Step:
+    """Promises the fastest of many tactics that keeps accuracy and budgets, never slower than the default."""
+    from edgert.tuner.trials import identity
+
+    one, config, machine = ready[name], file.config.models[name], identity()
+    live = is_live(file)
+    freedom = freedom_of(file, one, live)
+    measured = {
+        "edgert": code_version(),
+        "machine": machine,
+        "forms": {form: product.digest for form, product in one.forms.items()},
+        "section": config.model_dump(mode="json", include={"input", "profiles", "tensorrt"}),
+        "pictures": one.subject.pictures,
+    }
+    facts = {
+        "measured": measured,
+        "live": live,
+        "section": config.model_dump(mode="json", include=_KEYS),
+        "freedom": repr(freedom),
+        "budgets": file.config.budgets.model_dump(mode="json", include={"memory", "latency"}),
+        "others": {other.subject.name: other.digest for other in ready.values()},
+    }
+
+    def make(report: Report) -> Mapping[str, bytes]:
+        from edgert.board.host import free_bytes
+        from edgert.tuner.memory_use import footprint
+        from edgert.tuner.tactic_search import Search
+        from edgert.tuner.trials import Journal
+
+        journal = Journal(one.subject.state / f"timings-{digest_of(measured)[:40]}.json")
+        track = _track(one, freedom, report)
+        with as_files({f"{form}.onnx": product.files[MODEL] for form, product in one.forms.items()}) as folder:
+
+            def measure(tactic: Tactic) -> Any:
+                return footprint(tactic, folder / f"{tactic.form}.onnx", config)
+
+            bounds = _bounds(file, ready, name, live)
+            search = Search(freedom, track, bounds, measure, journal, free_bytes(), report.note)
+            found = search.run(live, machine)
+        return {TUNE: to_json(found.to_json())}
+
+    def promise(files: Mapping[str, bytes]) -> str:
+        from edgert.tuner.trials import tuned_of
+
+        return tuned_of(Product(files).json(TUNE)).told
+
+    return Step("tune", name, 2, facts, make, promise)
+
+
+def is_live(file: PipelineFile) -> bool:
+    """Whether frames come from a camera or the like: then a frame's own time counts, else how many there are."""
+    from edgert.stages.source.select import is_live as is_live_source
+
+    stages, directory = file.config.stages.values(), file.document.path.parent
+    return any(is_live_source(stage, directory) for stage in stages if isinstance(stage, SourceStage))
+
+
+def _track(one: Prepared, freedom: Freedom, report: Report) -> Track:
+    from edgert.backend.ort import Function
+    from edgert.quantization.throughput import MOST_ROUNDS
+    from edgert.tuner.candidates import structures
+    from edgert.tuner.rounds import Track
+
+    subject = one.subject
+    models = {form: subject.model(product.files[MODEL]) for form, product in one.forms.items()}
+    feed = _feed(one)
+    known = {form: Function(model)(feed) for form, model in models.items()}
+    return Track(
+        config=subject.config,
+        models=models,
+        feed=feed,
+        wrong=_judge(known),
+        streams=max(tactic.frames for tactic in structures(freedom)),
+        stop=subject.stop,
+        told=lambda done: report.progress(done, MOST_ROUNDS, "turns"),
+    )
+
+
+def _judge(known: Mapping[str, Mapping[str, Array]]) -> Callable[[str, Mapping[str, Array]], str]:
+    """Holds an engine's outputs to the distance from the float model that its form has.
+
+    Args:
+        known: form → its outputs by ONNX Runtime.
+    """
+    from edgert.compiler.verification import distance
+
+    def error(outputs: Mapping[str, Array]) -> float:
+        found = distance([known["float"]], [outputs])["relative_error"]
+        return math.inf if found is None else float(found)
+
+    def wrong(form: str, outputs: Mapping[str, Array]) -> str:
+        found, most = error(outputs), _NEAR * error(known[form]) + _NEXT_TO_NOTHING
+        return "" if found <= most else f"relative error {found:.2g}, at most {most:.2g}"
+
+    return wrong
+
+
+def _feed(one: Prepared) -> Mapping[str, Array]:
+    """A picture as the pipeline would feed it; numbers for a model that takes something else."""
+    from edgert.dataset.inputs import feed_of
+    from edgert.graph.model import inputs
+
+    subject, content = one.subject, one.forms["float"].files[MODEL]
+    model = subject.model(content)
+    specs = inputs(model)
+    if len(specs) == 1 and len(specs[0].shape) == 4:
+        return feed_of(subject.album, model, subject.config).feeds(0)
+    return next(random_feeds(subject, content, FEW))
+
+
+def _bounds(file: PipelineFile, ready: Mapping[str, Prepared], name: str, live: bool) -> Bounds:
+    """The pipeline's budgets as they are left for one model: other models are counted with their default engines."""
+    from edgert.tuner.memory_use import footprint
+    from edgert.tuner.tactic_search import Bounds
+
+    budgets = file.config.budgets
+    latency_ms = None if budgets.latency is None else budgets.latency * 1e3
+    if budgets.memory is None:
+        return Bounds(None, latency_ms)
+    room = budgets.memory
+    for other, one in ready.items():
+        if not users_of(file.config, other):
+            continue
+        tactic = default_of(file, one, live)
+        with as_files({MODEL: one.forms[tactic.form].files[MODEL]}) as folder:
+            found = footprint(tactic, Path(folder) / MODEL, file.config.models[other])
+        room -= found.base_bytes if other == name else found.engine_bytes
+    return Bounds(room, latency_ms)

@@ -1,0 +1,119 @@
+"""The key ``placement:`` of a model: which accelerators run it, and how."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
+
+from edgert.config.fields import Section
+from edgert.errors import nearest
+
+# The key ``engines:``: who may run the models, in the order in which they are tried.
+
+EngineName = Literal["tensorrt-dla", "tensorrt", "onnxruntime-cuda", "onnxruntime"]
+TENSORRT_DLA: EngineName = "tensorrt-dla"
+TENSORRT: EngineName = "tensorrt"
+ORT_CUDA: EngineName = "onnxruntime-cuda"
+ORT: EngineName = "onnxruntime"
+ENGINES: tuple[EngineName, ...] = (TENSORRT_DLA, TENSORRT, ORT_CUDA, ORT)
+"""Fastest first."""
+
+
+def _chain(value: object) -> object:
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)):
+        raise ValueError(f"expected a list of engines: {', '.join(ENGINES)}")
+    if not names:
+        raise ValueError("no engine is left to run the models; name one, or leave the key out for the usual ones")
+    for name in names:
+        if name not in ENGINES:
+            raise ValueError(f"no engine {name!r}{nearest(str(name), ENGINES)}; known: {', '.join(ENGINES)}")
+    if len(set(names)) < len(names):
+        raise ValueError(f"an engine stands twice: {', '.join(names)}")
+    return tuple(names)
+
+
+_NAMES = {"type": "string", "enum": list(ENGINES)}
+EngineChain = Annotated[
+    tuple[EngineName, ...],
+    BeforeValidator(_chain),
+    WithJsonSchema({"anyOf": [_NAMES, {"type": "array", "items": _NAMES, "minItems": 1}]}),
+]
+
+
+_ACCELERATOR = r"(gpu|dla[01]?|cpu\d+)"
+
+
+def _accelerator(value: object) -> object:
+    if not isinstance(value, str) or not re.fullmatch(_ACCELERATOR, value):
+        hint = nearest(str(value), ("gpu", "dla", "dla0", "dla1", "cpu0", "cpu1"))
+        raise ValueError(f"expected an accelerator: gpu, dla, dla0, dla1, cpu0, cpu1 …{hint}")
+    return value
+
+
+def _place(value: object) -> object:
+    return value if value == "auto" else _accelerator(value)
+
+
+def _weights(value: object) -> object:
+    return dict.fromkeys(value, 1) if isinstance(value, (list, tuple)) else value
+
+
+_ACCELERATOR_SCHEMA = {"type": "string", "pattern": f"^{_ACCELERATOR}$"}
+Accelerator = Annotated[str, BeforeValidator(_accelerator), WithJsonSchema(_ACCELERATOR_SCHEMA)]
+_Weights = {
+    "anyOf": [
+        {"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}, "minProperties": 1},
+        {"type": "array", "items": _ACCELERATOR_SCHEMA, "minItems": 1},
+    ]
+}
+
+
+class ReplicateConfig(Section):
+    """The whole model on each of several accelerators, frames dealt to them and put back in order."""
+
+    replicate: Annotated[
+        dict[Accelerator, Annotated[int, Field(ge=1)]],
+        Field(min_length=1),
+        BeforeValidator(_weights),
+        WithJsonSchema(_Weights),
+    ] = Field(description="accelerator: weight, {cpu0: 2, cpu1: 1} gives cpu0 two of three frames; [cpu0, cpu1] halves")
+
+
+def _placement_tag(data: object) -> str:
+    if isinstance(data, ReplicateConfig) or (
+        isinstance(data, dict) and isinstance(data.get("replicate"), (dict, list))
+    ):
+        return "<replicate>"
+    return "<nodes>" if isinstance(data, dict) else "<whole>"
+
+
+PlacementConfig = Annotated[
+    Annotated[
+        str,
+        BeforeValidator(_place),
+        WithJsonSchema({"type": "string", "pattern": f"^(auto|{_ACCELERATOR[1:]}$"}),
+        Tag("<whole>"),
+    ]
+    | Annotated[ReplicateConfig, Tag("<replicate>")]
+    | Annotated[dict[str, Accelerator], Field(min_length=1), Tag("<nodes>")],
+    Discriminator(_placement_tag),
+]
+"""``auto``, one accelerator for the whole model, node glob → accelerator, or replicas by weight."""
+PLACEMENT_HELP = """
+One of:
+
+- `auto`: what suits the machine.
+- an accelerator, `cpu0`: the whole model runs there. This machine has `cpu0`, `cpu1` …, one for each core the
+  process may use; `gpu`, `dla0` and `dla1` are a Jetson's.
+- nodes by glob, `{"*": cpu0, "/head/*": cpu1}`: the model is cut where the accelerator changes, and its segments work
+  on different frames at the same time. The last glob that fits decides; nodes that none fits go where the first says.
+  On a Jetson they are free: `edgert plan` and `edgert build` put them where that is best, and nodes that run as one, a
+  convolution and its activation, go where the first of them that a glob fits goes.
+- `{replicate: {cpu0: 2, cpu1: 1}}`: the whole model runs on each, and frames are dealt by weight and put back in
+  order.
+
+Segments and replicas run in threads that stay on their core.
+"""

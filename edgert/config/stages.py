@@ -1,0 +1,228 @@
+"""The sections under ``stages:``: one verb each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from edgert.config.fields import Inputs, Names, Region, Seconds, Section, Size
+from edgert.config.kinded import Kinded
+from edgert.errors import nearest
+from edgert.kinds import SINKS, STAGES, TRACKERS
+
+# A stage or task is known by its one verb: the key that says what it does.
+
+
+def keys_of(data: Any) -> list[str]:
+    """Keys of a mapping as read from YAML, or of a record already made from one."""
+    return [str(key) for key in data] if isinstance(data, dict) else list(getattr(type(data), "model_fields", ()))
+
+
+def verb_tag(data: Any, verbs: Sequence[str], first: Sequence[str] = ()) -> str | None:
+    """``<verb>`` of the single verb among the keys, for pydantic's tagged unions; None when there is not one.
+
+    Args:
+        first: verbs that win over others, because their stages take an option of another verb's name.
+    """
+    found = [key for key in keys_of(data) if key in verbs]
+    winners = [key for key in found if key in first] or found
+    return f"<{winners[0]}>" if len(winners) == 1 else None
+
+
+def explain_no_verb(data: Any, verbs: Sequence[str]) -> str:
+    """Why :func:`verb_tag` found none."""
+    if not isinstance(data, dict):
+        return f"expected a mapping with one of {', '.join(verbs)}; got {data!r}"
+    found = [key for key in keys_of(data) if key in verbs]
+    if len(found) > 1:
+        return f"has {len(found)} verbs, {' and '.join(found)}; it can do only one thing"
+    hint = next((near for key in keys_of(data) if (near := nearest(key, verbs))), "")
+    return f"does nothing: no verb among its keys{hint}"
+
+
+Drop = Literal["oldest", "newest", "never"]
+
+
+class _Stage(Section):
+    queue: int | None = Field(default=None, ge=1, le=1024, description="frames that may wait")
+    drop: Drop | None = Field(default=None, description="which frame goes when the queue is full; never waits instead")
+
+
+def _no_number(value: object) -> object:
+    """Refuses ``0``, which is a camera to OpenCV and the name of a file here."""
+    if str(value).isdecimal():
+        raise ValueError(f"a number is no source; the camera of that number is v4l2:///dev/video{value}")
+    return value
+
+
+class SourceStage(_Stage):
+    """Where frames come from. A file path, ``rtsp://``, ``v4l2:///dev/video0``, ``images:GLOB``,
+    ``gst:PIPELINE``, ``synthetic:conveyor`` or ``api``; other packages can add schemes of their own."""
+
+    # Not in the repr: it may hold a password.
+    source: Annotated[str, BeforeValidator(_no_number)] = Field(
+        min_length=1, repr=False, description="a path, address or kind; see above"
+    )
+    size: Size | None = Field(default=None, description="asked of a camera, made by a synthetic scene")
+    fps: float | None = Field(default=None, gt=0, le=1000, description="asked of a camera; files are thinned out to it")
+    loop: bool = Field(default=False, description="start a file again at its end")
+    realtime: bool | None = Field(default=None, description="give files out at their own speed; cameras always are")
+    limit: int | None = Field(default=None, ge=1, description="stop after so many frames")
+    seed: int = Field(default=0, ge=0, description="of a synthetic scene")
+    timeout: Seconds = Field(default=5.0, description="without a frame, a live source is opened again")
+    reconnect: bool = Field(default=True, description="live sources: keep trying; otherwise the first loss is an error")
+    transport: Literal["tcp", "udp"] = Field(default="tcp", description="of RTSP")
+    format: str | None = Field(default=None, description="camera pixel format to ask for, like mjpeg or yuyv422")
+    priority: Literal["low", "normal", "high"] = Field(
+        default="normal",
+        description="where budgets leave no room for all streams, those of low priority stop first and those of high "
+        "priority last; among equals the last in the file first",
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="settings of another package's source")
+    decode: Literal["cpu", "gpu"] | None = Field(
+        default=None, description="of files and networks; by default on the GPU where nothing else looks at the pixels"
+    )
+
+
+class CropConfig(Section):
+    """Which detections to cut out for the next model."""
+
+    classes: Names = Field(default=(), description="only these, by label or number; all by default")
+    limit: int = Field(default=8, ge=1, le=256, description="best-scored detections per frame")
+    margin: float = Field(default=0.0, ge=0, le=2, description="added on each side, as a part of the box")
+    min_size: int = Field(default=8, ge=1, description="pixels; smaller boxes are left out")
+
+
+class BatchConfig(Section):
+    """Frames of several cameras in one run of the model, whose batch size must be left open; with precision: int8 or
+    auto it may be fixed to 1 as well. A free model takes at once what has come; batches form while it is busy."""
+
+    max: int = Field(ge=2, le=64, description="frames in a full batch")
+    wait: Seconds = Field(
+        default=0.005, description="the longest that a frame waits for others, while the model is busy"
+    )
+
+
+class _Fed(_Stage):
+    inputs: Inputs = Field(alias="from", description="the stage or stages it listens to")
+
+
+class InferStage(_Fed):
+    """Runs a model on whole frames, or on crops of another stage's detections."""
+
+    infer: str = Field(description="which of the models")
+    crop: CropConfig | None = Field(
+        default=None, description="run on crops of the newest detections instead of the frame"
+    )
+    profile: str | None = Field(default=None, description="which of the model's profiles; the first by default")
+    every: int = Field(default=1, ge=1, description="run on every n-th frame; the others pass through")
+    batch: BatchConfig | None = Field(
+        default=None, description="run on frames of several streams at once; one by one by default"
+    )
+
+    @model_validator(mode="after")
+    def _one_kind_of_batch(self) -> InferStage:
+        if self.batch and self.crop:
+            raise ValueError("batch cannot go with crop: the crops of a frame are run together already")
+        return self
+
+
+class TrackStage(_Fed, Kinded):
+    """Gives detections a number that stays with the object. Each method has keys of its own."""
+
+    track: str = Field(description="the method")
+
+
+TrackStage.family = ("track", TRACKERS)
+
+
+class DrawStage(_Fed):
+    """Paints results onto a picture of the frame."""
+
+    draw: Names = Field(description="boxes, labels, masks, keypoints, trails, stats")
+    width: int | None = Field(default=None, ge=16, description="width of the picture; the frame's by default")
+
+    @model_validator(mode="after")
+    def _known(self) -> DrawStage:
+        known = ("boxes", "labels", "masks", "keypoints", "trails", "stats")
+        if wrong := [name for name in self.draw if name not in known]:
+            raise ValueError(f"cannot draw {wrong[0]!r}; known: {', '.join(known)}")
+        return self
+
+
+RegionOrDetections = Annotated[
+    Annotated[CropConfig, Tag("<detections>")] | Annotated[Region, Tag("<region>")],
+    Discriminator(lambda data: "<detections>" if isinstance(data, (dict, CropConfig)) else "<region>"),
+]
+
+
+class CropStage(_Fed):
+    """Cuts out a fixed region, or every detection, as frames of their own; no pixel is copied."""
+
+    crop: RegionOrDetections = Field(description="[x1, y1, x2, y2] as parts 0-1 of the frame, or which detections")
+
+
+class PythonStage(_Fed):
+    """The user's function or class: ``module:name``, called with a Result, returning a Result or None."""
+
+    python: str = Field(
+        pattern=r"^[\w.]+:[\w.]+$", description="module:name, looked for beside the file, then among the packages"
+    )
+    args: dict[str, Any] = Field(
+        default_factory=dict, description="arguments of the class, or further ones of the function"
+    )
+
+
+class SinkStage(_Fed, Kinded):
+    """Where results go. Each kind has keys of its own; sinks of other packages are kinds as well."""
+
+    takes_images: ClassVar[bool]
+    """Whether it looks at pixels, which then must be on the host."""
+    shows_images: ClassVar[bool]
+    """Whether it shows them to people; the mark of a simulated board is then painted on them."""
+    sink: str = Field(description="the kind")
+
+    @classmethod
+    def kind_of(cls, value: Any) -> str:
+        """``sink: null``, as YAML reads it, is a name."""
+        return "null" if value is None else str(value)
+
+    @classmethod
+    def written_kinds(cls, names: Sequence[str]) -> list[Any]:
+        """All names, and null."""
+        return [*names, None]
+
+
+SinkStage.family = ("sink", SINKS)
+
+
+class PackageStage(_Fed, Kinded):
+    """A stage of another package, with keys of its own; see [extending](extending.md)."""
+
+    takes_images: ClassVar[bool]
+    """Whether it looks at pixels, which then must be on the host."""
+    stage: str = Field(description="the kind")
+
+
+PackageStage.family = ("stage", STAGES)
+
+
+STAGE_VERBS = ("source", "infer", "track", "draw", "crop", "python", "stage", "sink")
+_AnyStage = (
+    Annotated[SourceStage, Tag("<source>")]
+    | Annotated[InferStage, Tag("<infer>")]
+    | Annotated[TrackStage, Tag("<track>")]
+    | Annotated[DrawStage, Tag("<draw>")]
+    | Annotated[CropStage, Tag("<crop>")]
+    | Annotated[PythonStage, Tag("<python>")]
+    | Annotated[PackageStage, Tag("<stage>")]
+    | Annotated[SinkStage, Tag("<sink>")]
+)
+
+
+# `infer` takes an option called crop, and a callback sink one called python.
+_FIRST = ("source", "infer", "sink")
+StageConfig = Annotated[_AnyStage, Discriminator(lambda data: verb_tag(data, STAGE_VERBS, first=_FIRST))]
+FedStage = InferStage | TrackStage | DrawStage | CropStage | PythonStage | PackageStage | SinkStage

@@ -1,0 +1,210 @@
+"""Operators of the user's own, written once for every engine that can take them.
+
+    @edgert.op("demo::HardMishLite", cuda=KERNEL)
+    def hard_mish_lite(x, *, alpha=0.5):
+        return x * np.clip(x + 2, 0, 2) * alpha
+
+The function computes on NumPy arrays, which is what ONNX Runtime's engine runs between the parts of the model; the
+kernel is what TensorRT's plugin runs. Its positional parameters are the node's inputs, its keyword-only ones the
+node's attributes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from edgert.errors import ConfigError, ModelError, nearest
+from edgert.user_code import load_module
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+
+Shape = tuple[int, ...]
+ShapeRule = Callable[..., Any]
+"""Shapes of the inputs, then attributes by name → the shape of the output, or a list of one for each."""
+DTYPES = ("float32", "float16", "int8", "uint8", "int32", "int64", "bool")
+"""What a tensor of an operator may hold, by NumPy's names."""
+_FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operator:
+    """An operator that is not of the standard set.
+
+    Attributes:
+        domain, name: ``demo`` and ``HardMishLite``.
+        function: arrays → array, or one for each output. It must not change or keep what it is given.
+        inputs, outputs: names, in order.
+        attributes: name → default; an int, a float or a text.
+        dtypes: element types that the first input may have; the other inputs are free.
+        shape: see :data:`ShapeRule`; None: every output has the shape of the first input.
+        dtype: dtypes of the inputs → dtype of the output, or a list of one for each; None: that of the first input.
+        cuda: CUDA C of a kernel with the function's name; empty where there is none.
+        file: where it is written, to be loaded again in another process.
+    """
+
+    domain: str
+    name: str
+    function: Callable[..., Any]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    dtypes: tuple[str, ...]
+    shape: ShapeRule | None
+    dtype: Callable[..., Any] | None
+    cuda: str
+    file: Path
+
+    def __str__(self) -> str:
+        return f"{self.domain}::{self.name}"
+
+    def settings(self, given: Mapping[str, Any], node: str) -> dict[str, Any]:
+        """A node's attributes with the defaults filled in. Raises ModelError for one that the operator has not."""
+        for key in given:
+            if key not in self.attributes:
+                known = ", ".join(self.attributes) or "none"
+                raise self.misfit(node, f"no attribute {key!r}{nearest(key, self.attributes)}", f"it has: {known}")
+        plain = {key: value.decode() if isinstance(value, bytes) else value for key, value in given.items()}
+        return {**self.attributes, **plain}
+
+    def shapes(self, inputs: Sequence[Shape], settings: Mapping[str, Any]) -> list[Shape]:
+        """Output shapes for input shapes."""
+        if self.shape is None:
+            return [tuple(inputs[0])] * len(self.outputs)
+        told = self.shape(*inputs, **settings)
+        many = told if isinstance(told, list) else [told]
+        return [tuple(int(size) for size in shape) for shape in many]
+
+    def result_dtypes(self, inputs: Sequence[str], node: str) -> list[str]:
+        """Output dtypes for input dtypes. Raises ModelError for a type that the operator does not take."""
+        if inputs[0] not in self.dtypes:
+            raise self.misfit(node, f"{inputs[0]} inputs", f"it takes {', '.join(self.dtypes)}")
+        if self.dtype is None:
+            return [inputs[0]] * len(self.outputs)
+        told = self.dtype(*inputs)
+        return list(told) if isinstance(told, (list, tuple)) else [told]
+
+    def __call__(self, arrays: Sequence[Array], settings: Mapping[str, Any]) -> list[Array]:
+        """The outputs."""
+        import numpy as np  # not with the pipeline file, whose operators few call
+
+        made = self.function(*arrays, **settings)
+        return [np.asarray(one) for one in (made if isinstance(made, (list, tuple)) else [made])]
+
+    def misfit(self, node: str, what: str, why: str) -> ModelError:
+        """The error of a node that is not as the operator says."""
+        return ModelError(f"node {node!r}: {self} has {what}", why=why, where=str(self.file), fix="see edgert.op")
+
+
+_KNOWN: dict[tuple[str, str], Operator] = {}
+_IMPORTED: dict[str, Path] = {}
+"""Digest of a file → where it was last."""
+
+
+def op(
+    name: str,
+    *,
+    outputs: Iterable[str] = ("y",),
+    dtypes: Iterable[str] = ("float32",),
+    shape: ShapeRule | None = None,
+    dtype: Callable[..., Any] | None = None,
+    cuda: str = "",
+) -> Callable[[_FunctionT], _FunctionT]:
+    """Registers the function below it as an operator; the function itself stays as it is.
+
+    Args:
+        name: ``domain::Name``, as the model's nodes have it.
+        outputs, dtypes, shape, dtype, cuda: see :class:`Operator`.
+
+    Raises:
+        ConfigError: the name, a type or the function cannot be an operator's, or another function has the name.
+    """
+    domain, _, short = name.partition("::")
+    types = tuple(dtypes)
+    if not domain or not short or domain in ("ai.onnx", "com.microsoft"):
+        raise ConfigError(
+            f"{name!r} is no name for an operator",
+            why="it wants a domain of your own",
+            fix="demo::Name, as in the model",
+        )
+    for each in types:
+        if each not in DTYPES:
+            raise ConfigError(f"{name} cannot take {each!r}{nearest(each, DTYPES)}", fix=f"types: {', '.join(DTYPES)}")
+
+    def register(function: _FunctionT) -> _FunctionT:
+        inputs, attributes = _parameters(name, function)
+        file = Path(inspect.getfile(function))
+        made = Operator(domain, short, function, inputs, tuple(outputs), attributes, types, shape, dtype, cuda, file)
+        _add(made)
+        return function
+
+    return register
+
+
+def operator(domain: str, name: str) -> Operator | None:
+    """The operator of that name, if it was registered."""
+    return _KNOWN.get((domain, name))
+
+
+def operators() -> tuple[Operator, ...]:
+    """All that were registered."""
+    return tuple(_KNOWN.values())
+
+
+def source_files(some: Iterable[Operator]) -> tuple[str, ...]:
+    """Where operators are written, each file once."""
+    return tuple(sorted({str(one.file) for one in some}))
+
+
+def source_digests() -> dict[str, str]:
+    """Operator → SHA-256 of its file, for whatever is kept under the results of its function."""
+    return {str(one): hashlib.sha256(one.file.read_bytes()).hexdigest() for _, one in sorted(_KNOWN.items())}
+
+
+def load_operators(files: Iterable[Path], where: str = "") -> None:
+    """Imports files that register operators; one whose content was imported already, as from a bundle, stays as it is.
+
+    Raises:
+        ConfigError: there is no such file, it fails, or another module has its name.
+    """
+    for file in files:
+        if not file.is_file():
+            raise ConfigError(f"there is no file {str(file)!r}", where=where, fix="ops: [FILE.py], beside the pipeline")
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        if digest not in _IMPORTED:
+            load_module(file.stem, where, file.parent)
+        for key, one in _KNOWN.items():
+            if one.file == _IMPORTED.get(digest):
+                _KNOWN[key] = replace(one, file=file)  # where it is now: a bundle's folder does not stay
+        _IMPORTED[digest] = file
+
+
+def _add(made: Operator) -> None:
+    known = _KNOWN.get((made.domain, made.name))
+    if known is not None and known.file != made.file:
+        raise ConfigError(
+            f"operator {made} is registered twice", why=f"{known.file} has one, {made.file} another", fix="rename one"
+        )
+    _KNOWN[made.domain, made.name] = made
+
+
+def _parameters(name: str, function: Callable[..., Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Names of the inputs, and attributes with their defaults."""
+    found = inspect.signature(function).parameters.values()
+    inputs = tuple(item.name for item in found if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD))
+    attributes = {item.name: item.default for item in found if item.kind is item.KEYWORD_ONLY}
+    wrong = [key for key, value in attributes.items() if not isinstance(value, (int, float, str))]
+    if not inputs or wrong or len(inputs) + len(attributes) < len(found):
+        raise ConfigError(
+            f"the function of {name} cannot be an operator's",
+            why=f"attribute {wrong[0]!r} has no number or text as its default" if wrong else "its inputs must be named",
+            fix="def function(x, *, alpha=0.5): inputs first, attributes with defaults behind the *",
+        )
+    return inputs, attributes

@@ -1,0 +1,1 @@
+"""Images that a model is calibrated or evaluated on, and their labels."""

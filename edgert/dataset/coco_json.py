@@ -1,0 +1,151 @@
+"""Boxes from COCO's annotation files (cocodataset.org/#format-data)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgert.dataset.labels import Boxes
+from edgert.errors import ConfigError, cause, nearest
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Annotated:
+    """What an annotation file says.
+
+    Attributes:
+        files: names of the pictures.
+        boxes: of each picture; their classes are category ids.
+        categories: id → name, in the order of the ids.
+    """
+
+    files: tuple[str, ...]
+    boxes: tuple[Boxes, ...]
+    categories: Mapping[int, str]
+
+
+def read_annotations(path: Path, where: str = "") -> Annotated:
+    """Reads pictures, boxes and categories.
+
+    Raises:
+        ConfigError: not JSON, or an entry that is not as the format has it; the entry is named.
+    """
+    data = _parsed(path, where)
+    pictures = {_number(one, "id", f"images[{n}]", path): one for n, one in enumerate(_list(data, "images", path))}
+    names = {
+        _number(one, "id", f"categories[{n}]", path): str(one.get("name", one["id"]))
+        for n, one in enumerate(_list(data, "categories", path))
+    }
+    rows: dict[int, list[tuple[Any, ...]]] = {number: [] for number in pictures}
+    for n, one in enumerate(_list(data, "annotations", path)):
+        picture, category, row = _annotation(one, f"annotations[{n}]", path)
+        if picture not in rows:
+            raise _wrong(path, f"annotations[{n}]", f"image_id {picture} is none of the images")
+        if category not in names:
+            raise _wrong(path, f"annotations[{n}]", f"category_id {category} is none of the categories")
+        rows[picture].append(row)
+    files = tuple(_text(one, "file_name", f"images[{n}]", path) for n, one in enumerate(pictures.values()))
+    return Annotated(files, tuple(_boxes(some) for some in rows.values()), dict(sorted(names.items())))
+
+
+def class_numbers(annotated: Annotated, labels: Sequence[str], path: Path) -> tuple[dict[int, int], str]:
+    """Category id → the model's class index, and how that was found out, in a sentence.
+
+    By name where the model's labels are known, and categories that it has no label for are left out; otherwise ids
+    from 0 are class indices, and others are counted off in the order of the ids, as COCO's own 1 to 90 are.
+
+    Raises:
+        ConfigError: none of the names is a label.
+    """
+    names = annotated.categories
+    if not labels:
+        if min(names, default=0) == 0:
+            return {number: number for number in names}, "category ids are taken for class indices"
+        return {number: n for n, number in enumerate(names)}, "categories are counted off in the order of their ids"
+    places = {_plain(label): n for n, label in reversed(list(enumerate(labels)))}
+    found = {number: places[_plain(name)] for number, name in names.items() if _plain(name) in places}
+    missing = [name for number, name in names.items() if number not in found]
+    if not found:
+        first = missing[0] if missing else ""
+        raise ConfigError(
+            f"no category of {path} is a label of the model",
+            why=f"categories: {', '.join(missing[:_SHOWN])}; labels: {', '.join(labels[:_SHOWN])}"
+            + nearest(_plain(first), labels),
+            fix="give the labels the dataset's names",
+        )
+    note = f"{len(found)} of {len(names)} categories are labels of the model"
+    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+    return found, f"{note}; left out: {', '.join(missing[:_SHOWN])}{more}" if missing else note
+
+
+def _plain(name: str) -> str:
+    """Names differ in case and in how they join words."""
+    return name.strip().lower().replace("_", " ").replace("-", " ")
+
+
+def _parsed(path: Path, where: str) -> Mapping[str, Any]:
+    try:
+        data = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}", why=cause(error), where=where) from error
+    except ValueError as error:  # not JSON, or not even text
+        raise ConfigError(f"{path} is not JSON", why=str(error), where=where) from error
+    if not isinstance(data, dict):
+        raise _wrong(path, "the file", "COCO's format is a mapping with images, annotations and categories")
+    return data
+
+
+def _list(data: Mapping[str, Any], key: str, path: Path) -> list[dict[str, Any]]:
+    found = data.get(key)
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise _wrong(path, key, f"expected a list of mappings{nearest(key, data) if found is None else ''}")
+    return found
+
+
+def _annotation(one: Mapping[str, Any], place: str, path: Path) -> tuple[int, int, tuple[Any, ...]]:
+    box = one.get("bbox")
+    if not isinstance(box, list) or len(box) != 4 or not all(_is_number(value) for value in box):
+        raise _wrong(path, f"{place}.bbox", "expected [x, y, width, height]")
+    x, y, width, height = (float(value) for value in box)
+    if width < 0 or height < 0:
+        raise _wrong(path, f"{place}.bbox", f"a box of {width:g}x{height:g}; width and height are not negative")
+    area = one.get("area", width * height)
+    if not _is_number(area):
+        raise _wrong(path, f"{place}.area", "expected a number")
+    category = _number(one, "category_id", place, path)
+    row = (x, y, x + width, y + height, category, area, bool(one.get("iscrowd", 0)))
+    return _number(one, "image_id", place, path), category, row
+
+
+def _boxes(rows: Sequence[tuple[Any, ...]]) -> Boxes:
+    table = np.array(rows, np.float64).reshape(-1, 7)
+    return Boxes(table[:, :4], table[:, 4].astype(np.int64), table[:, 5], table[:, 6].astype(np.bool_))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _number(one: Mapping[str, Any], key: str, place: str, path: Path) -> int:
+    found = one.get(key)
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise _wrong(path, f"{place}.{key}", "expected a whole number")
+    return found
+
+
+def _text(one: Mapping[str, Any], key: str, place: str, path: Path) -> str:
+    found = one.get(key)
+    if not isinstance(found, str) or not found:
+        raise _wrong(path, f"{place}.{key}", "expected the name of a file")
+    return found
+
+
+def _wrong(path: Path, place: str, why: str) -> ConfigError:
+    return ConfigError(f"{path} is not in COCO's format", why=why, where=place)

@@ -1,0 +1,240 @@
+"""Labels that are told by a list or by where a picture lies: classes, identities, masks."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from edgert.errors import ConfigError, cause, nearest
+from edgert.runtime import Segmentation
+from edgert.runtime.frame import U8
+from edgert.stages.source.image_folder import SUFFIXES
+
+# What is true of labelled pictures: plain records, one entry per picture of a dataset, in its order.
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Boxes:
+    """The true boxes of one picture.
+
+    Attributes:
+        corners: (N, 4) float64 x1, y1, x2, y2 in pixels.
+        classes: (N,) int64, the model's class indices.
+        areas: (N,) float64 of the objects in square pixels; what COCO sorts small and large by.
+        crowds: (N,) whether a box stands for many objects, which may then be found or not.
+    """
+
+    corners: F64
+    classes: I64
+    areas: F64
+    crowds: Bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoxTruth:
+    """Boxes of every picture. Detections of other classes than ``classes`` do not count."""
+
+    pictures: tuple[Boxes, ...]
+    classes: tuple[int, ...]
+    names: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassTruth:
+    """The class index of every picture."""
+
+    classes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MaskTruth:
+    """Files of every picture's class indices, one per pixel."""
+
+    files: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IdentityTruth:
+    """Who or what every picture shows."""
+
+    identities: tuple[str, ...]
+
+
+Truth = BoxTruth | ClassTruth | MaskTruth | IdentityTruth
+
+
+# Masks on disk: PNG files whose pixels are class indices.
+
+VOID = 255
+"""Pixels that are not judged; the index PASCAL VOC gives to edges and doubtful places."""
+_EDGE_PX = 1.0  # rounding of a region's border
+
+
+def read_mask(path: Path) -> U8:
+    """(h, w) class indices of a grey or palette PNG.
+
+    Raises:
+        ConfigError: unreadable, a colour picture, or indices above 255.
+    """
+    mask = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+    if mask is None:
+        raise ConfigError(f"cannot read the mask {str(path)!r}", why="it is missing, damaged or no picture")
+    if mask.ndim == 3:
+        return _indices(np.asarray(mask[..., :3]), path)
+    if mask.dtype != np.uint8 and int(mask.max(initial=0)) > VOID:
+        raise ConfigError(f"mask {str(path)!r} has indices up to {int(mask.max())}", why=f"at most {VOID} are read")
+    return mask.astype(np.uint8, copy=False)
+
+
+def spread(found: Segmentation, true: U8, path: Path) -> tuple[U8, U8]:
+    """A found mask at the resolution of the true one, and the part of that which it covers; two of one shape.
+
+    Raises:
+        ConfigError: the true mask is not of the picture's size.
+    """
+    height, width = true.shape
+    if found.region[2] > width + _EDGE_PX or found.region[3] > height + _EDGE_PX:
+        raise ConfigError(
+            f"mask {str(path)!r} is {width}x{height}",
+            why=f"its picture reaches to {found.region[2]:g},{found.region[3]:g}",
+            fix="masks have the size of their pictures",
+        )
+    x1, y1, x2, y2 = (round(edge) for edge in found.region)
+    part = true[max(y1, 0) : y2, max(x1, 0) : x2]
+    size = part.shape[1], part.shape[0]
+    return cv2.resize(found.mask, size, interpolation=cv2.INTER_NEAREST).astype(np.uint8, copy=False), part
+
+
+def _indices(picture: U8, path: Path) -> U8:
+    """Palette indices from the colours that OpenCV made of them; of equal colours the first."""
+    palette = _palette(path.read_bytes())
+    if palette is None:
+        raise ConfigError(
+            f"mask {str(path)!r} is a colour picture",
+            why="a mask holds class indices: a grey PNG, or one with a palette",
+            fix="convert colours to indices first",
+        )
+    codes, first = np.unique(palette.astype(np.int64) @ (1 << 16, 1 << 8, 1), return_index=True)
+    wanted = picture[..., ::-1].astype(np.int64) @ np.array((1 << 16, 1 << 8, 1))
+    found: U8 = first[np.searchsorted(codes, wanted)].astype(np.uint8)
+    return found
+
+
+def _palette(data: bytes) -> U8 | None:
+    """(N, 3) uint8 RGB of a PNG's PLTE chunk (W3C PNG specification, 11.2.2), if its pixels are indices into it."""
+    if data[:8] != b"\x89PNG\r\n\x1a\n" or data[25] != 3:  # 25: colour type in IHDR
+        return None
+    place = 8
+    while place + 8 <= len(data):
+        length, kind = int.from_bytes(data[place : place + 4], "big"), data[place + 4 : place + 8]
+        if kind == b"PLTE":
+            return np.frombuffer(data, np.uint8, length, place + 8).reshape(-1, 3)
+        place += length + 12
+    return None
+
+
+_SHOWN = 5
+_HEADERS = ("file", "label_index"), ("file", "label")
+
+
+def read_list(path: Path, labels: Sequence[str]) -> dict[str, int]:
+    """Picture file → class index, from CSV with the header ``file,label_index`` or ``file,label``.
+
+    Raises:
+        ConfigError: another header, no rows, or a row that cannot be meant; its line is named.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = [(reader.line_num, row) for reader in [csv.reader(file)] for row in reader if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"cannot read {path}", why=cause(error)) from error
+    header = tuple(cell.strip().lower() for cell in rows[0][1]) if rows else ()
+    if header[:2] not in _HEADERS:
+        raise ConfigError(
+            f"{path} is not a list of labelled pictures",
+            why=f"its first line is {','.join(header) or 'missing'}",
+            where=f"{path}:1",
+            fix="begin with file,label_index (numbers) or file,label (names)",
+        )
+    found = {}
+    for line, row in rows[1:]:
+        where = f"{path}:{line}"
+        if len(row) < 2 or not row[0].strip():
+            raise ConfigError(f"line {line} of {path} names no picture and label", where=where)
+        found[row[0].strip()] = class_index(row[1].strip(), labels, header[1] == "label_index", where)
+    if not found:
+        raise ConfigError(f"{path} lists no picture", where=str(path))
+    return found
+
+
+def class_index(text: str, labels: Sequence[str], is_number: bool, where: str) -> int:
+    """The class that a number or a name means. Raises ConfigError."""
+    if is_number:
+        if not text.isdecimal() or (labels and int(text) >= len(labels)):
+            most = f"0 to {len(labels) - 1}" if labels else "a whole number from 0"
+            raise ConfigError(f"{text!r} is no class index", why=f"expected {most}", where=where)
+        return int(text)
+    if text not in labels:
+        known = f"the model's labels begin {', '.join(labels[:_SHOWN])}" if labels else "the model's labels are unknown"
+        fix = "" if labels else "give the task labels: names.txt, or write class indices"
+        raise ConfigError(f"no class {text!r}{nearest(text, labels)}", why=known, where=where, fix=fix)
+    return labels.index(text)
+
+
+def class_folders(folder: Path) -> dict[str, str]:
+    """Picture, relative to the folder → the folder in it that it lies in. Empty where there are no such folders."""
+    found = {}
+    for inside in sorted(path for path in folder.iterdir() if path.is_dir()):
+        for path in inside.rglob("*"):
+            if path.suffix.lower() in SUFFIXES and path.is_file():
+                found[path.relative_to(folder).as_posix()] = inside.name
+    return found
+
+
+def folder_classes(folders: Sequence[str], labels: Sequence[str], where: str) -> tuple[dict[str, int], str]:
+    """Folder name → class index, and how that was found out: by label, by number, or in order of their names.
+
+    Raises:
+        ConfigError: labels are known and a folder is none of them.
+    """
+    names = sorted(set(folders))
+    if all(name.isdecimal() for name in names):
+        indices = {name: class_index(name, labels, True, where) for name in names}
+        return indices, "folder names are taken for class indices"
+    if labels:
+        return {name: class_index(name, labels, False, f"{where}/{name}") for name in names}, "folders are labels"
+    return {name: n for n, name in enumerate(names)}, "folders are counted off in the order of their names"
+
+
+def masks_of(folder: Path) -> Mapping[str, Path]:
+    """Picture, relative to ``images`` → mask of the same stem in ``masks``.
+
+    Raises:
+        ConfigError: pictures without a mask: all of them counted, the first ones named.
+    """
+    images, masks = folder / "images", folder / "masks"
+    known = {path.stem: path for path in masks.iterdir() if path.suffix.lower() == ".png"}
+    pictures = sorted(path for path in images.iterdir() if path.suffix.lower() in SUFFIXES)
+    missing = [path.name for path in pictures if path.stem not in known]
+    if missing or not pictures:
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        raise ConfigError(
+            f"{len(missing)} of {len(pictures)} pictures in {images} have no mask"
+            if pictures
+            else f"{images} holds no picture",
+            why=f"no PNG of the same stem in {masks}: {', '.join(missing[:_SHOWN])}{more}" if missing else "",
+            fix="give every picture a mask, or remove it",
+        )
+    return {path.name: known[path.stem] for path in pictures}

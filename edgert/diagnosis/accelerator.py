@@ -1,0 +1,136 @@
+"""Probes of what runs models: ONNX Runtime, GPU, TensorRT, DLA."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dla import supported_by
+from edgert.diagnosis.probe import Evidence, Finding
+from edgert.memory.cuda.current import Traits, describe
+from edgert.units import format_bytes
+
+_JETSON_TENSORRT = "sudo apt install nvidia-jetpack (never pip install tensorrt on a Jetson)"
+_DLA_FIX = "in a container: docker run --runtime nvidia ...; else: sudo apt install nvidia-l4t-dla-compiler"
+_NO_GPU = "not needed: no NVIDIA GPU here"
+
+
+def onnx_runtime(evidence: Evidence) -> Finding:
+    """The engine that runs everywhere."""
+    answer = evidence.answers["onnxruntime"]
+    if not answer.works:
+        return Finding("ONNX Runtime", "no", answer.error or "not installed", "pip install onnxruntime")
+    providers = (name.removesuffix("ExecutionProvider") for name in answer.facts["providers"])
+    return Finding("ONNX Runtime", "yes", f"{answer.facts['version']}, providers: {', '.join(providers)}")
+
+
+def gpu(evidence: Evidence) -> Finding:
+    """GPUs that the CUDA driver drives."""
+    answer = evidence.answers["cuda"]
+    gpus, driver = answer.facts.get("gpus", ()), answer.facts.get("driver")
+    if gpus:
+        each = (_described(one) for one in gpus)
+        return Finding("NVIDIA GPU", "yes", f"{'; '.join(each)}; driver for CUDA {driver}")
+    trouble = answer.error or answer.facts.get("trouble", "")
+    if trouble:
+        return Finding("NVIDIA GPU", "optional", f"the CUDA driver does not work: {trouble}", _driver_fix(evidence))
+    if driver is None and (evidence.machine.is_jetson or _has_card(evidence.root)):
+        detail = "here, but without its CUDA driver (libcuda.so.1)"
+        return Finding("NVIDIA GPU", "optional", detail, _driver_fix(evidence))
+    return Finding("NVIDIA GPU", "optional", "none")
+
+
+def _described(gpu: Mapping[str, Any]) -> str:
+    """With the memory that host and GPU share tensors in there."""
+    major, _, minor = gpu["compute"].partition(".")
+    traits = Traits(gpu["integrated"], gpu["can_map"], (int(major), int(minor)))
+    size = format_bytes(gpu["memory_bytes"])
+    return f"{gpu['name']}, compute {gpu['compute']}, {size}, {describe(traits)}"
+
+
+def tensorrt(evidence: Evidence) -> Finding:
+    """TensorRT's Python binding; on a Jetson, why this Python does not see the one of JetPack."""
+    answer = evidence.answers["tensorrt"]
+    if answer.works:
+        return Finding("TensorRT", "yes", str(answer.facts["version"]))
+    if answer.error:
+        return Finding("TensorRT", "optional", answer.error, _tensorrt_fix(answer.error))
+    if evidence.machine.is_jetson:
+        return _jetson_tensorrt(evidence.root)
+    if not evidence.has_gpu:
+        return Finding("TensorRT", "optional", _NO_GPU)
+    return Finding("TensorRT", "optional", "not installed", "pip install tensorrt")
+
+
+def dla(evidence: Evidence) -> Finding:
+    """DLA cores of the board, and whether the TensorRT here can use them."""
+    here, answer = evidence.machine, evidence.answers["tensorrt"]
+    if here.board is None or not here.board.dla.cores:
+        owner = here.board.title if here.board else "this machine"
+        return Finding("DLA", "optional", f"none: {owner} has no DLA")
+    cores, generation = here.board.dla.cores, here.board.dla.generation or 0
+    detail = f"{cores} core{'s' if cores > 1 else ''} of generation {generation}"
+    if not answer.works:
+        return Finding("DLA", "optional", f"{detail}, not usable without TensorRT", "see TensorRT")
+    verdict = supported_by(str(answer.facts["version"]), generation)
+    counted = evidence.answers["dla"]
+    seen = counted.facts["cores"] if counted.works else 0
+    detail += f"; {counted.error}" if counted.error else f", TensorRT sees {seen}"
+    if seen:
+        return Finding("DLA", "yes", f"{detail}; {verdict.reason}")
+    return Finding("DLA", "optional", f"{detail}; {verdict.reason}", verdict.fix or _DLA_FIX)
+
+
+def pycuda(evidence: Evidence) -> Finding:
+    """CUDA memory from Python."""
+    answer = evidence.answers["pycuda"]
+    if answer.works:
+        return Finding("pycuda", "yes", str(answer.facts["version"]))
+    if answer.error:
+        fix = "build it again for this CUDA: pip install --force-reinstall --no-cache-dir pycuda"
+        return Finding("pycuda", "optional", answer.error, fix)
+    if not evidence.has_gpu and not evidence.machine.is_jetson:
+        return Finding("pycuda", "optional", _NO_GPU)
+    fix = "PATH=/usr/local/cuda/bin:$PATH pip install pycuda (it compiles, with the CUDA toolkit's nvcc)"
+    return Finding("pycuda", "optional", "not installed", fix)
+
+
+def _driver_fix(evidence: Evidence) -> str:
+    if evidence.machine.is_jetson:
+        return "in a container: docker run --runtime nvidia ...; else: sudo apt install nvidia-l4t-cuda"
+    return "in a container: docker run --gpus all ...; else: sudo ubuntu-drivers install, then reboot"
+
+
+def _has_card(root: Path) -> bool:
+    """Whether an NVIDIA display controller is on the PCI bus (vendor 0x10de, class 0x03….)."""
+    devices = (root / "sys/bus/pci/devices").glob("*")
+    return any(_starts(device / "vendor", "0x10de") and _starts(device / "class", "0x03") for device in devices)
+
+
+def _starts(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text(errors="replace").startswith(text)
+
+
+def _jetson_tensorrt(root: Path) -> Finding:
+    """The binding is bound to the system's Python, so a virtual environment must be of that Python and see it."""
+    bound = next(iter(sorted(root.glob("usr/lib/python3*/dist-packages/tensorrt"))), None)
+    if bound is not None:
+        interpreter = bound.parents[1].name
+        detail = f"here for the system's {interpreter}, but this Python does not see it"
+        fix = f"make the environment again: /usr/bin/{interpreter} -m venv --system-site-packages .venv"
+        return Finding("TensorRT", "optional", detail, fix)
+    library = next(iter(sorted(root.glob("usr/lib/*/libnvinfer.so.*"), key=lambda path: len(path.name))), None)
+    if library is not None:
+        version = library.name.rpartition(".so.")[2]
+        fix = "sudo apt install python3-libnvinfer (never pip install tensorrt on a Jetson)"
+        return Finding("TensorRT", "optional", f"libnvinfer {version} is here, its Python binding is not", fix)
+    return Finding("TensorRT", "optional", "not installed", _JETSON_TENSORRT)
+
+
+def _tensorrt_fix(error: str) -> str:
+    if "libnvdla_compiler" in error:
+        return "sudo apt install nvidia-l4t-dla-compiler"
+    missing = re.search(r"lib[\w.-]+\.so[.\d]*", error)
+    return f"find what brings {missing[0]}: apt-file search {missing[0]}" if missing else _JETSON_TENSORRT

@@ -1,0 +1,146 @@
+"""Asks one vendor package about itself and prints the answer as JSON.
+
+Run as a program, ``python child.py onnxruntime``: a native package that crashes, hangs or prints when it is imported
+then harms this process only, and nobody pays for the import but who asked. Packages are imported by name because their
+doors are elsewhere: nothing here uses them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+Facts = dict[str, Any]
+DECODERS = ("h264", "hevc", "av1", "vp9", "mjpeg")
+ENCODERS = ("libx264", "libopenh264", "mpeg4", "mjpeg")
+ELEMENTS = ("appsink", "decodebin", "rtspsrc", "v4l2src", "nvarguscamerasrc", "nvv4l2decoder", "nvvidconv")
+
+
+def onnxruntime() -> Facts:
+    """Version and execution providers."""
+    package = import_module("onnxruntime")
+    return {"version": package.__version__, "providers": package.get_available_providers()}
+
+
+def tensorrt() -> Facts:
+    """Version of the Python binding."""
+    return {"version": import_module("tensorrt").__version__}
+
+
+def dla() -> Facts:
+    """DLA cores that TensorRT's builder can use."""
+    package = import_module("tensorrt")
+    builder = package.Builder(package.Logger(package.Logger.ERROR))
+    return {"cores": builder.num_DLA_cores}
+
+
+def cuda() -> Facts:
+    """The CUDA driver and its GPUs; ``driver`` is None without one."""
+    from edgert.board.devices import cuda_driver
+
+    driver = cuda_driver()
+    if driver is None:
+        return {"driver": None, "gpus": [], "trouble": ""}
+    return {"driver": driver.version, "gpus": [asdict(gpu) for gpu in driver.gpus], "trouble": driver.trouble}
+
+
+def av() -> Facts:
+    """Versions of PyAV and its FFmpeg, and which codecs and inputs that has."""
+    package = import_module("av")
+    return {
+        "version": package.__version__,
+        "ffmpeg": str(getattr(package, "ffmpeg_version_info", "")),
+        "libavcodec": ".".join(map(str, package.library_versions["libavcodec"])),
+        "decoders": [name for name in DECODERS if _has(package.codec.Codec, name, "r")],
+        "encoders": [name for name in ENCODERS if _has(package.codec.Codec, name, "w")],
+        "v4l2": _has(package.format.ContainerFormat, "v4l2", "r"),
+    }
+
+
+def cv2() -> Facts:
+    """Version, place, and whether it was built with GStreamer."""
+    package = import_module("cv2")
+    lines = [line.split(":", 1) for line in package.getBuildInformation().splitlines() if ":" in line]
+    built = {name.strip(): value.strip() for name, value in lines}
+    return {
+        "version": package.__version__,
+        "file": package.__file__,
+        "gstreamer": built.get("GStreamer", "NO").startswith("YES"),
+    }
+
+
+def gi() -> Facts:
+    """Version of GStreamer, and which elements are installed. The first call on a machine may scan all its plugins."""
+    package = import_module("gi")
+    package.require_version("Gst", "1.0")
+    gst = import_module("gi.repository.Gst")
+    gst.init(None)
+    return {
+        "version": gst.version_string().removeprefix("GStreamer "),
+        "elements": [name for name in ELEMENTS if gst.ElementFactory.find(name) is not None],
+    }
+
+
+def pycuda() -> Facts:
+    """Version, and whether its driver module loads."""
+    import_module("pycuda.driver")
+    return {"version": import_module("pycuda").VERSION_TEXT}
+
+
+def nvdec() -> Facts:
+    """Version of the package that decodes video on a GPU; importing it loads the driver's libraries."""
+    import_module("PyNvVideoCodec")
+    return {"version": version("PyNvVideoCodec")}
+
+
+QUESTIONS: dict[str, Callable[[], Facts]] = {
+    "onnxruntime": onnxruntime,
+    "cuda": cuda,
+    "tensorrt": tensorrt,
+    "dla": dla,
+    "av": av,
+    "cv2": cv2,
+    "gi": gi,
+    "pycuda": pycuda,
+    "nvdec": nvdec,
+}
+_OURS = ("cuda", "dla")  # questions that are not about a package
+_PACKAGES = {"nvdec": "PyNvVideoCodec"}  # of questions that are not named after theirs
+
+
+def answer(name: str) -> Facts:
+    """What the package says; ``{"absent": True}`` when it is not installed. Raises whatever its import raises."""
+    if name not in _OURS and find_spec(_PACKAGES.get(name, name)) is None:
+        return {"absent": True}
+    return QUESTIONS[name]()
+
+
+def _has(kind: Any, name: str, mode: str) -> bool:
+    try:
+        kind(name, mode)
+    except ValueError:  # PyAV's "unknown codec" and "no container format" are ValueErrors
+        return False
+    return True
+
+
+def main() -> None:
+    """Answers the question in the first argument; standard output carries the answer only."""
+    # A script's own folder comes first on the path, where our modules could hide others; edgert comes last instead.
+    file = Path(__file__).resolve()
+    sys.path[:] = [*(folder for folder in sys.path if folder != str(file.parent)), str(file.parents[2])]
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    json.dump(answer(sys.argv[1]), out)
+    out.flush()
+
+
+if __name__ == "__main__":
+    main()

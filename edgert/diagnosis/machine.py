@@ -1,0 +1,238 @@
+"""Probes of what brings pictures in and out: PyAV, OpenCV, GStreamer, cameras."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterable
+from importlib.metadata import distributions
+from pathlib import Path
+
+from edgert import install
+from edgert.board import Machine
+from edgert.board.devices import CameraDevice, cameras
+from edgert.board.host import core_count, core_quota, system_memory
+from edgert.diagnosis.probe import Evidence, Finding
+from edgert.files import cache_folder
+from edgert.shipped import checkout
+from edgert.units import format_bytes
+
+# Probes of the machine itself: Python, board, CPU, memory, cache.
+
+OLDEST_PYTHON = (3, 10)
+
+
+def python(evidence: Evidence) -> Finding:
+    """The interpreter."""
+    place = "virtual environment" if sys.prefix != sys.base_prefix else "no virtual environment"
+    detail = f"{platform.python_version()}, {sys.executable} ({place})"
+    if sys.version_info[:2] < OLDEST_PYTHON:
+        return Finding("Python", "no", detail, "edgert needs Python 3.10 or later")
+    return Finding("Python", "yes", detail)
+
+
+def edgert(evidence: Evidence) -> Finding:
+    """This edgert and where it runs from."""
+    from edgert import __version__
+
+    root = checkout()
+    place = f"{root} (checkout)" if root else f"{Path(__file__).resolve().parents[1]} (installed)"
+    return Finding("edgert", "yes", f"{__version__}, {place}")
+
+
+def board(evidence: Evidence) -> Finding:
+    """Board, L4T, JetPack and power mode."""
+    here = evidence.machine
+    if not here.is_jetson:
+        system = f"{platform.system()} {platform.machine()}"
+        runs = "" if evidence.has_gpu else "; models run on the CPU"
+        return Finding("board", "optional", f"host: {system}, not a Jetson{runs}")
+    release = f"L4T {here.l4t or 'unknown'}, JetPack {here.jetpack or 'unknown'}"
+    if here.board is None:
+        words = ", ".join(here.compatible) or "nothing"
+        detail = f"a Jetson that edgert does not know, {release}; its device tree says {words}"
+        fix = "name the nearest one in the pipeline file, e.g. board: orin-nx-16gb"
+        return Finding("board", "optional", detail, fix)
+    detail = f"{here.board.title} ({here.name}), {release}{_power_mode(here)}"
+    if here.mode_trouble:
+        return Finding("board", "optional", detail, "sudo nvpmodel -q says the power mode, or what is wrong with it")
+    if not here.l4t:
+        fix = "in a container: docker run --volume /etc/nv_tegra_release:/etc/nv_tegra_release:ro ..."
+        return Finding("board", "optional", detail, fix)
+    return Finding("board", "yes", detail)
+
+
+def _power_mode(here: Machine) -> str:
+    if here.mode_trouble:
+        return f", power mode unknown: {here.mode_trouble}"
+    if not here.mode:
+        return ""
+    known = here.board is not None and here.board.has_mode(here.mode)
+    return f", power mode {here.mode}" + ("" if known else " (none that edgert has clocks of)")
+
+
+def cpu(evidence: Evidence) -> Finding:
+    """Cores, and how many of them this process may use."""
+    here, quota, usable = evidence.machine, core_quota(evidence.root), core_count(evidence.root)
+    limit = f" (container limit {quota:g})" if quota else ""
+    off = here.cores_present - here.cores
+    cores = f"{here.cores} of {here.cores_present} cores on" if off else f"{here.cores} cores"
+    mode = "a larger power mode switches them on: nvpmodel -p --verbose lists the modes"
+    fix = mode if off and here.is_jetson else ""
+    return Finding("CPU", "yes", f"{here.cpu}, {cores}, {usable} usable{limit}", fix)
+
+
+def memory(evidence: Evidence) -> Finding:
+    """Memory in all and to be had."""
+    found = system_memory(evidence.root)
+    if not found.total_bytes:
+        return Finding("memory", "optional", "unknown: this system has no /proc/meminfo")
+    limit = f", container limit {format_bytes(found.limit_bytes)}" if found.limit_bytes else ""
+    detail = f"{format_bytes(found.total_bytes)}, {format_bytes(found.available_bytes)} available{limit}"
+    return Finding("memory", "yes", detail)
+
+
+def cache(evidence: Evidence) -> Finding:
+    """The folder of compiled engines: may it be written, what is in it, how much room is left."""
+    folder = cache_folder()
+    above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        fix = "point EDGERT_CACHE at a folder that can be written"
+        return Finding("cache", "no", f"{folder} cannot be written", fix)
+    used_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    free_bytes = shutil.disk_usage(above).free
+    return Finding("cache", "yes", f"{folder}, {format_bytes(used_bytes)} in it, {format_bytes(free_bytes)} free")
+
+
+OPENCV_WHEELS = (
+    "opencv-python",
+    "opencv-python-headless",
+    "opencv-contrib-python",
+    "opencv-contrib-python-headless",
+)
+"""Wheels that all own the one folder ``cv2``: https://github.com/opencv/opencv-python#frequently-asked-questions."""
+
+_H264_ENCODERS = ("libx264", "libopenh264")
+_GSTREAMER_APT = (
+    "sudo apt install python3-gi gir1.2-gstreamer-1.0 gir1.2-gst-plugins-base-1.0 gstreamer1.0-plugins-good"
+)
+_VENV = "and a virtual environment made with --system-site-packages"
+
+
+def pyav(evidence: Evidence) -> Finding:
+    """PyAV and the FFmpeg inside."""
+    answer = evidence.answers["av"]
+    if not answer.works:
+        return Finding("PyAV", "no", answer.error or "not installed", "pip install av")
+    facts = answer.facts
+    ffmpeg = f"FFmpeg {facts['ffmpeg']}" if facts["ffmpeg"] else "FFmpeg"
+    return Finding("PyAV", "yes", f"{facts['version']}, {ffmpeg} (libavcodec {facts['libavcodec']})")
+
+
+def codecs(evidence: Evidence) -> Finding:
+    """What PyAV's FFmpeg decodes and encodes, and whether it reads cameras itself."""
+    answer = evidence.answers["av"]
+    if not answer.works:
+        return Finding("codecs", "optional", "unknown without PyAV", "see PyAV")
+    decoders, encoders = answer.facts["decoders"], answer.facts["encoders"]
+    camera = "V4L2 cameras" if answer.facts["v4l2"] else "V4L2 cameras through OpenCV"
+    detail = f"reads {', '.join(decoders) or 'no video'}, {camera}; writes {', '.join(encoders) or 'no video'}"
+    missing = [name for name in ("h264", "hevc") if name not in decoders]
+    if not any(name in encoders for name in _H264_ENCODERS):
+        missing.append("an H.264 encoder")
+    if missing:
+        fix = "PyAV's own wheels have them: pip install --force-reinstall --only-binary av av"
+        return Finding("codecs", "optional", f"{detail}; without {', '.join(missing)}", fix)
+    return Finding("codecs", "yes", detail)
+
+
+def nvdec(evidence: Evidence) -> Finding:
+    """The GPU's own decoder: of a workstation through PyNvVideoCodec, of a Jetson through GStreamer."""
+    answer = evidence.answers["nvdec"]
+    if evidence.machine.is_jetson:
+        gi = evidence.answers["gi"]
+        if gi.works and "nvv4l2decoder" in gi.facts["elements"]:
+            return Finding("NVDEC", "yes", "through GStreamer's nvv4l2decoder")
+        return Finding("NVDEC", "optional", "not usable without GStreamer's nvv4l2decoder", "see GStreamer")
+    if not evidence.has_gpu:
+        return Finding("NVDEC", "optional", "not needed: no NVIDIA GPU here")
+    if answer.works:
+        return Finding("NVDEC", "yes", f"PyNvVideoCodec {answer.facts['version']}")
+    if answer.error:
+        fix = "install the NVIDIA driver; in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"
+        return Finding("NVDEC", "optional", answer.error, fix)
+    detail = "PyNvVideoCodec is not installed; videos are decoded by the CPU"
+    return Finding("NVDEC", "optional", detail, install.command("nvdec"))
+
+
+def opencv(evidence: Evidence) -> Finding:
+    """The cv2 that is imported. GStreamer inside is not needed: edgert brings its own."""
+    answer = evidence.answers["cv2"]
+    if not answer.works:
+        return Finding("OpenCV", "no", answer.error or "not installed", "pip install opencv-python-headless")
+    facts = answer.facts
+    gstreamer = "with" if facts["gstreamer"] else "without"
+    hidden = _hidden_opencv(evidence, str(facts["file"]))
+    return Finding("OpenCV", "yes", f"{facts['version']}, {gstreamer} GStreamer inside{hidden}")
+
+
+def opencv_wheels(evidence: Evidence) -> Finding:
+    """Whether several wheels write into the same folder, where the last one installed wins file by file."""
+    names = sorted(name for name in _installed() if name in OPENCV_WHEELS)
+    if len(names) > 1:
+        detail = f"{' and '.join(names)} own the same folder cv2; whichever came last is in use"
+        fix = f"pip uninstall -y {' '.join(names)} && pip install opencv-python-headless"
+        return Finding("OpenCV wheels", "optional", detail, fix)
+    return Finding("OpenCV wheels", "yes", names[0] if names else "none: cv2 comes from the system")
+
+
+def gstreamer(evidence: Evidence) -> Finding:
+    """GStreamer through PyGObject: on a Jetson the way to CSI cameras and the hardware decoder."""
+    answer, on_jetson = evidence.answers["gi"], evidence.machine.is_jetson
+    if not answer.works:
+        bound = any(evidence.root.glob("usr/lib/python3*/dist-packages/gi"))
+        if answer.is_absent and bound:
+            detail = "PyGObject is here for the system's Python, but this one does not see it"
+            return Finding("GStreamer", "optional", detail, "/usr/bin/python3 -m venv --system-site-packages .venv")
+        return Finding("GStreamer", "optional", answer.error or "not installed", f"{_GSTREAMER_APT}, {_VENV}")
+    elements = answer.facts["elements"]
+    detail = f"{answer.facts['version']}, elements: {', '.join(elements) or 'none of those looked for'}"
+    if on_jetson and not {"nvarguscamerasrc", "nvv4l2decoder"}.issubset(elements):
+        fix = "sudo apt install nvidia-l4t-gstreamer nvidia-l4t-camera; in a container: --runtime nvidia"
+        return Finding("GStreamer", "optional", f"{detail}; without Jetson's camera and decoder", fix)
+    if "appsink" not in elements:
+        fix = "sudo apt install gstreamer1.0-plugins-base"
+        return Finding("GStreamer", "optional", f"{detail}; without appsink", fix)
+    return Finding("GStreamer", "yes", detail)
+
+
+def camera_devices(evidence: Evidence) -> Finding:
+    """V4L2 devices by name and driver."""
+    found = cameras(evidence.root)
+    if not found:
+        fix = "plug one in, or in a container: docker run --device /dev/video0 ..."
+        return Finding("cameras", "optional", "none: there is no /dev/video*", fix)
+    locked = [camera.path for camera in found if not camera.is_readable]
+    if locked:
+        detail = f"{_listing(found)}; this user may not open {', '.join(locked)}"
+        return Finding("cameras", "optional", detail, "sudo usermod -aG video $USER, then log in again")
+    return Finding("cameras", "yes", _listing(found))
+
+
+def _listing(found: Iterable[CameraDevice]) -> str:
+    return "; ".join(
+        f"{camera.path} {camera.title}".rstrip() + (f" ({camera.driver})" if camera.driver else "") for camera in found
+    )
+
+
+def _installed() -> set[str]:
+    names = (package.metadata["Name"] for package in distributions())
+    return {name.lower().replace("_", "-") for name in names if name}
+
+
+def _hidden_opencv(evidence: Evidence, file: str) -> str:
+    """A system OpenCV, as JetPack installs it, that a wheel stands in front of."""
+    system = any(evidence.root.glob("usr/lib/python3*/dist-packages/cv2*"))
+    return "; it hides the system's own cv2" if system and "dist-packages" not in file else ""

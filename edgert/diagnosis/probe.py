@@ -1,0 +1,135 @@
+"""What a probe found, and what it looks at."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from edgert import __version__
+from edgert.board import Machine, detect
+from edgert.board.host import core_count
+from edgert.files import cache_folder
+
+State = Literal["yes", "no", "optional"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked for.
+
+    Attributes:
+        name: the thing.
+        state: ``yes`` it is here and works; ``no`` edgert needs it and it does not; ``optional`` it is not here, or
+            not right, and edgert runs without it.
+        detail: what was found, or what is wrong.
+        fix: one line on how to get it; empty when nothing is to be done.
+    """
+
+    name: str
+    state: State
+    detail: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a vendor package said of itself in a process of its own.
+
+    Attributes:
+        facts: name → value, empty unless it works.
+        is_absent: it is not installed.
+        error: why it is installed and does not work; empty otherwise.
+    """
+
+    facts: Mapping[str, Any]
+    is_absent: bool = False
+    error: str = ""
+
+    @property
+    def works(self) -> bool:
+        """Whether the package could be imported and asked."""
+        return not self.is_absent and not self.error
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that probes look at: files under ``root``, the machine they describe, and the packages' answers by name."""
+
+    root: Path
+    machine: Machine
+    answers: Mapping[str, Answer]
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether the CUDA driver drives a GPU."""
+        return bool(self.answers["cuda"].facts.get("gpus"))
+
+
+# What another machine has to know of this one before it sends it work, as plain data.
+
+
+def facts(root: str | Path = "/") -> dict[str, Any]:
+    """Version of edgert; name of the board, its power mode and releases, all empty where there are none; where the
+    cache is, and the bytes that its disk has left for this user.
+
+    Raises:
+        ArtifactError: there is no home folder, and no ``EDGERT_CACHE``.
+    """
+    here, folder = detect(Path(root)), cache_folder().absolute()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    return {
+        "edgert": __version__,
+        "board": here.name,
+        "mode": here.mode,
+        "l4t": here.l4t,
+        "jetpack": here.jetpack,
+        "cache": str(folder),
+        "free_bytes": shutil.disk_usage(there).free,
+    }
+
+
+# Asks vendor packages what they are, each in a process of its own; see :mod:`edgert.diagnosis.child`.
+
+_CHILD = Path(__file__).with_name("child.py")
+TIMEOUT_S = 30.0
+"""GStreamer scans all its plugins when first used, which takes many seconds on a small board."""
+
+
+def ask_all(names: Iterable[str]) -> dict[str, Answer]:
+    """Every package's answer by name, as many at a time as there are cores. Blocks until the last has answered."""
+    names = tuple(names)
+    with ThreadPoolExecutor(max_workers=core_count()) as pool:
+        return dict(zip(names, pool.map(ask, names), strict=True))
+
+
+def ask(name: str, timeout_s: float = TIMEOUT_S, program: Path = _CHILD) -> Answer:
+    """One package's answer. Never raises: whatever goes wrong is the answer. Blocks for ``timeout_s`` at most."""
+    command = [sys.executable, str(program), name]
+    try:
+        done = subprocess.run(  # noqa: S603 - our own program, run by our own interpreter
+            command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Answer({}, error=f"gave no answer in {timeout_s:g} s")
+    except OSError as error:
+        return Answer({}, error=f"could not be asked: {error}")
+    if done.returncode:
+        return Answer({}, error=_reason(done.returncode, done.stderr))
+    facts = json.loads(done.stdout)
+    return Answer({}, is_absent=True) if facts.get("absent") else Answer(facts)
+
+
+def _reason(code: int, stderr: str) -> str:
+    """Why a process failed: the signal that ended it, else the last line it wrote, which is Python's exception."""
+    if code < 0:
+        return f"crashed when imported ({signal.Signals(-code).name})"
+    lines = stderr.strip().splitlines()
+    return lines[-1] if lines else f"failed with exit code {code}"

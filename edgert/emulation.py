@@ -1,0 +1,252 @@
+"""``edgert run --as``: this machine in the place of a board, as fast as that would be and with its predicted power."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from time import perf_counter_ns
+from typing import Any
+
+from edgert.assemble.board_watts import PowerStep
+from edgert.assemble.models import replicas_of, threads_of
+from edgert.backend import Engine
+from edgert.board.host import core_count
+from edgert.board.record import find_board
+from edgert.clock import Clock, SlowClock
+from edgert.config import InferStage, ModelConfig, PipelineFile
+from edgert.config.flow import users_of, variants_of
+from edgert.errors import ConfigError
+from edgert.graph.load import load
+from edgert.meters.all import Meters, Sample
+from edgert.meters.rails import POWER
+from edgert.meters.reading import modelled
+from edgert.meters.thermal import MARGIN, TEMPERATURE
+from edgert.placement.cost.coefficients import coefficients
+from edgert.placement.rows import Objective, Row
+from edgert.planner.clock_steps import step_of
+from edgert.planner.planning import ALL, plan
+from edgert.prepared_model import build_engine
+from edgert.simulator import Plant
+from edgert.simulator.design import levels_of
+from edgert.simulator.emulated_engine import PacedEngine, Pacer
+from edgert.simulator.pipeline_design import Lane
+from edgert.simulator.virtual_board import BoardLanes, rig_of
+
+_RUNS = 5
+_ROOM = 1.5  # so much faster than the board this machine has to be, or its time is stretched
+_BUSY = 0.8  # part of this machine's cores that models may take
+
+
+@dataclass(frozen=True, slots=True)
+class StandIn:
+    """Everything that makes a pipeline run as if on a board.
+
+    Attributes:
+        file: the pipeline, without its placements, which are the board's.
+        clock: the board's; slower than real time where this machine is too slow.
+        engines: who compiles the models.
+        meters: with the board's power and temperature.
+        predicted: the board at each level of degraded models.
+        label: for every output.
+        notes: what to know about it.
+    """
+
+    file: PipelineFile
+    clock: SlowClock
+    engines: PacedEngines
+    meters: BoardMeters
+    predicted: tuple[PowerStep, ...]
+    label: str
+    notes: tuple[str, ...]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What :class:`edgert.pipeline.Pipeline` is given besides the file."""
+        names = ("clock", "engines", "meters", "predicted", "label")
+        return {name: getattr(self, name) for name in names}
+
+    def told(self, frames: int) -> dict[str, Any]:
+        """What the board would have drawn so far, as plain data.
+
+        Args:
+            frames: that came out.
+        """
+        meters = self.meters
+        meters.catch_up()
+        seconds, energy_j = meters.seconds, meters.plant.energy_j
+        late, runs = meters.pacer.late, meters.pacer.runs
+        return {
+            "simulated": self.label,
+            "slower": self.clock.factor,
+            "power_w": energy_j / seconds if seconds else None,
+            "energy_j_per_frame": energy_j / frames if frames else None,
+            "temperature_c": meters.plant.temperature_c,
+            "busy": {name: asdict(one) for name, one in meters.pacer.used().items()},
+            "late_runs": late / runs if runs else 0.0,
+            "notes": list(self.notes),
+        }
+
+
+class BoardMeters(Meters):
+    """This machine's meters, with the power and the temperature of the board in the place of its own."""
+
+    def __init__(self, pacer: Pacer, plant: Plant, clock: Clock) -> None:
+        super().__init__(clock=clock)
+        self.pacer, self.plant, self._board_clock = pacer, plant, clock
+        self._began_ns = self._last_ns = clock.now_ns()
+
+    @property
+    def seconds(self) -> float:
+        """Of the board's time that went by."""
+        return (self._last_ns - self._began_ns) / 1e9
+
+    def catch_up(self) -> None:
+        """Lets the board draw and get warm until now."""
+        now_ns = self._board_clock.now_ns()
+        if now_ns > self._last_ns:
+            self.plant.tick(self.pacer.used(), (now_ns - self._last_ns) / 1e9)
+            self.pacer.clock = self.plant.clock
+            self._last_ns = now_ns
+
+    def sample(self) -> Sample:
+        """See :meth:`edgert.meters.all.Meters.sample`."""
+        self.catch_up()
+        sample, source = super().sample(), "simulated board"
+        own = {name: one for name, one in sample.readings.items() if not name.startswith(f"{POWER}.")}
+        board = {
+            POWER: modelled(self.plant.power_w, "W", source),
+            TEMPERATURE: modelled(self.plant.temperature_c, "C", source),
+            MARGIN: modelled(self.plant.margin_c, "C", source),
+        }
+        return replace(sample, readings={**own, **board})
+
+
+class PacedEngines:
+    """See :class:`edgert.assemble.engines.Engines`.
+
+    Args:
+        built: model → its engine, compiled already.
+    """
+
+    in_bundle = False
+
+    def __init__(self, built: Mapping[str, PacedEngine]) -> None:
+        self._built = built
+
+    def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
+        """The engine that was made before the clock was set."""
+        return self._built[name]
+
+
+def stand_in(
+    file: PipelineFile,
+    board: str,
+    mode: str | None = None,
+    *,
+    objective: Objective = "throughput",
+    slower: float = 1.0,
+) -> StandIn:
+    """Makes this machine take the place of a board. Compiles the models and runs each a few times.
+
+    Args:
+        slower: real seconds for each of the board's, at least.
+
+    Raises:
+        ConfigError: no such board or mode, or no model.
+        EdgertError: a model cannot be planned for the board, or not be run here.
+    """
+    made = plan(file, board=board, mode=mode or ALL, objective=objective).boards
+    if len(made) != 1:
+        raise ConfigError("one board at a time", where="--as", fix="edgert plan --board all compares them")
+    row = made[0].rows[made[0].chosen or 0]
+    record = find_board(board, file.document.path.parent)
+    rig = rig_of(record, record.mode(row.mode), coefficients(record.soc))
+    assert rig.power is not None and rig.cooling is not None
+    rows = (row, *row.stand_ins)
+    lanes = _lanes(file, rows)
+    here = _here(file, lanes)
+    engines = {name: _engine(here, name) for name in lanes}
+    factor = max(slower, *(_factor(here, one, lanes, engines) for one in rows))
+    clock = SlowClock(factor)
+    pacer = Pacer(clock, rig.contention)
+    label = f"simulated: {made[0].title} in {row.mode}" + (f", {factor:.1f} times slower" if factor > 1 else "")
+    runs = {name: [part for lane in lanes[name] for part in lane.parts] for name in lanes}
+    paced = {name: PacedEngine(engine, runs[name], pacer, label) for name, engine in engines.items()}
+    meters = BoardMeters(pacer, Plant(rig.power, rig.cooling), clock)
+    predicted = tuple(step_of(one, rig.power) for one in rows)
+    return StandIn(here, clock, PacedEngines(paced), meters, predicted, label, _notes(factor))
+
+
+def _lanes(file: PipelineFile, rows: Sequence[Row]) -> dict[str, Sequence[Lane]]:
+    """Model → its lanes, as the first of the rows has them that runs it."""
+    found: dict[str, Sequence[Lane]] = {}
+    for at, row in zip(levels_of(file), rows, strict=True):
+        made = BoardLanes(at, row)
+        for name, stage in at.config.stages.items():
+            if isinstance(stage, InferStage) and stage.infer not in found:
+                found[stage.infer] = made(name, stage, True)
+    return found
+
+
+def _here(file: PipelineFile, lanes: Mapping[str, Sequence[Lane]]) -> PipelineFile:
+    """The pipeline with as many replicas of each model as the board would have engines of it, wherever they run; of
+    those that take turns as many as of the one that has most, as they run in the same threads."""
+    models = {}
+    for name, config in file.config.models.items():
+        turns = [chain for one in file.config.models if name in (chain := variants_of(file.config.models, one))]
+        count = max((len(lanes.get(one, (None,))) for chain in turns for one in chain), default=1)
+        threads = max(count, threads_of(file.config, name))
+        update = {"placement": "auto", "replicas": count, "threads": threads}
+        models[name] = config.model_copy(update=update)
+    here = {"models": models, "board": "auto", "engines": ()}
+    return replace(file, config=file.config.model_copy(update=here))
+
+
+def _engine(file: PipelineFile, name: str) -> Engine:
+    config = file.config.models[name]
+    threads = max(1, threads_of(file.config, name) // replicas_of(file.config, name, live=True))
+    stages = users_of(file.config.stages, file.config.models, name)
+    rows = [stage.crop.limit if stage.crop else stage.batch.max if stage.batch else 1 for stage in stages]
+    if not config.is_converted:
+        return build_engine(load(config.onnx), config, threads, max(rows))
+    from edgert.quantization.precision import in_precision
+
+    where, directory = file.where("models", name), file.document.path.parent
+    batched = any(stage.batch for stage in stages)
+    model = in_precision(config, where=where, directory=directory, rows=max(rows), batched=batched)
+    return build_engine(model, config, threads, max(rows))
+
+
+def _factor(file: PipelineFile, row: Row, lanes: Mapping[str, Sequence[Lane]], engines: Mapping[str, Engine]) -> float:
+    """How many times slower than real time this machine has to run, to be no slower than the board on its clock."""
+    factors, cores = [1.0], 0.0
+    for model in row.models:
+        real_ms = _run_ms(engines[model.name])
+        factors.append(_ROOM * real_ms / min(lane.engine_ms for lane in lanes[model.name]))
+        cores += model.rate_hz * min(1.0, row.headroom) * real_ms / 1e3 * _threads(file, model.name)
+    return max(*factors, cores / core_count() / _BUSY)
+
+
+def _threads(file: PipelineFile, name: str) -> int:
+    return max(1, threads_of(file.config, name) // replicas_of(file.config, name, live=True))
+
+
+def _run_ms(engine: Engine) -> float:
+    """One row, on this machine."""
+    session, taken = engine.session(), []
+    for _ in range(_RUNS):
+        began_ns = perf_counter_ns()
+        session.run(1)
+        taken.append(perf_counter_ns() - began_ns)
+    return statistics.median(taken) / 1e6
+
+
+def _notes(factor: float) -> tuple[str, ...]:
+    notes = ["engines take the board's predicted time; all other stages take this machine's"]
+    if factor > 1:
+        notes.append(
+            f"this machine is too slow for it: {factor:.1f} real seconds are one of the board's; cameras, which know "
+            "nothing of that, seem to be so much faster"
+        )
+    return tuple(notes)

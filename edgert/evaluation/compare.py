@@ -1,0 +1,217 @@
+"""Two models on the same pictures: how much is lost, and how sure that is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from edgert.dataset.labels import F64
+from edgert.errors import ConfigError, nearest
+from edgert.evaluation.evaluate_model import Accuracy, Candidate, evaluate
+from edgert.evaluation.score import Evidence
+from edgert.evaluation.setup import Exam
+
+RESAMPLES = 1000
+_INTERVAL = (2.5, 97.5)  # per cent
+_NUMBERS = 4_000_000  # weights made at a time: 32 MB
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One metric of a reference and another model.
+
+    Attributes:
+        metric: its name.
+        reference, other: the two values, 0 to 1.
+        drop: ``reference - other``; negative for a gain.
+        low, high: 95 % interval of the drop, by paired bootstrap over pictures.
+        images: how many pictures.
+        max_drop: the budget, if there is one.
+    """
+
+    metric: str
+    reference: float
+    other: float
+    drop: float
+    low: float
+    high: float
+    images: int
+    max_drop: float | None = None
+
+    @property
+    def within(self) -> bool | None:
+        """Whether the drop is within the budget; None without one."""
+        return None if self.max_drop is None else self.drop <= self.max_drop
+
+    @property
+    def verdict(self) -> Literal["", "within", "probably within", "probably missed", "missed"]:
+        """``within`` and ``missed`` where the whole interval is on one side of the budget; empty without one."""
+        if self.max_drop is None:
+            return ""
+        if self.within:
+            return "within" if self.high <= self.max_drop else "probably within"
+        return "missed" if self.low > self.max_drop else "probably missed"
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {**asdict(self), "within": self.within, "verdict": self.verdict}
+
+
+def compare(
+    reference: Accuracy,
+    other: Accuracy,
+    metric: str | None = None,
+    *,
+    max_drop: float | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Comparison:
+    """Compares two results of one exam.
+
+    The interval is the percentile bootstrap (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, ch. 13)
+    over pictures, both models always with the same pictures drawn. Average precision is computed afresh for each draw
+    from the evaluator's matches, exactly. Agreement and cosine compare with the reference itself, which by definition
+    has 1.
+
+    Args:
+        metric: the other's usual one by default.
+        max_drop: the budget, 0 to 1.
+        resamples: how often pictures are drawn.
+
+    Raises:
+        ConfigError: the results are of different pictures, or have no such metric.
+    """
+    if reference.images != other.images:
+        raise ConfigError(f"{reference.images} and {other.images} pictures cannot be compared picture by picture")
+    name = chosen_metric(other.values, metric)
+    first, second = reference.evidence.get(name), other.evidence[name]
+    draws = _drops(first, second, other.images, resamples, seed)
+    low, high = np.nanpercentile(draws, _INTERVAL) if np.isfinite(draws).any() else (np.nan, np.nan)
+    before = reference.values[name] if first else 1.0
+    after = other.values[name]
+    return Comparison(name, before, after, before - after, float(low), float(high), other.images, max_drop)
+
+
+def chosen_metric(values: Mapping[str, float], metric: str | None) -> str:
+    """The metric asked for, or the usual one. Raises ConfigError when there is none of that name."""
+    names = list(values)
+    if not names:
+        raise ConfigError("nothing to compare by", why="there are no labels and no reference")
+    if metric is not None and metric not in names:
+        raise ConfigError(
+            f"no metric {metric!r} here{nearest(metric, names)}", fix=f"this data tells {', '.join(names)}"
+        )
+    return metric or names[0]
+
+
+def _drops(reference: Evidence | None, other: Evidence, images: int, resamples: int, seed: int) -> F64:
+    """(resamples,) drops of pictures drawn with replacement."""
+    random, even = np.random.default_rng(seed), np.full(images, 1 / images)
+    drops, step = np.empty(resamples), max(_NUMBERS // images, 1)
+    for start in range(0, resamples, step):
+        part = slice(start, min(start + step, resamples))
+        weights = random.multinomial(images, even, size=part.stop - part.start).astype(np.float64)
+        before = reference.values(weights) if reference else np.ones(len(weights))
+        drops[part] = before - other.values(weights)
+    return drops
+
+
+# Several versions of one model side by side: how each does, and what it loses against the first.
+
+Told = Callable[[str, int, int], object]
+"""Called with the name of a version, its pictures done and all pictures."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Standing:
+    """Results of one exam.
+
+    Attributes:
+        metric: what they are compared by.
+        results: of every version, the reference first.
+        comparisons: of every version but the reference with it, in the same order.
+    """
+
+    metric: str
+    results: tuple[Accuracy, ...]
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def within(self) -> bool:
+        """Whether none misses the budget."""
+        return all(one.within is not False for one in self.comparisons)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        drops = [one.to_json() for one in self.comparisons]
+        compared = [{"name": a.name, **drop} for a, drop in zip(self.results[1:], drops, strict=True)]
+        return {"metric": self.metric, "results": [one.to_json() for one in self.results], "comparisons": compared}
+
+
+def side_by_side(
+    candidates: Mapping[str, Candidate],
+    exam: Exam,
+    metric: str | None = None,
+    *,
+    max_drop: float | None = None,
+    threads: int | None = None,
+    progress: Told | None = None,
+    stop: threading.Event | None = None,
+) -> Standing | None:
+    """Puts versions of a model through one exam, one after the other.
+
+    Args:
+        candidates: name → version; the first is the reference, normally FP32.
+        metric: the exam's usual one by default.
+        max_drop: the budget, 0 to 1.
+        stop: ends it early; versions that were done by then count.
+
+    Returns:
+        The standing; when it was stopped, of the versions that were done, and None where those tell nothing.
+
+    Raises:
+        ConfigError: no such metric here, or nothing to judge by: one version and no labels. Before anything is run.
+        BuildError, ModelError: as :func:`~edgert.evaluation.evaluate_model`.
+    """
+    name = _metric(exam, metric, len(candidates))
+    results: list[Accuracy] = []
+    for version, candidate in candidates.items():
+        told = None if progress is None else _of(progress, version)
+        reference = results[0] if results else None
+        result = evaluate(candidate, exam, name=version, reference=reference, threads=threads, progress=told, stop=stop)
+        if result is None:
+            break
+        results.append(result)
+    if len(results) < len(candidates) and not _tell(results, name):
+        return None
+    name = chosen_metric(results[-1].values, name)
+    comparisons = tuple(compare(results[0], one, name, max_drop=max_drop) for one in results[1:])
+    return Standing(name, tuple(results), comparisons)
+
+
+def _of(progress: Told, version: str) -> Callable[[int, int], object]:
+    return lambda done, total: progress(version, done, total)
+
+
+def _tell(results: Sequence[Accuracy], metric: str | None) -> bool:
+    """Whether the metric, or any where none is asked for, is known of the last of some results."""
+    values = results[-1].values if results else {}
+    return bool(values) if metric is None else metric in values
+
+
+def _metric(exam: Exam, metric: str | None, versions: int) -> str | None:
+    if metric is not None:
+        chosen_metric(dict.fromkeys(exam.scorer.metrics, 0.0), metric)
+    if versions < 2 and (exam.scorer.needs_reference or metric == "cosine"):
+        raise ConfigError(
+            "there is nothing to judge by",
+            why=f"{exam.dataset.path} has no labels that edgert understands, and there is one model only"
+            if exam.scorer.needs_reference
+            else "cosine compares two models, and there is one only",
+            fix="give labelled pictures, or a second model to compare with: --against other.onnx",
+        )
+    return metric

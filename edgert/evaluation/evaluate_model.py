@@ -1,0 +1,195 @@
+"""A model through an exam: every picture once, on several threads, and what came of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from edgert.backend import Engine
+from edgert.board.host import core_count
+from edgert.errors import EdgertError
+from edgert.evaluation.score import Evidence, Note
+from edgert.evaluation.setup import Exam, Run, runner
+from edgert.graph.model import Model
+from edgert.prepared_model import build_engine
+from edgert.stages.resampling import set_opencv_threads
+
+Progress = Callable[[int, int], object]
+"""Called with pictures done and all pictures; from any of the threads, but never from two at once."""
+Candidate = Model | Engine | Run
+"""A model is compiled by its section's backend for one thread a run, with as many runs at a time as there are cores;
+an engine is run as it is; a function is called."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Accuracy:
+    """How a model did.
+
+    Attributes:
+        name: for people.
+        images: how many pictures.
+        values: metric → 0 to 1, the usual one first; empty where only a reference could tell.
+        evidence: metric → what it is made of, for comparing.
+        seconds: wall clock of all pictures, decoding and everything.
+        run_ms: median time of one run of the model alone, beside ``threads - 1`` others.
+        threads: runs at a time.
+        notes: what the scorer kept of each picture: the reference of other models' agreement.
+    """
+
+    name: str
+    images: int
+    values: Mapping[str, float]
+    evidence: Mapping[str, Evidence] = field(repr=False)
+    seconds: float
+    run_ms: float
+    threads: int
+    notes: tuple[Note, ...] = field(repr=False)
+
+    @property
+    def images_per_s(self) -> float:
+        """Pictures judged per second, decoding and everything."""
+        return self.images / self.seconds
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "name": self.name,
+            "images": self.images,
+            "values": dict(self.values),
+            "seconds": round(self.seconds, 3),
+            "images_per_s": round(self.images_per_s, 2),
+            "run_ms": round(self.run_ms, 3),
+            "threads": self.threads,
+        }
+
+
+def evaluate(
+    candidate: Candidate,
+    exam: Exam,
+    *,
+    name: str = "fp32",
+    reference: Accuracy | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+    stop: threading.Event | None = None,
+) -> Accuracy | None:
+    """Puts one candidate through an exam.
+
+    The values depend neither on the number of threads nor on who finishes first.
+
+    Args:
+        candidate: the model itself, or another version of it with the same inputs and outputs.
+        name: what to call it.
+        reference: the same exam's result of the model to agree with, where there are no labels or for ``cosine``.
+        threads: pictures at a time; as many as there are cores by default.
+        progress: told about every picture.
+        stop: ends it early.
+
+    Returns:
+        The result; None when it was stopped.
+
+    Raises:
+        ConfigError: a picture that cannot be read, or labels of another kind than the task.
+        BuildError: the backend refuses the candidate, or fails while running.
+        ModelError: the candidate's outputs are not what the decoder reads.
+    """
+    stop = stop or threading.Event()
+    count = min(threads or core_count(), len(exam))
+    started = time.perf_counter()
+    with _runs(candidate, exam) as make, _one_opencv_thread():
+        passage = _Passage(exam, make, stop, progress)
+        passage.go(count)
+    seconds = time.perf_counter() - started
+    if passage.done < len(exam):
+        return None
+    notes = tuple(passage.notes)
+    evidence = exam.scorer.evidence(notes, reference.notes if reference else None)
+    values = {metric: evidence[metric].value for metric in exam.scorer.metrics if metric in evidence}
+    run_ms = float(np.median(passage.run_s)) * 1e3
+    return Accuracy(name, len(notes), values, evidence, seconds, run_ms, count, notes)
+
+
+class _Passage:
+    """One candidate's way through an exam: what the threads share."""
+
+    def __init__(self, exam: Exam, make: Callable[[], Run], stop: threading.Event, progress: Progress | None) -> None:
+        self.notes: list[Note] = [None] * len(exam)
+        self.run_s = np.zeros(len(exam))
+        self.done = 0
+        self._exam, self._make, self._stop, self._progress = exam, make, stop, progress
+        self._indices = iter(range(len(exam)))
+        self._lock = threading.Lock()
+        self._failed = threading.Event()
+
+    def go(self, threads: int) -> None:
+        """Until all pictures are done, one fails, or it is stopped."""
+        with ThreadPoolExecutor(threads, "edgert-eval") as pool:
+            waiting = [pool.submit(self._work) for _ in range(threads)]
+        for one in waiting:
+            one.result()
+
+    def _work(self) -> None:
+        try:
+            run = self._make()
+            for index in self._take():
+                self._judge(index, run)
+        except BaseException:
+            self._failed.set()  # the others need not finish; the pool hands the error on
+            raise
+
+    def _take(self) -> Iterator[int]:
+        while not self._stop.is_set() and not self._failed.is_set():
+            with self._lock:
+                index = next(self._indices, None)
+            if index is None:
+                return
+            yield index
+
+    def _judge(self, index: int, run: Run) -> None:
+        feed = self._exam.feed
+        tensor, geometry = feed.picture(index)
+        started = time.perf_counter()
+        outputs = run({feed.input_name: tensor})
+        self.run_s[index] = time.perf_counter() - started
+        try:
+            record = self._exam.decoder(self._exam.picture_outputs(outputs), geometry)
+            self.notes[index] = self._exam.scorer.note(index, record)
+        except EdgertError as error:
+            raise error.at(feed.name(index))  # noqa: B904 - the same error, with its picture
+        with self._lock:
+            self.done += 1
+            if self._progress is not None:
+                self._progress(self.done, len(self.notes))
+
+
+@contextmanager
+def _runs(candidate: Candidate, exam: Exam) -> Iterator[Callable[[], Run]]:
+    """What makes a run for each thread."""
+    if isinstance(candidate, Model):
+        engine = build_engine(candidate, exam.config, threads=1)
+        try:
+            yield runner(engine)
+        finally:
+            engine.close()
+    elif isinstance(candidate, Engine):
+        yield runner(candidate)
+    else:
+        run = candidate
+        yield lambda: run
+
+
+@contextmanager
+def _one_opencv_thread() -> Iterator[None]:
+    """Every thread has a picture of its own; OpenCV's would only get in their way."""
+    before = set_opencv_threads(1)
+    try:
+        yield
+    finally:
+        set_opencv_threads(before)

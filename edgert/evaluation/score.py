@@ -1,0 +1,264 @@
+"""Scorers: what is kept of a record, and what metrics say of all that was kept. With labels.
+
+scorer.note(index, record) → Note     in the thread that made the record, picture by picture
+scorer.evidence(notes) → metric → Evidence
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from edgert.dataset.labels import (
+    F64,
+    I64,
+    VOID,
+    Bool,
+    BoxTruth,
+    ClassTruth,
+    IdentityTruth,
+    MaskTruth,
+    read_mask,
+    spread,
+)
+from edgert.errors import ConfigError
+from edgert.evaluation import coco_metric
+from edgert.runtime import Classification, Detections, Embedding, Record, Segmentation
+
+# What a metric is made of, picture by picture: enough to have its value for any resampling of the pictures.
+
+
+class Evidence(Protocol):
+    """One metric of one model on n pictures."""
+
+    @property
+    def value(self) -> float:
+        """The metric with every picture counted once."""
+        ...
+
+    def values(self, weights: F64) -> F64:
+        """The metric's value, 0 to 1, for every way to weigh the pictures.
+
+        Args:
+            weights: (R, n) float64, not negative; how often each picture counts.
+
+        Returns:
+            (R,) float64; NaN where nothing that counts has weight.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mean:
+    """A mean over pictures.
+
+    Attributes:
+        scores: (n,) float64, 0 to 1.
+        counts: (n,) whether the picture counts.
+    """
+
+    scores: F64
+    counts: Bool
+
+    @property
+    def value(self) -> float:
+        """See :class:`Evidence`."""
+        return float(self.values(np.ones((1, len(self.scores))))[0])
+
+    def values(self, weights: F64) -> F64:
+        """See :class:`Evidence`."""
+        total = weights @ self.counts.astype(np.float64)
+        return _ratio(weights @ np.where(self.counts, self.scores, 0.0), total)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Overlap:
+    """Mean intersection over union of the classes that are true or found anywhere.
+
+    Attributes:
+        shared, found, true: (n, C) int64 pixels of each class that are found and true, found, true.
+    """
+
+    shared: I64
+    found: I64
+    true: I64
+
+    @property
+    def value(self) -> float:
+        """See :class:`Evidence`."""
+        return float(self.values(np.ones((1, len(self.shared))))[0])
+
+    def values(self, weights: F64) -> F64:
+        """See :class:`Evidence`."""
+        shared = weights @ self.shared
+        union = weights @ (self.found + self.true - self.shared)
+        seen = union > 0
+        overlap = np.divide(shared, union, out=np.zeros_like(union), where=seen)
+        return _ratio(overlap.sum(axis=1), seen.sum(axis=1).astype(np.float64))
+
+
+def mean_of(scores: F64 | list[float]) -> Mean:
+    """A mean in which every picture counts."""
+    array = np.asarray(scores, np.float64)
+    return Mean(array, np.ones(len(array), np.bool_))
+
+
+def _ratio(part: F64, whole: F64) -> F64:
+    return np.divide(part, whole, out=np.full_like(part, np.nan), where=whole > 0)
+
+
+Note = Any
+"""What a scorer keeps of one record; its own business, but for :class:`~edgert.evaluation.agreement.Agreement`."""
+_TOP = 5
+
+
+class Scorer(Protocol):
+    """Judges the records of one model. Stateless: one serves many threads and models.
+
+    Attributes:
+        metrics: names of what it can tell, the usual one first.
+        needs_reference: whether it compares with another model's notes and says nothing without them.
+    """
+
+    @property
+    def metrics(self) -> tuple[str, ...]: ...
+
+    @property
+    def needs_reference(self) -> bool: ...
+
+    def note(self, index: int, record: Record) -> Note:
+        """What to keep of a picture's record. Raises ConfigError where labels and records are of different kinds."""
+        ...
+
+    def evidence(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, Evidence]:
+        """The metrics that can be told, by name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BoxScorer:
+    """Average precision by COCO's evaluator."""
+
+    truth: BoxTruth
+    metrics: tuple[str, ...] = ("map", "map50")
+    needs_reference: bool = False
+
+    def note(self, index: int, record: Record) -> Detections:
+        """The detections themselves; the decoder made them new."""
+        found: Detections = expect(record, Detections, "boxes")
+        return found
+
+    def evidence(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, Evidence]:
+        """See :class:`Scorer`."""
+        return coco_metric.precision(self.truth, notes)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassScorer:
+    """Whether the right class is the best one, or among the best five."""
+
+    truth: ClassTruth
+    metrics: tuple[str, ...] = ("top1", "top5")
+    needs_reference: bool = False
+
+    def note(self, index: int, record: Record) -> tuple[bool, bool]:
+        """Whether the best, and one of the best five, is right."""
+        best = expect(record, Classification, "classes").classes[:_TOP].tolist()
+        return best[:1] == [self.truth.classes[index]], self.truth.classes[index] in best
+
+    def evidence(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, Evidence]:
+        """See :class:`Scorer`."""
+        right = np.asarray(notes, np.float64).reshape(-1, 2)
+        return {"top1": mean_of(right[:, 0]), "top5": mean_of(right[:, 1])}
+
+
+@dataclass(frozen=True, slots=True)
+class MaskScorer:
+    """Mean intersection over union, at the resolution of the labels, where these are not :data:`VOID`."""
+
+    truth: MaskTruth
+    metrics: tuple[str, ...] = ("miou",)
+    needs_reference: bool = False
+
+    def note(self, index: int, record: Record) -> tuple[Any, Any, Any]:
+        """Pixels of every class that are found and true, found, true; (256,) int64 each."""
+        file = self.truth.files[index]
+        true = read_mask(file)
+        found, true = spread(expect(record, Segmentation, "masks"), true, file)
+        known = true != VOID
+        found, true = found[known], true[known]
+        return tuple(np.bincount(some, minlength=256) for some in (found[found == true], found, true))  # type: ignore[return-value]
+
+    def evidence(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, Evidence]:
+        """See :class:`Scorer`."""
+        shared, found, true = (np.array([note[n] for note in notes], np.int64) for n in range(3))
+        used = np.flatnonzero((found + true).any(axis=0))
+        return {"miou": Overlap(shared[:, used], found[:, used], true[:, used])}
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityScorer:
+    """Whether the nearest other picture shows the same; and, beside a reference, whether the vectors are its own.
+
+    ``retrieval`` counts pictures of whose identity there is another. ``cosine`` is the mean of the cosines between a
+    model's vectors and the reference's, those below 0 as 0.
+    """
+
+    truth: IdentityTruth
+    metrics: tuple[str, ...] = ("retrieval", "cosine")
+    needs_reference: bool = False
+
+    def note(self, index: int, record: Record) -> Any:
+        """The vector."""
+        return expect(record, Embedding, "identities").vector
+
+    def evidence(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, Evidence]:
+        """See :class:`Scorer`."""
+        vectors = unit(np.asarray(notes, np.float64))
+        found: dict[str, Evidence] = {"retrieval": self._retrieval(vectors)}
+        return found if reference is None else {**found, "cosine": cosine(vectors, reference)}
+
+    def _retrieval(self, vectors: Any) -> Mean:
+        names = np.asarray(self.truth.identities[: len(vectors)])
+        hits, counts = np.zeros(len(names)), np.zeros(len(names), np.bool_)
+        for query, name in enumerate(names):
+            likeness = vectors @ vectors[query]
+            likeness[query] = -np.inf
+            hits[query] = names[likeness.argmax()] == name
+            counts[query] = np.count_nonzero(names == name) > 1
+        return Mean(hits, counts)
+
+
+def scorer_for(truth: BoxTruth | ClassTruth | MaskTruth | IdentityTruth) -> Scorer:
+    """The scorer of a kind of labels."""
+    if isinstance(truth, BoxTruth):
+        return BoxScorer(truth)
+    if isinstance(truth, ClassTruth):
+        return ClassScorer(truth)
+    return MaskScorer(truth) if isinstance(truth, MaskTruth) else IdentityScorer(truth)
+
+
+def cosine(vectors: Any, reference: Sequence[Note]) -> Mean:
+    """Mean cosine of (n, D) unit vectors and the reference's, those below 0 as 0."""
+    others = unit(np.asarray(reference, np.float64))
+    return mean_of(np.clip((vectors * others).sum(axis=1), 0.0, 1.0))
+
+
+def unit(vectors: Any) -> Any:
+    """(n, D) float64 scaled to length 1; zeros stay."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+
+
+def expect(record: Record, kind: type[Any], labels: str) -> Any:
+    """The record, if it is of the kind that the labels are for. Raises ConfigError otherwise."""
+    if not isinstance(record, kind):
+        raise ConfigError(
+            f"labels of {labels} cannot judge this model",
+            why=f"its task makes {type(record).__name__}, the labels are for {kind.__name__}",
+            fix="give labels of the kind that the task finds, or pictures without labels",
+        )
+    return record

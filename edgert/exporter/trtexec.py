@@ -1,0 +1,273 @@
+"""The ``trtexec`` command line that builds what a :class:`~edgert.backend.tensorrt.BuildRequest` asks for.
+
+Options, and how they are read, are those of trtexec's source, release by release: ``samples/common/sampleOptions.cpp``
+and ``sampleEngines.cpp`` on the branches release/8.6, 10.3, 10.7, 10.13, 10.16 and 11.1 of
+https://github.com/NVIDIA/TensorRT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgert.backend.tensorrt import BuildRequest
+from edgert.backend.tensorrt.build_request import GPU, Format
+from edgert.backend.tensorrt.dialect import dialect_of
+from edgert.backend.tensorrt.version import Library, release_of
+from edgert.compiler.model_state import model_of
+from edgert.graph.model import Model, TensorSpec, inputs, outputs
+from edgert.quantization.scheme.trt_scheme import is_sayable, layer_precisions
+
+LONGEST = 131_071
+"""Bytes that Linux lets one argument have, MAX_ARG_STRLEN less its end: ``man 2 execve``."""
+_LAYOUTS = {"LINEAR": "chw"}
+"""Those that trtexec does not call what TensorRT does, in small letters."""
+_NEW_LAYOUTS = {"HWC16": 11}
+_DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "int32": "int32"}
+_NEW_DTYPES = {"int64": "int64", "bool": "bool", "uint8": "uint8"}
+"""From 10 on."""
+_POOLS = {
+    "WORKSPACE": "workspace",
+    "DLA_MANAGED_SRAM": "dlaSRAM",
+    "DLA_LOCAL_DRAM": "dlaLocalDRAM",
+    "DLA_GLOBAL_DRAM": "dlaGlobalDRAM",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One build.
+
+    Attributes:
+        stem: what its files are called, before the dot.
+        options: what follows ``trtexec``, not quoted for any shell.
+        members: files that the options name → content.
+        unsaid: what edgert's own build does and trtexec has no option for, in words.
+    """
+
+    stem: str
+    options: tuple[str, ...]
+    members: Mapping[str, bytes]
+    unsaid: tuple[str, ...]
+
+
+def command(request: BuildRequest, library: Library, stem: str, known: Mapping[str, bytes] | None = None) -> Command:
+    """The command for one engine.
+
+    Args:
+        library: the TensorRT whose trtexec will read it; it need not be here.
+        stem: what its files are called, before the dot: ``parts/gpu`` makes ``parts/gpu.onnx`` and ``parts/gpu.plan``.
+        known: members of other commands, which are named where one would be the same.
+
+    Raises:
+        BuildError: that TensorRT cannot build the request, a name cannot be said, or an option is longer than Linux
+            takes.
+    """
+    dialect_of(library).check(request)
+    if request.compute:
+        raise request.refusal(f"{library.title} builds for its own GPU only", f"asked for {', '.join(request.compute)}")
+    job = _Job(request, model_of(request.model, Path(request.title)), release_of(library.version), stem, known or {})
+    options = tuple(job.options())
+    for option in options:
+        if len(option.encode()) > LONGEST:
+            name = option.partition("=")[0]
+            raise request.refusal(
+                f"{name} would have {len(option.encode())} bytes",
+                f"Linux lets one argument have {LONGEST}",
+                "place the model whole (placement: gpu or dla0), or build it with edgert",
+            )
+    return Command(stem, options, job.members, tuple(job.unsaid))
+
+
+@dataclass
+class _Job:
+    """One command in the making."""
+
+    request: BuildRequest
+    model: Model
+    release: tuple[int, int]
+    stem: str
+    known: Mapping[str, bytes]
+    members: dict[str, bytes] = field(default_factory=dict)
+    unsaid: list[str] = field(default_factory=list)
+
+    def options(self) -> Iterator[str]:
+        """All of them, in the order in which edgert's own build says the same."""
+        ports = inputs(self.model), outputs(self.model)
+        yield f"--onnx={self._file('.onnx', self.request.model)}"
+        yield f"--saveEngine={self.stem}.plan"
+        yield "--skipInference"
+        yield "--profilingVerbosity=detailed"
+        yield f"--exportLayerInfo={self.stem}.layers.json"
+        yield from self._parser()
+        yield from self._formats(ports)
+        yield from self._shapes(ports[0])
+        yield from self._switches()
+        yield from self._timing()
+        if self.release[0] < 11:
+            yield from self._precision()
+        yield from self._placement()
+
+    def _file(self, ending: str, content: bytes) -> str:
+        same = (name for name, other in self.known.items() if other == content)
+        name = next(same, f"{self.stem}{ending}")
+        self.members[name] = content
+        return name
+
+    def _parser(self) -> Iterator[str]:
+        """From 10 on, InstanceNormalization becomes layers unless a plugin is asked for."""
+        request = self.request
+        if self.release[0] < 10 and request.version_compatible:
+            yield "--nativeInstanceNorm"
+        if self.release[0] >= 11 and request.dla_core is not None:
+            yield "--adjustForDLA"
+            if request.all_on_dla:
+                yield "--reportCapabilityDLA"
+
+    def _formats(self, ports: tuple[Sequence[TensorSpec], Sequence[TensorSpec]]) -> Iterator[str]:
+        """One for each tensor, in the model's order; a list that leaves some out would be refused."""
+        known = {spec.name for specs in ports for spec in specs}
+        for name in self.request.formats:
+            if name not in known:
+                raise self.request.refusal(f"no input or output {name!r}", "it is given a format")
+        for option, specs in zip(("--inputIOFormats", "--outputIOFormats"), ports, strict=True):
+            if any(spec.name in self.request.formats for spec in specs):
+                yield f"{option}={','.join(self._format(spec) for spec in specs)}"
+
+    def _format(self, spec: TensorSpec) -> str:
+        form = self.request.formats.get(spec.name, Format("LINEAR"))
+        dtypes = _DTYPES | (_NEW_DTYPES if self.release[0] >= 10 else {})
+        dtype = form.dtype or spec.dtype
+        if dtype not in dtypes or self.release[0] < _NEW_LAYOUTS.get(form.layout, 0):
+            raise self.request.refusal(
+                f"trtexec of TensorRT {self.release[0]}.{self.release[1]} cannot make tensor {spec.name!r} "
+                f"{dtype} in {form.layout}",
+                "it has no word for it",
+                "leave its format out, or build it with edgert",
+            )
+        return f"{dtypes[dtype]}:{_LAYOUTS.get(form.layout, form.layout.lower())}"
+
+    def _shapes(self, specs: Sequence[TensorSpec]) -> Iterator[str]:
+        """Only of inputs with open dimensions: trtexec refuses shapes for a static model."""
+        fixed = {spec.name for spec in specs if spec.is_static}
+        self._check_open([spec for spec in specs if spec.name not in fixed])
+        profiles = [
+            {name: span for name, span in profile.items() if name not in fixed} for profile in self.request.profiles
+        ]
+        profiles = [profile for profile in profiles if profile]
+        if len(profiles) > 1 and self.release[0] < 10:
+            self.unsaid.append(
+                f"{len(profiles) - 1} of {len(profiles)} optimisation profiles: trtexec has had --profile since 10.0"
+            )
+            profiles = profiles[:1]
+        for number, profile in enumerate(profiles):
+            if len(profiles) > 1:
+                yield f"--profile={number}"
+            for option, which in (("--minShapes", "least"), ("--optShapes", "usual"), ("--maxShapes", "most")):
+                shapes = (f"{self._said(name)}:{_shape(getattr(span, which))}" for name, span in profile.items())
+                yield f"{option}={','.join(shapes)}"
+
+    def _check_open(self, specs: Sequence[TensorSpec]) -> None:
+        """trtexec would take 1 for every open dimension, with a warning."""
+        for spec in specs:
+            if not self.request.profiles or any(spec.name not in profile for profile in self.request.profiles):
+                raise self.request.refusal(
+                    f"input {spec.name!r} has open dimensions: {spec}",
+                    "no profile gives shapes for it",
+                    "a pipeline with input: {shape: …}, or export the model with fixed sizes",
+                )
+
+    def _said(self, name: str) -> str:
+        if is_sayable(name):
+            return name
+        raise self.request.refusal(
+            f"input {name!r} cannot be named on trtexec's command line",
+            "commas, single quotes and stars have a meaning there",
+            "rename it in the model",
+        )
+
+    def _switches(self) -> Iterator[str]:
+        request = self.request
+        pools = [f"{_POOLS[name]}:{_mebibytes(size_bytes)}" for name, size_bytes in request.pools.named()]
+        if pools:
+            yield f"--memPoolSize={','.join(pools)}"
+        if request.optimization_level is not None:
+            yield f"--builderOptimizationLevel={request.optimization_level}"
+        if request.version_compatible:
+            yield "--versionCompatible"
+        if request.refit:
+            yield "--refit"
+        if request.strip:
+            if self.release[0] < 10:
+                raise request.refusal("this TensorRT cannot leave weights out", "--stripWeights came with 10.0")
+            yield "--stripWeights"
+        if request.direct_io:
+            yield "--directIO"
+
+    def _timing(self) -> Iterator[str]:
+        """One file for all engines beside each other: trtexec makes it where there is none, and adds to it."""
+        name = f"{''.join(self.stem.rpartition('/')[:2])}timing.cache"
+        if self.request.timing_cache:
+            self.members[name] = self.request.timing_cache
+        yield f"--timingCacheFile={name}"
+
+    def _precision(self) -> Iterator[str]:
+        """As :class:`~edgert.backend.tensorrt.weakly_typed.WeakDialect` sets it. From 11 on it stands in the model."""
+        request = self.request
+        if request.precision != "fp32" or request.dla_core is not None:
+            yield "--fp16"
+        if request.precision == "int8":
+            yield "--int8"
+        if request.calibration:
+            yield f"--calib={self._file('.cache', request.calibration.encode())}"
+        if not request.half:
+            return
+        said = self._sayable(request.half, "in float16")
+        if said:
+            yield f"--precisionConstraints={'obey' if request.obey else 'prefer'}"
+            yield f"--layerPrecisions={layer_precisions(said)}"
+        self.unsaid.append(
+            "where a node becomes several layers, only the one that has its name is kept in float16; edgert keeps all"
+        )
+
+    def _placement(self) -> Iterator[str]:
+        """trtexec puts on the DLA what is not told otherwise; edgert leaves on the GPU what is not."""
+        request = self.request
+        core = request.dla_core
+        if core is None:
+            return
+        yield f"--useDLACore={core}"
+        yield "--allowGPUFallback"
+        if self.release[0] < 11 and not (request.half and not request.obey):
+            self.unsaid.append(
+                "with --useDLACore trtexec sets PREFER_PRECISION_CONSTRAINTS by itself; edgert does so for "
+                "nodes that are preferred in float16 only"
+            )
+        if request.all_on_dla:
+            return
+        placed = [name for name in request.nodes if request.placement.get(name, GPU) != GPU]
+        said = self._sayable(placed, "on the DLA")
+        pairs = ["*:GPU", *(layer_precisions([name], "DLA") for name in said)]  # a whole name goes before the star
+        yield f"--layerDeviceTypes={','.join(pairs)}"
+        self.unsaid.append(
+            "where a node becomes several layers, only the one that has its name is put on the DLA; edgert puts all"
+        )
+
+    def _sayable(self, names: Iterable[str], where: str) -> list[str]:
+        """What TensorRT's parser calls the nodes, less those that the command line cannot name."""
+        own = {node.name for node in self.model.proto.graph.node}
+        # The parser calls a node without a name after its first output: edgert.backend.tensorrt.result.
+        called = [name if name in own else f"node_of_{self.request.nodes[name][0]}" for name in names]
+        lost = [name for name in called if not is_sayable(name)]
+        self.unsaid += [f"layer {name!r} {where}: trtexec would take its name apart" for name in lost]
+        return [name for name in called if is_sayable(name)]
+
+
+def _shape(sizes: Sequence[int]) -> str:
+    return "x".join(map(str, sizes)) or "scalar"
+
+
+def _mebibytes(size_bytes: int) -> str:
+    """In MiB, trtexec's unit, without an exponent."""
+    return f"{size_bytes / 2**20:.9f}".rstrip("0").rstrip(".")

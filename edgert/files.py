@@ -1,0 +1,220 @@
+"""Files that are expensive to make, kept between runs: written atomically, checked when read."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from edgert.errors import ArtifactError, cause
+
+log = logging.getLogger("edgert.files")
+
+_STALE_S = 3600.0
+"""Age from which a half-written entry is taken for one that nobody writes any more."""
+
+
+def cache_folder() -> Path:
+    """``$EDGERT_CACHE``, else ``$XDG_CACHE_HOME/edgert``, else ``~/.cache/edgert``."""
+    own = os.environ.get("EDGERT_CACHE")
+    if own:
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return Path(base) / "edgert" if base else _home() / ".cache" / "edgert"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:  # a service without HOME, under a user that has no entry in the user database
+        raise ArtifactError(
+            "there is no home folder to keep a cache in",
+            why=str(error),
+            fix="point EDGERT_CACHE at a folder that can be written",
+        ) from error
+
+
+class FileStore:
+    """A folder of files named ``key.SHA-256.bin``, the least recently used going first when it grows too large.
+
+    The checksum is part of the name, so that a file and what it must be appear in the same instant: several
+    processes may read and write one folder.
+
+    Args:
+        folder: made when first written to.
+        limit_bytes: size the folder is kept under.
+        tell: called with one line when an entry is damaged or cannot be read; logs a warning by default.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int = 2 * 2**30, tell: Callable[[str], object] | None = None) -> None:
+        self.folder, self.limit_bytes = folder, limit_bytes
+        self._tell = tell or log.warning
+
+    def get(self, key: str) -> Path | None:
+        """The file kept under ``key``; None if there is none. A damaged one is removed, and said so."""
+        for path in self._entries(key):
+            try:
+                if path.name == _name(key, path):
+                    with contextlib.suppress(PermissionError):  # a folder that others own is good enough to read
+                        os.utime(path)
+                    return path
+            except OSError as error:
+                self._tell(f"cannot read the cache ({error}); it is made afresh")
+                continue
+            self._tell(f"cache entry {path} is damaged; it is made afresh")
+            _remove(path)
+        return None
+
+    def put(self, key: str, content: Path) -> Path:
+        """Copies ``content`` into the store. A reader sees all of it or nothing. Raises ArtifactError if it cannot."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-") as folder:
+                body = Path(shutil.copyfile(content, Path(folder) / "body"))
+                path = body.replace(self.folder / _name(key, body))
+            for old in self._entries(key):
+                if old != path:
+                    _remove(old)
+            self._prune(keep=path)
+        except OSError as error:
+            raise ArtifactError(
+                f"cannot write to the cache {self.folder}",
+                why=cause(error),
+                fix="free some space, or point EDGERT_CACHE at a folder that can be written",
+            ) from error
+        return path
+
+    def _entries(self, key: str) -> list[Path]:
+        return sorted(self.folder.glob(f"{key}.*.bin"))
+
+    def _prune(self, keep: Path) -> None:
+        for left in self.folder.glob(".new-*"):  # by a process that was killed
+            stat = _stat(left)
+            if stat is not None and time.time() - stat.st_mtime > _STALE_S:
+                shutil.rmtree(left, ignore_errors=True)
+        sizes = {path: (stat.st_mtime_ns, stat.st_size) for path in self.folder.glob("*.bin") if (stat := _stat(path))}
+        total = sum(size for _, size in sizes.values())
+        for path, (_, size) in sorted(sizes.items(), key=lambda item: item[1]):
+            if total <= self.limit_bytes:
+                return
+            if path != keep:
+                total -= size
+                _remove(path)
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    """None when another process has removed the file."""
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("cannot remove %s from the cache (%s)", path, error)
+
+
+def _name(key: str, content: Path) -> str:
+    return f"{key}.{hashlib.sha256(content.read_bytes()).hexdigest()}.bin"
+
+
+# Two paths that change places in one step, so that neither is missing for a moment.
+
+_HERE = -100  # AT_FDCWD of linux/fcntl.h: paths are as open() takes them
+_EXCHANGE = 2  # RENAME_EXCHANGE of linux/fs.h
+_CANNOT = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
+"""What renameat2 says where the kernel or the file system has no exchange (man 2 renameat2)."""
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Lets two files or folders of one file system change places; False where the system cannot, and nothing changed.
+
+    Raises:
+        OSError: one of them is missing, or may not be renamed.
+    """
+    rename = _renameat2()
+    if rename is None:
+        return False
+    if rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _CANNOT:
+        return False
+    raise OSError(number, os.strerror(number), str(one))
+
+
+@cache
+def _renameat2() -> Any:
+    """The C library's function, of glibc 2.28 and later; None where there is none."""
+    library = ctypes.CDLL(None, use_errno=True)
+    found: Any = getattr(library, "renameat2", None)
+    if found is not None:
+        found.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    return found
+
+
+# Files that are there whole or not at all.
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Writes a text file in UTF-8; see :func:`replace_bytes`."""
+    replace_bytes(path, text.encode("utf-8"))
+
+
+def replace_bytes(path: Path, content: bytes) -> None:
+    """Writes a file so that a reader, and whoever comes after a crash, finds the old content or the new one.
+
+    Missing folders are made; the new file has the old one's permissions.
+
+    Raises:
+        ArtifactError: it cannot be written.
+    """
+    with replacing(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """An empty file to write and read, which takes the place of the one at ``path`` when the block ends without error.
+
+    Folders, permissions and errors are as with :func:`replace_bytes`.
+    """
+    with written(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+        try:
+            with part.open("x+b") as file:  # not a temporary file, which nobody else may read
+                yield file
+            if path.exists():
+                part.chmod(path.stat().st_mode & 0o777)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+@contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Turns what goes wrong with files in the block into an ArtifactError: ``path`` cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise ArtifactError(
+            f"cannot write {str(path)!r}",
+            why=cause(error),
+            fix="free some space, or choose a folder that can be written",
+        ) from error

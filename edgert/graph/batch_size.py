@@ -1,0 +1,166 @@
+"""A model that was made for one picture, with its batch size open again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.graph.draft import Builder
+from edgert.graph.model import Model, TensorSpec, inputs
+from edgert.graph.operations import Graph, Node, read, write
+
+Sizes = tuple[int, ...]
+BATCH = "batch"
+"""What the open dimension is called."""
+
+_SHAPE, _SCALES, _SIZES = 1, 2, 3
+"""Inputs of Reshape and of Resize (https://onnx.ai/onnx/operators/onnx__Resize.html)."""
+_FLOAT_EXACT = 2**24
+"""Float32 holds every whole number up to here."""
+
+
+def has_open_batch(model: Model) -> bool:
+    """Whether a first dimension of an input is open."""
+    return any(spec.shape and not isinstance(spec.shape[0], int) for spec in inputs(model))
+
+
+def with_open_batch(model: Model) -> Model:
+    """The model with the first dimension open wherever inputs and outputs have 1 there.
+
+    A Reshape to stored sizes takes that of the batch from the data, a Resize to stored sizes becomes one by factors,
+    and a stored row beside pictures in a Concat is repeated: these are what exporters, and folding at a static size,
+    leave of a batch of 1. Everything else stays, so that a node may still hold the model to one picture, or mix
+    pictures: run it before you trust it.
+
+    Args:
+        model: clean, its inner shapes known.
+
+    Raises:
+        ModelError: the graph is broken.
+    """
+    graph = read(model)
+    axes, draft = batch_axes(graph), _Batch(graph)
+    for node in graph.nodes:
+        changed = _freed(graph, node, axes)
+        if changed is not None:
+            port, array = changed
+            node = replace(node, inputs=(*node.inputs[:port], draft.constant(array, f"{node.name}_sizes")))
+        if node.op == "Concat" and node.outputs[0] in axes:
+            node = _filled(graph, node, axes, draft)
+        draft.nodes.append(node)
+    fed, given = tuple(map(_open, graph.inputs)), tuple(map(_open, graph.outputs))
+    return write(replace(draft.finish(), inputs=fed, outputs=given, specs={}), model)
+
+
+class _Batch(Builder):
+    """Nodes as they come, and the size of the batch."""
+
+    _rows = ""
+
+    def rows(self) -> str:
+        """The tensor that holds the batch size, int64 [1]."""
+        if not self._rows:
+            first, second = (self.constant(np.array([edge], np.int64), f"{BATCH}_{edge}") for edge in (0, 1))
+            whole = self.add("Shape", [self.graph.inputs[0].name], self.name(f"{BATCH}_sizes"))
+            self._rows = self.add("Slice", [whole, first, second], self.name(f"{BATCH}_size"))
+        return self._rows
+
+
+def _filled(graph: Graph, node: Node, axes: Mapping[str, int], draft: _Batch) -> Node:
+    """A Concat beside the batch, with what is the same for every picture repeated."""
+    axis, rank = axes[node.outputs[0]], len(graph.specs[node.outputs[0]].shape)
+    alike = [name for name in node.inputs if name not in axes and _one_row(graph, name, axis)]
+    if node.attributes["axis"] % rank == axis or not alike:
+        return node
+    ones = [draft.constant(np.ones(count, np.int64), f"{BATCH}_beside") for count in (axis, rank - axis - 1) if count]
+    around = [*ones[: bool(axis)], draft.rows(), *ones[bool(axis) :]]
+    sizes = draft.add("Concat", around, draft.name(f"{BATCH}_{node.name}"), {"axis": 0})
+    grown = {name: draft.add("Expand", [name, sizes], draft.name(f"{name}_{BATCH}")) for name in dict.fromkeys(alike)}
+    return replace(node, inputs=tuple(grown.get(name, name) for name in node.inputs))
+
+
+def _one_row(graph: Graph, tensor: str, axis: int) -> bool:
+    sizes = _sizes(graph, tensor)
+    return sizes is not None and sizes[axis] == 1
+
+
+def batch_axes(graph: Graph) -> dict[str, int]:
+    """Tensor → the dimension that holds the batch, alone or merged with others, as far as it can be followed."""
+    axes = {spec.name: 0 for spec in graph.inputs if spec.shape[:1] == (1,)}
+    for node in graph.nodes:
+        found = [name for name in node.inputs if name in axes and _sizes(graph, name) is not None]
+        for output in node.outputs if found else ():
+            axis = _moved(graph, node, max(found, key=lambda name: len(graph.specs[name].shape)), output, axes)
+            if axis is not None:
+                axes[output] = axis
+    return axes
+
+
+def _moved(graph: Graph, node: Node, data: str, output: str, axes: Mapping[str, int]) -> int | None:
+    """The batch's dimension behind a node; None where nothing can be said."""
+    before, after, axis = _sizes(graph, data), _sizes(graph, output), axes[data]
+    if before is None or after is None:
+        return None
+    if node.op == "Transpose":
+        order = list(node.attributes.get("perm", range(len(before))[::-1]))
+        return order.index(axis)
+    if node.op == "Gather" and data == node.inputs[0]:
+        taken = node.attributes.get("axis", 0) % len(before)
+        return axis if axis < taken else axis + len(after) - len(before)
+    if len(before) == len(after) and node.op != "Reshape":
+        return axis
+    return _counterpart(before, after, axis)
+
+
+def _counterpart(before: Sizes, after: Sizes, axis: int) -> int | None:
+    """Where a dimension lies in a tensor of the same numbers in the same order: as much lies outside of it."""
+    outer = math.prod(before[:axis])
+    places = [place for place in range(len(after)) if math.prod(after[:place]) == outer]
+    return next((place for place in places if after[place] == 1), places[0] if places else None)
+
+
+def _open(spec: TensorSpec) -> TensorSpec:
+    return replace(spec, shape=(BATCH, *spec.shape[1:])) if spec.shape[:1] == (1,) else spec
+
+
+def _freed(graph: Graph, node: Node, axes: Mapping[str, int]) -> tuple[int, npt.NDArray[Any]] | None:
+    """Port → what a node that keeps sizes of one picture is to read there instead; later ports are left out."""
+    if node.domain or not node.inputs or node.outputs[0] not in axes:
+        return None
+    if node.op == "Reshape":
+        return _reshape(graph, node, axes[node.outputs[0]])
+    return _resize(graph, node) if node.op == "Resize" else None
+
+
+def _reshape(graph: Graph, node: Node, axis: int) -> tuple[int, npt.NDArray[Any]] | None:
+    """Its sizes with that of the batch left to what remains."""
+    made = _sizes(graph, node.outputs[0])
+    if node.inputs[_SHAPE] not in graph.constants or made is None or 0 in made:
+        return None
+    return _SHAPE, np.array([*made[:axis], -1, *made[axis + 1 :]], np.int64)
+
+
+def _resize(graph: Graph, node: Node) -> tuple[int, npt.NDArray[Any]] | None:
+    """Its sizes as factors, where these give the same sizes."""
+    before, after = _sizes(graph, node.inputs[0]), _sizes(graph, node.outputs[0])
+    if len(node.inputs) <= _SIZES or node.inputs[_SIZES] not in graph.constants or "axes" in node.attributes:
+        return None
+    if before is None or after is None or max(*before, *after) > _FLOAT_EXACT or 0 in before:
+        return None
+    scales = np.array(after, np.float32) / np.array(before, np.float32)
+    given = np.floor(np.array(before, np.float32) * scales)
+    return (_SCALES, scales) if given.tolist() == list(after) else None
+
+
+def _sizes(graph: Graph, tensor: str) -> Sizes | None:
+    if tensor in graph.constants:
+        return graph.constants[tensor].shape
+    spec = graph.specs.get(tensor)
+    if spec is None or not spec.is_static:
+        return None
+    return tuple(dim for dim in spec.shape if isinstance(dim, int))

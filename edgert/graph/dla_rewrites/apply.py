@@ -1,0 +1,240 @@
+"""A network cut in pieces: the body that an accelerator can run as one, and what stays before and behind it.
+
+The front is what cannot run and waits for nothing else: an input turned from NHWC to NCHW. The body reads the model's
+inputs and the front, and no node in it waits for any other that cannot run. The tail is the rest: a detector's last
+reshapes and its box arithmetic, computed from the cut tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from edgert.errors import ModelError, PlacementError
+from edgert.graph.dla_rewrites.rewrites import fit
+from edgert.graph.model import Model, TensorSpec, inputs
+from edgert.graph.operations import Graph, Node, read, write
+from edgert.graph.opset import raise_opset
+from edgert.graph.passes.clean import clean
+from edgert.graph.passes.contract import Change
+from edgert.graph.proto import Array
+from edgert.graph.static_shape import with_shapes
+
+# The proof that a rewritten model computes what the original does: both are run, and compared.
+
+Run = Callable[[Model, Mapping[str, Array]], Sequence[Array]]
+"""Computes a model's outputs, in order, for one set of inputs; the caller's engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """How far two models are apart.
+
+    Attributes:
+        error: the largest absolute difference between any two outputs.
+        largest: the largest absolute output, to judge the error by.
+        runs: feeds that were compared.
+    """
+
+    error: float
+    largest: float
+    runs: int
+
+    @property
+    def relative(self) -> float:
+        """The error as a part of the largest output; the error itself where all outputs are 0."""
+        return self.error / self.largest if self.largest else self.error
+
+
+def prove(before: Model, after: Model, feeds: Iterable[Mapping[str, Array]], run: Run) -> Proof:
+    """Runs both models on the same feeds and compares all outputs. Equal infinities and equal NaNs are no difference.
+
+    Raises:
+        ModelError: no feed was given; or the outputs differ in number, shape or type.
+    """
+    error = largest = 0.0
+    runs = 0
+    for feed in feeds:
+        first, second = run(before, feed), run(after, feed)
+        _check(before, first, second)
+        runs += 1
+        for one, other in zip(first, second, strict=True):
+            error = max(error, _distance(one, other))
+            finite = np.abs(one[np.isfinite(one)].astype(np.float64))
+            largest = max(largest, float(finite.max(initial=0.0)))
+    if not runs:
+        raise ModelError("nothing was compared", why="no inputs were given", fix="give at least one set of inputs")
+    return Proof(error, largest, runs)
+
+
+def _check(model: Model, first: Sequence[Array], second: Sequence[Array]) -> None:
+    types = [[(item.shape, item.dtype.name) for item in found] for found in (first, second)]
+    if types[0] != types[1]:
+        raise ModelError(
+            f"the rewritten model {str(model.path)!r} gives other outputs",
+            why=f"{types[0]} before, {types[1]} after",
+            fix="leave out the rewrite that does it (skip_rewrites), and tell us",
+        )
+
+
+def _distance(one: Array, other: Array) -> float:
+    same = (one == other) | ((one != one) & (other != other))
+    if np.all(same):
+        return 0.0
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(one[~same].astype(np.float64) - other[~same].astype(np.float64))
+    return float(np.nan_to_num(gap, nan=np.inf).max())
+
+
+CanRun = Callable[[Node], bool]
+"""Whether the accelerator can run a node of the graph."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """A graph in pieces; running one after the other gives what the graph gives.
+
+    Every piece takes tensors of the pieces before it and inputs of the graph, by their names. It gives what later
+    pieces read and what is an output of the graph.
+
+    Attributes:
+        front: what the body has to wait for; None where that is nothing.
+        body: what the accelerator runs.
+        tail: what is left; None where that is nothing.
+    """
+
+    front: Graph | None
+    body: Graph
+    tail: Graph | None
+
+    @property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """The tensors that the body hands on."""
+        return self.body.outputs
+
+
+def cut_head(graph: Graph, can_run: CanRun) -> Cut:
+    """Cuts off everything from the first nodes on that cannot run, and before the body, what stands in its way.
+
+    Args:
+        graph: of a model; shapes of the tensors that are cut must be known.
+        can_run: asked once for each node.
+
+    Raises:
+        PlacementError: no node can run, so there is no body; or a cut tensor's shape is not known.
+    """
+    front, body, tail = _sorted(graph, can_run)
+    if not body:
+        first = graph.nodes[0] if graph.nodes else Node("", (), ())
+        raise PlacementError(
+            "the model has no part that can run on the accelerator",
+            why=f"no node can run, from {first.name!r} ({first.op}) on",
+            fix="rewrite it (edgert.graph.dla_rewrites), or place it on the GPU: placement: gpu",
+        )
+    pieces = [_piece(graph, nodes, [*later]) for nodes, later in ((front, body + tail), (body, tail), (tail, []))]
+    return Cut(pieces[0] if front else None, pieces[1], pieces[2] if tail else None)
+
+
+def _sorted(graph: Graph, can_run: CanRun) -> tuple[list[Node], list[Node], list[Node]]:
+    front, body, tail = [], [], []
+    in_body: set[str] = set()
+    in_tail: set[str] = set()
+    for node in graph.nodes:
+        waits = not in_tail.isdisjoint(node.reads)
+        if not waits and can_run(node):
+            body.append(node)
+            in_body.update(node.outputs)
+        elif waits or not in_body.isdisjoint(node.reads):
+            tail.append(node)
+            in_tail.update(node.outputs)
+        else:
+            front.append(node)
+    return front, body, tail
+
+
+def _piece(graph: Graph, nodes: Sequence[Node], later: Iterable[Node]) -> Graph:
+    made = [name for node in nodes for name in node.outputs if name]
+    used = {name for node in nodes for name in node.reads} - set(made) - set(graph.constants)
+    wanted = {name for node in later for name in node.reads} | graph.output_names
+    fed = [spec.name for spec in graph.inputs]
+    order = [*fed, *(name for node in graph.nodes for name in node.outputs)]
+    return replace(
+        graph,
+        nodes=tuple(nodes),
+        inputs=tuple(_spec(graph, name) for name in order if name in used),
+        outputs=tuple(_spec(graph, name) for name in made if name in wanted),
+    )
+
+
+def _spec(graph: Graph, name: str) -> TensorSpec:
+    ends = {spec.name: spec for spec in (*graph.inputs, *graph.outputs)}
+    if name in ends:
+        return ends[name]
+    spec = graph.specs.get(name)
+    if spec is None or not spec.is_static:
+        raise PlacementError(
+            f"the model cannot be cut at tensor {name!r}",
+            why="its shape is not known",
+            fix="give the model static input shapes",
+        )
+    return spec
+
+
+# Rewriting a whole model: static shapes and a current operator set first, then the rewrites.
+
+OPSET = 17
+"""Where Softmax is over one axis and a Resize says where it samples; TensorRT has read it since 8.6."""
+
+
+def ready(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> Model:
+    """The model as :func:`fit_model` begins with: static, clean, opset 17 or newer.
+
+    Args:
+        shapes: input name → all its dimensions. A first dimension that stays open becomes 1.
+
+    Raises:
+        ModelError: other dimensions stay open, the shapes do not fit, or an operator has no equal in opset 17.
+    """
+    fixed = static_batch(with_shapes(model, shapes or {}))  # exporters leave open what follows from static inputs
+    cleaned, _ = clean(fixed)
+    return clean(raise_opset(cleaned, OPSET))[0]
+
+
+def static_batch(model: Model, size: int = 1) -> Model:
+    """The model with open first dimensions of its inputs fixed; the model itself where there are none.
+
+    Raises:
+        ModelError: another dimension of an input is open.
+    """
+    open_ones = {spec.name: (size, *spec.shape[1:]) for spec in inputs(model) if spec.ranked and not spec.is_static}
+    for spec in inputs(model):
+        if spec.name in open_ones and not _has_open_batch_only(spec):
+            raise ModelError(
+                f"input {spec.name!r} of model {str(model.path)!r} has open dimensions: {spec}",
+                why="a DLA runs one size only, and only the batch may be chosen here",
+                where=str(model.path),
+                fix="give its size (--shape, or input: {size: WIDTHxHEIGHT} in the pipeline file)",
+            )
+    shapes = {name: [dim for dim in shape if isinstance(dim, int)] for name, shape in open_ones.items()}
+    return with_shapes(model, shapes) if shapes else model
+
+
+def fit_model(
+    model: Model, names: Iterable[str] | None = None, shapes: Mapping[str, Sequence[int]] | None = None
+) -> tuple[Model, tuple[Change, ...]]:
+    """The model in operators that a DLA has, as far as they can be found; see
+    :func:`edgert.graph.dla_rewrites.rewrites.fit`.
+
+    Raises:
+        ModelError: as :func:`ready`.
+        PlacementError: a name is not that of a rewrite.
+    """
+    begun = ready(model, shapes)
+    graph, changes = fit(read(begun), names)
+    return (write(graph, begun) if changes else begun), changes
+
+
+def _has_open_batch_only(spec: TensorSpec) -> bool:
+    return not isinstance(spec.shape[0], int) and all(isinstance(dim, int) for dim in spec.shape[1:])

@@ -1,0 +1,239 @@
+"""Resizes in the few forms that a DLA has, where they take the same pixels.
+
+Those are, for a (N, C, H, W) tensor: ``scales`` that are whole numbers; nearest up to 32 (asymmetric with floor, or
+half_pixel), linear up to 4 (half_pixel). A resize by one over a whole number is a pooling that leaves pixels out, or,
+linear by one half, the mean of four pixels.
+https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/dla-layer-restrictions.html.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.graph.dla_rewrites.max_pool import factors
+from edgert.graph.draft import Chain, Draft, each
+from edgert.graph.operations import Node
+
+# Where a Resize samples its input, for each output pixel along one axis.
+#
+# Formulas: https://onnx.ai/onnx/operators/onnx__Resize.html.
+
+Positions = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+
+def positions(mode: str, size: int, target: int, scale: float) -> Positions | None:
+    """Input coordinate of each of ``target`` output pixels; None for a mode that is not known here."""
+    at = np.arange(target, dtype=np.float64)
+    match mode:
+        case "half_pixel":
+            return (at + 0.5) / scale - 0.5
+        case "pytorch_half_pixel":
+            return (at + 0.5) / scale - 0.5 if target > 1 else np.zeros(1)
+        case "asymmetric":
+            return at / scale
+        case "align_corners":
+            return at * ((size - 1) / (target - 1)) if target > 1 else np.zeros(1)
+        case "tf_half_pixel_for_nn":
+            return (at + 0.5) / scale
+    return None
+
+
+def nearest(found: Positions, rounding: str, size: int) -> Indices:
+    """The input pixel that each coordinate takes its value from."""
+    match rounding:
+        case "floor":
+            rounded = np.floor(found)
+        case "ceil":
+            rounded = np.ceil(found)
+        case "round_prefer_ceil":
+            rounded = np.floor(found + 0.5)
+        case _:
+            rounded = np.ceil(found - 0.5)
+    return np.clip(rounded, 0, size - 1).astype(np.int64)
+
+
+def modes(given: Mapping[str, Any]) -> tuple[str, str, str]:
+    """(mode, coordinate transformation, rounding) of a Resize node."""
+    defaults = (("mode", b"nearest"), ("coordinate_transformation_mode", b"half_pixel"),
+                ("nearest_mode", b"round_prefer_floor"))  # fmt: skip
+    mode, transformation, rounding = (given.get(name, default).decode() for name, default in defaults)
+    return mode, transformation, rounding
+
+
+MAX_NEAREST = 32
+"""Largest factor of one nearest resize."""
+MAX_POOL_STRIDE = 16
+MIN_OPSET = 11
+"""Before it, no Resize says where it samples."""
+_ROI_OPTIONAL = 13
+_HALVES = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """Rows or columns: ``at`` is the input coordinate of each output pixel."""
+
+    size: int
+    target: int
+    scale: float
+    at: Positions
+
+    @property
+    def factor(self) -> int:
+        """The whole number it grows by; 0 where it does not."""
+        return self.target // self.size if self.target % self.size == 0 else 0
+
+    @property
+    def divisor(self) -> int:
+        """The whole number it shrinks by; 0 where it does not."""
+        return self.size // self.target if self.size % self.target == 0 else 0
+
+
+def _resize(draft: Draft, node: Node) -> None:
+    shape, ends = draft.image(node.inputs[0]), draft.image(node.outputs[0])
+    if draft.graph.opset < MIN_OPSET or shape is None or ends is None or shape[:2] != ends[:2]:
+        return
+    if shape == ends or node.attributes.get("antialias", 0) or not _stretches(node):
+        return
+    axes = _axes(draft, node, (shape[2], shape[3]), (ends[2], ends[3]))
+    if axes is None:
+        return
+    mode, transformation, rounding = modes(node.attributes)
+    if mode == "nearest" or all(axis.size == 1 for axis in axes):
+        _nearest(draft, node, axes, rounding if mode == "nearest" else "floor")
+    elif mode == "linear":
+        _linear(draft, node, axes, transformation)
+
+
+def _stretches(node: Node) -> bool:
+    """Whether sizes mean sizes, not what the image must fit into."""
+    return bool(node.attributes.get("keep_aspect_ratio_policy", b"stretch") == b"stretch")
+
+
+def _axes(draft: Draft, node: Node, size: tuple[int, int], target: tuple[int, int]) -> tuple[_Axis, _Axis] | None:
+    scales = _scales(draft, node)
+    mode = modes(node.attributes)[1]
+    found = []
+    for axis in (0, 1):
+        scale = target[axis] / size[axis] if scales is None else scales[axis]
+        at = positions(mode, size[axis], target[axis], scale)
+        if at is None:
+            return None
+        found.append(_Axis(size[axis], target[axis], scale, at))
+    return found[0], found[1]
+
+
+def _scales(draft: Draft, node: Node) -> tuple[float, float] | None:
+    """Factors for rows and columns as the node gives them; None where it gives sizes."""
+    stored = draft.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
+    if stored is None or stored.size != 4:
+        return None  # for some axes only (opset 18): the sizes say the same unless they were rounded
+    return float(stored[2]), float(stored[3])
+
+
+def _nearest(draft: Draft, node: Node, axes: tuple[_Axis, _Axis], rounding: str) -> None:
+    taken = [nearest(axis.at, rounding, axis.size) for axis in axes]
+    if all(axis.factor and np.array_equal(index, np.arange(axis.target) // axis.factor)
+           for axis, index in zip(axes, taken, strict=True)):  # fmt: skip
+        _grow(draft, node, axes)
+    elif all(axis.divisor and np.array_equal(index, np.arange(axis.target) * axis.divisor)
+             for axis, index in zip(axes, taken, strict=True)):  # fmt: skip
+        _leave_out(draft, node, axes)
+
+
+def _grow(draft: Draft, node: Node, axes: tuple[_Axis, _Axis]) -> None:
+    """Nearest by whole numbers, in as many steps as the largest allowed factor asks for."""
+    if max(axis.factor for axis in axes) <= MAX_NEAREST and _is_plain(draft, node):
+        return
+    chain = Chain(draft, node, node.inputs[0])
+    count = grow(draft, chain, (axes[0].factor, axes[1].factor))
+    if count:
+        chain.end(f"nearest by {axes[0].factor}x{axes[1].factor}, asymmetric with floor, in {count} step(s)")
+
+
+def grow(draft: Draft, chain: Chain, by: tuple[int, int]) -> int:
+    """Appends nearest resizes by whole numbers that a DLA takes; how many, 0 where a factor cannot be reached."""
+    steps = [_factors(factor) for factor in by]
+    shape = draft.image(chain.current)
+    if min(map(len, steps)) == 0 or shape is None:
+        return 0
+    count = max(map(len, steps))
+    rows, columns = ([1] * (count - len(step)) + step for step in steps)
+    height, width = shape[2:]
+    for row, column in zip(rows, columns, strict=True):
+        height, width = height * row, width * column
+        chain.then("Resize", (*shape[:2], height, width), *_by(draft, chain, row, column), **_PLAIN)
+    return count
+
+
+_PLAIN = {"mode": b"nearest", "coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor"}
+
+
+def _is_plain(draft: Draft, node: Node) -> bool:
+    """Whether a DLA takes a nearest resize by whole numbers as it is written."""
+    mode, transformation, rounding = modes(node.attributes)
+    allowed = (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("half_pixel", "round_prefer_ceil"))
+    return mode == "nearest" and (transformation, rounding) in allowed and _scales(draft, node) is not None
+
+
+def _factors(factor: int) -> list[int]:
+    """The factor in parts of at most MAX_NEAREST; none where it has a larger prime."""
+    if factor <= MAX_NEAREST:
+        return [factor]
+    for part in range(MAX_NEAREST, 1, -1):
+        if factor % part == 0:
+            rest = _factors(factor // part)
+            return [part, *rest] if rest else []
+    return []
+
+
+def _by(draft: Draft, chain: Chain, rows: float, columns: float) -> tuple[str, str]:
+    """The inputs roi, empty, and scales; both are float32 whatever the tensor is."""
+    roi = "" if draft.graph.opset >= _ROI_OPTIONAL else chain.store_exact(np.zeros(0, np.float32), "roi")
+    return roi, chain.store_exact(np.array([1, 1, rows, columns], np.float32), "scales")
+
+
+def _leave_out(draft: Draft, node: Node, axes: tuple[_Axis, _Axis]) -> None:
+    """A window of one pixel that moves by several."""
+    rows, columns = (factors(axis.divisor) or [] for axis in axes)
+    ends = draft.image(node.outputs[0])
+    if not rows or not columns or ends is None or max(axis.divisor for axis in axes) > MAX_POOL_STRIDE:
+        return
+    chain = Chain(draft, node, node.inputs[0])
+    strides = [axis.divisor for axis in axes]
+    chain.then("MaxPool", ends, kernel_shape=[1, 1], strides=strides, pads=[0, 0, 0, 0])
+    chain.end(f"every {strides[0]}x{strides[1]}th pixel → MaxPool of one pixel")
+
+
+def _linear(draft: Draft, node: Node, axes: tuple[_Axis, _Axis], transformation: str) -> None:
+    ends = draft.image(node.outputs[0])
+    if ends is None:
+        return
+    if all(axis.divisor == 2 and np.allclose(axis.at, np.arange(axis.target) * 2 + _HALVES) for axis in axes):
+        chain = Chain(draft, node, node.inputs[0])
+        chain.then("AveragePool", ends, kernel_shape=[2, 2], strides=[2, 2], pads=[0, 0, 0, 0])
+        chain.end("linear by one half → AveragePool 2x2")
+        return
+    is_plain = transformation == "half_pixel" and _scales(draft, node) is not None
+    if is_plain or not all(axis.factor and _is_half_pixel(axis) for axis in axes):
+        return
+    chain = Chain(draft, node, node.inputs[0])
+    given = {"mode": b"linear", "coordinate_transformation_mode": b"half_pixel"}
+    chain.then("Resize", ends, *_by(draft, chain, axes[0].factor, axes[1].factor), **given)
+    chain.end(f"linear by {axes[0].factor}x{axes[1].factor}, half_pixel")
+
+
+def _is_half_pixel(axis: _Axis) -> bool:
+    """Whether the pixels between which it takes its values are those that half_pixel takes."""
+    usual = positions("half_pixel", axis.size, axis.target, axis.factor)
+    assert usual is not None
+    return bool(np.allclose(np.clip(axis.at, 0, axis.size - 1), np.clip(usual, 0, axis.size - 1), atol=1e-6))
+
+
+write_resize = each("resize", {"Resize": _resize})

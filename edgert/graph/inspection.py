@@ -1,0 +1,254 @@
+"""What is in a model: everything ``edgert inspect`` prints, as plain data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgert.errors import ModelError
+from edgert.graph.count import NodeCost, count, op_name, parameters, stored_bytes
+from edgert.graph.custom_nodes import operator_of
+from edgert.graph.load import load
+from edgert.graph.model import Model, TensorSpec, initializer_names, inputs, outputs
+from edgert.graph.operators import WEIGHTED, is_integer
+from edgert.graph.proto import DEFAULT_DOMAINS, all_nodes, default_opset, has_schema, is_standard, label, subgraphs
+from edgert.graph.static_shape import Shapes, with_shapes
+
+if TYPE_CHECKING:
+    import onnx
+
+
+# Nodes whose operator an engine may not have, named for an error: outside the standard, or not in its version.
+
+_NAMED = 4
+_KNOWN = ("com.microsoft", "ai.onnx.")
+"""Domains of ONNX Runtime's own operators, and of the standard's other sets."""
+
+
+def foreign_nodes(model: Model, own: Collection[str] = ()) -> str:
+    """``"node 'a' is acme.Funny, outside the ONNX standard; node 'b' is Reluu, which opset 17 does not have"``.
+
+    Empty where every operator is a standard one, one of ONNX Runtime's own, a function of the model, or registered by
+    :func:`edgert.op`. Names four nodes and counts the others.
+
+    Args:
+        own: operators besides, ``domain::Name``, that somebody is known to register.
+    """
+    local = {f"{function.domain}::{function.name}" for function in model.proto.functions} | set(own)
+    told = [
+        f"node {label(node, position)!r} is {op_name(node)}, {why}"
+        for position, node in enumerate(all_nodes(model.proto.graph))
+        if f"{node.domain}::{node.op_type}" not in local and (why := _why(node, default_opset(model.proto)))
+    ]
+    others = len(told) - _NAMED
+    return "; ".join(told[:_NAMED]) + (f"; and {others} more" if others > 0 else "")
+
+
+def _why(node: onnx.NodeProto, opset: int) -> str:
+    if is_standard(node):
+        return "" if has_schema(node.op_type, opset) else f"which opset {opset} does not have"
+    known = node.domain.startswith(_KNOWN) or operator_of(node) is not None
+    return "" if known else "outside the ONNX standard"
+
+
+_INSPECT_NAMED = 6  # how many operators or dimensions a warning names before it says "and others"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSummary:
+    """A model in numbers.
+
+    Attributes:
+        path: the file.
+        size_bytes: of the model with its weights inside.
+        digest: SHA-256 of the file, see :class:`~edgert.graph.model.Model`.
+        ir_version: of the file format.
+        opset: version of the standard operator set.
+        opsets: version of every operator set that the file names; the standard one is ``""``.
+        producer: who wrote the file, ``"pytorch 1.12"``.
+        inputs: what must be fed.
+        outputs: what comes out.
+        dynamic: open input dimensions, ``"x[0] batch"``.
+        nodes: number of nodes.
+        ops: operator → how often, most frequent first; operators outside the standard set carry their domain.
+        macs: multiply-adds per inference; None while shapes are open.
+        params: weights, each counted once.
+        weight_bytes: bytes of the stored tensors as they are.
+        activation_bytes: bytes read and written between nodes per inference; None while shapes are open.
+        costs: the same numbers node by node; empty while shapes are open.
+        uncounted: why there are no MACs; empty when there are.
+        quantised: ``""``, ``"qoperator"`` (QLinearConv and its like), ``"qdq"`` or ``"qoperator+qdq"``.
+        warnings: things worth knowing before running it.
+        metadata: key → value, as the exporter stored them.
+    """
+
+    path: str
+    size_bytes: int
+    digest: str
+    ir_version: int
+    opset: int
+    opsets: Mapping[str, int]
+    producer: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    dynamic: tuple[str, ...]
+    nodes: int
+    ops: Mapping[str, int]
+    macs: int | None
+    params: int
+    weight_bytes: int
+    activation_bytes: int | None
+    costs: tuple[NodeCost, ...]
+    uncounted: str
+    quantised: str
+    warnings: tuple[str, ...]
+    metadata: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as dicts, lists, strings and numbers, ready for :mod:`json`."""
+        return asdict(replace(self, opsets=dict(self.opsets), ops=dict(self.ops), metadata=dict(self.metadata)))
+
+
+def inspect(source: str | PathLike[str] | Model, shapes: Shapes | None = None) -> ModelSummary:
+    """Describes a model.
+
+    Args:
+        source: a file, or a model already loaded.
+        shapes: sizes for dynamic inputs, so that the work can be counted.
+
+    Raises:
+        ModelError: the file cannot be loaded, or the shapes do not fit.
+    """
+    loaded = source if isinstance(source, Model) else load(source)
+    model = with_shapes(loaded, shapes) if shapes else loaded
+    costs, uncounted = _costs(model)
+    proto, given = model.proto, inputs(model)
+    counted = not uncounted
+    return ModelSummary(
+        path=str(Path(model.path)),
+        size_bytes=loaded.proto.ByteSize(),
+        digest=loaded.digest,
+        ir_version=proto.ir_version,
+        opset=default_opset(proto),
+        opsets={"" if item.domain in DEFAULT_DOMAINS else item.domain: item.version for item in proto.opset_import},
+        producer=f"{proto.producer_name} {proto.producer_version}".strip(),
+        inputs=given,
+        outputs=outputs(model),
+        dynamic=tuple(_dynamic_dims(given)),
+        nodes=len(proto.graph.node),
+        ops=dict(Counter(map(op_name, proto.graph.node)).most_common()),
+        macs=sum(cost.macs for cost in costs) if counted else None,
+        params=parameters(proto.graph),
+        weight_bytes=stored_bytes(proto.graph),
+        activation_bytes=sum(cost.activation_bytes for cost in costs) if counted else None,
+        costs=costs,
+        uncounted=uncounted,
+        quantised=_quantised(proto),
+        warnings=tuple(_warnings(model)),
+        metadata={item.key: item.value for item in proto.metadata_props},
+    )
+
+
+def _costs(model: Model) -> tuple[tuple[NodeCost, ...], str]:
+    """Node costs, or why there are none: not knowing them is a normal answer here."""
+    try:
+        return count(model), ""
+    except ModelError as error:
+        return (), error.why
+
+
+def _dynamic_dims(specs: Iterable[TensorSpec]) -> Iterator[str]:
+    for spec in specs:
+        if not spec.ranked:
+            yield f"{spec.name} (rank unknown)"
+        for axis, dim in enumerate(spec.shape):
+            if not isinstance(dim, int):
+                yield f"{spec.name}[{axis}] {dim or '?'}"
+
+
+def _quantised(proto: onnx.ModelProto) -> str:
+    ops = {node.op_type for node in proto.graph.node}
+    qoperator = any(map(is_integer, ops))
+    # A few Q/DQ at the borders belong to every QOperator model; Q/DQ form has them around float layers.
+    layers = ops & WEIGHTED
+    qdq = "DequantizeLinear" in ops and bool(layers or not qoperator)
+    return "+".join(name for name, found in (("qoperator", qoperator), ("qdq", qdq)) if found)
+
+
+def _warnings(model: Model) -> Iterator[str]:
+    for check in _CHECKS:
+        text = check(model)
+        if text:
+            yield text
+
+
+def _warn_listed(model: Model) -> str:
+    graph = model.proto.graph
+    weights = initializer_names(graph)
+    listed = sum(item.name in weights for item in graph.input)
+    text = f"{listed} stored tensors also stand among the graph inputs, which keeps runtimes from folding them"
+    return f"{text}; edgert cleans this" if listed else ""
+
+
+def _warn_quantised(model: Model) -> str:
+    texts = {
+        "qoperator": "already quantised, as QOperator nodes: TensorRT takes no such model",
+        "qdq": "already quantised, with Q/DQ nodes: its own scales are used",
+        "qoperator+qdq": "already quantised, partly as QOperator nodes: TensorRT takes no such model",
+    }
+    return texts.get(_quantised(model.proto), "")
+
+
+def _warn_domains(model: Model) -> str:
+    own = {(function.domain, function.name) for function in model.proto.functions}
+    foreign = {
+        op_name(node)
+        for node in all_nodes(model.proto.graph)
+        if not is_standard(node) and (node.domain, node.op_type) not in own
+    }
+    if not foreign:
+        return ""
+    only = all(name.startswith("com.microsoft.") for name in foreign)
+    runs = "run in ONNX Runtime only" if only else "need a backend that has them"
+    return f"operators outside the ONNX standard: {_listing(foreign)}; they {runs}"
+
+
+def _warn_unknown(model: Model) -> str:
+    opset = default_opset(model.proto)
+    unknown = {
+        node.op_type
+        for node in all_nodes(model.proto.graph)
+        if is_standard(node) and not has_schema(node.op_type, opset)
+    }
+    if not unknown:
+        return ""
+    return f"operators that opset {opset} does not have: {_listing(unknown)}; most backends refuse them"
+
+
+def _warn_control_flow(model: Model) -> str:
+    found = {node.op_type for node in model.proto.graph.node if any(True for _ in subgraphs(node))}
+    return f"control flow ({_listing(found)}): the work inside is not counted" if found else ""
+
+
+def _warn_dynamic(model: Model) -> str:
+    found = list(_dynamic_dims(inputs(model)))
+    return f"dynamic dimensions: {_listing(found)}; engines want static shapes or profiles" if found else ""
+
+
+_CHECKS: tuple[Callable[[Model], str], ...] = (
+    _warn_listed,
+    _warn_quantised,
+    _warn_domains,
+    _warn_unknown,
+    _warn_control_flow,
+    _warn_dynamic,
+)
+
+
+def _listing(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    return ", ".join(ordered[:_INSPECT_NAMED]) + (" and others" if len(ordered) > _INSPECT_NAMED else "")

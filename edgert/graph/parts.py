@@ -1,0 +1,94 @@
+"""A graph cut where it changes who runs it: parts, in an order in which they can run one after another.
+
+A part is a maximal run of nodes of one runner. A node whose inputs come from another runner that must first hear from
+its own starts a further part there, so that an assignment is never refused for going back and forth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from edgert.graph.operations import Graph, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Nodes that run one after another on one accelerator.
+
+    Attributes:
+        accelerator: ``"cpu1"``.
+        nodes: their names, in graph order.
+        inputs: tensors from outside: inputs of the network, or of parts before.
+        outputs: tensors that later parts read, or that leave the network.
+    """
+
+    accelerator: str
+    nodes: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        ends = self.nodes[0] if len(self.nodes) == 1 else f"{self.nodes[0]} … {self.nodes[-1]}"
+        return f"{len(self.nodes)} nodes {ends} on {self.accelerator}"
+
+
+def parts(graph: Graph, accelerators: Mapping[str, str]) -> tuple[Part, ...]:
+    """The fewest parts, in an order in which each follows those it reads.
+
+    Args:
+        accelerators: node name → who runs it, for every node.
+    """
+    wanted = list(dict.fromkeys(accelerators[node.name] for node in graph.nodes))
+    runs = min((_runs(graph, accelerators, first) for first in wanted), key=len, default=[])
+    return tuple(_part(graph, runs, number, accelerators) for number in range(len(runs)))
+
+
+def _runs(graph: Graph, accelerators: Mapping[str, str], first: str) -> list[list[Node]]:
+    """Runs of nodes: everything that can run where we are, then on to where the most waits.
+
+    Taking all that is ready is never worse than leaving some: what is left would need another run.
+    """
+    left, runs = list(graph.nodes), []
+    made = {*graph.constants, *(spec.name for spec in graph.inputs)}
+    here = first
+    while left:
+        run, left = _ready(left, accelerators, here, made)
+        if run:
+            runs.append(run)
+        if left:
+            here = _next(left, accelerators, made)
+    return runs
+
+
+def _ready(
+    nodes: Sequence[Node], accelerators: Mapping[str, str], here: str, made: set[str]
+) -> tuple[list[Node], list[Node]]:
+    """The nodes that can run here now, whose outputs are then ``made``, and the others."""
+    run, left = [], []
+    for node in nodes:
+        if accelerators[node.name] == here and made.issuperset(node.reads):
+            run.append(node)
+            made.update(node.outputs)
+        else:
+            left.append(node)
+    return run, left
+
+
+def _next(left: Sequence[Node], accelerators: Mapping[str, str], made: set[str]) -> str:
+    """The accelerator that can now run the most nodes."""
+    places = dict.fromkeys(accelerators[node.name] for node in left)
+    return max(places, key=lambda place: len(_ready(left, accelerators, place, set(made))[0]))
+
+
+def _part(graph: Graph, runs: Sequence[Sequence[Node]], number: int, accelerators: Mapping[str, str]) -> Part:
+    run = runs[number]
+    own = {name for node in run for name in node.outputs if name}
+    later = {name for other in runs[number + 1 :] for node in other for name in node.reads}
+    reads = dict.fromkeys(name for node in run for name in node.reads)
+    return Part(
+        accelerators[run[0].name],
+        tuple(node.name for node in run),
+        tuple(name for name in reads if name not in own and name not in graph.constants),
+        tuple(name for node in run for name in node.outputs if name in later or name in graph.output_names),
+    )

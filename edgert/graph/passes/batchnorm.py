@@ -1,0 +1,159 @@
+"""The pass that multiplies BatchNormalization into the weights beside it.
+
+At inference y = (x - mean) / sqrt(var + epsilon) * gamma + beta, which is x * scale + shift per channel
+(https://onnx.ai/onnx/operators/onnx__BatchNormalization.html). Behind a Conv, ConvTranspose or Gemm it scales that
+layer's output channels; before a Conv or Gemm it scales its input channels, and the shift joins the bias, unless zeros
+are padded in between: those would have been shifted, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from edgert.graph.draft import Draft, each
+from edgert.graph.numpy_eval import MIN_OPSET
+from edgert.graph.passes.contract import Pass
+from edgert.graph.record import Node
+from edgert.graph.weighted import (
+    F64,
+    Weights,
+    alpha,
+    input_channels,
+    per_input,
+    per_output,
+    reduced_axes,
+    weights_of,
+    with_bias,
+    with_weights,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Affine:
+    """A BatchNormalization as x * scale + shift; both (channels,)."""
+
+    scale: F64
+    shift: F64
+
+
+def _fold_batchnorm(draft: Draft, norm: Node) -> None:
+    affine = _affine(draft, norm)
+    if affine is None:
+        return
+    before = draft.before(norm.inputs[0])
+    made = None if before is None else _folded_back(draft, before, norm, affine)
+    if before is not None and made is not None:
+        draft.replace(before, replace(made, outputs=norm.outputs[:1]))
+        draft.put(norm, (), f"folded into {before.name!r} before it")
+        return
+    after = next(iter(draft.graph.consumers.get(norm.outputs[0], ())), None)
+    made = None if after is None or not draft.is_free(after) else _folded_forward(draft, after, norm, affine)
+    if after is not None and made is not None:
+        draft.replace(after, replace(made, inputs=(norm.inputs[0], *made.inputs[1:])))
+        draft.put(norm, (), f"folded into {after.name!r} behind it")
+
+
+def _affine(draft: Draft, node: Node) -> _Affine | None:
+    """The node as scale and shift; None unless it is a BatchNormalization at inference with stored parameters."""
+    if any(node.outputs[1:]):
+        return None
+    given, opset = node.attributes, draft.graph.opset
+    per_element = opset < 9 and not given.get("spatial", 1)
+    training = given.get("training_mode", 0) or (opset < 7 and not given.get("is_test", 0))
+    stored = [draft.value(name) for name in node.inputs[1:5]]
+    if per_element or training or len(stored) != 4:
+        return None
+    gamma, beta, mean, variance = (None if item is None else item.astype(np.float64) for item in stored)
+    if gamma is None or beta is None or mean is None or variance is None:
+        return None
+    if not gamma.shape == beta.shape == mean.shape == variance.shape == (gamma.size,):
+        return None
+    with np.errstate(all="ignore"):
+        scale = gamma / np.sqrt(variance + given.get("epsilon", 1e-5))
+        shift = beta - mean * scale
+    if not (np.isfinite(scale).all() and np.isfinite(shift).all()):  # a broken variance: left to the backend
+        return None
+    return _Affine(scale, shift)
+
+
+def _folded_back(draft: Draft, layer: Node, norm: Node, affine: _Affine) -> Node | None:
+    if not draft.graph.is_private(norm.inputs[0]):
+        return None
+    weights = weights_of(layer, draft)
+    if weights is None or len(weights.bias) != len(affine.scale):
+        return None
+    kernel = weights.kernel * per_output(layer, weights.kernel, affine.scale)
+    return with_weights(draft, layer, Weights(kernel, weights.bias * affine.scale + affine.shift))
+
+
+def _folded_forward(draft: Draft, layer: Node, norm: Node, affine: _Affine) -> Node | None:
+    name = norm.outputs[0]
+    if not draft.graph.is_private(name) or layer.inputs[0] != name or not _takes_shift(layer, affine):
+        return None
+    weights = weights_of(layer, draft)
+    if weights is None or input_channels(layer, weights.kernel) != len(affine.scale):
+        return None
+    scale, shift = (per_input(layer, weights.kernel, values) for values in (affine.scale, affine.shift))
+    axes = reduced_axes(layer, weights.kernel)
+    bias = weights.bias + alpha(layer) * np.sum(weights.kernel * shift, axis=axes)
+    return with_weights(draft, layer, Weights(weights.kernel * scale, bias))
+
+
+def _takes_shift(layer: Node, affine: _Affine) -> bool:
+    """Whether a shift before the layer is the same for every output element."""
+    given = layer.attributes
+    if layer.op == "Gemm":
+        return not given.get("transA", 0)
+    if layer.op != "Conv":
+        return False
+    padded = any(given.get("pads", ())) or given.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID")
+    return not padded or not np.any(affine.shift)
+
+
+FOLD_BATCHNORM = Pass(
+    "fold-batchnorm",
+    "BatchNormalization is multiplied into the weights beside it",
+    "it is a layer of its own otherwise, with its own memory traffic",
+    each("fold-batchnorm", {"BatchNormalization": _fold_batchnorm}),
+)
+
+
+# The pass that adds a constant per channel behind a layer to the layer's bias.
+
+
+def _fold_bias(draft: Draft, node: Node) -> None:
+    if draft.graph.opset < MIN_OPSET:
+        return
+    for computed, stored in (node.inputs, tuple(reversed(node.inputs))):
+        layer = draft.before(computed)
+        made = None if layer is None else _with_added(draft, layer, computed, stored)
+        if layer is not None and made is not None:
+            draft.replace(layer, replace(made, outputs=node.outputs))
+            draft.put(node, (), f"added to the bias of {layer.name!r}")
+            return
+
+
+def _with_added(draft: Draft, layer: Node, computed: str, stored: str) -> Node | None:
+    constant, weights = draft.value(stored), weights_of(layer, draft)
+    if constant is None or weights is None or not draft.graph.is_private(computed):
+        return None
+    rank = 2 if layer.op == "Gemm" else weights.kernel.ndim
+    added = _per_channel(constant.astype(np.float64), rank, len(weights.bias))
+    return None if added is None else with_bias(draft, layer, weights.bias + added)
+
+
+def _per_channel(values: F64, rank: int, channels: int) -> F64 | None:
+    """Values that broadcast to (N, channels, …) with one value per channel, as (channels,) or (1,); else None."""
+    shape = (1,) * (rank - values.ndim) + values.shape
+    fits = len(shape) == rank and shape[1] in (1, channels) and values.size == shape[1]
+    return values.reshape(-1) if fits else None
+
+
+FOLD_BIAS = Pass(
+    "fold-bias",
+    "a constant per channel behind a layer is added to the layer's bias",
+    "it is a layer of its own otherwise",
+    each("fold-bias", {"Add": _fold_bias}),
+)

@@ -1,0 +1,182 @@
+"""Shapes made static: for engines, profiles, and everything that must know sizes beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from edgert.errors import ModelError, nearest
+from edgert.graph.message import lightened, records
+from edgert.graph.model import Model, TensorSpec, initializer_names, inputs, value_spec
+from edgert.graph.passes.fold_constants import with_known
+from edgert.graph.passes.noop import STORE_CONSTANTS
+from edgert.graph.passes.tidy import SORT_NODES
+from edgert.graph.proto import element_type
+from edgert.graph.record import Graph
+from edgert.graph.type_inference import infer_graph, infer_values, lighten
+
+if TYPE_CHECKING:
+    import onnx
+
+Shapes = Mapping[str, Sequence[int]]
+"""Input name → its dimensions, all positive."""
+
+
+def with_shapes(model: Model, shapes: Shapes, *, open_batch: bool = False) -> Model:
+    """The model with the named inputs fixed to these shapes, and the shapes of everything else inferred from them.
+
+    A dimension the model names ("batch") is fixed in every input that has a dimension of that name.
+
+    Args:
+        open_batch: first dimensions that the model leaves open stay so, whatever ``shapes`` say.
+
+    Raises:
+        ModelError: no such input; another rank; a dimension that the model fixes to another size, or that two inputs
+            would give different sizes; shapes the graph cannot work with (a Concat that no longer fits).
+    """
+    specs = {spec.name: spec for spec in inputs(model)}
+    symbols = _bind(specs, shapes, model)
+    kept = {spec.shape[0] for spec in specs.values() if spec.shape} if open_batch else set()
+    symbols = {dim: size for dim, size in symbols.items() if dim not in kept}
+    proto = model.copied_proto()
+    for value in proto.graph.input:
+        if value.name in specs:
+            sizes = _bound(specs[value.name], shapes, symbols)
+            _fix(value, [None, *sizes[1:]] if open_batch and sizes and value.name in shapes else sizes)
+    _forget_symbols(proto.graph)
+    _check_consistent(proto, model, shapes)
+    _record(proto)
+    _restore_symbols(proto.graph, model.proto.graph, symbols)
+    return model.derive(proto)
+
+
+def infer(model: Model) -> Model:
+    """The model with the type of every tensor recorded, as far as known. Shape chains are folded to learn more, but
+    the graph itself stays. Raises ModelError on a broken graph."""
+    proto = model.copied_proto()
+    _record(proto)
+    return model.derive(proto)
+
+
+def types(graph: Graph) -> dict[str, TensorSpec]:
+    """Tensor name → spec for every tensor of the graph whose type is known or can be inferred. Raises ModelError."""
+    found = {name: value_spec(value) for name, value in _infer_folded(graph).items()}
+    return {name: spec for name, spec in found.items() if spec is not None}
+
+
+def _bind(specs: Mapping[str, TensorSpec], shapes: Shapes, model: Model) -> dict[str, int]:
+    """Sizes of the named dimensions. Raises ModelError."""
+    symbols: dict[str, int] = {}
+    for name, given in shapes.items():
+        if name not in specs:
+            why = f"its inputs are {', '.join(map(str, specs.values())) or 'none'}{nearest(name, specs)}"
+            raise ModelError(f"model {str(model.path)!r} has no input {name!r}", why=why, fix="correct the name")
+        spec = specs[name]
+        _check_shape(spec, given, model)
+        for dim, size in zip(spec.shape, given, strict=False):
+            if isinstance(dim, str) and symbols.setdefault(dim, size) != size:
+                why = f"dimension {dim!r} is {symbols[dim]} in one input and {size} in another; the model has one size"
+                raise _misfit(spec, given, model, why, "give both the same size")
+    return symbols
+
+
+def _check_shape(spec: TensorSpec, given: Sequence[int], model: Model) -> None:
+    if any(size < 1 for size in given):
+        raise _misfit(spec, given, model, "every dimension must be a positive number", "give positive sizes")
+    if spec.ranked and len(given) != len(spec.shape):
+        why = f"{len(given)} dimensions given, {len(spec.shape)} expected"
+        raise _misfit(spec, given, model, why, "give one size per dimension")
+    for axis, (dim, size) in enumerate(zip(spec.shape, given, strict=False)):
+        if isinstance(dim, int) and dim != size:
+            why = f"dimension {axis} is fixed to {dim} in the model, {size} given"
+            raise _misfit(spec, given, model, why, f"give {dim}, or export the model with that dimension dynamic")
+
+
+def _misfit(spec: TensorSpec, given: Sequence[int], model: Model, why: str, fix: str) -> ModelError:
+    what = f"input {spec.name!r} of model {str(model.path)!r} cannot have shape {list(given)}; expected {spec}"
+    return ModelError(what, why=why, fix=fix)
+
+
+def _bound(spec: TensorSpec, shapes: Shapes, symbols: Mapping[str, int]) -> list[int | None] | None:
+    """The dimensions to write into an input, None for what stays; None for an input of unknown rank left as it is."""
+    if spec.name in shapes:
+        return list(shapes[spec.name])
+    return [symbols.get(dim) if isinstance(dim, str) else None for dim in spec.shape] if spec.ranked else None
+
+
+def _fix(value: onnx.ValueInfoProto, sizes: list[int | None] | None) -> None:
+    shape = value.type.tensor_type.shape
+    if sizes is None:
+        return
+    while len(shape.dim) < len(sizes):
+        shape.dim.add()
+    for dim, size in zip(shape.dim, sizes, strict=True):
+        if size is not None:
+            dim.dim_value = size
+
+
+def _forget_symbols(graph: onnx.GraphProto) -> None:
+    """Names of dimensions inside and behind the model are the exporter's guess; inference must not be held to them."""
+    for value in (*graph.value_info, *graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.HasField("dim_param"):
+                dim.ClearField("dim_param")
+
+
+def _restore_symbols(graph: onnx.GraphProto, before: onnx.GraphProto, symbols: Mapping[str, int]) -> None:
+    """Outputs that inference left open get their old names back, or the size that the name now has."""
+    for value, old in zip(graph.output, before.output, strict=True):
+        if value.type.WhichOneof("value") != "tensor_type":
+            continue
+        for dim, named in zip(value.type.tensor_type.shape.dim, old.type.tensor_type.shape.dim, strict=False):
+            if dim.HasField("dim_value") or not named.dim_param:
+                continue
+            if named.dim_param in symbols:
+                dim.dim_value = symbols[named.dim_param]
+            else:
+                dim.dim_param = named.dim_param
+
+
+def _check_consistent(proto: onnx.ModelProto, model: Model, shapes: Shapes) -> None:
+    """Blames the shapes only when the model on its own is beyond reproach."""
+    try:
+        infer_values(proto, strict=True)
+    except ModelError as error:
+        try:
+            infer_values(model.proto, strict=True)
+        except ModelError:
+            return  # the model has contradictions or unknown operators of its own; the backend will judge
+        given = ", ".join(f"{name} {list(size)}" for name, size in shapes.items())
+        raise ModelError(
+            f"model {str(model.path)!r} does not work with {given}",
+            why=error.why,
+            fix="give a size that the network was made for, often a multiple of 32",
+        ) from error
+
+
+def _record(proto: onnx.ModelProto) -> None:
+    """Writes what can be inferred into the message: types of inner tensors and shapes of outputs."""
+    inferred = _infer_folded(records(lighten(proto))[0])
+    graph = proto.graph
+    known = {item.name for item in (*graph.input, *graph.output)} | initializer_names(graph)
+    made = [name for node in graph.node for name in node.output if name in inferred and name not in known]
+    kept = [item for item in graph.value_info if item.name not in inferred]
+    infos = [*kept, *(inferred[name] for name in made)]
+    del graph.value_info[:]
+    graph.value_info.extend(infos)
+    for value in graph.output:
+        if value.name in inferred:
+            value.type.CopyFrom(inferred[value.name].type)
+
+
+def _infer_folded(graph: Graph) -> dict[str, onnx.ValueInfoProto]:
+    """Inferred types by name. Folding keeps the names of tensors, so the types hold for the graph as it was."""
+    from onnx import helper
+
+    for step in (SORT_NODES, STORE_CONSTANTS):
+        graph, _ = step.apply(graph)
+    graph = with_known(lightened(graph))
+    found = infer_graph(graph)
+    for name, array in graph.constants.items():
+        found[name] = helper.make_tensor_value_info(name, element_type(array.dtype.name), array.shape)
+    return found

@@ -1,0 +1,157 @@
+"""Types and shapes of the tensors inside a graph, as far as onnx can tell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from edgert.errors import ModelError
+from edgert.graph.custom_nodes import type_own_nodes
+from edgert.graph.message import LIGHT_ELEMENTS, lightened, message
+from edgert.graph.model import TensorSpec, value_spec
+from edgert.graph.proto import attributes, default_opset, is_standard, set_attribute
+from edgert.graph.record import Graph
+
+if TYPE_CHECKING:
+    import onnx
+
+
+# Shapes for operators that onnx has no rules for: a standard node with the same output shape stands in for each.
+#
+# Covers what ONNX Runtime's quantiser and optimiser write (domain ``com.microsoft``,
+# https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md) and the experimental operators of
+# models from before ONNX 1.5 (ImageScaler, Crop, Affine). Stand-ins serve shape inference on a throw-away copy;
+# they compute something else.
+
+_Rule = tuple[str, Callable[[Sequence[str]], Sequence[str]]]
+
+
+def _first(names: Sequence[str]) -> Sequence[str]:
+    return names[:1]
+
+
+_CONTRIB: dict[str, _Rule] = {
+    "QLinearAdd": ("Add", lambda names: [names[0], names[3]]),
+    "QLinearMul": ("Mul", lambda names: [names[0], names[3]]),
+    "QLinearConcat": ("Concat", lambda names: names[2::3]),
+    "QLinearGlobalAveragePool": ("GlobalAveragePool", _first),
+    "QLinearAveragePool": ("AveragePool", _first),
+    "QLinearLeakyRelu": ("Identity", _first),
+    "QLinearSigmoid": ("Identity", _first),
+    "QLinearSoftmax": ("Identity", _first),
+    "QGemm": ("Gemm", lambda names: [names[0], names[3]]),
+    "FusedConv": ("Conv", lambda names: names[:2]),
+    "FusedGemm": ("Gemm", lambda names: names[:3]),
+    "Gelu": ("Identity", _first),
+    "BiasGelu": ("Identity", _first),
+    "FastGelu": ("Identity", _first),
+    "QuickGelu": ("Identity", _first),
+}
+_EXPERIMENTAL: dict[str, _Rule] = {
+    "Affine": ("Identity", _first),
+    "ImageScaler": ("Identity", _first),
+    "ParametricSoftplus": ("Identity", _first),
+    "ScaledTanh": ("Identity", _first),
+    "Crop": ("Pad", _first),
+}
+_KEPT = {
+    "AveragePool": ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides"),
+    "Concat": ("axis",),
+    "Conv": ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"),
+    "Gemm": ("transA", "transB"),
+}
+
+
+def stand_in(node: onnx.NodeProto, opset: int) -> None:
+    """Turns a node into its stand-in, in place; leaves nodes alone that need or have none."""
+    table = _EXPERIMENTAL if is_standard(node) else _CONTRIB if node.domain == "com.microsoft" else {}
+    given = attributes(node) if node.op_type in table else {}
+    unfit = given.get("channels_last", 0) or (node.op_type == "Crop" and not _crops(given, opset))
+    if node.op_type not in table or unfit:
+        return
+    op, pick = table[node.op_type]
+    operands = list(pick(node.input))
+    kept = [item for item in node.attribute if item.name in _KEPT.get(op, ())]
+    node.op_type, node.domain = op, ""
+    del node.input[:], node.attribute[:]
+    node.input.extend(operands)
+    node.attribute.extend(kept)
+    if op == "Pad":
+        left, top, right, bottom = given["border"]
+        set_attribute(node, "pads", [0, 0, -top, -left, 0, 0, -bottom, -right])
+
+
+def _crops(given: dict[str, object], opset: int) -> bool:
+    """Whether a Crop can be written as a Pad by negative amounts, which are an attribute up to opset 10."""
+    border = given.get("border")
+    return isinstance(border, list) and len(border) == 4 and "scale" not in given and 2 <= opset <= 10
+
+
+def infer_values(proto: onnx.ModelProto, *, strict: bool = False) -> dict[str, onnx.ValueInfoProto]:
+    """Tensor name → its type, for graph inputs, outputs and everything between that could be inferred.
+
+    Args:
+        proto: not changed; should be topologically sorted.
+        strict: raise when two shapes contradict each other or an operator is unknown, instead of knowing less.
+
+    Raises:
+        ModelError: the graph is broken, or ``strict`` and something is wrong; ``why`` has onnx's own words.
+    """
+    return _inferred(lighten(proto), strict=strict)
+
+
+def infer_graph(graph: Graph) -> dict[str, onnx.ValueInfoProto]:
+    """As :func:`infer_values`, for a graph in records; stored tensors that are large are among the results."""
+    return _inferred(message(lightened(graph), typed=True), strict=False)
+
+
+def infer_specs(graph: Graph) -> dict[str, TensorSpec]:
+    """Tensor name → spec, as far as it can be inferred. Raises ModelError."""
+    found = {name: value_spec(value) for name, value in infer_graph(graph).items()}
+    return {name: spec for name, spec in found.items() if spec is not None}
+
+
+def _inferred(light: onnx.ModelProto, *, strict: bool) -> dict[str, onnx.ValueInfoProto]:
+    from onnx import shape_inference
+
+    try:
+        for node in light.graph.node:
+            stand_in(node, default_opset(light))
+        type_own_nodes(light)
+        inferred = shape_inference.infer_shapes(light, strict_mode=strict, data_prop=True)
+    except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        fix = "export the model again, or check it with onnx.checker"
+        raise ModelError("the shapes inside the model do not fit together", why=_brief(error), fix=fix) from error
+    graph = inferred.graph
+    return {item.name: item for item in (*graph.value_info, *graph.input, *graph.output)}
+
+
+def lighten(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy without the bytes of large stored tensors, which become typed graph inputs: cheap at any model size."""
+    light = type(proto)()
+    light.ir_version = max(proto.ir_version, 4)
+    light.opset_import.extend(proto.opset_import)
+    light.functions.extend(proto.functions)
+    graph, source = light.graph, proto.graph
+    graph.name = source.name
+    graph.node.extend(source.node)
+    for field in ("input", "output", "value_info", "sparse_initializer"):
+        getattr(graph, field).extend(getattr(source, field))
+    _lighten_initializers(graph, source)
+    return light
+
+
+def _lighten_initializers(graph: onnx.GraphProto, source: onnx.GraphProto) -> None:
+    from onnx import helper
+
+    listed = {item.name for item in source.input}
+    for tensor in source.initializer:
+        if math.prod(tensor.dims) <= LIGHT_ELEMENTS:
+            graph.initializer.append(tensor)
+        elif tensor.name not in listed:
+            graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+
+
+def _brief(error: Exception) -> str:
+    return " ".join(str(error).split())[:500]

@@ -1,0 +1,153 @@
+"""The types an operator takes and gives, as its ONNX schema has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from edgert.graph.operations import Graph, Node
+from edgert.graph.proto import DEFAULT_DOMAINS, dtype_name
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One formal input or output.
+
+    Attributes:
+        variable: ports with the same type variable have the same type, ``"T"``; a port of one fixed type has that
+            type's ONNX name here, ``"tensor(float)"``.
+        dtypes: element types it may have, by NumPy's names.
+    """
+
+    variable: str
+    dtypes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The ports of an operator.
+
+    Attributes:
+        inputs, outputs: in order.
+        repeats_input, repeats_output: whether the last one stands for any number of tensors.
+    """
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    repeats_input: bool
+    repeats_output: bool
+
+    def input(self, position: int) -> Port | None:
+        """The port an input is for; None for one that the operator does not have."""
+        return _at(self.inputs, position, self.repeats_input)
+
+    def output(self, position: int) -> Port | None:
+        """The port an output comes from; None for one that the operator does not have."""
+        return _at(self.outputs, position, self.repeats_output)
+
+    def is_given(self, variable: str) -> bool:
+        """Whether an input has this type variable, so that an output of it has the input's type."""
+        return any(port.variable == variable for port in self.inputs)
+
+
+@lru_cache(maxsize=512)
+def signature(op: str, opset: int, domain: str = "") -> Signature | None:
+    """The signature of an operator; None where the onnx package has no schema of it for that version.
+
+    Ports without a common type (the inputs of Loop) are given a type variable each.
+    """
+    from onnx import defs
+
+    try:
+        schema = defs.get_schema(op, opset, "" if domain in DEFAULT_DOMAINS else domain)
+    except defs.SchemaError:
+        return None
+    taken, given = schema.inputs, schema.outputs
+    return Signature(tuple(_ports(taken)), tuple(_ports(given)), _repeats(taken), _repeats(given))
+
+
+def _ports(formal: Sequence[Any]) -> Iterator[Port]:
+    for position, item in enumerate(formal):
+        variable = item.type_str if item.is_homogeneous else f"{item.type_str}@{position}"
+        yield Port(variable, frozenset(map(_dtype, item.types)))
+
+
+def _repeats(formal: Sequence[Any]) -> bool:
+    return bool(formal) and str(formal[-1].option.name) == "Variadic"
+
+
+def _dtype(name: str) -> str:
+    """``"tensor(float)"`` → ``"float32"``; what is no tensor keeps its name."""
+    from onnx import TensorProto
+
+    inner = name.removeprefix("tensor(").removesuffix(")").upper()
+    numbers = dict(TensorProto.DataType.items())
+    return dtype_name(numbers[inner]) if inner in numbers else name
+
+
+def _at(ports: tuple[Port, ...], position: int, repeats: bool) -> Port | None:
+    if position < len(ports):
+        return ports[position]
+    return ports[-1] if repeats and ports else None
+
+
+# Element types of a graph's tensors, also of those that shape inference has not seen.
+
+
+def dtypes(graph: Graph) -> dict[str, str]:
+    """Tensor → element type by NumPy's name, as recorded or as it follows from the operators; unknown ones left out."""
+    found = {name: spec.dtype for name, spec in graph.specs.items()}
+    found |= {spec.name: spec.dtype for spec in (*graph.inputs, *graph.outputs)}
+    found |= {name: array.dtype.name for name, array in graph.constants.items()}
+    found = {name: dtype for name, dtype in found.items() if dtype != "unknown"}
+    for node in graph.nodes:
+        for position, name in enumerate(node.outputs):
+            if name and name not in found:
+                dtype = _output_dtype(graph, node, position, found)
+                if dtype:
+                    found[name] = dtype
+    return found
+
+
+def cast_node(source: str, target: str, dtype: str, name: str) -> Node:
+    """A node that converts a tensor to ``"float16"``, ``"int64"``, …"""
+    return Node("Cast", (source,), (target,), {"to": element_type(dtype)}, name)
+
+
+def element_type(dtype: str) -> int:
+    """ONNX's number of a type (``TensorProto.DataType``). Raises KeyError for what ONNX has not."""
+    from onnx import TensorProto
+
+    numbers: dict[str, int] = {dtype_name(number): number for number in TensorProto.DataType.values()}
+    return numbers[dtype]
+
+
+def _output_dtype(graph: Graph, node: Node, position: int, known: Mapping[str, str]) -> str:
+    """Empty when it does not follow from what is known."""
+    own = _own_dtype(node, known)
+    if own:
+        return own
+    found = signature(node.op, graph.opset, node.domain)
+    port = found.output(position) if found else None
+    if found is None or port is None:
+        return ""
+    if len(port.dtypes) == 1:
+        return next(iter(port.dtypes))
+    ports = ((found.input(at), name) for at, name in enumerate(node.inputs) if name in known)
+    return next((known[name] for taken, name in ports if taken and taken.variable == port.variable), "")
+
+
+def _own_dtype(node: Node, known: Mapping[str, str]) -> str:
+    """The type of an operator's output where an attribute or a default has it."""
+    for attribute in ("to", "dtype", "output_dtype"):
+        if node.attributes.get(attribute):
+            return dtype_name(node.attributes[attribute])
+    if node.op == "QuantizeLinear" and len(node.inputs) < 3:
+        return "uint8"
+    if node.op == "DequantizeLinear":
+        return known.get(node.inputs[1], "")
+    if node.op in ("Constant", "ConstantOfShape") and "value" in node.attributes:
+        return dtype_name(node.attributes["value"].data_type)
+    return "float32" if node.op == "ConstantOfShape" else ""

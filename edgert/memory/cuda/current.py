@@ -1,0 +1,209 @@
+"""A GPU's context: what everything that is made on the GPU works in, and is counted by."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from edgert.errors import DeviceError, StageError
+from edgert.memory.buffer import Counter
+from edgert.memory.cuda.driver import failed, is_lost
+from edgert.units import format_bytes
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+# Which kind of memory host and GPU should share tensors in: a pure function of what the GPU is.
+
+MemoryKind = Literal["mapped", "staged"]
+"""mapped: one piece of memory that both sides see. staged: pinned host memory, device memory, and a copy between."""
+
+_COHERENT = (7, 2)
+"""Compute capability from which an integrated GPU reads pinned memory through the CPU's caches (Xavier): NVIDIA, "CUDA
+for Tegra", table of memory types."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What decides.
+
+    Attributes:
+        integrated: the GPU shares the CPU's memory (CU_DEVICE_ATTRIBUTE_INTEGRATED).
+        can_map: pinned host memory has a device address (CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY).
+        compute: compute capability, (8, 7).
+    """
+
+    integrated: bool
+    can_map: bool
+    compute: tuple[int, int]
+
+    @property
+    def coherent(self) -> bool:
+        """Whether the CPU may keep memory that it shares with this GPU in its caches."""
+        return self.integrated and self.compute >= _COHERENT
+
+    @property
+    def cached(self) -> bool:
+        """Whether the CPU reads pinned memory through its caches, as fast as any other."""
+        return self.coherent or not self.integrated
+
+
+def memory_kind(traits: Traits) -> MemoryKind:
+    """Mapped where sharing costs nothing.
+
+    A discrete GPU would read mapped memory over PCI Express, as often as it reads it. An integrated one that is not
+    coherent (Nano, TX2) makes the CPU read past its caches, which is slower than a copy.
+    """
+    return "mapped" if traits.can_map and traits.coherent else "staged"
+
+
+def describe(traits: Traits) -> str:
+    """The choice and its reason, for people."""
+    if memory_kind(traits) == "mapped":
+        return "mapped memory (integrated, I/O coherent: no copies)"
+    if not traits.integrated:
+        return "pinned memory and copies (discrete)"
+    reason = "not I/O coherent" if traits.can_map else "cannot map host memory"
+    return f"pinned memory and copies (integrated, {reason})"
+
+
+class Context:
+    """A GPU's primary context, the one that PyTorch, CuPy and ONNX Runtime use as well.
+
+    ``with context:`` makes it current in this thread, inside other such blocks too; all methods of all
+    objects made in it do so themselves. The stack of contexts is left as it was found, so that libraries with contexts
+    of their own are not disturbed, and a thread may end at any time.
+
+    Attributes:
+        driver: PyCUDA's driver module.
+        counter: where allocations and copies between host and GPU are counted.
+        kind: memory that host and GPU share tensors in here; see :func:`~edgert.memory.cuda.current.memory_kind`.
+    """
+
+    def __init__(self, driver: Any, ordinal: int, counter: Counter | None = None) -> None:
+        self.driver, self.ordinal, self.counter = driver, ordinal, counter or Counter()
+        self._device = driver.Device(ordinal)
+        self.name = str(self._device.name())
+        attribute = driver.device_attribute
+        self.traits = Traits(
+            bool(self._device.get_attribute(attribute.INTEGRATED)),
+            bool(self._device.get_attribute(attribute.CAN_MAP_HOST_MEMORY)),
+            tuple(self._device.compute_capability()),
+        )
+        self.kind: MemoryKind = memory_kind(self.traits)
+        self._context = self._device.retain_primary_context()
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._live: dict[int, int] = {}
+        self.leaked = 0
+        """Blocks that were forgotten instead of released."""
+
+    @property
+    def architecture(self) -> str:
+        """What kernels are compiled for: ``sm_87``."""
+        major, minor = self.traits.compute
+        return f"sm_{major}{minor}"
+
+    @property
+    def cuda_major(self) -> int:
+        """Of the newest CUDA that the driver runs: 12."""
+        return int(self.driver.get_driver_version()) // 1000
+
+    @property
+    def context_handle(self) -> int:
+        """The ``CUcontext``, for libraries that are told which to use. Raises DeviceError once closed."""
+        if self._context is None:
+            raise DeviceError(f"{self.name} was closed", why="its context was given back")
+        return int(self._context.handle)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was not closed."""
+        return self._context is not None
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of all blocks that were not released."""
+        return sum(self._live.values())
+
+    def __enter__(self) -> Self:
+        depth = getattr(self._local, "depth", 0)
+        if not depth:
+            if self._context is None:
+                raise DeviceError(f"{self.name} was closed", why="its context was given back")
+            self._context.push()
+        self._local.depth = depth + 1
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._local.depth -= 1
+        if not self._local.depth:
+            self._context.pop()
+
+    def free_bytes(self) -> tuple[int, int]:
+        """Free and total memory of the GPU."""
+        with self:
+            free, total = self.driver.mem_get_info()
+        return int(free), int(total)
+
+    def context_bytes(self) -> int:
+        """Memory of the GPU that a context takes before anything is made in it: that of one more, made for a moment.
+
+        Raises DeviceError when there is too little for another.
+        """
+        try:
+            with self:
+                before, _ = self.driver.mem_get_info()
+                other = self._device.make_context()
+                after, _ = self.driver.mem_get_info()
+                other.pop()
+                other.detach()
+        except self.driver.Error as error:
+            raise failed(error, "opening a context") from error
+        return int(before) - int(after)
+
+    def synchronize(self) -> None:
+        """Blocks until all work of all streams is done. Raises DeviceError when some of it failed."""
+        try:
+            with self:
+                self._context.synchronize()
+        except self.driver.Error as error:
+            raise failed(error, "work on the GPU") from error
+
+    def settle(self) -> None:
+        """Like :meth:`synchronize`, before memory is freed: on a GPU that is lost there is nothing to wait for."""
+        try:
+            with self:
+                self._context.synchronize()
+        except self.driver.Error as error:
+            if not is_lost(str(error)):
+                raise failed(error, "work on the GPU") from error
+
+    def close(self) -> None:
+        """Gives the context back. Raises StageError, and does so nevertheless, when blocks were not released."""
+        live = dict(self._live)
+        context, self._context = self._context, None
+        if context is not None:
+            context.detach()
+        if live:
+            raise StageError(
+                f"{len(live)} blocks of GPU memory were not released",
+                why=f"{format_bytes(sum(live.values()))} on {self.name}",
+                fix="release every block, and close pools, before the device",
+            )
+
+    def hold(self, block: object, nbytes: int) -> None:
+        """A block of so many bytes was made; it counts as live until it is forgotten."""
+        with self._lock:
+            self._live[id(block)] = nbytes
+
+    def forget(self, block: object, *, leaked: bool = False) -> None:
+        """A block was released, or, ``leaked``, collected without that."""
+        with self._lock:
+            self._live.pop(id(block), None)
+            self.leaked += leaked

@@ -1,0 +1,137 @@
+"""PyCUDA: found, and its errors understood. Nothing else imports it."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from edgert.errors import DeviceError
+from edgert.units import format_bytes
+
+_INSTALL = (
+    "PATH=/usr/local/cuda/bin:$PATH pip install pycuda: it compiles against the CUDA toolkit of this machine "
+    "(there are no prebuilt wheels for Linux; on a Jetson the toolkit is nvidia-jetpack's)"
+)
+_LOST = (
+    "illegal memory access",
+    "unspecified launch failure",
+    "uncorrectable",
+    "device-side assert",
+    "hardware stack",
+    "illegal instruction",
+    "misaligned address",
+    "invalid program counter",
+    "not supported on global/shared address space",
+    "launch timed out",
+    "unknown error",
+)
+"""Parts of CUDA's messages after which a context takes no more work: cuda.h, "This leaves the process in an
+inconsistent state"; and what a GPU that fell off its bus gives."""
+
+
+def pycuda_driver() -> Any:
+    """The package's driver module, initialised.
+
+    Raises:
+        DeviceError: there is no PyCUDA, no CUDA driver, no GPU, or a driver that is too old for this PyCUDA.
+    """
+    try:
+        import pycuda.driver as driver
+    except ModuleNotFoundError as error:
+        raise DeviceError("PyCUDA is not installed", why=str(error), fix=_INSTALL) from error
+    except ImportError as error:
+        raise unusable(str(error)) from error
+    initialise(driver)
+    return driver
+
+
+def initialise(driver: Any) -> None:
+    """Starts the CUDA driver. Raises DeviceError where it does not work or is too old."""
+    try:
+        driver.init()
+    except driver.Error as error:
+        raise unusable(str(error)) from error
+    built, runs = tuple(driver.get_version()), int(driver.get_driver_version())
+    if runs // 1000 < built[0]:
+        raise DeviceError(
+            f"the CUDA driver runs CUDA {runs // 1000}.{runs % 1000 // 10} at most",
+            why=f"PyCUDA was built with the toolkit of CUDA {'.'.join(map(str, built[:2]))}",
+            fix="update the NVIDIA driver, or build PyCUDA with the toolkit of that CUDA",
+        )
+
+
+def unusable(message: str) -> DeviceError:
+    """Why PyCUDA cannot be imported or started."""
+    if "libcuda.so" in message:
+        what, fix = "there is no CUDA driver", "in a container: docker run --gpus all …, on a Jetson --runtime nvidia"
+    elif "undefined symbol" in message or "insufficient" in message:
+        what, fix = "the CUDA driver is too old for this PyCUDA", "update the driver, or build PyCUDA with its CUDA"
+    elif "no CUDA-capable device" in message:
+        what, fix = "there is no NVIDIA GPU", "nvidia-smi lists the GPUs that the driver sees"
+    else:
+        what, fix = "PyCUDA does not work here", f"build it again for this CUDA: {_INSTALL}"
+    return DeviceError(what, why=message, fix=fix)
+
+
+def failed(error: Exception, doing: str, *, free_bytes: int = 0, asked_bytes: int = 0) -> DeviceError:
+    """A CUDA error as edgert's, told apart by its message. ``doing`` is what failed, such as ``allocating``."""
+    message = str(error)
+    if "out of memory" in message:
+        return DeviceError(
+            f"{doing}: the GPU has too little memory",
+            why=f"{format_bytes(asked_bytes)} were asked for, {format_bytes(free_bytes)} are free",
+            fix="smaller batches, fewer streams, or a smaller TensorRT workspace; other processes hold memory too",
+        )
+    return lost(doing, message) if is_lost(message) else DeviceError(f"{doing} failed", why=message)
+
+
+def lost(doing: str, message: str) -> DeviceError:
+    """What is said when the context takes no more work."""
+    return DeviceError(
+        f"{doing}: the GPU is lost to this process",
+        why=message,
+        fix="start again; compute-sanitizer names the kernel that wrote out of bounds, dmesg a fault of the GPU",
+    )
+
+
+def is_lost(message: str) -> bool:
+    """Whether the context is unusable after an error with this message."""
+    return any(part in message for part in _LOST)
+
+
+# The CUDA driver's own functions, for what PyCUDA does not have: loaded, called, and their errors understood.
+
+
+def load_driver(library: str = "libcuda.so.1") -> Any:
+    """The library of the driver. Raises DeviceError where there is none."""
+    try:
+        return ctypes.CDLL(library)
+    except OSError as error:
+        raise DeviceError("there is no CUDA driver", why=str(error)) from error
+
+
+def call(library: Any, name: str, *arguments: Any, whose: str = "") -> None:
+    """Calls one function, in whatever context is current.
+
+    Args:
+        whose: what it is called for, for messages.
+
+    Raises:
+        DeviceError: it failed, or this driver is too old to have it.
+    """
+    try:
+        function = getattr(library, name)
+    except AttributeError as error:
+        raise DeviceError(
+            f"the CUDA driver has no {name}", why="it is older than that", fix="update the driver"
+        ) from error
+    code = function(*arguments)
+    if code:
+        why, subject = _text(library, code), f" for {whose}" if whose else ""
+        raise lost(f"{name}{subject}", why) if is_lost(why) else DeviceError(f"{name} failed{subject}", why=why)
+
+
+def _text(library: Any, code: int) -> str:
+    text = ctypes.c_char_p()
+    library.cuGetErrorString(code, ctypes.byref(text))
+    return text.value.decode() if text.value else f"CUDA error {code}"

@@ -1,0 +1,20 @@
+"""What a machine uses: power, clocks, load, heat and memory, each value measured, modelled or unavailable.
+
+All of it at once: :class:`edgert.meters.all.Meters`, which a program that only wants its own memory need not
+import.
+"""
+
+from edgert.meters.reading import Gauge, Kind, Meter, Reading, measured, modelled, unavailable
+from edgert.meters.usage import peak_rss_bytes, rss_bytes
+
+__all__ = [
+    "Gauge",
+    "Kind",
+    "Meter",
+    "Reading",
+    "measured",
+    "modelled",
+    "peak_rss_bytes",
+    "rss_bytes",
+    "unavailable",
+]

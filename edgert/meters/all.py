@@ -1,0 +1,213 @@
+"""All meters of a machine, found once and read together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from edgert.board.host import read_text
+from edgert.board.nvpmodel import current_mode
+from edgert.clock import REAL, Clock
+from edgert.errors import DeviceError
+from edgert.meters.clocks import cpu_gauges, dla_gauges, emc_gauges, gpu_gauges
+from edgert.meters.energy import Rapl
+from edgert.meters.nvml import Nvml, find_nvml
+from edgert.meters.rails import POWER, Rails, hwmon_rails, iio_rails
+from edgert.meters.reading import GONE, NO_TIME, SWITCHED_OFF, Gauges, Meter, Reading, is_jetson, measured, unavailable
+from edgert.meters.thermal import MARGIN, TEMPERATURE, THROTTLE_CURRENT, THROTTLE_HEAT, Thermal
+from edgert.meters.usage import CpuLoad, Memory
+
+# Everything the meters say at one moment.
+
+EXPECTED: Mapping[str, tuple[str, str]] = {
+    POWER: ("W", "INA3221, INA238, NVML, RAPL"),
+    "gpu.load": ("%", "gpu.0/load, NVML"),
+    "gpu.clock": ("Hz", "/sys/class/devfreq, NVML"),
+    "emc.clock": ("Hz", "bpmp in debugfs, bwmgr in devfreq"),
+    "emc.load": ("%", "actmon"),
+    "dla0.powered": ("", "host1x"),
+    TEMPERATURE: ("C", "/sys/class/thermal"),
+    MARGIN: ("C", "passive trip points of thermal zones"),
+    THROTTLE_HEAT: ("", "cooling devices"),
+    THROTTLE_CURRENT: ("", "alarms of INA3221"),
+    "memory.nvmap": ("B", "NvMapMemUsed in /proc/meminfo"),
+}
+"""What a sample always has, if only to say that it is not there: name → unit and where it is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Readings of one moment.
+
+    Attributes:
+        at_ns: when reading began, on the meters' clock.
+        readings: name → reading, among them all of :data:`EXPECTED`.
+        mode: name of the power mode; empty where there is none or it is unknown.
+        notes: what changed since the sample before: a meter that vanished or came back, what is used instead.
+    """
+
+    at_ns: int
+    readings: Mapping[str, Reading]
+    mode: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Reading:
+        """The reading of that name; unavailable for one that no meter here gives."""
+        found = self.readings.get(name)
+        return found if found is not None else unavailable("", name, "no meter here gives it")
+
+    @property
+    def power(self) -> Reading:
+        """Watts of the module; on a machine that is no Jetson, of what can be measured of it."""
+        return self[POWER]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        readings = {name: asdict(reading) for name, reading in self.readings.items()}
+        return {"at_ns": self.at_ns, "mode": self.mode, "readings": readings, "notes": list(self.notes)}
+
+
+def complete(readings: Mapping[str, Reading]) -> dict[str, Reading]:
+    """With what is expected and missing as unavailable."""
+    absent = {name: unavailable(*told, "none here") for name, told in EXPECTED.items() if name not in readings}
+    return {**readings, **absent}
+
+
+_LOG = logging.getLogger(__name__)
+_SEARCH_EVERY_NS = 5_000_000_000  # for meters that vanished: a driver that comes back has another number
+_STATUS = "var/lib/nvpmodel/status"
+
+Model = Callable[[], Reading]
+"""Gives watts where no meter does; its readings are ``modelled``."""
+
+
+class Meters:
+    """The meters of a machine. Needs no rights; reading takes about a millisecond. Not for several threads at once.
+
+    Args:
+        root: where the files of a running Linux are.
+        clock: of samples and of watts from energy counters.
+        model: stands in for ``power`` where no sensor gives it, from the start or from when one vanishes.
+        nvml: finds NVIDIA's management library, or says why not.
+    """
+
+    def __init__(
+        self,
+        root: str | Path = "/",
+        clock: Clock = REAL,
+        model: Model | None = None,
+        nvml: Callable[[Path], Nvml | str] = find_nvml,
+    ) -> None:
+        self._root, self._clock, self._model, self._nvml = Path(root), clock, model, nvml
+        self._has_rails = False
+        self._meters, self._searched_ns = self._find(), clock.now_ns()
+        self._before: Mapping[str, Reading] = {}
+        self._known: dict[str, Reading] = {}
+        self._status, self._mode = "", ""
+
+    def sample(self) -> Sample:
+        """Reads everything once. Does not raise: what cannot be read is ``unavailable`` and says why."""
+        at_ns = self._clock.now_ns()
+        readings = self._read()
+        if any(map(_is_lost, self._absent(readings))) and at_ns - self._searched_ns >= _SEARCH_EVERY_NS:
+            self._meters, self._searched_ns = self._find(), at_ns
+            readings = self._read()
+        self._known |= {name: reading for name, reading in readings.items() if reading.is_known}
+        readings = self._with_model(complete(readings))
+        notes = tuple(_changes(self._before, readings))
+        for note in notes:
+            _LOG.warning("meter: %s", note)
+        self._before = readings
+        return Sample(at_ns, readings, self._current_mode(), notes)
+
+    def _find(self) -> list[Meter]:
+        root = self._root
+        gauges = {**gpu_gauges(root), **dla_gauges(root), **cpu_gauges(root)}
+        if is_jetson(root):
+            gauges |= emc_gauges(root)
+        meters: list[Meter] = [CpuLoad(root, self._clock), Memory(root), Thermal(root), Gauges(gauges)]
+        rails = hwmon_rails(root) + iio_rails(root)
+        if rails:
+            self._has_rails = True  # from now on a part never passes for the module, even if they vanish
+            meters.append(Rails(rails))
+        rapl = Rapl(root, self._clock)
+        if rapl.names:
+            meters.append(rapl)
+        nvml = self._nvml(root)
+        meters.append(nvml if isinstance(nvml, Nvml) else Gauges(_silent_gpu(nvml)))
+        return meters
+
+    def _read(self) -> dict[str, Reading]:
+        """What all meters say; of a name that two give, the first that is known."""
+        found: dict[str, Reading] = {}
+        for meter in self._meters:
+            for name, reading in meter.read().items():
+                if name not in found or not found[name].is_known:
+                    found[name] = reading
+        if not self._has_rails:
+            found |= _parts(found)
+        for name, last in self._known.items():  # a device that is gone leaves no file to fail on
+            found.setdefault(name, unavailable(last.unit, last.source, GONE))
+        return found
+
+    def _absent(self, readings: Mapping[str, Reading]) -> list[Reading]:
+        """Readings of what was measured once and is not now."""
+        return [readings[name] for name in self._known if not readings[name].is_known]
+
+    def _with_model(self, readings: dict[str, Reading]) -> dict[str, Reading]:
+        if readings[POWER].is_known or self._model is None:
+            return readings
+        return {**readings, POWER: self._model()}
+
+    def _current_mode(self) -> str:
+        status = read_text(self._root / _STATUS)
+        if status != self._status:
+            self._status = status
+            try:
+                self._mode = current_mode(self._root)
+            except DeviceError as error:
+                _LOG.warning("power mode unknown: %s", error.what)
+                self._mode = ""
+        return self._mode
+
+
+def _parts(found: Mapping[str, Reading]) -> dict[str, Reading]:
+    """Power of a machine without a sensor for all of it: its GPUs and processor packages, as far as they tell."""
+    parts = {name: reading for name, reading in found.items() if name.startswith(f"{POWER}.")}
+    known = {name: reading.value for name, reading in parts.items() if reading.value is not None}
+    if not parts:
+        return {}
+    if not known:
+        first = next(iter(parts.values()))
+        return {POWER: unavailable("W", first.source, first.why)}
+    names = " + ".join(name.partition(".")[2] for name in known)
+    return {POWER: measured(sum(known.values()), "W", names, "of these parts only, not of the whole machine")}
+
+
+def _silent_gpu(why: str) -> dict[str, Callable[[], Reading]]:
+    """A GPU whose driver is here and cannot be asked."""
+    return {f"{POWER}.gpu": lambda: unavailable("W", "NVML", why)} if why else {}
+
+
+def _is_lost(reading: Reading) -> bool:
+    return reading.kind == "unavailable" and reading.why not in (SWITCHED_OFF, NO_TIME)
+
+
+def _changes(before: Mapping[str, Reading], now: Mapping[str, Reading]) -> list[str]:
+    """What to say of readings that became known, unknown or of another source."""
+    return [text for name in before if name in now and (text := _change(name, before[name], now[name]))]
+
+
+def _change(name: str, before: Reading, now: Reading) -> str:
+    if before.kind == now.kind and (before.source == now.source or name != POWER):
+        return ""
+    if now.kind == "unavailable":
+        return f"{name}: lost ({now.why})" if _is_lost(now) else ""
+    if now.kind == "modelled":
+        return f"{name}: not measured any more ({before.source}); modelled from now on ({now.source})"
+    if before.kind == "unavailable":
+        return f"{name}: measured again ({now.source})" if _is_lost(before) else ""
+    return f"{name}: now {now.source}, before {before.source}"

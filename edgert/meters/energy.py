@@ -1,0 +1,154 @@
+"""Energy as the integral of power over monotonic time.
+
+Jetson's power sensors average over about 0.4 s: one sample says little, and samples taken faster repeat. So budgets are
+judged by energy over a stretch of time, by the trapezoid rule between samples.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgert.board.host import read_text
+from edgert.clock import Clock
+from edgert.meters.reading import NO_TIME, Kind, Reading, children, measured, read_number, told, unavailable, why_not
+
+SENSOR_AVERAGE_S = 0.43
+"""What NVIDIA's nvpower.sh sets the INA3221 of Jetsons to: 512 samples in 430 ms."""
+_LONGEST_S = 5.0  # between samples; what happened in a longer pause is not known
+_KEPT_S = 60.0
+
+
+@dataclass(slots=True)
+class Energy:
+    """Joules since the first sample, and watts over the recent past. Not for several threads at once.
+
+    Attributes:
+        joules: in all, of the time that samples cover.
+        covered_s: that time, and ``modelled_s`` the part of it for which at least one end was modelled.
+        missing_s: time between samples that nobody knows about; never counted as 0 W.
+    """
+
+    joules: float = 0.0
+    covered_s: float = 0.0
+    modelled_s: float = 0.0
+    missing_s: float = 0.0
+    _last: tuple[int, float | None, Kind] | None = None
+    _spans: deque[tuple[int, int, float]] = field(default_factory=deque)
+
+    def add(self, at_ns: int, reading: Reading) -> None:
+        """Takes the next sample. One that is not later than the one before is ignored."""
+        last = self._last
+        if last is not None and at_ns <= last[0]:
+            return
+        self._last = (at_ns, reading.value, reading.kind)
+        if last is None:
+            return
+        span_s = (at_ns - last[0]) / 1e9
+        if reading.value is None or last[1] is None or span_s > _LONGEST_S:
+            self.missing_s += span_s
+            return
+        spent_j = (reading.value + last[1]) / 2 * span_s
+        self.joules += spent_j
+        self.covered_s += span_s
+        self.modelled_s += span_s if "modelled" in (reading.kind, last[2]) else 0.0
+        self._keep(last[0], at_ns, spent_j)
+
+    @property
+    def average_w(self) -> float | None:
+        """Watts over all that is covered; None where that is nothing."""
+        return self.joules / self.covered_s if self.covered_s else None
+
+    def recent_w(self, window_s: float) -> float | None:
+        """Watts over what is covered of the last ``window_s`` (60 at most); None where that is nothing.
+
+        A stretch between samples that begins before the window counts with the part inside it.
+        """
+        if self._last is None:
+            return None
+        start_ns = self._last[0] - round(window_s * 1e9)
+        joules = seconds = 0.0
+        for begin_ns, end_ns, spent_j in reversed(self._spans):
+            inside = (end_ns - max(begin_ns, start_ns)) / (end_ns - begin_ns)
+            if inside <= 0:
+                break
+            joules += spent_j * inside
+            seconds += (end_ns - begin_ns) * inside / 1e9
+        return joules / seconds if seconds else None
+
+    def _keep(self, begin_ns: int, end_ns: int, spent_j: float) -> None:
+        self._spans.append((begin_ns, end_ns, spent_j))
+        while self._spans[0][1] < end_ns - _KEPT_S * 1e9:
+            self._spans.popleft()
+
+
+# Energy counters of x86 processors (RAPL): https://docs.kernel.org/power/powercap/powercap.html.
+#
+# Since Linux 5.10 only root may read them. ``psys`` is the whole platform; without it the packages count, never
+# their parts (``core``, ``uncore``, ``dram``), which are inside or, for DRAM, not on every processor.
+
+_MOST_W = 5000.0
+
+
+@dataclass(slots=True)
+class _Counter:
+    path: Path
+    range_uj: float
+    last_uj: float | None = None
+    last_ns: int = 0
+
+
+class Rapl:
+    """A meter of ``power.package-0`` … or ``power.psys``: watts since it was last read."""
+
+    def __init__(self, root: Path, clock: Clock) -> None:
+        self._root, self._clock = root, clock
+        self._counters = dict(_counters(root))
+        self.read()  # where counting begins
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of what is counted; empty on a machine without."""
+        return tuple(f"power.{name}" for name in self._counters)
+
+    def read(self) -> Mapping[str, Reading]:
+        """See :meth:`edgert.meters.reading.Meter.read`."""
+        return {f"power.{name}": self._watts(counter) for name, counter in self._counters.items()}
+
+    def _watts(self, counter: _Counter) -> Reading:
+        source = told(counter.path, self._root)
+        before_uj, before_ns = counter.last_uj, counter.last_ns
+        try:
+            counter.last_uj = read_number(str(counter.path), 0.0)
+        except (OSError, ValueError) as error:
+            counter.last_uj = None
+            return unavailable("W", source, why_not(error))
+        counter.last_ns = self._clock.now_ns()
+        if before_uj is None or counter.last_ns <= before_ns:
+            return unavailable("W", source, NO_TIME)
+        spent_uj = counter.last_uj - before_uj
+        spent_uj += counter.range_uj if spent_uj < 0 else 0.0  # it wrapped around
+        watts = spent_uj * 1e3 / (counter.last_ns - before_ns)
+        if not 0.0 <= watts <= _MOST_W:
+            return unavailable("W", source, f"says {watts:g} W, which cannot be")
+        return measured(watts, "W", source)
+
+
+def _counters(root: Path) -> list[tuple[str, _Counter]]:
+    folders = [folder for folder in children(root / "sys/class/powercap") if _is_zone(folder.name)]
+    found = [(read_text(folder / "name"), folder) for folder in folders]
+    whole = [pair for pair in found if pair[0] == "psys"]
+    packages = [pair for pair in found if pair[0].startswith("package")]
+    return [(name, _Counter(folder / "energy_uj", _range_uj(folder))) for name, folder in whole or packages]
+
+
+def _is_zone(name: str) -> bool:
+    """``intel-rapl:0``, not its parts ``intel-rapl:0:0``; and not ``intel-rapl-mmio:0``, the same package again."""
+    return name.startswith("intel-rapl:") and name.count(":") == 1
+
+
+def _range_uj(folder: Path) -> float:
+    text = read_text(folder / "max_energy_range_uj")
+    return float(text) if text.isdigit() else 0.0

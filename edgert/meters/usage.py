@@ -1,0 +1,142 @@
+"""Memory of machine, container and process."""
+
+from __future__ import annotations
+
+import re
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from edgert.board.host import memory_file, read_text
+from edgert.clock import Clock
+from edgert.meters.reading import NO_TIME, Reading, measured, read_small, told, unavailable, why_not
+
+# CPU time: of this process in cores, of the machine in percent. On a machine without a power sensor, cores stand in
+# for watts.
+
+PROCESS, MACHINE = "cpu.process", "cpu.load"
+_STAT = "proc/stat"
+_IDLE = (3, 4)  # idle and iowait, proc(5); guest time, the last two fields, is counted in user time already
+_FIELDS = 8
+
+
+class CpuLoad:
+    """A meter of what happened since it was last read; the first time, since it was made."""
+
+    def __init__(self, root: Path, clock: Clock, process_ns: Callable[[], int] = time.process_time_ns) -> None:
+        self._path, self._clock, self._process_ns = str(root / _STAT), clock, process_ns
+        self._last_ns, self._last_process_ns = clock.now_ns(), process_ns()
+        self._last_ticks = _ticks(self._path)
+
+    def read(self) -> Mapping[str, Reading]:
+        """``cpu.process`` in cores and ``cpu.load`` in percent of all cores."""
+        return {PROCESS: self._process(), MACHINE: self._machine()}
+
+    def _process(self) -> Reading:
+        now_ns, process_ns = self._clock.now_ns(), self._process_ns()
+        wall_ns, busy_ns = now_ns - self._last_ns, process_ns - self._last_process_ns
+        self._last_ns, self._last_process_ns = now_ns, process_ns
+        if wall_ns <= 0:
+            return unavailable("cores", "process CPU time", NO_TIME)
+        return measured(busy_ns / wall_ns, "cores", "process CPU time")
+
+    def _machine(self) -> Reading:
+        before, now = self._last_ticks, _ticks(self._path)
+        self._last_ticks = now
+        if isinstance(now, str):
+            return unavailable("%", f"/{_STAT}", now)
+        if isinstance(before, str) or now[1] <= before[1]:
+            return unavailable("%", f"/{_STAT}", NO_TIME)
+        busy = (now[0] - before[0]) / (now[1] - before[1])
+        return measured(100 * min(max(busy, 0.0), 1.0), "%", f"/{_STAT}")
+
+
+def _ticks(path: str) -> tuple[int, int] | str:
+    """Busy and all ticks of all cores, or why they are unknown."""
+    try:
+        name, *fields = read_small(path).partition("\n")[0].split()
+        ticks = [int(field) for field in fields[:_FIELDS]]
+    except (OSError, ValueError) as error:
+        return why_not(error)
+    if name != "cpu" or len(ticks) < _FIELDS:
+        return "does not begin with the sum of all cores"
+    return sum(ticks) - sum(ticks[field] for field in _IDLE), sum(ticks)
+
+
+# What this process uses, as the operating system counts it.
+
+
+def peak_rss_bytes(root: Path = Path("/")) -> int:
+    """The most physical memory this process ever held (proc(5): status, VmHWM).
+
+    Where the system does not tell, getrusage(2): that one also remembers the parent's size from before the exec.
+    """
+    try:
+        lines = (root / "proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration, IndexError, ValueError):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+def rss_bytes(root: Path = Path("/")) -> int:
+    """Physical memory this process holds now; its peak where the system does not tell (proc(5): statm, field 2)."""
+    try:
+        pages = int((root / "proc/self/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return peak_rss_bytes(root)
+    return pages * resource.getpagesize()
+
+
+_MEMINFO = "proc/meminfo"
+_MEMORY_FIELDS = {"memory.total": "MemTotal", "memory.available": "MemAvailable", "memory.nvmap": "NvMapMemUsed"}
+_LINE = re.compile(r"^(\w+):\s+(\d+) kB", re.MULTILINE)
+_FILES = {
+    "memory.limit": ("memory.max", "memory.limit_in_bytes"),
+    "memory.used": ("memory.current", "memory.usage_in_bytes"),
+}
+_NO_LIMIT_BYTES = 1 << 60  # cgroup v1 writes "no limit" as the largest multiple of a page
+
+
+class Memory:
+    """A meter of bytes: ``memory.total``, ``.available``, ``.nvmap`` (what GPU and DLA map on a Jetson), ``.rss`` (this
+    process), ``.limit`` and ``.used`` (the container)."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._has_nvmap = "NvMapMemUsed" in read_text(root / _MEMINFO)
+        self._cgroup = {name: path for name in _FILES if (path := memory_file(root, *_FILES[name])) is not None}
+
+    def read(self) -> Mapping[str, Reading]:
+        """See :meth:`edgert.meters.reading.Meter.read`."""
+        found = {name: reading for name, reading in self._meminfo().items() if self._has_nvmap or "nvmap" not in name}
+        found["memory.rss"] = measured(float(rss_bytes(self._root)), "B", "/proc/self/statm")
+        return {**found, **{name: _bytes(path, self._root) for name, path in self._cgroup.items()}}
+
+    def _meminfo(self) -> dict[str, Reading]:
+        source = f"/{_MEMINFO}"
+        try:
+            lines = dict(_LINE.findall(read_small(str(self._root / _MEMINFO))))
+        except OSError as error:
+            return {name: unavailable("B", source, why_not(error)) for name in _MEMORY_FIELDS}
+        return {
+            name: measured(int(lines[field]) * 1024.0, "B", f"{source} {field}")  # its kB are KiB, proc(5)
+            if field in lines
+            else unavailable("B", f"{source} {field}", "no such line")
+            for name, field in _MEMORY_FIELDS.items()
+        }
+
+
+def _bytes(path: Path, root: Path) -> Reading:
+    source = told(path, root)
+    try:
+        text = read_small(str(path)).strip()
+    except OSError as error:
+        return unavailable("B", source, why_not(error))
+    if text == "max" or (text.isdigit() and int(text) >= _NO_LIMIT_BYTES):
+        return unavailable("B", source, "no limit")
+    if not text.isdigit():
+        return unavailable("B", source, f"says {text[:40]!r}, which is no number")
+    return measured(float(text), "B", source)

@@ -1,0 +1,182 @@
+"""The numbers of the cost formulas: one file per chip in ``configs/costs``, written by ``scripts/fit_costs``.
+
+They were fitted to published speeds alone; each file says which rows, how far off the formulas are
+on networks that were left out, and which numbers nobody has measured.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from edgert.config.document import read
+from edgert.errors import ConfigError, nearest
+from edgert.shipped import data_folder
+
+Share = Annotated[float, Field(gt=0, le=1)]
+Amount = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class GpuCost(_Part):
+    """Of :mod:`edgert.placement.cost.times`.
+
+    Attributes:
+        dense_fp32, dense_fp16, dense_int8: share of the peak that an endless matrix product reaches.
+        half_depth, half_columns: depth and width of the product at which half of that is left.
+        plain: share of the CUDA cores' peak that depthwise convolutions reach.
+        bandwidth: share of the DRAM's.
+        launch_us: per kernel, whatever the clock.
+        launch_kcycles: per kernel, 1000 cycles of the GPU.
+        run_us: per run of an engine.
+    """
+
+    dense_fp32: Share
+    dense_fp16: Share
+    dense_int8: Share
+    half_depth: Amount
+    half_columns: Amount
+    plain: Share
+    bandwidth: Share
+    launch_us: Amount
+    launch_kcycles: Amount
+    run_us: Amount
+
+
+class DlaCost(_Part):
+    """Of :mod:`edgert.placement.cost.times`.
+
+    Attributes:
+        dense, half_depth, half_columns, bandwidth: as of the GPU.
+        plain_per_clock: elements a clock that pools and the like read.
+        layer_us: per layer with the memory at its fastest; grows as the memory's clock falls.
+        layer_kcycles: per layer, 1000 cycles of the DLA.
+        run_us: per run of a loadable.
+        sram_bytes: of each tensor, that stay in the managed SRAM.
+        curved_passes: times that elements before a sigmoid pass through memory in FP16.
+        fp16_share: of the INT8 rate, where no FP16 rate is published.
+    """
+
+    dense: Share
+    half_depth: Amount
+    half_columns: Amount
+    bandwidth: Share
+    plain_per_clock: Amount
+    layer_us: Amount
+    layer_kcycles: Amount
+    run_us: Amount
+    sram_bytes: Count
+    curved_passes: Count
+    fp16_share: Share
+
+
+class CrossingCost(_Part):
+    """Of :mod:`edgert.placement.cost.times`.
+
+    Attributes:
+        to_dla_us, from_dla_us: per tensor, beyond the reformat kernel and the loadable's own start.
+    """
+
+    to_dla_us: Amount
+    from_dla_us: Amount
+
+
+class PowerCost(_Part):
+    """Of :mod:`edgert.placement.cost.speeds`.
+
+    Attributes:
+        static_w: of a board with a 256-bit memory that is on and idle, supply included.
+        gpu_w: one SM busy at 1 GHz.
+        dla_w: one DLA core busy at 1 GHz.
+        dram_pj_per_byte: of traffic.
+    """
+
+    static_w: Amount
+    gpu_w: Amount
+    dla_w: Amount
+    dram_pj_per_byte: Amount
+
+
+class ContentionCost(_Part):
+    """Of :class:`edgert.placement.contention.Contention`; shares of the DRAM's bandwidth."""
+
+    ceiling: Share
+    floor: Share
+
+
+class Accuracy(_Part):
+    """How far predictions were off for networks that the fit had not seen.
+
+    Attributes:
+        rows, models: published measurements and different networks.
+        median, p90: relative error.
+        spearman: rank correlation over the rows of the worst board with eight rows or more; None without such.
+    """
+
+    rows: Count
+    models: Count
+    median: Amount
+    p90: Amount
+    spearman: float | None = None
+
+
+class Coefficients(_Part):
+    """Everything fitted for one chip.
+
+    Attributes:
+        soc: the chip, as boards name it.
+        dla: None for chips without one.
+        gpu_accuracy, dla_accuracy, power_accuracy: of left-out networks; None: nothing published to compare with.
+        assumed: dotted keys of numbers that were not fitted, and why they are what they are.
+        sources: addresses of the rows.
+    """
+
+    soc: str
+    gpu: GpuCost
+    dla: DlaCost | None = None
+    crossing: CrossingCost
+    power: PowerCost
+    contention: ContentionCost
+    gpu_accuracy: Accuracy | None = None
+    dla_accuracy: Accuracy | None = None
+    power_accuracy: Accuracy | None = None
+    assumed: dict[str, str] = Field(default_factory=dict)
+    sources: tuple[str, ...] = ()
+
+
+@cache
+def coefficients(soc: str) -> Coefficients:
+    """The coefficients of a chip.
+
+    Raises:
+        ConfigError: there are none for it, or the file is damaged.
+    """
+    folder = data_folder("configs") / "costs"
+    known = sorted(path.stem for path in folder.glob("tegra*.yaml"))
+    if soc not in known:
+        raise ConfigError(
+            f"no cost coefficients for chip {soc!r}{nearest(soc, known)}",
+            why=f"there are some for {', '.join(known)}",
+            fix="measure a profile on the board itself: edgert bench --units",
+        )
+    return load(folder / f"{soc}.yaml")
+
+
+def load(path: Path) -> Coefficients:
+    """Reads one file of coefficients. Raises ConfigError: unreadable, a missing or impossible number."""
+    document = read(path, env={})
+    try:
+        return Coefficients.model_validate(document.data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ConfigError(
+            f"wrong value in a file of cost coefficients at {key}", why=first["msg"], where=document.where(first["loc"])
+        ) from error

@@ -1,0 +1,138 @@
+"""What handing a tensor between GPU and DLA costs: a reformat kernel on the GPU, and starting the other engine.
+
+Reformats run on the GPU in both directions (https://github.com/NVIDIA/Deep-Learning-Accelerator-SW, FAQ), so a crossing
+takes GPU time even where the GPU computes nothing else. The fixed parts belong to whom they were measured on: they are
+what a run on the GPU alone, or on the DLA alone, took longer when it also had to give a tensor away. A loadable's start
+keeps the DLA busy as it does in the published rates of one whole loadable after the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgert.placement.cost.coefficients import CrossingCost, DlaCost, GpuCost
+from edgert.placement.cost.speeds import Power, Speed
+from edgert.placement.cost.work import Numbers, Table
+from edgert.placement.problem import GPU, Crossing
+
+_PASSES = 2  # read in one format, written in the other
+
+
+@dataclass(frozen=True, slots=True)
+class Reformat:
+    """A kernel that copies from one format to another: milliseconds of its launch, and DRAM bytes a millisecond."""
+
+    launch_ms: float
+    bytes_per_ms: float
+
+    @classmethod
+    def on(cls, speed: Speed, cost: GpuCost) -> Reformat:
+        """That of one GPU in one mode."""
+        launch_ms = cost.launch_us * 1e-3 + cost.launch_kcycles * 1e6 / float(speed.clock_hz)
+        return cls(launch_ms, float(speed.bytes_per_s) * cost.bandwidth / 1e3)
+
+    def time_ms(self, size_bytes: float) -> float:
+        """To copy so much."""
+        return self.launch_ms + _PASSES * size_bytes / self.bytes_per_ms
+
+
+def crossing(
+    size_bytes: float, start: str, end: str, cost: CrossingCost, reformat: Reformat, watts: Power, run_us: float = 0.0
+) -> Crossing:
+    """One tensor from accelerator ``start`` to ``end``; between two DLA cores it is reformatted once, too.
+
+    Args:
+        size_bytes: of the tensor, in the precision it is handed over in.
+        run_us: that starting a loadable takes; counted where ``end`` is a DLA.
+    """
+    is_into, is_out_of = end != GPU, start != GPU
+    gpu_ms = reformat.time_ms(size_bytes) + is_into * cost.to_dla_us / 1e3
+    from_ms, to_ms = is_out_of * cost.from_dla_us / 1e3, is_into * run_us / 1e3
+    traffic = float(_PASSES * size_bytes)
+    energy_mj = watts.energy_mj(GPU, gpu_ms, traffic) + watts.dla_w * (from_ms + to_ms)
+    return Crossing(gpu_ms + from_ms + to_ms, gpu_ms, energy_mj, traffic, from_ms, to_ms)
+
+
+# Time of units on a DLA core: channels in steps, and whatever the managed SRAM does not hold goes through DRAM.
+#
+# time = layer + max(products / (peak * share), bytes beyond the SRAM / (bandwidth * share))
+#
+# Channels come in steps of 16 (FP16) or 32 (INT8); a depthwise convolution fills one of each step. An input of up
+# to four channels has a format of its own. A sigmoid runs in FP16 by itself, as do the product of a SiLU and what
+# it reads. Sources: https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-with-dla.html
+# (formats, SRAM), https://github.com/NVIDIA/Deep-Learning-Accelerator-SW (operators).
+
+_ALIGN = np.array([16.0, 16.0, 32.0])
+_PICTURE = 4.0  # channels of the HWC4 format
+_HALF_BYTES = 2.0
+
+
+def dla_seconds(units: Table, speed: Speed, cost: DlaCost) -> Numbers:
+    """Seconds of every unit on one core, alone on the board; starting the loadable is not in it."""
+    memory = dla_bytes(units, speed, cost) / (np.asarray(speed.bytes_per_s) * cost.bandwidth)
+    is_product = units.is_dense + units.is_depthwise
+    plain = units.read / (np.asarray(speed.clock_hz) * cost.plain_per_clock)
+    compute = is_product * _dense_seconds(units, speed, cost) + (1 - is_product) * plain
+    layer = cost.layer_us * 1e-6 / np.asarray(speed.memory_share) + cost.layer_kcycles * 1e3 / np.asarray(
+        speed.clock_hz
+    )
+    return np.asarray(units.is_busy * (layer + np.maximum(compute, memory)))
+
+
+def dla_bytes(units: Table, speed: Speed, cost: DlaCost) -> Numbers:
+    """Bytes of every unit to and from DRAM: weights, and of every tensor what the SRAM does not hold."""
+    size = np.asarray(speed.value_bytes)
+    spilled = np.maximum(units.read * size - cost.sram_bytes, 0) + np.maximum(units.written * size - cost.sram_bytes, 0)
+    curved = cost.curved_passes * np.maximum(units.curved * _HALF_BYTES - cost.sram_bytes, 0)
+    return np.asarray(units.is_busy * (spilled + curved + units.weights * size))
+
+
+def _dense_seconds(units: Table, speed: Speed, cost: DlaCost) -> Numbers:
+    align = _ALIGN[np.asarray(speed.precision, dtype=np.intp)]
+    is_picture = (units.channels <= _PICTURE) & (units.groups == 1)
+    is_grouped = units.groups > 1
+    channels = np.where(is_picture, _PICTURE, np.ceil(units.channels / align) * align)
+    columns = np.where(is_grouped, units.columns, np.ceil(units.columns / align) * align + cost.half_columns)
+    macs = units.rows * units.groups * (channels * units.taps + cost.half_depth) * columns
+    return np.asarray(macs / (np.asarray(speed.macs_per_s) * cost.dense))
+
+
+# Time of units on the GPU: a roofline with a fixed cost per kernel.
+#
+# time = launch + max(products / (peak * share), bytes / (bandwidth * share))
+#
+# A matrix product of depth k and width n reaches the share s * k/(k + k0) * n/(n + n0) of the peak: filling and
+# draining the pipeline, and operands that are read for few results, cost the same however little there is to
+# multiply. Depth and width are rounded up to what a tensor core takes at once. Roofline:
+# https://doi.org/10.1145/1498765.1498785.
+
+_GPU_ALIGN = np.array([4.0, 8.0, 16.0])
+"""Channels that FP32 (TF32), FP16 and INT8 tensor core instructions take: 16 bytes; Tensor Core requirements in
+https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html"""
+
+
+def gpu_seconds(units: Table, speed: Speed, cost: GpuCost) -> Numbers:
+    """Seconds of every unit alone on the board, launch included; the engine's own start is not."""
+    compute = units.is_dense * _gpu_dense_seconds(units, speed, cost)
+    macs = units.rows * units.groups * units.columns * units.taps
+    compute = compute + units.is_depthwise * macs / (np.asarray(speed.plain_macs_per_s) * cost.plain)
+    memory = gpu_bytes(units, speed) / (np.asarray(speed.bytes_per_s) * cost.bandwidth)
+    launch = cost.launch_us * 1e-6 + cost.launch_kcycles * 1e3 / np.asarray(speed.clock_hz)
+    return np.asarray(units.launches * launch + units.is_busy * np.maximum(compute, memory))
+
+
+def gpu_bytes(units: Table, speed: Speed) -> Numbers:
+    """Bytes of every unit to and from DRAM, as if nothing stayed in a cache."""
+    return np.asarray(units.is_busy * (units.read + units.written + units.weights) * speed.value_bytes)
+
+
+def _gpu_dense_seconds(units: Table, speed: Speed, cost: GpuCost) -> Numbers:
+    precision = np.asarray(speed.precision, dtype=np.intp)
+    align = _GPU_ALIGN[precision]
+    share = np.array([cost.dense_fp32, cost.dense_fp16, cost.dense_int8])[precision]
+    depth = np.ceil(units.channels / align) * align * units.taps
+    columns = np.ceil(units.columns / align) * align
+    macs = units.rows * units.groups * (depth + cost.half_depth) * (columns + cost.half_columns)
+    return np.asarray(macs / (np.asarray(speed.macs_per_s) * share))

@@ -1,0 +1,260 @@
+"""How much one unit has to do, independent of board, precision and batch: products, tensor elements, channels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.errors import ModelError
+from edgert.graph.operations import Graph, Node
+from edgert.graph.operators import about, of_kind, of_values
+
+CONV, DEPTHWISE, PRODUCT, POOL, MAP, MOVE, VIEW = "conv", "depthwise", "product", "pool", "map", "move", "view"
+"""Kinds of unit: dense and grouped convolution; one channel per group; matrix product; window maximum or mean;
+element by element; copies; nothing at all."""
+
+NO_KERNEL = of_kind("view", "measure", "constant", "generator", "conversion", "quantize", "dequantize")
+"""Operators without a kernel: they rename memory, are computed when the engine is built, or fold into neighbors."""
+
+_KINDS: dict[str, str] = {
+    **dict.fromkeys(NO_KERNEL, VIEW),
+    **dict.fromkeys(of_kind("conv"), CONV),
+    **dict.fromkeys(of_kind("product", "recurrent"), PRODUCT),
+    **dict.fromkeys(of_kind("pool"), POOL),
+    **dict.fromkeys(of_kind("movement", "join", "selection"), MOVE),
+}
+_PARTS = of_values("some")
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Sums of products as a matrix product: ``groups`` times (rows x depth) by (depth x columns).
+
+    Attributes:
+        rows: output positions, batch included.
+        channels: read per position and group; for a convolution times ``taps`` gives the depth.
+        columns: written per position and group.
+        taps: positions of the kernel.
+        groups: independent products.
+    """
+
+    rows: int = 0
+    channels: int = 0
+    columns: int = 0
+    taps: int = 1
+    groups: int = 1
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds."""
+        return self.rows * self.channels * self.columns * self.taps * self.groups
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Nodes that an accelerator runs as one kernel, and what that kernel has to do at the graph's own batch.
+
+    Attributes:
+        name: of its first node.
+        nodes: names of its nodes, in graph order.
+        kind: one of the kinds above.
+        product: of its convolution or matrix product; empty for other kinds.
+        read, written: elements of activations.
+        weights: elements of stored tensors.
+        inputs, outputs: names of activations read and of those that are read elsewhere or leave the graph.
+        curved: elements that pass a sigmoid or its like on the way out, which the DLA does in steps of their own.
+        launches: kernels started; 0 where an earlier unit of the same form and input takes this one along.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    kind: str
+    product: Product
+    read: int
+    written: int
+    weights: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    curved: int = 0
+    launches: int = 1
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds at the graph's own batch."""
+        return self.product.macs
+
+
+class Shapes:
+    """Static shapes of a graph's tensors."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._constants = graph.constants
+        self._specs = {**graph.specs, **{spec.name: spec for spec in (*graph.inputs, *graph.outputs)}}
+
+    def of(self, tensor: str, node: Node) -> tuple[int, ...]:
+        """Shape of a tensor of ``node``. Raises ModelError when it is not static."""
+        if tensor in self._constants:
+            return tuple(self._constants[tensor].shape)
+        spec = self._specs.get(tensor)
+        if spec is None or not spec.is_static:
+            raise ModelError(
+                f"node {node.name!r} cannot be costed: its tensor {tensor!r} has no size",
+                why=f"its shape is {spec}" if spec else "no shape can be inferred for it",
+                fix="give the model static input shapes (input: size, or profiles)",
+            )
+        return tuple(dim for dim in spec.shape if isinstance(dim, int))
+
+    def elements(self, tensor: str, node: Node) -> int:
+        """Number of values in a tensor of ``node``. Raises ModelError when its shape is not static."""
+        return math.prod(self.of(tensor, node))
+
+    def size(self, tensor: str) -> int:
+        """Number of values in a tensor between units; 0 where its shape is not known."""
+        spec = self._specs.get(tensor)
+        return math.prod(dim for dim in spec.shape if isinstance(dim, int)) if spec and spec.is_static else 0
+
+
+def kind_of(node: Node, product: Product) -> str:
+    """Kind of the unit that a node opens."""
+    kind = _KINDS.get(node.op, MAP)
+    return DEPTHWISE if kind == CONV and product.groups > 1 and product.channels == 1 else kind
+
+
+def product_of(node: Node, shapes: Shapes) -> Product:
+    """The matrix product inside a node; empty for one that multiplies nothing. Raises ModelError: no static shape."""
+    info = about(node.op)
+    rule = _RULES.get(info.work)
+    return rule(node, info.weight, shapes) if rule else Product()
+
+
+def traffic(node: Node, names: Iterable[str], shapes: Shapes) -> int:
+    """Elements read of these inputs; an operator that picks a part reads no more than it writes."""
+    read = sum(shapes.elements(name, node) for name in names)
+    if node.op not in _PARTS:
+        return read
+    return min(read, sum(shapes.elements(name, node) for name in node.outputs if name))
+
+
+def _attribute(node: Node, name: str, default: int) -> int:
+    attributes: Mapping[str, Any] = node.attributes
+    return int(attributes.get(name, default))
+
+
+def _conv(node: Node, weight: int, shapes: Shapes) -> Product:
+    """Weights have shape (M, C/g, k...)."""
+    batch, columns, *space = shapes.of(node.outputs[0], node)
+    _, channels, *kernel = shapes.of(node.inputs[weight], node)
+    groups = _attribute(node, "group", 1)
+    return Product(batch * math.prod(space), channels, columns // groups, math.prod(kernel), groups)
+
+
+def _transposed(node: Node, weight: int, shapes: Shapes) -> Product:
+    """Every input position meets a whole kernel; weights have shape (C, M/g, k...)."""
+    batch, channels, *space = shapes.of(node.inputs[0], node)
+    _, columns, *kernel = shapes.of(node.inputs[weight], node)
+    groups = _attribute(node, "group", 1)
+    return Product(batch * math.prod(space), channels // groups, columns, math.prod(kernel), groups)
+
+
+def _gemm(node: Node, weight: int, shapes: Shapes) -> Product:
+    first, second = shapes.of(node.inputs[0], node), shapes.of(node.inputs[weight], node)
+    rows, depth = reversed(first) if _attribute(node, "transA", 0) else first
+    return Product(rows, depth, second[0] if _attribute(node, "transB", 0) else second[-1])
+
+
+def _matmul(node: Node, weight: int, shapes: Shapes) -> Product:
+    """A stored right operand serves every matrix of the left one, so that these are rows of one product."""
+    left, right, out = (shapes.of(name, node) for name in (node.inputs[0], node.inputs[weight], node.outputs[0]))
+    columns = right[-1] if len(right) > 1 else 1
+    groups = math.prod(out[:-2]) if len(right) > 2 else 1
+    return Product(math.prod(out) // max(columns * groups, 1), left[-1], columns, 1, groups)
+
+
+def _recurrent(node: Node, weight: int, shapes: Shapes) -> Product:
+    """W is (directions, gates * hidden, input), R (directions, gates * hidden, hidden); both at every step."""
+    steps, batch, depth = shapes.of(node.inputs[0], node)
+    directions, gates, hidden = shapes.of(node.inputs[weight + 1], node)
+    return Product(steps * batch, depth + hidden, gates, 1, directions)
+
+
+_RULES: dict[str, Callable[[Node, int, Shapes], Product]] = {
+    "conv": _conv,
+    "transposed": _transposed,
+    "gemm": _gemm,
+    "matmul": _matmul,
+    "recurrent": _recurrent,
+}
+
+
+# Many units of work as columns of numbers, so that one formula costs all of them at once.
+
+Numbers = npt.NDArray[np.float64]
+Scalars = float | Numbers
+"""One number for all units, or one for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns of a sequence of :class:`Work`, one float64 per unit; names and units as there.
+
+    Attributes:
+        rows, channels, columns, taps, groups: of the matrix product; 0 rows for kinds that have none.
+        read, written: elements of activations.
+        weights: elements of stored tensors.
+        curved: elements that pass a sigmoid.
+        launches: kernels started.
+        is_dense: 1 for convolutions and matrix products but depthwise ones.
+        is_depthwise: 1 for those.
+        is_busy: 1 for all but views.
+    """
+
+    rows: Numbers
+    channels: Numbers
+    columns: Numbers
+    taps: Numbers
+    groups: Numbers
+    read: Numbers
+    written: Numbers
+    weights: Numbers
+    curved: Numbers
+    launches: Numbers
+    is_dense: Numbers
+    is_depthwise: Numbers
+    is_busy: Numbers
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def table(works: Sequence[Work], scale: float = 1.0) -> Table:
+    """The columns of these units; ``scale`` is the batch over the graph's own."""
+    products = [work.product for work in works]
+    return Table(
+        rows=scale * _column(product.rows for product in products),
+        channels=_column(product.channels for product in products),
+        columns=_column(product.columns for product in products),
+        taps=_column(product.taps for product in products),
+        groups=_column(product.groups for product in products),
+        read=scale * _column(work.read for work in works),
+        written=scale * _column(work.written for work in works),
+        weights=_column(work.weights for work in works),
+        curved=scale * _column(work.curved for work in works),
+        launches=_column(work.launches for work in works),
+        is_dense=_column(work.kind in (CONV, PRODUCT) for work in works),
+        is_depthwise=_column(work.kind == DEPTHWISE for work in works),
+        is_busy=_column(work.kind != VIEW for work in works),
+    )
+
+
+def joined(tables: Sequence[Table]) -> Table:
+    """Tables one after the other."""
+    return Table(*(np.concatenate([getattr(item, column.name) for item in tables]) for column in fields(Table)))
+
+
+def _column(values: Iterable[float]) -> Numbers:
+    return np.array(list(values), dtype=np.float64)

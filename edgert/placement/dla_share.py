@@ -1,0 +1,170 @@
+"""What of a network a DLA can run: verdicts, segments, shares, and what would change them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from dla import MAX_LOADABLES, Answer, Region, Summary, Target, Verdict, check_graph, regions, summarise
+from edgert.errors import ConfigError
+from edgert.graph.dla_node import DlaNode, dla_nodes, macs_of
+from edgert.graph.operations import Graph
+
+_HOPED: tuple[Answer, ...] = ("yes", "verify")
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A graph against one DLA.
+
+    Attributes:
+        target: generation, release of TensorRT, precision.
+        nodes: in graph order.
+        verdicts: one per node.
+        macs: multiply-adds per node.
+        regions: segments of what is sure, each a loadable.
+        hoped: segments if every ``verify`` turns out to run; those of doubtful nodes alone are left out.
+        summary: the same in numbers.
+    """
+
+    target: Target
+    nodes: tuple[DlaNode, ...]
+    verdicts: tuple[Verdict, ...]
+    macs: tuple[int, ...]
+    regions: tuple[Region, ...]
+    hoped: tuple[Region, ...]
+    summary: Summary
+
+    @property
+    def macs_share(self) -> float:
+        """Share of the multiply-adds that surely runs on the DLA, 0 to 1."""
+        return self.summary.macs_yes
+
+    @property
+    def loadables(self) -> int:
+        """Loadables of what is sure; a core holds 16, over all engines."""
+        return len(self.regions)
+
+    @property
+    def fits_core(self) -> bool:
+        """Whether one core can hold all the loadables."""
+        return self.loadables <= MAX_LOADABLES
+
+    @property
+    def allowed(self) -> frozenset[str]:
+        """Names of the nodes that surely run on the DLA."""
+        return self._named("yes")
+
+    @property
+    def doubtful(self) -> frozenset[str]:
+        """Names of the nodes that only the device can tell about."""
+        return self._named("verify")
+
+    @property
+    def fixes(self) -> tuple[str, ...]:
+        """What would bring more of it onto the DLA, most work first."""
+        told = (*self.summary.refusals, *self.summary.doubts)
+        return tuple(dict.fromkeys(reason.fix for reason in told if reason.fix))
+
+    def segment_of(self, place: int) -> int | None:
+        """Number of the segment of what is sure that holds a node, from 1."""
+        return next((number for number, region in enumerate(self.regions, 1) if place in region.places), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as dicts, lists, strings and numbers."""
+        rows = [
+            {"name": node.name, "op": node.op, "macs": macs, **asdict(verdict), "form": verdict.int8_form}
+            for node, verdict, macs in zip(self.nodes, self.verdicts, self.macs, strict=True)
+        ]
+        return {
+            "target": asdict(self.target),
+            "release": asdict(self.target.release),
+            "summary": asdict(self.summary),
+            "fits_core": self.fits_core,
+            "fixes": list(self.fixes),
+            "segments": [self._segment(region) for region in self.regions],
+            "segments_hoped": [self._segment(region) for region in self.hoped],
+            "nodes": rows,
+        }
+
+    def _segment(self, region: Region) -> dict[str, Any]:
+        names = [self.nodes[place].name for place in region.places]
+        return {**asdict(region), "places": list(region.places), "nodes": names}
+
+    def _named(self, answer: Answer) -> frozenset[str]:
+        pairs = zip(self.nodes, self.verdicts, strict=True)
+        return frozenset(node.name for node, verdict in pairs if verdict.answer == answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One number before and after a graph was changed.
+
+    Attributes:
+        what: in words.
+        before, after: as text, with its unit.
+        is_better: whether it moved the right way; None where it stayed.
+    """
+
+    what: str
+    before: str
+    after: str
+    is_better: bool | None
+
+
+def target_of(generation: int | None, tensorrt: str, precision: str) -> Target:
+    """A target from what a user wrote. Raises ConfigError for what there is not."""
+    try:
+        return Target(generation or 0, tensorrt, precision)  # type: ignore[arg-type]  # it checks what it is given
+    except ValueError as error:
+        raise ConfigError(f"no such DLA target: {error}", fix="for example --trt 10.3 --precision int8") from error
+
+
+def survey(
+    graph: Graph,
+    target: Target,
+    scaled: Collection[str] | None = None,
+    macs: Mapping[str, int] | None = None,
+    *,
+    min_nodes: int = 1,
+) -> Survey:
+    """Asks the rules about every node and grows segments. Clean the graph first, as a build does.
+
+    Args:
+        scaled: tensors with an INT8 scale, or tensor → scale; None where calibration is still to come.
+        macs: node name → multiply-adds; None counts them from the shapes.
+        min_nodes: smaller segments are left to the GPU.
+    """
+    nodes = dla_nodes(graph)
+    work = {node.name: macs_of(node) for node in nodes} if macs is None else dict(macs)
+    verdicts = check_graph(nodes, target, scaled)
+
+    grown = partial(regions, nodes, verdicts, target, macs=work, outputs=graph.output_names, min_nodes=min_nodes)
+    sure, maybe = grown(), grown(answers=_HOPED)
+    hoped = tuple(region for region in maybe if any(verdicts[place].answer == "yes" for place in region.places))
+    counted = tuple(work.get(node.name, 0) for node in nodes)
+    return Survey(target, nodes, verdicts, counted, sure, hoped, summarise(nodes, verdicts, sure, hoped, work))
+
+
+def compare(before: Survey, after: Survey) -> tuple[Difference, ...]:
+    """What changed between two surveys of one network, for example by rewrites."""
+    old, new = before.summary, after.summary
+    return (
+        _share("work on the DLA", old.macs_yes, new.macs_yes),
+        _share("work to be verified", old.macs_verify, new.macs_verify, more=False),
+        _count("nodes", old.nodes, new.nodes, more=None),
+        _count("nodes on the DLA", old.yes, new.yes, more=True),
+        _count("nodes refused", old.no, new.no, more=False),
+        _count("nodes to be verified", old.verify, new.verify, more=False),
+        _count("segments (loadables)", old.segments, new.segments, more=False),
+    )
+
+
+def _share(what: str, old: float, new: float, *, more: bool = True) -> Difference:
+    return Difference(what, f"{100 * old:.1f} %", f"{100 * new:.1f} %", None if old == new else (new > old) == more)
+
+
+def _count(what: str, old: int, new: int, *, more: bool | None) -> Difference:
+    return Difference(what, str(old), str(new), None if old == new or more is None else (new > old) == more)

@@ -1,0 +1,273 @@
+"""How many segments a placement has, as rows of an integer program.
+
+A connected piece has one unit more than a spanning tree has edges, so segments are units less edges of a forest. The
+forest keeps to edges with no longer path beside them: a segment is convex and holds such a path whole, and stays
+connected without the edge. What makes it a forest of convex pieces is added where a solution breaks it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert import install
+from edgert.errors import PlacementError
+from edgert.placement.cutting import neighbours
+from edgert.placement.problem import Assignment, Network
+
+# The one door to SciPy: flows, linear programs and integer programs, imported when first needed.
+
+I32 = npt.NDArray[np.int32]
+
+
+def optional(module: str) -> Any:
+    """A module of SciPy.
+
+    Raises:
+        PlacementError: SciPy is not installed; names the extra that brings it.
+    """
+    try:
+        return importlib.import_module(f"scipy.{module}")
+    except ModuleNotFoundError as missing:
+        raise PlacementError(
+            "placement needs SciPy",
+            why=str(missing),
+            fix=install.command("plan"),
+        ) from missing
+
+
+def sink_side(capacity: I32, head: I32, rows: I32, source: int, sink: int) -> npt.NDArray[np.bool_]:
+    """Which nodes a maximum flow leaves out of the source's reach: the sink's side of a minimum cut.
+
+    Args:
+        capacity, head, rows: the arcs as a CSR matrix with sorted columns, every arc's reverse among them.
+        source, sink: nodes.
+    """
+    sparse, graph = optional("sparse"), optional("sparse.csgraph")
+    shape = (len(rows) - 1,) * 2
+    flow = graph.maximum_flow(sparse.csr_array((capacity, head, rows), shape=shape), source, sink).flow
+    left = capacity - flow.data > 0
+    starts = np.concatenate(([0], np.cumsum(left, dtype=np.int32)))[rows]
+    open_arcs = sparse.csr_array((np.ones(int(starts[-1]), np.int32), head[left], starts), shape=shape)
+    reached = graph.breadth_first_order(open_arcs, source, return_predecessors=False)
+    beyond = np.ones(len(rows) - 1, bool)
+    beyond[reached] = False
+    return beyond
+
+
+# Linear and mixed-integer programs, written down term by term and solved by HiGHS.
+
+F64 = npt.NDArray[np.float64]
+Terms = Mapping[int, float]
+"""Variable → coefficient."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a program comes to.
+
+    Attributes:
+        values: of the variables; None where none were found in time or there are none.
+        cost: of the values.
+        bound: no values cost less.
+        is_infeasible: proven that no values keep all rows.
+    """
+
+    values: F64 | None
+    cost: float
+    bound: float
+    is_infeasible: bool
+
+
+class Program:
+    """Minimise a sum over variables from 0 to 1, or to ``upper``, under rows."""
+
+    def __init__(self) -> None:
+        self._costs: list[float] = []
+        self._upper: list[float] = []
+        self._whole: list[bool] = []
+        self._rows: list[tuple[Terms, float]] = []
+
+    def variable(self, cost: float = 0.0, *, whole: bool = False, upper: float = 1.0) -> int:
+        """A new one's index."""
+        self._costs.append(cost)
+        self._upper.append(upper)
+        self._whole.append(whole)
+        return len(self._costs) - 1
+
+    def at_most(self, terms: Terms, most: float) -> None:
+        """A row: the sum of the terms is at most this."""
+        self._rows.append((terms, most))
+
+    def equal(self, terms: Terms, value: float) -> None:
+        """Two rows."""
+        self.at_most(terms, value)
+        self.at_most({variable: -factor for variable, factor in terms.items()}, -value)
+
+    def solve(self, *, time_limit_s: float, gap: float = 1e-6) -> Answer:
+        """The best values, to a relative gap, or what was found in time."""
+        optimize = optional("optimize")
+        found = optimize.milp(
+            np.array(self._costs),
+            integrality=np.array(self._whole, int),
+            bounds=optimize.Bounds(0, np.array(self._upper)),
+            constraints=optimize.LinearConstraint(*self._matrix()) if self._rows else (),
+            options={"time_limit": max(time_limit_s, 0.01), "mip_rel_gap": gap},
+        )
+        if found.x is None:
+            return Answer(None, np.inf, -np.inf, found.status == 2)
+        bound = found.fun if found.mip_dual_bound is None else found.mip_dual_bound
+        return Answer(np.asarray(found.x), float(found.fun), float(bound), False)
+
+    def _matrix(self) -> tuple[Any, float, F64]:
+        lengths = [len(terms) for terms, _ in self._rows]
+        row = np.repeat(np.arange(len(lengths)), lengths)
+        column = np.fromiter((variable for terms, _ in self._rows for variable in terms), np.int64)
+        factor = np.fromiter((value for terms, _ in self._rows for value in terms.values()), np.float64)
+        shape = (len(lengths), len(self._costs))
+        matrix = optional("sparse").csr_array((factor, (row, column)), shape=shape)
+        return matrix, -np.inf, np.array([most for _, most in self._rows])
+
+
+Pair = tuple[int, int]
+Row = tuple[dict[int, float], float]
+
+_LONGEST_CYCLE = 8  # cycles up to here get all their rows before the first solution
+_EPSILON = 1e-6
+
+
+class Forest:
+    """The segments of one accelerator.
+
+    Args:
+        program: takes the variables and rows.
+        network: what is placed.
+        runs: unit → variable that is 1 where the accelerator runs it.
+        most: segments allowed.
+    """
+
+    def __init__(self, program: Program, network: Network, runs: Mapping[int, int], most: int) -> None:
+        self._runs = runs
+        self._after = neighbours(network)[1]
+        self._reach = _reached(self._after)
+        pairs = [pair for pair in _direct(self._after, self._reach) if runs.keys() >= set(pair)]
+        self._joins = {pair: program.variable() for pair in pairs}
+        self._beside: dict[int, list[int]] = {unit: [] for unit in runs}
+        for (one, other), joined in self._joins.items():
+            self._beside[one].append(other)
+            self._beside[other].append(one)
+            program.at_most({joined: 1, runs[one]: -1}, 0)
+            program.at_most({joined: 1, runs[other]: -1}, 0)
+        program.at_most({**dict.fromkeys(runs.values(), 1.0), **dict.fromkeys(self._joins.values(), -1.0)}, most)
+        for cycle in _short_cycles(self._beside):
+            for row in self._no_cycle(cycle):
+                program.at_most(*row)
+
+    def broken(self, on: Sequence[bool], values: npt.NDArray[np.float64]) -> Iterator[Row]:
+        """Rows that every partition into segments keeps and these values break. ``on``: units the accelerator runs."""
+        for piece in self._pieces(on):
+            for terms, most in (*self._no_cycle(piece), *self._convex(piece, on)):
+                if sum(factor * values[variable] for variable, factor in terms.items()) > most + _EPSILON:
+                    yield terms, most
+
+    def _no_cycle(self, units: Sequence[int]) -> Iterator[Row]:
+        """Fewer edges among units than units that run: one row for every unit, which is left out of the count."""
+        inside = set(units)
+        edges = {joined: 1.0 for pair, joined in self._joins.items() if inside >= set(pair)}
+        left_out = units if len(units) <= _LONGEST_CYCLE else (units[0], units[-1])
+        for unit in left_out:
+            yield {**edges, **{self._runs[other]: -1.0 for other in units if other != unit}}, 0.0
+
+    def _convex(self, piece: Sequence[int], on: Sequence[bool]) -> Iterator[Row]:
+        """A tree path between two units is not whole unless the accelerator runs all between them."""
+        for start in piece:
+            outside = [unit for unit in range(len(on)) if self._reach[start] >> unit & 1 and not on[unit]]
+            ends = [unit for unit in piece if any(self._reach[between] >> unit & 1 for between in outside)]
+            for end in ends[:2]:
+                path = self._path(start, end, on)
+                edges = {self._joins[min(pair), max(pair)]: 1.0 for pair in pairwise(path)}
+                for between in outside:
+                    if self._reach[between] >> end & 1:
+                        needed = {self._runs[between]: -1.0} if between in self._runs else {}
+                        yield {**edges, **needed}, len(edges) - 1.0
+
+    def _pieces(self, on: Sequence[bool]) -> Iterator[list[int]]:
+        """Units that run, by connected piece."""
+        left = {unit for unit in self._runs if on[unit]}
+        while left:
+            piece = _spread(min(left), self._beside, left)
+            left -= piece.keys()
+            yield sorted(piece)
+
+    def _path(self, start: int, end: int, on: Sequence[bool]) -> list[int]:
+        came = _spread(start, self._beside, {unit for unit in self._runs if on[unit]})
+        path = [end]
+        while path[-1] != start:
+            path.append(came[path[-1]])
+        return path
+
+
+def forbid(assignment: Assignment, variables: Mapping[tuple[int, str], int]) -> Row:
+    """The row that rules out one assignment."""
+    chosen = [variables[choice] for choice in enumerate(assignment)]
+    return dict.fromkeys(chosen, 1.0), len(chosen) - 1.0
+
+
+def _reached(after: Sequence[Sequence[int]]) -> list[int]:
+    """Per unit the set of units behind it, as bits."""
+    reach = [0] * len(after)
+    for unit in reversed(range(len(after))):
+        for reader in after[unit]:
+            reach[unit] |= reach[reader] | 1 << reader
+    return reach
+
+
+def _direct(after: Sequence[Sequence[int]], reach: Sequence[int]) -> Iterator[Pair]:
+    """Edges with no longer path beside them."""
+    for unit, readers in enumerate(after):
+        for reader in readers:
+            if not any(reach[other] >> reader & 1 for other in readers):
+                yield unit, reader
+
+
+def _spread(start: int, beside: Mapping[int, Sequence[int]], within: set[int]) -> dict[int, int]:
+    """Every unit that can be reached → the one it was reached from."""
+    came, waiting = {start: start}, deque([start])
+    while waiting:
+        unit = waiting.popleft()
+        for other in beside[unit]:
+            if other in within and other not in came:
+                came[other] = unit
+                waiting.append(other)
+    return came
+
+
+def _short_cycles(beside: Mapping[int, Sequence[int]]) -> Iterator[list[int]]:
+    """The cycle that each edge beside a spanning forest closes, if it is short."""
+    seen: set[int] = set()
+    for root in beside:
+        if root not in seen:
+            came = _spread(root, beside, set(beside))
+            seen |= came.keys()
+            for one in came:
+                for other in beside[one]:
+                    if one < other and came[one] != other and came[other] != one:
+                        cycle = set(_trail(one, came)) ^ set(_trail(other, came))
+                        top = next(unit for unit in _trail(one, came) if unit in set(_trail(other, came)))
+                        if len(cycle) < _LONGEST_CYCLE:
+                            yield sorted({*cycle, top})
+
+
+def _trail(unit: int, came: Mapping[int, int]) -> list[int]:
+    """Back to the root."""
+    trail = [unit]
+    while came[trail[-1]] != trail[-1]:
+        trail.append(came[trail[-1]])
+    return trail

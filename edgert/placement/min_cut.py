@@ -1,0 +1,302 @@
+"""The best placement of networks on two accelerators, as a minimum cut.
+
+Exact for any DAG and any costs that are not negative: Stone, "Multiprocessor scheduling with the aid of network flow
+algorithms", IEEE TSE 1977, https://doi.org/10.1109/TSE.1977.233840. A tensor that several units read has a node of its
+own, so that handing it over is paid once.
+
+SciPy's flows have 32-bit capacities. Each network is scaled so that the cheaper of its two plain placements (all that
+can on one accelerator) is 2**30 above the sum of what every unit costs where it is cheapest. What rounding can lose is
+told, and the costs of what is found are the true ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.placement.integer import sink_side
+from edgert.placement.occupancy import Price, Use, preferring, stranded
+from edgert.placement.problem import GPU, Assignment, Cost, Crossing, Edge, Network
+
+# A network as arcs for a minimum cut between two accelerators.
+#
+# A node on the source's side is on the first accelerator, one on the sink's side on the second. An arc that leads
+# from the source's side to the sink's is paid.
+
+SOURCE, SINK = -1, -2
+TIME, ENERGY, TRAFFIC, FIRST, SECOND, REFORMAT, HOME, ENTRIES = range(8)
+"""Columns of an arc's load: as in Load; busy time of the first and the second; the shares of handing over of the GPU
+and of the home where they are neither of the two; tensors that the second is handed."""
+
+_NUMBERS = 8
+"""Of an arc: time, energy, traffic; busy time of who hands over, the GPU and who takes it; columns of the first and the
+last of these. A unit's arc has all busy time in one place, and the same column twice."""
+
+Arc = tuple[int, int]
+F64 = npt.NDArray[np.float64]
+
+
+class Arcs:
+    """One network's nodes (its units, then tensors that several units read) and arcs.
+
+    Attributes:
+        nodes: how many.
+        finite: arcs that can be paid; ``loads()`` has what for.
+        endless: arcs that cannot be cut.
+        second_any: (node, unit): the node is on the second's side as soon as one of its units is.
+        first_any: the same of the first's side.
+
+    Raises:
+        PlacementError: a unit can run on neither accelerator; names them.
+    """
+
+    def __init__(self, network: Network, first: str, second: str) -> None:
+        self._network, self._pair = network, (first, second)
+        self._columns = {network.home: HOME, GPU: REFORMAT, first: FIRST, second: SECOND}
+        if preferring(network, self._pair) is None:
+            raise stranded(network, self._pair)
+        self.nodes = len(network.units)
+        self.finite: list[Arc] = []
+        self.endless: list[Arc] = []
+        self.second_any: list[Arc] = []
+        self.first_any: list[Arc] = []
+        self._numbers: list[float] = []  # of all finite arcs, flat: NumPy reads that fastest
+        for index, unit in enumerate(network.units):
+            self._run((index, SINK), unit.costs.get(first), FIRST)
+            self._run((SOURCE, index), unit.costs.get(second), SECOND)
+        for edge in network.edges:
+            self._hand(edge)
+
+    def loads(self) -> F64:
+        """(finite arcs, columns)."""
+        numbers = np.array(self._numbers).reshape(-1, _NUMBERS)
+        start, end = numbers[:, _NUMBERS - 2 :].T.astype(np.intp)
+        rows, loads = np.arange(len(numbers)), np.zeros((len(numbers), ENTRIES + 1))
+        loads[:, : TRAFFIC + 1] = numbers[:, : TRAFFIC + 1]
+        for share, column in enumerate((start, self._columns[GPU], end), TRAFFIC + 1):
+            loads[rows, column] += numbers[:, share]
+        loads[:, ENTRIES] = (end == SECOND) & (start != end)
+        return loads
+
+    def preferring(self, index: int) -> list[bool]:
+        """Whether each unit is on the second accelerator when all run on the first (0) or second (1) where they can."""
+        wish, second_wish = self._pair[index], index == 1
+        return [(wish in unit.costs) == second_wish for unit in self._network.units]
+
+    def _run(self, arc: Arc, cost: Cost | None, column: int) -> None:
+        if cost is None:
+            self.endless.append(arc)
+        else:
+            self.finite.append(arc)
+            self._numbers += (cost.time_ms, cost.energy_mj, cost.traffic_bytes, cost.time_ms, 0.0, 0.0, column, column)
+
+    def _cross(self, arc: Arc, one: Crossing, start: str, end: str) -> None:
+        self.finite.append(arc)
+        shares = (one.from_ms, one.gpu_ms, one.to_ms, self._columns[start], self._columns[end])
+        self._numbers += (one.time_ms, one.energy_mj, one.traffic_bytes, *shares)
+
+    def _hand(self, edge: Edge) -> None:
+        """A tensor: from its producer or home to its readers and, an output, home."""
+        (first, second), home, crossings = self._pair, self._network.home, edge.crossings
+        source, sink = (SOURCE, SINK) if edge.producer is None else (edge.producer, edge.producer)
+        origins = (first, second) if edge.producer is not None else (home, home)
+        returns = home if edge.is_output and edge.producer is not None else None
+        if origins[0] != second and (crossing := crossings.get((origins[0], second))):
+            self._to_second(edge.consumers, source, crossing, origins[0], is_sure=returns == second)
+        if origins[1] != first and (crossing := crossings.get((origins[1], first))):
+            self._to_first(edge.consumers, sink, crossing, origins[1], is_sure=returns == first)
+        if returns is not None and returns not in self._pair:
+            if crossing := crossings.get((first, home)):
+                self._cross((source, SINK), crossing, first, home)
+            if crossing := crossings.get((second, home)):
+                self._cross((SOURCE, source), crossing, second, home)
+
+    def _to_second(
+        self, consumers: Sequence[int], source: int, crossing: Crossing, start: str, *, is_sure: bool
+    ) -> None:
+        """Paid when the source is on the first's side and a reader on the second's; ``is_sure``: the home is there."""
+        second = self._pair[1]
+        if is_sure:
+            self._cross((source, SINK), crossing, start, second)
+        elif len(consumers) == 1:
+            self._cross((source, consumers[0]), crossing, start, second)
+        elif consumers:
+            self._cross((source, self.nodes), crossing, start, second)
+            members = [(self.nodes, unit) for unit in consumers]
+            self.second_any += members
+            self.endless += members
+            self.nodes += 1
+
+    def _to_first(self, consumers: Sequence[int], sink: int, crossing: Crossing, start: str, *, is_sure: bool) -> None:
+        """Paid when the source, here ``sink``, is on the second's side and a reader on the first's."""
+        first = self._pair[0]
+        if is_sure:
+            self._cross((SOURCE, sink), crossing, start, first)
+        elif len(consumers) == 1:
+            self._cross((consumers[0], sink), crossing, start, first)
+        elif consumers:
+            self._cross((self.nodes, sink), crossing, start, first)
+            self.first_any += [(self.nodes, unit) for unit in consumers]
+            self.endless += [(unit, self.nodes) for unit in consumers]
+            self.nodes += 1
+
+
+I64 = npt.NDArray[np.int64]
+Side = npt.NDArray[np.bool_]
+"""Of every node, whether it is on the second accelerator's side."""
+
+_SCALE, _ENDLESS = 2**30, 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The cheapest placement of one network.
+
+    Attributes:
+        assignment: of its units.
+        use: what a run takes.
+        cost: the priced use, with the additions.
+        slack: at most this much above the best there is, from rounding.
+    """
+
+    assignment: Assignment
+    use: Use
+    cost: float
+    slack: float
+
+
+def cut(network: Network, first: str, second: str, price: Price) -> Found:
+    """The assignment of the units to two accelerators that costs least.
+
+    Raises:
+        PlacementError: some unit can run on neither; names them.
+    """
+    return Cutter((network,), first, second).solve(price)[0]
+
+
+class Cutter:
+    """Networks made ready for cuts at many prices between two accelerators, all of them in one flow.
+
+    Raises:
+        PlacementError: a unit can run on neither accelerator.
+    """
+
+    def __init__(self, networks: Sequence[Network], first: str, second: str) -> None:
+        self._pair, self._units = (first, second), [len(network.units) for network in networks]
+        self._homes = [network.home for network in networks]
+        blocks = [Arcs(network, first, second) for network in networks]
+        self._starts: I64 = np.cumsum([0, *(block.nodes for block in blocks)])
+        self._source, self._sink = int(self._starts[-1]), int(self._starts[-1]) + 1
+        self._arcs = self._joined([block.finite for block in blocks])
+        self._endless = self._joined([block.endless for block in blocks])
+        self._second_any = self._joined([block.second_any for block in blocks])
+        self._first_any = self._joined([block.first_any for block in blocks])
+        self._loads: F64 = np.concatenate([block.loads() for block in blocks])
+        counts = [len(block.finite) for block in blocks]
+        self._block, self._first_arc = np.repeat(np.arange(len(blocks)), counts), np.cumsum([0, *counts[:-1]])
+        self._lay_out()
+        self._plain = [self._plainly([block.preferring(index) for block in blocks]) for index in (0, 1)]
+
+    def solve(self, price: Price, *, entry: F64 | float = 0.0, latency: F64 | float = 0.0) -> list[Found]:
+        """A placement of each network.
+
+        Args:
+            price: of what runs take.
+            entry: also paid for every tensor that the second accelerator is handed, by all or by each, (networks,).
+            latency: also paid per millisecond of a run, likewise.
+        """
+        worth = self._loads @ self._vector(price)
+        home = np.array([price.busy.get(name, 0.0) for name in self._homes])
+        for column, added in ((ENTRIES, entry), (TIME, latency), (HOME, home)):
+            worth += self._loads[:, column] * np.broadcast_to(added, len(self._units))[self._block]
+        capacity, common = self._capacity(worth)
+        plain = np.minimum(*(self._sums(worth[:, None] * paid)[:, 0] for paid in self._plain))
+        scale = _SCALE / np.maximum(plain - common, 1e-200)
+        side = self._complete(self._cut(np.rint(np.minimum(capacity * scale[self._cell_block], 1.5 * _SCALE))))
+        paid = self._paid(side)
+        loads, costs = self._sums(self._loads * paid), self._sums(worth[:, None] * paid)[:, 0]
+        slack = np.bincount(self._block, minlength=len(scale)) / scale
+        uses = map(self._use, loads.tolist(), self._homes)
+        rows = zip(self._starts, self._units, uses, costs.tolist(), slack.tolist(), strict=False)
+        return [
+            Found(self._named(side[start : start + units]), used, cost, lost) for start, units, used, cost, lost in rows
+        ]
+
+    def _joined(self, blocks: Sequence[Sequence[Arc]]) -> I64:
+        """Pairs of nodes, (n, 2), with the numbers that nodes have when all blocks share a source and a sink."""
+        counts = [len(pairs) for pairs in blocks]
+        flat = chain.from_iterable(chain.from_iterable(blocks))
+        own = np.fromiter(flat, np.int64, 2 * sum(counts)).reshape(-1, 2)
+        shifted = own + np.repeat(self._starts[:-1], counts)[:, None]
+        return np.where(own >= 0, shifted, np.where(own == SOURCE, self._source, self._sink))
+
+    def _lay_out(self) -> None:
+        """The sparse matrix: every arc and its reverse once, sorted."""
+        nodes = self._sink + 1
+        pairs = np.concatenate((self._arcs, self._endless))
+        cells, slots = np.unique(np.concatenate((pairs, pairs[:, ::-1])) @ (nodes, 1), return_inverse=True)
+        self._slots, self._endless_slots = np.split(slots[: len(pairs)], [len(self._arcs)])
+        self._head, self._rows = (cells % nodes).astype(np.int32), np.searchsorted(cells, np.arange(nodes + 1) * nodes)
+        self._unit_block = np.repeat(np.arange(len(self._units)), self._units)
+        within = np.arange(sum(self._units)) - np.repeat(np.cumsum([0, *self._units[:-1]]), self._units)
+        units = self._starts[self._unit_block] + within
+        inner = np.minimum(self._head, cells // nodes)  # one end is a block's own: source and sink come last
+        self._cell_block = np.searchsorted(self._starts, inner, side="right") - 1
+        self._in = np.searchsorted(cells, self._source * nodes + units)
+        self._out = np.searchsorted(cells, units * nodes + self._sink)
+
+    def _plainly(self, seconds: Sequence[Sequence[bool]]) -> npt.NDArray[np.bool_]:
+        """What is paid when the units are where they are wished to be; a column."""
+        side = np.zeros(self._sink + 1, bool)
+        for start, block in zip(self._starts, seconds, strict=False):
+            side[start : start + len(block)] = block
+        return self._paid(self._complete(side))
+
+    def _vector(self, price: Price) -> F64:
+        busy = [price.busy.get(name, 0.0) for name in (*self._pair, GPU)]
+        return np.array([price.latency, price.energy, price.traffic, *busy, 0.0, 0.0])
+
+    def _capacity(self, worth: F64) -> tuple[F64, F64]:
+        """Of every cell, without what a unit costs on either side and what therefore need not flow; that, summed up."""
+        capacity: F64 = np.bincount(self._slots, worth, len(self._head)).astype(np.float64)
+        both = np.minimum(capacity[self._in], capacity[self._out])
+        capacity[self._in] -= both
+        capacity[self._out] -= both
+        return capacity, np.bincount(self._unit_block, both, len(self._units)).astype(np.float64)
+
+    def _cut(self, capacity: F64) -> Side:
+        """A minimum cut through cells of whole capacities."""
+        capacity[self._endless_slots] = _ENDLESS
+        whole = np.minimum(capacity, _ENDLESS).astype(np.int32)
+        return sink_side(whole, self._head, self._rows.astype(np.int32), self._source, self._sink)
+
+    def _complete(self, side: Side) -> Side:
+        """The nodes of tensors follow from the units: each is where a reader makes it pay."""
+        side = side.copy()
+        side[self._source], side[self._sink] = False, True
+        side[self._second_any[:, 0]], side[self._first_any[:, 0]] = False, True
+        np.logical_or.at(side, self._second_any[:, 0], side[self._second_any[:, 1]])
+        np.logical_and.at(side, self._first_any[:, 0], side[self._first_any[:, 1]])
+        return side
+
+    def _paid(self, side: Side) -> npt.NDArray[np.bool_]:
+        """A column: which arcs are cut."""
+        paid: npt.NDArray[np.bool_] = (~side[self._arcs[:, 0]] & side[self._arcs[:, 1]])[:, None]
+        return paid
+
+    def _sums(self, rows: F64) -> F64:
+        """Rows of arcs added up, network by network."""
+        summed: F64 = np.add.reduceat(rows, self._first_arc, axis=0)
+        return summed
+
+    def _named(self, side: Side) -> Assignment:
+        return tuple(self._pair[second] for second in side.tolist())
+
+    def _use(self, load: Sequence[float], home: str) -> Use:
+        busy = dict(zip(self._pair, (load[FIRST], load[SECOND]), strict=True))
+        busy |= {name: load[column] for name, column in ((home, HOME), (GPU, REFORMAT)) if load[column]}
+        return Use(load[TIME], busy, load[ENERGY], load[TRAFFIC])

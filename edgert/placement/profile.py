@@ -1,0 +1,250 @@
+"""A measured profile: how long the parts of one model take on one machine. Takes the place of the cost model there.
+
+Each unit's time is what ONNX Runtime's profiler says of its kernels, scaled so that all units together take as long as
+the whole model does unobserved; both are kept, and they must agree within :data:`MAX_GAP`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from edgert.errors import ArtifactError, PlacementError, cause
+from edgert.graph.operations import Graph
+from edgert.jitter import Quantiles, check_quantiles
+from edgert.placement.contention import Contention
+from edgert.placement.problem import Cost, Crossing, Edge, Network, Unit
+
+SCHEMA = 1
+MAX_GAP = 0.10
+"""Between the sum of the kernels and the whole model, as part of the whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The whole model on one accelerator, milliseconds per run.
+
+    Attributes:
+        alone_ms: while the others are idle.
+        busy_ms: while all others run the same model.
+        kernels_ms: sum over the profiler's kernels, while the others are idle.
+        jitter: of the wall clock's times while all others run the same model; see :mod:`edgert.jitter`. Empty in
+            profiles of before it was kept.
+    """
+
+    alone_ms: float
+    busy_ms: float
+    kernels_ms: float
+    jitter: Quantiles = ()
+
+    @property
+    def gap(self) -> float:
+        """How far the sum of the kernels is from the whole, as part of the whole."""
+        return abs(self.kernels_ms - self.alone_ms) / self.alone_ms
+
+    @property
+    def contention(self) -> float:
+        """How much longer it takes when all other accelerators are busy."""
+        return max(1.0, self.busy_ms / self.alone_ms)
+
+    def demand(self, accelerators: int) -> float:
+        """What it asks of a memory that has 1 to give, so that as many of it as there are accelerators slow one another
+        by :attr:`contention` in :data:`MEASURED`: own / (1 - others), solved for the demand of one."""
+        return self.contention / (1 + self.contention * (accelerators - 1))
+
+
+MEASURED = Contention(total_bytes_s=1.0)
+"""What accelerators that were profiled share; a unit's traffic is a share of it, as :meth:`Whole.demand` says."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledUnit:
+    """Nodes that were timed as one: accelerator → milliseconds, alone on the machine."""
+
+    name: str
+    nodes: tuple[str, ...]
+    time_ms: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Handing:
+    """What a cut costs beyond the work of the units. Half of it is counted on either side: ``docs/costs.md``.
+
+    Attributes:
+        hop_ms: a frame from one thread to the next.
+        tensor_ms, ms_per_mib: per tensor that crosses, and per MiB of it: kernels that cannot fuse across the cut, and
+            the layout inside the runtime turned into that of ONNX and back.
+    """
+
+    hop_ms: float
+    tensor_ms: float
+    ms_per_mib: float
+
+    def crossing_ms(self, size_bytes: int) -> float:
+        """For one tensor, both sides together, without the hop."""
+        return self.tensor_ms + self.ms_per_mib * size_bytes / 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What was measured of one model on one machine.
+
+    Attributes:
+        model, digest: name and SHA-256 of the file.
+        board, mode: ``"host"`` and ``""``, or a board and its power mode.
+        machine: what the figures hold for: cpu, system, runtime.
+        runs: how many each median is of.
+        whole: accelerator → the whole model there.
+        units: in an order in which each follows those it reads.
+    """
+
+    model: str
+    digest: str
+    board: str
+    mode: str
+    machine: Mapping[str, str]
+    runs: int
+    whole: Mapping[str, Whole]
+    units: tuple[ProfiledUnit, ...]
+    handing: Handing
+
+    def check(self, digest: str, machine: Mapping[str, str]) -> None:
+        """Raises PlacementError when it was measured on another model or another machine."""
+        if digest != self.digest:
+            raise PlacementError(
+                f"this profile is of another model: {self.model}, {self.digest[:12]}…",
+                why=f"the model to be placed is {digest[:12]}…",
+                fix="measure it: edgert bench --units MODEL.onnx -o profile.json",
+            )
+        wrong = [key for key in (*self.machine, *machine) if self.machine.get(key) != machine.get(key)]
+        if wrong:
+            key = wrong[0]
+            raise PlacementError(
+                "this profile is of another machine",
+                why=f"its {key} is {self.machine.get(key, 'unknown')}, here it is {machine.get(key, 'unknown')}",
+                fix="measure here: edgert bench --units MODEL.onnx -o profile.json",
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+
+def from_json(data: object, where: str = "") -> Profile:
+    """The profile that :meth:`Profile.to_json` told. Raises ArtifactError for anything else."""
+    try:
+        if not isinstance(data, dict) or data["schema"] != SCHEMA:
+            raise ValueError(f"its schema is not {SCHEMA}")
+        return _profile({key: value for key, value in data.items() if key != "schema"})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ArtifactError(
+            "this is no profile that edgert can read",
+            why=f"{type(error).__name__}: {error}",
+            where=where,
+            fix="measure again: edgert bench --units MODEL.onnx -o profile.json",
+        ) from error
+
+
+def read_profile(path: Path) -> Profile:
+    """Reads a profile. Raises ArtifactError when it is not there, damaged, or says impossible times."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ArtifactError(
+            f"cannot read profile {path}", why=cause(error), fix="edgert bench --units MODEL.onnx -o profile.json"
+        ) from error
+    return from_json(data, str(path))
+
+
+def _profile(data: dict[str, Any]) -> Profile:
+    units = tuple(
+        ProfiledUnit(str(unit["name"]), tuple(map(str, unit["nodes"])), _times(unit["time_ms"]))
+        for unit in data["units"]
+    )
+    whole = {str(name): _whole(one) for name, one in data["whole"].items()}
+    if not units or not whole or any(unit.time_ms.keys() != whole.keys() for unit in units):
+        raise ValueError("units and accelerators do not fit together")
+    return Profile(**{**data, "units": units, "whole": whole, "handing": Handing(**_times(data["handing"]))})
+
+
+def _whole(data: Mapping[str, Any]) -> Whole:
+    times = _times({name: value for name, value in data.items() if name != "jitter"})
+    return Whole(**times, jitter=check_quantiles(tuple(map(float, data.get("jitter", ())))))
+
+
+def _times(data: Mapping[str, Any]) -> dict[str, float]:
+    found = {str(name): float(value) for name, value in data.items()}
+    for name, value in found.items():
+        if not math.isfinite(value) or value < 0:
+            raise ValueError(f"{name} is {value}")
+    return found
+
+
+def network_of(profile: Profile, graph: Graph) -> Network:
+    """The placement problem of a profiled model, for the solvers.
+
+    Args:
+        graph: the model as it was profiled: static and clean.
+
+    Raises:
+        PlacementError: the graph has other nodes than the profile.
+    """
+    names = {node.name for node in graph.nodes}
+    profiled = {name for unit in profile.units for name in unit.nodes}
+    if names != profiled:
+        other = sorted(names ^ profiled)[0]
+        raise PlacementError(
+            "the profile and the model do not have the same nodes",
+            why=f"{other!r} is in {'the model' if other in names else 'the profile'} alone",
+            fix="profile the model as it will be placed: of fixed shapes, in the same precision",
+        )
+    demand = {name: whole.demand(len(profile.whole)) for name, whole in profile.whole.items()}
+    units = tuple(
+        Unit(unit.name, unit.nodes, {name: _cost(time_ms, demand[name]) for name, time_ms in unit.time_ms.items()})
+        for unit in profile.units
+    )
+    return Network(profile.model, units, _edges(profile, graph), home=next(iter(profile.whole)))
+
+
+def _cost(time_ms: float, demand: float) -> Cost:
+    return Cost(time_ms, traffic_bytes=demand * time_ms / 1e3)
+
+
+def _edges(profile: Profile, graph: Graph) -> tuple[Edge, ...]:
+    owner = {name: index for index, unit in enumerate(profile.units) for name in unit.nodes}
+    fed = {spec.name for spec in graph.inputs}
+    edges = []
+    for name in (*fed, *graph.producers):
+        producer = None if name in fed else owner[graph.producers[name].name]
+        users = sorted({owner[node.name] for node in graph.consumers.get(name, ())} - {producer})
+        leaves = name in graph.output_names
+        if users or leaves:
+            size_bytes = tensor_bytes(graph, name)
+            is_free = producer is None or not users  # what comes in or goes out is in memory anyway
+            crossings = {} if is_free else _crossings(profile, size_bytes)
+            edges.append(Edge(name, producer, tuple(users), leaves, crossings, size_bytes))
+    return tuple(edges)
+
+
+def _crossings(profile: Profile, size_bytes: int) -> dict[tuple[str, str], Crossing]:
+    time_ms = profile.handing.hop_ms + profile.handing.crossing_ms(size_bytes)
+    crossing = Crossing(time_ms, from_ms=time_ms / 2, to_ms=time_ms / 2)
+    return {(a, b): crossing for a in profile.whole for b in profile.whole if a != b}
+
+
+def tensor_bytes(graph: Graph, name: str) -> int:
+    """Size of a tensor; 0 where the graph does not tell it."""
+    ends = {spec.name: spec for spec in (*graph.inputs, *graph.outputs)}
+    spec = graph.specs.get(name) or ends.get(name)
+    if spec is None or not spec.is_static:
+        return 0
+    count = math.prod(dim for dim in spec.shape if isinstance(dim, int))
+    return count * _ITEM_BYTES.get(spec.dtype, 4)
+
+
+_ITEM_BYTES = {"float64": 8, "int64": 8, "uint64": 8, "float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2,
+               "int8": 1, "uint8": 1, "bool": 1}  # fmt: skip

@@ -1,0 +1,361 @@
+"""Simulated time: what happens when, and steps that wait for an accelerator and slow one another down."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from edgert.errors import PlacementError
+from edgert.placement.contention import Contention
+from edgert.placement.segment_engines import Step
+from edgert.policy import Dispatcher, ReorderBuffer
+
+Then = Callable[[], object]
+"""What happens next."""
+
+
+class Timeline:
+    """Events in order of time; those of one moment in the order in which they were noted. Milliseconds."""
+
+    __slots__ = ("_count", "_events", "now_ms")
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self._events: list[tuple[float, int, Then]] = []
+        self._count = 0
+
+    def at(self, at_ms: float, then: Then) -> None:
+        """Notes an event; not before the present."""
+        self._count += 1
+        heapq.heappush(self._events, (at_ms, self._count, then))
+
+    def run(self, until_ms: float) -> None:
+        """Lets everything happen up to then, and what follows from it up to then."""
+        events = self._events
+        while events and events[0][0] <= until_ms:
+            self.now_ms, _, then = heapq.heappop(events)
+            then()
+        self.now_ms = until_ms
+
+
+class Progress:
+    """Work under way at a speed that may change.
+
+    Args:
+        time_ms: what it takes at speed 1.
+
+    Attributes:
+        speed: 0 before it was first set.
+    """
+
+    __slots__ = ("_done", "_left_ms", "_since_ms", "_timeline", "_version", "speed")
+
+    def __init__(self, timeline: Timeline, time_ms: float, done: Then) -> None:
+        self._timeline, self._left_ms, self._done = timeline, time_ms, done
+        self._since_ms, self._version, self.speed = timeline.now_ms, 0, 0.0
+
+    def catch_up(self) -> float:
+        """Milliseconds since the last look, all at the same speed."""
+        now_ms = self._timeline.now_ms
+        passed_ms = now_ms - self._since_ms
+        self._left_ms -= passed_ms * self.speed
+        self._since_ms = now_ms
+        return passed_ms
+
+    def go_on(self, speed: float) -> None:
+        """From now on at this speed, above 0; ``done`` follows at its end. Only after :meth:`catch_up`."""
+        self.speed = speed
+        self._version += 1
+        end_ms = self._timeline.now_ms + max(self._left_ms, 0.0) / speed
+        self._timeline.at(end_ms, partial(self._end, self._version))
+
+    def _end(self, version: int) -> None:
+        if version == self._version:  # else its speed changed since
+            self._done()
+
+
+@dataclass(slots=True)
+class Used:
+    """What an accelerator did so far.
+
+    Attributes:
+        busy_ms: how long it ran.
+        worked_ms: how long that would have taken alone on the board.
+        traffic_bytes: to and from DRAM.
+    """
+
+    busy_ms: float = 0.0
+    worked_ms: float = 0.0
+    traffic_bytes: float = 0.0
+
+
+@dataclass(slots=True)
+class _Server:
+    """An accelerator: who waits, what runs, how quickly."""
+
+    waiting: deque[tuple[Step, Then]] = field(default_factory=deque)
+    running: Progress | None = None
+    asked: float = 0.0
+    used: Used = field(default_factory=Used)
+
+    def catch_up(self) -> None:
+        """Counts what was done since the last look."""
+        if self.running is None:
+            return
+        passed_ms = self.running.catch_up()
+        worked_ms = passed_ms * self.running.speed
+        self.used.busy_ms += passed_ms
+        self.used.worked_ms += worked_ms
+        self.used.traffic_bytes += worked_ms * self.asked / 1e3
+
+
+class Accelerators:
+    """Each runs one step at a time, first come first served, and is never interrupted; all share the memory.
+
+    Args:
+        contention: how those that run at once slow one another down; None: not at all.
+    """
+
+    def __init__(self, timeline: Timeline, contention: Contention | None) -> None:
+        self._timeline, self._contention = timeline, contention
+        self._servers: dict[str, _Server] = {}
+        self._clock = 1.0
+
+    def throttle(self, clock: float) -> None:
+        """Everything that runs, and what will run, goes at that part of its speed, above 0 and up to 1."""
+        if clock != self._clock:
+            self._clock = clock
+            self._pace()
+
+    def run(self, step: Step, then: Then) -> None:
+        """Gets in line; ``then`` follows when the step is done. A step without an accelerator only takes time."""
+        if step.accelerator is None:
+            self._timeline.at(self._timeline.now_ms + step.time_ms, then)
+            return
+        server = self._servers.get(step.accelerator)
+        if server is None:
+            server = self._servers[step.accelerator] = _Server()
+        server.waiting.append((step, then))
+        if server.running is None:
+            self._start(server)
+
+    def used(self) -> dict[str, Used]:
+        """Accelerator → what it did up to now."""
+        for server in self._servers.values():
+            server.catch_up()
+        return {name: server.used for name, server in self._servers.items()}
+
+    def _start(self, server: _Server) -> None:
+        step, then = server.waiting.popleft()
+        server.running = Progress(self._timeline, step.time_ms, partial(self._finish, server, then))
+        server.asked = 1e3 * step.traffic_bytes / step.time_ms
+        if self._contention is None:
+            server.running.go_on(self._clock)
+        else:
+            self._pace()
+
+    def _finish(self, server: _Server, then: Then) -> None:
+        server.catch_up()
+        server.running, server.asked = None, 0.0
+        if server.waiting:
+            self._start(server)
+        elif self._contention is not None:
+            self._pace()
+        then()
+
+    def _pace(self) -> None:
+        """New speeds, and so new ends, for all that runs."""
+        contention, servers = self._contention, self._servers.values()
+        total = sum([server.asked for server in servers])
+        for server in servers:
+            running = server.running
+            if running is None:
+                continue
+            speed = self._clock
+            if contention is not None:
+                speed /= contention.slowdown(server.asked, total - server.asked)
+            if speed != running.speed:
+                if running.speed:  # else it has only just begun
+                    server.catch_up()
+                running.go_on(speed)
+
+
+# A schedule played through, event by event: frames per second, latencies and how busy the accelerators are.
+#
+# Frames of a stream arrive at its rate and are dispatched to its replicas by weight. Every step waits in line for
+# its accelerator, first come first served, and is never interrupted. Accelerators that run at once slow one another
+# down as the contention model says. Frames leave in the order they came in. The same input gives the same output.
+
+_WARM_UP = 0.1  # of the simulated time, not counted
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One engine of a stream.
+
+    Attributes:
+        steps: of one frame, in order.
+        weight: its share of the frames, against the other replicas'.
+    """
+
+    steps: tuple[Step, ...]
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Frames for one network.
+
+    Attributes:
+        name: of the network.
+        replicas: engines that frames are dispatched to.
+        rate_hz: of arrivals; None: a new one as soon as one leaves.
+        in_flight: frames inside at a time; one that arrives when there are as many is dropped. None: no limit, or two
+            per replica where ``rate_hz`` is None.
+        start_ms: when the first arrives.
+    """
+
+    name: str
+    replicas: tuple[Replica, ...]
+    rate_hz: float | None = None
+    in_flight: int | None = None
+    start_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What became of one stream, after warming up.
+
+    Attributes:
+        fps: frames that left, per second.
+        dropped: frames that found no room.
+        p50_ms, p90_ms, p99_ms: latency from arrival until leaving in order; nan if none left.
+    """
+
+    name: str
+    fps: float
+    dropped: int
+    p50_ms: float
+    p90_ms: float
+    p99_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A simulation's outcome.
+
+    Attributes:
+        streams: in the order given.
+        utilisation: accelerator → share of the time it was busy.
+    """
+
+    streams: tuple[Flow, ...]
+    utilisation: Mapping[str, float]
+
+
+def play(streams: Sequence[Stream], duration_ms: float, contention: Contention | None = None) -> Played:
+    """Plays the streams for so long; the first tenth does not count.
+
+    Raises:
+        PlacementError: a stream has no replicas, or no weight above zero.
+    """
+    for stream in streams:
+        if not any(replica.weight > 0 for replica in stream.replicas):
+            raise PlacementError(f"{stream.name} has no engine that frames are dealt to")
+    return _Simulation(streams, duration_ms, contention).run()
+
+
+@dataclass(slots=True)
+class _Frame:
+    line: _Line
+    index: int
+    arrived_ms: float
+    steps: tuple[Step, ...]
+    at: int = 0
+    then: Then = lambda: None
+
+
+@dataclass(slots=True)
+class _Line:
+    """A stream on its way."""
+
+    stream: Stream
+    limit: int | None
+    dispatcher: Dispatcher
+    reorder: ReorderBuffer[_Frame]
+    inside: int = 0
+    next_in: int = 0
+    dropped: int = 0
+    left: list[tuple[float, float]] = field(default_factory=list)
+
+
+class _Simulation:
+    def __init__(self, streams: Sequence[Stream], duration_ms: float, contention: Contention | None) -> None:
+        self._end_ms = duration_ms
+        self._lines = [_line(stream) for stream in streams]
+        self._time = Timeline()
+        self._accelerators = Accelerators(self._time, contention)
+
+    def run(self) -> Played:
+        for line in self._lines:
+            for _ in range(1 if line.stream.rate_hz else line.limit or 1):
+                self._time.at(line.stream.start_ms, partial(self._arrive, line))
+        self._time.run(self._end_ms)
+        busy = {name: used.busy_ms / self._end_ms for name, used in self._accelerators.used().items()}
+        return Played(tuple(self._flow(line) for line in self._lines), busy)
+
+    def _arrive(self, line: _Line) -> None:
+        if line.stream.rate_hz:
+            count = line.next_in + line.dropped + 1
+            self._time.at(line.stream.start_ms + 1e3 * count / line.stream.rate_hz, partial(self._arrive, line))
+        if line.limit is not None and line.inside >= line.limit:
+            line.dropped += 1
+            return
+        replica = line.stream.replicas[line.dispatcher.branch(line.next_in, line.next_in)]
+        frame = _Frame(line, line.next_in, self._time.now_ms, replica.steps)
+        line.next_in += 1
+        line.inside += 1
+        frame.then = partial(self._advance, frame)
+        frame.then()
+
+    def _advance(self, frame: _Frame) -> None:
+        """Gets in line for its next step, or leaves."""
+        if frame.at == len(frame.steps):
+            self._leave(frame)
+            return
+        step = frame.steps[frame.at]
+        frame.at += 1
+        self._accelerators.run(step, frame.then)
+
+    def _leave(self, frame: _Frame) -> None:
+        """In order: behind all that came in earlier."""
+        line, now = frame.line, self._time.now_ms
+        line.reorder.add(frame.index, frame)
+        while (due := line.reorder.pop()) is not None:
+            line.left.append((now, now - due.arrived_ms))
+            line.inside -= 1
+            if line.stream.rate_hz is None:
+                self._time.at(now, partial(self._arrive, line))
+
+    def _flow(self, line: _Line) -> Flow:
+        start = _WARM_UP * self._end_ms
+        latencies = np.array([latency for at, latency in line.left if at >= start])
+        fps = 1e3 * len(latencies) / (self._end_ms - start)
+        quantiles = np.percentile(latencies, (50, 90, 99)) if len(latencies) else [float("nan")] * 3
+        return Flow(line.stream.name, fps, line.dropped, *map(float, quantiles))
+
+
+def _line(stream: Stream) -> _Line:
+    dispatcher = Dispatcher([replica.weight for replica in stream.replicas])
+    return _Line(stream, _room(stream), dispatcher, ReorderBuffer(dispatcher))
+
+
+def _room(stream: Stream) -> int | None:
+    if stream.in_flight is None and stream.rate_hz is None:
+        return 2 * len(stream.replicas)
+    return stream.in_flight

@@ -1,0 +1,240 @@
+"""A model cut into segments and compiled one by one, and the tensors they hand each other without copying.
+
+Every tensor that one segment hands to another exists several times, in slots. While a segment writes slot 1 for frame
+n + 1, the next one reads slot 0 of frame n; the channel between them holds the writer up before it comes round again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from edgert.backend import EngineOptions, Store, Tensor
+from edgert.backend.base import Array, share_first_dimension
+from edgert.backend.ort import OrtBackend, OrtEngine, OwnEngine
+from edgert.errors import EdgertError, PlacementError
+from edgert.graph.model import Model, TensorSpec
+from edgert.graph.operations import Graph
+from edgert.memory import aligned_empty
+from edgert.placement.cutting import Part, Segment, cut, segments
+from edgert.placement.occupancy import handed
+from edgert.placement.problem import Assignment, Crossing, Network
+
+# An engine as steps, one after the other: what its execution context does with a frame.
+
+S = TypeVar("S", bound="Step")
+
+_NO_TIME_MS = 1e-9  # what is left of a time when all shares of it are taken away may not be exactly nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something that holds an accelerator, or only time.
+
+    Attributes:
+        accelerator: that runs it and nothing else meanwhile; None: it only takes time.
+        time_ms: alone on the board.
+        traffic_bytes: to and from DRAM.
+    """
+
+    accelerator: str | None
+    time_ms: float
+    traffic_bytes: float = 0.0
+
+    @property
+    def mean_ms(self) -> float:
+        """Alone on the board, on average."""
+        return self.time_ms
+
+    def times(self: S, factor: float) -> S:
+        """So many of it, one after the other."""
+        return replace(self, time_ms=self.time_ms * factor, traffic_bytes=self.traffic_bytes * factor)
+
+
+def steps(network: Network, assignment: Assignment) -> tuple[Step, ...]:
+    """The segments in order, each behind the tensors it is handed; outputs are handed home at the end.
+
+    A tensor is handed over once, to the first segment of an accelerator that reads it. Who hands it over is busy right
+    after its segment, who reformats and who takes it right before theirs; the rest only takes time. The times add up to
+    the latency of a run.
+    """
+    cuts = segments(network, assignment)
+    place = {unit: index for index, segment in enumerate(cuts) for unit in segment.units}
+    before: list[list[Step]] = [[] for _ in range(len(cuts) + 1)]
+    after: list[list[Step]] = [[] for _ in cuts]
+    for edge, start, end, crossing in handed(network, assignment):
+        given, *taken = _moved(crossing, start, end)
+        reader = min((place[unit] for unit in edge.consumers if assignment[unit] == end), default=len(cuts))
+        before[reader] += taken
+        (before[reader] if edge.producer is None else after[place[edge.producer]]).append(given)
+    found: list[Step] = []
+    for index, segment in enumerate(cuts):
+        found += [*_in_turn(before[index], segment.accelerator), _run(network, segment), *after[index]]
+    return _joined([*found, *_in_turn(before[-1], network.home)])
+
+
+def _run(network: Network, segment: Segment) -> Step:
+    costs = [network.units[unit].costs[segment.accelerator] for unit in segment.units]
+    return Step(segment.accelerator, sum(cost.time_ms for cost in costs), sum(cost.traffic_bytes for cost in costs))
+
+
+def _moved(crossing: Crossing, start: str, end: str) -> list[Step]:
+    """Of who hands over, of the GPU, of who takes it, of nobody; the traffic is with who moves it."""
+    shares = crossing.busy(start, end)
+    traffic = (0.0, crossing.traffic_bytes, 0.0) if crossing.gpu_ms else (crossing.traffic_bytes, 0.0, 0.0)
+    busy = [Step(name, busy_ms, moved) for (name, busy_ms), moved in zip(shares, traffic, strict=True)]
+    return [*busy, Step(None, crossing.time_ms - sum(busy_ms for _, busy_ms in shares))]
+
+
+def _in_turn(found: list[Step], last: str) -> list[Step]:
+    """Grouped by accelerator, so that each is asked for once; ``last`` comes last."""
+    return sorted(found, key=lambda step: (step.accelerator == last, step.accelerator is None, step.accelerator or ""))
+
+
+def _joined(found: list[Step]) -> tuple[Step, ...]:
+    """Neighbours on one accelerator are one step; steps of no time are none."""
+    joined: list[Step] = []
+    for step in found:
+        if step.time_ms <= _NO_TIME_MS:
+            continue
+        if joined and joined[-1].accelerator == step.accelerator:
+            before = joined.pop()
+            traffic = before.traffic_bytes + step.traffic_bytes
+            step = replace(step, time_ms=before.time_ms + step.time_ms, traffic_bytes=traffic)
+        joined.append(step)
+    return tuple(joined)
+
+
+_Engine = OrtEngine | OwnEngine
+
+
+class SegmentedEngine:
+    """The engines of all segments of one model, each for one thread.
+
+    Attributes:
+        segments: in the order in which they run.
+        inputs, outputs, outputs_known, batched: as :class:`~edgert.backend.Engine` tells them of the whole model.
+        info: plain facts for the summary.
+    """
+
+    def __init__(self, parts: Sequence[Part], engines: Sequence[_Engine], graph: Graph, path: Path) -> None:
+        self.segments, self._engines, self._path = tuple(parts), tuple(engines), path
+        self._tensors = {t.name: t for engine in engines for t in (*engine.inputs, *engine.outputs)}
+        missing = [spec.name for spec in graph.outputs if spec.name not in self._tensors]
+        if missing:
+            raise PlacementError(
+                f"output {missing[0]!r} is computed by no segment",
+                why="it is an input or a stored tensor of the model",
+                where=str(path),
+                fix="placement: auto, or one accelerator for the whole model",
+            )
+        self.inputs: tuple[Tensor, ...] = tuple(self._tensors[spec.name] for spec in graph.inputs if self._has(spec))
+        self.outputs: tuple[Tensor, ...] = tuple(self._tensors[spec.name] for spec in graph.outputs)
+        self.outputs_known = all(spec.is_static for spec in graph.outputs)
+        self.batched = share_first_dimension([t.shape for t in self.inputs], [t.shape for t in self.outputs])
+        self.info: Mapping[str, Any] = {
+            **engines[0].info,
+            "threads": 1,
+            "segments": [str(part) for part in parts],
+            "cached": all(engine.info["cached"] for engine in engines),
+            "compile_s": round(sum(engine.info["compile_s"] for engine in engines), 3),
+        }
+
+    def _has(self, spec: TensorSpec) -> bool:
+        return spec.name in self._tensors
+
+    def chain(self, waiting: int) -> Chain:
+        """Tensors of its own for one lane of frames.
+
+        Args:
+            waiting: frames that may wait between two segments.
+        """
+        return Chain(self, self._engines, 1 + (waiting + 1) * (len(self.segments) - 1))
+
+    def lives(self, name: str) -> tuple[int, int]:
+        """The first segment that has a tensor and the last; what leaves the model is read behind the last."""
+        users = [n for n, s in enumerate(self.segments) if name in s.inputs or name in s.outputs]
+        leaves = any(name == tensor.name for tensor in self.outputs)
+        return users[0], len(self.segments) - 1 if leaves else users[-1]
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Everything that goes in, out, or from segment to segment."""
+        return self._tensors
+
+    def close(self) -> None:
+        """Gives the engines' memory back."""
+        for engine in self._engines:
+            engine.close()
+
+
+class Chain:
+    """Tensors in slots, and every segment bound to them. Each segment for one thread at a time.
+
+    Attributes:
+        slots: sets of tensors; frame n uses set n modulo this.
+        segments: how many run one after another.
+    """
+
+    def __init__(self, engine: SegmentedEngine, engines: Sequence[_Engine], slots: int) -> None:
+        self.slots, self.segments = slots, len(engines)
+        self._parts = engine.segments
+        self._sets = _tensor_sets(engine, slots)
+        self._outputs = [[tensors[tensor.name] for tensor in engine.outputs] for tensors in self._sets]
+        self._runs = [[_bound(one, tensors) for tensors in self._sets] for one in engines]
+
+    def tensors(self, slot: int) -> Mapping[str, Array]:
+        """The slot's tensors, by name; write those that are inputs of the model before running its first segment."""
+        return self._sets[slot]
+
+    def run(self, segment: int, slot: int) -> None:
+        """Runs one segment on one slot; blocks until done. Raises BuildError naming the segment."""
+        try:
+            self._runs[segment][slot]()
+        except EdgertError as error:
+            error.where = f"{error.where}, segment {segment + 1} of {self.segments}: {self._parts[segment]}"
+            raise
+
+    def outputs(self, slot: int) -> Sequence[Array]:
+        """The model's outputs in its order, once its last segment has run; valid until the slot's turn comes again."""
+        return self._outputs[slot]
+
+
+def compile_segments(model: Model, graph: Graph, parts: Sequence[Part], store: Store | None) -> SegmentedEngine:
+    """Compiles every segment with ONNX Runtime, for one thread.
+
+    Args:
+        model: static and clean.
+        graph: ``model``, read.
+
+    Raises:
+        PlacementError: the model cannot be cut there.
+        BuildError: ONNX Runtime refuses a segment.
+    """
+    options = EngineOptions(threads=1, store=store)
+    engines = [OrtBackend().compile(cut(graph, part, model), options) for part in parts]
+    return SegmentedEngine(parts, engines, graph, model.path)
+
+
+def _tensor_sets(engine: SegmentedEngine, slots: int) -> list[dict[str, Array]]:
+    """One mapping per slot; tensors that only one segment touches are the same array in all of them."""
+    sets: list[dict[str, Array]] = [{} for _ in range(slots)]
+    for name, tensor in engine.tensors.items():
+        first, last = engine.lives(name)
+        arrays = [_zeros(tensor) for _ in range(slots if last > first else 1)]
+        for number, tensors in enumerate(sets):
+            tensors[name] = arrays[number % len(arrays)]
+    return sets
+
+
+def _zeros(tensor: Tensor) -> Array:
+    array = aligned_empty(tensor.shape, tensor.dtype)
+    array.fill(0)
+    return array
+
+
+def _bound(engine: _Engine, tensors: Mapping[str, Array]) -> Callable[[], None]:
+    outputs = {tensor.name: tensors[tensor.name] for tensor in engine.outputs}
+    return engine.bind({tensor.name: tensors[tensor.name] for tensor in engine.inputs}, outputs)

@@ -1,0 +1,191 @@
+"""A model as a plan sees it: its graph at one size, rewritten for the DLA, in the precision it will have."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from dla import Target
+from edgert.board.sections import Precision
+from edgert.config import ModelConfig, PipelineFile
+from edgert.config.engine_choice import ReplicateConfig
+from edgert.errors import EdgertError, PlacementError
+from edgert.graph.count import peak_bytes
+from edgert.graph.dla_node import dla_nodes, macs_of
+from edgert.graph.dla_rewrites import fit, ready, without
+from edgert.graph.load import load
+from edgert.graph.operations import Graph, read
+from edgert.graph.passes.contract import Change
+from edgert.placement.dla_share import Survey, survey
+from edgert.placement.problem import Network, Unit
+from edgert.placement.requested import no_node
+from edgert.prepared_model import default_profile
+from edgert.simulator.design import Demand, demands
+
+_HELD: Mapping[Precision, str] = {"fp32": "float32", "fp16": "float16", "int8": "int8"}
+_DLA = "dla"
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """One model of a pipeline, to be planned.
+
+    Attributes:
+        demand: how often it runs.
+        config: its section.
+        where: its place in the file, for errors.
+        graph: static, clean, and rewritten for a DLA.
+        changes: those rewrites.
+        precision: of its units.
+    """
+
+    demand: Demand
+    config: ModelConfig
+    where: str
+    graph: Graph
+    changes: tuple[Change, ...]
+    precision: Precision
+
+    @cached_property
+    def tensor_bytes(self) -> int:
+        """Memory of its tensors while it runs."""
+        return peak_bytes(self.graph, {"float32": _HELD[self.precision]})
+
+    @property
+    def wants_dla(self) -> bool:
+        """Whether the file puts some of it on a DLA."""
+        asked = self.config.placement
+        return asked != "auto" and any(name.startswith(_DLA) for names in _rules(asked).values() for name in names)
+
+    @cached_property
+    def macs(self) -> Mapping[str, int]:
+        """Node → multiply-adds."""
+        return {node.name: macs_of(node) for node in dla_nodes(self.graph)}
+
+    def survey(self, generation: int, tensorrt: str) -> Survey | None:
+        """What of it a DLA can run; None for FP32, which no DLA knows."""
+        if self.precision == "fp32":
+            return None
+        return survey(self.graph, Target(generation, tensorrt, self.precision), macs=self.macs)
+
+
+def subjects(file: PipelineFile) -> tuple[Subject, ...]:
+    """The models of a pipeline that some stage runs.
+
+    Raises:
+        EdgertError: a model cannot be read, or its size is open; with its place in the file.
+    """
+    return tuple(_subject(file, demand) for demand in demands(file.config))
+
+
+def _subject(file: PipelineFile, demand: Demand) -> Subject:
+    config, where = file.config.models[demand.model], file.where("models", demand.model)
+    try:
+        model = load(config.onnx)
+        shapes = next(iter((config.profiles or default_profile(model, config)).values()))
+        names = without(config.skip_rewrites, f"{where}.skip_rewrites")
+        graph, changes = fit(read(ready(model, shapes)), names)
+    except EdgertError as error:
+        raise error.at(where)  # noqa: B904 - the same error, with its place
+    return Subject(demand, config, where, graph, changes, _precision(config))
+
+
+def _precision(config: ModelConfig) -> Precision:
+    """What the board will run: ``auto`` is INT8 where there are pictures to calibrate on, and FP16 otherwise, which
+    every Jetson's GPU and DLA is faster in than in FP32."""
+    if config.precision == "auto":
+        return "int8" if config.calibrate is not None else "fp16"
+    return config.precision
+
+
+def overridden(network: Network, subject: Subject, found: Survey | None) -> Network:
+    """The network with its units allowed only where ``placement:`` puts them.
+
+    Raises:
+        PlacementError: a rule forbids it (which, why, what helps), or this power mode has no such accelerator.
+    """
+    return bound_to(network, subject.config, subject.where, found)
+
+
+def bound_to(
+    network: Network, config: ModelConfig, where: str, found: Survey | None = None, *, first_says: bool = False
+) -> Network:
+    """The network with its units allowed only where a model's section puts them.
+
+    Args:
+        where: of the section, for errors.
+        found: what a DLA can run of it, to name the rule that forbids something.
+        first_says: nodes that no glob fits go where the first glob says, as they do where no plan is asked; otherwise
+            they are free.
+
+    Raises:
+        PlacementError: an accelerator that cannot run a unit, or a glob that fits no node.
+    """
+    if config.placement == "auto":
+        return network
+    rules = _rules(config.placement)
+    names = [node for unit in network.units for node in unit.nodes]
+    for glob in rules:
+        if glob not in names and not fnmatch.filter(names, glob):
+            raise no_node(glob, names).at(f"{where}.placement")
+    if first_says and "*" not in rules:
+        rules = {"*": next(iter(rules.values())), **rules}
+    units = tuple(_bound(unit, rules, f"{where}.placement", found) for unit in network.units)
+    return replace(network, units=units, shares=_shares(config.placement))
+
+
+def _shares(asked: str | ReplicateConfig | Mapping[str, str]) -> dict[str, float]:
+    """Accelerator → part of the frames that the file deals to it."""
+    weights = asked.replicate if isinstance(asked, ReplicateConfig) else {}
+    return {name: weight / sum(weights.values()) for name, weight in weights.items()}
+
+
+def _rules(asked: str | ReplicateConfig | Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Node glob → the accelerators it may be on."""
+    if isinstance(asked, ReplicateConfig):
+        return {"*": tuple(asked.replicate)}
+    globs = {"*": asked} if isinstance(asked, str) else asked
+    return {glob: (name,) for glob, name in globs.items()}
+
+
+def _bound(unit: Unit, rules: Mapping[str, Collection[str]], where: str, found: Survey | None) -> Unit:
+    """A unit with the costs of the accelerators that are asked for, by the last rule of the first node that has one;
+    with all its costs where none has."""
+    wanted = next(filter(None, (_asked(node, rules) for node in unit.nodes)), None)
+    if wanted is None:
+        return unit
+    costs = {name: cost for name, cost in unit.costs.items() if any(_means(one, name) for one in wanted)}
+    if not costs:
+        raise _forbidden(unit, wanted, where, found)
+    return replace(unit, costs=costs)
+
+
+def _asked(node: str, rules: Mapping[str, Collection[str]]) -> Collection[str] | None:
+    fitting = [names for glob, names in rules.items() if node == glob or fnmatch.fnmatchcase(node, glob)]
+    return fitting[-1] if fitting else None
+
+
+def _means(asked: str, accelerator: str) -> bool:
+    """``dla`` is any core."""
+    return asked == accelerator or (asked == _DLA and accelerator.startswith(_DLA))
+
+
+def _forbidden(unit: Unit, wanted: Collection[str], place: str, found: Survey | None) -> PlacementError:
+    names = " or ".join(wanted)
+    if found is not None and any(name.startswith(_DLA) for name in wanted):
+        for node, verdict in zip(found.nodes, found.verdicts, strict=True):
+            if node.name in unit.nodes and verdict.answer in ("no", "verify"):
+                return PlacementError(
+                    f"node {node.name!r} cannot run on {names}",
+                    why=f"{verdict.reason} (rule {verdict.rule})",
+                    where=place,
+                    fix=f"placement: auto{f', or {verdict.fix}' if verdict.fix else ''}",
+                )
+    return PlacementError(
+        f"node {unit.nodes[0]!r} cannot run on {names}",
+        why=f"here it runs on {', '.join(unit.costs) or 'nothing'}",
+        where=place,
+        fix="placement: auto, or a board and mode that has it (edgert boards)",
+    )

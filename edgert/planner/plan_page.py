@@ -1,0 +1,227 @@
+"""A plan as one HTML file: verdict first, then the table of modes and placements, then the chosen one drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from edgert.files import replace_text
+from edgert.placement.problem import Edge, Unit
+from edgert.placement.rows import BoardPlan, EngineRow, ModelRow, Plan, Row
+from edgert.planner.text import basis, headline, listed, share_text
+from edgert.report.diagram import Box, Line, network_picture
+from edgert.report.html import Cell, Column, Markup, code, columns, document, figures, join, paragraph, table, tag
+from edgert.report.numbers import counted, fixed, share, significant, size
+
+_STYLES, _SCRIPTS = ("page.css", "network.css"), ("page.js", "network.js")
+
+
+def render(plan: Plan) -> str:
+    """The plan as a whole HTML document; equal plans give equal text."""
+    body = [_header(plan), columns(_sections(plan), _names(plan))]
+    return document(f"{plan.pipeline}: plan", headline(plan), body, styles=_STYLES, scripts=_SCRIPTS)
+
+
+def save(plan: Plan, path: Path) -> None:
+    """Writes the page, all of it or nothing. Raises ArtifactError."""
+    replace_text(path, render(plan))
+
+
+def _sections(plan: Plan) -> Iterator[tuple[str, str, Markup]]:
+    """Of many boards one each, folded up: eighteen of them, open, are forty screens."""
+    if len(plan.boards) > 1:
+        yield "boards", "Boards", _boards(plan)
+        yield from ((board.board, board.title, _folded(board)) for board in plan.boards)
+    else:
+        yield from _board(plan.boards[0])
+    if plan.notes:
+        yield "notes", "What was assumed", tag("ul", *(tag("li", note) for note in plan.notes))
+
+
+def _board(board: BoardPlan) -> Iterator[tuple[str, str, Markup]]:
+    yield board.board, f"{board.title}: modes and placements", _rows(board)
+    if board.chosen is not None:
+        row = board.rows[board.chosen]
+        yield f"{board.board}-memory", f"Memory on {board.title}", _memory(row)
+        for model in row.models:
+            yield f"{board.board}-{model.name}", f"{model.name} on {board.title}, {row.mode}", _model(model)
+
+
+def _folded(board: BoardPlan) -> Markup:
+    (_, _, rows), *others = _board(board)
+    parts = [part for name, title, content in others for part in (tag("h3", title, id=name), content)]
+    summary = f"{counted(len(board.rows), 'row')} of modes and placements, memory, and where nodes run"
+    return tag("details", tag("summary", summary), rows, *parts, class_="whole")
+
+
+def _names(plan: Plan) -> dict[str, str] | None:
+    """The sections to list: of many boards one each, since nobody reads fifty links."""
+    if len(plan.boards) == 1:
+        return None
+    boards = {board.board: board.title for board in plan.boards}
+    return {"boards": "Boards", **boards, **({"notes": "What was assumed"} if plan.notes else {})}
+
+
+def _header(plan: Plan) -> Markup:
+    first = plan.boards[0]
+    row = first.rows[first.chosen] if len(plan.boards) == 1 and first.chosen is not None else None
+    return tag(
+        "header",
+        tag(
+            "p",
+            f"Plan for {plan.objective} · {basis(first)} · ",
+            code(plan.pipeline),
+            class_="kicker",
+        ),
+        tag("h1", headline(plan)),
+        figures(_figures(row)) if row else "",
+        *(paragraph(text) for text in first.advice if len(plan.boards) == 1),
+    )
+
+
+def _figures(row: Row) -> Iterable[tuple[str, str, str]]:
+    error = "error unknown" if row.error is None else f"± {share(row.error)} of times"
+    yield "Frames per second", significant(row.fps), f"{significant(row.headroom)} × what is asked; {error}"
+    yield "p99 of the engines", f"{significant(row.p99_ms)} ms", "with everything running"
+    if row.power_w is not None and row.energy_mj is not None:
+        yield "Power", f"{significant(row.power_w)} W", f"{significant(row.energy_mj)} mJ a frame"
+    yield "Memory", size(row.memory_bytes), "; ".join(("engines and frames", *row.steps))
+
+
+def _boards(plan: Plan) -> Markup:
+    picked = [_picked(board) for board in plan.boards]
+    return table(
+        "Boards",
+        [
+            Column("Board", [_title(board, plan) for board in plan.boards]),
+            Column("Budgets", [_verdict(board) for board in plan.boards], "prose"),
+            Column("Mode", [row.mode if row else "–" for row in picked]),
+            Column("Placement", [row.name if row else "–" for row in picked]),
+            *(_numbers(picked)),
+        ],
+        sortable=True,
+    )
+
+
+def _title(board: BoardPlan, plan: Plan) -> object:
+    return tag("b", board.title) if board.board == plan.smallest else board.title
+
+
+def _picked(board: BoardPlan) -> Row | None:
+    """The chosen row, or the best of those that miss a budget."""
+    if board.chosen is not None:
+        return board.rows[board.chosen]
+    return board.rows[0] if board.rows else None
+
+
+def _verdict(board: BoardPlan) -> Markup:
+    if board.chosen is not None:
+        chosen = board.rows[board.chosen]
+        room = f"{share(chosen.margin)} of {chosen.tightest} to spare"
+        return join([tag("span", "✓ kept", class_="good"), f", {room}"])
+    row = _picked(board)
+    why = "; ".join(row.misses) if row else "; ".join(board.skipped) or "nothing can run"
+    return tag("span", f"✗ {why}", class_="bad")
+
+
+def _rows(board: BoardPlan) -> Markup:
+    heads, rows = [head for head, _ in listed(board)], [row for _, row in listed(board)]
+    chosen = None if board.chosen is None else board.rows[board.chosen]
+    marks = ["chosen" if row is chosen else "Pareto" if row.is_best else "" for row in rows]
+    whole = table(
+        f"{board.title}: modes and placements",
+        [
+            Column("Mode", [mode for mode, _ in heads]),
+            Column("Placement", [placement for _, placement in heads]),
+            Column("Choice", [tag("b", mark) if mark == "chosen" else mark for mark in marks]),
+            *_numbers(rows),
+            Column("DLA share", [Cell(_dla_share(row), _dla_part(row)) for row in rows], "number"),
+            Column("Budgets", [_budgets(row) for row in rows], "prose"),
+        ],
+        sortable=True,
+    )
+    more = [*board.advice, *(f"{text}: not planned" for text in board.skipped)]
+    return join([whole, tag("ul", *(tag("li", text) for text in more)) if more else ""])
+
+
+def _memory(row: Row) -> Markup:
+    """Every part, the largest first."""
+    parts = sorted(row.memory, key=lambda part: -part.size_bytes)
+    return table(
+        "Memory",
+        [
+            Column("Part", [part.name for part in parts]),
+            Column("On", [part.on for part in parts]),
+            Column("For", [part.kind for part in parts]),
+            Column("Memory", [Cell(size(part.size_bytes), part.size_bytes) for part in parts], "number"),
+            Column("What", [part.note for part in parts], "prose"),
+        ],
+        sortable=True,
+    )
+
+
+def _numbers(rows: Sequence[Row | None]) -> Iterator[Column]:
+    def column(header: str, texts: Iterable[tuple[str, float] | None]) -> Column:
+        return Column(header, [Cell("–", 0.0) if one is None else Cell(*one) for one in texts], "number")
+
+    yield column("fps", ((significant(row.fps), row.fps) if row else None for row in rows))
+    yield column("p99, ms", ((significant(row.p99_ms), row.p99_ms) if row else None for row in rows))
+    yield column("W", (_known(row.power_w, lambda value: fixed(value, 1)) if row else None for row in rows))
+    yield column("Memory", ((size(row.memory_bytes), row.memory_bytes) if row else None for row in rows))
+    yield column("mJ/frame", (_known(row.energy_mj, significant) if row else None for row in rows))
+    yield column("±", ((share(row.error), row.error) if row and row.error is not None else None for row in rows))
+
+
+def _known(value: float | None, show: Callable[[float], str]) -> tuple[str, float] | None:
+    return None if value is None else (show(value), value)
+
+
+def _dla_part(row: Row) -> float:
+    return max((model.dla_share for model in row.models), default=0.0)
+
+
+def _dla_share(row: Row) -> str:
+    return ", ".join(share(model.dla_share) for model in row.models)
+
+
+def _budgets(row: Row) -> Markup:
+    return tag("span", "; ".join(row.misses), class_="bad") if row.misses else tag("span", "✓ kept", class_="good")
+
+
+def _model(model: ModelRow) -> Markup:
+    """Every engine drawn, the one with the most frames first."""
+    engines = sorted(model.engines, key=lambda engine: -engine.share)
+    told = paragraph(
+        f"{significant(model.rate_hz)} runs a second asked; one run alone takes {significant(model.latency_ms)} ms, "
+        f"with everything running {significant(model.p50_ms)} ms (p50) and {significant(model.p99_ms)} ms (p99)."
+    )
+    return join([told, *(_engine(model, engine) for engine in engines)])
+
+
+def _engine(model: ModelRow, engine: EngineRow) -> Markup:
+    names = engine.accelerators
+    keys = [tag("span", name, class_=f"key {name}") for name in names]
+    caption = tag("figcaption", share_text(engine), " ", tag("span", *keys, class_="legend"))
+    if len(names) == 1:  # one colour says nothing that the caption does not
+        return tag("figure", caption)
+    boxes = [_box(unit, where) for unit, where in zip(model.network.units, engine.assignment, strict=True)]
+    lines = [line for edge in model.network.edges for line in _lines(edge, engine, model.network.home)]
+    picture = network_picture(boxes, lines, title=f"{model.name}: units coloured by accelerator")
+    return tag("figure", caption, tag("div", picture, class_="viewport", tabindex=0))
+
+
+def _box(unit: Unit, where: str) -> Box:
+    costs = "\n".join(f"{name}: {cost.time_ms:.3f} ms, {cost.energy_mj:.2f} mJ" for name, cost in unit.costs.items())
+    refused = "" if any(name.startswith("dla") for name in unit.costs) else "\nno DLA can run it"
+    return Box(unit.name, unit.name.strip("/"), where, f"on {where}\n{costs}{refused}")
+
+
+def _lines(edge: Edge, engine: EngineRow, home: str) -> Iterator[Line]:
+    if edge.producer is None:
+        return
+    source = engine.assignment[edge.producer]
+    for consumer in edge.consumers:
+        target = engine.assignment[consumer]
+        cost = edge.crossings.get((source, target))
+        crossing = f"\n{source} to {target}: {cost.time_ms:.3f} ms" if cost else ""
+        yield Line(edge.producer, consumer, f"{edge.name}, {size(edge.size_bytes)}{crossing}", source != target)

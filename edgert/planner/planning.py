@@ -1,0 +1,388 @@
+"""A pipeline planned: every board, power mode and placement as a row, and the row to take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from dla import MAX_LOADABLES, USUAL_RELEASE
+from edgert.board.record import Board, boards, find_board
+from edgert.board.sections import Mode
+from edgert.bundle.measured import MeasuredEngine, read_measured, told
+from edgert.config import PipelineFile
+from edgert.errors import ConfigError, EdgertError, PlacementError
+from edgert.graph.load import load
+from edgert.placement.choose import solve
+from edgert.placement.constraints import Limits, Placed, Placement, streams
+from edgert.placement.cost.coefficients import Accuracy, Coefficients, coefficients
+from edgert.placement.cost.fused_kernels import units
+from edgert.placement.cost.priced import network
+from edgert.placement.cost.speeds import power
+from edgert.placement.cost.work import Work
+from edgert.placement.dla_share import Survey
+from edgert.placement.problem import Network, Unit
+from edgert.placement.profile import Profile, read_profile
+from edgert.placement.rows import BoardPlan, EngineRow, ModelRow, Objective, Plan, Row
+from edgert.placement.schedule import play
+from edgert.planner.board_model import Subject, overridden, subjects
+from edgert.planner.cores import HOST, plan_host
+from edgert.planner.memory_rows import NOT_PLANNED, board_parts, row_memory
+from edgert.planner.selection import Machine, frame_rate_hz, judged, longest_ms
+from edgert.planner.text import check_mode, has_no_mode, releases
+from edgert.planner.unit_times import scaled
+from edgert.simulator import Rig
+from edgert.simulator.design import counterpart, demands, levels_of, with_stand_ins
+from edgert.simulator.virtual_board import contention_of, rig_of, sized
+
+ALL = "all"
+_SOLVE_S = 0.5  # for one placement that has to be searched for; the best by then is taken
+_PLAYED_RUNS = 120  # of the model that runs least, so that p99 means something
+_IN_FLIGHT = 4  # frames of one model, waiting and running, before a camera's next one is dropped
+
+MODELS_ALONE = (
+    "models alone: decoding, drawing, encoding and your own stages take no time in this; edgert run measures them, "
+    "edgert simulate --stages plays them too"
+)
+
+Progress = Callable[[str, int, int], object]
+"""Called with the board, how many boards are done and how many there are."""
+
+
+def plan(
+    file: PipelineFile,
+    *,
+    board: str | None = None,
+    mode: str = ALL,
+    objective: Objective = "throughput",
+    tensorrt: str | None = None,
+    profiles: Sequence[Path] = (),
+    progress: Progress | None = None,
+) -> Plan:
+    """Predicts what a pipeline does on a board; runs nothing. Seconds for one board, a minute for all.
+
+    Args:
+        board: name or file, or ``all``; the pipeline's own by default.
+        mode: a power mode's name, or ``all``.
+        objective: what each placement is made best in.
+        tensorrt: the release that will build engines for the DLA; by default that of the board's usual JetPack.
+        profiles: measured on the machine that is planned for, one of each model; needed for ``board="host"``, whose
+            speed no model tells. For a board: bundles that were finished there, whose engines' times are taken.
+        progress: told which board is next.
+
+    Raises:
+        ConfigError: no such board, mode or release of TensorRT, or nothing to plan for.
+        ModelError: a model cannot be read, or its size is open.
+        PlacementError: ``placement:`` asks for what a rule forbids on the one board that was asked for.
+    """
+    asked_board = board or file.config.board
+    if asked_board in (HOST, "auto") and profiles:
+        return _plan_host(file, [read_profile(path) for path in profiles], objective)
+    asked = _boards(asked_board, file)
+    if mode != ALL:
+        check_mode(asked, mode)
+    about_trt = releases(asked, tensorrt)
+    levels = [(one, subjects(one)) for one in levels_of(file)]
+    planned = levels[0][1]
+    if not planned:
+        raise ConfigError("no stage runs a model", where=file.where("stages"), fix="add one: {infer: MODEL, from: ...}")
+    measured = _measured([subject for _, subjects in levels for subject in subjects], profiles)
+    made = []
+    for number, one in enumerate(asked):
+        if progress is not None:
+            progress(one.title, number, len(asked))
+        planners = [_BoardPlanner(at, subjects, one, objective, tensorrt, measured) for at, subjects in levels]
+        planner = replace(planners[0], stand_ins=tuple(planners[1:]))
+        made.append(planner.plan(mode, strict=len(asked) == 1))
+    fitting = [one for one, result in zip(asked, made, strict=True) if result.chosen is not None]
+    smallest = min(fitting, key=_size, default=None)
+    rates = (note for subject in planned for note in subject.demand.notes)
+    notes = dict.fromkeys([MODELS_ALONE, *rates, *told(measured), *about_trt, NOT_PLANNED])
+    return Plan(file.config.name, objective, tuple(made), smallest.name if smallest else None, tuple(notes))
+
+
+def _measured(planned: Sequence[Subject], profiles: Sequence[Path]) -> tuple[MeasuredEngine, ...]:
+    """Engines that ran on a board. Raises ConfigError for one of another model, ArtifactError for no such bundle."""
+    engines = [engine for path in profiles for engine in read_measured(path)]
+    for subject in planned:
+        for engine in engines:
+            if engine.model == subject.demand.model:
+                engine.check(load(subject.config.onnx).digest, subject.where)
+    return tuple(engines)
+
+
+def _plan_host(file: PipelineFile, profiles: Sequence[Profile], objective: Objective) -> Plan:
+    made = plan_host(file, profiles, objective)
+    smallest = made.board if made.chosen is not None else None
+    notes = dict.fromkeys([MODELS_ALONE, *(note for demand in demands(file.config) for note in demand.notes)])
+    return Plan(file.config.name, objective, (made,), smallest, tuple(notes))
+
+
+def _boards(asked: str, file: PipelineFile) -> tuple[Board, ...]:
+    if asked == ALL:
+        return boards()
+    if asked == HOST:
+        raise ConfigError(
+            "no times of this machine",
+            why="board: host is planned by measured times of each model, and there is no --profile",
+            where=file.where("board"),
+            fix="edgert bench --units MODEL.onnx -o profile.json, then --board host --profile profile.json",
+        )
+    if asked == "auto":
+        raise ConfigError(
+            "which board is it planned for?",
+            why="the pipeline says board: auto, which is whatever machine it runs on",
+            where=file.where("board"),
+            fix="--board NAME, or --board all for those that fit (edgert boards lists them); for this machine --board "
+            "host --profile FILE, measured by edgert bench --units",
+        )
+    return (find_board(asked, file.document.path.parent),)
+
+
+def _size(board: Board) -> tuple[float, float]:
+    """Smaller boards have less memory, then less speed."""
+    return board.memory.bytes, board.gpu_tops(board.peak_mode, "fp16") or 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class _BoardPlanner:
+    file: PipelineFile
+    subjects: Sequence[Subject]
+    board: Board
+    objective: Objective
+    tensorrt: str | None
+    measured: tuple[MeasuredEngine, ...] = ()
+    stand_ins: tuple[_BoardPlanner, ...] = ()
+
+    def plan(self, mode: str, *, strict: bool) -> BoardPlan:
+        """All rows; ``strict`` raises what forbids the whole board instead of noting it."""
+        modes = self.board.modes if mode == ALL else self._named(mode, strict)
+        rows: list[Row] = []
+        errors: dict[str, EdgertError] = {} if modes else {mode: has_no_mode(self.board, mode)}
+        for one in modes:
+            try:
+                rows += self._with_stand_ins(one)
+            except (PlacementError, ConfigError) as error:
+                errors[one.name] = error
+        if strict and not rows:
+            raise next(iter(errors.values()))
+        skipped = tuple(
+            f"{name}: {error.what}" + (f" ({error.why})" if error.why else "") for name, error in errors.items()
+        )
+        machine = Machine(self.board.name, self.board.title, self.board.memory.most_bytes)
+        budgets, objective = self.file.config.budgets, self.objective
+        return sized(self.file, rows, lambda found: judged(machine, found, budgets, objective, skipped), self._rig_of)
+
+    def _rig_of(self, mode: str) -> Rig:
+        return rig_of(self.board, self.board.mode(mode), self.costs)
+
+    def _named(self, mode: str, strict: bool) -> tuple[Mode, ...]:
+        """The mode of that name; of several boards not every one needs to have it."""
+        return (self.board.mode(mode),) if strict or self.board.has_mode(mode) else ()
+
+    def _check_dla(self) -> None:
+        """Raises PlacementError where the file puts a node on a DLA that the board has not."""
+        for subject in self.subjects:
+            if not self.board.dla.cores and subject.wants_dla:
+                having = ", ".join(one.name for one in boards() if one.dla.cores)
+                raise PlacementError(
+                    f"{self.board.title} has no DLA",
+                    why=f"placement of model {subject.demand.model!r} asks for one",
+                    where=f"{subject.where}.placement",
+                    fix=f"placement: auto, or a board that has one: {having}",
+                )
+
+    def _with_stand_ins(self, mode: Mode) -> Iterator[Row]:
+        """A mode's rows, each with those of the models that a governor may put in the place of others."""
+        levels = [list(planner._rows(mode)) for planner in (self, *self.stand_ins)]
+        for row in levels[0] if all(levels) else ():
+            yield with_stand_ins(self.file, row, [counterpart(row, others) for others in levels[1:]])
+
+    def _rows(self, mode: Mode) -> Iterator[Row]:
+        self._check_dla()
+        if mode.unknown:
+            raise ConfigError("clocks unknown", why=f"nobody has published {', '.join(mode.unknown)}")
+        scene = _Scene(self, mode)
+        seen = set()
+        for name, networks in scene.choices():
+            try:
+                placement = scene.solved(networks)
+            except PlacementError:
+                if name == "mixed":
+                    raise
+                continue  # all on the GPU, say, where the file puts a part elsewhere
+            key = tuple(engine.assignment for one in placement.networks for engine in one.engines)
+            if key not in seen:
+                seen.add(key)
+                yield scene.row(name, networks, placement)
+
+    @cached_property
+    def costs(self) -> Coefficients:
+        return coefficients(self.board.soc)
+
+    @cached_property
+    def surveys(self) -> tuple[Survey | None, ...]:
+        """What of every model the board's DLA can run."""
+        generation = self.board.dla.generation
+        if not self.board.dla.cores or generation is None or self.costs.dla is None:
+            return (None,) * len(self.subjects)
+        release = self.tensorrt or USUAL_RELEASE[generation]
+        return tuple(subject.survey(generation, release) for subject in self.subjects)
+
+    @cached_property
+    def works(self) -> tuple[Sequence[Work], ...]:
+        """The fused units of every model, which no power mode changes."""
+        pairs = zip(self.subjects, self.surveys, strict=True)
+        return tuple(units(subject.graph, _allowed(found)) for subject, found in pairs)
+
+
+class _Scene:
+    """One power mode of one board."""
+
+    def __init__(self, planner: _BoardPlanner, mode: Mode) -> None:
+        self._planner, self._mode = planner, mode
+        board, costs = planner.board, planner.costs
+        self._contention = contention_of(board, mode, costs)
+        self._limits = Limits(
+            static_w=power(board, mode, costs.power).static_w,
+            traffic_bytes_s=self._contention.total_bytes_s,
+            loadables={f"dla{core}": MAX_LOADABLES for core in range(mode.dla_cores)},
+        )
+        self._networks = tuple(map(self._network, planner.subjects, planner.surveys, planner.works))
+
+    def choices(self) -> Iterator[tuple[str, tuple[Network, ...]]]:
+        """Placements to compare: (name, networks with the accelerators it may use)."""
+        if all(network.shares for network in self._networks):
+            yield "mixed", self._networks  # the file has chosen
+            return
+        has_dla = any(_is_dla(name) for network in self._networks for unit in network.units for name in unit.costs)
+        yield "gpu", tuple(_only(network, lambda name: not _is_dla(name)) for network in self._networks)
+        if has_dla:
+            yield "dla", tuple(_only(network, _is_dla) for network in self._networks)
+            yield "mixed", self._networks
+
+    def solved(self, networks: Sequence[Network]) -> Placement:
+        """The best by the objective; where nothing keeps up with the rates, the one that comes closest."""
+        objective = self._planner.objective
+        most = self._solved(networks, "throughput")
+        if objective == "throughput" or most.value < 1:
+            return most
+        try:
+            return self._solved(networks, objective)
+        except PlacementError:  # with one engine for each model
+            return most
+
+    def _solved(self, networks: Sequence[Network], objective: Objective) -> Placement:
+        return solve(networks, objective, self._limits, contention=self._contention, time_limit_s=_SOLVE_S)
+
+    def row(self, name: str, networks: Sequence[Network], placement: Placement) -> Row:
+        """The numbers of a placement."""
+        planner = self._planner
+        config = planner.file.config
+        headroom = _headroom(networks, placement)
+        rate_hz = frame_rate_hz(config)
+        asked = [replace(one, in_flight=_IN_FLIGHT) for one in streams(networks, placement)]
+        slowest_hz = min(model.demand.rate_hz for model in planner.subjects)
+        duration_ms = 1e3 * _PLAYED_RUNS / slowest_hz
+        flows = play(asked, duration_ms, self._contention).streams
+        models = tuple(
+            _model(subject, network, one, (flow.p50_ms, flow.p99_ms))
+            for subject, network, one, flow in zip(planner.subjects, networks, placement.networks, flows, strict=True)
+        )
+        most_bytes = planner.board.memory.most_bytes
+        memory = row_memory(planner.file, most_bytes, lambda file: board_parts(file, networks, placement))
+        return Row(
+            board=planner.board.name,
+            mode=self._mode.name,
+            name=name,
+            models=models,
+            headroom=headroom,
+            fps=rate_hz * headroom,
+            p99_ms=longest_ms(config, {model.name: model.p99_ms for model in models}),
+            power_w=placement.power_w,
+            memory_bytes=memory.total_bytes,
+            energy_mj=1e3 * placement.power_w / (rate_hz * min(1.0, headroom)),
+            busy=dict(placement.utilisation),
+            error=_error(planner.costs, any(model.dla_share for model in models)),
+            mode_w=self._mode.watts,
+            memory=memory.parts,
+            steps=memory.steps,
+        )
+
+    def _network(self, subject: Subject, found: Survey | None, works: Sequence[Work]) -> Network:
+        planner = self._planner
+        made = network(
+            subject.demand.model,
+            subject.graph,
+            planner.board,
+            self._mode,
+            planner.costs,
+            precision=subject.precision,
+            allowed=_allowed(found),
+            rate_hz=subject.demand.rate_hz,
+            works=works,
+        )
+        here = (subject.demand.model, planner.board.name, self._mode.name)
+        timed = [one for one in planner.measured if (one.model, one.board, one.mode) == here]
+        return overridden(scaled(made, timed), subject, found)
+
+
+def _allowed(found: Survey | None) -> Collection[str]:
+    return found.allowed if found else ()
+
+
+def _is_dla(name: str) -> bool:
+    return name.startswith("dla")
+
+
+def _only(network: Network, preferred: Callable[[str], bool]) -> Network:
+    """The network with every unit on the preferred accelerators as far as those can run it, and the file lets it."""
+    if network.shares:
+        return network
+
+    def bound(unit: Unit) -> Unit:
+        return replace(unit, costs={name: cost for name, cost in unit.costs.items() if preferred(name)} or unit.costs)
+
+    return replace(network, units=tuple(map(bound, network.units)))
+
+
+def _headroom(networks: Iterable[Network], placement: Placement) -> float:
+    """How many times the asked rates go through: until the busiest accelerator has no time left, and never more than
+    what limits of power, traffic and loadables leave."""
+    pairs = zip(networks, placement.networks, strict=True)
+    met = min((one.fps / (network.rate_hz * network.batch) for network, one in pairs if network.rate_hz), default=1.0)
+    return met / max(max(placement.utilisation.values(), default=0.0), 1e-9)
+
+
+def _model(subject: Subject, network: Network, one: Placed, latency_ms: tuple[float, float]) -> ModelRow:
+    engines = tuple(EngineRow(engine.assignment, engine.weight) for engine in one.engines)
+    return ModelRow(
+        name=subject.demand.model,
+        network=network,
+        engines=engines,
+        rate_hz=subject.demand.rate_hz,
+        latency_ms=one.latency_ms,
+        p50_ms=latency_ms[0],
+        p99_ms=latency_ms[1],
+        dla_share=_dla_share(network, engines, subject.macs),
+        loadables={name: count for name, count in one.loadables.items() if _is_dla(name)},
+    )
+
+
+def _dla_share(network: Network, engines: Iterable[EngineRow], macs: Mapping[str, int]) -> float:
+    """Share of the multiply-adds that run on a DLA, over all frames."""
+    work = [sum(macs.get(node, 0) for node in unit.nodes) for unit in network.units]
+    total = sum(work)
+    share = 0.0
+    for engine in engines:
+        here = sum(macs for macs, where in zip(work, engine.assignment, strict=True) if _is_dla(where))
+        share += engine.share * here / total if total else 0.0
+    return share
+
+
+def _error(costs: Coefficients, with_dla: bool) -> float | None:
+    """The worse of the accelerators it uses; None where nothing was published to compare with."""
+    used: list[Accuracy | None] = [costs.gpu_accuracy, *([costs.dla_accuracy] if with_dla else [])]
+    known = [one.p90 for one in used if one is not None]
+    return max(known) if len(known) == len(used) else None

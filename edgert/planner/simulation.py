@@ -1,0 +1,243 @@
+"""``edgert simulate``: a pipeline file played on a board that need not be there, or on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from edgert.assemble.board_watts import PowerStep
+from edgert.assemble.ways import Way, setting_of, ways
+from edgert.board import HOST
+from edgert.board.host import core_accelerators
+from edgert.board.record import find_board
+from edgert.budget.governor import Budget, Rules, Setting, check_settings
+from edgert.config import InferStage, PipelineFile, SourceStage
+from edgert.config.flow import stand_ins, streams_of
+from edgert.errors import ConfigError
+from edgert.placement.cost.coefficients import coefficients
+from edgert.placement.profile import Profile, read_profile
+from edgert.placement.rows import Objective, Row
+from edgert.planner.clock_steps import step_of
+from edgert.planner.planning import ALL, plan
+from edgert.simulator import Design, Governing, Rig, Simulated, simulate
+from edgert.simulator.design import ASSUMED_HZ, demands, levels_of
+from edgert.simulator.pipeline_design import Lanes, Scene, design_of
+from edgert.simulator.recorded import StageTimes, read_stage_times, read_trace
+from edgert.simulator.virtual_board import AMBIENT_C, BoardLanes, HostLanes, rig_of
+
+SECONDS = 60.0
+_MODELLED = "times and power by a model fitted to published measurements; nothing of this was measured on the board"
+_PROFILED = "times as profiled on this machine"
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a simulation takes for granted.
+
+    Attributes:
+        seconds: to be simulated.
+        seed: of all chance.
+        trace: what a camera delivered; see :mod:`edgert.simulator.recorded`.
+        objects: mean on a frame where no trace tells; None: as many as the pipeline's crops take at most.
+        jitter: standard deviation of cameras' frames in time, as a part of the period.
+        stages: summary of a run that tells what stages take besides models; None: nothing.
+        ambient_c: around the board.
+    """
+
+    seconds: float = SECONDS
+    seed: int = 0
+    trace: Path | None = None
+    objects: float | None = None
+    jitter: float = 0.0
+    stages: Path | None = None
+    ambient_c: float = AMBIENT_C
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """A pipeline simulated on a board.
+
+    Attributes:
+        pipeline, board, title: names; the title is what people call the board.
+        mode, placement: the row of the plan that was played; empty for this machine.
+        budgets: of the file, as a governor kept them.
+        basis: what the numbers rest on.
+        notes: what was assumed.
+        played: what came out.
+    """
+
+    pipeline: str
+    board: str
+    title: str
+    mode: str
+    placement: str
+    budgets: Budget
+    basis: str
+    notes: tuple[str, ...]
+    played: Simulated = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; says that it is simulated."""
+        return {"simulated": True, **asdict(self), "played": self.played.to_json()}
+
+
+def simulate_pipeline(
+    file: PipelineFile,
+    *,
+    board: str | None = None,
+    mode: str | None = None,
+    objective: Objective = "throughput",
+    tensorrt: str | None = None,
+    profiles: Sequence[Path] = (),
+    given: Circumstances = Circumstances(),
+) -> Simulation:
+    """Plays a pipeline event by event; runs no model and opens no camera. The same input gives the same outcome.
+
+    Args:
+        board: a board's name or file, or ``host`` with ``profiles``; the pipeline's own by default.
+        mode: a power mode; the one that a plan would choose by default.
+        objective, tensorrt: of the plan.
+        profiles: measured times, as a plan takes them: for this machine one of each model.
+
+    Raises:
+        ConfigError: no such board or mode, no model, no profile of one, a trace or summary that cannot be used, or no
+            time to simulate.
+        BudgetError: no share of the frames is predicted to keep the budgets, which are to be enforced.
+    """
+    _check(file, given)
+    traces = read_trace(given.trace) if given.trace is not None else {}
+    times = read_stage_times(given.stages) if given.stages is not None else StageTimes()
+    scene = Scene(traces, given.objects, given.jitter, times)
+    asked = board or file.config.board
+    if asked in (HOST, "auto") and profiles:
+        return _on_host(file, profiles, scene, given)
+    made = plan(file, board=asked, mode=mode or ALL, objective=objective, tensorrt=tensorrt, profiles=profiles).boards
+    if len(made) != 1:
+        raise ConfigError("one board at a time", where="--board", fix="edgert plan --board all compares them")
+    found = made[0]
+    row = found.rows[found.chosen or 0]
+    record = find_board(asked, file.document.path.parent)
+    rig = rig_of(record, record.mode(row.mode), coefficients(record.soc), given.ambient_c)
+    closest = f"no row of the plan keeps every budget; {row.mode}, {row.name} is closest"
+    notes = () if found.chosen is not None else (closest,)
+    lanes = [BoardLanes(at, one) for at, one in zip(levels_of(file), (row, *row.stand_ins), strict=True)]
+    return _played(file, (row.board, found.title, row), lanes, rig, scene, given, notes)
+
+
+def _on_host(file: PipelineFile, profiles: Sequence[Path], scene: Scene, given: Circumstances) -> Simulation:
+    levels = levels_of(file)
+    known = _profiles(levels, profiles)
+    lanes = [HostLanes(at, known) for at in levels]
+    rig = Rig(tuple(core_accelerators()))
+    return _played(file, (HOST, "This machine", None), lanes, rig, scene, given, lanes[0].notes)
+
+
+def _played(
+    file: PipelineFile,
+    where: tuple[str, str, Row | None],
+    lanes: Sequence[Lanes],
+    rig: Rig,
+    scene: Scene,
+    given: Circumstances,
+    notes: Sequence[str],
+) -> Simulation:
+    board, title, row = where
+    design = design_of(file, lanes[0], scene, lanes[1:])
+    budget = _budget(file, row)
+    governing = _governing(file, budget, _steps(file, lanes, row, rig))
+    played = simulate(design, rig, given.seconds, seed=given.seed, governing=governing)
+    return Simulation(
+        pipeline=file.config.name,
+        board=board,
+        title=title,
+        mode=row.mode if row else "",
+        placement=row.name if row else "",
+        budgets=budget,
+        basis=_MODELLED if row else _PROFILED,
+        notes=(*notes, *_notes(file, design, scene, row)),
+        played=played,
+    )
+
+
+def _check(file: PipelineFile, given: Circumstances) -> None:
+    if not given.seconds > 0:
+        raise ConfigError(
+            f"cannot simulate {given.seconds:g} seconds", where="--duration", fix="a time above 0, like 60"
+        )
+    if not any(isinstance(stage, InferStage) for stage in file.config.stages.values()):
+        raise ConfigError("no stage runs a model", where=file.where("stages"), fix="add one: {infer: MODEL, from: ...}")
+
+
+def _profiles(levels: Sequence[PipelineFile], paths: Sequence[Path]) -> Mapping[str, Profile]:
+    from edgert.graph.load import load
+
+    found = {profile.digest: profile for profile in map(read_profile, paths)}
+    by_model, file = {}, levels[0]
+    for demand in (one for at in levels for one in demands(at.config)):
+        onnx = file.config.models[demand.model].onnx
+        profile = found.get(load(onnx).digest)
+        if profile is None:
+            raise ConfigError(
+                f"there is no profile of model {demand.model!r}",
+                where=file.where("models", demand.model),
+                fix=f"edgert bench --units {onnx} -o profile.json, then --profile profile.json",
+            )
+        by_model[demand.model] = profile
+    return by_model
+
+
+def _budget(file: PipelineFile, row: Row | None) -> Budget:
+    budgets = file.config.budgets
+    return Budget(
+        power_w=budgets.power if row is not None else None,
+        latency_ms=None if budgets.latency is None else 1e3 * budgets.latency,
+        when_exceeded=budgets.when_exceeded,
+    )
+
+
+def _steps(file: PipelineFile, lanes: Sequence[Lanes], row: Row | None, rig: Rig) -> list[PowerStep]:
+    """What is predicted at each level of degraded models. Of this machine that is the slowest engine's run only, as in
+    a run."""
+    if row is not None and rig.power is not None:
+        return [step_of(one, rig.power) for one in (row, *row.stand_ins)]
+    return [PowerStep("", 0.0, 0.0, 1.0, _slowest_ms(at, one)) for at, one in zip(levels_of(file), lanes, strict=True)]
+
+
+def _slowest_ms(file: PipelineFile, lanes: Lanes) -> float:
+    stages = [(name, stage) for name, stage in file.config.stages.items() if isinstance(stage, InferStage)]
+    return max(min(lane.engine_ms for lane in lanes(name, stage, True)) for name, stage in stages)
+
+
+def _governing(file: PipelineFile, budget: Budget, steps: Sequence[PowerStep]) -> Governing | None:
+    """The same ways as in a run: fewer frames of all streams, then fewer streams, then all of that with stand-ins."""
+    if budget.power_w is None and budget.latency_ms is None:
+        return None
+    sources = {name: stage for name, stage in file.config.stages.items() if isinstance(stage, SourceStage)}
+    streams, smaller = streams_of(file.config.stages), stand_ins(file.config.stages, file.config.models)
+    found = ways(streams, smaller) if budget.when_exceeded == "degrade" else ways(streams)[:1]
+    rates_hz = {name: stage.fps or ASSUMED_HZ for name, stage in sources.items()}
+
+    def setting(way: Way) -> Setting:
+        made = setting_of(way, rates_hz, steps[way.level])
+        return made if budget.power_w is not None else replace(made, least_share=1.0)
+
+    rules = Rules(budget, tuple(map(setting, found)))
+    if budget.when_exceeded != "warn":
+        check_settings(rules)
+    return Governing(rules, tuple(way.shares for way in found), tuple(way.level for way in found))
+
+
+def _notes(file: PipelineFile, design: Design, scene: Scene, row: Row | None) -> list[str]:
+    notes = list(dict.fromkeys(note for demand in demands(file.config) for note in demand.notes if "fps" in note))
+    if not scene.times.threads:
+        notes.append("stages other than models take no time: --stages tells what a run measured of them")
+    if any(source.most for source in design.sources) and scene.objects is None and not scene.traces:
+        most = max(source.most for source in design.sources)
+        notes.append(f"{most} objects on every frame, as many as crops take: --objects or --trace tell others")
+    if row is not None:
+        notes.append("the board's cooler is assumed, and how fast heat lowers the clocks of GPU and DLA")
+    elif file.config.budgets.power is not None:
+        notes.append("budgets.power is not simulated: nothing is known of what this machine draws")
+    return notes

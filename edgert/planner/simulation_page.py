@@ -1,0 +1,180 @@
+"""A simulation as one HTML file: verdict first, then what happened over time, then stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from edgert.files import replace_text
+from edgert.planner.simulation import Simulation
+from edgert.report.html import Cell, Column, Markup, code, columns, document, figures, join, paragraph, table, tag
+from edgert.report.numbers import counted, fixed, milliseconds, significant
+from edgert.report.plots import LINES, Series, series_chart
+from edgert.simulator import Moment
+
+# A simulation in sentences, for terminal and page alike.
+
+_SPACE = "\N{NO-BREAK SPACE}"
+
+
+def simulation_headline(simulation: Simulation) -> str:
+    """One sentence: where, how fast, how late, at what power."""
+    played = simulation.played
+    mode = f" in {simulation.mode}" if simulation.mode else ""
+    watts = f" at {fixed(played.power_w, 1)}{_SPACE}W" if played.power_w is not None else ""
+    return (
+        f"{simulation.title}{mode}, simulated for {significant(played.seconds)}{_SPACE}s: {significant(played.fps)} "
+        f"frames a second{watts}, p99 {milliseconds(played.latency_ms.p99)}."
+    )
+
+
+def kept(simulation: Simulation) -> tuple[bool, str]:
+    """Whether budgets of power and latency were kept on average, and how; empty without any."""
+    played, budgets = simulation.played, simulation.budgets
+    pairs = []
+    if budgets.latency_ms is not None:
+        pairs.append(("p99", played.latency_ms.p99, budgets.latency_ms, "ms"))
+    if budgets.power_w is not None and played.power_w is not None:
+        pairs.append(("power", played.power_w, budgets.power_w, "W"))
+    missed = [f"{name} {significant(value)} of {limit:g} {unit}" for name, value, limit, unit in pairs if value > limit]
+    if not pairs:
+        return True, ""
+    return not missed, "; ".join(missed) or "budgets kept"
+
+
+_STYLES = ("page.css", "series.css")
+
+
+def render(simulation: Simulation) -> str:
+    """The simulation as a whole HTML document; equal ones give equal text."""
+    body = [_header(simulation), columns(_sections(simulation))]
+    headline = simulation_headline(simulation)
+    return document(f"{simulation.pipeline}: simulated", headline, body, styles=_STYLES)
+
+
+def save(simulation: Simulation, path: Path) -> None:
+    """Writes the page, all of it or nothing. Raises ArtifactError."""
+    replace_text(path, render(simulation))
+
+
+def _header(simulation: Simulation) -> Markup:
+    is_kept, told = kept(simulation)
+    badges = [tag("span", "simulated", class_="badge open")]
+    if told:
+        badges.append(tag("span", f"{'✓' if is_kept else '✗'} {told}", class_=f"badge {'good' if is_kept else 'bad'}"))
+    return tag(
+        "header",
+        tag("p", f"Simulation · {simulation.basis} · ", code(simulation.pipeline), class_="kicker"),
+        tag("p", *badges, class_="badges"),
+        tag("h1", simulation_headline(simulation)),
+        figures(_figures(simulation)),
+    )
+
+
+def _figures(simulation: Simulation) -> Iterator[tuple[str, str, str]]:
+    played = simulation.played
+    lost = counted(played.dropped, "result")
+    yield "Frames per second", significant(played.fps), f"{played.frames_out} of {played.frames_in}; {lost} dropped"
+    latency = played.latency_ms
+    yield "Latency p99", f"{significant(latency.p99)} ms", f"p50 {significant(latency.p50)} ms, capture to sink"
+    if played.power_w is not None and played.energy_j_per_frame is not None:
+        yield "Power", f"{fixed(played.power_w, 1)} W", f"{significant(played.energy_j_per_frame)} J a frame"
+    if played.temperature_c is not None:
+        yield "Hottest", f"{fixed(played.temperature_c, 0)} °C", f"{significant(played.throttled_s)} s throttled"
+
+
+def _sections(simulation: Simulation) -> Iterator[tuple[str, str, Markup]]:
+    yield "time", "Over time", join(_charts(simulation))
+    yield "stages", "Stage by stage", _stages(simulation)
+    governed = simulation.played.governed
+    if governed is not None:
+        yield "governor", "What the governor did", _governor(simulation)
+    if simulation.notes:
+        yield "notes", "What was assumed", tag("ul", *(tag("li", note) for note in simulation.notes))
+
+
+def _charts(simulation: Simulation) -> Iterator[Markup]:
+    moments, budgets = simulation.played.moments, simulation.budgets
+    if not moments:
+        yield paragraph("The sources ended before a second was over.", "absent")
+        return
+    yield _chart("Frames per second", moments, [("fps", lambda one: one.fps)], significant)
+    latency: list[tuple[str, _Value]] = [("p99", lambda one: one.p99_ms), ("p50", lambda one: one.p50_ms)]
+    yield _chart("Latency from capture to sink", moments, latency, _ms, budgets.latency_ms)
+    if any(one.dropped for one in moments):
+        yield _chart("Results dropped, each second", moments, [("dropped", lambda one: one.dropped)], significant)
+    if moments[0].power_w is not None:
+        yield _chart("Power", moments, [("power", lambda one: one.power_w)], _w, budgets.power_w)
+        yield _chart("Energy of a frame", moments, [("energy", lambda one: one.energy_j_per_frame)], _j)
+        yield _chart("Temperature", moments, [("temperature", lambda one: one.temperature_c)], _c)
+    names = sorted({name for one in moments for name in one.busy})[:LINES]
+    title = f"Busy: {names[0]}" if len(names) == 1 else "Busy"
+    yield _chart(title, moments, [(name, _busy(name)) for name in names], _part)
+
+
+_Value = Callable[[Moment], float | None]
+
+
+def _busy(name: str) -> _Value:
+    return lambda one: one.busy.get(name, 0.0)
+
+
+def _chart(
+    title: str,
+    moments: Sequence[Moment],
+    lines: Iterable[tuple[str, _Value]],
+    show: Callable[[float], str],
+    limit: float | None = None,
+) -> Markup:
+    series = [Series(label, [value(one) for one in moments]) for label, value in lines]
+    drawn = series_chart([one.at_s for one in moments], series, title=title, show=show, limit=limit)
+    return tag("figure", tag("figcaption", title), drawn)
+
+
+def _ms(value: float) -> str:
+    return f"{significant(value)} ms"
+
+
+def _w(value: float) -> str:
+    return f"{significant(value)} W"
+
+
+def _j(value: float) -> str:
+    return f"{significant(value)} J"
+
+
+def _c(value: float) -> str:
+    return f"{significant(value)} °C"
+
+
+def _part(value: float) -> str:
+    return f"{100 * value:.3g} %"
+
+
+def _stages(simulation: Simulation) -> Markup:
+    stages = simulation.played.stages
+    numbers: list[tuple[str, list[int]]] = [
+        ("In", [one.results_in for one in stages.values()]),
+        ("Out", [one.results_out for one in stages.values()]),
+        ("Dropped", [one.dropped for one in stages.values()]),
+    ]
+    named = Column("Stage", list(stages))
+    counts = [Column(head, [Cell(f"{value:,}", value) for value in values], "number") for head, values in numbers]
+    return table("Stage by stage", [named, *counts])
+
+
+def _governor(simulation: Simulation) -> Markup:
+    governed = simulation.played.governed
+    assert governed is not None
+    if not governed.events:
+        return paragraph(f"Nothing: {governed.setting} kept the budgets all the time.")
+    events = governed.events
+    return table(
+        "What the governor did",
+        [
+            Column("At", [Cell(f"{one.at_s:.1f} s", one.at_s) for one in events], "number"),
+            Column("What", [one.kind for one in events]),
+            Column("Then", [one.setting for one in events]),
+            Column("Why", [one.reason for one in events], "prose"),
+        ],
+    )

@@ -1,0 +1,200 @@
+"""A plan in sentences, for terminal and page alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from dla import ORIN, supported_by
+from edgert.board.record import Board
+from edgert.errors import ConfigError, nearest
+from edgert.placement.dla_share import target_of
+from edgert.placement.rows import BoardPlan, EngineRow, ModelRow, Plan, Row
+from edgert.report.numbers import counted, share, significant
+
+_ROOMY = 1.1  # less headroom than this is not worth a word
+
+
+def headline(plan: Plan) -> str:
+    """One sentence: does it fit, where, and how well."""
+    if len(plan.boards) > 1:
+        fitting = sum(board.chosen is not None for board in plan.boards)
+        if plan.smallest is None:
+            return f"None of {counted(len(plan.boards), 'board')} keeps every budget."
+        title = next(board.title for board in plan.boards if board.board == plan.smallest)
+        return f"{title} is the smallest of {fitting} that keep every budget, of {counted(len(plan.boards), 'board')}."
+    return board_headline(plan.boards[0])
+
+
+def basis(board: BoardPlan) -> str:
+    """What the numbers rest on."""
+    if board.board == "host":
+        return "predicted from times that were measured on this machine, part by part"
+    return "predicted by a model fitted to published measurements, not measured"
+
+
+def board_headline(board: BoardPlan) -> str:
+    """One sentence about one board."""
+    if board.chosen is None:
+        if not board.rows:
+            return f"{board.title} cannot be predicted."
+        return f"{board.title} keeps every budget in no power mode."
+    row = board.rows[board.chosen]
+    room = f", with room for {significant(row.headroom, 2)} times as many" if row.headroom >= _ROOMY else ""
+    watts = "" if row.power_w is None else f"at {significant(row.power_w, 2)} W, "
+    mode = f" in {row.mode}" if row.mode else ""
+    return (
+        f"{board.title}{mode} keeps up with {significant(row.fps / row.headroom)} frames a second, models alone, "
+        f"{watts}on {_used(row)}{room}."
+    )
+
+
+def _used(row: Row) -> str:
+    """``"gpu"``, ``"dla0, dla1 and gpu"``."""
+    names = sorted({name for model in row.models for engine in model.engines for name in engine.accelerators})
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])) if names else row.name
+
+
+def share_text(engine: EngineRow) -> str:
+    """``"60 % of the frames on gpu and dla0"``."""
+    return f"{share(engine.share)} of the frames on {' and '.join(engine.accelerators)}"
+
+
+def why_not(row: Row, chosen: Row) -> str:
+    """Why another row was not taken instead of the chosen one."""
+    if row.misses:
+        return f"{where(row)}: {'; '.join(row.misses)}"
+    worse = []
+    if row.fps < chosen.fps * (1 - 1e-3):
+        worse.append(f"{share(1 - row.fps / chosen.fps)} slower")
+    if (row.power_w or 0) > (chosen.power_w or 0) * (1 + 1e-3):
+        worse.append(f"{significant((row.power_w or 0) - (chosen.power_w or 0))} W more")
+    if row.p99_ms > chosen.p99_ms * (1 + 1e-3):
+        worse.append(f"p99 {significant(row.p99_ms - chosen.p99_ms)} ms longer")
+    return f"{where(row)}: {', '.join(worse) or 'no better'}"
+
+
+def listed(board: BoardPlan) -> list[tuple[tuple[str, str], Row]]:
+    """All rows with mode and placement; below the one to take, or the closest, what a governor may make of it."""
+    found: list[tuple[tuple[str, str], Row]] = []
+    for place, row in enumerate(board.rows):
+        found.append(((row.mode, row.name), row))
+        if place == (board.chosen or 0):
+            found += [(("", f"with {' and '.join(one.smaller)}, {_used(one)}"), one) for one in row.stand_ins]
+    return found
+
+
+def where(row: Row) -> str:
+    """Mode and placement."""
+    return f"{row.mode}, {row.name}" if row.mode else row.name
+
+
+# A plan as plain data.
+
+SCHEMA = 1
+
+
+def to_json(plan: Plan) -> dict[str, Any]:
+    """Dicts, lists, strings and numbers; every number is predicted."""
+    return {
+        "schema": SCHEMA,
+        "pipeline": plan.pipeline,
+        "objective": plan.objective,
+        "verdict": headline(plan),
+        "smallest": plan.smallest,
+        "predicted": True,
+        "notes": list(plan.notes),
+        "boards": [_board(board) for board in plan.boards],
+    }
+
+
+def _board(board: BoardPlan) -> dict[str, Any]:
+    return {
+        "board": board.board,
+        "title": board.title,
+        "chosen": board.chosen,
+        "advice": list(board.advice),
+        "skipped": list(board.skipped),
+        "rows": [_row(row, place == board.chosen) for place, row in enumerate(board.rows)],
+    }
+
+
+def _row(row: Row, is_chosen: bool) -> dict[str, Any]:
+    return {
+        "mode": row.mode,
+        "placement": row.name,
+        "fps": row.fps,
+        "headroom": row.headroom,
+        "p99_ms": row.p99_ms,
+        "power_w": row.power_w,
+        "memory_bytes": row.memory_bytes,
+        "memory": [asdict(part) for part in row.memory] if is_chosen else [],
+        "memory_steps": list(row.steps),
+        "energy_mj_per_frame": row.energy_mj,
+        "busy": dict(row.busy),
+        "relative_error": row.error,
+        "misses": list(row.misses),
+        "pareto": row.is_best,
+        "models": [_model(model, is_chosen) for model in row.models],
+        "smaller": list(row.smaller),
+        "stand_ins": [_row(one, False) for one in row.stand_ins],
+    }
+
+
+def _model(model: ModelRow, with_units: bool) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "model": model.name,
+        "rate_hz": model.rate_hz,
+        "latency_ms": model.latency_ms,
+        "p50_ms": model.p50_ms,
+        "p99_ms": model.p99_ms,
+        "dla_share": model.dla_share,
+        "loadables": dict(model.loadables),
+        "engines": [{"share": engine.share, "accelerators": list(engine.accelerators)} for engine in model.engines],
+    }
+    if with_units:
+        for engine, data in zip(model.engines, told["engines"], strict=True):
+            units = zip(model.network.units, engine.assignment, strict=True)
+            data["units"] = [
+                {
+                    "name": unit.name,
+                    "nodes": list(unit.nodes),
+                    "on": where,
+                    "ms": {name: cost.time_ms for name, cost in unit.costs.items()},
+                    "mj": {name: cost.energy_mj for name, cost in unit.costs.items()},
+                }
+                for unit, where in units
+            ]
+    return told
+
+
+# What ``--mode`` and ``--trt`` ask for, checked before anything is planned.
+
+
+def check_mode(asked: Sequence[Board], mode: str) -> None:
+    """Raises ConfigError for a power mode that none of several boards has; one board says so itself."""
+    if len(asked) == 1 or any(board.has_mode(mode) for board in asked):
+        return
+    names = sorted({one.name for board in asked for one in board.modes})
+    hint = nearest(mode.upper(), names)
+    raise ConfigError(f"no board has a power mode {mode!r}{hint}", where="--mode", fix=f"modes: {', '.join(names)}")
+
+
+def has_no_mode(board: Board, mode: str) -> ConfigError:
+    """Why one of several boards has no row in a mode that another one has."""
+    return ConfigError("no such power mode", why=f"it has {', '.join(one.name for one in board.modes)}")
+
+
+def releases(asked: Sequence[Board], tensorrt: str | None) -> list[str]:
+    """What a release of TensorRT means for the boards' DLA, where that is not a plain yes.
+
+    Raises:
+        ConfigError: that is no version number.
+    """
+    if tensorrt is None:
+        return []
+    target_of(ORIN, tensorrt, "int8")
+    generations = {board.dla.generation for board in asked if board.dla.cores and board.dla.generation is not None}
+    verdicts = [supported_by(tensorrt, generation) for generation in sorted(generations)]
+    return [f"DLA: {verdict.reason}; {verdict.fix}" for verdict in verdicts if verdict.answer != "yes"]

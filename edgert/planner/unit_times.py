@@ -1,0 +1,105 @@
+"""Units of a network as fast as a board measured them, in place of what the cost model says.
+
+Where layers were timed, a unit takes what the layers with its nodes took. A layer that has nodes of several units is
+shared among them as the cost model would. What an engine took beyond its layers (launches, copies of inputs and
+outputs) is spread in proportion, so that the units of an engine take together what the engine did; layers that hand
+tensors over are left out of that where several accelerators were used, because a plan counts crossings by themselves.
+
+Elsewhere all units on an accelerator that an engine used are scaled by one factor: what the engine took over what the
+cost model predicts for the same nodes in the same places.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from edgert.bundle.measured import GPU, MeasuredEngine
+from edgert.placement.problem import Network, Unit
+
+Place = tuple[int, str]
+"""A unit's index and an accelerator."""
+
+
+def scaled(network: Network, engines: Sequence[MeasuredEngine]) -> Network:
+    """The network with its units as fast as they were measured.
+
+    Args:
+        network: with the times of the cost model.
+        engines: of this model on this board in this power mode; without any, nothing changes.
+    """
+    factors, own = factors_of(network, engines), times_of(network, engines)
+
+    def changed(index: int, unit: Unit) -> Unit:
+        costs = {
+            name: replace(cost, time_ms=own.get((index, name), cost.time_ms * factors.get(name, 1.0)))
+            for name, cost in unit.costs.items()
+        }
+        return replace(unit, costs=costs)
+
+    units = tuple(changed(index, unit) for index, unit in enumerate(network.units))
+    return replace(network, units=units) if factors else network
+
+
+def factors_of(network: Network, engines: Sequence[MeasuredEngine]) -> dict[str, float]:
+    """Accelerator → measured over predicted; the median where several engines used it."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for engine in engines:
+        predicted = _predicted(network, engine)
+        total = sum(predicted.values())
+        for where in {where for _, where in predicted} if total > 0 else ():
+            found[where].append(engine.median_ms / total)
+    return {name: statistics.median(factors) for name, factors in found.items()}
+
+
+def times_of(network: Network, engines: Sequence[MeasuredEngine]) -> dict[Place, float]:
+    """Unit and accelerator → milliseconds, by timed layers; the median where several engines tell."""
+    found: dict[Place, list[float]] = defaultdict(list)
+    for engine in engines:
+        for place, time_ms in _times(network, engine).items():
+            found[place].append(time_ms)
+    return {place: statistics.median(times) for place, times in found.items()}
+
+
+def _times(network: Network, engine: MeasuredEngine) -> dict[Place, float]:
+    """What one engine's layers tell of units; nothing where no layer has nodes of any."""
+    predicted = _predicted(network, engine)
+    told = _shared(network, engine, predicted)
+    basis = sum(predicted[place] for place in told)
+    if basis <= 0 or sum(told.values()) <= 0:
+        return {}
+    usual = sum(told.values()) / basis  # for units whose names TensorRT lost
+    times = {place: told.get(place, cost_ms * usual) for place, cost_ms in predicted.items()}
+    ratio = _alone_ms(engine, {where for _, where in predicted}) / sum(times.values())
+    return {place: time_ms * ratio for place, time_ms in times.items()}
+
+
+def _shared(network: Network, engine: MeasuredEngine, predicted: Mapping[Place, float]) -> dict[Place, float]:
+    """The layers' times, each shared among the units that it has nodes of."""
+    owner = {node: place for place in predicted for node in network.units[place[0]].nodes}
+    found: dict[Place, float] = defaultdict(float)
+    for layer in engine.layers:
+        places = list(dict.fromkeys(owner[node] for node in layer.nodes if node in owner))
+        total = sum(predicted[place] for place in places)
+        for place in places:
+            found[place] += layer.median_ms * (predicted[place] / total if total > 0 else 1 / len(places))
+    return found
+
+
+def _alone_ms(engine: MeasuredEngine, used: set[str]) -> float:
+    """What the engine took, without its share of handing tensors over where several accelerators were used."""
+    total = sum(layer.median_ms for layer in engine.layers)
+    moved = sum(layer.median_ms for layer in engine.layers if layer.moves) if len(used) > 1 else 0.0
+    return engine.median_ms * (1 - moved / total)
+
+
+def _predicted(network: Network, engine: MeasuredEngine) -> dict[Place, float]:
+    """Each unit where the engine ran it, with the cost model's time; not those that the model does not know there."""
+    found = {}
+    for index, unit in enumerate(network.units):
+        where = next((engine.placement[name] for name in unit.nodes if name in engine.placement), GPU)
+        if where in unit.costs:
+            found[index, where] = unit.costs[where].time_ms
+    return found

@@ -1,0 +1,6 @@
+"""Models in reduced precision: ranges measured, INT8 and FP16 models made, accuracy held against the float model.
+
+calibrated.calibrate_section(config) -> Calibrated        ranges of a model of a pipeline file, from its images
+int8_model.quantize_section(config, ...) -> Outcome       the INT8 model, within its accuracy budget
+precision.in_precision(config) -> model                   what a pipeline runs, from the cache when nothing changed
+"""

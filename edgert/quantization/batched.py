@@ -1,0 +1,148 @@
+"""An INT8 model that takes several pictures at a time: opened, and held to what it gives for each alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.backend.ort import Function
+from edgert.errors import BuildError, ModelError
+from edgert.graph.batch_size import has_open_batch, with_open_batch
+from edgert.graph.model import Model, TensorSpec, inputs, outputs
+from edgert.graph.operations import Graph, Node, read, write
+from edgert.quantization.calibration.walk import Feeds
+
+Array = npt.NDArray[Any]
+
+TOLERANCE = 0.02
+"""How far two pictures at once may be from each alone: the root of the mean squared difference over that of the values.
+Kernels may add in another order for another batch; behind a Q node that may become a whole step now and then, 1/255 of
+a range. Pictures that are mixed up have 1 and more."""
+PAIR = 2
+"""Pictures that are compared."""
+
+
+def opened(model: Model, feeds: Sequence[Feeds] = (), *, file: Model | None = None) -> Model:
+    """The model, made for one picture, with its batch size open; the model itself where it takes none or several.
+
+    Two pictures at once are run against each alone, every node as the ONNX standard says.
+
+    Args:
+        model: static, clean.
+        feeds: pictures to compare on, of batch 1; noise stands in for those that are missing.
+        file: what it was made of, which may take several where it does not; the message then says so.
+
+    Raises:
+        ModelError: a node holds it to one picture, or mixes pictures; the node is named.
+    """
+    if any(spec.shape[:1] != (1,) for spec in inputs(model)):
+        return model
+    made = with_open_batch(model)
+    trial = _Trial(model, made, [*feeds, *_noise(inputs(model))][:PAIR])
+    closed = [spec.name for spec in outputs(model) if spec.shape[:1] != (1,)]
+    if closed or not trial.holds(None):
+        raise _refused(model, trial, closed, file is not None and takes_several(file, trial.feeds))
+    return made
+
+
+def takes_several(model: Model, feeds: Sequence[Feeds]) -> bool:
+    """Whether a model whose batch is open gives for two pictures at once what it gives for each.
+
+    Args:
+        feeds: two, of batch 1.
+    """
+    return has_open_batch(model) and _Trial(model, model, feeds[:PAIR]).holds(None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Trial:
+    """A model and the same with its batch open, and two pictures."""
+
+    model: Model
+    made: Model
+    feeds: Sequence[Feeds]
+
+    def holds(self, count: int | None) -> bool:
+        """Whether both do the same: the outputs of the graph; or all that its first ``count`` nodes compute."""
+        try:
+            alone = [self._run(self.model, count, feed) for feed in self.feeds]
+            both = {name: np.concatenate([feed[name] for feed in self.feeds]) for name in self.feeds[0]}
+            together = self._run(self.made, count, both)
+        except BuildError:  # sizes that do not fit, which is what is asked
+            return False
+        agree = _stacked if count is None else _agrees
+        return all(agree([one[name] for one in alone], array) for name, array in together.items())
+
+    def _run(self, model: Model, count: int | None, feed: Feeds) -> Mapping[str, Array]:
+        part = model if count is None else write(_begun(read(model), read(self.model), count), model)
+        return Function(part, fused=False, quiet=True)(feed)
+
+    def culprit(self) -> Node | None:
+        """The first node that does something else with two pictures; None where that is only seen at the end."""
+        nodes = read(self.made).nodes
+        low, high = 0, len(nodes)  # the first ``low`` nodes hold, the first ``high`` may not
+        if self.holds(high):
+            return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.holds(middle) else (low, middle)
+        return nodes[low]
+
+
+def _begun(graph: Graph, types: Graph, count: int) -> Graph:
+    """The first nodes, with all they compute for outputs."""
+    nodes = graph.nodes[:count]
+    names = [name for node in nodes for name in node.outputs if name in types.specs]
+    seen = tuple(TensorSpec(name, (), types.specs[name].dtype, ranked=False) for name in names)
+    return replace(graph, nodes=nodes, outputs=seen)
+
+
+def _stacked(alone: Sequence[Array], both: Array, axis: int = 0) -> bool:
+    rows = np.concatenate(alone, axis)
+    if rows.shape != both.shape:
+        return False
+    if rows.dtype.kind not in "fiu":
+        return bool(np.array_equal(rows, both))
+    known = np.isfinite(rows)
+    first, second = rows[known].astype(np.float64), both[known].astype(np.float64)
+    return bool(np.linalg.norm(first - second) <= TOLERANCE * np.linalg.norm(first))
+
+
+def _agrees(alone: Sequence[Array], both: Array) -> bool:
+    """Whether a tensor within holds both pictures, along any dimension, or is the same for all."""
+    if both.shape == alone[0].shape and all(np.array_equal(one, both) for one in alone):
+        return True
+    return both.ndim == alone[0].ndim and any(_stacked(alone, both, axis) for axis in range(both.ndim))
+
+
+def _noise(specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
+    random = np.random.default_rng(0)
+    shapes = {spec.name: (tuple(dim for dim in spec.shape if isinstance(dim, int)), spec.dtype) for spec in specs}
+    return [
+        {name: random.uniform(0, 1, shape).astype(dtype) for name, (shape, dtype) in shapes.items()}
+        for _ in range(PAIR)
+    ]
+
+
+def _refused(model: Model, trial: _Trial, closed: Sequence[str], in_file: bool) -> ModelError:
+    node = trial.culprit()
+    if node is not None:
+        why = f"node {node.name!r} ({node.op}) does something else with two pictures than with each alone"
+    else:
+        producers = {name: read(model).producers.get(name) for name in closed or [outputs(model)[0].name]}
+        name, last = next(iter(producers.items()))
+        told = f" of node {last.name!r} ({last.op})" if last is not None else ""
+        why = f"output {name!r}{told} has no dimension for the batch"
+    return ModelError(
+        f"model {str(model.path)!r} takes one picture at a time in this precision",
+        why=why + (", though the file leaves the batch open: sizes were fixed to fold and quantise it" * in_file),
+        where=str(model.path),
+        fix="leave batch out of its stages" + (", or precision: fp16 or fp32" if in_file else _EXPORT),
+    )
+
+
+_EXPORT = ", or export the model so that this node goes by the batch size of its input"

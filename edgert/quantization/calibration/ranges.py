@@ -1,0 +1,254 @@
+"""What calibration yields: the range table, one JSON file that every backend's scales are made from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgert import __version__
+from edgert.errors import CalibrationError, cause, nearest
+from edgert.files import replace_text
+from edgert.quantization.calibration.threshold import PERCENTILE, check, threshold
+from edgert.quantization.calibration.value_histogram import Histogram, short
+
+if TYPE_CHECKING:
+    from edgert.graph.model import Model
+
+FORMAT, SCHEMA = "edgert ranges", 1
+_ABOUT = "amax is where a tensor is clipped; it follows from method and histogram, so editing it changes nothing"
+_AGAIN = "calibrate again"
+
+
+@dataclass(frozen=True)
+class RangeTable:
+    """The values of every tensor over the calibration pictures, and how thresholds are chosen from them.
+
+    Attributes:
+        model: digest of the prepared model whose tensors these are.
+        images: pictures counted.
+        method: how thresholds are chosen, one of :data:`~edgert.quantization.calibration.threshold.METHODS`.
+        histograms: tensor → its values. Read them, do not add to them.
+        chosen: tensor → method, where it differs.
+        warnings: what the reader ought to know, a line each.
+        percentile: what ``percentile`` means, wherever that method is used.
+        available: pictures there were, more than ``images`` when the ranges had settled before; None if unknown.
+        version: of the edgert that counted.
+
+    Raises:
+        CalibrationError: an unknown method or percentile, or a choice for a tensor that is not in the table.
+    """
+
+    model: str
+    images: int
+    method: str
+    histograms: Mapping[str, Histogram]
+    chosen: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    percentile: float = PERCENTILE
+    available: int | None = None
+    version: str = __version__
+    _known: dict[tuple[str, ...], float] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for method in {self.method, *self.chosen.values()}:
+            check(method, self.percentile)
+        for name in self.chosen:
+            self._histogram(name)
+
+    @property
+    def zero(self) -> tuple[str, ...]:
+        """Tensors that were zero in all pictures, in order of name: their scale is a floor, not a measurement."""
+        return tuple(sorted(name for name, histogram in self.histograms.items() if histogram.is_zero))
+
+    def amax(self, names: Iterable[str] | str) -> float:
+        """The threshold of a tensor, or the one of tensors that share a scale; found once, then remembered.
+
+        A group's is searched on all its values together. Where its tensors have different methods chosen, it is the
+        largest that any of these methods gives, so that no tensor loses what its own method would have kept.
+
+        Raises:
+            CalibrationError: no names, or a tensor is not in the table or never had an element.
+        """
+        group = (names,) if isinstance(names, str) else tuple(sorted(set(names)))
+        if group not in self._known:
+            self._known[group] = self._search(group)
+        return self._known[group]
+
+    def span(self, names: Iterable[str] | str) -> tuple[float, float]:
+        """The smallest and the largest value of a tensor, or of any of those that share a scale.
+
+        Raises:
+            CalibrationError: a tensor was not measured.
+        """
+        found = [self._histogram(name) for name in ((names,) if isinstance(names, str) else names)]
+        return min(one.low for one in found), max(one.high for one in found)
+
+    def with_method(self, method: str, *, percentile: float | None = None) -> RangeTable:
+        """The same values under one method for all tensors. Raises CalibrationError for an unknown one."""
+        share = self.percentile if percentile is None else percentile
+        return replace(self, method=method, percentile=share, chosen={})
+
+    def with_chosen(self, chosen: Mapping[str, str]) -> RangeTable:
+        """The same values with these methods where they differ from the table's, instead of what was chosen before."""
+        return replace(self, chosen={name: method for name, method in chosen.items() if method != self.method})
+
+    def with_warnings(self, *warnings: str) -> RangeTable:
+        """The same table with further warnings, each only once."""
+        return replace(self, warnings=tuple(dict.fromkeys((*self.warnings, *warnings))))
+
+    def _search(self, group: tuple[str, ...]) -> float:
+        if not group:
+            raise CalibrationError("no threshold of no tensors", why="the group is empty")
+        histograms = [self._histogram(name) for name in group]
+        whole = histograms[0] if len(group) == 1 else Histogram.merged(histograms)
+        if not whole.values:
+            raise CalibrationError(
+                f"tensor {group[0]!r} has no range", why="it had no elements in any picture", fix="leave it in float32"
+            )
+        methods = {self.chosen.get(name, self.method) for name in group}
+        return max(threshold(whole, method, percentile=self.percentile) for method in methods)
+
+    def _histogram(self, name: str) -> Histogram:
+        if name not in self.histograms:
+            raise CalibrationError(
+                f"tensor {name!r} has no range{nearest(name, self.histograms)}",
+                why=f"the table knows {len(self.histograms)} tensors of model {self.model[:12]}",
+                fix=f"{_AGAIN}, with the model as it is quantised",
+            )
+        return self.histograms[name]
+
+
+def save_table(table: RangeTable, path: str | Path) -> None:
+    """Writes ``ranges.json``: whole or not at all, equal tables to equal bytes, missing folders made.
+
+    One line per tensor for people, then one per histogram for :func:`load_table`. Raises ArtifactError if it cannot.
+    """
+    replace_text(Path(path), _text(table))
+
+
+def load_table(path: str | Path, model: Model | None = None) -> RangeTable:
+    """Reads what :func:`save_table` wrote, exactly.
+
+    Args:
+        path: the file.
+        model: refuse ranges of any other prepared model.
+
+    Raises:
+        CalibrationError: the file is missing or cannot be read, is no range table, comes from a later edgert, is
+            damaged (tensor named), or belongs to another model.
+    """
+    file = Path(path)
+    content = _content(file)
+    try:
+        table = _table(content)
+    except CalibrationError as error:
+        raise error.at(str(file)) from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _damaged(f"{type(error).__name__}: {error}").at(str(file)) from error
+    if model is not None and model.digest != table.model:
+        raise CalibrationError(
+            "these ranges belong to another model",
+            why=f"they were measured on {table.model[:16]}, this model is {model.digest[:16]} once prepared",
+            where=str(file),
+            fix=f"{_AGAIN} with this model, or name the file that was made from it",
+        )
+    return table
+
+
+def _text(table: RangeTable) -> str:
+    head = {
+        "format": FORMAT,
+        "schema": SCHEMA,
+        "about": _ABOUT,
+        "edgert": table.version,
+        "model": table.model,
+        "images": table.images,
+        "available": table.available,
+        "method": table.method,
+        "percentile": table.percentile,
+        "warnings": list(table.warnings),
+    }
+    stored = {name: table.histograms[name].to_json() for name in sorted(table.histograms)}
+    tensors = {name: _entry(table, name, content) for name, content in stored.items()}
+    counts = {name: content["counts"] for name, content in stored.items()}
+    lines = [f"{_dump(key)}: {_dump(value)}" for key, value in head.items()]
+    return "{\n" + ",\n".join([*lines, _lines("tensors", tensors), _lines("counts", counts)]) + "\n}\n"
+
+
+def _entry(table: RangeTable, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    own = {"method": table.chosen[name]} if name in table.chosen else {}
+    amax = short(table.amax(name)) if table.histograms[name].values else None
+    return {"amax": amax, **own, **{key: content[key] for key in content if key != "counts"}}
+
+
+def _lines(key: str, rows: Mapping[str, Any]) -> str:
+    inner = ",\n".join(f"  {_dump(name)}: {_dump(row)}" for name, row in rows.items())
+    return f"{_dump(key)}: {{\n{inner}\n}}"
+
+
+def _dump(value: object) -> str:
+    return json.dumps(value, allow_nan=False)  # in ASCII, so any name survives, even one that is not valid Unicode
+
+
+def _content(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_bytes())
+    except OSError as error:
+        raise CalibrationError(
+            f"cannot read ranges from {str(file)!r}", why=cause(error), fix="calibrate first"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise _foreign(file, f"it is not JSON: {error}") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise _foreign(file, f'it does not say "format": "{FORMAT}"')
+    if content.get("schema") != SCHEMA:
+        raise CalibrationError(
+            f"cannot read ranges of schema {content.get('schema')!r}",
+            why=f"edgert {content.get('edgert')} wrote them; edgert {__version__} reads schema {SCHEMA}",
+            where=str(file),
+            fix=f"update edgert, or {_AGAIN} with this one",
+        )
+    return content
+
+
+def _table(content: Mapping[str, Any]) -> RangeTable:
+    tensors, counts = content["tensors"], content["counts"]
+    if tensors.keys() != counts.keys():
+        odd = min(tensors.keys() ^ counts.keys())
+        raise _damaged(f"tensor {odd!r} has only one of its two entries")
+    return RangeTable(
+        model=_as(str, content["model"]),
+        images=_as(int, content["images"]),
+        method=content["method"],
+        histograms={name: _histogram(name, {**entry, "counts": counts[name]}) for name, entry in tensors.items()},
+        chosen={name: entry["method"] for name, entry in tensors.items() if "method" in entry},
+        warnings=tuple(_as(str, warning) for warning in _as(list, content["warnings"])),
+        percentile=content["percentile"],
+        available=None if content["available"] is None else _as(int, content["available"]),
+        version=_as(str, content["edgert"]),
+    )
+
+
+def _as(kind: type[Any], value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise ValueError(f"expected {kind.__name__}, got {value!r}")
+    return value
+
+
+def _histogram(name: str, content: Mapping[str, Any]) -> Histogram:
+    try:
+        return Histogram.from_json(content)
+    except CalibrationError as error:
+        raise _damaged(f"the entry of tensor {name!r}: {error.why}") from error
+
+
+def _foreign(file: Path, why: str) -> CalibrationError:
+    fix = "name the ranges.json that calibration wrote"
+    return CalibrationError(f"{str(file)!r} is not a range table", why=why, fix=fix)
+
+
+def _damaged(why: str) -> CalibrationError:
+    return CalibrationError("the range table is damaged", why=why, fix=_AGAIN)

@@ -1,0 +1,258 @@
+"""Where to clip a tensor before it is rounded to 8 bits: four ways of choosing, from its histogram alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.errors import CalibrationError, nearest
+from edgert.quantization.calibration.value_histogram import Histogram
+
+Floats = npt.NDArray[np.float64]
+
+METHODS = ("minmax", "percentile", "entropy", "mse")
+
+LEVELS = 127
+"""Steps on each side of zero: scale = threshold / 127, values are clipped to ±127 steps (-128 is not used, so that the
+sign of a value never changes its error)."""
+
+ZERO_AMAX = 1.0
+"""Threshold of a tensor that is zero throughout. Any positive one holds zeros; a tiny one would make the int32 bias of
+whatever reads it, stored in steps of its scale, overflow."""
+
+PERCENTILE = 99.99
+
+
+def threshold(histogram: Histogram, method: str, *, percentile: float = PERCENTILE) -> float:
+    """The magnitude to clip a tensor at: positive, a float32 exactly, never above the largest magnitude seen.
+
+    ``minmax`` clips nothing; ``percentile`` what is above that share of the values; ``entropy`` see :func:`entropy`;
+    ``mse`` see :func:`mse`. A tensor that is zero throughout gets ``ZERO_AMAX``.
+
+    Args:
+        histogram: of the tensor, or of all tensors that share the scale.
+        method: one of ``METHODS``.
+        percentile: for ``percentile``, above 0 and up to 100.
+
+    Raises:
+        CalibrationError: the histogram is empty, or there is no such method or percentile.
+    """
+    check(method, percentile)
+    if not histogram.values:
+        raise CalibrationError("no threshold without values", why="the histogram is empty")
+    if histogram.is_zero:
+        return ZERO_AMAX
+    if method == "minmax":
+        chosen = histogram.amax
+    elif method == "percentile":
+        chosen = _percentile(histogram, percentile)
+    else:
+        chosen = entropy(histogram) if method == "entropy" else mse(histogram)
+    return float(np.float32(min(chosen, histogram.amax)))
+
+
+def check(method: str, percentile: float = PERCENTILE) -> None:
+    """Raises CalibrationError unless the method is known and the percentile can be meant."""
+    if method not in METHODS:
+        raise CalibrationError(
+            f"unknown method {method!r}{nearest(str(method), METHODS)}", fix=f"use one of {', '.join(METHODS)}"
+        )
+    if not 0 < percentile <= 100:
+        raise CalibrationError(
+            f"percentile {percentile!r} is not one", why="it must be above 0 and at most 100", fix="use 99.99"
+        )
+
+
+def _edges(histogram: Histogram) -> Floats:
+    """Edges of the bins up to that of the largest magnitude, which ends there."""
+    top = int(histogram.amax / histogram.width)
+    edges: Floats = np.arange(top + 2, dtype=np.float64) * histogram.width
+    edges[-1] = histogram.amax
+    return edges
+
+
+def _percentile(histogram: Histogram, percentile: float) -> float:
+    """Linear within a bin; the last bin ends at the largest magnitude, so 100 gives exactly that."""
+    edges = _edges(histogram)
+    below = np.cumsum(histogram.counts[: len(edges) - 1])
+    rank = min(histogram.values * percentile / 100, histogram.values)
+    found = int(np.searchsorted(below, rank))
+    before = float(below[found - 1]) if found else 0.0
+    share = (rank - before) / float(histogram.counts[found])
+    return float(edges[found] + share * (edges[found + 1] - edges[found]))
+
+
+_TARGET_BINS = 128
+_TIE_NATS = 1e-9
+
+
+def entropy(histogram: Histogram) -> float:
+    """The threshold that loses least information by the Kullback-Leibler divergence: TensorRT's calibration.
+
+    For every i from 128 bins to all of them, P is bins 0..i with everything above added to its last bin, and Q is bins
+    0..i without that, merged into 128 levels (bin k into level ``128 k // i``), each level's mass then spread evenly
+    over those of its bins that are not empty. Both are normalised; the i of the smallest sum of ``P log(P / Q)`` wins
+    and the threshold is the upper edge of its last bin. Where P has mass and Q has none the divergence is infinite,
+    which happens where the last bin itself is empty. Of equal minima (to 1e-9, beyond which order of summation
+    decides) the last wins. The count of bin 0 is replaced by that of bin 1, which takes a spike of zeros out.
+
+    There are 128 levels because int8 has as many for magnitudes; a tensor without negative values gets no more, as
+    TensorRT stores it in int8 too. The bins end with the one that holds the largest magnitude: on a range that is a
+    power of two they are 1,024 to 2,048.
+
+    Source: S. Migacz, "8-bit Inference with TensorRT", GTC 2017; NVIDIA pytorch_quantization
+    (calib/histogram.py, _compute_amax_entropy).
+
+    Args:
+        histogram: not one that :attr:`~edgert.quantization.calibration.value_histogram.Histogram.is_zero`.
+
+    Returns:
+        The edge of a bin; it may lie above the largest magnitude, by less than a bin.
+    """
+    top = int(histogram.amax / histogram.width) + 1
+    bins = histogram.counts[:top].astype(np.float64)
+    bins[0] = bins[1]
+    last = np.arange(_TARGET_BINS, top + 1)
+    divergence = _divergences(bins, last)
+    chosen = last[np.flatnonzero(divergence <= divergence.min() + _TIE_NATS)[-1]]
+    return float(chosen * histogram.width)
+
+
+def _divergences(bins: Floats, last: npt.NDArray[np.int64]) -> Floats:
+    """KL(P || Q) in nats of clipping after so many bins.
+
+    Sums over bins become differences of running sums: P log P of a run of bins is one, and P log Q of a level is its
+    mass times the log of its mass per bin.
+    """
+    mass, full, plogp = (_running(values) for values in (bins, bins > 0, _xlogx(bins)))
+    edges = -(-np.arange(_TARGET_BINS + 1) * last[:, None] // _TARGET_BINS)  # first bin of each level
+    level_mass, level_full = np.diff(mass[edges], axis=1), np.diff(full[edges], axis=1)
+    height = _log(level_mass / np.maximum(level_full, 1))  # log Q before it is normalised
+    inside, total, end = mass[last], mass[-1], bins[last - 1]
+    outside = total - inside
+    entropy_p = plogp[last - 1] + _xlogx(end + outside)
+    cross = (level_mass * height).sum(axis=1) + outside * height[:, -1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = (entropy_p - cross) / total - np.log(total) + np.log(inside)
+    return np.where((inside > 0) & ((end > 0) | (outside == 0)), found, np.inf)
+
+
+def _running(values: npt.NDArray[Any]) -> Floats:
+    return np.concatenate(([0.0], np.cumsum(values, dtype=np.float64)))
+
+
+def _log(values: Floats) -> Floats:
+    """Natural logarithm, 0 for 0."""
+    return np.log(np.where(values > 0, values, 1.0))
+
+
+def _xlogx(values: Floats) -> Floats:
+    return values * _log(values)
+
+
+_COARSE = 2.0 ** (-np.arange(73) / 8)
+"""Of the largest magnitude, down to 1/512: below, a threshold has too few bins to say anything."""
+
+_FINER = ((1 / 8, 15), (1 / 64, 9))
+"""How far around the best so far, in octaves, and how many thresholds are tried there."""
+
+_CHUNK = 8
+"""Thresholds tried at a time: an octave of the coarse ones, which share how much of the histogram they clip."""
+
+
+def mse(histogram: Histogram) -> float:
+    """The threshold of the smallest mean squared error of clipping and rounding to steps of a 127th of it.
+
+    Candidates go from the largest magnitude down by eighths of an octave, then finer around the best; of equal ones
+    the largest wins. The error of each is exact for values that are spread evenly within their bin
+    (:func:`_squared_errors`), whatever the step is, even below the width of a bin.
+    """
+    density = _density(histogram)
+    best = _best(density, histogram.amax * _COARSE)
+    for span, number in _FINER:
+        best = _best(density, best * 2.0 ** np.linspace(span, -span, number))
+    return best
+
+
+def _best(density: _Density, thresholds: Floats) -> float:
+    """The first of least error, once no larger than the largest magnitude and rounded to float32."""
+    tried = np.minimum(thresholds, density.amax).astype(np.float32).astype(np.float64)
+    return float(tried[int(np.argmin(_squared_errors(density, tried)))])
+
+
+@dataclass(frozen=True)
+class _Density:
+    """Values spread over magnitudes.
+
+    Attributes:
+        edges: (bins + 1,) of the bins.
+        weights: (bins,) values per unit of magnitude.
+        beyond: (3, bins + 1) sums of 1, x and x**2 over the values above each edge.
+        amax, point: a magnitude that ``point`` more values have exactly.
+    """
+
+    edges: Floats
+    weights: Floats
+    beyond: Floats
+    amax: float
+    point: float
+
+
+def _density(histogram: Histogram) -> _Density:
+    edges = _edges(histogram)
+    counts = histogram.counts[: len(edges) - 1].astype(np.float64)
+    counts[0] = min(counts[0], counts[1])
+    widths, point = np.diff(edges), 0.0
+    if not widths[-1]:  # the last bin holds nothing but its lower edge, as where an activation saturates
+        point, counts[-1], widths[-1] = float(counts[-1]), 0.0, 1.0
+    weights = counts / widths
+    squares = edges * edges
+    moments = weights * np.diff([edges, squares / 2, squares * edges / 3], axis=1)
+    beyond = np.zeros((3, len(edges)))
+    beyond[:, :-1] = np.cumsum(moments[:, ::-1], axis=1)[:, ::-1]
+    return _Density(edges, weights, beyond, histogram.amax, point)
+
+
+def _squared_errors(density: _Density, thresholds: Floats) -> Floats:
+    """(n,) sums of squared errors of rounding a tensor to int8 with each of (n,) thresholds.
+
+    With step s = threshold / 127, ``u = |x| / s`` and ``k = min(round(u), 127)``, the squared error integrated from 0
+    to x is ``s**3 (k / 12 + (u - k)**3 / 3)``: k whole cells of 1/12 each and what is left of one, which beyond 127
+    is the clipped part. Counts are taken as spread evenly over their bin, the last up to the largest magnitude. Of bin
+    0 only as many as bin 1 has are: a surplus is zeros, which cost nothing.
+    """
+    steps = thresholds / LEVELS
+    return np.concatenate([_sums(density, steps[at : at + _CHUNK]) for at in range(0, len(steps), _CHUNK)])
+
+
+def _sums(density: _Density, steps: Floats) -> Floats:
+    """(n,) sums of squared errors: bins that every step clips by their moments, those below edge by edge."""
+    limit = (LEVELS + 0.5) * steps.max()
+    cut = min(int(np.searchsorted(density.edges, limit)), len(density.weights))
+    integral = _integral(density.edges[: cut + 1] / steps[:, None])
+    inside = (np.diff(integral, axis=1) * density.weights[:cut]).sum(axis=1) * steps**3
+    ends = LEVELS * steps
+    number, first, second = density.beyond[:, cut]
+    clipped = second - 2 * ends * first + ends**2 * number
+    total: Floats = inside + clipped + density.point * _squared_error(density.amax, steps)
+    return total
+
+
+def _integral(u: Floats) -> Floats:
+    """Of the squared rounding error from 0 to u, in steps; overwrites u."""
+    k = np.rint(u)
+    np.minimum(k, LEVELS, out=k)
+    u -= k
+    u *= u * u / 3
+    k /= 12
+    u += k
+    return u
+
+
+def _squared_error(value: float, steps: Floats) -> Floats:
+    rounded = np.minimum(np.rint(value / steps), LEVELS) * steps
+    error: Floats = (value - rounded) ** 2
+    return error

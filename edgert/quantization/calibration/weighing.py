@@ -1,0 +1,154 @@
+"""Method ``auto``: for each scale, the threshold whose rounding the nodes behind it feel least."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from edgert.backend.base import Array
+from edgert.backend.ort import Function
+from edgert.errors import CalibrationError
+from edgert.graph.model import Model
+from edgert.graph.operations import Graph, Node, extract, write
+from edgert.quantization.calibration.ranges import RangeTable
+from edgert.quantization.calibration.threshold import METHODS
+from edgert.quantization.calibration.walk import THREADS, Feeds, walk
+from edgert.quantization.lowering.weights import kernel_of
+from edgert.quantization.scheme.points import Scheme
+
+DEFAULT = "mse"
+"""What is chosen where methods tie, and where no weighted node reads a tensor: then its own error is what counts."""
+
+_LIMIT = 127
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the methods would do to the tensors of one scale.
+
+    Attributes:
+        tensors: who shares the scale.
+        method: the one chosen.
+        thresholds: method → amax.
+        errors: method → squared error per element at the outputs of the weighted nodes that read a tensor, relative to
+            the square of what they give; empty where none does.
+    """
+
+    tensors: tuple[str, ...]
+    method: str
+    thresholds: Mapping[str, float]
+    errors: Mapping[str, float]
+
+
+def choose_methods(
+    graph: Graph,
+    scheme: Scheme,
+    table: RangeTable,
+    feeds: Sequence[Feeds],
+    like: Model,
+    *,
+    stop: threading.Event | None = None,
+) -> Mapping[str, str]:
+    """Tensor → method, for every tensor that has a scale; those that share one have the same.
+
+    Args:
+        graph: the float graph that the scheme was made for.
+        scheme: which tensors are rounded, and which share a scale.
+        table: their measured ranges.
+        feeds: a few pictures.
+        like: the model that the graph was read from.
+        stop: ends it when set.
+
+    Raises:
+        CalibrationError: there are no pictures, or the table lacks a tensor; stopped.
+        BuildError: ONNX Runtime cannot run the graph.
+    """
+    return {name: one.method for one in choices(graph, scheme, table, feeds, like, stop=stop) for name in one.tensors}
+
+
+def choices(
+    graph: Graph,
+    scheme: Scheme,
+    table: RangeTable,
+    feeds: Sequence[Feeds],
+    like: Model,
+    *,
+    stop: threading.Event | None = None,
+) -> tuple[Choice, ...]:
+    """As :func:`choose_methods`, with the errors that decided it.
+
+    A tensor is rounded with each threshold in turn while everything else stays float. The graph runs once per picture,
+    and each weighted node once more per picture and threshold.
+    """
+    if not feeds:
+        raise CalibrationError("methods cannot be chosen by output error without pictures", why="0 given")
+    tables = {method: table.with_method(method) for method in METHODS}
+    groups = dict.fromkeys(group for group in scheme.groups.values() if any(name in scheme.needed for name in group))
+    thresholds = {group: {method: tables[method].amax(group) for method in METHODS} for group in groups}
+    totals = {group: dict.fromkeys(METHODS, 0.0) for group in groups}
+    readers = _readers(graph, scheme, thresholds)
+    with ThreadPoolExecutor(THREADS) as pool:
+        for name, values in zip(readers, walk(graph, list(readers), feeds, like, stop=stop), strict=True):
+            group = scheme.groups[name]
+            for node in readers[name]:
+                measure = partial(_errors, _linear(graph, node, like), name, thresholds[group])
+                _add(totals[group], list(pool.map(measure, values)))
+    return tuple(_chosen(group, thresholds[group], totals[group]) for group in groups)
+
+
+def _readers(graph: Graph, scheme: Scheme, groups: Mapping[tuple[str, ...], object]) -> Mapping[str, list[Node]]:
+    """Tensor → the weighted nodes that read it rounded, both in order."""
+    found: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        if not node.inputs or kernel_of(graph, node) is None:
+            continue
+        name = node.inputs[0]
+        point = scheme.points.get(name)
+        if point is not None and node.name in point.readers and scheme.groups[name] in groups:
+            found.setdefault(name, []).append(node)
+    return found
+
+
+def _linear(graph: Graph, node: Node, like: Model) -> Function:
+    """The node without its bias: what it makes of an error of its input is the error of its output."""
+    bare = replace(node, inputs=node.inputs[:2])
+    alone = replace(graph, nodes=(bare,))
+    return Function(write(extract(alone, node.outputs[:1], node.inputs[:1]), like), fused=False)
+
+
+def _errors(function: Function, name: str, thresholds: Mapping[str, float], values: Array) -> Mapping[str, float]:
+    """Method → error of the node's output for one picture, relative to the output's own square."""
+
+    def power(array: Array) -> float:
+        (output,) = function({name: array}).values()
+        return float(np.square(output, dtype=np.float64).sum())
+
+    signal = power(values) or 1.0
+    found = {amax: power(_rounded(values, amax) - values) / signal for amax in set(thresholds.values())}
+    return {method: found[amax] for method, amax in thresholds.items()}
+
+
+def _rounded(values: Array, amax: float) -> Array:
+    """What is left of values after INT8, symmetric around 0."""
+    scale = np.float32(amax) / np.float32(_LIMIT)
+    rounded: Array = np.clip(np.rint(values / scale), -_LIMIT, _LIMIT) * scale
+    return rounded
+
+
+def _add(totals: dict[str, float], found: Sequence[Mapping[str, float]]) -> None:
+    for errors in found:
+        for method, error in errors.items():
+            totals[method] += error
+
+
+def _chosen(group: tuple[str, ...], thresholds: Mapping[str, float], errors: Mapping[str, float]) -> Choice:
+    """The least error; the default among equals, which differ from it by nothing that can be measured."""
+    if not any(errors.values()):
+        return Choice(group, DEFAULT, thresholds, {})
+    best = min(METHODS, key=lambda method: (errors[method], method != DEFAULT))
+    return Choice(group, best, thresholds, dict(errors))

@@ -1,0 +1,1 @@
+"""Corrections that win back accuracy: equalization, bias correction, AdaRound."""

@@ -1,0 +1,300 @@
+"""AdaRound: rounding each weight up or down so that the layer's output, not the weight, is closest.
+
+Nagel et al. 2020, "Up or Down? Adaptive Rounding for Post-Training Quantization" (https://arxiv.org/abs/2004.10568).
+The error of a layer's output is Δw·E[x·xᵀ]·Δwᵀ per output channel (their section 3), so the second moments of the
+inputs are all that is kept of the pictures; :mod:`edgert.quantization.correction.adaround` solves the rounding on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Event
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.backend.base import Array
+from edgert.errors import CalibrationError
+from edgert.graph.model import Model
+from edgert.graph.operations import Graph, Node
+from edgert.quantization.calibration.walk import THREADS, Feeds, walk
+from edgert.quantization.correction.bias import F32, SUPPORTED, Moments, patches
+from edgert.quantization.lowering.weights import F64, Kernel, arranged, canonical, kernel_of, weighted
+
+# Rounding a matrix so that its product with given inputs changes least: a relaxed descent, then a discrete one.
+#
+# The error of row d is d·G·dᵀ with d = rounded - wanted and G the second moments of the inputs. First the rounding
+# is relaxed to h in [0, 1] and driven to its ends by gradient descent, as in Nagel et al. 2020
+# (https://arxiv.org/abs/2004.10568), section 3. Then single roundings are flipped as long as that helps, which is
+# quick and finds what the relaxation left.
+
+LIMIT = 127
+_STRETCH = (-0.1, 1.1)  # where the sigmoid's ends are before it is cut off to 0..1; section 4 of the paper
+_WARM = 0.2  # part of the steps without pressure, as in the paper's experiments
+_BETA = (20.0, 2.0)  # exponent of the pressure at first and at last, likewise
+_ADAM = (0.9, 0.999, 1e-8)  # https://arxiv.org/abs/1412.6980
+_SWEEPS = 10  # a bound; it ends when nothing flips
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much work goes into each layer.
+
+    Attributes:
+        steps: of gradient descent; 0 flips single roundings only.
+        rate: size of a step.
+        pressure: weight of the term that drives relaxed roundings to 0 or 1, against an error of 1 per weight.
+        patches_per_unknown: patches to measure, over all pictures, for each weight of an output channel.
+        least_patches: and never fewer.
+        damping: added to the diagonal of the second moments, in parts of its mean: for what the patches do not tell.
+        centred: leaves the mean error to bias correction, which then must follow.
+    """
+
+    steps: int = 300
+    rate: float = 0.03
+    pressure: float = 3.0
+    patches_per_unknown: int = 8
+    least_patches: int = 4096
+    damping: float = 0.01
+    centred: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Solved:
+    """Integers as float64, (groups, rows, n): the nearest, and the best found, no row of which is worse."""
+
+    nearest: F64
+    values: F64
+
+
+def solve(wanted: F64, gram: F64, effort: Effort) -> Solved:
+    """Rounds ``wanted`` (groups, rows, n), in steps, given the second moments (groups, n, n) of its inputs."""
+    nearest = np.clip(np.rint(wanted), -LIMIT, LIMIT)
+    low = np.clip(np.floor(wanted), -LIMIT, LIMIT - 1)
+    size = gram.shape[-1]
+    mean = np.einsum("gii->g", gram) / size
+    damped = gram + (effort.damping * mean)[:, None, None] * np.eye(size)
+    begun = low + _relax(wanted, low, damped, effort) if effort.steps else nearest
+    better = _flip(begun, low, wanted, damped)
+    worse = errors(better - wanted, gram) >= errors(nearest - wanted, gram)
+    return Solved(nearest, np.where(worse[..., None], nearest, better))
+
+
+def errors(difference: F64, gram: F64) -> F64:
+    """d·G·dᵀ of each row: (groups, rows)."""
+    found: F64 = np.einsum("grn,grn->gr", difference @ gram, difference)
+    return found
+
+
+def _relax(wanted: F64, low: F64, gram: F64, effort: Effort) -> F64:
+    """Whether to round up, as 0 and 1. Each row's error counts relative to that of rounding to nearest."""
+    before = errors(np.rint(wanted) - wanted, gram)
+    weight = np.divide(wanted.shape[2], before, where=before > 0, out=np.zeros_like(before))[..., None]
+    below, moments = (low - wanted).astype(np.float32), gram.astype(np.float32)
+    pull = (2 * weight).astype(np.float32)
+    start, stop = _STRETCH
+    part = (np.clip(-below, 0.01, 0.99) - start) / (stop - start)
+    state = np.log(part / (1 - part))
+    adam = _Adam.like(state, effort.rate)
+    for step in range(effort.steps):
+        bent = 1 / (1 + np.exp(-state))
+        open_ = bent * (stop - start) + start
+        up: F32 = np.clip(open_, 0, 1).astype(np.float32, copy=False)
+        slope = pull * ((below + up) @ moments) + _pressure(up, step, effort)
+        inside = (open_ > 0) & (open_ < 1)
+        state -= adam.step(np.where(inside, slope * (stop - start) * bent * (1 - bent), np.float32(0)))
+    return (state >= 0).astype(np.float64)
+
+
+def _pressure(up: F32, step: int, effort: Effort) -> F32:
+    """The slope of pressure · (1 - |2h - 1|**beta); beta falls along a cosine."""
+    rest = (step / effort.steps - _WARM) / (1 - _WARM)
+    if rest < 0:
+        return np.zeros_like(up)
+    first, last = _BETA
+    beta = last + (first - last) * 0.5 * (1 + np.cos(rest * np.pi))
+    side = 2 * up - 1
+    slope: F32 = np.float32(-2 * effort.pressure * beta) * np.sign(side) * np.abs(side) ** np.float32(beta - 1)
+    return slope
+
+
+@dataclass
+class _Adam:
+    """Adaptive step sizes."""
+
+    rate: float
+    mean: F32
+    square: F32
+    count: int = 0
+
+    @classmethod
+    def like(cls, state: F32, rate: float) -> _Adam:
+        return cls(rate, np.zeros_like(state), np.zeros_like(state))
+
+    def step(self, slope: F32) -> F32:
+        """What to subtract, for this slope and those before it."""
+        keep, keep_square, tiny = _ADAM
+        self.count += 1
+        self.mean = keep * self.mean + (1 - keep) * slope
+        self.square = keep_square * self.square + (1 - keep_square) * slope * slope
+        size = np.sqrt(self.square / (1 - keep_square**self.count)) + tiny
+        moved: F32 = np.asarray(self.rate / (1 - keep**self.count) * self.mean / size, np.float32)
+        return moved
+
+
+def _flip(values: F64, low: F64, wanted: F64, gram: F64) -> F64:
+    """Coordinate descent: each rounding in turn goes to the other side where that makes its row's error less."""
+    values = values.copy()
+    pull = (values - wanted) @ gram
+    diagonal = np.einsum("gii->gi", gram)
+    for _ in range(_SWEEPS):
+        flipped = False
+        for column in range(values.shape[2]):
+            step = np.where(values[:, :, column] > low[:, :, column], -1.0, 1.0)
+            gain = 2 * step * pull[:, :, column] + diagonal[:, None, column]
+            step[gain >= 0] = 0
+            if step.any():
+                flipped = True
+                values[:, :, column] += step
+                pull += step[:, :, None] * gram[:, None, column, :]
+        if not flipped:
+            break
+    return values
+
+
+I8 = npt.NDArray[np.int8]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rounding:
+    """What came of one weight.
+
+    Attributes:
+        node: the name of the node that reads it.
+        weight: its own name.
+        values: int8, of its shape.
+        nearest, error: mean squared error of the node's output, summed over channels, with every weight rounded to
+            nearest and with ``values``; the second is never the larger.
+        flipped: how many values are not the nearest.
+    """
+
+    node: str
+    weight: str
+    values: I8
+    nearest: float
+    error: float
+    flipped: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Weights done, of how many, and the one that was just finished."""
+
+    done: int
+    total: int
+    rounding: Rounding
+
+
+def round_weights(
+    graph: Graph,
+    lowered: Graph,
+    scales: Mapping[str, Array],
+    feeds: Sequence[Feeds],
+    like: Model,
+    *,
+    units: Collection[str] | None = None,
+    effort: Effort = Effort(),
+    progress: Callable[[Progress], None] | None = None,
+    stop: Event | None = None,
+) -> Mapping[str, I8]:
+    """Weight name → int8 values in [-127, 127], for :func:`~edgert.quantization.lowering.lower.lower` to use instead
+    of the nearest.
+
+    Weights that are not asked for, that two nodes share, or that belong to a ConvTranspose are left out: to nearest is
+    right for those. The same arguments give the same values.
+
+    Args:
+        graph: the float graph.
+        lowered: the same graph quantised to nearest: what its weighted nodes read decides the rounding.
+        scales: weight name → its scales, of a shape that broadcasts to the weight's.
+        feeds: pictures.
+        like: the model that the graph was read from.
+        units: names of the weighted nodes to round; None: all that ``scales`` has.
+        effort: work per layer.
+        progress: called after each weight.
+        stop: once set, no further weight is begun and what is done is returned.
+
+    Raises:
+        CalibrationError: there are no pictures.
+        BuildError: ONNX Runtime cannot run the quantised graph.
+    """
+    found = roundings(graph, lowered, scales, feeds, like, units=units, effort=effort, progress=progress, stop=stop)
+    return {one.weight: one.values for one in found}
+
+
+def roundings(
+    graph: Graph,
+    lowered: Graph,
+    scales: Mapping[str, Array],
+    feeds: Sequence[Feeds],
+    like: Model,
+    *,
+    units: Collection[str] | None = None,
+    effort: Effort = Effort(),
+    progress: Callable[[Progress], None] | None = None,
+    stop: Event | None = None,
+) -> tuple[Rounding, ...]:
+    """As :func:`round_weights`, with what was gained."""
+    if not feeds:
+        raise CalibrationError("weights cannot be rounded by their effect without pictures", why="0 given")
+    readers = _readers(graph, lowered, scales, units)
+    total = sum(map(len, readers.values()))
+    done: list[Rounding] = []
+    for nodes, values in zip(readers.values(), walk(lowered, list(readers), feeds, like, threads=THREADS), strict=True):
+        for node in nodes:
+            if stop is not None and stop.is_set():
+                return tuple(done)
+            done.append(_round(graph, node, scales[node.inputs[1]], values, effort))
+            if progress is not None:
+                progress(Progress(len(done), total, done[-1]))
+    return tuple(done)
+
+
+def _readers(
+    graph: Graph, lowered: Graph, scales: Mapping[str, Array], units: Collection[str] | None
+) -> Mapping[str, list[Node]]:
+    """Tensor of the quantised graph → the nodes of the float graph that read it there, both in order."""
+    there = {node.outputs[0]: node.inputs[0] for node in lowered.nodes if node.outputs}
+    found: dict[str, list[Node]] = {}
+    for node in weighted(graph):
+        asked = node.inputs[1] in scales and (units is None or node.name in units)
+        known = node.op in SUPPORTED and node.outputs[0] in there and graph.is_private(node.inputs[1])
+        if asked and known:
+            found.setdefault(there[node.outputs[0]], []).append(node)
+    return found
+
+
+def _round(graph: Graph, node: Node, scales: Array, values: Sequence[Array], effort: Effort) -> Rounding:
+    kernel = kernel_of(graph, node)
+    assert kernel is not None  # weighted() named it
+    gram = _moments(kernel, values, effort).gram(centred=effort.centred)
+    steps = canonical(np.broadcast_to(np.asarray(scales, np.float64), kernel.stored), node)
+    groups, rows = kernel.values.shape[:2]
+    wanted = (kernel.values / steps).reshape(groups, rows, -1)
+    solved = solve(wanted, gram, effort)
+    size = np.square(steps.reshape(groups, rows, -1)[:, :, 0])
+    before, after = (float((errors(one - wanted, gram) * size).sum()) for one in (solved.nearest, solved.values))
+    stored = arranged(solved.values.reshape(kernel.values.shape), node, kernel.stored).astype(np.int8)
+    flipped = int(np.count_nonzero(solved.values != solved.nearest))
+    return Rounding(node.name, node.inputs[1], stored, before, after, flipped)
+
+
+def _moments(kernel: Kernel, values: Sequence[Array], effort: Effort) -> Moments:
+    """Second moments of patches drawn from every picture alike. The draw is the same every time."""
+    moments, random = Moments.empty(kernel), np.random.default_rng(0)
+    unknowns = moments.first.shape[1]
+    each = max(effort.least_patches, effort.patches_per_unknown * unknowns) // len(values) + 1
+    for one in values:
+        moments.add(patches(kernel, one, each, random))
+    return moments

@@ -1,0 +1,286 @@
+"""Equalisation by what was seen: channels scaled so that those of one tensor reach equally far.
+
+One scale holds for all channels of a tensor, so that a channel which is 200 times smaller than the largest is left with
+one step or none: YOLOX-nano's first SiLUs do that. Each channel is scaled as it is made, and back in the weights that
+read it. How far lies between two goods, the steps of the channel and those of the weights that read it, halfway as in
+SmoothQuant (Xiao et al. 2022, https://arxiv.org/abs/2211.10438, equation 4, alpha 1/2); where each output reads one
+channel alone there is nothing to lose, and the channel gets all.
+
+Scales are powers of two. So the graph computes bit for bit what it did, and two machines whose peaks differ in the last
+digits make the same graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.backend.base import Array
+from edgert.backend.ort import Function
+from edgert.errors import CalibrationError
+from edgert.graph.model import Model, TensorSpec
+from edgert.graph.operations import Graph, Names, Node, extract, write
+from edgert.quantization.calibration.walk import Feeds
+from edgert.quantization.lowering.weights import F64, arranged
+from edgert.quantization.scheme.channels import FIXED, Channels, Gate, Layer, channels, gates, opened
+
+# Cross-layer equalisation: channels scaled so that neighbouring layers have weights of one size.
+#
+# Nagel et al. 2019, "Data-Free Quantization Through Weight Equalization and Bias Correction"
+# (https://arxiv.org/abs/1906.04721), section 4.1, for every class of channels that can be scaled, not pairs alone.
+
+_SWEEPS = 200
+_SETTLED = 0.01  # no scale changes by more than 1 % in a sweep: below what 127 steps can tell
+
+_LARGEST = 1024.0  # a channel further than 10 bits from its neighbours is dead, not small
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """What equalisation does to one weighted node.
+
+    Attributes:
+        node: its name.
+        outputs: (output channels,) what its rows and bias are divided by.
+        inputs: (input channels,) what its columns are multiplied by.
+    """
+
+    node: str
+    outputs: F64
+    inputs: F64
+
+
+def equalize(graph: Graph, plan: Sequence[Scaling] | None = None) -> Graph:
+    """The graph with equalised weights; it computes the same, up to rounding of the new weights.
+
+    Args:
+        graph: a clean float graph with known shapes.
+        plan: from :func:`scalings` of this graph; None asks for it.
+    """
+    by_name = {one.node: one for one in (scalings(graph) if plan is None else plan)}
+    names, stored, nodes = Names(graph), dict(graph.constants), []
+    layers = {layer.kernel.node.name: layer for layer in channels(graph).layers if layer.kernel.node.name in by_name}
+    for node in graph.nodes:
+        layer = layers.get(node.name)
+        nodes.append(node if layer is None else _rescaled(layer, by_name[node.name], names, stored))
+    return replace(graph, nodes=tuple(nodes), constants=stored)
+
+
+def scalings(graph: Graph, peaks: Mapping[str, F64] | None = None) -> tuple[Scaling, ...]:
+    """What to scale, so that for each class of channels the largest weight that makes it equals the largest that reads
+    it: s = sqrt(r1 / r2), repeated until it settles.
+
+    A class keeps its scale when nothing can be gained (no weight makes it, or none reads it) and when anything else
+    sees it. No channel's bias grows beyond the largest weight or bias that its layer had: of a channel with next to no
+    weights it would blow up the range of the whole tensor.
+
+    Args:
+        graph: a clean float graph with known shapes.
+        peaks: (channels,) largest value of a tensor that a Clip bounds. A Clip is not homogeneous, so without them its
+            channels keep their scale; with them it is left alone as long as a channel stays below the bound, before
+            and after. Then the graph computes the same only for pictures like those the peaks were measured on.
+    """
+    classes = channels(graph)
+    floor = _floors(graph, classes, peaks or {})
+    scale = np.ones(classes.count)
+    for _ in range(_SWEEPS):
+        makes, reads = _ranges(classes, scale)
+        useful = (makes > 0) & (reads > 0) & np.isfinite(floor)
+        step = np.sqrt(np.divide(makes, reads, where=useful, out=np.ones_like(makes)))
+        bounded = np.clip(np.maximum(scale * step, floor), 1 / _LARGEST, _LARGEST)
+        before, scale = scale, np.where(useful, bounded, 1.0)
+        if np.abs(np.log(scale / before)).max(initial=0.0) < _SETTLED:
+            break
+    found = (Scaling(one.kernel.node.name, scale[one.makes], scale[one.reads]) for one in classes.layers)
+    return tuple(one for one in found if (one.outputs != 1).any() or (one.inputs != 1).any())
+
+
+def _ranges(classes: Channels, scale: F64) -> tuple[F64, F64]:
+    """Per class, the largest weight that makes it and the largest that reads it, with scales in force."""
+    makes, reads = np.zeros(classes.count), np.zeros(classes.count)
+    for layer in classes.layers:
+        factor = _factor(layer, scale[layer.reads], scale[layer.makes])
+        values = np.abs(layer.kernel.values).max(axis=3) * factor[..., 0]
+        np.maximum.at(makes, layer.makes, values.max(axis=2).reshape(-1))
+        np.maximum.at(reads, layer.reads, values.max(axis=1).reshape(-1))
+    return makes, reads
+
+
+def _factor(layer: Layer, inputs: F64, outputs: F64) -> F64:
+    """What to multiply a kernel by: (groups, outputs, inputs, 1)."""
+    groups = layer.kernel.values.shape[0]
+    return inputs.reshape(groups, 1, -1, 1) / outputs.reshape(groups, -1, 1, 1)
+
+
+def _floors(graph: Graph, classes: Channels, peaks: Mapping[str, F64]) -> F64:
+    """Per class, the least it may be divided by; inf where it must keep its scale."""
+    floor = np.zeros(classes.count)
+    floor[FIXED] = np.inf
+    for layer in classes.layers:
+        bias = np.abs(_bias(graph, layer))
+        largest = max(bias.max(initial=0.0), np.abs(layer.kernel.values).max(initial=0.0)) or 1.0
+        np.maximum.at(floor, layer.makes, bias / largest)
+    for ceiling in classes.ceilings:
+        peak = peaks.get(ceiling.tensor)
+        least = np.full(len(ceiling.labels), np.inf) if peak is None else np.maximum(peak, 0) / ceiling.upper
+        np.maximum.at(floor, ceiling.labels, np.where(least > 1, np.inf, least))
+    return floor
+
+
+def _bias(graph: Graph, layer: Layer) -> F64:
+    """(output channels,), zeros where there is none."""
+    node, count = layer.kernel.node, layer.kernel.outputs
+    name = node.inputs[2] if len(node.inputs) > 2 else ""
+    bias = graph.constants[name].astype(np.float64).reshape(-1) if name else np.zeros(1)
+    return np.broadcast_to(bias, (count,))
+
+
+def _rescaled(layer: Layer, scaling: Scaling, names: Names, stored: dict[str, Array]) -> Node:
+    """The node reading its new weights, which are stored beside the old ones: others may read those."""
+    kernel, node = layer.kernel, layer.kernel.node
+    values = kernel.values * _factor(layer, scaling.inputs, scaling.outputs)
+    inputs = list(node.inputs)
+    changed = {1: arranged(values, node, kernel.stored)}
+    if len(inputs) > 2 and inputs[2]:
+        changed[2] = stored[inputs[2]].astype(np.float64).reshape(-1) / scaling.outputs
+    for slot, array in changed.items():
+        before = stored[inputs[slot]]
+        inputs[slot] = names.new(f"{inputs[slot]}_equalized")
+        stored[inputs[slot]] = array.astype(before.dtype)
+    return replace(node, inputs=tuple(inputs))
+
+
+_LEAST = 2.0**-10
+"""A channel that is smaller than this part of the largest is dead, and a weight likewise."""
+
+Exponents = npt.NDArray[np.int64]
+
+
+def spread(graph: Graph, feeds: Sequence[Feeds], like: Model) -> Graph:
+    """The graph with its channels evened out; it computes the same, to the bit unless numbers become denormal.
+
+    Channels pass pools, concatenations, residual additions, homogeneous activations and gates. A gate whose channels
+    are scaled gets a Mul of its own that brings them back for g.
+
+    Args:
+        graph: a clean float graph with known shapes.
+        feeds: pictures, 8 or more: two left YOLOX-nano's INT8 with twice the loss that eight did.
+        like: the model that the graph was read from.
+
+    Returns:
+        The graph itself where there is nothing to gain.
+
+    Raises:
+        CalibrationError: there are no pictures.
+        BuildError: ONNX Runtime cannot run the graph.
+    """
+    if not feeds:
+        raise CalibrationError("channels cannot be compared without pictures", why="0 given", fix="give 8 or more")
+    ready = opened(graph)
+    found = gates(ready)
+    classes = channels(ready, found)
+    free = [layer for layer in classes.layers if (layer.reads != FIXED).any()]
+    if not free:
+        return graph
+    peaks = channel_peaks(ready, [layer.kernel.node.inputs[0] for layer in free], feeds, like)
+    shifts = exponents(classes, peaks)
+    if not shifts.any():
+        return graph
+    return _restored(_scaled(ready, classes, shifts), found, classes, shifts)
+
+
+def exponents(classes: Channels, peaks: Mapping[str, F64]) -> Exponents:
+    """(classes,) which power of two each is divided by.
+
+    Args:
+        peaks: (channels,) largest magnitude of the tensors that the layers read.
+    """
+    size, weight = np.zeros(classes.count), np.zeros(classes.count)
+    for layer in classes.layers:
+        peak = peaks.get(layer.kernel.node.inputs[0])
+        if peak is not None and len(peak) == len(layer.reads) and peak.any():
+            np.maximum.at(size, layer.reads, np.maximum(peak / peak.max(), _LEAST))
+            np.maximum.at(weight, layer.reads, _shares(layer))
+    scale = np.where(weight > 0, np.sqrt(size / np.maximum(weight, _LEAST)), size)
+    fixed = np.zeros(classes.count, np.bool_)
+    fixed[FIXED] = True
+    for ceiling in classes.ceilings:
+        fixed[ceiling.labels] = True
+    whole: Exponents = np.rint(np.log2(np.where((size > 0) & ~fixed, scale, 1.0))).astype(np.int64)
+    return whole
+
+
+def _shares(layer: Layer) -> F64:
+    """(input channels,) largest weight that reads each, in parts of the largest of its row; 0 where rows read one."""
+    values = np.abs(layer.kernel.values).max(axis=3)
+    if values.shape[2] == 1:
+        return np.zeros(len(layer.reads))
+    rows = np.maximum(values.max(axis=2, keepdims=True), np.finfo(np.float64).tiny)
+    shares: F64 = np.maximum((values / rows).max(axis=1).reshape(-1), _LEAST)
+    return shares
+
+
+def channel_peaks(graph: Graph, tensors: Sequence[str], feeds: Sequence[Feeds], like: Model) -> Mapping[str, F64]:
+    """Tensor → (channels along axis 1,) largest magnitude over the pictures.
+
+    Raises:
+        BuildError: ONNX Runtime cannot run the graph.
+    """
+    wanted = tuple(dict.fromkeys(tensors))
+    names, nodes, outputs = Names(graph), list[Node](), dict[str, str]()
+    for tensor in wanted:
+        magnitude = names.new(f"{tensor}_magnitude")
+        nodes.append(Node("Abs", (tensor,), (magnitude,), name=magnitude))
+        outputs[tensor] = magnitude
+        if len(graph.specs[tensor].shape) > 2:
+            outputs[tensor] = names.new(f"{tensor}_peak")
+            nodes.append(Node("GlobalMaxPool", (magnitude,), (outputs[tensor],), name=outputs[tensor]))
+    specs = tuple(TensorSpec(name, (), "float32") for name in outputs.values())
+    measured = replace(graph, nodes=(*graph.nodes, *nodes), outputs=specs)
+    function = Function(write(extract(measured, list(outputs.values())), like))
+    peaks = {tensor: np.zeros(1) for tensor in wanted}
+    for one in feeds:
+        found = function(one)
+        for tensor, output in outputs.items():
+            peaks[tensor] = np.maximum(peaks[tensor], _per_channel(found[output]))
+    return peaks
+
+
+def _per_channel(values: Array) -> F64:
+    found: F64 = values.reshape(values.shape[0], values.shape[1], -1).max(axis=(0, 2)).astype(np.float64)
+    return found
+
+
+def _scaled(graph: Graph, classes: Channels, shifts: Exponents) -> Graph:
+    factors = np.exp2(shifts.astype(np.float64))
+    plan = [Scaling(one.kernel.node.name, factors[one.makes], factors[one.reads]) for one in classes.layers]
+    return equalize(graph, [one for one in plan if (one.outputs != 1).any() or (one.inputs != 1).any()])
+
+
+def _restored(graph: Graph, found: Sequence[Gate], classes: Channels, shifts: Exponents) -> Graph:
+    """The graph with a Mul in front of the g of every gate whose channels are scaled."""
+    names, nodes, stored, specs = Names(graph), list[Node](), dict(graph.constants), dict(graph.specs)
+    waiting = {name: gate.tensor for gate in found if _is_moved(classes, gate, shifts) for name in gate.readers}
+    restored: dict[str, str] = {}
+    for node in graph.nodes:
+        tensor = waiting.get(node.name)
+        if tensor is None:
+            nodes.append(node)
+            continue
+        if tensor not in restored:
+            restored[tensor] = names.new(f"{tensor}_restored")
+            factor = names.new(f"{tensor}_spread")
+            rank = len(specs[tensor].shape)
+            scale = np.exp2(shifts[classes.labels[tensor]]).astype(np.float32)
+            stored[factor] = scale.reshape([1, -1, *[1] * (rank - 2)])
+            specs[restored[tensor]] = replace(specs[tensor], name=restored[tensor])
+            nodes.append(Node("Mul", (tensor, factor), (restored[tensor],), name=restored[tensor]))
+        nodes.append(replace(node, inputs=tuple(restored[tensor] if n == tensor else n for n in node.inputs)))
+    return replace(graph, nodes=tuple(nodes), constants=stored, specs=specs)
+
+
+def _is_moved(classes: Channels, gate: Gate, shifts: Exponents) -> bool:
+    return gate.tensor in classes.labels and bool(shifts[classes.labels[gate.tensor]].any())

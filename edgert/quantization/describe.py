@@ -1,0 +1,282 @@
+"""What came of quantising a model, as the records that a report shows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
+
+from edgert import __version__
+from edgert.backend import backend
+from edgert.board.host import core_count, cpu_name
+from edgert.config import ModelConfig, PythonTask
+from edgert.evaluation import Comparison, Standing, compare
+from edgert.graph.load import load
+from edgert.graph.model import Model, to_bytes
+from edgert.quantization.calibration.ranges import RangeTable
+from edgert.quantization.describe_layers import (
+    COST_MEANING,
+    EQUALISATION,
+    corrections,
+    floating_notes,
+    layer_rows,
+    tensor_rows,
+)
+from edgert.quantization.outcome import Outcome
+from edgert.quantization.recipe import Recipe
+from edgert.quantization.scheme.scheme import Target
+from edgert.quantization.throughput import run_ms
+from edgert.report import AccuracyRow, Correction, Note, Part, Provenance, QuantizationReport, SpeedRow
+
+# Where a report's numbers come from: settings, versions, machine, and the times that were taken here.
+
+ROUNDS = 60
+"""Runs of each version for a report, which tells percentiles too."""
+
+_ENGINES = {"ort": ("ONNX Runtime", "onnxruntime"), "openvino": ("OpenVINO", "openvino")}
+_PACKAGES = ("onnx", "onnxruntime", "numpy")
+_SECTIONS = ("calibrate", "quantize", "accuracy")
+
+
+_STEPS = {
+    "affine": ", all steps between the smallest and the largest value",
+    "unsigned": ", from 0 where never negative",
+    "symmetric": ", as many steps below zero as above",
+}
+
+
+def speed_rows(
+    versions: Mapping[str, Model], config: ModelConfig, threads: int | None = None, rounds: int = ROUNDS
+) -> tuple[SpeedRow, ...]:
+    """Times one run of each version, in turns, on the section's backend.
+
+    Args:
+        versions: ``FP32``, ``INT8`` → model.
+        threads: of one run; the section's, else all cores, by default.
+
+    Raises:
+        BuildError: the backend refuses a version.
+    """
+    count = threads or config.threads or core_count()
+    found = run_ms(versions, config, count, rounds)
+    engine, machine = engine_text(config), f"{cpu_name()}, {count} thread{'s' if count > 1 else ''}"
+    return tuple(
+        SpeedRow(name, one.median_ms, one.runs, engine, machine, (one.low_ms, one.high_ms))
+        for name, one in found.items()
+    )
+
+
+def provenance(model: Model, table: RangeTable | None, method: str, command: str, source: str) -> Provenance:
+    """Enough to make the result again.
+
+    Args:
+        model: as its file is.
+        table: the ranges, if there are any.
+        method: of choosing thresholds, in words.
+        command: as it was typed.
+        source: where the calibration pictures came from.
+    """
+    versions = {"edgert": __version__} | {name: _version(name) for name in _PACKAGES}
+    cores = core_count()
+    return Provenance(
+        model=model.path.name,
+        digest=model.digest,
+        images=table.images if table is not None else None,
+        source=source,
+        method=method,
+        command=command,
+        versions={name: text for name, text in versions.items() if text},
+        machine=f"{cpu_name()}, {cores} core{'s' if cores > 1 else ''}",
+        made=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+
+
+def settings(config: ModelConfig, recipe: Recipe | None = None) -> Mapping[str, str]:
+    """What the section says of precision, and how activations and weights are stored."""
+    found: dict[str, str] = {}
+    for name in _SECTIONS:
+        section = getattr(config, name)
+        values = {} if section is None else section.model_dump(mode="json")
+        found |= {f"{name}.{key}": _text(value) for key, value in values.items() if value not in (None, [])}
+    if recipe is not None:
+        found["activations"] = recipe.storage + (_STEPS[recipe.activation] if recipe.target == "ort" else "")
+        found["weights"] = "int8, one scale per output channel" if recipe.per_channel else "int8, one scale each"
+    return found
+
+
+def method_text(table: RangeTable, recipe: Recipe) -> str:
+    """How thresholds were chosen: ``"mse"``; ``auto`` where each tensor has its own method."""
+    shares = {"percentile": f"percentile {table.percentile:g}"}
+    if not recipe.choose and not table.chosen:
+        return shares.get(table.method, table.method)
+    used = {table.chosen.get(name, table.method) for name in table.histograms}
+    return f"auto: {', '.join(sorted(shares.get(name, name) for name in used))}"
+
+
+def engine_text(config: ModelConfig) -> str:
+    """What runs the section's model: ``"ONNX Runtime 1.20.0"``."""
+    name = backend(config.backend).name
+    title, package = _ENGINES.get(name, (name, ""))
+    return f"{title} {_version(package)}".strip()
+
+
+def _version(package: str) -> str:
+    """Of an installed package, without importing it; empty for one that is not there."""
+    try:
+        return version(package) if package else ""
+    except PackageNotFoundError:
+        return ""
+
+
+def _text(value: object) -> str:
+    """As one would write it in the pipeline file."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(str, value))}]"
+    return str(value)
+
+
+__all__ = ["METRICS", "TARGETS", "accuracy_rows", "describe", "speed_rows", "summary"]
+
+METRICS: Mapping[str, str] = {
+    "map": "mAP50-95",
+    "map50": "mAP50",
+    "top1": "top-1",
+    "top5": "top-5",
+    "miou": "mIoU",
+    "retrieval": "rank-1",
+}
+"""Metric → as papers and boards write it; others keep their names."""
+
+TARGETS: Mapping[Target, str] = {"ort": "ONNX Runtime", "gpu": "TensorRT on a GPU", "dla": "TensorRT on a DLA"}
+
+_PLAIN = frozenset({"cosine"})
+"""Metrics that are not fractions of anything, and so no percentages."""
+
+_SETTLED = "ranges settled"
+"""How the table's one good news begins; everything else it says is a warning."""
+
+
+def summary(outcome: Outcome) -> tuple[str, ...]:
+    """What a reader wants to know first, a line each; layers are counted as in the report."""
+    layers = layer_rows(outcome)
+    others = Counter(layer.precision for layer in layers)
+    done = others.pop("INT8", 0)
+    rest = "".join(f"; {count} in {precision}" for precision, count in others.items())
+    lines = [f"INT8: {done} of {len(layers)} layers{rest}"]
+    if outcome.standing is not None:
+        (drop,) = outcome.standing.comparisons
+        data = "labeled images" if outcome.labelled else "calibration images"
+        lines.append(
+            f"{drop.metric} {drop.reference:.3f} → {drop.other:.3f} on {drop.images} {data} "
+            f"(drop {drop.drop:+.3f}, 95 % interval {drop.low:+.3f} to {drop.high:+.3f})"
+        )
+    if outcome.search is not None and outcome.search.kept:
+        lines.append(f"kept for accuracy: {', '.join(outcome.search.kept)}")
+    return (*lines, *outcome.warnings, *outcome.table.warnings)
+
+
+def describe(
+    outcome: Outcome, config: ModelConfig, *, command: str = "", source: str = "", speed: Sequence[SpeedRow] = ()
+) -> QuantizationReport:
+    """A report of a quantised model.
+
+    Reads the model's file again. Thresholds of every method are worked out for each tensor, up to 20 ms each, and
+    equalisation, where the section asks for it, once more.
+
+    Args:
+        config: the section it was made by.
+        command: as the user typed it.
+        source: where the calibration pictures came from; the section's ``calibrate: images`` by default.
+        speed: from :func:`~edgert.quantization.describe.speed_rows`; none leaves the part out.
+
+    Raises:
+        EdgertError: the model's file cannot be read any more.
+    """
+    model, plan = load(config.onnx), outcome.quantized.scheme
+    changes = corrections(outcome, model, config)
+    pictures = source or (str(config.calibrate.images) if config.calibrate else "")
+    return QuantizationReport(
+        provenance=provenance(model, outcome.table, method_text(outcome.table, outcome.recipe), command, pictures),
+        target=TARGETS[plan.target],
+        accuracy=() if outcome.standing is None else accuracy_rows(outcome.standing, outcome.labelled),
+        speed=tuple(speed),
+        sizes_bytes=sizes_bytes({"FP32": model, "INT8": outcome.model}),
+        layers=layer_rows(outcome),
+        cost_meaning=COST_MEANING if outcome.scan else "",
+        tensors=tensor_rows(outcome.table, plan),
+        corrections=changes,
+        notes=(*_notes(outcome), *_unequalized(changes, config)),
+        settings=settings(config, outcome.recipe),
+        absent=_absent(outcome, config),
+    )
+
+
+def accuracy_rows(
+    standing: Standing, labelled: bool, names: Mapping[str, str] | None = None
+) -> tuple[AccuracyRow, ...]:
+    """Every metric of every version but the reference: of each version first the one that counts, with its budget.
+
+    Args:
+        labelled: whether labels told what is true.
+        names: version → precision as the report writes it; by default every version is the report's ``INT8``.
+    """
+    rows: list[AccuracyRow] = []
+    reference, *others = standing.results
+    for result, main in zip(others, standing.comparisons, strict=True):
+        further = [name for name in result.values if name != main.metric and name in reference.values]
+        found = [main, *(compare(reference, result, name) for name in further)]
+        precision = "INT8" if names is None else names[result.name]
+        rows += [_accuracy_row(one, precision, labelled) for one in found]
+    return tuple(rows)
+
+
+def sizes_bytes(models: Mapping[str, Model]) -> Mapping[str, int]:
+    """Precision → bytes of the model as one file, its weights inside."""
+    return {name: len(to_bytes(model)) for name, model in models.items()}
+
+
+def _accuracy_row(one: Comparison, precision: str, labelled: bool) -> AccuracyRow:
+    unit: Literal["plain", "percent"] = "plain" if one.metric in _PLAIN else "percent"
+    interval = (one.low, one.high) if one.low == one.low else None  # NaN where no draw could be scored
+    name = METRICS.get(one.metric, one.metric)
+    return AccuracyRow(name, one.reference, one.other, precision, interval, one.max_drop, one.images, unit, labelled)
+
+
+def _notes(outcome: Outcome) -> Iterator[Note]:
+    for text in (*outcome.warnings, *outcome.table.warnings):
+        yield Note(_sentence(text), level="note" if text.startswith(_SETTLED) else "warning")
+    if outcome.search is not None:
+        yield Note(_sentence(outcome.search.reason), level="note" if outcome.search.is_complete else "warning")
+    if outcome.scan is not None and not outcome.scan.is_complete:
+        missing = sum(not item.is_measured for item in outcome.scan.ranked)
+        yield Note(f"Time was over before the cost of {missing} of {len(outcome.scan.ranked)} layers was measured.")
+    for found in (outcome.scan, outcome.search):
+        if found is not None and found.note:
+            yield Note(_sentence(found.note))
+    yield from (Note(_sentence(text), level="note") for text in outcome.quantized.notes)
+    yield from floating_notes(outcome)
+
+
+def _unequalized(changes: Sequence[Correction], config: ModelConfig) -> Iterator[Note]:
+    if config.quantize.equalize and all(one.kind != EQUALISATION for one in changes):
+        yield Note(f"{EQUALISATION} was asked for and found no channels that could be scaled.", level="note")
+
+
+def _sentence(text: str) -> str:
+    start = text[:1].upper() + text[1:]
+    return start if start.endswith(".") else f"{start}."
+
+
+def _absent(outcome: Outcome, config: ModelConfig) -> Mapping[Part, str]:
+    """Why parts are missing, where more is known than that they are."""
+    found: dict[Part, str] = {}
+    if outcome.standing is None:
+        by_user = "Accuracy was not measured: the user's own code reads the outputs."
+        found["accuracy"] = by_user if isinstance(config.task, PythonTask) else "Accuracy was not measured."
+    if not outcome.sqnr_db:
+        found["layers"] = "No layer's output could be compared with that of the float model."
+    return found

@@ -1,0 +1,210 @@
+"""How far a quantised graph is from the one it was made of, tensor by tensor."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgert.backend.base import Array
+from edgert.backend.ort import Function
+from edgert.errors import CalibrationError
+from edgert.graph.model import Model
+from edgert.graph.operations import Graph
+from edgert.quantization.calibration.walk import Feeds, check_stop, walk
+from edgert.quantization.lowering.weights import F64, weighted
+from edgert.quantization.recipe import Quantizer
+
+_CHUNK = 8  # pictures on their way at once; more only cost memory, fewer rebuild the pieces more often
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Sums over all elements of a tensor and all pictures: x in the one graph, y in the other.
+
+    Attributes:
+        signal, other, product, noise: Σ x², Σ y², Σ x·y, Σ (x - y)².
+    """
+
+    signal: float = 0.0
+    other: float = 0.0
+    product: float = 0.0
+    noise: float = 0.0
+
+    def __add__(self, more: Agreement) -> Agreement:
+        return Agreement(
+            self.signal + more.signal,
+            self.other + more.other,
+            self.product + more.product,
+            self.noise + more.noise,
+        )
+
+    @property
+    def sqnr_db(self) -> float:
+        """Signal to quantisation noise, 10 log10(Σ x² / Σ (x - y)²): inf when equal, -inf for noise without signal."""
+        if self.noise == 0:
+            return math.inf
+        return 10 * math.log10(self.signal / self.noise) if self.signal else -math.inf
+
+    @property
+    def cosine(self) -> float:
+        """Σ x·y / sqrt(Σ x² · Σ y²): 1 when both are all zeros, 0 when only one is."""
+        if self.signal == 0 or self.other == 0:
+            return float(self.signal == self.other)
+        return self.product / math.sqrt(self.signal * self.other)
+
+
+def sqnr(
+    graph: Graph,
+    lowered: Graph,
+    feeds: Sequence[Feeds],
+    tensors: Iterable[str] | None,
+    like: Model,
+) -> Mapping[str, float]:
+    """Signal to quantisation noise in dB, tensor by tensor; see :class:`Agreement` for the limits of the scale.
+
+    Args:
+        graph: the float graph.
+        lowered: the same graph quantised, each node computed as the standard says.
+        feeds: pictures.
+        tensors: names that both graphs compute; None: outputs of weighted nodes and of the graph, as far as both have
+            them.
+        like: the model that the graph was read from.
+
+    Raises:
+        CalibrationError: there are no pictures.
+        ModelError: a tensor that one of the graphs does not compute.
+        BuildError: ONNX Runtime cannot run one of them.
+    """
+    return {name: one.sqnr_db for name, one in agreement(graph, lowered, feeds, tensors, like).items()}
+
+
+def agreement(
+    graph: Graph,
+    lowered: Graph,
+    feeds: Sequence[Feeds],
+    tensors: Iterable[str] | None,
+    like: Model,
+) -> Mapping[str, Agreement]:
+    """As :func:`sqnr`, with all sums; the one pass that cosines of outputs can be had from as well."""
+    if not feeds:
+        raise CalibrationError("graphs cannot be compared without pictures", why="0 given", fix="give at least one")
+    names = _shared(graph, lowered) if tensors is None else _ordered(graph, tensors)
+    totals = dict.fromkeys(names, Agreement())
+    for chunk in _chunks(feeds):
+        pairs = zip(names, walk(graph, names, chunk, like), walk(lowered, names, chunk, like), strict=True)
+        for name, first, second in pairs:
+            totals[name] = sum(map(_agreement, first, second), totals[name])
+    return totals
+
+
+def _shared(graph: Graph, lowered: Graph) -> list[str]:
+    """Tensors to compare by default, in the order they are computed."""
+    names = {node.outputs[0] for node in weighted(graph)} | graph.output_names
+    return [name for name in _ordered(graph, names) if name in lowered.producers]
+
+
+def _ordered(graph: Graph, tensors: Iterable[str]) -> list[str]:
+    """Names in the order they are computed; what the graph does not compute comes last."""
+    position = {name: number for number, name in enumerate(graph.producers)}
+    return sorted(dict.fromkeys(tensors), key=lambda name: position.get(name, len(position)))
+
+
+def _chunks(feeds: Sequence[Feeds]) -> Iterator[Sequence[Feeds]]:
+    return (feeds[start : start + _CHUNK] for start in range(0, len(feeds), _CHUNK))
+
+
+def _agreement(first: Array, second: Array) -> Agreement:
+    """Of one tensor and picture. Squares are summed in float64: a sum of millions in float32 loses digits."""
+    x, y = first.reshape(-1).astype(np.float64), second.reshape(-1).astype(np.float64)
+    difference = x - y
+    return Agreement(float(x @ x), float(y @ y), float(x @ y), float(difference @ difference))
+
+
+# How much of a reduced model's outputs is noise: what tells without labels, and without knowing what outputs mean.
+
+
+class OutputNoise:
+    """The noise of versions of one model.
+
+    Args:
+        model: the float model.
+        feeds: pictures, at least one.
+        stop: ends it when set, before the next picture.
+
+    Raises:
+        BuildError: ONNX Runtime cannot run the model.
+        CalibrationError: stopped.
+    """
+
+    def __init__(self, model: Model, feeds: Sequence[Feeds], stop: threading.Event | None = None) -> None:
+        self._feeds, self._stop = feeds, stop
+        self._wanted = self._outputs(Function(model))
+
+    def of(self, found: Function) -> float:
+        """Of one version, as :func:`noise_share` has it. Raises BuildError where it cannot be run, CalibrationError
+        when it is stopped."""
+        return noise_share(self._wanted, self._outputs(found))
+
+    def _outputs(self, function: Function) -> list[Mapping[str, Array]]:
+        found: list[Mapping[str, Array]] = []
+        for one in self._feeds:
+            check_stop(self._stop)
+            found.append(function(one))
+        return found
+
+
+def rounding_noise(quantizer: Quantizer, feeds: Sequence[Feeds]) -> Callable[[frozenset[str]], float]:
+    """Units kept in higher precision → the noise of the outputs when the others are rounded, nothing corrected.
+
+    Raises:
+        BuildError: ONNX Runtime cannot run the model.
+    """
+    noise, fused = OutputNoise(quantizer.model, feeds, quantizer.stop), quantizer.recipe.target == "ort"
+
+    def measure(kept: frozenset[str]) -> float:
+        if not quantizer.scheme(kept).units:
+            return 0.0
+        return noise.of(Function(quantizer.quick(kept).model, fused=fused))
+
+    return measure
+
+
+def noise_share(wanted: Sequence[Mapping[str, Array]], found: Sequence[Mapping[str, Array]]) -> float:
+    """Noise over noise and signal: 0 for equal outputs, 1/2 where one is as large as the other, 1 for noise alone.
+
+    The mean over outputs, and of outputs with channels over these: large numbers (a detector's boxes) would hide what
+    becomes of small ones (its scores). Signal is what varies over pictures and places; what stays a constant is none.
+
+    Args:
+        wanted, found: name → array with a batch dimension, one mapping per picture.
+    """
+    return float(np.mean([_share(name, wanted, found) for name in wanted[0]]))
+
+
+def _share(name: str, wanted: Sequence[Mapping[str, Array]], found: Sequence[Mapping[str, Array]]) -> float:
+    true = _stacked([one[name] for one in wanted])
+    noise = np.square(true - _stacked([one[name] for one in found]))
+    axis = _channel_axis(true.shape)
+    rest = tuple(one for one in range(true.ndim) if one != axis)
+    signal: F64 = np.asarray(true.var(axis=rest))
+    lost: F64 = np.asarray(noise.mean(axis=rest))
+    whole = signal + lost
+    return float(np.divide(lost, whole, where=whole > 0, out=np.zeros_like(whole)).mean())
+
+
+def _stacked(arrays: Sequence[Array]) -> F64:
+    """(pictures, …), without dimensions of one."""
+    shape = [size for size in arrays[0].shape if size > 1]
+    return np.stack([one.reshape(shape) for one in arrays]).astype(np.float64)
+
+
+def _channel_axis(shape: tuple[int, ...]) -> int | None:
+    """Of stacked outputs: channels come first of an image's dimensions, and are fewer than a detector's anchors. A
+    vector has none: what one of its numbers is over a few pictures says little."""
+    if len(shape) == 3:
+        return 1 if shape[1] <= shape[2] else 2
+    return 1 if len(shape) > 3 else None

@@ -1,0 +1,267 @@
+"""Which nodes compute in float16, and why the others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgert.errors import ModelError, nearest
+from edgert.graph.operations import Graph, Node
+from edgert.graph.operators import ARITHMETIC, about, of_kind
+from edgert.graph.types import dtypes
+from edgert.graph.value import is_movement
+from edgert.quantization.fp16.unsafe import EXACT_INTEGERS, Facts, Ports, ports, reason
+from edgert.quantization.scheme.magnitude import Array, Measured, magnitudes
+
+# The end of a detector, where it computes positions: a float16 step can be a pixel there, and unequal scores equal.
+
+MIN_PLACES = 64
+"""A stored tensor with as many values, over two axes or at even distances, is taken for anchors or a grid."""
+MIN_STEPS = 7
+
+_RANKING = frozenset({"TopK", "NonMaxSuppression"})
+_HEAVY = of_kind("conv", "product", "recurrent", "control")
+
+
+def positions(facts: Facts) -> dict[int, str]:
+    """Index of a node in the graph → why it belongs to the computation of positions or to the ranking of scores.
+
+    The tail is what no weighted node comes after. In it, whatever a node with a table of places, with values beyond
+    2048, or with a ranking depends on and leads to is meant: an error before a multiplication by the stride grows with
+    it, and rounding behind it would undo what was gained.
+    """
+    graph = facts.graph
+    tail = _tail(graph)
+    found = {at: why for at in tail if (why := _why(facts, graph.nodes[at], tail))}
+    before = _spread(graph, found, tail, lambda node: _sources(graph, node))
+    after = _spread(graph, found, tail, lambda node: _targets(graph, node))
+    spread = dict.fromkeys(sorted((before | after) - set(found)), "it is part of computing positions or ranks")
+    return {**found, **spread}
+
+
+def _why(facts: Facts, node: Node, tail: Collection[int]) -> str:
+    if node.op in _RANKING:
+        return "scores that differ would become equal"
+    if about(node.op).kind != "conversion" and any(map(facts.counts, node.inputs)):
+        return "it computes with indices"
+    table = next(_tables(facts.graph, node), "") if node.op in ARITHMETIC else ""
+    if table:
+        return f"it computes positions with {table!r}"
+    large = (name for name in node.outputs if name and facts.types.get(name) == "float32")
+    name = next((name for name in large if facts.reach.get(name, 0) > EXACT_INTEGERS), "")
+    return f"{name!r} may reach {facts.reach[name]:.4g}, where float16 steps by 2" if name else ""
+
+
+def _tables(graph: Graph, node: Node) -> Iterator[str]:
+    """Stored operands that give each place its own number, unlike biases and gains, which channels have."""
+    for name in node.inputs:
+        table = graph.constants.get(name)
+        if table is not None and table.size >= MIN_PLACES and (_axes(table) > 1 or _is_ladder(table)):
+            yield name
+
+
+def _axes(table: Array) -> int:
+    return sum(size > 1 for size in table.shape)
+
+
+def _is_ladder(table: Array) -> bool:
+    """Whether many values stand at even distances, as on a grid; learnt ones do not."""
+    steps = np.diff(np.unique(table))
+    return steps.size >= MIN_STEPS and bool(np.ptp(steps) <= 1e-3 * steps.max())
+
+
+def _tail(graph: Graph) -> frozenset[int]:
+    """Indices of the nodes that no weighted node depends on, and that are none."""
+    heavy: set[str] = set()
+    tail = set()
+    for at in reversed(range(len(graph.nodes))):
+        node = graph.nodes[at]
+        if node.op in _HEAVY or not heavy.isdisjoint(node.outputs):
+            heavy.update(node.reads)
+        else:
+            tail.add(at)
+    return frozenset(tail)
+
+
+def _spread(
+    graph: Graph, start: Collection[int], within: Collection[int], step: Callable[[Node], Iterator[Node]]
+) -> frozenset[int]:
+    places = {id(node): at for at, node in enumerate(graph.nodes)}
+    found: set[int] = set()
+    waiting = list(start)
+    while waiting:
+        for node in step(graph.nodes[waiting.pop()]):
+            at = places[id(node)]
+            if at in within and at not in found:
+                found.add(at)
+                waiting.append(at)
+    return frozenset(found)
+
+
+def _sources(graph: Graph, node: Node) -> Iterator[Node]:
+    return (graph.producers[name] for name in node.reads if name in graph.producers)
+
+
+def _targets(graph: Graph, node: Node) -> Iterator[Node]:
+    return (reader for name in node.outputs for reader in graph.consumers.get(name, ()))
+
+
+_PICKING = of_kind("join") | {"Where"}
+_BETWEEN = "it only moves values between nodes that stay float32"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A decision for every node of a graph, by its index.
+
+    Attributes:
+        types: tensor → element type before anything is changed.
+        ports: what changes type with each node.
+        halves: nodes that compute in float16.
+        reasons: why others stay float32; nodes that touch no float32 tensors, or only convert or measure them, are in
+            neither.
+    """
+
+    graph: Graph
+    types: Mapping[str, str]
+    ports: Sequence[Ports]
+    halves: frozenset[int]
+    reasons: Mapping[int, str]
+
+    def wants_half(self, at: int, position: int) -> bool:
+        """Whether a node reads an input in float16."""
+        return at in self.halves and position in self.ports[at].inputs
+
+    def gives_half(self, at: int, position: int) -> bool:
+        """Whether a node computes an output in float16."""
+        return at in self.halves and position in self.ports[at].outputs
+
+
+def plan(graph: Graph, keep: Collection[str], measured: Measured | None, pinned: Collection[str]) -> Plan:
+    """Decides for every node.
+
+    Args:
+        keep: names of nodes that stay float32.
+        measured: see :data:`~edgert.quantization.scheme.magnitude.Measured`.
+        pinned: tensors that must exist in float32 in any case.
+
+    Raises:
+        ModelError: a name in ``keep`` is no node's.
+    """
+    _check_names(graph, keep)
+    types = dtypes(graph)
+    facts = Facts(graph, types, magnitudes(graph, measured))
+    found = [ports(graph, node, types) for node in graph.nodes]
+    reasons = _forced(facts, found, keep)
+    draft = _Draft(graph, found, frozenset(pinned), reasons)
+    draft.keep_between()
+    draft.settle_starts()
+    draft.settle_ends()
+    halves = frozenset(at for at, item in enumerate(found) if item.can_be_half and at not in draft.reasons)
+    told = {at: why for at, why in sorted(draft.reasons.items()) if why}
+    return Plan(graph, types, found, halves - _conversions(graph), told)
+
+
+def _check_names(graph: Graph, keep: Collection[str]) -> None:
+    names = {node.name for node in graph.nodes}
+    for name in keep:
+        if name not in names:
+            raise ModelError(
+                f"no node is called {name!r}, which is to stay float32{nearest(name, names)}",
+                fix="name nodes as edgert inspect lists them",
+            )
+
+
+def _forced(facts: Facts, found: Sequence[Ports], keep: Collection[str]) -> dict[int, str]:
+    """Nodes that stay float32 for their own sake."""
+    tail = positions(facts)
+    reasons = {}
+    for at, node in enumerate(facts.graph.nodes):
+        if found[at].carries and not _converts(node):
+            why = "it was named" if node.name in keep else reason(facts, node, found[at]) or tail.get(at, "")
+            if why:
+                reasons[at] = why
+    return reasons
+
+
+def _conversions(graph: Graph) -> frozenset[int]:
+    """Nodes that make float32 of other types: they are written anew, for each type that somebody reads."""
+    return frozenset(at for at, node in enumerate(graph.nodes) if makes_float32(node))
+
+
+def makes_float32(node: Node) -> bool:
+    """Whether a node converts to float32: ONNX's number of that type is 1."""
+    return about(node.op).kind == "conversion" and not node.domain and node.attributes["to"] == 1
+
+
+def _converts(node: Node) -> bool:
+    return about(node.op).kind in ("conversion", "measure")
+
+
+class _Draft:
+    """Nodes that stay float32, growing by those that had better follow them; an empty reason is not told."""
+
+    def __init__(
+        self, graph: Graph, found: Sequence[Ports], pinned: frozenset[str], reasons: Mapping[int, str]
+    ) -> None:
+        self._graph, self._ports, self._pinned = graph, found, pinned
+        self._places = {id(node): at for at, node in enumerate(graph.nodes)}
+        self._free = {at for at, item in enumerate(found) if item.can_be_half} - set(reasons) - _conversions(graph)
+        self._fed = {spec.name for spec in graph.inputs} & pinned
+        self.reasons = dict(reasons)
+
+    def keep_between(self) -> None:
+        """Nodes that move values from float32 to float32: rounding them on the way would undo what was kept."""
+        moving = {at for at in self._free if self._moves(self._graph.nodes[at])}
+        fed: set[int] = set()
+        for at in sorted(moving):
+            if any(self._is_full(name, fed) for name in self._data(at)):
+                fed.add(at)
+        needed: set[int] = set()
+        for at in sorted(moving, reverse=True):
+            if any(self._is_needed_full(name, needed) for name in self._graph.nodes[at].outputs):
+                needed.add(at)
+        self._keep(fed & needed, _BETWEEN)
+
+    def settle_starts(self) -> None:
+        """Nodes that make floats of something else (DequantizeLinear) give what the first careful reader wants."""
+        for at in sorted(self._free, reverse=True):
+            outputs = [name for name in self._graph.nodes[at].outputs if name]
+            if self._is_start(at) and any(self._is_needed_full(name, ()) for name in outputs):
+                self._keep({at}, "")
+
+    def settle_ends(self) -> None:
+        """Nodes that make something else of floats (QuantizeLinear, comparisons) take what is there."""
+        for at in sorted(self._free):
+            if not self._ports[at].gives and any(self._is_full(name, ()) for name in self._data(at)):
+                self._keep({at}, "")
+
+    def _keep(self, places: Collection[int], why: str) -> None:
+        self._free -= set(places)
+        self.reasons.update(dict.fromkeys(places, why))
+
+    def _moves(self, node: Node) -> bool:
+        return not node.domain and (node.op in _PICKING or is_movement(self._graph, node))
+
+    def _is_start(self, at: int) -> bool:
+        return self._ports[at].gives and not self._data(at)
+
+    def _data(self, at: int) -> list[str]:
+        """The float inputs of a node that are not stored."""
+        names = [self._graph.nodes[at].inputs[position] for position in sorted(self._ports[at].inputs)]
+        return [name for name in names if name not in self._graph.constants]
+
+    def _is_full(self, name: str, also: Collection[int]) -> bool:
+        """Whether a tensor exists in float32 before anybody asks, or could at no cost."""
+        maker = self._graph.producers.get(name)
+        if maker is None:
+            return name in self._fed
+        at = self._places[id(maker)]
+        return at in also or at in self.reasons or (at in self._free and self._is_start(at))
+
+    def _is_needed_full(self, name: str, also: Collection[int]) -> bool:
+        """Whether a tensor is read in float32, or is to be there in float32."""
+        readers = (self._places[id(node)] for node in self._graph.consumers.get(name, ()))
+        return name in self._pinned or any(at in also or self.reasons.get(at) for at in readers)

@@ -1,0 +1,171 @@
+"""What a float16 graph computes, on processors that have no float16 arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from edgert.graph.operations import Graph, Names, Node
+from edgert.graph.record import free_name
+from edgert.graph.types import cast_node, dtypes
+from edgert.quantization.fp16.unsafe import SCALE_ERROR, halved
+from edgert.quantization.lowering.weights import F64, kernel_of
+from edgert.quantization.scheme.magnitude import Array
+
+
+def rounded(graph: Graph) -> Graph:
+    """The same graph with every float16 node computed in float32 and its results rounded to float16.
+
+    ONNX Runtime's CPU kernels compute chains of float16 nodes in float32 without rounding in between, which hides
+    overflow; in this graph it shows. It is what a processor gives that multiplies float16 and adds up in float32, as
+    tensor cores do; where a backend adds up in float16 the result is worse.
+
+    Inputs and outputs keep names and types.
+    """
+    halves = {name for name, dtype in dtypes(graph).items() if dtype == "float16"}
+    names = Names(graph)
+    read = {name for node in graph.nodes for name in node.inputs if name in halves}
+    wide = {name: names.new(f"{name}_wide") for name in sorted(read)}
+    raw = {name: names.new(f"{name}_raw") for node in graph.nodes for name in node.outputs if name in halves}
+    steps = _Steps(wide, raw, {node.name for node in graph.nodes})
+    nodes = [*steps.widened(spec.name for spec in graph.inputs)]
+    for node in graph.nodes:
+        nodes.extend(steps.of(node))
+    stored = {wide[name]: graph.constants[name].astype(np.float32) for name in wide if name in graph.constants}
+    return replace(graph, nodes=tuple(nodes), constants={**graph.constants, **stored})
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """Names of float16 tensors in float32: as they are read, and as they are computed; node names taken."""
+
+    wide: Mapping[str, str]
+    raw: Mapping[str, str]
+    taken: set[str]
+
+    def of(self, node: Node) -> Iterator[Node]:
+        """A node in float32, what rounds its results, and what reads them back."""
+        inputs = tuple(self.wide.get(name, name) for name in node.inputs)
+        if node.op == "Cast":
+            yield replace(node, inputs=inputs)
+        else:
+            yield replace(node, inputs=inputs, outputs=tuple(self.raw.get(name, name) for name in node.outputs))
+            for name in filter(self.raw.__contains__, node.outputs):
+                yield self._cast(self.raw[name], name, "float16")
+        yield from self.widened(node.outputs)
+
+    def widened(self, names: Iterable[str]) -> Iterator[Node]:
+        """Casts to float32 of those that somebody reads."""
+        for name in filter(self.wide.__contains__, names):
+            yield self._cast(name, self.wide[name], "float32")
+
+    def _cast(self, source: str, target: str, dtype: str) -> Node:
+        name = free_name(f"Cast_{target}", self.taken)
+        self.taken.add(name)
+        return cast_node(source, target, dtype, name)
+
+
+# Scales of stored INT8 weights that float16 can hold.
+
+SMALLEST_SCALE = 2.0**-25 / SCALE_ERROR
+"""Scales from here on are off by less than ``SCALE_ERROR``: float16 steps by 2^-24 near zero."""
+_HALF_SCALES = 19
+"""Opset in which Q/DQ took float16 scales: https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html."""
+
+
+def with_holdable_scales(graph: Graph) -> Graph:
+    """Raises the scales of channels whose weights are next to nothing, and rounds their integers anew.
+
+    Channels that training has switched off have weights, and so scales, down to 1e-30. One such scale would leave the
+    DequantizeLinear of the whole weight in float32. Done only where the error it makes, at most 2^-18 per weight, is
+    below 1/128 of what rounding the largest channel to INT8 made.
+    """
+    if graph.opset < _HALF_SCALES:
+        return graph
+    names, stored, nodes = Names(graph), dict(graph.constants), []
+    for node in graph.nodes:
+        if node.op == "DequantizeLinear" and not node.domain and _can_be_raised(graph, node):
+            values, scale = _raised(graph, node)
+            named = tuple(names.new(f"{name}_raised") for name in node.inputs[:2])
+            stored.update(zip(named, (values, scale), strict=True))
+            node = replace(node, inputs=(*named, *node.inputs[2:]))
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes), constants=stored)
+
+
+def _can_be_raised(graph: Graph, node: Node) -> bool:
+    values, scale = (graph.constants.get(name) for name in node.inputs[:2])
+    if values is None or scale is None or values.dtype != np.int8 or scale.dtype != np.float32:
+        return False
+    if any(np.any(zero) for zero in _zero_points(graph, node)):
+        return False
+    return bool(scale.min() < SMALLEST_SCALE and scale.max() * SCALE_ERROR >= SMALLEST_SCALE / 2)
+
+
+def _zero_points(graph: Graph, node: Node) -> Iterator[Array]:
+    for name in filter(None, node.inputs[2:]):
+        yield graph.constants.get(name, np.ones(1))  # one that is computed may be anything
+
+
+def _raised(graph: Graph, node: Node) -> tuple[Array, Array]:
+    values, scale = (graph.constants[name] for name in node.inputs[:2])
+    raised = np.maximum(scale, np.float32(SMALLEST_SCALE))
+    factor = scale.astype(np.float64) / raised
+    if scale.ndim == 1 and scale.size > 1:
+        axis = int(node.attributes.get("axis", 1)) % values.ndim
+        factor = factor.reshape([-1 if at == axis else 1 for at in range(values.ndim)])
+    return np.rint(values * factor).astype(np.int8), raised
+
+
+# Weights in float16 whose filters keep their sums.
+#
+# Filters of small networks find edges: weights of opposite sign that nearly cancel. What is left of a flat area is
+# the filter's sum times its brightness, and there the rounding errors of all weights add up. Rounding some of them
+# the other way makes the sum right at no cost while running.
+
+LONGEST = 8192
+"""Weights of a filter above which errors are left to cancel by chance, which takes less time."""
+_MOST_FLIPS = 512  # candidates per filter; the errors of 8192 weights add up to some fifty steps
+_AT_ONCE = 1_000_000  # weights in memory at a time, in some ten float64 copies
+
+
+def halved_weight(graph: Graph, name: str) -> Array:
+    """A stored float32 tensor in float16: filters with their sums kept, anything else rounded to nearest."""
+    stored = graph.constants[name]
+    readers = graph.consumers.get(name, ())
+    if not readers or any(node.inputs[1:2] != (name,) for node in readers):
+        return halved(stored)
+    kernel = kernel_of(graph, readers[0])
+    if kernel is None or not np.isfinite(stored).all():
+        return halved(stored)
+    rows = kernel.values.reshape(kernel.outputs, -1)
+    if rows.shape[1] > LONGEST:
+        return halved(stored)
+    parts = np.array_split(rows, 1 + rows.size // _AT_ONCE)
+    values = np.concatenate([balanced(part) for part in parts]).reshape(kernel.values.shape)
+    return kernel.with_values(values).to_stored().astype(np.float16)
+
+
+def balanced(rows: F64) -> F64:
+    """Float16 values next below or above ``rows`` (filters, weights), their sum per row as near as flipping brings it.
+
+    Starting from the nearest values, those are flipped first that cost the least squared error for what they move the
+    sum.
+    """
+    nearest = halved(rows)
+    error = nearest.astype(np.float64) - rows
+    total = error.sum(axis=1)
+    away = np.where(error > 0, -np.inf, np.inf).astype(np.float16)
+    step = np.where(error == 0, 0.0, np.nextafter(nearest, away).astype(np.float64) - nearest)
+    helps = step * total[:, None] < 0
+    cost = np.divide((error + step) ** 2 - error**2, np.abs(step), out=np.full_like(step, np.inf), where=helps)
+    order, each = np.argsort(cost, axis=1, kind="stable")[:, :_MOST_FLIPS], np.arange(len(rows))
+    values: F64 = nearest.astype(np.float64)
+    for column in order.T:
+        move = step[each, column]
+        flip = np.abs(total + move) < np.abs(total)
+        values[each, column] += np.where(flip, move, 0.0)
+        total += np.where(flip, move, 0.0)
+    return values

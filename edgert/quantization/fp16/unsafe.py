@@ -1,0 +1,323 @@
+"""Why a node cannot be trusted to float16: its values, its weights, or what it adds up on the way.
+
+A float16 number has 11 significant bits, ends at 65504 and loses bits below 2^-14 (IEEE 754-2019, binary16).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.graph.operations import Graph, Node
+from edgert.graph.operators import MEANS, QDQ, WEIGHTED, about
+from edgert.graph.types import Signature, signature
+from edgert.graph.value import is_square, non_negative
+from edgert.quantization.scheme.magnitude import HEADROOM, largest
+
+# Which inputs and outputs of a node become float16 when the node does.
+
+_POSITIONS = frozenset({("Resize", 1)})  # regions of interest are coordinates
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Positions of a node's inputs and outputs that are float32 and have a float16 form.
+
+    Attributes:
+        inputs, outputs: positions that change type with the node.
+        carries: whether the node takes or gives float32 tensors at all.
+        gives: whether it gives float32 tensors.
+    """
+
+    inputs: frozenset[int]
+    outputs: frozenset[int]
+    carries: bool
+    gives: bool
+
+    @property
+    def can_be_half(self) -> bool:
+        """Whether the node has a float16 form that differs from the float32 one."""
+        return bool(self.inputs or self.outputs)
+
+
+def ports(graph: Graph, node: Node, types: Mapping[str, str]) -> Ports:
+    """The ports of a node, by the ONNX schema of its operator in the graph's opset.
+
+    Args:
+        types: tensor → element type, :func:`edgert.graph.types.dtypes`.
+    """
+    found = signature(node.op, graph.opset, node.domain)
+    takes = [at for at, name in enumerate(node.inputs) if types.get(name) == "float32"]
+    gives = [at for at, name in enumerate(node.outputs) if types.get(name) == "float32"]
+    carries = bool(takes or gives or any(types.get(name) == "float32" for name in node.captured))
+    if found is None or node.captured or not carries:
+        return Ports(frozenset(), frozenset(), carries, bool(gives))
+    free = _free(found, node, types)
+    return Ports(
+        frozenset(at for at in takes if _variable(found, at) in free and (node.op, at) not in _POSITIONS),
+        frozenset(at for at in gives if _follows(found, node, at) in free),
+        carries,
+        bool(gives),
+    )
+
+
+def _free(found: Signature, node: Node, types: Mapping[str, str]) -> frozenset[str]:
+    """Type variables that may be float16 and stand for float32 in this node."""
+    named = [(found.input(at), name) for at, name in enumerate(node.inputs) if name]
+    able = {port.variable for port, _ in named if port and "float16" in port.dtypes}
+    bound = {port.variable for port, name in named if port and types.get(name) != "float32"}
+    return frozenset(able - bound)
+
+
+def _variable(found: Signature, position: int) -> str:
+    port = found.input(position)
+    return port.variable if port else ""
+
+
+def _follows(found: Signature, node: Node, position: int) -> str:
+    """The type variable of an input that decides the type of an output; empty where an attribute does."""
+    port = found.output(position)
+    if port is None or "float16" not in port.dtypes:
+        return ""
+    if node.op == "DequantizeLinear":  # from opset 23 its output has a variable of its own, with the scale as default
+        return "" if node.attributes.get("output_dtype") else _variable(found, 1)
+    return port.variable if found.is_given(port.variable) else ""
+
+
+LARGEST = 65504.0
+SMALLEST_NORMAL = 2.0**-14
+EXACT_INTEGERS = 2048
+"""Above it float16 has no odd numbers, and adding 1 changes nothing."""
+LOST_SHARE = 0.01
+"""How much of a stored tensor, by magnitude, float16 may lose; rounding of normal numbers takes at most 0.0005."""
+SCALE_ERROR = 2.0**-8
+"""How far a quantisation scale may be off: half a step of INT8 at its largest value."""
+ASSUMED = 64.0
+"""Magnitude taken for values that were not measured, where they are added up."""
+
+Array = npt.NDArray[Any]
+
+_GROWING = frozenset(
+    {
+        *("Exp", "Pow", "Sinh", "Cosh", "Tan", "ReduceProd", "ReduceSumSquare", "ReduceL2", "ReduceLogSumExp"),
+        *("CumProd", "Softplus", "Mish"),
+    }
+)
+_EXPONENTIAL = frozenset({"Softplus", "Mish", "ReduceLogSumExp"})
+"""Their results are small; e to the power of their inputs, which they are defined by, is not."""
+_SPATIAL = frozenset({"GlobalAveragePool", "GlobalLpPool", "InstanceNormalization"})
+_WIDE = frozenset({"int16", "uint16", "int32", "uint32", "int64", "uint64"})
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the rules may know.
+
+    Attributes:
+        types: tensor → element type.
+        reach: tensor → largest magnitude to reckon with, :func:`~edgert.quantization.scheme.magnitude.magnitudes`.
+    """
+
+    graph: Graph
+    types: Mapping[str, str]
+    reach: Mapping[str, float]
+
+    @cached_property
+    def wide(self) -> frozenset[str]:
+        """Float32 tensors that are integers of more than eight bits, converted."""
+        casts = [node for node in self.graph.nodes if about(node.op).kind == "conversion"]
+        return frozenset(node.outputs[0] for node in casts if self.types.get(node.inputs[0]) in _WIDE)
+
+    @cached_property
+    def positive(self) -> frozenset[str]:
+        """Tensors without negative values."""
+        return non_negative(self.graph)
+
+    def counts(self, tensor: str) -> bool:
+        """Whether a float32 tensor holds integers that float16 may not."""
+        return tensor in self.wide and self.reach.get(tensor, math.inf) > EXACT_INTEGERS
+
+    def shape(self, tensor: str) -> tuple[int | None, ...] | None:
+        """None for a dimension that is not known, and where not even their number is."""
+        if tensor in self.graph.constants:
+            return self.graph.constants[tensor].shape
+        spec = self.graph.specs.get(tensor)
+        if spec is None or not spec.ranked:
+            return None
+        return tuple(dim if isinstance(dim, int) else None for dim in spec.shape)
+
+
+def reason(facts: Facts, node: Node, ports: Ports) -> str:
+    """Why a node stays float32, in one sentence's part; empty when it need not. Positions are judged elsewhere."""
+    if node.captured:
+        return "the graphs inside it are not converted"
+    if not ports.can_be_half:
+        return _no_form(facts, node)
+    for rule in _RULES:
+        found = next(rule(facts, node, ports), "")
+        if found:
+            return found
+    return ""
+
+
+def halved(array: Array) -> Array:
+    """A float32 array in float16, with finite values beyond its end (the open bounds of a Clip) at its end."""
+    half: Array = np.where(np.isfinite(array), np.clip(array, -LARGEST, LARGEST), array).astype(np.float16)
+    return half
+
+
+def _no_form(facts: Facts, node: Node) -> str:
+    if signature(node.op, facts.graph.opset, node.domain) is None:
+        return f"ONNX has no schema of {node.domain or 'the standard'} {node.op} in opset {facts.graph.opset}"
+    unknown = next((name for name in (*node.inputs, *node.outputs) if name and name not in facts.types), "")
+    if unknown:
+        return f"the type of {unknown!r} is not known"
+    return f"{node.op} has no float16 form in opset {facts.graph.opset}"
+
+
+def _values(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
+    """Tensors that leave the range."""
+    for name in _tensors(node, ports):
+        reach = facts.reach.get(name)
+        if reach is None or name in facts.graph.constants:
+            continue
+        if reach > LARGEST:
+            yield f"{name!r} may reach {reach:.3g}; float16 ends at {LARGEST:.0f}"
+        elif 0 < reach < SMALLEST_NORMAL * HEADROOM:
+            yield f"{name!r} stays below {reach:.1g}, where float16 loses bits"
+
+
+def _constants(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
+    """Stored tensors that leave the range, or lose too much."""
+    for at in sorted(ports.inputs):
+        array = facts.graph.constants.get(node.inputs[at])
+        if array is not None:
+            is_scale = node.op in QDQ and at == 1
+            yield from _scale(node.inputs[at], array) if is_scale else _constant(node, at, array)
+
+
+def _scale(name: str, scale: Array) -> Iterator[str]:
+    error = np.abs(scale - halved(scale).astype(np.float32)) > np.abs(scale) * SCALE_ERROR
+    if error.any() or largest(scale) > LARGEST:
+        yield f"scale {name!r} has values such as {float(scale[error][0]) if error.any() else largest(scale):.2g}"
+
+
+def _constant(node: Node, at: int, array: Array) -> Iterator[str]:
+    if node.op == "Clip" and at > 0 and largest(array) > LARGEST:
+        return  # an open bound
+    if largest(array) > LARGEST:
+        yield f"stored tensor {node.inputs[at]!r} holds {largest(array):.3g}; float16 ends at {LARGEST:.0f}"
+        return
+    if node.op in WEIGHTED and at == 2:
+        return  # a bias that float16 loses is as small beside what it is added to
+    finite = array[np.isfinite(array)].astype(np.float64)
+    total, lost = np.abs(finite).sum(), np.abs(finite - halved(finite)).sum()
+    if lost > LOST_SHARE * total:
+        yield f"float16 would lose {lost / total:.0%} of stored tensor {node.inputs[at]!r}"
+
+
+def _growth(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
+    """Operators that turn harmless values into large ones, unless something is known of these."""
+    unknown = node.outputs[0] not in facts.reach
+    if (node.op in _GROWING or is_square(node)) and unknown and not _is_root(facts, node):
+        yield f"nothing is known of how large {'a square' if is_square(node) else node.op} becomes"
+    reach = facts.reach.get(node.inputs[0]) if node.inputs else None
+    if node.op in _EXPONENTIAL and reach is not None and reach / HEADROOM > math.log(LARGEST / HEADROOM):
+        yield f"e to the power of {node.inputs[0]!r} leaves float16"
+
+
+def _is_root(facts: Facts, node: Node) -> bool:
+    exponent = facts.graph.constants.get(node.inputs[1]) if node.op == "Pow" else None
+    return exponent is not None and bool(np.all((exponent >= 0) & (exponent <= 1)))
+
+
+def _sums(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
+    """Sums that an implementation may add up in float16: too many terms, or too large ones."""
+    power = about(node.op).summed_power
+    if power is None or _is_stashed(facts, node):
+        return
+    terms = _terms(facts, node)
+    if terms is None or terms > EXACT_INTEGERS:
+        yield f"it adds up {terms or 'an unknown number of'} values"
+        return
+    value = facts.reach.get(node.inputs[0], _assumed(facts.graph, node.inputs[0]))
+    most = min(terms * value**power, _by_result(facts, node, terms))
+    if power and most > LARGEST:
+        what = "values" if power == 1 else "squares of values"
+        yield f"the sum of {terms} {what} up to {value:.3g} may leave float16"
+
+
+def _by_result(facts: Facts, node: Node, terms: int) -> float:
+    """The largest sum on the way to a mean or sum of values that are not negative: none exceeds the last."""
+    if node.op not in MEANS | {"ReduceSum", "ReduceL1"} or node.inputs[0] not in facts.positive:
+        return math.inf
+    return facts.reach.get(node.outputs[0], math.inf) * (terms if node.op in MEANS else 1)
+
+
+def _assumed(graph: Graph, tensor: str) -> float:
+    maker = graph.producers.get(tensor)
+    return ASSUMED**2 if maker is not None and (maker.op == "Pow" or is_square(maker)) else ASSUMED
+
+
+def _is_stashed(facts: Facts, node: Node) -> bool:
+    """Normalisations that the standard has computed in float32 whatever their type."""
+    knows = node.op == "LayerNormalization" or (node.op == "GroupNormalization" and facts.graph.opset >= 21)
+    return knows and node.attributes.get("stash_type", 1) == 1
+
+
+def _terms(facts: Facts, node: Node) -> int | None:
+    """How many values one sum has; None when that is not known."""
+    if node.op == "LRN":
+        return int(node.attributes["size"])
+    if node.op == "AveragePool":
+        return int(math.prod(node.attributes["kernel_shape"]))
+    shape = facts.shape(node.inputs[0])
+    if shape is None:
+        return None
+    if node.op in _SPATIAL:
+        return _product(shape[2:])
+    if node.op == "GroupNormalization":
+        values = _product(shape[1:])
+        return None if values is None else values // int(node.attributes["num_groups"])
+    axes = _axes(facts, node, len(shape))
+    return _product([shape[axis] for axis in axes] if axes else shape)
+
+
+def _product(sizes: Sequence[int | None]) -> int | None:
+    known = [size for size in sizes if size is not None]
+    return math.prod(known) if len(known) == len(sizes) else None
+
+
+def _axes(facts: Facts, node: Node, rank: int) -> list[int]:
+    """Axes that are added up; empty for all of them. Of what is not stored, all: the most it can be."""
+    if node.op == "LayerNormalization":
+        return list(range(int(node.attributes.get("axis", -1)) % rank, rank))
+    if node.op in ("Softmax", "LogSoftmax") and facts.graph.opset < 13:
+        return list(range(int(node.attributes.get("axis", 1)) % rank, rank))
+    if node.op in ("Softmax", "LogSoftmax", "LpNormalization"):
+        return [int(node.attributes.get("axis", -1)) % rank]
+    stored = facts.graph.constants.get(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
+    listed = node.attributes.get("axes", [0, 2, 3] if node.op == "MeanVarianceNormalization" else [])
+    return [int(axis) % rank for axis in (listed if stored is None else stored.reshape(-1))]
+
+
+def _integers(facts: Facts, node: Node, ports: Ports) -> Iterator[str]:
+    """Indices and sizes turned into numbers."""
+    for at in sorted(ports.inputs):
+        if about(node.op).kind != "conversion" and facts.counts(node.inputs[at]):
+            yield f"{node.inputs[at]!r} counts; float16 counts to {EXACT_INTEGERS}"
+
+
+def _tensors(node: Node, ports: Ports) -> Iterator[str]:
+    yield from (node.inputs[at] for at in sorted(ports.inputs))
+    yield from (node.outputs[at] for at in sorted(ports.outputs))
+
+
+_Rule = Callable[[Facts, Node, Ports], Iterator[str]]
+_RULES: tuple[_Rule, ...] = (_values, _constants, _growth, _sums, _integers)

@@ -1,0 +1,256 @@
+"""FP32 and what is made of it, put through one exam: with labels, by agreement with FP32, or by the outputs' noise."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from edgert.backend.ort import Function
+from edgert.config import EmbedTask, ModelConfig, PythonTask
+from edgert.dataset.images import Album
+from edgert.dataset.labeled import Dataset
+from edgert.errors import CalibrationError
+from edgert.evaluation import Accuracy, Candidate, Exam, Standing, compare, evaluate, labels_of, open_dataset, open_exam
+from edgert.evaluation.compare import chosen_metric
+from edgert.graph.model import Model
+from edgert.quantization.calibrated import Calibrated
+from edgert.quantization.calibration.walk import Feeds
+from edgert.quantization.error import OutputNoise
+from edgert.quantization.outcome import Bar
+from edgert.quantization.recipe import Quantized
+from edgert.runtime import Frame
+
+AGREEMENT_PICTURES = 64
+"""Calibration pictures on which INT8 is compared with FP32 where there are no labels."""
+CORRECTION_PICTURES = 32
+"""Calibration pictures that biases are corrected over: the first. An exam takes others, as far as there are."""
+NOISE_PICTURES = 16
+"""And that the noise of outputs is measured on."""
+
+SOUND = {"agreement": 0.8, "cosine": 0.9}
+"""Metric without labels → what INT8 must reach to be let alone. YOLOX-nano in INT8 throughout has an agreement of 0.6
+and loses a third of its mAP; sound models have 0.86 or more."""
+REPAIRED = {"agreement": 0.9, "cosine": 0.97}
+"""And what it must reach once something has to be done: less than SOUND would be luck."""
+NOISY, QUIET = 0.3, 0.15
+"""The same for the noise of outputs whose meaning is not known, largest first."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """How an INT8 model did.
+
+    Attributes:
+        value: what counts; higher is better.
+        accuracy: all there is to it, where outputs were understood.
+    """
+
+    value: float
+    accuracy: Accuracy | None = None
+
+
+class Examiner(Protocol):
+    """Puts INT8 versions of one model through the same exam."""
+
+    @property
+    def metric(self) -> str:
+        """What :attr:`Result.value` is, in words."""
+        ...
+
+    @property
+    def floor(self) -> float:
+        """The value from which on a model is good enough as it is."""
+        ...
+
+    @property
+    def goal(self) -> float:
+        """The value to reach where it is not."""
+        ...
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether the user asked for it: a model that misses it is an error, not a warning."""
+        ...
+
+    def examine(self, quantized: Quantized) -> Result:
+        """Raises CalibrationError when it was stopped, BuildError when the model cannot be run."""
+        ...
+
+
+class NoiseJudge:
+    """Examines by the noise of the outputs: all that can be told of a model whose outputs nobody explains.
+
+    Args:
+        model: the float model.
+        feeds: pictures, at least one.
+        stop: ends an examination with CalibrationError.
+    """
+
+    metric, floor, goal, is_strict = "signal in the outputs", 1 - NOISY, 1 - QUIET, False
+
+    def __init__(self, model: Model, feeds: Sequence[Feeds], stop: threading.Event | None = None) -> None:
+        self._noise = OutputNoise(model, feeds, stop)
+
+    def examine(self, quantized: Quantized) -> Result:
+        """See :class:`Examiner`."""
+        run = Function(quantized.model, fused=quantized.scheme.target == "ort")
+        return Result(1 - self._noise.of(run))
+
+
+class Judge:
+    """Examines versions of one model: on the labelled pictures of its section, else by agreement with FP32.
+
+    Args:
+        config: the model's section.
+        calibrated: the float model and the pictures its ranges come from.
+        directory, where: of the pipeline file, for the user's own code and for errors.
+        bar: moved with every picture.
+        stop: ends an examination with CalibrationError.
+
+    Raises:
+        ConfigError: labels that cannot be understood or do not fit the task.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        calibrated: Calibrated,
+        directory: Path | None,
+        where: str,
+        bar: Bar | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        self._model, self._bar, self._stop = calibrated.model, bar, stop
+        self.budget = config.accuracy
+        self.exam = _exam(config, calibrated, directory, where)
+
+    @cached_property
+    def reference(self) -> Accuracy:
+        """FP32's result."""
+        return self._examine(self._model, "fp32", None)
+
+    def examine(self, quantized: Quantized) -> Result:
+        """See :class:`Examiner`."""
+        accuracy = self._examine(_candidate(quantized), "int8", self.reference)
+        return Result(accuracy.values[self._metric_of(accuracy)], accuracy)
+
+    def standing(self, result: Accuracy) -> Standing:
+        """Both side by side."""
+        metric, drop = self._metric_of(result), self.budget.max_drop if self.budget else None
+        return Standing(metric, (self.reference, result), (compare(self.reference, result, metric, max_drop=drop),))
+
+    @property
+    def metric(self) -> str:
+        """See :class:`Examiner`. Agreement of vectors has another measure than that of things."""
+        if self.budget is not None:
+            return self.budget.metric
+        return "cosine" if isinstance(self.exam.config.task, EmbedTask) else "agreement"
+
+    @property
+    def floor(self) -> float:
+        """See :class:`Examiner`; FP32 agrees with itself by 1."""
+        if self.budget is None:
+            return SOUND[self.metric]
+        return self.reference.values.get(self.budget.metric, 1.0) - self.budget.max_drop
+
+    @property
+    def goal(self) -> float:
+        """See :class:`Examiner`."""
+        return self.floor if self.budget is not None else REPAIRED[self.metric]
+
+    @property
+    def is_strict(self) -> bool:
+        """See :class:`Examiner`."""
+        return self.budget is not None
+
+    def _metric_of(self, result: Accuracy) -> str:
+        return chosen_metric(result.values, self.budget.metric if self.budget else None)
+
+    def _examine(self, candidate: Candidate, name: str, reference: Accuracy | None) -> Accuracy:
+        bar = None if self._bar is None else _named(self._bar, name)
+        result = evaluate(candidate, self.exam, name=name, reference=reference, progress=bar, stop=self._stop)
+        if result is None:
+            raise CalibrationError("stopped while accuracy was measured", fix="run it again: ranges are kept")
+        return result
+
+
+def can_judge(config: ModelConfig, calibrated: Calibrated) -> bool:
+    """Whether two versions of the model can be compared: on labelled pictures, or on those of the calibration unless
+    the user's own code reads the outputs."""
+    if config.accuracy is not None:
+        return True
+    return calibrated.feed is not None and not isinstance(config.task, PythonTask)
+
+
+def examiner(
+    config: ModelConfig,
+    calibrated: Calibrated,
+    directory: Path | None = None,
+    where: str = "",
+    bar: Bar | None = None,
+    stop: threading.Event | None = None,
+    *,
+    judged: bool = True,
+) -> Judge | NoiseJudge | None:
+    """Who examines versions of a section's model: a :class:`Judge` where its budget asks for one or outputs can be
+    understood, else by noise; None without pictures.
+
+    Args:
+        judged: False leaves it at noise, which takes a second, where there is no budget.
+
+    Raises:
+        EdgertError: labels or model cannot be used.
+    """
+    if config.accuracy is not None or (judged and can_judge(config, calibrated)):
+        return Judge(config, calibrated, directory, where, bar, stop)
+    feeds = calibrated.feeds(NOISE_PICTURES, CORRECTION_PICTURES) or calibrated.feeds(NOISE_PICTURES)
+    return NoiseJudge(calibrated.model, feeds, stop) if feeds else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some of an album's pictures."""
+
+    album: Album
+    numbers: range
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def name(self, index: int) -> str:
+        return self.album.name(self.numbers[index])
+
+    def frame(self, index: int) -> Frame:
+        return self.album.frame(self.numbers[index])
+
+    def digest(self) -> str:
+        return f"{self.numbers} of {self.album.digest()}"
+
+
+def _others(album: Album) -> _Part:
+    """Pictures that biases were not corrected over, as far as there are enough."""
+    first = min(CORRECTION_PICTURES, max(0, len(album) - AGREEMENT_PICTURES))
+    return _Part(album, range(first, min(first + AGREEMENT_PICTURES, len(album))))
+
+
+def _exam(config: ModelConfig, calibrated: Calibrated, directory: Path | None, where: str) -> Exam:
+    labels = labels_of(config, where)
+    if config.accuracy is not None:
+        dataset = open_dataset(config.accuracy.dataset, config.task, labels, where=where)
+    else:
+        assert calibrated.feed is not None  # can_judge asks for pictures
+        dataset = Dataset(config.onnx, _others(calibrated.feed.album))
+    return open_exam(calibrated.model, config, dataset, labels=labels, directory=directory, where=where)
+
+
+def _candidate(quantized: Quantized) -> Candidate:
+    """On ONNX Runtime the model itself; what TensorRT runs is simulated, every Q/DQ pair as the standard says."""
+    return quantized.model if quantized.scheme.target == "ort" else Function(quantized.model, fused=False)
+
+
+def _named(bar: Bar, name: str) -> Callable[[int, int], object]:
+    return lambda done, total: bar(name, done, total)

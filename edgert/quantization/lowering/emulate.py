@@ -1,0 +1,193 @@
+"""A model as a DLA would compute it, as a float32 graph that runs anywhere.
+
+It models the arithmetic that public sources tell of, and was never compared with a real DLA: docs/quantization.md has
+what is modelled, what is assumed, and what is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from edgert.graph.draft import Builder
+from edgert.graph.operations import Graph, Node
+from edgert.graph.operators import SUMS, about, of_values
+from edgert.graph.proto import Array
+from edgert.quantization.lowering.emulated_forms import Kind, Tensors, unrounded, ways
+from edgert.quantization.lowering.emulated_numbers import add_half, add_values, weighted_form
+from edgert.quantization.lowering.trt_cache import Amax, DlaScales
+from edgert.quantization.operator import data_inputs, data_outputs, is_activation, is_weighted
+from edgert.quantization.scheme.points import Scheme
+
+_EXACT = of_values("picked") | {"Relu"}
+"""On integers of one scale these give integers of that scale."""
+
+_AVERAGING = frozenset({"AveragePool", "Resize"})
+"""On integers of one scale these give fractions, which are rounded as they are: exact halves stay exact halves."""
+
+
+def emulate_dla(
+    graph: Graph,
+    scheme: Scheme,
+    amax: Amax,
+    *,
+    per_channel: bool = True,
+    rounded: Mapping[str, Array] = {},
+) -> Graph:
+    """The graph with every float32 tensor as a DLA would have it; what no DLA can run stays float32.
+
+    INT8 nodes work on integers, held in float32: sums of products are exact up to 2**24, a fused activation or
+    residual addition sees them unrounded, and results are rounded once, halves away from zero, and clipped to -128
+    and 127. Units that the scheme keeps compute on values rounded to float16, with float32 sums. What INT8 nodes hand
+    to others, and give out, is rounded to float16. Run it unfused: :class:`~edgert.backend.ort.Function` with
+    ``fused=False``.
+
+    Graph inputs and outputs keep their names. The output of every weighted node keeps its name too: it holds what the
+    node gives before it is rounded, or, where the graph gives it out, that in float16.
+
+    Args:
+        graph: of a prepared model, or one with the same names and other values.
+        scheme: for target ``dla``; its kept units are the FP16 islands.
+        amax: threshold of the tensors that share a scale.
+        per_channel: one scale per output channel of a weight, else one per weight.
+        rounded: weight name → int8 values of its shape decided elsewhere, for the scales of
+            :func:`~edgert.quantization.lowering.weights.weight_scales`.
+
+    Raises:
+        ValueError: the scheme is for another target.
+    """
+    if scheme.target != "dla":
+        raise ValueError(f"a scheme for a DLA is needed, this one is for {scheme.target!r}")
+    form = _Form(graph, scheme, amax, per_channel, rounded)
+    for node in graph.nodes:
+        form.add(node)
+    return form.builder.finish()
+
+
+class _Form:
+    """Emits node after node, each with the forms of its inputs that it reads."""
+
+    def __init__(
+        self, graph: Graph, scheme: Scheme, amax: Amax, per_channel: bool, rounded: Mapping[str, Array]
+    ) -> None:
+        self.builder = Builder(graph)
+        self._graph, self._per_channel, self._rounded = graph, per_channel, rounded
+        self._scales = DlaScales(graph, scheme, amax)
+        self._way = ways(graph, scheme)
+        self._unrounded = unrounded(graph, scheme, self._way)
+        self._able = frozenset(name for point in scheme.points.values() for name in point.readers)
+        self._tensors = Tensors(graph, self.builder, self._scales.__getitem__, self._unrounded)
+
+    def add(self, node: Node) -> None:
+        """Emits a node, and whatever its inputs and outputs need around it."""
+        way = self._way[node.name]
+        if way == "float":
+            self._emit(node, self._tensors.outside, "real")
+        elif way == "moved":
+            self._move(node)
+        elif way == "half":
+            self._add_half(self._with_half_constants(node), self._tensors.half, "half")
+        elif way == "lookup":
+            self._add_half(node, self._tensors.half_from_steps, "int8")
+        elif is_weighted(self._graph, node) and self._has_stored_bias(node):
+            self._add_weighted(node)
+        else:
+            self._add_integer(node)
+        for name in data_outputs(self._graph, node):
+            self._tensors.close(name)
+
+    def _emit(self, node: Node, read: Callable[[str], str], kind: Kind) -> None:
+        """The node on one form of its inputs; its outputs are kept as ``kind``."""
+        floats = data_outputs(self._graph, node)
+        outputs = [self._tensors.place(name, kind) if name in floats else name for name in node.outputs]
+        self._append(node, read, outputs)
+
+    def _append(self, node: Node, read: Callable[[str], str], outputs: list[str]) -> None:
+        if self._way[node.name] == "float":  # may read float32 tensors in any place
+            data: tuple[str, ...] = tuple(name for name in node.inputs if is_activation(self._graph, name))
+        else:
+            data = data_inputs(self._graph, node)
+        inputs = tuple(read(name) if name in data else name for name in node.inputs)
+        self.builder.nodes.append(replace(node, inputs=inputs, outputs=tuple(outputs)))
+
+    def _move(self, node: Node) -> None:
+        (source,) = data_inputs(self._graph, node)
+        if self._tensors.kind(source) != "int8":
+            self._emit(node, self._tensors.outside, self._tensors.kind(source))
+        elif node.name not in self._able:
+            self._emit(node, self._tensors.outside, "half")
+        elif self._has_one_scale(node):
+            self._add_exact(node)
+        else:
+            self._emit(node, self._tensors.from_steps, "int8")
+
+    def _has_one_scale(self, node: Node) -> bool:
+        names = [*data_inputs(self._graph, node), *data_outputs(self._graph, node)]
+        return len({float(self._scales[name]) for name in names}) == 1
+
+    def _add_integer(self, node: Node) -> None:
+        """A node without weights: on integers where those of its operands count alike, else on what they stand for."""
+        data = data_inputs(self._graph, node)
+        alone = node.op in _AVERAGING or about(node.op).kind == "reduction"  # further inputs are parameters
+        if self._unrounded.isdisjoint(data) and (alone or set(filter(None, node.inputs)) <= set(data)):
+            if node.op in _EXACT | _AVERAGING and self._has_one_scale(node):
+                return self._add_exact(node)
+            if node.op in SUMS and len(node.inputs) > 1:
+                return self._add_sum(node)
+        return self._emit(node, self._tensors.inside, "int8")
+
+    def _add_exact(self, node: Node) -> None:
+        """The node on integers, to integers of the same scale."""
+        floats = data_outputs(self._graph, node)
+        outputs = [self.builder.name(f"{name}_steps") if name in floats else name for name in node.outputs]
+        self._append(node, self._tensors.steps, outputs)
+        for name, steps in zip(node.outputs, outputs, strict=True):
+            if name in floats:
+                fractional = node.op in _AVERAGING and self._way[node.name] == "int8"
+                found = self._tensors.rounded(steps, np.float32(1), name) if fractional else steps
+                self._tensors.set_steps(name, found)
+
+    def _add_sum(self, node: Node) -> None:
+        """The node on integers of the coarsest scale among its operands, and what its result stands for."""
+        common = max((self._scales[name] for name in node.inputs), key=float)
+        total = self.builder.name(f"{node.outputs[0]}_sum")
+        self._append(node, lambda name: self._tensors.steps_at(name, common), [total])
+        add_values(self.builder, total, common, self._tensors.place(node.outputs[0], "int8"))
+
+    def _has_stored_bias(self, node: Node) -> bool:
+        return not "".join(node.inputs[2:3]) or node.inputs[2] in self._graph.constants
+
+    def _add_weighted(self, node: Node) -> None:
+        """Products of integers and their sum, the bias in it, and what the sum stands for."""
+        weight = weighted_form(self._graph, node, self._scales[node.inputs[0]], self._per_channel, self._rounded)
+        inputs = [self._tensors.steps(node.inputs[0]), self.builder.store(weight.values, f"{node.inputs[1]}_int8")]
+        if weight.bias is not None:
+            inputs.append(self.builder.store(weight.bias, f"{node.inputs[2]}_int32"))
+        total = self.builder.name(f"{node.outputs[0]}_sum")
+        made = replace(node, inputs=tuple(inputs), outputs=(total,), attributes=weight.attributes)
+        self.builder.nodes.append(made)
+        add_values(self.builder, total, weight.steps, self._tensors.place(node.outputs[0], "int8"))
+
+    def _add_half(self, node: Node, read: Callable[[str], str], kind: Kind) -> None:
+        """A node on float16 values, its results rounded to float16 unless the next node is fused with it."""
+        if not self._unrounded.isdisjoint(node.outputs):
+            return self._emit(node, read, kind)
+        floats = data_outputs(self._graph, node)
+        outputs = [self.builder.name(f"{name}_exact") if name in floats else name for name in node.outputs]
+        self._append(node, read, outputs)
+        for name, exact in zip(node.outputs, outputs, strict=True):
+            if name in floats:
+                add_half(self.builder, exact, self._tensors.place(name, kind))
+        return None
+
+    def _with_half_constants(self, node: Node) -> Node:
+        return replace(node, inputs=tuple(map(self._half_constant, node.inputs)))
+
+    def _half_constant(self, name: str) -> str:
+        stored = self._graph.constants.get(name)
+        if stored is None or stored.dtype != np.float32:
+            return name
+        with np.errstate(over="ignore"):
+            return self.builder.store(stored.astype(np.float16).astype(np.float32), f"{name}_fp16")

@@ -1,0 +1,165 @@
+"""The forms of a tensor in an emulated graph: as computed, as integers, what these stand for, in float16."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Literal
+
+import numpy as np
+
+from dla import Form, fuses
+from edgert.graph.draft import Builder
+from edgert.graph.operations import Graph, Node
+from edgert.graph.value import is_movement, non_negative
+from edgert.quantization.lowering.emulated_numbers import add_half, add_steps, add_values
+from edgert.quantization.operator import data_inputs, data_outputs
+from edgert.quantization.scheme.points import Scheme
+
+# How a DLA would run each node: in INT8, in FP16, or not at all.
+#
+# The scheme holds what the rules of :mod:`dla` say of every node, its parameters and its neighbours.
+
+Way = Literal["int8", "lookup", "half", "float", "moved"]
+"""``int8``: integers in, integers out. ``lookup``: integers in and out, computed in FP16 in between. ``half``: in FP16,
+because it was asked to be or because a DLA has it in nothing else. ``float``: not on the DLA. ``moved``: values pass as
+they are."""
+
+
+def ways(graph: Graph, scheme: Scheme) -> Mapping[str, Way]:
+    """Node name → how it runs, for every node."""
+    kept = frozenset(name for unit in scheme.kept for name in unit.nodes)
+    able = frozenset(name for point in scheme.points.values() for name in point.readers)
+    return {node.name: _way(graph, node, scheme.forms[node.name], kept, able) for node in graph.nodes}
+
+
+def _way(graph: Graph, node: Node, form: Form, kept: Collection[str], able: Collection[str]) -> Way:
+    if node.domain or node.captured or not data_inputs(graph, node) or not data_outputs(graph, node):
+        return "float"
+    if is_movement(graph, node):
+        return "moved"
+    if form != "none" and node.name in kept:
+        return "half"
+    match form:
+        case "fp16":
+            return "half"
+        case "int8" | "lookup" if node.name in able:
+            return form
+    return "float"
+
+
+def unrounded(graph: Graph, scheme: Scheme, way: Mapping[str, Way]) -> frozenset[str]:
+    """Tensors inside a fused unit: the next node has them before they are rounded."""
+    units = {name: unit.name for unit in (*scheme.units, *scheme.kept) for name in unit.nodes}
+    return frozenset(node.outputs[0] for node in graph.nodes if _is_fused(graph, node, units, way))
+
+
+def _is_fused(graph: Graph, node: Node, units: Mapping[str, str], way: Mapping[str, Way]) -> bool:
+    """Whether the only reader of a convolution or addition belongs to the same kernel."""
+    if not node.outputs or not graph.is_private(node.outputs[0]):
+        return False
+    (reader,) = graph.consumers[node.outputs[0]]
+    if not fuses(node.op, reader.op):
+        return False
+    same = way[node.name] == way[reader.name] and way[node.name] in ("int8", "half")
+    return same and node.name in units and units.get(reader.name) == units[node.name]
+
+
+Kind = Literal["int8", "half", "real"]
+"""How a DLA, or what runs beside it, keeps a tensor; ``real`` is float32."""
+
+
+class Tensors:
+    """Makes the forms of tensors when somebody reads them, once each.
+
+    Args:
+        graph: the float graph.
+        builder: of the emulated graph.
+        scales: tensor → value of one step.
+        unrounded: tensors that the next node has as they were computed.
+    """
+
+    def __init__(
+        self, graph: Graph, builder: Builder, scales: Callable[[str], np.float32], unrounded: Collection[str]
+    ) -> None:
+        self._builder, self._scale, self._unrounded = builder, scales, unrounded
+        self._positive = non_negative(graph)
+        self._visible = graph.output_names.union(*(node.captured for node in graph.nodes))
+        self._computed = {spec.name: spec.name for spec in graph.inputs}
+        self._kinds: dict[str, Kind] = {}
+        self._made: dict[tuple[str, str], str] = {}
+
+    def kind(self, name: str) -> Kind:
+        """How a tensor is kept; what is fed is ``real``."""
+        return self._kinds.get(name, "real")
+
+    def place(self, name: str, kind: Kind) -> str:
+        """Where a node is to write an output that will be kept as ``kind``."""
+        self._kinds[name] = kind
+        public = kind == "int8" and name in self._visible
+        self._computed[name] = self._builder.name(f"{name}_raw") if public else name
+        return self._computed[name]
+
+    def set_steps(self, name: str, steps: str) -> None:
+        """Says that a tensor is there as integers only."""
+        self._kinds[name] = "int8"
+        self._made[name, "int8"] = steps
+
+    def close(self, name: str) -> None:
+        """Gives a tensor that is seen from outside its name, when it is not there under it."""
+        if self.kind(name) == "int8" and name in self._visible:
+            self.outside(name)
+
+    def steps(self, name: str) -> str:
+        """The integers that stand for a tensor."""
+        return self._form(name, "int8", lambda: self.rounded(self._computed[name], self._scale(name), name))
+
+    def steps_at(self, name: str, scale: np.float32) -> str:
+        """The integers of a coarser scale, from those of its own."""
+        if scale == self._scale(name):
+            return self.steps(name)
+        return self._form(name, f"int8 at {scale}", lambda: self.rounded(self.from_steps(name), scale, name))
+
+    def rounded(self, source: str, scale: np.float32, name: str) -> str:
+        """Integers of some form of a tensor."""
+        return add_steps(self._builder, source, scale, f"{name}_int8", positive=name in self._positive)
+
+    def from_steps(self, name: str) -> str:
+        """What the integers stand for, however the tensor is kept."""
+
+        def make() -> str:
+            output = self._builder.name(f"{name}_from_int8")
+            return add_values(self._builder, self.steps(name), self._scale(name), output)
+
+        return self._form(name, "values", make)
+
+    def inside(self, name: str) -> str:
+        """What an INT8 node reads that does not work on integers themselves."""
+        return self._computed[name] if name in self._unrounded else self.from_steps(name)
+
+    def outside(self, name: str) -> str:
+        """What a node outside the DLA reads: an INT8 node writes its result in FP16 for it."""
+        return self.half(name) if self.kind(name) == "int8" else self._computed[name]
+
+    def half(self, name: str) -> str:
+        """What a node in FP16 reads, unrounded within a fused unit."""
+        if name in self._unrounded or self.kind(name) == "half":
+            return self._computed[name]
+        return self._half(name, self._computed.get(name) or self.from_steps(name))
+
+    def half_from_steps(self, name: str) -> str:
+        """What a node reads that is computed in FP16 amid INT8 ones."""
+        return self._computed[name] if self.kind(name) == "half" else self._half(name, self.from_steps(name))
+
+    def _half(self, name: str, source: str) -> str:
+        """Of two sources, as computed and as stored, the first is what has the tensor's name outside."""
+
+        def make() -> str:
+            public = self.kind(name) == "int8" and name in self._visible and self._computed.get(name, source) == source
+            return add_half(self._builder, source, name if public else self._builder.name(f"{source}_fp16"))
+
+        return self._form(name, f"half {source}", make)
+
+    def _form(self, name: str, form: str, make: Callable[[], str]) -> str:
+        if (name, form) not in self._made:
+            self._made[name, form] = make()
+        return self._made[name, form]

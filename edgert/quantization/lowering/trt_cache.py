@@ -1,0 +1,268 @@
+"""TensorRT's calibration cache, the text that gives TensorRT up to 10 its INT8 scales; a DLA there takes no Q/DQ.
+
+The first line names the TensorRT and the algorithm, each further line a tensor and its scale, amax / 127, as the eight
+hexadecimal digits of a float32, most significant first. The rules for the number in the first line are those of
+``NV_TENSORRT_VERSION`` in NvInferRuntimeBase.h and NvInferVersion.h of the releases; that the name ends at the last
+colon is how trtexec reads the file (samples/common/sampleEngines.cpp in NVIDIA/TensorRT).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgert.errors import CalibrationError, nearest
+from edgert.graph.operations import Graph
+from edgert.quantization.lowering.weights import LIMIT
+from edgert.quantization.operator import CLIPS, data_inputs, data_outputs
+from edgert.quantization.prepare import calibrated
+from edgert.quantization.scheme.magnitude import Sharing
+from edgert.quantization.scheme.points import Scheme
+from edgert.quantization.scheme.trt_scheme import commutes
+
+# The scale of every tensor on a DLA: one set of numbers for the calibration cache, the Q/DQ form and the emulation.
+
+Amax = Callable[[tuple[str, ...]], float]
+
+
+class DlaScales:
+    """Tensor → scale, amax / 127 in float32; found when asked for.
+
+    A tensor that the Q/DQ form rounds has the scale it has there. The others, which that form leaves in FP16 and a
+    calibration cache names all the same, have that of the tensors they must share one with, or a range of their own.
+
+    Args:
+        graph: of a prepared model.
+        scheme: for target ``dla``.
+        amax: threshold of the tensors that share a scale.
+    """
+
+    def __init__(self, graph: Graph, scheme: Scheme, amax: Amax) -> None:
+        self._scheme, self._amax = scheme, amax
+        self._groups = dla_groups(graph)
+        self._hidden = hidden(graph)
+        self._known: dict[str, np.float32] = {}
+
+    def __getitem__(self, tensor: str) -> np.float32:
+        """Raises what ``amax`` raises for a tensor without a range."""
+        if tensor not in self._known:
+            self._known[tensor] = np.float32(self._threshold(tensor)) / np.float32(LIMIT)
+        return self._known[tensor]
+
+    def _threshold(self, tensor: str) -> float:
+        own = self._rounded(tensor)
+        if own:
+            return own
+        group = self._groups.get(tensor, (tensor,))
+        shared = max(map(self._rounded, group))
+        return shared or self._amax(tuple(name for name in group if name not in self._hidden) or group)
+
+    def _rounded(self, tensor: str) -> float:
+        """The threshold that the Q/DQ form has for a tensor, 0 where it does not round it."""
+        point, group = self._scheme.points.get(tensor), self._scheme.groups.get(tensor)
+        if point is None or not (point.amax or group):
+            return 0.0
+        return point.amax or self._amax(group or ())
+
+
+def dla_scales(graph: Graph, scheme: Scheme, amax: Amax) -> Mapping[str, float]:
+    """Scales of all float32 tensors whose values depend on what is fed, in the order they come to be; see
+    :class:`DlaScales`."""
+    scales = DlaScales(graph, scheme, amax)
+    return {name: float(scales[name]) for name in calibrated(graph)}
+
+
+def dla_groups(graph: Graph) -> Mapping[str, tuple[str, ...]]:
+    """Tensor → the tensors that must have its scale, itself among them: a DLA moves, pools, concatenates and bounds
+    integers as they are."""
+    sharing = Sharing()
+    for node in graph.nodes:
+        if not node.domain and (commutes(graph, node) or node.op in CLIPS):
+            sharing.join([*data_inputs(graph, node), *data_outputs(graph, node)])
+    return sharing.groups(calibrated(graph))
+
+
+def hidden(graph: Graph) -> frozenset[str]:
+    """Tensors that only a Relu or Clip reads: their own range says nothing of what is kept of them."""
+    return frozenset(
+        name
+        for name, readers in graph.consumers.items()
+        if name in graph.producers and graph.is_private(name) and readers[0].op in CLIPS and not readers[0].domain
+    )
+
+
+ALGORITHMS = ("EntropyCalibration2", "EntropyCalibration", "MinMaxCalibration")
+"""What TensorRT calls its calibrators in a cache. A DLA is documented with the first. LegacyCalibration is no choice:
+its caches hold settings of its own besides scales."""
+
+_HEADER = re.compile(r"TRT-(\d+)-(\w+)")
+_DIGITS = re.compile(r"[0-9a-fA-F]{8}")
+_UNWRITABLE = ("\n", "\r", "\0")
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationCache:
+    """What a cache says.
+
+    Attributes:
+        version: of the TensorRT it was made for, ``"10.3.0"``.
+        algorithm: one of :data:`ALGORITHMS`, or another word that the file has.
+        scales: tensor → scale, each exactly a float32.
+    """
+
+    version: str
+    algorithm: str
+    scales: Mapping[str, float]
+
+
+def write_cache(scales: Mapping[str, float], version: str, algorithm: str = "EntropyCalibration2") -> str:
+    """The cache's text, one line per tensor in the order given; scales are rounded to float32.
+
+    Args:
+        scales: tensor → scale.
+        version: of the TensorRT that will read it, ``"8.6.2"``: a cache is not promised to serve another.
+        algorithm: of the calibrator that will hand it over, one of :data:`ALGORITHMS`.
+
+    Raises:
+        CalibrationError: that TensorRT reads no caches, or its version or the algorithm is not known; there are no
+            scales; a scale is not positive and finite in float32; a name is empty or has a line break in it.
+    """
+    if algorithm not in ALGORITHMS:
+        why = f"the calibrators are {', '.join(ALGORITHMS)}{nearest(algorithm, ALGORITHMS)}"
+        raise CalibrationError(f"no calibration algorithm {algorithm!r}", why=why, fix="use EntropyCalibration2")
+    if not scales:
+        raise CalibrationError("a calibration cache without scales", why="no tensor has one", fix="calibrate first")
+    lines = [f"{_checked_name(name)}: {_digits(name, scale)}" for name, scale in scales.items()]
+    return "\n".join([f"TRT-{version_number(version)}-{algorithm}", *lines, ""])
+
+
+def parse_cache(text: str) -> CalibrationCache:
+    """Reads a cache's text. Blank lines, and line ends of another system, do no harm.
+
+    Raises:
+        CalibrationError: the first line is no header, or of a TensorRT that has no caches; a line is damaged, or names
+            a tensor for the second time. The line's number is in the message.
+    """
+    lines = [line.removesuffix("\r") for line in text.split("\n")]  # a name may hold what else splits lines
+    match = _HEADER.fullmatch(lines[0].strip())
+    if match is None:
+        why = f"the first line is {_shown(lines[0])} and not like TRT-100300-EntropyCalibration2"
+        raise CalibrationError("this is no TensorRT calibration cache", why=why, where="line 1")
+    scales: dict[str, float] = {}
+    places: dict[str, int] = {}
+    for number, line in enumerate(lines[1:], start=2):
+        if line.strip():
+            name, scale = _entry(line, number)
+            if name in scales:
+                why = f"line {places[name]} has one too"
+                raise CalibrationError(f"a second scale for tensor {name!r}", why=why, where=f"line {number}")
+            scales[name], places[name] = scale, number
+    return CalibrationCache(_version(int(match[1])), match[2], scales)
+
+
+def cache_of(
+    graph: Graph,
+    scheme: Scheme,
+    amax: Amax,
+    version: str,
+    algorithm: str = "EntropyCalibration2",
+) -> str:
+    """The cache of a float model: a scale for every float32 tensor that is fed or computed from what is fed.
+
+    A DLA gives up INT8 for a region where one tensor has no scale, so tensors between nodes kept in FP16 have theirs
+    too. The network that is built must be this graph: names are how TensorRT finds the scales.
+
+    Args:
+        graph: of a prepared model.
+        scheme: for target ``dla``; tensors that must share a scale do so here as they do in the Q/DQ form.
+        amax: threshold of the tensors that share a scale.
+        version, algorithm: see :func:`write_cache`.
+
+    Raises:
+        CalibrationError: see :func:`write_cache`; or a range is missing.
+    """
+    return write_cache(dla_scales(graph, scheme, amax), version, algorithm)
+
+
+def version_number(version: str) -> int:
+    """The number in the header: 8600 for ``"8.6.0"``, 100300 for ``"10.3.0"``; a fourth part makes no difference.
+
+    Raises:
+        CalibrationError: no such version, or one without calibration caches.
+    """
+    match = re.fullmatch(r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.\d+)?", version)
+    if match is None:
+        raise CalibrationError(f"{version!r} is no TensorRT version", fix='give all of it, like "10.3.0"')
+    major, minor, patch = (int(part or 0) for part in match.groups())
+    if major >= 11:
+        raise CalibrationError(
+            f"TensorRT {version} reads no calibration cache",
+            why="calibrators were removed in 11.0: scales are in the model",
+            fix="give it the Q/DQ form of the model",
+        )
+    if major == 9:
+        raise CalibrationError(
+            f"how TensorRT {version} writes its version into a cache is not known",
+            why="no Jetson has TensorRT 9",
+            fix="give the version that the device has (JetPack 5: 8.5.2, JetPack 6: 8.6.2 or 10.3.0)",
+        )
+    if not major or patch > 99 or minor > (99 if major == 10 else 9):
+        raise CalibrationError(f"there is no TensorRT {version}", fix='give its release, like "10.3.0"')
+    return major * (10_000 if major == 10 else 1_000) + minor * 100 + patch
+
+
+def _version(number: int) -> str:
+    """The version that a header's number stands for. Raises CalibrationError."""
+    unit = 1_000 if number < 9_000 else 10_000
+    version = f"{number // unit}.{number % unit // 100}.{number % 100}"
+    try:
+        same = version_number(version) == number
+    except CalibrationError as error:
+        raise error.at("line 1") from None
+    if not same:
+        raise CalibrationError(f"no TensorRT has the number {number}", where="line 1", fix="make the cache again")
+    return version
+
+
+def _entry(line: str, number: int) -> tuple[str, float]:
+    """Tensor and scale of a line. Raises CalibrationError."""
+    name, colon, digits = line.rpartition(": ")
+    if not colon or not name or _DIGITS.fullmatch(digits.rstrip()) is None:
+        why = f"{_shown(line)} is not a name, a colon, a space and eight hexadecimal digits"
+        raise CalibrationError("a line of the calibration cache is damaged", why=why, where=f"line {number}")
+    (scale,) = struct.unpack(">f", bytes.fromhex(digits.rstrip()))
+    if not _is_scale(scale):
+        why = f"{digits.rstrip()} is {scale}, and a scale is positive and finite"
+        raise CalibrationError(f"tensor {name!r} has no usable scale", why=why, where=f"line {number}")
+    return name, scale
+
+
+def _digits(name: str, scale: float) -> str:
+    """``hex()`` would drop leading zeros. Raises CalibrationError."""
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = float(np.float32(scale))
+    if not _is_scale(rounded):
+        why = f"it is {scale} and must be positive and finite in float32"
+        raise CalibrationError(f"tensor {name!r} has no usable scale", why=why, fix="calibrate again")
+    return struct.pack(">f", rounded).hex()
+
+
+def _is_scale(value: float) -> bool:
+    return math.isfinite(value) and value > 0
+
+
+def _checked_name(name: str) -> str:
+    """Raises CalibrationError for a name that a line cannot hold."""
+    if not name or any(mark in name for mark in _UNWRITABLE):
+        why = "a cache has one line per tensor, and the name stands at its start"
+        raise CalibrationError(f"tensor {name!r} cannot be named in a cache", why=why, fix="rename it in the model")
+    return name
+
+
+def _shown(line: str) -> str:
+    return repr(line if len(line) <= 60 else f"{line[:60]}…")

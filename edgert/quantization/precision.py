@@ -1,0 +1,322 @@
+"""The model that a pipeline runs: as the file is, or in the precision its section asks for, made once and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import platform
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from edgert.backend import Store
+from edgert.board.host import cpu_name
+from edgert.config import ModelConfig
+from edgert.dataset.images import Album, open_album
+from edgert.errors import EdgertError, ModelError
+from edgert.files import FileStore, cache_folder
+from edgert.graph.batch_size import has_open_batch
+from edgert.graph.load import load
+from edgert.graph.model import Model, to_bytes
+from edgert.graph.operations import read, write
+from edgert.graph.passes.clean import clean
+from edgert.graph.static_shape import with_shapes
+from edgert.prepared_model import default_profile
+from edgert.quantization.demand import needs_pictures
+from edgert.quantization.fp16 import Kept, to_half
+from edgert.quantization.outcome import Bar, Tell, as_progress
+from edgert.quantization.prepare import is_quantised
+from edgert.quantization.recipe import matching
+
+if TYPE_CHECKING:
+    from edgert.evaluation import Dataset
+    from edgert.quantization.calibrated import Calibrated
+    from edgert.quantization.outcome import Outcome
+
+
+# A model of a pipeline file in float16.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HalfModel:
+    """A float16 model and the nodes that stayed float32."""
+
+    model: Model
+    kept: tuple[Kept, ...]
+
+
+def half_model(model: Model, config: ModelConfig, *, open_batch: bool = False) -> HalfModel:
+    """Converts a model; nodes of ``quantize: {keep: …}`` stay float32, and those that float16 would spoil.
+
+    Args:
+        open_batch: a batch size that the model leaves open stays so; else it is what the section says, or 1.
+
+    Raises:
+        ModelError: dimensions stay open.
+        CalibrationError: ``keep`` names nothing.
+    """
+    if len(config.profiles) > 1:
+        raise ModelError(
+            f"a model with {len(config.profiles)} profiles is converted at one size",
+            why="which nodes overflow is decided from shapes",
+            where=str(model.path),
+            fix="leave one profile, or precision: fp32",
+        )
+    shapes = next(iter((config.profiles or default_profile(model, config)).values()))
+    ready, _ = clean(with_shapes(model, shapes, open_batch=open_batch) if shapes else model)
+    graph = read(ready)
+    keep = matching(config.quantize.keep, [node.name for node in graph.nodes], "quantize.keep")
+    half = to_half(graph, keep=keep)
+    return HalfModel(write(half.graph, ready), half.kept)
+
+
+log = logging.getLogger("edgert.quantization")
+Target = Literal["ort", "gpu"]
+"""Who runs the model that is made: ONNX Runtime, or TensorRT on a GPU."""
+
+_RECIPE = 2
+"""Part of the cache key: raise it when models are made in another way."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a model's section stands, who is told what happens, and who is to run what is made."""
+
+    where: str
+    directory: Path | None
+    tell: Tell
+    bar: Bar | None
+    target: Target
+    rows: int
+    batched: bool
+
+
+def in_precision(
+    config: ModelConfig,
+    *,
+    where: str = "",
+    directory: Path | None = None,
+    tell: Tell | None = None,
+    bar: Bar | None = None,
+    store: Store | None = None,
+    target: Target = "ort",
+    rows: int = 1,
+    batched: bool = False,
+) -> Model:
+    """Loads a section's model and makes it the precision that the section asks for.
+
+    ``int8`` calibrates and quantises once; after that the model comes from the cache until the file, its pictures,
+    its labels or its settings change. ``auto`` with ``calibrate:`` takes what runs fastest here of fp32 and int8 within
+    the accuracy budget, and fp32 where int8 is not surely faster or not accurate enough; without, the file's own. A
+    file that is quantised already is run as it is.
+
+    Args:
+        where, directory: the section's place, and the folder of its file.
+        tell, bar: told what goes on, and how far it is.
+        store: the cache; the user's by default.
+        target: who runs it: ``gpu`` makes INT8 as TensorRT takes it, and ``auto`` is not timed, as nothing runs yet.
+        rows: frames or crops that are run at a time. Where several are, a batch size that the file leaves open stays
+            open; ``auto`` goes by the speed of so many.
+        batched: INT8 must take several, and its batch is opened where the file fixes it to one, too
+            (:mod:`~edgert.quantization.batched`).
+
+    Raises:
+        ModelError: it is to be batched, and a node holds it to one picture.
+        CalibrationError: no pictures to calibrate on, or too few.
+        BuildError: the accuracy budget cannot be met.
+        EdgertError: the model, the pictures or the labels cannot be used.
+    """
+    place = _Place(where, directory, tell or log.info, bar, target, rows, batched)
+    model = load(config.onnx)
+    if not config.is_converted or is_quantised(model):
+        return model
+    try:
+        key = _key(model, config, place)
+    except EdgertError as error:
+        raise error.at(where)  # noqa: B904 - the same error, with its place
+    store = store or FileStore(cache_folder() / "precision")
+    kept = store.get(key)
+    if kept is None:
+        made = _MAKERS[config.precision](model, config, place)
+        with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
+            content = Path(folder) / "model.onnx"
+            content.write_bytes(to_bytes(made))
+            kept = store.put(key, content)
+    return _named(load(kept), model)
+
+
+def check_precision(config: ModelConfig, where: str = "") -> None:
+    """Whether the pictures and labels that a section names are there, short of using them.
+
+    Args:
+        where: key path of the section, like ``models.parts``.
+
+    Raises:
+        CalibrationError: int8 without pictures.
+        EdgertError: there are none where the section says.
+    """
+    try:
+        if config.precision == "int8" or config.calibrate is not None:
+            _pictures(config)
+    except EdgertError as error:
+        raise error.at(f"{where}.calibrate")  # noqa: B904 - the same error, with its place
+    try:
+        _dataset(config)
+    except EdgertError as error:
+        raise error.at(f"{where}.accuracy")  # noqa: B904 - the same error, with its place
+
+
+def _int8(model: Model, config: ModelConfig, place: _Place) -> Model:
+    calibrated = _calibrated(config, place)
+    is_open = _opened_float(model, calibrated, place) is not None  # told before accuracy is looked into for minutes
+    made = _quantised(config, calibrated, place, strict=True).model
+    return _opened(made, calibrated) if is_open else made
+
+
+def _auto(model: Model, config: ModelConfig, place: _Place) -> Model:
+    """What runs fastest and is accurate enough. Accuracy, which takes minutes, is not looked into for nothing."""
+    from edgert.quantization.batched import PAIR, takes_several
+    from edgert.quantization.int8_model import rounded
+    from edgert.quantization.throughput import fastest
+
+    calibrated = _calibrated(config, place)
+    try:
+        opened = _opened_float(model, calibrated, place)
+    except ModelError as error:
+        if not takes_several(model, calibrated.feeds(PAIR)):
+            raise
+        place.tell(f"precision: auto takes fp32: INT8 would take one picture at a time: {error.why}")
+        return model
+    plain = model if opened is None or has_open_batch(model) else opened
+    rows = 1 if opened is None else place.rows
+
+    def ready(made: Model) -> Model:
+        return made if opened is None else _opened(made, calibrated)
+
+    if place.target != "ort":
+        outcome = _quantised(config, calibrated, place, strict=False)
+        return ready(outcome.model) if outcome.is_sound else plain
+    rough = fastest({"fp32": plain, "int8": ready(rounded(config, calibrated))}, config, batch=rows)
+    if rough.name == "fp32":
+        place.tell(f"precision: auto takes fp32: {rough.told}")
+        return plain
+    outcome = _quantised(config, calibrated, place, strict=False)
+    if not outcome.is_sound:
+        place.tell("precision: auto takes fp32: INT8 would be faster and is not accurate enough")
+        return plain
+    choice = fastest({"fp32": plain, "int8": ready(outcome.model)}, config, batch=rows)
+    place.tell(f"precision: auto takes {choice.name}: {choice.told}")
+    return choice.model
+
+
+def _opened_float(model: Model, calibrated: Calibrated, place: _Place) -> Model | None:
+    """The float model that is quantised, with its batch open; None where one picture is run at a time.
+
+    Crops are run one by one where the file, or the model that is made of it, takes no more.
+
+    Raises:
+        ModelError: it is to be batched, and cannot be.
+    """
+    if place.rows == 1 or not (place.batched or has_open_batch(model)):
+        return None
+    try:
+        return _opened(calibrated.model, calibrated, file=model)
+    except ModelError as error:
+        if place.batched:
+            raise error.at(place.where)  # noqa: B904 - the same error, with its place
+        place.tell(f"INT8 takes crops one by one: {error.why}")
+        return None
+
+
+def _opened(made: Model, calibrated: Calibrated, *, file: Model | None = None) -> Model:
+    from edgert.quantization.batched import PAIR, opened
+
+    return opened(made, calibrated.feeds(PAIR), file=file)
+
+
+def _calibrated(config: ModelConfig, place: _Place) -> Calibrated:
+    from edgert.quantization.calibrated import calibrate_section
+
+    if config.calibrate is not None:
+        place.tell(f"calibrating {config.onnx.name} (once: it is kept)")
+    progress = None if place.bar is None else as_progress(place.bar)
+    return calibrate_section(config, target=place.target, where=place.where, progress=progress)
+
+
+def _quantised(config: ModelConfig, calibrated: Calibrated, place: _Place, *, strict: bool) -> Outcome:
+    from edgert.quantization.describe import summary
+    from edgert.quantization.int8_model import quantize_section
+
+    outcome = quantize_section(
+        config,
+        calibrated,
+        target=place.target,
+        where=place.where,
+        directory=place.directory,
+        tell=place.tell,
+        bar=place.bar,
+        strict=strict,
+    )
+    for text in summary(outcome):
+        place.tell(text)
+    return outcome
+
+
+def _fp16(model: Model, config: ModelConfig, place: _Place) -> Model:
+
+    made = half_model(model, config, open_batch=place.rows > 1)
+    if made.kept:
+        place.tell(f"fp16: {len(made.kept)} nodes stay fp32, the first {made.kept[0].node}: {made.kept[0].reason}")
+    return made.model
+
+
+_MAKERS: Mapping[str, Callable[[Model, ModelConfig, _Place], Model]] = {"int8": _int8, "auto": _auto, "fp16": _fp16}
+
+
+def _named(made: Model, model: Model) -> Model:
+    """What came out of the cache, under the name of the file it was made of."""
+    return Model(made.proto, model.path, made.digest)
+
+
+def _key(model: Model, config: ModelConfig, place: _Place) -> str:
+    """What a made model depends on."""
+    speed = {"threads", "replicas", "placement", "tuning"}
+    settings: dict[str, Any] = config.model_dump(mode="json", exclude={"onnx", *speed})
+    facts = [_RECIPE, model.digest, settings, platform.machine(), *_data(config)]
+    if place.target != "ort":
+        facts.append(place.target)
+    if place.rows > 1:
+        facts.append("batched" if place.batched and config.precision != "fp16" else "open batch")
+    if config.precision == "auto":
+        facts.append([cpu_name(), place.rows] if place.rows > 1 else cpu_name())
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _data(config: ModelConfig) -> list[str]:
+    """Digests of the pictures and labels. Raises CalibrationError where int8 has no pictures."""
+    if config.precision not in ("int8", "auto"):
+        return []
+    found = [_pictures(config).digest()]
+    if (dataset := _dataset(config)) is not None:
+        found.append(dataset.album.digest())
+        found.append(hashlib.sha256(dataset.path.read_bytes()).hexdigest() if dataset.path.is_file() else "")
+    return found
+
+
+def _pictures(config: ModelConfig) -> Album:
+    """What ranges are measured on."""
+    if config.calibrate is None:
+        raise needs_pictures(config)
+    return open_album(config.calibrate.images, limit=config.calibrate.limit)
+
+
+def _dataset(config: ModelConfig) -> Dataset | None:
+    """What accuracy is judged on, where the section says it."""
+    if config.accuracy is None:
+        return None
+    from edgert.evaluation import labels_of, open_dataset
+
+    return open_dataset(config.accuracy.dataset, config.task, labels_of(config))

@@ -1,0 +1,261 @@
+"""Q/DQ nodes taken out of a graph: what each said is remembered, stored integers become the numbers they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from edgert.backend.base import Array
+from edgert.errors import ModelError
+from edgert.graph.operations import Graph, Node
+from edgert.graph.operators import QDQ, about, is_integer
+
+_MIDDLE = {"int8": 0, "uint8": 128}
+"""Zero points of symmetric quantisation, by stored type."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """How a Q or DQ node counts: one step is worth ``scale``, float32, () or (channels,) along ``axis``."""
+
+    scale: Array
+    zero: Array
+    axis: int
+
+    @property
+    def is_per_tensor(self) -> bool:
+        return bool(self.scale.size == 1)
+
+    def spread(self, values: Array, rank: int) -> Array:
+        """One number per channel, shaped to go with a tensor of that rank."""
+        if values.size == 1:
+            return values.reshape(())
+        axis = self.axis % rank if rank else 0
+        return values.reshape([-1 if dim == axis else 1 for dim in range(rank)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stripped:
+    """A graph without Q/DQ and what they said.
+
+    Attributes:
+        graph: the float graph.
+        scales: tensor → the scale it was rounded with, the largest of several.
+        weights: stored tensor → the step of the integers it was made of.
+        problems: tensors that had several scales.
+    """
+
+    graph: Graph
+    scales: Mapping[str, float]
+    weights: Mapping[str, Step]
+    problems: tuple[str, ...]
+
+
+def strip(graph: Graph) -> Stripped:
+    """See :func:`edgert.quantization.qdq_ranges.ranges_of_qdq`. Raises ModelError."""
+    _refuse_others(graph)
+    walk = _Walk(graph)
+    for node in graph.nodes:
+        walk.add(node)
+    return walk.finish()
+
+
+def _refuse_others(graph: Graph) -> None:
+    for node in graph.nodes:
+        if is_integer(node.op):
+            raise ModelError(
+                f"node {node.name!r} is a {node.op}: the model computes on integers",
+                why="TensorRT reads integers from Q/DQ nodes around float operators, not from operators of their own",
+                fix="give the float32 model, or export it with Q/DQ nodes (onnxruntime: QuantFormat.QDQ)",
+            )
+    if not any(node.op in QDQ for node in graph.nodes):
+        raise ModelError("the model has no Q/DQ nodes", why="it is not quantised", fix="calibrate it")
+
+
+@dataclass
+class _Walk:
+    """One pass over the nodes, in order."""
+
+    graph: Graph
+    nodes: list[Node] = field(default_factory=list)
+    constants: dict[str, Array] = field(default_factory=dict)
+    integers: dict[str, tuple[Array, str]] = field(default_factory=dict)
+    """Output of a Q on a stored tensor → its integers and what the tensor is called."""
+    rounded: dict[str, tuple[str, Node]] = field(default_factory=dict)
+    """Output of a Q → the float tensor it rounds, and the Q."""
+    floats: dict[str, str] = field(default_factory=dict)
+    """Output of a DQ → the float tensor that stands for it now."""
+    scales: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Tensor → the nodes that round it, and their scales."""
+    weights: dict[str, Step] = field(default_factory=dict)
+
+    def add(self, node: Node) -> None:
+        """Raises ModelError."""
+        if about(node.op).kind == "quantize" and not node.domain:
+            self._quantize(node)
+        elif about(node.op).kind == "dequantize" and not node.domain:
+            self._dequantize(node)
+        else:
+            for name in node.reads:
+                self._refuse_integers(name, node)
+            self._refuse_captures(node)
+            self.nodes.append(replace(node, inputs=tuple(self.floats.get(name, name) for name in node.inputs)))
+
+    def finish(self) -> Stripped:
+        """Raises ModelError."""
+        for name in self.graph.output_names & (set(self.rounded) | set(self.integers)):
+            raise ModelError(f"output {name!r} is integers", why="a Q without a DQ makes it", fix="add a DQ behind it")
+        nodes, renamed = self._with_outputs()
+        kept = {name: array for name, array in self.graph.constants.items() if name not in self.constants}
+        graph = replace(self.graph, nodes=nodes, constants={**kept, **self.constants})
+        scales = {renamed.get(name, name): max(found.values()) for name, found in self.scales.items()}
+        return Stripped(graph, scales, self.weights, tuple(self._problems()))
+
+    def _quantize(self, node: Node) -> None:
+        step, source = self._step(node), self.floats.get(node.inputs[0], node.inputs[0])
+        self._refuse_integers(source, node)
+        self._check_middle(node, step)
+        stored = self._stored(source)
+        if stored is not None:
+            self.integers[node.outputs[0]] = _integers(stored, step), source
+            return
+        if not step.is_per_tensor:
+            raise ModelError(
+                f"node {node.name!r} rounds activation {source!r} with {step.scale.size} scales",
+                why="TensorRT has one scale per activation",
+                fix="quantise activations per tensor",
+            )
+        self.rounded[node.outputs[0]] = source, node
+        self.scales.setdefault(source, {})[node.name] = float(step.scale.reshape(()))
+
+    def _dequantize(self, node: Node) -> None:
+        name, output = node.inputs[0], node.outputs[0]
+        if name in self.rounded:
+            source, partner = self.rounded[name]
+            self._check_pair(partner, node)
+            self.floats[output] = source
+            return
+        stored = self.graph.constants.get(name) if name not in self.integers else self.integers[name][0]
+        if stored is None:
+            raise ModelError(
+                f"node {node.name!r} reads integers {name!r} that no Q makes",
+                why="they are fed, or another node computes them; TensorRT takes Q/DQ in pairs",
+                fix="feed float32, and keep Q and DQ next to each other",
+            )
+        step = self._step(node)
+        if stored.dtype != np.int32:
+            self._check_middle(node, step, stored)
+        self.constants[output] = _values(stored, step)
+        self.weights[output] = step
+
+    def _step(self, node: Node) -> Step:
+        """Raises ModelError."""
+        scale = self.graph.constants.get(node.inputs[1])
+        zero_name = node.inputs[2] if len(node.inputs) > 2 else ""
+        zero = self.graph.constants.get(zero_name) if zero_name else _default_zero(node)
+        if scale is None or zero is None:
+            why = "its scale is computed as the model runs"
+            raise ModelError(f"node {node.name!r} quantises at run time", why=why, fix="export it with fixed scales")
+        if node.attributes.get("block_size", 0) or scale.ndim > 1:
+            raise ModelError(
+                f"node {node.name!r} has a scale per block", why="INT8 layers have one per channel at most"
+            )
+        if not bool(np.all(np.isfinite(scale) & (scale > 0))):
+            raise ModelError(f"node {node.name!r} has a scale that is not positive and finite", fix="export it again")
+        return Step(scale.astype(np.float32), zero, int(node.attributes.get("axis", 1)))
+
+    def _stored(self, name: str) -> Array | None:
+        found = self.constants.get(name)
+        return self.graph.constants.get(name) if found is None else found
+
+    def _check_middle(self, node: Node, step: Step, stored: Array | None = None) -> None:
+        """Raises ModelError for a zero point that is not the middle of what the type holds."""
+        dtype = str(step.zero.dtype if stored is None else stored.dtype)
+        if dtype not in _MIDDLE:
+            raise ModelError(f"node {node.name!r} stores {dtype}", why="a DLA has int8", fix="quantise to int8")
+        if np.any(step.zero.astype(np.int64) != _MIDDLE[dtype]):
+            raise ModelError(
+                f"node {node.name!r} has zero point {step.zero.reshape(-1)[0]}",
+                why=f"TensorRT's INT8 is symmetric: {dtype} with zero point {_MIDDLE[dtype]}",
+                fix="quantise symmetrically (onnxruntime: ActivationSymmetric and WeightSymmetric)",
+            )
+
+    def _check_pair(self, first: Node, second: Node) -> None:
+        """Raises ModelError."""
+        one, other = self._step(first), self._step(second)
+        if not np.array_equal(one.scale.reshape(-1), other.scale.reshape(-1)) or np.any(one.zero != other.zero):
+            raise ModelError(
+                f"nodes {first.name!r} and {second.name!r} do not have one scale and zero point",
+                why=f"{one.scale.reshape(-1)[0]} and {other.scale.reshape(-1)[0]}: together they scale the tensor",
+                fix="export them as a pair that only rounds",
+            )
+
+    def _refuse_integers(self, name: str, node: Node) -> None:
+        """Raises ModelError."""
+        if name in self.rounded or name in self.integers:
+            raise ModelError(
+                f"node {node.name!r} ({node.op}) computes on integers",
+                why=f"it reads {name!r}, which a Q makes, without a DQ in between",
+                fix="put the DQ in front of it",
+            )
+
+    def _refuse_captures(self, node: Node) -> None:
+        """Raises ModelError."""
+        for name in sorted(node.captured & set(self.floats)):
+            raise ModelError(
+                f"the body of node {node.name!r} ({node.op}) reads {name!r}, which a DQ makes",
+                why="bodies are not rewritten",
+                fix="export the model without Q/DQ there",
+            )
+
+    def _with_outputs(self) -> tuple[tuple[Node, ...], Mapping[str, str]]:
+        """The nodes with the graph's outputs under their names, and which tensors were renamed for it."""
+        made = {name for node in self.nodes for name in node.outputs}
+        made -= {name for node in self.nodes for name in node.captured}  # a body knows them by their names
+        renamed: dict[str, str] = {}
+        copies = []
+        for name in (spec.name for spec in self.graph.outputs if spec.name in self.floats):
+            source = self.floats[name]
+            if source in made and source not in self.graph.output_names and source not in renamed:
+                renamed[source] = name
+            else:
+                copies.append(Node("Identity", (renamed.get(source, source),), (name,), name=f"{name}_copy"))
+        return (*(_renamed(node, renamed) for node in self.nodes), *copies), renamed
+
+    def _problems(self) -> list[str]:
+        return [
+            f"tensor {name!r} is rounded with different scales by {', '.join(map(repr, found))}: TensorRT has one, "
+            f"the largest is taken"
+            for name, found in self.scales.items()
+            if len(set(found.values())) > 1
+        ]
+
+
+def _renamed(node: Node, names: Mapping[str, str]) -> Node:
+    inputs = tuple(names.get(name, name) for name in node.inputs)
+    return replace(node, inputs=inputs, outputs=tuple(names.get(name, name) for name in node.outputs))
+
+
+_OUTPUT_TYPES = {2: np.uint8, 3: np.int8}  # TensorProto.DataType, as output_dtype has it
+
+
+def _default_zero(node: Node) -> Array:
+    """0, of the type that the ONNX standard gives a Q without a zero point."""
+    return np.zeros((), _OUTPUT_TYPES.get(int(node.attributes.get("output_dtype", 0)), np.uint8))
+
+
+def _integers(stored: Array, step: Step) -> Array:
+    """What QuantizeLinear makes of a stored tensor: halves to even."""
+    bounds = np.iinfo(step.zero.dtype)
+    zero = step.spread(step.zero, stored.ndim).astype(np.float64)
+    found = np.rint(stored / step.spread(step.scale, stored.ndim)) + zero
+    return np.asarray(np.clip(found, bounds.min, bounds.max)).astype(step.zero.dtype)
+
+
+def _values(stored: Array, step: Step) -> Array:
+    """What DequantizeLinear makes of stored integers."""
+    zero = step.spread(step.zero, stored.ndim).astype(np.int64)
+    centred = (stored.astype(np.int64) - zero).astype(np.float32)
+    return np.asarray(centred * step.spread(step.scale, stored.ndim), np.float32)

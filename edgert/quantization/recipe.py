@@ -1,0 +1,256 @@
+"""From a prepared float model and its ranges to an INT8 model: the steps in their order.
+
+Order matters: equalisation before ranges are measured (:func:`equalized`), the choice of thresholds before AdaRound,
+bias correction last, as its measured means take in what everything before left over.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import platform
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy.typing as npt
+
+from edgert.errors import CalibrationError, nearest
+from edgert.graph.model import Model
+from edgert.graph.operations import Graph, Node, read, write
+from edgert.quantization.calibration.ranges import RangeTable
+from edgert.quantization.calibration.value_histogram import Histogram
+from edgert.quantization.calibration.walk import Feeds, check_stop
+from edgert.quantization.calibration.weighing import choose_methods
+from edgert.quantization.correction.adaround import round_weights
+from edgert.quantization.correction.bias import correct_biases
+from edgert.quantization.correction.equalize import equalize
+from edgert.quantization.lowering.align import align
+from edgert.quantization.lowering.lower import lower
+from edgert.quantization.lowering.ort_form import Activation, Storage
+from edgert.quantization.lowering.weights import scale_axis, spread, weight_scales
+from edgert.quantization.scheme.scheme import USUAL_DLA, Dla, Scheme, Target, scheme
+
+Array = npt.NDArray[Any]
+Step = Callable[[str], object]
+"""Called with what is being done now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a model becomes INT8.
+
+    Attributes:
+        target: who runs it.
+        keep: units that stay in higher precision, by name or glob.
+        choose: find each threshold anew, by the method that leaves the least error in what reads the tensor.
+        correct_bias: take off each bias what rounding adds to its channel's mean.
+        adaround: units, by name or glob, whose weights are rounded so that the layer's output is closest.
+        storage, activation, per_channel: as :func:`~edgert.quantization.lowering.lower.lower` takes them.
+        dla: whose rules hold, for target ``dla``.
+    """
+
+    target: Target = "ort"
+    keep: tuple[str, ...] = ()
+    choose: bool = False
+    correct_bias: bool = True
+    adaround: tuple[str, ...] = ()
+    storage: Storage = "int8"
+    activation: Activation = "symmetric"
+    per_channel: bool = True
+    dla: Dla = USUAL_DLA
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quantized:
+    """An INT8 model and what it was made of.
+
+    Attributes:
+        model: ready to run on the recipe's target.
+        graph: the same numbers as records, tensor by tensor comparable with the float graph: without the channels of
+            zeros that ONNX Runtime's fast kernels get.
+        scheme: what is INT8 in it.
+        notes: what was done, one line a step, for people.
+    """
+
+    model: Model
+    graph: Graph
+    scheme: Scheme
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plain:
+    """A form with its biases as they were.
+
+    Attributes:
+        plan: what is INT8 in it.
+        rounded: weight → int8 values that AdaRound decided.
+        graph: the form.
+    """
+
+    plan: Scheme
+    rounded: Mapping[str, Array]
+    graph: Graph
+
+
+class Quantizer:
+    """Makes INT8 models of one float model; what does not depend on the units kept is done once.
+
+    Args:
+        model: prepared, and the one the ranges were measured on.
+        table: the ranges.
+        feeds: pictures to measure on, 16 or more; needed for everything but plain rounding.
+        step: told what is going on.
+        more: measures further tensors, name → values; called at most once, when units kept make the table lack some.
+        stop: ends whatever is being made when set, with CalibrationError.
+        whole: the scheme of the model for the recipe's target with nothing kept, from callers that have it.
+
+    Raises:
+        CalibrationError: the table is of another model; a glob of the recipe matches no unit.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        table: RangeTable,
+        recipe: Recipe,
+        feeds: Sequence[Feeds] = (),
+        step: Step | None = None,
+        more: Callable[[], Mapping[str, Histogram]] | None = None,
+        stop: threading.Event | None = None,
+        whole: Scheme | None = None,
+    ) -> None:
+        if table.model != model.digest:
+            raise CalibrationError(
+                "the ranges are of another model",
+                why=f"they were measured on {table.model[:12]}…, this is {model.digest[:12]}…",
+                where=str(model.path),
+                fix="calibrate this model",
+            )
+        self.model, self.recipe, self.feeds, self.stop = model, recipe, feeds, stop
+        self.graph = read(model)
+        self._step, self._more = step or (lambda text: None), more
+        self._whole = whole or scheme(self.graph, recipe.target, dla=recipe.dla)
+        self._latest: _Plain | None = None
+        self.units = tuple(unit.name for unit in self._whole.units)
+        self.keep = frozenset(matching(recipe.keep, self.units, "keep"))
+        self._plan = self._planned(self.keep)
+        self.table = self._chosen(table)
+
+    def quick(self, keep: Collection[str] = ()) -> Quantized:
+        """The model by plain rounding alone: for comparing which units to keep."""
+        plan = self.scheme(keep)
+        return self._quantized(self.graph, plan, {}, self.lowered(self.graph, plan), ())
+
+    def finish(self, keep: Collection[str] = (), *, correct: bool = True) -> Quantized:
+        """The model with all the recipe asks for; ``correct`` False leaves biases alone. Minutes for a large one."""
+        plain, notes = self._plain(self.scheme(keep)), []
+        plan, rounded = plain.plan, plain.rounded
+        if rounded:
+            notes.append(f"AdaRound: the weights of {len(rounded)} nodes")
+        graph, made = self.graph, plain.graph
+        if correct and self.corrects:
+            self._step("correcting biases")
+            graph = correct_biases(graph, made, self.feeds, self.model, stop=self.stop)
+            made = self.lowered(graph, plan, rounded)
+            notes.append(f"bias correction over {len(self.feeds)} pictures")
+        return self._quantized(graph, plan, rounded, made, tuple(notes))
+
+    @property
+    def corrects(self) -> bool:
+        """Whether biases can be corrected, and are to be."""
+        return self.recipe.correct_bias and bool(self.feeds)
+
+    def scheme(self, keep: Collection[str] = ()) -> Scheme:
+        """What is INT8 when these units, and those of the recipe, are kept."""
+        check_stop(self.stop)
+        kept = self.keep | set(keep)
+        plan = self._plan if kept == self.keep else self._planned(kept)
+        if self._more is not None and not self.table.histograms.keys() >= set(plan.needed):
+            self.table = replace(self.table, histograms={**self._more(), **self.table.histograms})
+            self._more = None
+        return plan
+
+    def _planned(self, keep: frozenset[str]) -> Scheme:
+        return scheme(self.graph, self.recipe.target, keep, self.recipe.dla, self._whole)
+
+    def _plain(self, plan: Scheme) -> _Plain:
+        """The form before biases are corrected; that of the latest scheme is made once."""
+        if self._latest is None or self._latest.plan is not plan:
+            rounded = self._rounded(plan)
+            self._latest = _Plain(plan, rounded, self.lowered(self.graph, plan, rounded))
+        return self._latest
+
+    def lowered(
+        self, graph: Graph, plan: Scheme, rounded: Mapping[str, Array] | None = None, *, aligned: bool = False
+    ) -> Graph:
+        """A graph of the model's shape in INT8."""
+        return lower(
+            graph,
+            plan,
+            self.table.amax,
+            storage=self.recipe.storage,
+            activation=self.recipe.activation,
+            per_channel=self.recipe.per_channel,
+            aligned=aligned,
+            rounded=rounded or {},
+            span=self.table.span,
+        )
+
+    def _quantized(
+        self, graph: Graph, plan: Scheme, rounded: Mapping[str, Array], made: Graph, notes: tuple[str, ...]
+    ) -> Quantized:
+        fast = made
+        if plan.target == "ort" and align(graph, rounded)[0] is not graph:
+            fast = self.lowered(graph, plan, rounded, aligned=True)
+        return Quantized(write(fast, self.model), made, plan, notes)
+
+    def _chosen(self, table: RangeTable) -> RangeTable:
+        if not self.recipe.choose:
+            return table
+        self._step("choosing thresholds by output error")
+        plan = self._plan
+        return table.with_chosen(choose_methods(self.graph, plan, table, self.feeds, self.model, stop=self.stop))
+
+    def _rounded(self, plan: Scheme) -> Mapping[str, Array]:
+        nodes = matching(self.recipe.adaround, [name for name in self.units if name in plan.weighted], "adaround")
+        if not nodes:
+            return {}
+        self._step(f"AdaRound of {len(nodes)} nodes")
+        grids = dict(self._grid(node) for node in self.graph.nodes if node.name in nodes)
+        coarse = self.lowered(self.graph, plan)
+        found = round_weights(self.graph, coarse, grids, self.feeds, self.model, units=nodes, stop=self.stop)
+        check_stop(self.stop)  # or some of them are missing
+        return found
+
+    def _grid(self, node: Node) -> tuple[str, Array]:
+        """A weight's name and its scales, shaped to multiply it."""
+        name = node.inputs[1]
+        weight = self.graph.constants[name]
+        axis = scale_axis(node, weight) if self.recipe.per_channel else None
+        return name, spread(weight_scales(weight, axis), axis, weight.ndim)
+
+
+def equalized(model: Model) -> Model:
+    """A prepared model with its channels' ranges evened out between layers; computes the same up to rounding."""
+    return write(equalize(read(model)), model)
+
+
+def for_this_machine(recipe: Recipe) -> Recipe:
+    """The recipe with activations stored as this processor's fast kernels multiply them: uint8 by int8 on x86, int8 by
+    int8 on Arm."""
+    x86 = platform.machine() in ("x86_64", "AMD64", "i686")
+    return replace(recipe, storage="uint8" if x86 else "int8")
+
+
+def matching(globs: Collection[str], names: Collection[str], where: str) -> tuple[str, ...]:
+    """The names that any of the globs means, in their order. Raises CalibrationError for a glob that means none."""
+    for glob in globs:
+        if glob not in names and not fnmatch.filter(names, glob):
+            raise CalibrationError(
+                f"no unit matches {glob!r}{nearest(glob, names)}",
+                where=where,
+                fix=f"units are named by their main node, like {next(iter(names), 'none')!r}",
+            )
+    return tuple(name for name in names if any(name == glob or fnmatch.fnmatchcase(name, glob) for glob in globs))

@@ -1,0 +1,332 @@
+"""Which channels of a graph can be scaled together without changing what it computes.
+
+Between two weighted nodes a channel may be divided by any s > 0 and multiplied back by the reader's weights, as long as
+everything in between is positively homogeneous, f(x / s) = f(x) / s. Every output channel of a weighted node gets a
+number; numbers follow the data through pooling, concatenation, splits and residual additions; channels that must keep
+equal scales become one class, and a class that anything else reads is fixed. Gates, x·g(x), let channels pass where g
+is promised x at its old scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.graph.fusion import activation
+from edgert.graph.operations import Graph, Names, Node
+from edgert.graph.operators import HOMOGENEOUS, POINTWISE, RESHAPES, SUMS, VIEWS, about, of_kind
+from edgert.quantization.lowering.weights import Kernel, kernel_of
+
+# Gates: activations x·g(x) with g value by value, as SiLU's x·sigmoid(x) and hard swish are.
+#
+# They are not homogeneous, and yet channels can be scaled through them: where g is given x at its old scale, its
+# product with the scaled x is the scaled result.
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """One x·g(x).
+
+    Attributes:
+        tensor: x.
+        readers: names of the nodes of g that read x.
+    """
+
+    tensor: str
+    readers: frozenset[str]
+
+
+def gates(graph: Graph) -> tuple[Gate, ...]:
+    """All gates of a graph whose x nothing else reads, in order. A HardSwish node is none: see :func:`opened`."""
+    found = (_gate(graph, node.outputs[0]) for node in graph.nodes if node.outputs)
+    return tuple(gate for gate in found if gate is not None)
+
+
+def opened(graph: Graph) -> Graph:
+    """The graph with every HardSwish as what it stands for, x·HardSigmoid(x) with slope 1/6 and offset 1/2
+    (https://onnx.ai/onnx/operators/onnx__HardSwish.html): a gate."""
+    names, nodes, specs = Names(graph), list[Node](), dict(graph.specs)
+    for node in graph.nodes:
+        if node.op != "HardSwish" or node.domain:
+            nodes.append(node)
+            continue
+        factor = names.new(f"{node.outputs[0]}_gate")
+        if node.outputs[0] in specs:
+            specs[factor] = replace(specs[node.outputs[0]], name=factor)
+        slope = {"alpha": 1 / 6, "beta": 0.5}
+        nodes.append(Node("HardSigmoid", node.inputs, (factor,), slope, f"{node.name}_gate"))
+        nodes.append(replace(node, op="Mul", inputs=(node.inputs[0], factor), attributes={}))
+    return replace(graph, nodes=tuple(nodes), specs=specs)
+
+
+def _gate(graph: Graph, tensor: str) -> Gate | None:
+    chain = activation(graph, tensor)
+    made = {node.outputs[0] for node in chain}
+    readers = [node for node in chain if tensor in node.inputs]
+    products = [node for node in readers if node.op not in SUMS and not made.isdisjoint(node.inputs)]
+    if len(products) != 1:
+        return None
+    return Gate(tensor, frozenset(node.name for node in readers if node is not products[0]))
+
+
+Labels = npt.NDArray[np.int64]
+FIXED = 0
+"""The class of channels that keep their scale."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A weighted node and the classes of what it reads and makes: (input channels,) and (output channels,)."""
+
+    kernel: Kernel
+    reads: Labels
+    makes: Labels
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """A Clip at ``upper`` that the classes of a tensor go through."""
+
+    tensor: str
+    upper: float
+    labels: Labels
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """The classes of a graph, numbered from 0; class 0 is fixed.
+
+    Attributes:
+        layers: weighted nodes whose weights may be rescaled.
+        ceilings: bounds that stay where they are when a class is scaled.
+        count: number of classes.
+        labels: tensor → the classes of its channels along axis 1, of tensors that hold any.
+    """
+
+    layers: tuple[Layer, ...]
+    ceilings: tuple[Ceiling, ...]
+    count: int
+    labels: Mapping[str, Labels]
+
+
+def channels(graph: Graph, gates: Iterable[Gate] = ()) -> Channels:
+    """The classes of all channels of a graph.
+
+    Args:
+        gates: those whose g gets x at its old scale, however the channels of x are scaled.
+    """
+    trace = _Trace(graph, frozenset(name for gate in gates for name in gate.readers))
+    for node in graph.nodes:
+        trace.follow(node)
+    for name in graph.output_names:
+        trace.fix(name)
+    roots, number = np.unique(np.array([trace.root(i) for i in range(len(trace.parents))]), return_inverse=True)
+    layers = tuple(Layer(kernel, number[reads], number[makes]) for kernel, reads, makes in trace.layers)
+    ceilings = tuple(Ceiling(name, upper, number[labels]) for name, upper, labels in trace.ceilings)
+    return Channels(layers, ceilings, len(roots), {name: number[labels] for name, labels in trace.labels.items()})
+
+
+@dataclass
+class _Trace:
+    """Numbers of the channels of each tensor along axis 1, and which of them belong together (a union-find)."""
+
+    graph: Graph
+    gated: frozenset[str]
+    labels: dict[str, Labels] = field(default_factory=dict)
+    parents: list[int] = field(default_factory=lambda: [FIXED])
+    layers: list[tuple[Kernel, Labels, Labels]] = field(default_factory=list)
+    ceilings: list[tuple[str, float, Labels]] = field(default_factory=list)
+
+    def root(self, label: int) -> int:
+        """The smallest number of a class, so that what joins the fixed class is fixed."""
+        while self.parents[label] != label:
+            self.parents[label] = label = self.parents[self.parents[label]]
+        return label
+
+    def join(self, first: Labels, second: Labels) -> None:
+        """Makes channels one class, pair by pair."""
+        for one, other in zip(first.tolist(), second.tolist(), strict=True):
+            low, high = sorted((self.root(one), self.root(other)))
+            self.parents[high] = low
+
+    def fix(self, name: str) -> None:
+        """The tensor's channels keep their scale."""
+        labels = self.labels.get(name)
+        if labels is not None:
+            self.join(labels, np.zeros_like(labels))
+
+    def is_fixed(self, name: str) -> bool:
+        """Whether nothing in the tensor is ever scaled. Others may still become fixed later."""
+        labels = self.labels.get(name)
+        return labels is None or all(self.root(label) == FIXED for label in labels.tolist())
+
+    def shape(self, name: str) -> tuple[Any, ...]:
+        """The tensor's shape, () when it is not known."""
+        return self.graph.specs[name].shape if name in self.graph.specs else ()
+
+    def fresh(self, count: int) -> Labels:
+        """Numbers for new channels."""
+        start = len(self.parents)
+        self.parents.extend(range(start, start + count))
+        return np.arange(start, start + count)
+
+    def follow(self, node: Node) -> None:
+        """Numbers of the node's outputs; what it does not let pass is fixed."""
+        if node.name in self.gated:
+            return
+        kernel = kernel_of(self.graph, node)
+        if kernel is not None and self._weigh(node, kernel):
+            return
+        passed = _RULES[node.op](self, node) if node.op in _RULES and not node.domain else None
+        if passed is None:
+            for name in node.reads:
+                self.fix(name)
+        else:
+            self.labels.update(passed)
+
+    def _weigh(self, node: Node, kernel: Kernel) -> bool:
+        if about(node.op).work == "matmul" or not _plain_bias(self.graph, node, kernel):
+            return False
+        reads = self.labels.get(node.inputs[0])
+        if reads is None:
+            reads = np.zeros(kernel.inputs, np.int64)
+        if len(reads) != kernel.inputs:
+            return False
+        makes = self.fresh(kernel.outputs)
+        self.labels[node.outputs[0]] = makes
+        self.layers.append((kernel, reads, makes))
+        return True
+
+
+def _plain_bias(graph: Graph, node: Node, kernel: Kernel) -> bool:
+    """No bias, or a stored one that is one value per output channel or for all of them."""
+    if len(node.inputs) < 3 or not node.inputs[2]:
+        return True
+    bias = graph.constants.get(node.inputs[2])
+    return bias is not None and bias.size in (1, kernel.outputs) and (bias.ndim == 0 or bias.shape[-1] == bias.size)
+
+
+Passed = Mapping[str, Labels] | None
+
+
+def _same(trace: _Trace, node: Node) -> Passed:
+    """Each channel on its own, and homogeneous."""
+    labels = trace.labels.get(node.inputs[0])
+    return None if labels is None or any(node.outputs[1:]) else {node.outputs[0]: labels}
+
+
+def _with_constants(trace: _Trace, node: Node) -> Passed:
+    """As :func:`_same`, when the other operands are stored."""
+    stored = all(name in trace.graph.constants for name in node.inputs[1:] if name)
+    return _same(trace, node) if stored else None
+
+
+def _resize(trace: _Trace, node: Node) -> Passed:
+    """Interpolation within a channel; extrapolation would bring a constant in."""
+    cropped = node.attributes.get("coordinate_transformation_mode", b"") == b"tf_crop_and_resize"
+    before, after = trace.shape(node.inputs[0])[:2], trace.shape(node.outputs[0])[:2]
+    return _with_constants(trace, node) if before and before == after and not cropped else None
+
+
+def _pad(trace: _Trace, node: Node) -> Passed:
+    """Zeros or reflections around a channel, none between channels."""
+    filled = node.attributes.get("mode", b"constant") == b"constant"
+    value = trace.graph.constants.get(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
+    zero = not node.attributes.get("value", 0.0) if value is None else not np.any(value)
+    same = trace.shape(node.inputs[0])[:2] == trace.shape(node.outputs[0])[:2] != ()
+    return _with_constants(trace, node) if same and (zero or not filled) else None
+
+
+def _clip(trace: _Trace, node: Node) -> Passed:
+    """Between 0 or nothing, which are homogeneous, and a bound, which is a ceiling to stay below."""
+    low, high = _bounds(trace.graph, node)
+    passed = _same(trace, node) if low in (0.0, -np.inf) and high > 0 else None
+    if passed is not None and np.isfinite(high):
+        trace.ceilings.append((node.inputs[0], high, passed[node.outputs[0]]))
+    return passed
+
+
+def _bounds(graph: Graph, node: Node) -> tuple[float, float]:
+    """Of a Clip; NaN when one is computed."""
+
+    def bound(slot: int, name: str, missing: float) -> float:
+        given = node.inputs[slot] if len(node.inputs) > slot else ""
+        if not given:
+            return float(node.attributes.get(name, missing))
+        stored = graph.constants.get(given)
+        return np.nan if stored is None else float(stored.reshape(-1)[0])
+
+    return bound(1, "min", -np.inf), bound(2, "max", np.inf)
+
+
+def _tied(trace: _Trace, node: Node) -> Passed:
+    """Operands of one shape that must have one scale; a stored one has it fixed."""
+    found = [trace.labels.get(name) for name in node.inputs]
+    shapes = {trace.shape(name) for name in (*node.inputs, node.outputs[0])}
+    first = found[0]
+    if first is None or len(shapes) != 1 or shapes == {()}:
+        return None
+    for labels in found[1:]:
+        if labels is None:
+            return None
+        trace.join(first, labels)
+    return {node.outputs[0]: first}
+
+
+def _product(trace: _Trace, node: Node) -> Passed:
+    """One operand whose scale may change, times one that never does and does not widen it."""
+    free = [name for name in node.inputs if not trace.is_fixed(name)]
+    if len(free) != 1 or (node.op == "Div" and free[0] != node.inputs[0]):
+        return None
+    same = trace.shape(free[0]) == trace.shape(node.outputs[0]) != ()
+    return {node.outputs[0]: trace.labels[free[0]]} if same else None
+
+
+def _concat(trace: _Trace, node: Node) -> Passed:
+    rank = len(trace.shape(node.outputs[0]))
+    axis = int(node.attributes.get("axis", 1)) % max(1, rank)
+    sizes = [trace.shape(name)[1:2] for name in node.inputs]
+    if rank < 2 or axis != 1 or not all(size and isinstance(size[0], int) for size in sizes):
+        return None
+    parts = [trace.labels.get(name, np.zeros(size[0], np.int64)) for name, size in zip(node.inputs, sizes, strict=True)]
+    return {node.outputs[0]: np.concatenate(parts)}
+
+
+def _split(trace: _Trace, node: Node) -> Passed:
+    labels, rank = trace.labels.get(node.inputs[0]), len(trace.shape(node.inputs[0]))
+    sizes = [trace.shape(name)[1:2] for name in node.outputs]
+    if labels is None or rank < 2 or not all(size and isinstance(size[0], int) for size in sizes):
+        return None
+    if int(node.attributes.get("axis", 0)) % rank != 1:
+        return dict.fromkeys(node.outputs, labels)
+    ends = np.cumsum([size[0] for size in sizes])
+    return dict(zip(node.outputs, np.split(labels, ends[:-1]), strict=True)) if ends[-1] == len(labels) else None
+
+
+def _flatten(trace: _Trace, node: Node) -> Passed:
+    """(N, C, …) to (N, C · …): each channel becomes a run of as many as it had elements."""
+    labels = trace.labels.get(node.inputs[0])
+    before, after = trace.shape(node.inputs[0]), trace.shape(node.outputs[0])
+    if labels is None or not all(isinstance(dim, int) for dim in (*before, *after)) or len(after) < 2:
+        return None
+    runs, rest = divmod(after[1], len(labels))
+    flat = before[0] == after[0] and rest == 0 and (len(after) == 2 or set(after[2:]) == {1})
+    return {node.outputs[0]: np.repeat(labels, runs)} if flat and runs else None
+
+
+_RULES: dict[str, Callable[[_Trace, Node], Passed]] = {
+    **dict.fromkeys((POINTWISE | VIEWS | of_kind("pool")) & HOMOGENEOUS, _with_constants),
+    **dict.fromkeys(("Resize", "Upsample"), _resize),
+    **dict.fromkeys(SUMS, _tied),
+    **dict.fromkeys(("Mul", "Div"), _product),
+    **dict.fromkeys(RESHAPES, _flatten),
+    "Pad": _pad,
+    "Clip": _clip,
+    "Concat": _concat,
+    "Split": _split,
+}
+"""Operators that let scaled channels pass. The meanings are those of https://onnx.ai/onnx/operators/."""

@@ -1,0 +1,154 @@
+"""How large the values of a tensor can become: as measured, or as it follows from what computes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.graph.operations import Graph, Node
+from edgert.graph.operators import SUMS, about, data_of
+from edgert.graph.value import clip_bounds, is_interpolation, is_movement
+from edgert.quantization.operator import CLIPS
+
+# Which tensors must have one scale: sets that grow together.
+
+
+class Sharing:
+    """Disjoint sets of tensors (union-find); the members of a set keep the order in which they were named."""
+
+    def __init__(self) -> None:
+        self._parents: dict[str, str] = {}
+
+    def join(self, names: Iterable[str]) -> None:
+        """Puts all of them, and whatever they were joined with before, into one set."""
+        first, *others = [self._root(name) for name in names] or [""]
+        for other in others:
+            self._parents[self._root(other)] = self._root(first)
+
+    def groups(self, names: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
+        """For each of the tensors, which of them are in its set."""
+        sets: dict[str, list[str]] = {}
+        for name in names:
+            sets.setdefault(self._root(name), []).append(name)
+        return {name: tuple(members) for members in sets.values() for name in members}
+
+    def _root(self, name: str) -> str:
+        parent = self._parents.setdefault(name, name)
+        while parent != self._parents[parent]:
+            self._parents[name] = parent = self._parents[parent]
+        return parent
+
+
+HEADROOM = 4.0
+"""How much larger than the largest value measured those of other pictures are allowed to be."""
+
+Array = npt.NDArray[Any]
+Measured = Mapping[str, float] | Callable[[str], float | None]
+"""Tensor → the largest |x| ever seen in it: of its histogram, not the threshold that INT8 clips at."""
+
+_OPEN = 1e30
+"""Exporters write the largest float32 where they mean that a Clip has no bound."""
+
+
+def magnitudes(graph: Graph, measured: Measured | None = None) -> dict[str, float]:
+    """Tensor → largest |x| to reckon with; tensors of which nothing is known are left out.
+
+    Stored tensors count as they are, measured ones with :data:`HEADROOM`; what follows from an operator's inputs (a
+    Sigmoid gives at most 1, a Clip at most its bounds) holds for every picture. The least of what is known is taken.
+
+    Args:
+        measured: see :data:`Measured`.
+    """
+    look = _lookup(measured)
+    found = {name: largest(array) for name, array in graph.constants.items() if array.dtype.kind in "fiu"}
+    for spec in graph.inputs:
+        _set(found, spec.name, look(spec.name), None)
+    for node in graph.nodes:
+        bound = None if node.domain else _bound(graph, node, found)
+        for position, name in enumerate(filter(None, node.outputs)):
+            _set(found, name, look(name), bound if position == 0 or node.op == "Split" else None)
+    return found
+
+
+def largest(array: Array) -> float:
+    """The largest finite magnitude in an array; 0 for one that has none."""
+    if array.dtype.kind != "f":
+        return max(abs(int(array.max(initial=0))), abs(int(array.min(initial=0))))
+    finite = array if np.isfinite(array).all() else array[np.isfinite(array)]
+    return float(np.abs(finite).max(initial=0))
+
+
+def _lookup(measured: Measured | None) -> Callable[[str], float | None]:
+    if measured is None:
+        return lambda name: None
+    return measured.get if isinstance(measured, Mapping) else measured
+
+
+def _set(found: dict[str, float], name: str, measured: float | None, bound: float | None) -> None:
+    known = [*([] if measured is None else [measured * HEADROOM]), *([] if bound is None else [bound])]
+    if known:
+        found[name] = min(known)
+
+
+def _bound(graph: Graph, node: Node, known: Mapping[str, float]) -> float | None:
+    """What a node's first output cannot exceed."""
+    first = known.get(node.inputs[0]) if node.inputs else None
+    info = about(node.op)
+    if math.isfinite(info.largest):
+        return info.largest
+    if node.op == "LeakyRelu" and first is not None:
+        return first * max(1.0, abs(float(node.attributes.get("alpha", 0.01))))
+    if node.op in CLIPS:
+        return _clipped(graph, node, first)
+    if node.op == "Pad" or is_movement(graph, node) or is_interpolation(node):
+        return _padded(node, known, first)
+    if info.values != "new":
+        values = [known.get(name) for name in data_of(node.op, node.inputs)]
+        return None if None in values else max(value for value in values if value is not None)
+    return _computed(graph, node, known, first)
+
+
+def _computed(graph: Graph, node: Node, known: Mapping[str, float], first: float | None) -> float | None:
+    second = known.get(node.inputs[1]) if len(node.inputs) > 1 else None
+    if about(node.op).kind == "dequantize":
+        return _dequantised(graph, node, second)
+    if node.op == "Exp" and first is not None:
+        return math.exp(min(first, 700.0))  # beyond that float64 has no number for it
+    if first is None or second is None:
+        return None
+    if node.op in SUMS:
+        return first + second
+    return first * second if node.op == "Mul" else None
+
+
+def _clipped(graph: Graph, node: Node, first: float | None) -> float | None:
+    bounds = clip_bounds(graph, node)
+    outer = math.inf if bounds is None else max(map(abs, bounds))
+    outer = math.inf if outer >= _OPEN else outer
+    least = min(outer, math.inf if first is None else first)
+    return least if math.isfinite(least) else None
+
+
+def _padded(node: Node, known: Mapping[str, float], first: float | None) -> float | None:
+    if first is None or node.op != "Pad" or len(node.inputs) < 3 or not node.inputs[2]:
+        return first
+    value = known.get(node.inputs[2])
+    return None if value is None else max(first, value)
+
+
+def _dequantised(graph: Graph, node: Node, scale: float | None) -> float | None:
+    """The integers' range times the largest scale; of stored integers their own range."""
+    zero = graph.constants.get(node.inputs[2]) if len(node.inputs) > 2 else None
+    stored = graph.constants.get(node.inputs[0])
+    dtype = stored.dtype if stored is not None else None if zero is None else zero.dtype
+    if scale is None or dtype is None or dtype.kind not in "iu":
+        return None
+    offset = 0 if zero is None else largest(zero)
+    if stored is not None:
+        return (largest(stored) + offset) * scale
+    limits = np.iinfo(dtype)
+    return max(abs(limits.min - offset), abs(limits.max - offset)) * scale

@@ -1,0 +1,252 @@
+"""Where TensorRT wants Q/DQ: explicit quantisation, strongly typed.
+
+After NVIDIA's guide "Q/DQ layer-placement recommendations" (TensorRT documentation, Working with quantized types):
+the inputs of weighted layers; none between a layer and the activation it fuses with, nor on a layer's own output unless
+another INT8 layer reads it; the residual input of an Add that a convolution fuses with. A Q moves back over layers that
+it commutes with, so their inputs are rounded with the same scale and their producers write INT8 at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from dla import Target as Dla
+from dla import Verdict, int8_verdicts
+from edgert.errors import CalibrationError
+from edgert.graph.dla_node import dla_nodes
+from edgert.graph.fusion import INT8_TENSORRT
+from edgert.graph.operations import Graph, Node
+from edgert.graph.operators import about
+from edgert.graph.value import is_movement
+from edgert.quantization.fuse import Unit, fuse
+from edgert.quantization.operator import CLIPS, data_inputs, data_outputs, is_activation
+from edgert.quantization.scheme.magnitude import Sharing
+from edgert.quantization.scheme.points import USUAL_DLA, Point, Scheme, Skipped
+
+# The nodes that stay in FP16 where TensorRT up to 10 builds in INT8, and how trtexec is told.
+
+_RESERVED = (",", "'", "*")
+"""trtexec splits its list at commas, takes quotes for its own, and matches a star with anything."""
+
+
+def fp16_exceptions(graph: Graph, scheme: Scheme) -> tuple[str, ...]:
+    """Names of the nodes of all units that are kept in higher precision, in the order they run.
+
+    TensorRT's ONNX parser names a layer after its node. Where a node becomes several layers, the further ones get a
+    number behind the name, and a name that is there twice gets one as well: hence unique names (preparing a model gives
+    them), and a look at the built engine's layers for what one node became.
+    """
+    kept = {name for unit in scheme.kept for name in unit.nodes}
+    return tuple(node.name for node in graph.nodes if node.name in kept)
+
+
+def is_sayable(name: str) -> bool:
+    """Whether a node or tensor can be named on trtexec's command line."""
+    return bool(name) and not any(mark in name for mark in _RESERVED)
+
+
+def layer_precisions(nodes: Iterable[str], precision: str = "fp16") -> str:
+    """The value of trtexec's ``--layerPrecisions``, ``"a:fp16,b:fp16"``; with ``--precisionConstraints=obey`` and
+    ``--int8 --fp16``. Names may have colons: trtexec splits at the last one.
+
+    Raises:
+        CalibrationError: a name has a comma, a quote or a star in it, which trtexec would read as its own.
+    """
+    pairs = []
+    for name in nodes:
+        if not is_sayable(name):
+            raise CalibrationError(
+                f"node {name!r} cannot be named on trtexec's command line",
+                why="commas, single quotes and stars have a meaning there",
+                fix="rename it, or set layer.precision from Python",
+            )
+        pairs.append(f"{name}:{precision}")
+    return ",".join(pairs)
+
+
+def plan_gpu(graph: Graph, keep: frozenset[str]) -> Scheme:
+    """See :func:`edgert.quantization.scheme.scheme.scheme`."""
+    found = fuse(graph, INT8_TENSORRT)
+    kept = tuple(unit for unit in found if unit.name in keep)
+    barred = {name for unit in kept for name in unit.nodes}
+    readers = _Readers(graph, barred)
+    for unit in found:
+        if unit.weight and unit not in kept:
+            readers.add_unit(unit)
+    readers.settle(found)
+    units = tuple(unit for unit in found if unit not in kept and (unit.weight or unit.name in readers.nodes))
+    points = {name: Point(name, readers.of(name)) for name in _in_order(graph) if readers.of(name)}
+    groups = _groups(graph, points, readers.nodes)
+    skipped = _skipped(graph, found, (*units, *kept), _why_not_gpu)
+    return Scheme("gpu", units, points, groups, frozenset(), kept, skipped)
+
+
+def plan_dla(graph: Graph, keep: frozenset[str], dla: Dla = USUAL_DLA) -> Scheme:
+    """A scale on every float32 tensor that an operator with an INT8 form on a DLA reads: a region with one without
+    runs in FP16, or not on the DLA. What a region gives out it writes in FP16, so that is not rounded."""
+    found = fuse(graph, INT8_TENSORRT)
+    kept = tuple(unit for unit in found if unit.name in keep)
+    barred = {name for unit in kept for name in unit.nodes}
+    verdicts = _verdicts(graph, dla)
+    able = _able(graph, verdicts, barred)
+    points = {point.tensor: point for point in _all_points(graph, able)}
+    units = tuple(unit for unit in found if unit not in kept and unit.name in able)
+    groups = _groups(graph, points, able, clips=True)
+    skipped = _skipped(graph, found, (*units, *kept), lambda node: _why_not_dla(node, verdicts[node.name]))
+    forms = {name: verdict.int8_form for name, verdict in verdicts.items()}
+    return Scheme("dla", units, points, groups, frozenset(), kept, skipped, forms)
+
+
+def _verdicts(graph: Graph, dla: Dla) -> Mapping[str, Verdict]:
+    """Node → what the DLA's rules say of it in an INT8 build."""
+    nodes = dla_nodes(graph)
+    return {node.name: verdict for node, verdict in zip(nodes, int8_verdicts(nodes, dla), strict=True)}
+
+
+def _able(graph: Graph, verdicts: Mapping[str, Verdict], barred: set[str]) -> set[str]:
+    """Nodes that a DLA may run in INT8; those that only move values, where they stand between others."""
+    found = {name for name, verdict in verdicts.items() if name not in barred and verdict.int8_form in _INTEGER}
+    for node in graph.nodes:
+        if is_movement(graph, node) and not _is_fed(graph, node, found):
+            found.discard(node.name)
+    for node in reversed(graph.nodes):
+        readers = [reader.name for name in node.outputs for reader in graph.consumers.get(name, ())]
+        if is_movement(graph, node) and found.isdisjoint(readers):
+            found.discard(node.name)
+    return found
+
+
+def _is_fed(graph: Graph, node: Node, found: set[str]) -> bool:
+    makers = [graph.producers[name] for name in data_inputs(graph, node) if name in graph.producers]
+    return all(maker.name in found for maker in makers)
+
+
+def _why_not_dla(node: Node, verdict: Verdict) -> str:
+    """Why a DLA does not run a node in INT8."""
+    match verdict.int8_form:
+        case "none":
+            return f"a DLA does not run it: {verdict.reason}"
+        case "fp16":
+            return f"a DLA has no INT8 {node.op}"
+    return "it moves what is not INT8"
+
+
+_INTEGER = ("int8", "lookup")
+"""Forms with integers going in and out."""
+
+
+class _Readers:
+    """Which nodes read which tensors rounded; grows until nothing more follows from what is there."""
+
+    def __init__(self, graph: Graph, barred: set[str]) -> None:
+        self._graph, self._barred = graph, barred
+        self._readers: dict[str, dict[str, None]] = {}
+        self.nodes: set[str] = set()
+        """Nodes without weights that became INT8."""
+
+    def of(self, tensor: str) -> tuple[str, ...]:
+        return tuple(self._readers.get(tensor, ()))
+
+    def add_unit(self, unit: Unit) -> None:
+        """The input of a weighted unit, and the residual one of the Add it takes in."""
+        members = {node.name: node for node in self._graph.nodes if node.name in unit.nodes}
+        self._add(members[unit.name].inputs[0], unit.name)
+        own = {name for node in members.values() for name in node.outputs}
+        for node in members.values():
+            if node.op == "Add" and node.name != unit.name:
+                others = [name for name in node.inputs if name not in own and is_activation(self._graph, name)]
+                for name in others:
+                    self._add(name, node.name)
+
+    def settle(self, units: Iterable[Unit]) -> None:
+        """Carries Q back over what it commutes with, and to both inputs of an Add between INT8 units."""
+        ends = {unit.output: unit for unit in units}
+        waiting = list(self._readers)
+        while waiting:
+            node = self._passed(waiting.pop(), ends)
+            if node is None or node.name in self.nodes:
+                continue
+            self.nodes.add(node.name)
+            for name in data_inputs(self._graph, node):
+                self._add(name, node.name)
+                waiting.append(name)
+
+    def _passed(self, tensor: str, ends: dict[str, Unit]) -> Node | None:
+        """The node behind a rounded tensor whose inputs are to be rounded as well."""
+        maker = self._graph.producers.get(tensor)
+        if maker is None or maker.name in self._barred or maker.domain:
+            return None
+        if commutes(self._graph, maker):
+            return maker
+        unit = ends.get(tensor)
+        if unit is None or unit.op != "Add":
+            return None
+        add = next(node for node in self._graph.nodes if node.name == unit.name)
+        both = len(data_inputs(self._graph, add)) == 2
+        return (
+            add if both and all(self._is_made_by_unit(name, ends) for name in data_inputs(self._graph, add)) else None
+        )
+
+    def _is_made_by_unit(self, tensor: str, ends: dict[str, Unit]) -> bool:
+        """Whether a tensor is rounded anyway, or comes from a weighted unit."""
+        return tensor in self._readers or (tensor in ends and bool(ends[tensor].weight))
+
+    def _add(self, tensor: str, node: str) -> None:
+        self._readers.setdefault(tensor, {})[node] = None
+
+
+def commutes(graph: Graph, node: Node) -> bool:
+    """Whether rounding before a node is rounding behind it, with one scale on both sides (an average: nearly so)."""
+    if about(node.op).kind == "join":
+        return all(is_activation(graph, name) for name in node.inputs)
+    if node.op in ("MaxPool", "AveragePool"):
+        return len(node.outputs) == 1
+    return is_movement(graph, node)
+
+
+def _all_points(graph: Graph, able: set[str]) -> Iterator[Point]:
+    for name in _in_order(graph):
+        readers = tuple(node.name for node in graph.consumers.get(name, ()) if node.name in able)
+        if is_activation(graph, name) and readers:
+            yield Point(name, readers, is_hidden=_is_hidden(graph, name, able))
+
+
+def _is_hidden(graph: Graph, name: str, able: set[str]) -> bool:
+    if not graph.is_private(name) or name not in graph.producers:
+        return False
+    (reader,) = graph.consumers[name]
+    return reader.op in CLIPS and reader.name in able
+
+
+def _groups(
+    graph: Graph, points: dict[str, Point], nodes: Iterable[str], *, clips: bool = False
+) -> dict[str, tuple[str, ...]]:
+    chosen, sharing = set(nodes), Sharing()
+    for node in graph.nodes:
+        if node.name in chosen and (commutes(graph, node) or (clips and node.op in CLIPS)):
+            sharing.join([*data_inputs(graph, node), *data_outputs(graph, node)])
+    groups = sharing.groups(points)
+    return {name: tuple(one for one in group if not points[one].is_hidden) or group for name, group in groups.items()}
+
+
+def _in_order(graph: Graph) -> Iterator[str]:
+    yield from (spec.name for spec in graph.inputs)
+    yield from (name for node in graph.nodes for name in node.outputs if name)
+
+
+def _skipped(
+    graph: Graph, found: Iterable[Unit], taken: Iterable[Unit], why: Callable[[Node], str]
+) -> tuple[Skipped, ...]:
+    names = {name for unit in taken for name in unit.nodes}
+    nodes = {node.name: node for node in graph.nodes}
+    return tuple(Skipped(unit.name, why(nodes[unit.name])) for unit in found if unit.name not in names)
+
+
+def _why_not_gpu(node: Node) -> str:
+    return _why_unknown(node) or "it has no weight, and no INT8 layer that it could be part of reads it"
+
+
+def _why_unknown(node: Node) -> str:
+    if node.domain:
+        return f"nothing is known of operator {node.domain}.{node.op}"
+    return "it has a body of its own" if node.captured else ""

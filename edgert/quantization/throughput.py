@@ -1,0 +1,147 @@
+"""How fast several versions of a model run on this machine, and which runs fastest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgert.backend import Session
+from edgert.board.host import core_count
+from edgert.config import ModelConfig
+from edgert.graph.model import Model
+from edgert.prepared_model import build_engine
+
+ROUNDS = 15
+"""Runs of each version, in turns, so that a machine that slows down slows all."""
+MOST_ROUNDS = 120
+"""And at most, where the versions are too close to tell which is faster."""
+_WARM = 3
+_SURE = 3.0
+"""Standard deviations of a fair coin by which one version must win more turns than another. Turns are looked at again
+and again, so two would be too few."""
+_SPREAD = (10, 50, 90)  # percentiles
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Milliseconds of one run: median, 10th and 90th percentile of so many runs."""
+
+    median_ms: float
+    low_ms: float
+    high_ms: float
+    runs: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """The fastest version.
+
+    Attributes:
+        name, model: of the version.
+        run_ms: version → how long one run takes.
+    """
+
+    name: str
+    model: Model
+    run_ms: Mapping[str, Timing]
+
+    @property
+    def told(self) -> str:
+        """``"fp32 8.1 ms, int8 3.2 ms a run"``."""
+        return ", ".join(f"{name} {timing.median_ms:.1f}" for name, timing in self.run_ms.items()) + " ms a run"
+
+
+def fastest(versions: Mapping[str, Model], config: ModelConfig, threads: int | None = None, batch: int = 1) -> Choice:
+    """Runs the versions in turns until it is sure which of them is fastest, or :data:`MOST_ROUNDS` have not told: then
+    the earliest of those that none surely beats is taken. So name first what is to be taken when in doubt.
+
+    Args:
+        batch: rows of a run, where the batch size is open.
+
+    Raises:
+        BuildError: the backend refuses a version.
+    """
+    with _racing(versions, config, threads, batch) as turn:
+        taken = race(turn)
+    times = dict(zip(versions, map(timing, taken), strict=True))
+    best = list(versions)[winner(taken)]
+    return Choice(best, versions[best], times)
+
+
+def race(turn: Callable[[], Sequence[float]], most: int = MOST_ROUNDS) -> list[list[float]]:
+    """Runs in turns, each giving one time per version, until the fastest is known, or ``most`` were run: the times of
+    each version."""
+    taken = [turn() for _ in range(ROUNDS)]
+    while len(taken) < most and not _is_settled(_columns(taken)):
+        taken += [turn() for _ in range(ROUNDS)]
+    return _columns(taken)
+
+
+def winner(taken: Sequence[Sequence[float]]) -> int:
+    """The first version that none surely beats."""
+    return next(i for i, one in enumerate(taken) if not any(_beats(other, one) for other in taken if other is not one))
+
+
+def _columns(turns: Sequence[Sequence[float]]) -> list[list[float]]:
+    return [list(column) for column in zip(*turns, strict=True)]
+
+
+def _is_settled(taken: Sequence[Sequence[float]]) -> bool:
+    best = min(taken, key=np.median)
+    return all(_beats(best, other) for other in taken if other is not best)
+
+
+def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether a version surely takes less: a sign test over the turns, which shrugs off single slow ones."""
+    wins = np.sign(np.subtract(other, one)).sum()
+    return bool(wins > _SURE * np.sqrt(len(one)))
+
+
+def run_ms(
+    versions: Mapping[str, Model], config: ModelConfig, threads: int | None = None, rounds: int = ROUNDS
+) -> Mapping[str, Timing]:
+    """Version → milliseconds of one run on zeros, on ``threads`` threads (all cores by default).
+
+    Raises:
+        BuildError: the section's backend refuses a version.
+    """
+    with _racing(versions, config, threads) as turn:
+        taken = _columns([turn() for _ in range(rounds)])
+    return dict(zip(versions, map(timing, taken), strict=True))
+
+
+@contextmanager
+def _racing(
+    versions: Mapping[str, Model], config: ModelConfig, threads: int | None, batch: int = 1
+) -> Iterator[Callable[[], Sequence[float]]]:
+    """A function that runs every version and says how many milliseconds each took; already warm."""
+    count = threads or config.threads or core_count()
+    with ExitStack() as stack:
+        made = [build_engine(model, config, count, batch) for model in versions.values()]
+        engines = [stack.enter_context(closing(engine)) for engine in made]
+        sessions = [engine.session() for engine in engines]
+
+        def turn() -> Sequence[float]:
+            return [_run_ms(session) for session in sessions]
+
+        for _ in range(_WARM):
+            turn()
+        yield turn
+
+
+def _run_ms(session: Session) -> float:
+    """The second of two runs: during the first the other engines' threads, which spin for a while, go to sleep."""
+    session.run()
+    started = time.perf_counter()
+    session.run()
+    return (time.perf_counter() - started) * 1e3
+
+
+def timing(times: Sequence[float]) -> Timing:
+    """Of so many runs."""
+    low, median, high = np.percentile(times, _SPREAD).tolist()
+    return Timing(median, low, high, len(times))

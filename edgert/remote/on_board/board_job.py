@@ -1,0 +1,215 @@
+"""A build on the board that belongs to no connection: started, joined, ended.
+
+One job per bundle at a time. Its process holds the bundle's ``work`` lock, and so does the compiler, which inherits it:
+who finds the lock free knows that nobody works, however the last one ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from edgert.errors import ArtifactError, BuildError, EdgertError, cause
+from edgert.files import replace_text
+from edgert.remote.on_board.job_folder import Content, Run, is_run, make_folder, sweep
+
+# A lock that dies with its last holder: the kernel takes it from a process that is gone, so none is ever stale.
+
+_LOOK_S = 0.1
+
+
+def take(path: Path) -> int | None:
+    """An open file that holds the lock, which a child process may inherit; None where another holds it.
+
+    The caller closes it. Raises ArtifactError where there can be no such file.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise ArtifactError(
+            f"cannot write {str(path)!r}", why=cause(error), fix="point EDGERT_CACHE at a folder that can be written"
+        ) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def is_held(path: Path) -> bool:
+    """Whether a living process holds it."""
+    if not path.exists():
+        return False
+    descriptor = take(path)
+    if descriptor is None:
+        return True
+    os.close(descriptor)
+    return False
+
+
+@contextmanager
+def held(path: Path, patience_s: float) -> Iterator[None]:
+    """Holds the lock in the block. Blocks until it has it; raises ArtifactError when ``patience_s`` have passed."""
+    until = time.monotonic() + patience_s
+    while (descriptor := take(path)) is None:
+        if time.monotonic() > until:
+            raise ArtifactError(
+                "this bundle is being copied to the board already",
+                why=f"another process has been at it for {patience_s:g} s",
+                where=str(path),
+                fix="wait for the other build, or end it",
+            )
+        time.sleep(_LOOK_S)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+PATIENCE_S = 30.0
+"""How long a compiler that is asked to end may take: TensorRT is asked between kernels, a DLA's compiler not at all."""
+STRICT = "strict"
+"""The word for a run in which an engine that would be skipped is an error."""
+_SETTLE_S = 10.0
+"""How long it may take from a job's lock to its name, and from its end to the end of its process."""
+_JOB_LOOK_S = 0.05
+
+
+def start(run: Run, *, strict: bool = False) -> tuple[Run, bool]:
+    """Starts a run, or finds the one that is at the same bundle: its result is taken, not made again.
+
+    Asked twice, as after a connection that was lost before the answer came, it starts one. Whether the other is strict,
+    its :attr:`~edgert.remote.on_board.job_folder.Run.strict` tells.
+
+    Returns:
+        The run, and whether it is another than was asked for.
+
+    Raises:
+        ArtifactError: the bundle is not here, or nothing can be written.
+        BuildError: a run is neither alive nor gone.
+    """
+    content = run.content
+    if run.folder.is_dir():
+        return run, False
+    if not content.bundle.is_file():
+        raise ArtifactError("the bundle is not on the board", why=str(content.bundle), fix="build again: it is sent")
+    until = time.monotonic() + _SETTLE_S
+    while (lock := take(content.work)) is None:
+        running = _named(content)
+        if running is not None and not running.end.exists():
+            return running, running != run
+        if time.monotonic() > until:
+            raise BuildError(
+                "a build of this bundle on the board does not end",
+                why="its result is there, and its process holds the lock",
+                where=str(content.work),
+                fix=f"look for it on the board: fuser {content.work}",
+            )
+        time.sleep(_JOB_LOOK_S)
+    try:
+        _begin(run, lock, strict)
+        return run, False
+    finally:
+        os.close(lock)
+
+
+def _begin(run: Run, lock: int, strict: bool) -> None:
+    """A process of its own session, so that the end of this one, and of the connection, is nothing to it."""
+    sweep(run.content)
+    make_folder(run)
+    if strict:
+        run.strict.touch()
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, run.name.encode(), 0)
+    with run.events.open("ab") as out, run.log.open("ab") as err:
+        job = subprocess.Popen(  # noqa: S603 - ourselves
+            [*_ourselves(), "job", "work", run.name, str(lock)],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            pass_fds=(lock,),
+        )
+    replace_text(run.process, str(job.pid))
+
+
+def work(run: Run, lock: int) -> None:
+    """Compiles, and writes down how it ended. Runs in the job's own process; blocks until done."""
+    asked: list[int] = []
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, on_signal)
+    strict = ["--strict"] if run.strict.exists() else []
+    command = [*_ourselves(), "build", str(run.content.bundle), "-o", str(run.output), "--json", *strict]
+    compiler = subprocess.Popen(command, pass_fds=(lock,))  # noqa: S603 - ourselves
+    code = _ended(compiler, lambda: bool(asked))
+    replace_text(run.end, json.dumps({"code": code, **(_result(run) if code == 0 else {})}))
+
+
+def _ended(compiler: subprocess.Popen[bytes], is_asked: Callable[[], bool]) -> int:
+    """The compiler's exit code; it is asked to end when we are, and ended when it does not."""
+    ends_at: float | None = None
+    while True:
+        try:
+            return compiler.wait(_JOB_LOOK_S)
+        except subprocess.TimeoutExpired:
+            if ends_at is None and is_asked():
+                compiler.terminate()
+                ends_at = time.monotonic() + PATIENCE_S
+            elif ends_at is not None and time.monotonic() > ends_at:
+                compiler.kill()
+
+
+def _result(run: Run) -> dict[str, Any]:
+    """What is to be fetched, with its digest; or why there is nothing."""
+    from edgert.remote.following import pack_addition  # bundles take half a second to import, on every connection
+
+    try:
+        made = pack_addition(run.content.bundle, run.output, run.addition)
+    except EdgertError as error:
+        return {"error": error.to_json()}
+    finally:
+        run.output.unlink(missing_ok=True)  # the board's own cache has the engines
+    return {"result": {"size_bytes": made.size_bytes, "sha256": made.sha256}}
+
+
+def is_alive(run: Run) -> bool:
+    """Whether a process works on it."""
+    return _named(run.content) == run and is_held(run.content.work)
+
+
+def cancel(run: Run) -> None:
+    """Asks a run to end; one that has ended already is left alone. Returns at once."""
+    if not run.end.exists() and is_alive(run):
+        run.cancelled.touch()
+        with contextlib.suppress(ProcessLookupError):  # it has ended since
+            os.killpg(int(run.process.read_text(encoding="utf-8")), signal.SIGTERM)
+
+
+def _named(content: Content) -> Run | None:
+    """The run whose name the lock has, alive or not."""
+    name = content.work.read_text(encoding="utf-8") if content.work.exists() else ""
+    return Run(name, content) if is_run(name) else None
+
+
+def _ourselves() -> list[str]:
+    """How this edgert was called, to be called again: a script that sets up its surroundings, or the module."""
+    script = Path(sys.argv[0])
+    is_module = script.name == "__main__.py" or not os.access(script, os.X_OK)
+    return [sys.executable, "-m", "edgert"] if is_module else [str(script.absolute())]

@@ -1,0 +1,215 @@
+"""What is at the other end: where edgert is, which one, on which board, with what on it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edgert import __version__
+from edgert.board import HOST
+from edgert.board.record import find_board
+from edgert.compiler.build_target import THIS_MACHINE, BuildTarget, build_target
+from edgert.config import PipelineFile
+from edgert.config.engine_choice import TENSORRT, TENSORRT_DLA
+from edgert.errors import ArtifactError, ConfigError, DeviceError
+from edgert.install import wheel
+from edgert.remote.link import Link, Look
+from edgert.units import format_bytes
+
+_USUAL = (("edgert",), ("python3", "-m", "edgert"))
+_NOT_FOUND = (126, 127)
+"""A shell's exit codes for a command that is not there or cannot be run (POSIX.1-2024, 2.8.2)."""
+_NO_MODULE = re.compile(r"No module named '?edgert\b")
+
+
+@dataclass(frozen=True, slots=True)
+class There:
+    """The board at the other end.
+
+    Attributes:
+        name: of the board; ``host`` for a machine that is no Jetson.
+        mode: its power mode; may be empty.
+        jetpack: may be empty.
+        tensorrt: release in three numbers; empty where there is none.
+        tensorrt_fix: how it is got where there is none.
+        cache: edgert's folder there.
+        free_bytes: on that folder's disk.
+    """
+
+    name: str
+    mode: str
+    jetpack: str
+    tensorrt: str
+    tensorrt_fix: str
+    cache: str
+    free_bytes: int
+
+    def __str__(self) -> str:
+        parts = [self.name, self.jetpack and f"JetPack {self.jetpack}", self.mode]
+        parts += [self.tensorrt and f"TensorRT {self.tensorrt}", f"{format_bytes(self.free_bytes)} free"]
+        return ", ".join(filter(None, parts))
+
+
+def look_there(address: str, program: str | None, look: Look = bool) -> tuple[Link, There]:
+    """Finds edgert on the board and asks its ``doctor``. Blocks for as long as that looks around.
+
+    Args:
+        program: path of the ``edgert`` command there, from the user's home folder on; by default ``edgert`` and
+            ``python3 -m edgert`` are tried.
+
+    Raises:
+        LinkError: there is no connection.
+        DeviceError: edgert is not there, is another version, or cannot run there.
+    """
+    programs = _USUAL if program is None else ((program.removeprefix("~/"),),)
+    for words in programs:
+        link = Link(address, words)
+        with link.call("doctor", "--json", "-") as call:
+            code, text = call.result(look)
+            is_missing = code in _NOT_FOUND or bool(_NO_MODULE.search(call.said()))
+            if not is_missing:
+                return link, read_doctor(text, link, call.said())
+    raise _missing(address, programs)
+
+
+def read_doctor(text: str, link: Link, said: str = "") -> There:
+    """What ``edgert doctor --json -`` printed. Raises DeviceError when no edgert of this version can run there."""
+    found = _json(text)
+    if found is None:
+        raise DeviceError(
+            f"edgert does not work on {link.address}",
+            why=said.strip().splitlines()[-1] if said.strip() else "its doctor said nothing",
+            fix=f"ssh {link.address} {shlex.join(link.program)} doctor",
+        )
+    machine = found.get("machine", {})
+    if machine.get("edgert") != __version__:
+        raise _other_version(link, machine.get("edgert"))
+    broken = [finding for finding in found["findings"] if finding["state"] == "no"]
+    if broken:
+        raise DeviceError(
+            f"edgert cannot run on {link.address}",
+            why="; ".join(f"{finding['name']}: {finding['detail']}" for finding in broken),
+            fix="; ".join(finding["fix"] for finding in broken if finding["fix"]),
+        )
+    return _there(machine, {finding["name"]: finding for finding in found["findings"]})
+
+
+def _there(machine: dict[str, Any], findings: dict[str, Any]) -> There:
+    tensorrt = findings["TensorRT"]
+    release = re.match(r"\d+\.\d+\.\d+", tensorrt["detail"]) if tensorrt["state"] == "yes" else None
+    return There(
+        name=machine["board"],
+        mode=machine["mode"],
+        jetpack=machine["jetpack"],
+        tensorrt=release[0] if release else "",
+        tensorrt_fix="" if release else f"{tensorrt['detail']}; {tensorrt['fix']}".rstrip("; "),
+        cache=machine["cache"],
+        free_bytes=machine["free_bytes"],
+    )
+
+
+def _json(text: str) -> dict[str, Any] | None:
+    """The JSON in an output that a login shell may have written on first."""
+    start = re.search(r"^\{", text, re.MULTILINE)
+    try:
+        content = json.loads(text[start.start() :]) if start else None
+    except ValueError:
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _missing(address: str, programs: Sequence[Sequence[str]]) -> DeviceError:
+    tried = " and ".join(repr(shlex.join(words)) for words in programs)
+    return DeviceError(
+        f"there is no edgert on {address}",
+        why=f"{tried} cannot be run there by a shell that is not interactive",
+        fix="on the board: python3 -m venv --system-site-packages edgert && edgert/bin/pip install "
+        f"{wheel(__version__)}, which `make wheel` writes to dist/; then here: --remote-edgert edgert/bin/edgert",
+    )
+
+
+def _other_version(link: Link, version: str | None) -> DeviceError:
+    return DeviceError(
+        f"{link.address} has edgert {version or 'of an earlier version'}, this is edgert {__version__}",
+        why="a bundle is made and compiled by one version",
+        where=f"{link.address}: {shlex.join(link.program)}",
+        fix=f"copy dist/{wheel(__version__)} there (`make wheel` writes it); with that edgert's pip: pip install it",
+    )
+
+
+# Whether a board can compile a bundle, asked before minutes of work.
+
+_BASE_BYTES, _TIMES = 64 * 2**20, 4
+"""Space wanted: for the bundle as it comes, unpacked, its engines, and as it goes; and for logs."""
+
+
+def target_there(
+    file: PipelineFile, there: There, board: str | None, mode: str | None, tensorrt: str | None
+) -> BuildTarget:
+    """What a pipeline is built for: what its file and the options name; else what is there.
+
+    Raises:
+        ConfigError: no such board, mode or release.
+    """
+    asked = board or file.config.board
+    if asked in THIS_MACHINE and board is None:
+        asked = there.name
+    if asked != there.name or asked == HOST:
+        return build_target(file, asked, mode, tensorrt)
+    known = bool(there.mode) and find_board(asked).has_mode(there.mode)
+    return build_target(file, asked, mode or (there.mode if known else None), tensorrt or there.tensorrt or None)
+
+
+def check_target(there: There, address: str, board: str, engines: Collection[str], tensorrt: str) -> None:
+    """Holds what a bundle is for to what is there.
+
+    Args:
+        board: the bundle's; ``host`` is for any machine.
+        engines: who may run it.
+        tensorrt: the release it is for; empty for ``host``.
+
+    Raises:
+        ConfigError: it is for another board.
+        DeviceError: the board has no TensorRT, or one of another kind.
+    """
+    if board not in (HOST, there.name):
+        what = "is no Jetson" if there.name == HOST else f"is a {there.name}"
+        raise ConfigError(
+            f"this is built for {board}, and {address} {what}",
+            why="placement, scales and predictions are another board's",
+            where="--remote",
+            fix=f"leave --board out, or write --board {there.name}",
+        )
+    if not {TENSORRT, TENSORRT_DLA}.intersection(engines):
+        return
+    if not there.tensorrt:
+        raise DeviceError(
+            f"there is no TensorRT on {address}",
+            why=there.tensorrt_fix,
+            where=address,
+            fix="edgert doctor, on the board, says how to get it",
+        )
+    if tensorrt.split(".")[0] != there.tensorrt.split(".")[0]:
+        raise ConfigError(
+            f"this is built for TensorRT {tensorrt}, and {address} has {there.tensorrt}",
+            why="scales and precisions are handed over in another form",
+            where="--trt",
+            fix="build the pipeline again without --trt: the board is asked",
+        )
+
+
+def check_space(there: There, address: str, size_bytes: int) -> None:
+    """Raises ArtifactError when the board's disk has too little space for a bundle of so many bytes."""
+    wanted = _BASE_BYTES + _TIMES * size_bytes
+    if there.free_bytes < wanted:
+        raise ArtifactError(
+            f"the disk of {address} is full",
+            why=f"{format_bytes(there.free_bytes)} are free, {format_bytes(wanted)} are wanted: {_TIMES} times the "
+            "bundle, for it and its engines",
+            where=f"{address}: {there.cache}",
+            fix="free some space there, or point EDGERT_CACHE at another disk",
+        )

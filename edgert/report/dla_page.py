@@ -1,0 +1,198 @@
+"""What of a network a DLA can run, as one HTML file: summary, obstacles, segments, and every node with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dla import MAX_LOADABLES, SOURCES, Reason, Region, Verdict
+from edgert.files import replace_text
+from edgert.placement.dla_share import Survey
+from edgert.report.html import (
+    Cell,
+    Column,
+    Markup,
+    code,
+    columns,
+    document,
+    figures,
+    join,
+    paragraph,
+    shape,
+    table,
+    tag,
+)
+from edgert.report.numbers import counted, share, significant, size
+
+_STYLES = ("page.css", "capability.css")
+_SCRIPTS = ("page.js", "capability.js")
+_CELL_PX, _ROW = 12, 64
+_ORDER = {"no": 0, "verify": 1, "yes": 2, "folded": 3}
+_MARKS = {"yes": "✓ yes", "no": "✗ no", "verify": "? verify", "folded": "· folded"}
+
+
+def render_survey(survey: Survey, model: str, board: str) -> str:
+    """The survey as a whole HTML document; equal surveys give equal text.
+
+    Args:
+        model: name of the model, as it is shown.
+        board: title of the board.
+    """
+    sections = (
+        ("obstacles", "What stands in the way", _obstacles(survey)),
+        ("segments", "Segments", _segments(survey)),
+        ("nodes", "Every node", _nodes(survey)),
+    )
+    sentence = headline(survey, board)
+    body = [
+        _header(survey, model, sentence),
+        columns(sections),
+    ]
+    return document(f"{model}: what the DLA can run", sentence, body, styles=_STYLES, scripts=_SCRIPTS)
+
+
+def save_survey(survey: Survey, model: str, board: str, path: Path) -> None:
+    """Writes the page, all of it or nothing. Raises ArtifactError."""
+    replace_text(path, render_survey(survey, model, board))
+
+
+def headline(survey: Survey, board: str) -> str:
+    """One sentence."""
+    told = survey.summary
+    if survey.target.release.answer == "no":
+        return f"Nothing of it can run on a DLA of {board}: {survey.target.release.reason}."
+    work = f" with {share(told.macs_yes)} of the work" if told.macs else ""
+    parts = f"in {counted(told.segments, 'segment')}" if told.segments else "in no segment"
+    return f"A DLA of {board} runs {told.yes} of {counted(told.nodes, 'node')}{work}, {parts}."
+
+
+def verdict_word(verdict: Verdict) -> str:
+    """``"folded"`` for what is gone before anything runs, else the answer."""
+    return "folded" if verdict.is_folded else verdict.answer
+
+
+def _header(survey: Survey, model: str, sentence: str) -> Markup:
+    told, target = survey.summary, survey.target
+    kicker = f"DLA check · TensorRT {target.tensorrt}, {target.precision.upper()} · "
+    shown = (
+        ("Nodes that run", f"{told.yes}", f"of {told.nodes}; {told.folded} more fold away"),
+        ("Work that runs", share(told.macs_yes) if told.macs else "–", f"of {significant(told.macs / 1e6)} M MACs"),
+        ("To be verified", f"{told.verify}", f"nodes, {share(told.macs_verify)} of the work"),
+        ("Loadables", f"{told.segments}", f"a core holds {MAX_LOADABLES}; {told.segments_hoped} if all verify"),
+    )
+    return tag(
+        "header",
+        tag("p", kicker, code(model), class_="kicker"),
+        tag("h1", sentence),
+        *(paragraph(text, "caution") for text in cautions(survey)),
+        figures(shown),
+        _map(survey),
+    )
+
+
+def cautions(survey: Survey) -> list[str]:
+    """What a reader should know before trusting the numbers."""
+    found = []
+    if survey.target.release.answer == "verify":
+        found.append(f"{survey.target.release.reason}: {survey.target.release.fix}.")
+    if not survey.summary.macs:
+        found.append("The work is not counted: there is none, or shapes are open.")
+    if not survey.fits_core:
+        found.append(f"{survey.loadables} loadables are more than the {MAX_LOADABLES} that a core holds.")
+    return found
+
+
+def _map(survey: Survey) -> Markup:
+    """Every node as a square in graph order, coloured by its verdict; hovering names it."""
+    rows = -(-len(survey.nodes) // _ROW)
+    cells = []
+    for place, (node, verdict) in enumerate(zip(survey.nodes, survey.verdicts, strict=True)):
+        word = verdict_word(verdict)
+        x, y = place % _ROW * _CELL_PX, place // _ROW * _CELL_PX
+        square = shape("rect", x=x, y=y, width=_CELL_PX - 2, height=_CELL_PX - 2, rx=2)
+        cells.append(tag("g", tag("title", f"{node.name} ({node.op}): {word}"), square, class_=f"node {word}"))
+    box = f"0 0 {_ROW * _CELL_PX} {max(rows, 1) * _CELL_PX}"
+    picture = tag("svg", *cells, class_="map", viewBox=box, role="img", aria_label="Verdict of every node in order")
+    keys = [tag("span", mark, class_=f"verdict {word}") for word, mark in _MARKS.items()]
+    return tag("figure", tag("figcaption", "Every node in order: ", join(keys, " ")), picture)
+
+
+def _obstacles(survey: Survey) -> Markup:
+    told = survey.summary
+    reasons = [("no", reason) for reason in told.refusals] + [("verify", reason) for reason in told.doubts]
+    if not reasons:
+        return paragraph("Nothing: every node that needs a layer has one.", "lead")
+    lead = "Those with most work first. A doubt is a limit that public sources do not settle; the device does."
+    found = [reason for _, reason in reasons]
+    columns = [
+        Column("Rule", [_rule(reason.rule) for reason in found]),
+        Column("Verdict", [_mark(word) for word, _ in reasons]),
+        Column("Nodes", [reason.nodes for reason in found], "minor number"),
+        Column("Work", [_work(survey, reason.macs) for reason in found], "minor number"),
+        Column("Why, and what helps", [_why(reason) for reason in found], "prose"),
+        Column("For example", [code(reason.example) for reason in found], "minor name"),
+    ]
+    return join([paragraph(lead, "lead"), table("Rules that objected", columns, sortable=True)])
+
+
+def _why(reason: Reason | Verdict) -> Markup:
+    fix = [tag("br"), tag("span", f"→ {reason.fix}", class_="fix")] if reason.fix else []
+    return join([reason.reason, *fix])
+
+
+def _work(survey: Survey, part: float) -> Cell:
+    return Cell(share(part) if survey.summary.macs else "–", part)
+
+
+def _rule(name: str) -> object:
+    """A rule's name, leading to the page it was read on."""
+    return tag("a", name, href=SOURCES[name]) if name in SOURCES else name
+
+
+def _mark(word: str) -> Cell:
+    return Cell(tag("span", _MARKS[word], class_=f"verdict {word}"), _ORDER[word])
+
+
+def _segments(survey: Survey) -> Markup:
+    if not survey.regions:
+        return paragraph("None: no node is sure to run.", "absent")
+    lead = "Each is one loadable. Its ends are handed over between GPU and DLA."
+    found = survey.regions
+    columns = [
+        Column("Segment", list(range(1, len(found) + 1)), "number"),
+        Column("Nodes", [len(region.places) for region in found], "number"),
+        Column("Work", [_work(survey, _part(survey, region)) for region in found], "number"),
+        Column("Weights", [Cell(size(region.weight_bytes), region.weight_bytes) for region in found],
+               "minor number"),
+        Column("Inner tensors", [Cell(size(region.inner_bytes), region.inner_bytes) for region in found],
+               "minor number"),
+        Column("From", [code(survey.nodes[region.places[0]].name) for region in found], "name"),
+        Column("Reads", [len(region.inputs) for region in found], "minor number"),
+        Column("Writes", [len(region.outputs) for region in found], "minor number"),
+    ]  # fmt: skip
+    return join([paragraph(lead, "lead"), table("Segments", columns, sortable=True)])
+
+
+def _part(survey: Survey, region: Region) -> float:
+    return region.macs / survey.summary.macs if survey.summary.macs else 0.0
+
+
+def _nodes(survey: Survey) -> Markup:
+    words = [verdict_word(verdict) for verdict in survey.verdicts]
+    segments = [survey.segment_of(place) for place in range(len(survey.nodes))]
+    total = survey.summary.macs or 1
+    columns = [
+        Column("#", list(range(len(survey.nodes))), "minor number"),
+        Column("Node", [code(node.name) for node in survey.nodes], "name"),
+        Column("Operator", [node.op for node in survey.nodes], "minor"),
+        Column("Verdict", [_mark(word) for word in words]),
+        Column("Segment", [Cell(number or "", number or 0) for number in segments], "minor number"),
+        Column("Work", [Cell(share(macs / total) if macs else "", macs) for macs in survey.macs], "minor number"),
+        Column("Rule", [_rule(verdict.rule) for verdict in survey.verdicts], "minor"),
+        Column("Why, and what helps", [_why(verdict) for verdict in survey.verdicts], "prose"),
+    ]
+    return tag("div", table("Every node", columns, sortable=True), class_="nodes", data_counts=_counts(words))
+
+
+def _counts(words: Sequence[str]) -> str:
+    return " ".join(f"{word}:{words.count(word)}" for word in _MARKS)

@@ -1,0 +1,238 @@
+"""HTML made of pieces that cannot be mistaken for text: whatever is not :class:`Markup` is escaped.
+
+Names of tensors come from model files, and model files come from anywhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+_VOID = frozenset({"meta", "link", "br", "input"})
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})  # controls, direction overrides, lone surrogates, ...
+_NAME_HEAD, _NAME_TAIL = 52, 18  # characters of a name that are shown at most; all of it on hover
+
+
+class Markup(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+def visible(text: str) -> str:
+    """The text with every character that would not show, or would hide others, written as its Python escape."""
+    if text.isprintable():
+        return text
+    return "".join(_shown(character) for character in text)
+
+
+def _shown(character: str) -> str:
+    if unicodedata.category(character) not in _HIDDEN:
+        return character
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def escape(text: object) -> Markup:
+    """The text as HTML; Markup as it is."""
+    return text if isinstance(text, Markup) else Markup(html.escape(visible(str(text))))
+
+
+def join(pieces: Iterable[object], between: object = "") -> Markup:
+    """Pieces one after the other."""
+    return Markup(escape(between).join(map(escape, pieces)))
+
+
+def tag(element: str, /, *children: object, **attributes: object) -> Markup:
+    """``tag("td", "a < b", class_="name")`` → ``<td class="name">a &lt; b</td>``.
+
+    Args:
+        element: its name; those that have no content in HTML get no end tag.
+        children: text is escaped, Markup is not.
+        attributes: ``_`` stands for ``-`` and one at the end goes; True is a bare attribute; False and None are left
+            out; a float is written with five digits.
+    """
+    head = "".join([element, *(_attribute(key, value) for key, value in attributes.items())])
+    if element in _VOID:
+        return Markup(f"<{head}>")
+    return Markup(f"<{head}>{join(children)}</{element}>")
+
+
+def shape(element: str, /, **attributes: object) -> Markup:
+    """An SVG element without children."""
+    return Markup(f"<{element}{''.join(_attribute(key, value) for key, value in attributes.items())}/>")
+
+
+def _attribute(key: str, value: object) -> str:
+    if value is None or value is False:
+        return ""
+    name = key.rstrip("_").replace("_", "-")
+    text = f"{value:.5g}" if isinstance(value, float) else value
+    return f" {name}" if value is True else f' {name}="{escape(text)}"'
+
+
+def code(name: str) -> Markup:
+    """A node's or tensor's name, of any length: the middle gives way where it does not fit, and hovering shows all."""
+    shown = visible(name)
+    if len(shown) > _NAME_HEAD + _NAME_TAIL:
+        head, tail = shown[:_NAME_HEAD] + "…", shown[-_NAME_TAIL:]
+    else:
+        cut = len(shown) - _NAME_TAIL if len(shown) > _NAME_TAIL + 1 else 0  # one letter is no wider than "…"
+        head, tail = shown[:cut], shown[cut:]
+    pieces = [tag("span", piece) for piece in (head, tail) if piece]
+    return tag("span", *pieces, class_="name", title=shown)
+
+
+def paragraph(text: object, class_: str | None = None) -> Markup:
+    """One paragraph."""
+    return tag("p", text, class_=class_)
+
+
+def lines(text: str) -> Markup:
+    """Text of one or several lines."""
+    return join(text.strip().splitlines(), between=tag("br"))
+
+
+# Tables with a caption, headers for columns and rows, and what a script needs to sort them.
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What a cell shows, and the number it is sorted by."""
+
+    content: object
+    order: float
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A header and its cells, each text, Markup or a :class:`Cell`.
+
+    ``number`` columns align right; ``name``, ``prose`` and ``length`` columns share what room is left; ``minor`` ones
+    are left out on narrow pages.
+    """
+
+    header: str
+    cells: Sequence[object]
+    kind: Literal["text", "number", "name", "prose", "length", "minor", "minor number", "minor name"] = "text"
+
+
+def table(caption: str, columns: Sequence[Column], *, head: int = 0, sortable: bool = False) -> Markup:
+    """A table.
+
+    Args:
+        caption: read out before the table; not shown, for a heading says the same.
+        columns: of equal length.
+        head: the column whose cells name their rows.
+        sortable: a click on a header sorts, where scripts may run.
+    """
+    headers = [tag("th", column.header, scope="col", class_=_class(column)) for column in columns]
+    rows = zip(*(_cells(column, place == head) for place, column in enumerate(columns)), strict=True)
+    whole = tag(
+        "table",
+        tag("caption", caption),
+        tag("thead", tag("tr", *headers)),
+        tag("tbody", *(tag("tr", *row) for row in rows)),
+        class_="sortable" if sortable else None,
+    )
+    return tag("div", whole, class_="scroll", tabindex=0, role="region", aria_label=caption)
+
+
+def _cells(column: Column, is_head: bool) -> list[Markup]:
+    element, scope = ("th", "row") if is_head else ("td", None)
+    found = []
+    for cell in column.cells:
+        content, order = (cell.content, cell.order) if isinstance(cell, Cell) else (cell, None)
+        found.append(tag(element, content, class_=_class(column), scope=scope, data_order=order))
+    return found
+
+
+def _class(column: Column) -> str | None:
+    return None if column.kind == "text" else column.kind
+
+
+# One HTML file that needs nothing else: no network, no script to be read, no fonts of its own.
+
+
+def document(
+    title: str,
+    description: str,
+    body: Iterable[object],
+    *,
+    styles: Sequence[str] = ("page.css",),
+    scripts: Sequence[str] = ("page.js",),
+) -> str:
+    """A whole page.
+
+    Args:
+        title: of the window.
+        description: one sentence, for whoever lists pages.
+        body: what is on it.
+        styles, scripts: files of this package that become part of it, in order.
+    """
+    style, script = (join(map(_part, names)) for names in (styles, scripts))
+    head = tag("head", *_head(title, description, style, script))
+    return f"<!doctype html>\n{tag('html', head, tag('body', *body, tag('script', script)), lang='en')}\n"
+
+
+def columns(sections: Iterable[tuple[str, str, object]], names: Mapping[str, str] | None = None) -> Markup:
+    """Sections with a list of them beside.
+
+    Args:
+        sections: (id, title, content) of each.
+        names: id → what the list calls it, of those that it has; all, by their titles, by default.
+    """
+    listed = tuple(sections)
+    names = {name: title for name, title, _ in listed} if names is None else names
+    links = (tag("li", tag("a", title, href=f"#{name}")) for name, title in names.items())
+    contents = tag("nav", tag("ul", *links), aria_label="Sections")
+    return tag("div", contents, tag("main", *(_section(*one) for one in listed)), class_="columns")
+
+
+def figures(shown: Iterable[tuple[str, str, str]]) -> Markup:
+    """A row of large numbers.
+
+    Args:
+        shown: (what it is, the number with its unit, what to know about it) of each.
+    """
+    return tag("dl", *(_figure(*one) for one in shown), class_="figures")
+
+
+def _section(name: str, title: str, content: object) -> Markup:
+    heading = tag("h2", title, id=f"{name}-title")
+    return tag("section", heading, content, id=name, aria_labelledby=f"{name}-title")
+
+
+def _figure(label: str, value: str, detail: str) -> Markup:
+    return tag("div", tag("dt", label), tag("dd", tag("b", value), tag("span", detail)))
+
+
+def _head(title: str, description: str, style: Markup, script: Markup) -> list[Markup]:
+    """A policy admits this page's own style and script and nothing else: even a mistake in escaping could not act."""
+    policy = f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}"
+    return [
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=Markup(policy)),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", name="description", content=description),
+        tag("link", rel="icon", href="data:,"),
+        tag("title", title),
+        tag("style", style),
+    ]
+
+
+@cache
+def _part(name: str) -> Markup:
+    """A file of this package as it stands; it holds no end tag that would close its element."""
+    return Markup(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,288 @@
+"""The sections on layers: their noise, and which of them compute in something else."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.report.chart import Bar, bar_chart
+from edgert.report.html import Cell, Column, Markup, code, join, paragraph, table, tag, visible
+from edgert.report.numbers import counted, decibels, fixed, share, significant
+from edgert.report.plots import Marker, histogram_chart
+from edgert.report.quantization_record import LayerRow, QuantizationReport, TensorRow
+
+_WORST = 5
+_LOUD = 9.5  # times the signal: from here on percent stop helping
+_NOT_KNOWN = -math.inf  # sorts below every measured value
+
+
+def layer_section(report: QuantizationReport) -> Markup:
+    """Noise layer by layer: chart, the worst by name, all of them on demand."""
+    layers = report.layers
+    known = [layer.sqnr_db for layer in layers if layer.sqnr_db is not None and not math.isnan(layer.sqnr_db)]
+    if not known:
+        return paragraph(report.absent.get("layers", "The noise of single layers was not measured."), "absent")
+    worst = worst_layers(layers)
+    return join(
+        [
+            paragraph(_lead(layers, known, worst), "lead"),
+            _chart(report, worst),
+            tag("h3", "The noisiest layers"),
+            _worst_table(report, worst),
+            *_costliest(report),
+            tag("details", tag("summary", f"All {counted(len(layers), 'layer')} as a table"), _all_table(report)),
+        ]
+    )
+
+
+def worst_layers(layers: Sequence[LayerRow], count: int = _WORST) -> tuple[int, ...]:
+    """Positions of the layers with the lowest SQNR, the lowest first."""
+    known = [(_order(layer), place) for place, layer in enumerate(layers) if math.isfinite(_order(layer))]
+    return tuple(place for _, place in sorted(known)[:count])
+
+
+def kept_section(report: QuantizationReport) -> Markup:
+    """Layers that compute in another precision than the result's, and why."""
+    kept = [place for place, layer in enumerate(report.layers) if layer.precision != report.precision]
+    if not report.layers:
+        return paragraph("Nothing is known of single layers.", "absent")
+    if not kept:
+        return paragraph(f"None: all {counted(len(report.layers), 'layer')} compute in {report.precision}.")
+    reasons = [report.layers[place].reason or "no reason given" for place in kept]
+    columns = [_numbers(kept), *_columns(report, kept, "minor number"), Column("Why", reasons, "prose")]
+    verb = "does" if len(kept) == 1 else "do"
+    lead = f"{counted(len(kept), 'layer')} of {len(report.layers)} {verb} not compute in {report.precision}."
+    return join([paragraph(lead, "lead"), table("Layers in another precision", columns, head=1)])
+
+
+def _lead(layers: Sequence[LayerRow], known: Sequence[float], worst: Sequence[int]) -> str:
+    said = f"Half of the layers have more than {decibels(statistics.median(known))}"
+    if not worst:
+        return f"{said}."
+    low = layers[worst[0]].sqnr_db or 0.0
+    return f"{said}; the noisiest has {decibels(low)}, where the noise is {_noise(low)} as large as the signal."
+
+
+def _noise(sqnr_db: float) -> str:
+    """RMS of the noise as a part of the signal's, by the definition of the decibel: 20 dB is a tenth."""
+    ratio = 10 ** (-sqnr_db / 20)
+    return f"{significant(100 * ratio, 2)}\N{NO-BREAK SPACE}%" if ratio < _LOUD else f"{significant(ratio, 2)} times"
+
+
+def _grid(sqnr_db: float) -> tuple[str, str]:
+    return f"{fixed(sqnr_db, 0)} dB", _noise(sqnr_db)
+
+
+def _chart(report: QuantizationReport, worst: Sequence[int]) -> Markup:
+    marks = {place: str(rank) for rank, place in enumerate(worst, 1)}
+    bars = [
+        Bar(layer.sqnr_db, _hover(place, layer), marks.get(place, ""), layer.precision != report.precision)
+        for place, layer in enumerate(report.layers)
+    ]
+    others = sorted({layer.precision for layer in report.layers} - {report.precision})
+    key = [tag("span", "the noisiest, numbered", class_="key worst")]
+    if others:
+        key.append(tag("span", f"underlined: in {' or '.join(others)}", class_="key rug"))
+    caption = "Signal to quantisation noise (SQNR) of every layer's output, in graph order: higher is better."
+    sides = " On the left in dB; on the right the noise as a part of the signal, both root mean square."
+    legend = tag("span", *key, class_="legend")
+    return tag("figure", tag("figcaption", caption, sides, legend), bar_chart(bars, title=caption, grid=_grid))
+
+
+def _hover(place: int, layer: LayerRow) -> str:
+    return f"{place + 1}. {layer.name} ({layer.op}, {layer.precision}): {decibels(layer.sqnr_db)}"
+
+
+def _worst_table(report: QuantizationReport, worst: Sequence[int]) -> Markup:
+    known = [report.layers[place].sqnr_db or 0.0 for place in worst]
+    columns = [
+        Column("Rank", [tag("b", rank, class_="bad") for rank in range(1, len(worst) + 1)], "number"),
+        *_columns(report, worst),
+        Column("SQNR", [decibels(value) for value in known], "number"),
+        Column("Noise", [_noise(value) for value in known], "minor number"),
+    ]
+    return table("The noisiest layers", columns, head=1)
+
+
+def _costliest(report: QuantizationReport) -> list[Markup]:
+    """The layers to look at first when a budget is missed."""
+    costs = [(layer.cost, -place) for place, layer in enumerate(report.layers) if layer.cost is not None]
+    places = [-place for cost, place in sorted(costs, reverse=True)[:_WORST] if cost > 0]
+    if not places:
+        return []
+    columns = [_numbers(places), *_columns(report, places), Column("SQNR", _noises(report, places), "minor number")]
+    return [tag("h3", "The costliest layers"), table("The costliest layers", columns, head=1)]
+
+
+def _noises(report: QuantizationReport, places: Sequence[int]) -> list[Cell]:
+    layers = [report.layers[place] for place in places]
+    return [Cell(decibels(layer.sqnr_db), _order(layer)) for layer in layers]
+
+
+def _all_table(report: QuantizationReport) -> Markup:
+    places = range(len(report.layers))
+    columns = [_numbers(places), *_columns(report, places), Column("SQNR", _noises(report, places), "number")]
+    return table("All layers in graph order", columns, head=1, sortable=True)
+
+
+def _numbers(places: Sequence[int]) -> Column:
+    return Column("Nr.", [place + 1 for place in places], "minor number")
+
+
+def _columns(
+    report: QuantizationReport, places: Sequence[int], cost: Literal["number", "minor number"] = "number"
+) -> list[Column]:
+    """What every table tells of a layer; the name comes first."""
+    layers = [report.layers[place] for place in places]
+    columns = [
+        Column("Layer", [code(layer.name) for layer in layers], "name"),
+        Column("Op", [layer.op for layer in layers]),
+        Column("Type", [layer.precision for layer in layers]),
+    ]
+    if any(layer.cost is not None for layer in layers):
+        header = f"Cost alone{f', {report.cost_meaning}' if report.cost_meaning else ''}"
+        columns.append(Column(header, [_cost(layer) for layer in layers], cost))
+    return columns
+
+
+def _cost(layer: LayerRow) -> Cell:
+    return Cell("–", _NOT_KNOWN) if layer.cost is None else Cell(significant(layer.cost), layer.cost)
+
+
+def _order(layer: LayerRow) -> float:
+    return _NOT_KNOWN if layer.sqnr_db is None or math.isnan(layer.sqnr_db) else layer.sqnr_db
+
+
+# The section on activations: what values tensors have, and where they are clipped.
+
+_OPEN = 6
+_NAMED = 3
+_LEVELS = 127  # of int8 on each side of zero
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Tensors with one and the same histogram, as those before and after a transposition."""
+
+    rows: tuple[TensorRow, ...]
+
+    @property
+    def row(self) -> TensorRow:
+        """The first in graph order stands for all."""
+        return self.rows[0]
+
+    @cached_property
+    def sqnr_db(self) -> float:
+        """See :func:`own_sqnr_db`."""
+        return own_sqnr_db(self.row)
+
+
+def tensor_section(report: QuantizationReport) -> Markup:
+    """Histograms: those that lose most open, the others folded away in graph order."""
+    if not report.tensors:
+        return paragraph(report.absent.get("tensors", "No activations were counted."), "absent")
+    groups = _groups(report.tensors)
+    worst = sorted(groups, key=lambda group: group.sqnr_db)[:_OPEN]
+    rest = [group for group in groups if group not in worst]
+    rows = max(len(row.thresholds) + (row.used is not None) for row in report.tensors)
+    parts = [
+        paragraph(_tensor_lead(groups), "lead"),
+        tag("div", *(_card(group, rows) for group in worst), class_="cards"),
+    ]
+    if rest:
+        count = counted(sum(len(group.rows) for group in rest), "tensor")
+        cards = tag("div", *(_card(group, rows) for group in rest), class_="cards")
+        parts.append(tag("details", tag("summary", f"The other {count}, in graph order"), cards, class_="filtered"))
+    return join(parts)
+
+
+def _groups(rows: Sequence[TensorRow]) -> list[_Group]:
+    found: dict[object, list[TensorRow]] = {}
+    for row in rows:
+        key = (row.counts.tobytes(), row.exponent, row.amax, row.threshold, *row.thresholds.items())
+        found.setdefault(key, []).append(row)
+    return [_Group(tuple(same)) for same in found.values()]
+
+
+def own_sqnr_db(row: TensorRow) -> float:
+    """SQNR of rounding and clipping this one tensor, in dB, taken from its histogram; infinite if it is always zero.
+
+    Every value counts as the middle of its bin, those of the first bin as zero: they round to it, and after a ReLU most
+    of them are.
+    """
+    width = _bin_width(row)
+    values = (np.arange(len(row.counts)) + 0.5) * width
+    values[0] = 0.0
+    step = row.threshold / _LEVELS
+    rounded = np.minimum(np.rint(values / step), _LEVELS) * step
+    counts = row.counts.astype(np.float64)
+    signal, noise = float(counts @ values**2), float(counts @ (values - rounded) ** 2)
+    return 10 * math.log10(signal / noise) if signal > 0 and noise > 0 else math.inf
+
+
+def clipped_share(row: TensorRow) -> float:
+    """Part of the values that lie beyond the threshold, to a bin."""
+    starts = np.arange(len(row.counts)) * _bin_width(row)
+    counts: npt.NDArray[np.float64] = row.counts.astype(np.float64)
+    return float(counts[starts >= row.threshold].sum() / max(counts.sum(), 1.0))
+
+
+def _bin_width(row: TensorRow) -> float:
+    return math.ldexp(1.0, row.exponent) / len(row.counts)
+
+
+def _tensor_lead(groups: Sequence[_Group]) -> str:
+    which = f"the {_OPEN} histograms that lose most of {len(groups)}" if len(groups) > _OPEN else "all histograms"
+    return (
+        f"How often each magnitude |x| occurred during calibration, counts on a logarithmic scale: {which}, by the "
+        "noise that rounding and clipping add to the tensor itself. The solid line is the threshold in use; what lies "
+        "beyond it, shaded, is clipped. Dotted lines are where other methods would clip."
+    )
+
+
+def _card(group: _Group, rows: int) -> Markup:
+    row = group.row
+    body = [tag("figcaption", code(row.name))]
+    if row.amax <= 0:
+        body.append(paragraph("Always zero: nothing to choose a threshold from.", "absent"))
+    else:
+        title = f"Histogram of {visible(row.name)}"
+        body.append(histogram_chart(row.counts, _bin_width(row), row.amax, _markers(row), title=title, rows=rows))
+        body.append(paragraph(_facts(group), "facts"))
+    if len(group.rows) > 1:
+        same = join((code(one.name) for one in group.rows[1 : _NAMED + 1]), ", ")
+        more = f" and {len(group.rows) - _NAMED - 1} more" if len(group.rows) > _NAMED + 1 else ""
+        body.append(paragraph(join(["the same in ", same, more]), "facts"))
+    names = " ".join(visible(one.name) for one in group.rows) if len(group.rows) > _NAMED + 1 else None
+    return tag("figure", *body, class_="card", data_names=names)
+
+
+def _markers(row: TensorRow) -> list[Marker]:
+    markers = [
+        Marker(value, f"{method} {significant(value)}", method == row.chosen and row.used is None)
+        for method, value in row.thresholds.items()
+    ]
+    if row.used is not None:
+        markers.append(Marker(row.used, f"in use {significant(row.used)}", True))
+    return markers
+
+
+def _facts(group: _Group) -> str:
+    row = group.row
+    facts = [
+        f"step {significant(row.threshold / _LEVELS)}",
+        f"clips {share(clipped_share(row))}",
+        f"SQNR {decibels(group.sqnr_db)}",
+    ]
+    if "minmax" not in row.thresholds:
+        facts.insert(0, f"largest {significant(row.amax)}")
+    if row.shared:
+        facts.append(f"one scale with {counted(len(row.shared), 'other tensor')}")
+    return " · ".join(facts)

@@ -1,0 +1,247 @@
+"""What a quantisation amounted to, as plain records: all that a report shows, nothing that it can work out itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy.typing as npt
+
+Part = Literal["accuracy", "speed", "layers", "tensors", "corrections"]
+"""Parts of a report that may be missing, with a reason."""
+
+REFERENCE = "FP32"
+"""What everything is compared with."""
+
+_ROUNDING = 1e-9  # scores are fractions of pictures: 0.702 - 0.692 must count as 0.010, not as a hair more
+
+
+@dataclass(frozen=True, slots=True)
+class AccuracyRow:
+    """One metric before and after; larger is better.
+
+    Attributes:
+        metric: as the field writes it: ``top-1``, ``mAP50-95``, ``cosine``.
+        fp32, result: the metric of the float model and of the one in ``precision``.
+        precision: which result this is; rows of other precisions that were tried may stand beside the chosen one.
+        interval: 95 % confidence interval of the drop, lowest first.
+        max_drop: the budget, in the metric's own unit (0.01 is one point of a percentage).
+        images: how many were scored.
+        unit: ``percent``: a fraction, shown as percent and points; ``plain``: shown as it is.
+        labelled: false where there were no labels and FP32's own answers stood in for them.
+    """
+
+    metric: str
+    fp32: float
+    result: float
+    precision: str = "INT8"
+    interval: tuple[float, float] | None = None
+    max_drop: float | None = None
+    images: int | None = None
+    unit: Literal["percent", "plain"] = "percent"
+    labelled: bool = True
+
+    @property
+    def drop(self) -> float:
+        """What was lost; negative for a gain."""
+        return self.fp32 - self.result
+
+    @property
+    def kept(self) -> bool | None:
+        """Whether the drop is inside its budget; None without one. A hair of float rounding is forgiven."""
+        return None if self.max_drop is None else self.drop <= self.max_drop + _ROUNDING
+
+    @property
+    def sure(self) -> bool:
+        """Whether the whole interval lies on one side of the budget; so it is taken where there is no interval."""
+        if self.interval is None or self.max_drop is None:
+            return True
+        low, high = self.interval
+        return high <= self.max_drop + _ROUNDING if self.kept else low > self.max_drop
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedRow:
+    """The time of one inference.
+
+    Attributes:
+        precision: ``FP32``, ``FP16``, ``INT8``.
+        median_ms: median over ``runs`` calls.
+        spread_ms: 10th and 90th percentile.
+        engine: name and version of what ran it; rows are compared within one engine and machine.
+        machine: processor and threads, in words.
+    """
+
+    precision: str
+    median_ms: float
+    runs: int
+    engine: str = ""
+    machine: str = ""
+    spread_ms: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """One layer; rows come in graph order.
+
+    Attributes:
+        name: of its main node; any text at all.
+        op: operator, ``Conv``.
+        sqnr_db: signal over quantisation noise of its output, in dB, with everything before it quantised too; infinite
+            for an exact one, None where it was not measured.
+        precision: what it computes in.
+        reason: why it does not compute in the report's precision.
+        cost: what quantising this layer alone does, in words of the report's ``cost_meaning``.
+    """
+
+    name: str
+    op: str
+    sqnr_db: float | None = None
+    precision: str = "INT8"
+    reason: str = ""
+    cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorRow:
+    """One tensor's values over all calibration images, and where they are clipped.
+
+    Attributes:
+        name: any text at all.
+        counts: (bins,) integers: how many values have their magnitude in each of as many equal parts of
+            ``[0, 2**exponent)``.
+        exponent: of the histogram's range.
+        amax: the largest magnitude seen; 0 for a tensor that is always zero.
+        thresholds: method → magnitude at which it would clip this tensor.
+        chosen: the method that was used.
+        used: the threshold in force where it is not ``thresholds[chosen]``, as in a group that shares one scale.
+        shared: the other tensors of that group.
+    """
+
+    name: str
+    counts: npt.NDArray[Any]
+    exponent: int
+    amax: float
+    thresholds: Mapping[str, float]
+    chosen: str
+    used: float | None = None
+    shared: tuple[str, ...] = ()
+
+    @property
+    def threshold(self) -> float:
+        """The threshold in force."""
+        return self.thresholds[self.chosen] if self.used is None else self.used
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """A change of weights that was made to win accuracy back.
+
+    Attributes:
+        kind: ``Cross-layer equalisation``, ``Bias correction``, ``AdaRound``.
+        nodes: whose weights changed.
+        effect: in words, with numbers where there are any.
+    """
+
+    kind: str
+    nodes: tuple[str, ...]
+    effect: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something the reader should know.
+
+    Attributes:
+        text: one or a few lines.
+        about: the node or tensor it concerns.
+        level: a warning may change what the reader does; a note only explains.
+    """
+
+    text: str
+    about: str = ""
+    level: Literal["warning", "note"] = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where the result comes from: enough to make it again.
+
+    Attributes:
+        model: file name.
+        digest: SHA-256 of that file.
+        images: how many were used for calibration.
+        source: where they came from, in words.
+        method: of choosing thresholds.
+        command: as it was typed.
+        versions: package → version.
+        machine: what it was made on.
+        made: date and time.
+    """
+
+    model: str
+    digest: str = ""
+    images: int | None = None
+    source: str = ""
+    method: str = ""
+    command: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    machine: str = ""
+    made: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuantizationReport:
+    """Everything that is told of one quantised model; whatever is not known is left out.
+
+    Attributes:
+        provenance: where the result comes from.
+        precision: the result's name: ``INT8``, or what was chosen instead; rows of this precision are the result.
+        target: what the model was made for: ``ONNX Runtime``, ``TensorRT 10 (DLA)``.
+        sizes_bytes: precision → size of the model file.
+        layers, tensors: in graph order.
+        cost_meaning: what the layers' ``cost`` is, with its unit.
+        settings: name → value, as the user would write them.
+        absent: part → why there is none, one sentence; there are general reasons for those that are not named.
+    """
+
+    provenance: Provenance
+    precision: str = "INT8"
+    target: str = ""
+    accuracy: tuple[AccuracyRow, ...] = ()
+    speed: tuple[SpeedRow, ...] = ()
+    sizes_bytes: Mapping[str, int] = field(default_factory=dict)
+    layers: tuple[LayerRow, ...] = ()
+    cost_meaning: str = ""
+    tensors: tuple[TensorRow, ...] = ()
+    corrections: tuple[Correction, ...] = ()
+    notes: tuple[Note, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    absent: Mapping[Part, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number worth printing large: what it is of, the number, and what it was worked out from."""
+
+    label: str
+    value: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What it all comes to; see :func:`~edgert.report.verdict_section.judge`.
+
+    Attributes:
+        kept: whether every budget was kept; None without accuracy budgets.
+        sentence: the whole result in one sentence.
+        cautions: what keeps the sentence from being certain.
+        figures: the same as numbers to print large.
+    """
+
+    kept: bool | None
+    sentence: str
+    cautions: tuple[str, ...]
+    figures: tuple[Figure, ...]

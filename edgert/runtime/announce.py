@@ -1,0 +1,172 @@
+"""Running pipelines of this user: each tells its state to whoever of the same user asks, with nothing to set up.
+
+A pipeline listens on an abstract Unix socket (unix(7)). Such a socket has no file: it needs no folder that can be
+written, a process that is killed leaves nothing behind, and none that comes later can be taken for it. Whose it is,
+either side learns from the kernel (SO_PEERCRED, socket(7)), not from what the other side says. Until somebody asks, it
+costs a thread that sleeps.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import re
+import secrets
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgert.errors import EdgertError
+from edgert.runtime.json_form import plain
+
+_LOG = logging.getLogger(__name__)
+_NAME = "edgert/pipeline"
+_LISTENING = re.compile(rf"^\S+ \S+ \S+ 00010000 .* @({_NAME}/[0-9a-f-]+)$", re.MULTILINE)
+"""Of a line of /proc/net/unix: flag __SO_ACCEPTCON, and an abstract name, whose first NUL is shown as @."""
+_WAITING = 8  # who ask at once
+_PATIENCE_S = 1.0
+MOST_BYTES = 1 << 20
+"""What is read of an answer."""
+STRANGE = "does not answer like a pipeline of edgert"
+
+State = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A running pipeline.
+
+    Attributes:
+        key: tells it from all others, as long as it runs.
+        pid: its process, as the kernel says; 0 for one in a container whose processes are not seen from here.
+        state: what it tells of itself; or why that is not known.
+    """
+
+    key: str
+    pid: int
+    state: State | str
+
+
+class Beacon:
+    """Lets a running pipeline be seen by :func:`seen`, from :meth:`open` to :meth:`close`.
+
+    Args:
+        state: called in a thread of its own, each time somebody asks; what it gives must have a plain form
+            (:func:`edgert.runtime.json_form.plain`) and hold no secrets.
+    """
+
+    def __init__(self, state: Callable[[], State]) -> None:
+        self._state = state
+        self._server: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+
+    def open(self) -> None:
+        """Begins to answer. A system that has no such sockets is told in the log; the pipeline runs all the same."""
+        try:
+            self._server = _listening()
+        except OSError as error:
+            _LOG.info("edgert top will not see this pipeline: %s", error.strerror or error)
+            return
+        self._thread = threading.Thread(target=self._answer, args=(self._server,), name="edgert:beacon", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops answering and ends the thread. May be called when it never opened, and more than once."""
+        server, self._server = self._server, None
+        if server is None or self._thread is None:
+            return
+        server.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closing alone would not
+        self._thread.join()
+        server.close()
+
+    def _answer(self, server: socket.socket) -> None:
+        while self._server is server:
+            try:
+                asker, _ = server.accept()
+            except OSError as error:
+                _LOG.debug("the beacon ends: %s", error)
+                return
+            with asker:
+                self._tell(asker)
+
+    def _tell(self, asker: socket.socket) -> None:
+        try:
+            asker.settimeout(_PATIENCE_S)
+            if _peer(asker)[1] == os.geteuid():
+                asker.sendall(json.dumps(plain(self._state()), allow_nan=False, separators=(",", ":")).encode())
+        except EdgertError as error:
+            _LOG.warning("edgert top gets no answer: %s", error)
+        except OSError as error:  # whoever asked has left, or does not read
+            _LOG.debug("nobody took the answer: %s", error)
+
+
+def seen(root: Path = Path("/")) -> tuple[Seen, ...]:
+    """All running pipelines of this user in this network namespace, by process; those that end meanwhile are left out.
+
+    Waits up to a second for each that does not answer.
+    """
+    found = (_asked(name) for name in sorted(set(_names(root))))
+    return tuple(sorted((one for one in found if one is not None), key=lambda one: one.pid))
+
+
+def _listening() -> socket.socket:
+    """Raises OSError where the system has no abstract sockets."""
+    if sys.platform != "linux":
+        raise OSError(errno.EOPNOTSUPP, "only Linux has sockets without a file")
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        server.bind(f"\0{_NAME}/{os.getpid():x}-{secrets.token_hex(4)}")
+        server.listen(_WAITING)
+    except OSError:
+        server.close()
+        raise
+    return server
+
+
+def _names(root: Path) -> Iterator[str]:
+    try:
+        text = (root / "proc/net/unix").read_text(errors="replace")  # names may be any bytes
+    except OSError as error:
+        _LOG.debug("no list of sockets: %s", error)
+        return
+    yield from _LISTENING.findall(text)
+
+
+def _asked(name: str) -> Seen | None:
+    """What the pipeline behind a socket tells; None for another user's, and for one that is gone."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
+        asker.settimeout(_PATIENCE_S)
+        try:
+            asker.connect(f"\0{name}")
+            pid, user = _peer(asker)
+            return Seen(name.rpartition("/")[2], pid, _read(asker)) if user == os.geteuid() else None
+        except OSError as error:
+            _LOG.debug("%s: %s", name, error)
+            return None
+
+
+def _read(asker: socket.socket) -> State | str:
+    text = bytearray()
+    try:
+        while len(text) <= MOST_BYTES and (more := asker.recv(1 << 16)):
+            text += more
+        state = json.loads(text)
+    except TimeoutError:
+        return "does not answer"
+    except ValueError:
+        return STRANGE
+    return state if isinstance(state, dict) else STRANGE
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end; of a server, those that began to listen."""
+    size = struct.calcsize("iII")
+    pid, user, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return pid, user

@@ -1,0 +1,88 @@
+"""The nodes that stand for one stage of the pipeline file: one, a chain of segments, or several branches of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from edgert.policy import Dispatcher, Drop
+from edgert.runtime.dispatch import Dispatch, Reorder
+from edgert.runtime.stage import Stage
+from edgert.runtime.worker import Node
+
+# Nodes connected by channels.
+
+
+def connect(producer: Node, consumer: Node, streams: frozenset[str], capacity: int, drop: Drop) -> None:
+    """Lets ``consumer`` listen to ``producer``, also while the producer already runs.
+
+    Args:
+        streams: the sources whose frames come this way.
+        capacity, drop: bound of the new edge; see :class:`~edgert.runtime.channel.Channel`.
+    """
+    channel = consumer.inlet.connect(capacity, drop)
+    consumer.carried.append(streams)
+    consumer.producers.append(producer)
+    producer.outlets = (*producer.outlets, channel)
+
+
+def disconnect(producer: Node, consumer: Node) -> None:
+    """Undoes :func:`connect`, also while the producer runs: it no longer waits for this consumer."""
+    gone = consumer.inlet.channels
+    producer.outlets = tuple(outlet for outlet in producer.outlets if outlet not in gone)
+    consumer.inlet.abandon()
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Stages one behind the other, and how many frames they get in comparison with the branches beside them.
+
+    Attributes:
+        level: how far the pipeline is degraded while frames come this way.
+    """
+
+    stages: tuple[Stage, ...]
+    weight: int = 1
+    level: int = 0
+
+
+def branch_nodes(
+    name: str,
+    branches: Sequence[Branch],
+    streams: frozenset[str],
+    capacity: int,
+    every: int = 1,
+    level: Callable[[], int] = lambda: 0,
+) -> list[Node]:
+    """Connected nodes that together are the stage ``name``; the first takes its input, the last has its name.
+
+    One branch is a chain; several get a dispatcher before and a reorder buffer behind them. Those before the last are
+    called ``name:0``, ``name:1`` …
+
+    Args:
+        streams: the sources whose frames come this way.
+        capacity: results that may wait between two of the nodes.
+        every: frames between two that the branches work on.
+        level: asked for every frame where branches are of several.
+    """
+    count = sum(len(branch.stages) for branch in branches)
+    labels = iter([f"{name}:{number}" for number in range(count)])
+    if len(branches) == 1:
+        *before, last = branches[0].stages
+        nodes = [*(Node(next(labels), stage) for stage in before), Node(name, last)]
+        _link(nodes, streams, capacity)
+        return nodes
+    dispatcher = Dispatcher([branch.weight for branch in branches], every, [branch.level for branch in branches])
+    dispatch = Dispatch(dispatcher, level)
+    head = Node(f"{name}:dispatch", dispatch, branch=dispatch.branch)
+    tail = Node(name, Reorder(dispatcher), joins=False)
+    chains = [[Node(next(labels), stage) for stage in branch.stages] for branch in branches]
+    for chain in chains:
+        _link([head, *chain, tail], streams, capacity)
+    return [head, *(node for chain in chains for node in chain), tail]
+
+
+def _link(nodes: Sequence[Node], streams: frozenset[str], capacity: int) -> None:
+    for before, after in pairwise(nodes):
+        connect(before, after, streams, capacity, "never")

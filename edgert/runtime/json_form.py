@@ -1,0 +1,215 @@
+"""Results as plain data, ready for JSON: the schema of ``sink: jsonl``, version 1.
+
+One result::
+
+    {"stream": "camera", "frame": 12, "timestamp_ns": 81234567, "media_s": 0.48, "outputs": {STAGE: RECORD, ...}}
+
+``frame`` counts from 0, ``timestamp_ns`` is the monotonic clock at capture, ``media_s`` the position in the stream.
+The records, told apart by ``type``; boxes and points are pixels of the source picture, scores lie in 0–1:
+
+* ``detections``: ``objects``: [{``label``?, ``class``, ``score``, ``box``: [x1, y1, x2, y2], ``id``?}, ...]
+* ``classification``: ``classes``: [{``label``?, ``class``, ``score``}, ...], best first
+* ``segmentation``: ``region``: [x1, y1, x2, y2], ``size``: [width, height] of the mask, ``areas``: [{``label``?,
+  ``class``, ``share``}, ...] (parts of the mask, summing to 1), and the mask itself, row after row, as ``values`` and
+  the ``lengths`` of their runs: ``numpy.repeat(values, lengths).reshape(height, width)``
+* ``keypoints``: ``names``, ``objects``: [{``score``, ``box``, ``points``: [[x, y, score], ...]}, ...]
+* ``embedding``: ``vector``: [...]
+* ``crops``: ``parent`` (a stage), ``items``: [{``row`` of the parent's objects, ``record``: RECORD}, ...]
+
+``label`` is there when the model has class names, ``id`` once a tracker gave one. Anything a user's own code returns
+stands as it is: plain data, arrays as lists, dataclasses as their fields, other objects as what their ``to_json()``
+returns. Numbers that JSON does not have (NaN, infinities) become null.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.errors import StageError
+from edgert.runtime.records import Classification, Crops, Detections, Embedding, Keypoints, Result, Segmentation
+
+_BOX_DECIMALS = 2  # hundredths of a pixel
+_SCORE_DECIMALS = 4
+_VECTOR_DECIMALS = 6
+_DEPTH = 32  # deeper than any sensible data; ends a structure that contains itself
+
+Array = npt.NDArray[Any]
+
+
+def plain_result(result: Result) -> dict[str, Any]:
+    """One result as plain data.
+
+    Raises:
+        StageError: a stage returned something that has no plain form; names the stage and the type.
+    """
+    frame = result.frame
+    return {
+        "stream": frame.stream,
+        "frame": frame.index,
+        "timestamp_ns": frame.timestamp_ns,
+        "media_s": round(frame.media_ns / 1e9, 6),
+        "outputs": {stage: _output(stage, record) for stage, record in result.outputs.items()},
+    }
+
+
+def plain(record: object) -> Any:
+    """A record, or a user's own object, as dicts, lists, strings, finite numbers, booleans and None.
+
+    Raises:
+        StageError: it has no plain form; names the type.
+    """
+    return _plain(record, 0)
+
+
+def _output(stage: str, record: object) -> Any:
+    try:
+        return _plain(record, 0)
+    except StageError as error:
+        raise error.at(f"stages.{stage}") from error.__cause__
+
+
+def _plain(value: object, depth: int) -> Any:
+    if depth > _DEPTH:
+        raise StageError("data is nested too deeply to write", why="it may contain itself")
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {_key(key): _plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, depth + 1) for item in value]
+    return _simple(value, depth)
+
+
+@singledispatch
+def _simple(value: object, depth: int) -> Any:
+    """Everything but containers and what JSON has itself: one registered form per type."""
+    to_json = getattr(value, "to_json", None)
+    if callable(to_json):
+        return _plain(to_json(), depth + 1)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name), depth + 1) for f in dataclasses.fields(value)}
+    kind = type(value)
+    raise StageError(
+        f"cannot write a {kind.__module__}.{kind.__qualname__} as JSON",
+        fix="return plain data, a NumPy array, a dataclass, or give the class a to_json() method",
+    )
+
+
+@_simple.register
+def _integer(value: int, depth: int) -> int:
+    return int(value)  # plain also for an IntEnum
+
+
+@_simple.register
+def _real(value: float, depth: int) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+@_simple.register
+def _scalar(value: np.generic, depth: int) -> Any:
+    return _plain(value.item(), depth + 1)
+
+
+@_simple.register
+def _array(value: np.ndarray, depth: int) -> Any:
+    if value.dtype.kind in "biu":
+        return value.tolist()
+    return _rounded(value) if value.dtype.kind == "f" else _plain(value.tolist(), depth + 1)
+
+
+@_simple.register
+def _detections(record: Detections, depth: int) -> dict[str, Any]:
+    objects = _classes(record)
+    for entry, box in zip(objects, _rounded(record.boxes, _BOX_DECIMALS), strict=True):
+        entry["box"] = box
+    if record.ids is not None:
+        for entry, number in zip(objects, record.ids.tolist(), strict=True):
+            entry["id"] = number
+    return {"type": "detections", "objects": objects}
+
+
+@_simple.register
+def _classification(record: Classification, depth: int) -> dict[str, Any]:
+    return {"type": "classification", "classes": _classes(record)}
+
+
+@_simple.register
+def _segmentation(record: Segmentation, depth: int) -> dict[str, Any]:
+    flat = record.mask.ravel()
+    starts = np.flatnonzero(np.concatenate([[True], flat[1:] != flat[:-1]])) if flat.size else np.zeros(0, np.int64)
+    counts = np.bincount(flat, minlength=1)
+    present = np.flatnonzero(counts)
+    shares = _rounded(counts[present] / max(flat.size, 1), _SCORE_DECIMALS)
+    areas = [
+        {**_label(record.labels, number), "class": number, "share": share}
+        for number, share in zip(present.tolist(), shares, strict=True)
+    ]
+    return {
+        "type": "segmentation",
+        "region": _rounded(np.asarray(record.region), _BOX_DECIMALS),
+        "size": [record.mask.shape[1], record.mask.shape[0]],
+        "areas": areas,
+        "values": flat[starts].tolist(),
+        "lengths": np.diff(starts, append=flat.size).tolist(),
+    }
+
+
+@_simple.register
+def _keypoints(record: Keypoints, depth: int) -> dict[str, Any]:
+    rows = zip(
+        _rounded(record.scores, _SCORE_DECIMALS),
+        _rounded(record.boxes, _BOX_DECIMALS),
+        _rounded(np.dstack([record.points[..., :2].round(_BOX_DECIMALS), record.points[..., 2:]]), _SCORE_DECIMALS),
+        strict=True,
+    )
+    objects = [{"score": score, "box": box, "points": points} for score, box, points in rows]
+    return {"type": "keypoints", "names": list(record.names), "objects": objects}
+
+
+@_simple.register
+def _embedding(record: Embedding, depth: int) -> dict[str, Any]:
+    return {"type": "embedding", "vector": _rounded(record.vector, _VECTOR_DECIMALS)}
+
+
+@_simple.register
+def _crops(record: Crops, depth: int) -> dict[str, Any]:
+    pairs = zip(record.rows.tolist(), record.records, strict=True)
+    items = [{"row": row, "record": _plain(inner, depth + 1)} for row, inner in pairs]
+    return {"type": "crops", "parent": record.parent, "items": items}
+
+
+def _classes(record: Detections | Classification) -> list[dict[str, Any]]:
+    rows = zip(record.classes.tolist(), _rounded(record.scores, _SCORE_DECIMALS), strict=True)
+    return [{**_label(record.labels, number), "class": number, "score": score} for number, score in rows]
+
+
+def _label(labels: tuple[str, ...], number: int) -> dict[str, str]:
+    return {"label": labels[number]} if 0 <= number < len(labels) else {}
+
+
+def _key(key: object) -> str:
+    if isinstance(key, str):
+        return key
+    if isinstance(key, (bool, int, np.integer)):
+        return str(key)
+    raise StageError(f"cannot write a {type(key).__name__} as the key of a JSON object", fix="use strings as keys")
+
+
+def _rounded(array: Array, decimals: int | None = None) -> Any:
+    """Nested lists of floats. Rounded in double precision, so that 0.1 is written as 0.1 and not as 0.10000000149."""
+    values = array.astype(np.float64)
+    if decimals is not None:
+        values = values.round(decimals)
+    finite = np.isfinite(values)
+    if finite.all():
+        return values.tolist()
+    boxed = values.astype(object)
+    boxed[~finite] = None
+    return boxed.tolist()

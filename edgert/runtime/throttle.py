@@ -1,0 +1,187 @@
+"""CPU time that a process may take, earned as time goes by and asked for frame by frame.
+
+A governor sees a mean over two seconds and chooses among a few settings; what a frame costs may change by half from one
+second to the next, with the clock of the cores and with what runs beside. The account here is kept frame by frame: a
+frame goes on while no more was taken than earned, so that whatever frames cost, no two seconds take more than a budget
+allows by more than the frames that were under way.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edgert.clock import Clock
+from edgert.policy import BoundedQueue, RateLimiter
+
+SPARE = 0.03
+"""Of the budget, for frames that are under way when the account is empty."""
+_SAVED_S, _OWED_S = 0.05, 2.0
+"""Most that is kept, and owed, in seconds of the budget: what was left over long ago buys no burst, and what was taken
+too much counts as long as the mean that a budget is kept over."""
+_GONE_NS = 1_000_000_000  # a stream that did not ask for so long is not waited for
+_SHORTEST_S = 0.002
+
+
+@dataclass(slots=True)
+class _Stream:
+    """A source's turns: how many in a row it was refused, and when it asked."""
+
+    refused: int = 0
+    asked_ns: int = 0
+
+
+class Allowance:
+    """An account of CPU time, shared by the gates of all sources; for any thread.
+
+    Args:
+        cores: the budget, CPU seconds per second.
+        clock: that time goes by on.
+        process_ns: CPU time of the process.
+    """
+
+    def __init__(self, cores: float, clock: Clock, process_ns: Callable[[], int] = time.process_time_ns) -> None:
+        self._cores, self._clock, self._process_ns = cores * (1 - SPARE), clock, process_ns
+        self._lock = threading.Lock()
+        self._streams: dict[int, _Stream] = {}
+        self._balance_s = _SAVED_S * self._cores
+        self._last: tuple[int, int] | None = None  # time, and CPU time; from the first frame on, not from the start
+        self._asked, self._granted = 0, 0.0
+
+    def grants(self, stream: int) -> bool:
+        """Whether a live source's next frame goes on; between several, the one that was refused more often is first.
+
+        Args:
+            stream: tells sources apart.
+        """
+        with self._lock:
+            now_ns = self._settled_ns()
+            own = self._streams.setdefault(stream, _Stream())
+            own.asked_ns = now_ns
+            is_granted = self._balance_s > 0 and not self._is_behind(own)
+            own.refused = 0 if is_granted else own.refused + 1
+            self._count(float(is_granted))
+        return is_granted
+
+    def waits(self, stop: threading.Event, own_s: float) -> bool:
+        """Waits until a file's next frame may go on; false when told to stop.
+
+        Args:
+            own_s: what went by since the one before.
+        """
+        waited_s = 0.0
+        while (left_s := self._left_s()) > 0:
+            if self._clock.wait(stop, left_s):
+                return False
+            waited_s += left_s
+        with self._lock:
+            self._count(own_s / (own_s + waited_s) if waited_s else 1.0)
+        return True
+
+    def share(self) -> float:
+        """Of the frames that were there since this was last asked, the part that went on; 1 if there were none."""
+        with self._lock:
+            share = self._granted / self._asked if self._asked else 1.0
+            self._asked, self._granted = 0, 0.0
+        return share
+
+    def _count(self, granted: float) -> None:
+        self._asked += 1
+        self._granted += granted
+
+    def _left_s(self) -> float:
+        """Until the account is no longer empty."""
+        with self._lock:
+            self._settled_ns()
+            return max(-self._balance_s / self._cores, _SHORTEST_S) if self._balance_s <= 0 else 0.0
+
+    def _is_behind(self, own: _Stream) -> bool:
+        """Whether another was refused more often, and still asks."""
+        return any(
+            other.refused > own.refused and own.asked_ns - other.asked_ns < _GONE_NS for other in self._streams.values()
+        )
+
+    def _settled_ns(self) -> int:
+        """Adds what was earned and takes off what was spent; the time."""
+        now_ns, process_ns = self._clock.now_ns(), self._process_ns()
+        last_ns, last_process_ns = self._last or (now_ns, process_ns)
+        earned_s, spent_s = self._cores * (now_ns - last_ns) / 1e9, (process_ns - last_process_ns) / 1e9
+        balance_s = self._balance_s + earned_s - spent_s
+        self._balance_s = min(max(balance_s, -_OWED_S * self._cores), _SAVED_S * self._cores)
+        self._last = now_ns, process_ns
+        return now_ns
+
+
+# How many of a source's frames go on, evenly: what a governor turns down when a budget is exceeded.
+
+_LOOK_S = 0.1  # at a closed gate
+
+
+class Gate(RateLimiter):
+    """Lets a part of a live source's frames through, or slows a file down to that part of its own speed.
+
+    Asked by the source's thread alone; :attr:`share` may be set by any.
+
+    Args:
+        live: whether frames that nobody takes are lost.
+
+    Attributes:
+        allowance: of CPU time, that frames which have their turn have to wait for; None: as much as they take.
+        held_back: frames that did not go on.
+    """
+
+    def __init__(self, live: bool, clock: Clock) -> None:
+        super().__init__()
+        self.allowance: Allowance | None = None
+        self.held_back = 0
+        self._live, self._clock = live, clock
+        self._last_ns: int | None = None
+
+    def passes(self, stop: threading.Event) -> bool:
+        """Whether the next frame goes on. Of a file always, when it is its turn, unless ``stop`` is set before."""
+        if self._live:
+            is_passed = self.has_turn() and (self.allowance is None or self.allowance.grants(id(self)))
+        else:
+            is_passed = self._waits(stop)
+        self.held_back += not is_passed
+        return is_passed
+
+    def _waits(self, stop: threading.Event) -> bool:
+        """Waits for the turn of a file's frame; false when told to stop."""
+        passed_s = 0.0 if self._last_ns is None else (self._clock.now_ns() - self._last_ns) / 1e9
+        while (pause_s := self.pause(passed_s)) == math.inf:
+            if self._clock.wait(stop, _LOOK_S):
+                return False
+        if pause_s > 0 and self._clock.wait(stop, pause_s):
+            return False
+        if self.allowance is not None and not self.allowance.waits(stop, passed_s):
+            return False
+        self._last_ns = self._clock.now_ns()
+        return True
+
+
+# How full queues are and what they lose: whether more comes into a pipeline than it can take.
+
+
+class Crowd:
+    """Some channels, looked at from time to time. For one thread; the channels may be in use by others.
+
+    Args:
+        channels: of live frames.
+    """
+
+    def __init__(self, channels: Sequence[BoundedQueue[Any]]) -> None:
+        self._channels = tuple(channels)
+        self._dropped = 0
+
+    def look(self) -> tuple[float | None, int]:
+        """How full the fullest is, 0 to 1, or None without any; and how many results all of them dropped since the
+        last look."""
+        stats = [channel.stats() for channel in self._channels]
+        dropped = sum(one.dropped for one in stats)
+        lost, self._dropped = dropped - self._dropped, dropped
+        return max((min(1.0, one.waiting / one.capacity) for one in stats), default=None), lost

@@ -1,0 +1,23 @@
+"""A pipeline played event by event: its sources, queues and threads, the accelerators, the board's power and heat."""
+
+from edgert.simulator.design import Design, Edge, Node, Source, Task
+from edgert.simulator.hardware import Cooling, CoreStep, Plant
+from edgert.simulator.play import Governing, Rig, simulate
+from edgert.simulator.statistics import Moment, Simulated, StageCount
+
+__all__ = [
+    "Cooling",
+    "CoreStep",
+    "Design",
+    "Edge",
+    "Governing",
+    "Moment",
+    "Node",
+    "Plant",
+    "Rig",
+    "Simulated",
+    "Source",
+    "StageCount",
+    "Task",
+    "simulate",
+]

@@ -1,0 +1,239 @@
+"""What is simulated, as plain records: sources, the threads between them and the sinks, and what each result costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from edgert.budget.footprint import Kind
+from edgert.config import CropStage, InferStage, PipelineConfig, PipelineFile, SourceStage, StageConfig
+from edgert.config.flow import sources_of, stages_at, stand_ins, upstream
+from edgert.jitter import STEADY, Jitter
+from edgert.placement.rows import Row
+from edgert.placement.segment_engines import Step
+from edgert.policy import Drop
+
+# How often each model of a pipeline has to run.
+
+ASSUMED_HZ = 30.0
+"""Of a source whose rate the file does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a pipeline asks of one model.
+
+    Attributes:
+        model: its name in the file.
+        rate_hz: runs per second, over all stages that use it.
+        stages: those stages.
+        notes: what had to be assumed.
+    """
+
+    model: str
+    rate_hz: float
+    stages: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def demands(config: PipelineConfig) -> tuple[Demand, ...]:
+    """Every model that some stage runs, in the order of the file.
+
+    A stage runs once per frame of each of its sources, or on every n-th; on crops of detections as often as its
+    ``limit`` allows, since a plan has to hold on a busy frame.
+    """
+    rates, assumed = _source_rates(config.stages)
+    sources = sources_of(config.stages)
+    found = []
+    for model in config.models:
+        stages = [
+            name for name, stage in config.stages.items() if isinstance(stage, InferStage) and stage.infer == model
+        ]
+        if not stages:
+            continue
+        runs = {name: _runs_per_frame(config.stages, name) for name in stages}
+        rate_hz = sum(runs[name] * rates[source] for name in stages for source in sources[name])
+        unsure = sorted({source for name in stages for source in sources[name]} & assumed)
+        notes = [f"{source}: {ASSUMED_HZ:g} fps assumed; write fps: to plan for another rate" for source in unsure]
+        notes += [f"{name}: planned for {count:g} crops a frame" for name, count in runs.items() if count > 1]
+        found.append(Demand(model, rate_hz, tuple(stages), tuple(notes)))
+    return tuple(found)
+
+
+def _source_rates(stages: Mapping[str, StageConfig]) -> tuple[dict[str, float], set[str]]:
+    sources = {name: stage for name, stage in stages.items() if isinstance(stage, SourceStage)}
+    rates = {name: stage.fps or ASSUMED_HZ for name, stage in sources.items()}
+    return rates, {name for name, stage in sources.items() if stage.fps is None}
+
+
+def _runs_per_frame(stages: Mapping[str, StageConfig], name: str) -> float:
+    """Crops multiply along the way: a stage on crops, after a stage that crops, runs once for each."""
+    stage = stages[name]
+    assert isinstance(stage, InferStage)
+    own = stage.crop.limit if stage.crop is not None else 1
+    return own * _crops_before(stages, name) / stage.every
+
+
+def _crops_before(stages: Mapping[str, StageConfig], name: str) -> float:
+    count = 1.0
+    for other in upstream(stages, name):
+        stage = stages[other]
+        if isinstance(stage, CropStage) and not isinstance(stage.crop, tuple):
+            count *= stage.crop.limit
+    return count
+
+
+# A pipeline with models in the place of others, level by level, as a governor may choose to run it.
+
+_LOADED: tuple[Kind, ...] = ("weights", "activations", "bindings", "structure")  # of an engine
+
+
+def levels_of(file: PipelineFile) -> tuple[PipelineFile, ...]:
+    """The pipeline as its file has it, then with every model's first stand-in, and so on to the last."""
+    config = file.config
+    count = 1 + len(stand_ins(config.stages, config.models))
+    return tuple(_at(file, level) for level in range(count))
+
+
+def smaller_of(file: PipelineFile, level: int) -> tuple[str, ...]:
+    """The models that are in the place of others at a level; none at 0."""
+    return ((), *stand_ins(file.config.stages, file.config.models))[level]
+
+
+def _at(file: PipelineFile, level: int) -> PipelineFile:
+    stages = stages_at(file.config.stages, file.config.models, level)
+    return replace(file, config=file.config.model_copy(update={"stages": stages})) if level else file
+
+
+def with_stand_ins(file: PipelineFile, row: Row, others: Sequence[Row]) -> Row:
+    """A row together with those of further levels, all of whose engines are loaded from the start."""
+    memory, loaded = list(row.memory), {model.name for model in row.models}
+    for other in others:
+        added = {model.name for model in other.models} - loaded
+        memory += [part for part in other.memory if part.name in added and part.kind in _LOADED]
+        loaded |= added
+    held_bytes = sum(part.size_bytes for part in memory)
+
+    def held(one: Row) -> Row:
+        return replace(one, memory=tuple(memory), memory_bytes=held_bytes)
+
+    named = [held(replace(one, smaller=smaller_of(file, level))) for level, one in enumerate(others, 1)]
+    return held(replace(row, stand_ins=tuple(named)))
+
+
+def counterpart(row: Row, others: Sequence[Row]) -> Row:
+    """The row of a further level that a placement goes with: of the same name, else the one with most to spare."""
+    return next((one for one in others if one.name == row.name), max(others, key=lambda one: one.headroom))
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A thread that makes frames.
+
+    Attributes:
+        name: of the stage, and of its stream.
+        rate_hz: frames that are due per second; None: the next is made when the last is taken.
+        times_ms: when the frames of a trace came, from the first; played over and over in place of ``rate_hz``.
+        start_ms: when the first is due.
+        jitter: standard deviation of when a frame is due, as a part of the period.
+        late_ms: how late frames come, on top of that: quantiles at :data:`edgert.jitter.AT`; empty: never.
+        is_ahead: whether a frame is made before it is due, as a file's, and not after, as a camera's.
+        is_live: whether a governor has frames left out; otherwise it has them made more slowly.
+        steps: what making one takes.
+        limit: frames; None: no end.
+        objects: how many are on each frame of the trace, or on every one: the mean of a Poisson distribution.
+        most: objects on every frame where ``objects`` is None.
+    """
+
+    name: str
+    rate_hz: float | None = None
+    times_ms: tuple[float, ...] = ()
+    start_ms: float = 0.0
+    jitter: float = 0.0
+    late_ms: tuple[float, ...] = ()
+    is_ahead: bool = False
+    is_live: bool = True
+    steps: tuple[Step, ...] = ()
+    limit: int | None = None
+    objects: tuple[int, ...] | float | None = None
+    most: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A channel into a node; see :class:`edgert.policy.BoundedQueue`."""
+
+    producer: str
+    capacity: int
+    drop: Drop
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a node does with a result.
+
+    Attributes:
+        steps: of a result that it looks at, whatever is on it.
+        run: of one run of a model on top of that; empty for other stages.
+        every: frames between two that the model looks at; the others cost nothing.
+        crops: most objects of a frame that the model is run on; None: it runs once, on the whole frame.
+        rows: crops that fit in one run. A run of n rows takes n times as long as a run of one.
+        batch: frames that are run together, if as many have come when the first is ready; None: each by itself.
+        wait_ms: the longest that the first frame of a batch waits for others.
+        jitter: of all that is done for one result, or in one run of a batch, about the times of its steps; nothing:
+            each step jitters by itself, or not at all.
+    """
+
+    steps: tuple[Step, ...] = ()
+    run: tuple[Step, ...] = ()
+    every: int = 1
+    crops: int | None = None
+    rows: int = 1
+    batch: int | None = None
+    wait_ms: float = math.inf
+    jitter: Jitter = STEADY
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A thread that takes results and passes them on.
+
+    Attributes:
+        inputs: what it listens to.
+        weights: how results are dispatched to those who listen to it, in the order of ``Design.nodes``; empty: all get
+            all.
+        reorders: the dispatcher whose order is restored here; empty: none.
+        joins: whether several inputs bring parts of the same frames.
+        spread: most objects of a frame that each go on as a result of their own; None: the frame goes on.
+        wakeup_latency_ms: how late it goes on when something comes that it waited for: quantiles at
+            :data:`edgert.jitter.AT`; empty: at once.
+        startup_ms: when it is ready for its first result.
+        stand_ins: tasks at further levels of degrading, the last for all beyond; empty: always the same.
+        levels: of each listener that results are dispatched to, the level of degrading at which it gets any; empty:
+            any.
+    """
+
+    name: str
+    inputs: tuple[Edge, ...]
+    task: Task = Task()
+    weights: tuple[float, ...] = ()
+    reorders: str = ""
+    joins: bool = True
+    spread: int | None = None
+    wakeup_latency_ms: tuple[float, ...] = ()
+    startup_ms: float = 0.0
+    stand_ins: tuple[Task, ...] = ()
+    levels: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """A whole pipeline.
+
+    Attributes:
+        nodes: each after those it listens to.
+    """
+
+    sources: tuple[Source, ...]
+    nodes: tuple[Node, ...]

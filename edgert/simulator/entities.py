@@ -1,0 +1,186 @@
+"""Sources in simulated time: when frames are due, what is on them, and what making them takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from random import Random
+
+from edgert.jitter import draw
+from edgert.placement.schedule import Timeline
+from edgert.policy import RateLimiter, ReorderBuffer, join_of, most_under_way
+from edgert.simulator.design import Source
+from edgert.simulator.threads import Channel, Perform, Sender, Thread, Token
+
+_CLOSED_MS = 100.0
+
+
+class Camera(Sender):
+    """A source at work. A frame that becomes due while the last is not yet passed on takes the place of one that waits.
+
+    Args:
+        perform: carries out what making a frame takes.
+
+    Attributes:
+        limiter: how many of its frames go on.
+    """
+
+    def __init__(self, source: Source, timeline: Timeline, chance: Random, perform: Perform) -> None:
+        super().__init__()
+        self.source, self._timeline, self._chance = source, timeline, chance
+        self._perform = perform
+        self.passed = self.lost = self.held_back = 0
+        self.limiter = RateLimiter()
+        self._last_ms: float | None = None  # when a frame went on
+        self._count = self._index = 0
+        self._waiting_ms: float | None = None
+        self._is_busy = False
+
+    @property
+    def _is_paced(self) -> bool:
+        return bool(self.source.rate_hz or self.source.times_ms)
+
+    @property
+    def _is_camera(self) -> bool:
+        return self._is_paced and not self.source.is_ahead
+
+    def start(self) -> None:
+        """Begins with the first frame."""
+        if self._is_camera:
+            self._await()
+        else:
+            self._make()
+
+    def _await(self) -> None:
+        """A camera's next frame comes at its time, whatever became of the last."""
+        if not self.has_ended:
+            self._timeline.at(max(self._timeline.now_ms, self._due()), self._arrived)
+
+    def _arrived(self) -> None:
+        if self._is_busy:
+            self.lost += self._waiting_ms is not None
+            self._waiting_ms = self._timeline.now_ms
+        else:
+            self._take(self._timeline.now_ms)
+        self._await()
+
+    def _take(self, born_ms: float) -> None:
+        self._is_busy, self._waiting_ms = True, None
+        self._perform(self.source.steps, lambda: self._give(born_ms))
+
+    def _make(self) -> None:
+        """What is made ahead is given out when it is due, and late where making it took longer."""
+        if not self.has_ended:
+            self._perform(self.source.steps, self._hold)
+
+    def _hold(self) -> None:
+        now_ms = self._timeline.now_ms
+        due_ms = max(self._due(), now_ms) if self._is_paced else now_ms
+        self._timeline.at(due_ms, lambda: self._give(due_ms))
+
+    def _give(self, born_ms: float) -> None:
+        if not self.source.is_live:
+            now_ms = self._timeline.now_ms
+            self._pass_later(born_ms, 0.0 if self._last_ms is None else now_ms - self._last_ms)
+        elif self.limiter.has_turn():
+            self._pass(born_ms)
+        else:
+            self.held_back += 1
+            self._index += 1
+            self._given()
+
+    def _pass_later(self, born_ms: float, passed_ms: float) -> None:
+        """A frame that loses nothing waits for its turn; one that has none looks now and then whether it has."""
+        pause_ms = self.limiter.pause(passed_ms)
+        if pause_ms == math.inf:
+            self._timeline.at(self._timeline.now_ms + _CLOSED_MS, lambda: self._pass_later(born_ms, passed_ms))
+        elif pause_ms > 0:
+            self._timeline.at(self._timeline.now_ms + pause_ms, lambda: self._pass(born_ms))
+        else:
+            self._pass(born_ms)
+
+    def _pass(self, born_ms: float) -> None:
+        self._last_ms = self._timeline.now_ms
+        token = Token(self.source.name, self._index, born_ms, self._objects(self._index))
+        self._index += 1
+        self.passed += 1
+        self.send(((channel, token) for channel in self.outlets), self._given)
+
+    def _given(self) -> None:
+        self._is_busy = False
+        if not self._is_camera:
+            self._make()
+        elif self._waiting_ms is not None:
+            self._take(self._waiting_ms)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it gives no more."""
+        return self.source.limit is not None and self.passed + self.lost + self.held_back >= self.source.limit
+
+    def _due(self) -> float:
+        """When the next frame is due."""
+        return self.source.start_ms + self._since_first()
+
+    def _since_first(self) -> float:
+        """Frames of a trace come in its order, those of a rate in the order of time."""
+        count, times_ms = self._count, self.source.times_ms
+        self._count += 1
+        if times_ms:
+            rounds, place = divmod(count, len(times_ms))
+            return rounds * (times_ms[-1] + times_ms[-1] / max(1, len(times_ms) - 1)) + times_ms[place]
+        assert self.source.rate_hz is not None
+        period_ms = 1e3 / self.source.rate_hz
+        late_ms = draw(self.source.late_ms, self._chance) if self.source.late_ms else 0.0
+        return count * period_ms + late_ms + max(0.0, self._chance.gauss(0.0, self.source.jitter * period_ms))
+
+    def _objects(self, index: int) -> int:
+        objects = self.source.objects
+        if objects is None:
+            return self.source.most
+        if isinstance(objects, tuple):
+            return objects[index % len(objects)]
+        return poisson(self._chance, objects)
+
+
+def poisson(chance: Random, mean: float) -> int:
+    """A draw, for small means, by a product of uniform numbers (Knuth, The Art of Computer Programming 2, 3.4.1)."""
+    least, product, count = math.exp(-mean), chance.random(), 0
+    while product > least:
+        product *= chance.random()
+        count += 1
+    return count
+
+
+# Threads connected by channels, as :mod:`edgert.runtime.branches` connects nodes.
+
+
+def connected(cameras: Sequence[Camera], threads: Sequence[Thread]) -> None:
+    """Gives every thread its channels, its join and its reorder buffer.
+
+    Args:
+        threads: each after those it listens to.
+    """
+    senders: dict[str, Camera | Thread] = {camera.source.name: camera for camera in cameras}
+    streams = {name: frozenset({name}) for name in senders}
+    under_way = dict.fromkeys(senders, 0)
+    for thread in threads:
+        node = thread.node
+        for number, edge in enumerate(node.inputs):
+            channel = Channel(edge, thread, number)
+            thread.inlets.append(channel)
+            senders[edge.producer].outlets.append(channel)
+        edges = [(under_way[edge.producer], edge.capacity) for edge in node.inputs]
+        under_way[node.name] = most_under_way(edges, node.joins)
+        carried = [streams[edge.producer] for edge in node.inputs]
+        streams[node.name] = frozenset().union(*carried)
+        thread.join = join_of(carried, under_way[node.name], _merged) if node.joins else None
+        before = senders.get(node.reorders)
+        if isinstance(before, Thread) and before.dispatcher is not None:
+            thread.reorder = ReorderBuffer(before.dispatcher)
+        senders[node.name] = thread
+
+
+def _merged(_: Token, last: Token) -> Token:
+    """Of two parts of a frame: they are alike."""
+    return last

@@ -1,0 +1,246 @@
+"""Processor cores in simulated time: threads that are ready share them evenly, as a fair scheduler lets them."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from edgert.jitter import SLOT_MS, Jitter, Quantiles, draw, mean_of
+from edgert.meters.energy import SENSOR_AVERAGE_S
+from edgert.placement.cost.speeds import Power, relative_energy
+from edgert.placement.schedule import Progress, Then, Timeline, Used
+from edgert.placement.segment_engines import Step
+
+# How long things take this time.
+
+
+class Chance:
+    """Draws from what was measured: single times anew each time, and slow phases as they came, from a moment of the
+    measured run that is drawn once. So these last as long as they did, and strike threads together where they did.
+    """
+
+    def __init__(self, random: Random, timeline: Timeline) -> None:
+        self._random, self.timeline = random, timeline
+        self._start = random.random()
+
+    def of(self, quantiles: Quantiles) -> float:
+        """A time, or a ratio, of those at :data:`edgert.jitter.AT`."""
+        return draw(quantiles, self._random)
+
+    def now(self, jitter: Jitter) -> float:
+        """What something takes that begins now, as a ratio to its usual time."""
+        slow_phases = jitter.slow_phases
+        if not slow_phases:
+            return self.of(jitter.quantiles)
+        slot = int(self.timeline.now_ms / SLOT_MS + self._start * len(slow_phases)) % len(slow_phases)
+        return self.of(jitter.quantiles) * slow_phases[slot]
+
+
+ANY_CORE = "cpu"
+"""The accelerator of a step that any core may run."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreStep(Step):
+    """A step of a core.
+
+    Attributes:
+        crowded: how many times longer it takes while all other cores are busy.
+        threads: cores that it runs on at once, each doing its part.
+        jitter: how its time jitters about ``time_ms``, its median.
+        rows: parts of it that jitter each by itself, as what disturbs a run comes more often the longer it takes.
+    """
+
+    crowded: float = 1.0
+    threads: int = 1
+    jitter: Quantiles = ()
+    rows: int = 1
+
+    @property
+    def mean_ms(self) -> float:
+        """Alone, on average."""
+        return self.time_ms * mean_of(self.jitter)
+
+    def times(self, factor: float) -> CoreStep:
+        """So many of it, one after the other."""
+        return replace(Step.times(self, factor), rows=max(1, round(self.rows * factor)))
+
+    def drawn_ms(self, chance: Random) -> float:
+        """How long it takes this time, alone."""
+        if not self.jitter:
+            return self.time_ms
+        return self.time_ms / self.rows * sum(draw(self.jitter, chance) for _ in range(self.rows))
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    step: Step
+    progress: Progress
+
+
+class Cores:
+    """Cores of one machine.
+
+    A step names its core, or :data:`ANY_CORE`. Those that may run anywhere go where least runs, and move at once when
+    that changes; what the memory cache makes of that is not simulated.
+
+    Args:
+        names: of the cores, as steps name them.
+        chance: of times that jitter.
+    """
+
+    def __init__(self, timeline: Timeline, names: Sequence[str], chance: Random) -> None:
+        self._timeline, self._names, self._chance = timeline, tuple(names), chance
+        self._jobs: list[_Job] = []
+        self._used = Used()
+
+    def __contains__(self, name: str | None) -> bool:
+        return name == ANY_CORE or name in self._names
+
+    def run(self, step: Step, then: Then) -> None:
+        """Begins at once, as fast as the others leave room; ``then`` follows when the step is done."""
+        time_ms = step.drawn_ms(self._chance) if isinstance(step, CoreStep) else step.time_ms
+        job = _Job(step, Progress(self._timeline, time_ms, lambda: self._finish(job, then)))
+        self._jobs.append(job)
+        self._pace()
+
+    def used(self) -> Used:
+        """What all cores together did up to now."""
+        for job in self._jobs:
+            self._catch_up(job)
+        return self._used
+
+    def _finish(self, job: _Job, then: Then) -> None:
+        self._catch_up(job)
+        self._jobs.remove(job)
+        self._pace()
+        then()
+
+    def _catch_up(self, job: _Job) -> None:
+        passed_ms = job.progress.catch_up()
+        worked_ms = passed_ms * job.progress.speed
+        self._used.worked_ms += worked_ms
+        self._used.busy_ms += min(worked_ms, passed_ms) * _threads(job.step)
+
+    def _pace(self) -> None:
+        """New speeds, and so new ends, for all that runs."""
+        places, loads = self._placed()
+        busy = sum(load > 0 for load in loads)
+        for job, cores in zip(self._jobs, places, strict=True):
+            others = max(0, busy - len(set(cores))) / max(1, len(self._names) - 1)
+            crowded = job.step.crowded if isinstance(job.step, CoreStep) else 1.0
+            share = sum(1 / loads[core] for core in cores) / len(cores)
+            speed = share / (1 + (crowded - 1) * others)
+            if speed != job.progress.speed:
+                self._catch_up(job)
+                job.progress.go_on(speed)
+
+    def _placed(self) -> tuple[list[list[int]], list[int]]:
+        """The cores of every job, and how many share each core: pinned ones first, the others where least is."""
+        loads = [0] * len(self._names)
+        places: list[list[int]] = [[] for _ in self._jobs]
+        for number, job in sorted(enumerate(self._jobs), key=lambda one: one[1].step.accelerator == ANY_CORE):
+            for _ in range(min(_threads(job.step), len(loads))):
+                name = job.step.accelerator
+                is_free = name is None or name == ANY_CORE
+                core = loads.index(min(loads)) if is_free else self._names.index(name or "")
+                loads[core] += 1
+                places[number].append(core)
+        return places, loads
+
+
+def _threads(step: Step) -> int:
+    return step.threads if isinstance(step, CoreStep) else 1
+
+
+# What a board draws and how warm it gets while it works, and what its sensor says of it.
+#
+# Heat is one resistance and one capacity, the simplest model with a time constant: C dT/dt = P - (T - ambient) / R.
+# No resistance of a module with its cooler is published, so :class:`Cooling` is an assumption that people set for
+# theirs.
+#
+# At the passive trip point clocks are lowered as Linux's step-wise thermal governor does it: a step at each look
+# while it is too warm, and a step back at each look below (drivers/thermal/gov_step_wise.c). How large steps are
+# and how often it looks stands in each board's device tree: both are assumed.
+
+TICK_MS = 100.0
+_STEP, _SLOWEST, _STEP_S = 0.05, 0.25, 1.0  # of the clock, its least, and between two looks
+_WINDOW = round(SENSOR_AVERAGE_S * 1e3 / TICK_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class Cooling:
+    """How heat leaves the board.
+
+    Attributes:
+        c_per_w: degrees above the surroundings for each watt, in the long run.
+        tau_s: seconds until 63 % of a change has happened.
+        ambient_c: the surroundings.
+        throttle_c: where clocks are lowered by the hardware.
+    """
+
+    c_per_w: float
+    tau_s: float = 60.0
+    ambient_c: float = 25.0
+    throttle_c: float = 95.0
+
+
+class Plant:
+    """Power and temperature, tick by tick.
+
+    Args:
+        power: watts of idling and of each accelerator, joules of each byte.
+        cooling: how heat leaves.
+
+    Attributes:
+        clock: what the heat leaves of the accelerators' clocks, up to 1.
+    """
+
+    def __init__(self, power: Power, cooling: Cooling) -> None:
+        self.power, self.cooling = power, cooling
+        self.power_w = power.static_w
+        self.temperature_c = cooling.ambient_c + cooling.c_per_w * power.static_w
+        self.energy_j = 0.0
+        self.clock, self._looked_s = 1.0, 0.0
+        self._before: dict[str, tuple[float, float]] = {}
+        self._ticks: deque[float] = deque([power.static_w] * _WINDOW, maxlen=_WINDOW)
+
+    @property
+    def sensed_w(self) -> float:
+        """What a Jetson's sensor says: the mean of the last 0.4 s."""
+        return sum(self._ticks) / len(self._ticks)
+
+    @property
+    def margin_c(self) -> float:
+        """Degrees to throttling."""
+        return self.cooling.throttle_c - self.temperature_c
+
+    def tick(self, used: Mapping[str, Used], seconds: float = TICK_MS / 1e3) -> None:
+        """Time went by.
+
+        Args:
+            used: what the accelerators did since the beginning.
+        """
+        drawn_mj = 0.0
+        for name, one in used.items():
+            worked_ms, traffic = self._before.get(name, (0.0, 0.0))
+            time_ms = (one.worked_ms - worked_ms) * relative_energy(self.clock)
+            drawn_mj += self.power.energy_mj(name, time_ms, one.traffic_bytes - traffic)
+            self._before[name] = one.worked_ms, one.traffic_bytes
+        self.power_w = self.power.static_w + drawn_mj / 1e3 / seconds
+        self.energy_j += self.power_w * seconds
+        self._ticks.append(self.power_w)
+        settled_c = self.cooling.ambient_c + self.cooling.c_per_w * self.power_w
+        self.temperature_c += (settled_c - self.temperature_c) * (1 - math.exp(-seconds / self.cooling.tau_s))
+        self._throttle(seconds)
+
+    def _throttle(self, seconds: float) -> None:
+        self._looked_s += seconds
+        if self._looked_s < _STEP_S:
+            return
+        self._looked_s = 0.0
+        step = -_STEP if self.margin_c <= 0 else _STEP
+        self.clock = min(max(self.clock + step, _SLOWEST), 1.0)

@@ -1,0 +1,319 @@
+"""A pipeline file as what a simulation plays: the same nodes and queues as a run has, with the times of its engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from edgert.assemble.graph import queue_of
+from edgert.assemble.models import SEGMENT_QUEUE, STAGE_QUEUE
+from edgert.config import CropStage, InferStage, ModelConfig, PipelineFile, SourceStage, StageConfig
+from edgert.config.flow import inputs_of, order, variants_of
+from edgert.errors import ConfigError, nearest
+from edgert.jitter import STEADY, Jitter, Quantiles, mean_of
+from edgert.placement.segment_engines import Step
+from edgert.simulator.design import ASSUMED_HZ, Design, Edge, Node, Source, Task
+from edgert.simulator.hardware import ANY_CORE, CoreStep
+from edgert.simulator.recorded import StageTime, StageTimes, Trace
+from edgert.stages.source.select import is_live, kind_of
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One way through a model.
+
+    Attributes:
+        parts: what its threads do, one after the other; frames follow one another from part to part.
+        weight: its share of the frames, against those of the other lanes.
+        cores: of each part, where its own work is done; any core where there are none.
+        rows: crops that fit in one run.
+    """
+
+    parts: tuple[tuple[Step, ...], ...]
+    weight: float = 1.0
+    cores: tuple[str, ...] = ()
+    rows: int = 1
+
+    def core(self, number: int) -> str:
+        """Of a part."""
+        return self.cores[number] if self.cores else ANY_CORE
+
+    @property
+    def engine_ms(self) -> float:
+        """One run, alone, on average."""
+        return sum(self.part_ms(number) for number in range(len(self.parts)))
+
+    def part_ms(self, number: int) -> float:
+        """What a thread does of it."""
+        return sum(step.mean_ms for step in self.parts[number])
+
+    @property
+    def jitter(self) -> Quantiles:
+        """Of times on the first part's core."""
+        return next((step.jitter for step in self.parts[0] if isinstance(step, CoreStep)), ())
+
+
+Steps = tuple[Step, ...]
+Lanes = Callable[[str, InferStage, bool], Sequence[Lane]]
+"""Called with a stage's name, the stage, and whether any source is live."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What comes into a pipeline, and what its stages take besides models.
+
+    Attributes:
+        traces: source → what its camera delivered.
+        objects: mean on a frame without a trace; None: as many as the crops of the pipeline take at most.
+        jitter: of cameras without a trace, as a part of the period.
+        times: of stages.
+    """
+
+    traces: Mapping[str, Trace]
+    objects: float | None = None
+    jitter: float = 0.0
+    times: StageTimes = field(default_factory=StageTimes)
+
+
+def design_of(file: PipelineFile, lanes: Lanes, scene: Scene, stand_ins: Sequence[Lanes] = ()) -> Design:
+    """What ``edgert run`` would set up.
+
+    Args:
+        stand_ins: of each further level of degraded models; none: they are never degraded.
+
+    Raises:
+        ConfigError: a trace is of no source of the pipeline.
+    """
+    stages = file.config.stages
+    _check_traces(stages, scene.traces)
+    designer = _Designer(stages, file.config.models, file.document.path.parent, (lanes, *stand_ins), scene)
+    return designer.design()
+
+
+def is_live_source(stage: StageConfig, directory: Path) -> bool:
+    """Whether a stage gives frames that are lost when nobody takes them."""
+    return isinstance(stage, SourceStage) and is_live(stage, directory)
+
+
+@dataclass(frozen=True, eq=False)
+class _Designer:
+    stages: Mapping[str, StageConfig]
+    models: Mapping[str, ModelConfig]
+    directory: Path
+    lanes: Sequence[Lanes]
+    scene: Scene
+
+    def design(self) -> Design:
+        sources = tuple(
+            self._source(name, stage) for name, stage in self.stages.items() if isinstance(stage, SourceStage)
+        )
+        fed = [name for name in order(self.stages) if not isinstance(self.stages[name], SourceStage)]
+        return Design(sources, tuple(node for name in fed for node in self._nodes(name)))
+
+    def _source(self, name: str, stage: SourceStage) -> Source:
+        measured = self.scene.times.of(name)
+        trace = self.scene.traces.get(name) or self.scene.traces.get("")
+        is_camera = kind_of(stage.source, self.directory) in ("camera", "network", "gst")
+        live = is_live(stage, self.directory)
+        is_paced = live or bool(stage.realtime)
+        rate_hz = stage.fps or ASSUMED_HZ
+        return Source(
+            name,
+            rate_hz=rate_hz if is_paced and trace is None else None,
+            times_ms=trace.times_ms if is_paced and trace is not None else (),
+            start_ms=measured.first_result_ms,
+            late_ms=measured.wakeup_latency_ms if live else (),
+            jitter=self.scene.jitter if is_camera else 0.0,
+            is_ahead=not is_camera,
+            is_live=live,
+            steps=_own(measured, ANY_CORE),
+            limit=stage.limit,
+            objects=trace.objects if trace is not None else self.scene.objects,
+            most=_most_objects(self.stages),
+        )
+
+    def _nodes(self, name: str) -> list[Node]:
+        stage = self.stages[name]
+        inputs = tuple(self._edge(other, stage) for other in inputs_of(stage))
+        if isinstance(stage, InferStage):
+            return self._infers(name, stage, inputs)
+        spread = stage.crop.limit if isinstance(stage, CropStage) and not isinstance(stage.crop, tuple) else None
+        measured = self.scene.times.of(name)
+        task = Task(_together(_own(measured, ANY_CORE), measured.jitter), jitter=measured.jitter)
+        return [
+            Node(
+                name,
+                inputs,
+                task,
+                spread=spread,
+                wakeup_latency_ms=measured.wakeup_latency_ms,
+                startup_ms=measured.startup_ms,
+            )
+        ]
+
+    def _edge(self, producer: str, stage: StageConfig) -> Edge:
+        before = self.stages[producer]
+        return Edge(producer, *queue_of(before, stage, is_live_source(before, self.directory)))
+
+    def _infers(self, name: str, stage: InferStage, inputs: tuple[Edge, ...]) -> list[Node]:
+        """One thread, a chain of them, or a dispatcher, chains and what puts their results in order again."""
+        ways = self._ways(name, stage)
+        is_cut = any(len(lanes[0].parts) > 1 for _, lanes in ways)
+        capacity = SEGMENT_QUEUE if is_cut else STAGE_QUEUE
+        if len(ways) == 1:
+            lanes = ways[0][1]
+            first = len(lanes[0].parts) - 1
+            labels = [*(f"{name}:{number}" for number in range(first)), name]
+            return self._chain(name, stage, lanes, labels, inputs, capacity)
+        label, weights = f"{name}:dispatch", tuple(lanes[0].weight for _, lanes in ways)
+        dispatcher = self._passing(label, inputs, weights=weights, levels=tuple(level for level, _ in ways))
+        nodes, ends, count = [dispatcher], [], 0
+        for _, lanes in ways:
+            way = (Edge(dispatcher.name, capacity, "never"),)
+            labels = [f"{name}:{number}" for number in range(count, count + len(lanes[0].parts))]
+            made = self._chain(name, stage, lanes, labels, way, capacity)
+            count += len(made)
+            ends.append(Edge(made[-1].name, capacity, "never"))
+            nodes += made
+        return [*nodes, self._passing(name, tuple(ends), reorders=dispatcher.name, joins=False)]
+
+    def _ways(self, name: str, stage: InferStage) -> list[tuple[int, Sequence[Lane]]]:
+        """The threads, or chains of them, that a stage has, each with the level at which it gets frames and its lanes
+        at that level and further ones. As in a run, models take turns in the same threads, or, where they are placed
+        or their engines differ in number, each in its own."""
+        any_live = any(is_live_source(one, self.directory) for one in self.stages.values())
+        chain = variants_of(self.models, stage.infer)[: len(self.lanes)]
+        as_stages = [stage.model_copy(update={"infer": one}) for one in chain]
+        levels = [lanes(name, one, any_live) for lanes, one in zip(self.lanes, as_stages, strict=False)]
+        is_placed = any(self.models[one].placement != "auto" for one in chain)
+        shapes = {tuple(len(lane.parts) for lane in lanes) for lanes in levels}
+        if len(levels) == 1 or is_placed or len(shapes) > 1:
+            return [(level, (lane,)) for level, lanes in enumerate(levels) for lane in lanes]
+        return [(0, lanes) for lanes in zip(*levels, strict=True)]
+
+    def _passing(self, name: str, inputs: tuple[Edge, ...], **how: Any) -> Node:
+        """One that dispatches frames or restores their order."""
+        measured = self.scene.times.of(name)
+        return Node(name, inputs, wakeup_latency_ms=measured.wakeup_latency_ms, startup_ms=measured.startup_ms, **how)
+
+    def _chain(
+        self,
+        name: str,
+        stage: InferStage,
+        lanes: Sequence[Lane],
+        labels: Sequence[str],
+        inputs: tuple[Edge, ...],
+        capacity: int,
+    ) -> list[Node]:
+        """The threads of one lane, or of one at each level; what the stage does besides its model is done by the
+        first."""
+        nodes: list[Node] = []
+        for number, label in enumerate(labels):
+            measured = self._measured(label, name, len(labels))
+            task = self._task(stage, lanes[0], number, measured)
+            others = tuple(_instead(task, stage, lanes[0], lane, number) for lane in lanes[1:])
+            node = Node(
+                label,
+                inputs,
+                task,
+                wakeup_latency_ms=measured.wakeup_latency_ms,
+                startup_ms=measured.startup_ms,
+                stand_ins=others,
+            )
+            nodes.append(node)
+            inputs = (Edge(label, capacity, "never"),)
+        return nodes
+
+    def _measured(self, label: str, name: str, threads: int) -> StageTime:
+        times = self.scene.times
+        if threads > 1:
+            return times.of(label)  # a run that was cut elsewhere tells nothing of this segment
+        return times.of_stage(name) if label == name else times.of_part(label, name)
+
+    def _task(self, stage: InferStage, lane: Lane, number: int, measured: StageTime) -> Task:
+        crops = stage.crop.limit if stage.crop is not None else None
+        runs = 1.0 if crops is None else self._objects(crops)
+        jitter = measured.jitter if self._is_even(stage) else STEADY
+        own = _own(measured, lane.core(0), lane.part_ms(0) * runs, jitter.quantiles or lane.jitter)
+        batch, parts = _batch(stage, lane), lane.parts[number]
+        if batch is not None and measured.batch_fill_ms:
+            own, parts = _divided(own, parts, measured.batch_fill_ms)
+        steps, run = _together(own if number == 0 else (), jitter), _together(parts, jitter)
+        wait_ms = 1e3 * stage.batch.wait if stage.batch is not None else 0.0
+        return Task(steps, run, stage.every, crops, lane.rows, batch, wait_ms, jitter)
+
+    def _is_even(self, stage: InferStage) -> bool:
+        """Whether all results are the same work. If not, the jitter of a run is that of the work as well."""
+        return stage.every == 1 and (stage.crop is None or not (self.scene.traces or self.scene.objects))
+
+    def _objects(self, most: int) -> float:
+        """The mean on a frame, as far as a stage looks at them."""
+        counts = [min(count, most) for trace in self.scene.traces.values() for count in trace.objects]
+        if counts:
+            return sum(counts) / len(counts)
+        return min(self.scene.objects if self.scene.objects is not None else most, most)
+
+
+def _own(measured: StageTime, core: str, engine_ms: float = 0.0, jitter: Quantiles = ()) -> tuple[Step, ...]:
+    """What a thread does besides its model; nothing where nobody measured it. ``jitter`` is for runs without any."""
+    own_ms = measured.busy_ms - engine_ms
+    jitter = measured.jitter.quantiles if not engine_ms else jitter
+    return (CoreStep(core, own_ms / mean_of(jitter), jitter=jitter),) if own_ms > 0 else ()
+
+
+def _divided(own: Steps, parts: Steps, batch_fill_ms: float) -> tuple[Steps, Steps]:
+    """The same time in all, so much of it before a batch is run: on a slow machine its model is slow as well."""
+    own_ms, parts_ms = _mean_ms(own), _mean_ms(parts)
+    before_ms = min(batch_fill_ms, own_ms)
+    if not before_ms or not parts_ms:
+        return own, parts
+    return _longer(own, before_ms / own_ms), _longer(parts, (parts_ms + own_ms - before_ms) / parts_ms)
+
+
+def _instead(task: Task, stage: InferStage, first: Lane, lane: Lane, number: int) -> Task:
+    """A task with the runs of another lane's model, as much slower than planned as those of the first lane are; the
+    rest of its work is taken to be the same."""
+    planned_ms = first.part_ms(number)
+    slower = _mean_ms(task.run) * task.jitter.mean / planned_ms if planned_ms else 1.0
+    run = _together(_longer(lane.parts[number], slower), task.jitter)
+    return replace(task, run=run, rows=lane.rows, batch=_batch(stage, lane))
+
+
+def _batch(stage: InferStage, lane: Lane) -> int | None:
+    return min(stage.batch.max, lane.rows) if stage.batch is not None else None
+
+
+def _mean_ms(steps: Steps) -> float:
+    return sum(step.mean_ms for step in steps)
+
+
+def _longer(steps: Steps, factor: float) -> Steps:
+    """The same work in so many times the time."""
+    return tuple(replace(step, time_ms=step.time_ms * factor) for step in steps)
+
+
+def _together(steps: Sequence[Step], jitter: Jitter) -> tuple[Step, ...]:
+    """Steps that do not jitter by themselves any more, but all alike: the mean of each is kept."""
+    if not jitter:
+        return tuple(steps)
+    plain = (replace(step, jitter=()) if isinstance(step, CoreStep) else step for step in steps)
+    means = (step.mean_ms / jitter.mean for step in steps)
+    return tuple(replace(step, time_ms=mean_ms) for step, mean_ms in zip(plain, means, strict=True))
+
+
+def _most_objects(stages: Mapping[str, StageConfig]) -> int:
+    crops = [stage.crop for stage in stages.values() if isinstance(stage, (InferStage, CropStage))]
+    return max((crop.limit for crop in crops if crop is not None and not isinstance(crop, tuple)), default=0)
+
+
+def _check_traces(stages: Mapping[str, StageConfig], traces: Mapping[str, Trace]) -> None:
+    sources = [name for name, stage in stages.items() if isinstance(stage, SourceStage)]
+    for name in traces:
+        if name and name not in sources:
+            raise ConfigError(
+                f"the trace is of stream {name!r}, which is no source here{nearest(name, sources)}",
+                where="--trace",
+                fix=f"sources: {', '.join(sources)}; or leave stream out: it is then any source's",
+            )

@@ -1,0 +1,147 @@
+"""Plays a design on a rig."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+from edgert.budget.governor import Action, Observation, Rules
+from edgert.budget.loop import LOOK_S, Loop
+from edgert.placement.contention import Contention
+from edgert.placement.cost.speeds import Power
+from edgert.placement.schedule import Accelerators, Then, Timeline, Used
+from edgert.placement.segment_engines import Step
+from edgert.simulator.design import Design
+from edgert.simulator.entities import Camera, connected
+from edgert.simulator.hardware import ANY_CORE, TICK_MS, Chance, Cooling, Cores, Plant
+from edgert.simulator.statistics import Meter, Simulated
+from edgert.simulator.threads import LEAST_MS, BatchThread, Thread, Token
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """What a pipeline is played on.
+
+    Attributes:
+        cores: of the processor, as steps name them; other accelerators need no list.
+        contention: of accelerators for memory; None: they do not slow one another down.
+        power, cooling: None: nothing is known of it.
+    """
+
+    cores: tuple[str, ...] = ()
+    contention: Contention | None = None
+    power: Power | None = None
+    cooling: Cooling | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Governing:
+    """What keeps the budgets.
+
+    Attributes:
+        shares: for each of the rules' settings, source → the part of its frames that go on.
+        levels: of each of them, how far models are degraded; empty: never.
+    """
+
+    rules: Rules
+    shares: tuple[Mapping[str, float], ...]
+    levels: tuple[int, ...] = ()
+
+
+def simulate(
+    design: Design, rig: Rig, seconds: float, *, seed: int = 0, governing: Governing | None = None
+) -> Simulated:
+    """Plays a pipeline for so long. The same seed gives the same outcome."""
+    return _Simulation(design, rig, seconds, seed, governing).run()
+
+
+class _Simulation:
+    def __init__(self, design: Design, rig: Rig, seconds: float, seed: int, governing: Governing | None) -> None:
+        self._end_ms, self._chance = 1e3 * seconds, Random(seed)  # noqa: S311 - a simulation
+        self._time = Timeline()
+        self._cores = Cores(self._time, rig.cores or (ANY_CORE,), self._chance)
+        self._accelerators = Accelerators(self._time, rig.contention)
+        self._plant = Plant(rig.power, rig.cooling) if rig.power and rig.cooling else None
+        finished, chance = self._finished, Chance(self._chance, self._time)
+        self._threads = [
+            (BatchThread if node.task.batch else Thread)(node, self._perform, finished, chance) for node in design.nodes
+        ]
+        self._cameras = [
+            Camera(source, self._time, Random(self._chance.random()), self._perform)  # noqa: S311 - a simulation
+            for source in design.sources
+        ]
+        connected(self._cameras, self._threads)
+        self._meter = Meter(self._cameras, self._threads, self._plant, self._end_ms)
+        self._governing = governing
+        self._is_stopped = False
+        self._loop = Loop(governing.rules, self._carry, 0) if governing else None
+
+    def run(self) -> Simulated:
+        for thread in self._threads:
+            self._time.at(thread.node.startup_ms, thread.free)
+        for camera in self._cameras:
+            self._time.at(camera.source.start_ms, camera.start)
+        self._time.at(TICK_MS, self._tick)
+        if self._loop is not None:
+            self._time.at(1e3 * LOOK_S, self._look)
+        while self._time.now_ms < self._end_ms and not self._is_over():
+            self._time.run(min(self._time.now_ms + TICK_MS, self._end_ms))
+        return self._meter.told(self._time.now_ms, self._used(), self._loop.told() if self._loop else None)
+
+    def _is_over(self) -> bool:
+        """Whether sources have ended and nothing is under way any more, or a governor has stopped everything."""
+        return self._is_stopped or (
+            all(camera.has_ended for camera in self._cameras) and not any(thread.is_working for thread in self._threads)
+        )
+
+    def _perform(self, steps: Sequence[Step], then: Then) -> None:
+        """One after the other; never at once, so that nothing goes on forever at one moment."""
+        if not steps:
+            self._time.at(self._time.now_ms + LEAST_MS, then)
+            return
+        first, *rest = steps
+        follow = partial(self._perform, rest, then) if rest else then
+        (self._cores if first.accelerator in self._cores else self._accelerators).run(first, follow)
+
+    def _finished(self, thread: Thread, token: Token) -> None:
+        if not thread.outlets:
+            self._meter.note(self._time.now_ms, token.born_ms)
+
+    def _used(self) -> dict[str, Used]:
+        used = self._accelerators.used()
+        cores = self._cores.used()
+        return {**used, ANY_CORE: cores} if cores.busy_ms else used
+
+    def _tick(self) -> None:
+        used = self._used()
+        if self._plant is not None:
+            self._plant.tick(used)
+            self._accelerators.throttle(self._plant.clock)
+        self._meter.tick(self._time.now_ms, used, self._loop.setting.name if self._loop else "")
+        self._time.at(self._time.now_ms + TICK_MS, self._tick)
+
+    def _look(self) -> None:
+        assert self._loop is not None
+        queued, lost = self._meter.crowd()
+        self._loop.step(
+            Observation(
+                round(self._time.now_ms * 1e6),
+                self._plant.sensed_w if self._plant else None,
+                latency_ms=self._meter.recent_p99_ms(self._time.now_ms),
+                margin_c=self._plant.margin_c if self._plant else None,
+                queued=queued,
+                lost=lost,
+            )
+        )
+        self._time.at(self._time.now_ms + 1e3 * LOOK_S, self._look)
+
+    def _carry(self, action: Action) -> None:
+        assert self._governing is not None
+        if action.kind == "switch":
+            for camera in self._cameras:
+                camera.limiter.share = self._governing.shares[action.setting][camera.source.name] * action.share
+            for thread in self._threads:
+                thread.level = self._governing.levels[action.setting] if self._governing.levels else 0
+        self._is_stopped = self._is_stopped or action.kind == "stop"

@@ -1,0 +1,211 @@
+"""Counts what comes out of a simulation, in all and second by second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from edgert.budget.loop import Governed
+from edgert.placement.schedule import Used
+from edgert.runtime.metrics import Percentiles
+from edgert.runtime.throttle import Crowd
+from edgert.simulator.entities import Camera
+from edgert.simulator.hardware import Plant
+from edgert.simulator.threads import Thread
+
+# What a simulation found, as plain records.
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One stretch of time, of a second where the whole is no shorter.
+
+    Attributes:
+        at_s: its end.
+        fps: results that the last stages took.
+        p50_ms, p99_ms: of their latencies; None where there were none.
+        dropped: frames.
+        power_w: average drawn; None where it is not known.
+        temperature_c: at the end of it.
+        busy: accelerator → part of the time, 0 to 1; of cores, how many were busy.
+        setting: the governor's; empty without one.
+    """
+
+    at_s: float
+    fps: float
+    p50_ms: float | None
+    p99_ms: float | None
+    dropped: int
+    power_w: float | None
+    temperature_c: float | None
+    busy: Mapping[str, float]
+    setting: str = ""
+
+    @property
+    def energy_j_per_frame(self) -> float | None:
+        """Of each frame that came out; None where none did, or power is not known."""
+        return self.power_w / self.fps if self.power_w is not None and self.fps else None
+
+
+@dataclass(frozen=True, slots=True)
+class StageCount:
+    """What came to a thread, what it passed on, and what it never saw."""
+
+    results_in: int
+    results_out: int
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """A pipeline's simulated run; frames, fps, drops and latency mean what they mean in the summary of a real one.
+
+    Attributes:
+        seconds: simulated.
+        frames_in, frames_out: that sources gave, and that the last stages took.
+        dropped: lost on the way.
+        latency_ms: from capture to the end of the last stages.
+        power_w, energy_j_per_frame: averages, the latter over ``frames_out``; None where power is not known.
+        temperature_c: the highest.
+        throttled_s: for how long heat kept clocks down.
+        busy: accelerator → part of the time; of cores, how many were busy.
+        governed: what a governor did; None without one.
+    """
+
+    seconds: float
+    frames_in: int
+    frames_out: int
+    dropped: int
+    fps: float
+    latency_ms: Percentiles
+    power_w: float | None
+    energy_j_per_frame: float | None
+    temperature_c: float | None
+    throttled_s: float
+    busy: Mapping[str, float]
+    stages: Mapping[str, StageCount]
+    moments: tuple[Moment, ...]
+    governed: Governed | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        moments = [{**asdict(one), "energy_j_per_frame": one.energy_j_per_frame} for one in self.moments]
+        return {**asdict(self), "moments": moments}
+
+
+_MOMENT_MS = 1000.0
+_RECENT_MS = 2000.0  # what a governor's p99 is of
+_NEAR_MS = 1e-6
+
+
+class Meter:
+    """Told of every result that came out, and of the time that goes by.
+
+    Args:
+        end_ms: when the simulation ends at the latest.
+    """
+
+    def __init__(
+        self, cameras: Sequence[Camera], threads: Sequence[Thread], plant: Plant | None, end_ms: float
+    ) -> None:
+        self._cameras, self._threads, self._plant = cameras, threads, plant
+        self._ends = [thread for thread in threads if not thread.outlets]
+        self._moment_ms = min(_MOMENT_MS, end_ms)
+        self._times_ms: list[float] = []
+        self._latencies_ms: list[float] = []
+        self._moments: list[Moment] = []
+        self._seen = self._out = self._dropped = 0
+        self._energy_j = self._hottest_c = self._throttled_ms = self._ticked_ms = 0.0
+        self._busy_ms: dict[str, float] = {}
+        is_live = all(camera.source.is_live for camera in cameras)
+        self._crowd = Crowd([one for thread in threads for one in thread.inlets if is_live or not one.waits])
+
+    def note(self, now_ms: float, born_ms: float) -> None:
+        """A result that a last stage took."""
+        self._times_ms.append(now_ms)
+        self._latencies_ms.append(now_ms - born_ms)
+
+    def recent_p99_ms(self, now_ms: float) -> float | None:
+        """Of latencies lately."""
+        first = int(np.searchsorted(self._times_ms, now_ms - _RECENT_MS))
+        return _percentile(self._latencies_ms[first:], 99)
+
+    def crowd(self) -> tuple[float | None, int]:
+        """How full the fullest queue of live frames is, 0 to 1, and what they lost since it was last asked."""
+        return self._crowd.look()
+
+    def tick(self, now_ms: float, used: Mapping[str, Used], setting: str) -> None:
+        """Time went by."""
+        if self._plant is not None:
+            self._hottest_c = max(self._hottest_c, self._plant.temperature_c)
+            self._throttled_ms += (now_ms - self._ticked_ms) * (self._plant.clock < 1)
+        self._ticked_ms = now_ms
+        started_ms = 1e3 * self._moments[-1].at_s if self._moments else 0.0
+        if now_ms - started_ms >= self._moment_ms - _NEAR_MS:
+            self._moments.append(self._moment(now_ms, now_ms - started_ms, used, setting))
+
+    def told(self, now_ms: float, used: Mapping[str, Used], governed: Governed | None) -> Simulated:
+        """Everything."""
+        frames_in = sum(camera.passed for camera in self._cameras)
+        frames_out = max((thread.taken for thread in self._ends), default=frames_in)
+        seconds = now_ms / 1e3
+        plant = self._plant
+        known_s = self._ticked_ms / 1e3
+        power_w = plant.energy_j / known_s if plant and known_s else None
+        return Simulated(
+            seconds=seconds,
+            frames_in=frames_in,
+            frames_out=frames_out,
+            dropped=self._lost(),
+            fps=frames_out / seconds,
+            latency_ms=_percentiles(self._latencies_ms),
+            power_w=power_w,
+            energy_j_per_frame=power_w * seconds / frames_out if power_w is not None and frames_out else None,
+            temperature_c=self._hottest_c if plant else None,
+            throttled_s=self._throttled_ms / 1e3,
+            busy={name: one.busy_ms / now_ms for name, one in used.items()},
+            stages=self._stages(),
+            moments=tuple(self._moments),
+            governed=governed,
+        )
+
+    def _moment(self, now_ms: float, passed_ms: float, used: Mapping[str, Used], setting: str) -> Moment:
+        latencies = self._latencies_ms[self._seen :]
+        out, dropped = max((thread.taken for thread in self._ends), default=0), self._lost()
+        energy_j = self._plant.energy_j if self._plant else 0.0
+        before = self._busy_ms
+        self._busy_ms = {name: one.busy_ms for name, one in used.items()}
+        made = Moment(
+            at_s=now_ms / 1e3,
+            fps=1e3 * (out - self._out) / passed_ms,
+            p50_ms=_percentile(latencies, 50),
+            p99_ms=_percentile(latencies, 99),
+            dropped=dropped - self._dropped,
+            power_w=1e3 * (energy_j - self._energy_j) / passed_ms if self._plant else None,
+            temperature_c=self._plant.temperature_c if self._plant else None,
+            busy={name: (busy - before.get(name, 0.0)) / passed_ms for name, busy in self._busy_ms.items()},
+            setting=setting,
+        )
+        self._seen, self._out, self._dropped, self._energy_j = len(self._latencies_ms), out, dropped, energy_j
+        return made
+
+    def _lost(self) -> int:
+        return sum(thread.dropped for thread in self._threads)
+
+    def _stages(self) -> dict[str, StageCount]:
+        sources = {one.source.name: StageCount(one.passed, one.passed, one.lost) for one in self._cameras}
+        threads = {one.node.name: StageCount(one.taken, one.passed, one.dropped) for one in self._threads}
+        return {**sources, **threads}
+
+
+def _percentile(values: Sequence[float], percent: float) -> float | None:
+    return float(np.percentile(values, percent)) if values else None
+
+
+def _percentiles(values: Sequence[float]) -> Percentiles:
+    """As the runtime tells them; zeros when empty."""
+    p50, p95, p99 = np.percentile(values, (50, 95, 99)).tolist() if values else (0.0, 0.0, 0.0)
+    return Percentiles(p50, p95, p99, float(np.mean(values)) if values else 0.0, len(values))

@@ -1,0 +1,238 @@
+"""A pipeline's threads and channels in simulated time, with the policies of :mod:`edgert.policy`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from edgert.placement.schedule import Then
+from edgert.placement.segment_engines import Step
+from edgert.policy import ADDED, FULL, Batcher, BoundedQueue, Dispatcher, Join, ReorderBuffer
+from edgert.simulator.design import Edge, Node, Task
+from edgert.simulator.hardware import Chance
+
+LEAST_MS = 0.02
+"""A thread's time for a result that costs nothing, so that nothing goes on forever at one moment."""
+Perform = Callable[[Sequence[Step], Then], None]
+"""Runs steps one after the other, and then does what follows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Token:
+    """A result: whose frame it is, when that was captured, and how many objects are on it."""
+
+    stream: str
+    index: int
+    born_ms: float
+    objects: int
+
+
+class Channel(BoundedQueue[Token]):
+    """One edge between two threads."""
+
+    __slots__ = ("blocked", "consumer", "edge", "number")
+
+    def __init__(self, edge: Edge, consumer: Thread, number: int) -> None:
+        super().__init__(edge.capacity, edge.drop)
+        self.edge, self.consumer, self.number = edge, consumer, number
+        self.blocked: Then | None = None
+
+    def put(self, token: Token) -> bool:
+        """Whether there was room, or made; if not, the producer waits."""
+        offered = self.offer(token)
+        if offered is ADDED:
+            self.consumer.ready.append(self.number)
+            self.consumer.wake()
+        return offered is not FULL
+
+    def take(self) -> Token:
+        """The oldest; a producer that waits goes on."""
+        token = self.items.popleft()
+        if self.blocked is not None:
+            go_on, self.blocked = self.blocked, None
+            go_on()
+        return token
+
+
+class Sender:
+    """The end of a thread that passes results on: one after the other, each to all that listen or to the one whose turn
+    it is; where a channel is full and loses nothing, it waits."""
+
+    def __init__(self) -> None:
+        self.outlets: list[Channel] = []
+        self._pending: deque[tuple[Channel, Token]] = deque()
+        self._then: Then | None = None
+
+    def send(self, puts: Iterator[tuple[Channel, Token]], then: Then) -> None:
+        """Does it, sooner or later, and then what follows."""
+        self._pending.extend(puts)
+        self._then = then
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._pending:
+            channel, token = self._pending[0]
+            if not channel.put(token):
+                channel.blocked = self._go_on
+                return
+            self._pending.popleft()
+        then, self._then = self._then, None
+        if then is not None:
+            then()
+
+
+class Thread(Sender):
+    """A node at work.
+
+    Args:
+        perform: carries out its steps.
+        finished: told of every result it is done with.
+        chance: of how long things take.
+    """
+
+    def __init__(self, node: Node, perform: Perform, finished: Callable[[Thread, Token], None], chance: Chance) -> None:
+        super().__init__()
+        self.node, self.perform, self._finished, self._chance = node, perform, finished, chance
+        self.inlets: list[Channel] = []
+        self.ready: deque[int] = deque()
+        self.join: Join[Token] | None = None
+        self.reorder: ReorderBuffer[Token] | None = None
+        self.dispatcher = Dispatcher(node.weights, node.task.every, node.levels) if node.weights else None
+        self.level = 0
+        """How far models are degraded; set by whoever governs."""
+        self.taken = self.passed = self.unmatched = 0
+        self.is_busy = True  # until it is ready
+
+    @property
+    def task(self) -> Task:
+        """What it does with the next result."""
+        tasks = (self.node.task, *self.node.stand_ins)
+        return tasks[min(self.level, len(tasks) - 1)]
+
+    @property
+    def dropped(self) -> int:
+        """Results that it never saw."""
+        return self.unmatched + sum(channel.dropped for channel in self.inlets)
+
+    @property
+    def is_working(self) -> bool:
+        """Whether it has anything to do."""
+        return self.is_busy or bool(self.ready)
+
+    def wake(self) -> None:
+        """Something came. Takes it, sooner or later, if it has nothing to do."""
+        if self.node.wakeup_latency_ms and not self.is_busy:
+            self.is_busy = True
+            self.perform((Step(None, self._chance.of(self.node.wakeup_latency_ms)),), self.free)
+        else:
+            self._take()
+
+    def _take(self) -> None:
+        while not self.is_busy and self.ready:
+            self.is_busy = True
+            edge = self.ready.popleft()
+            token = self.inlets[edge].take()
+            joined, lost = self.join.add(edge, token.stream, token.index, token) if self.join else (token, ())
+            self.unmatched += len(lost)
+            if joined is not None:
+                self.work(joined)
+            else:
+                self.is_busy = False
+
+    def work(self, token: Token) -> None:
+        """Does what there is to do, and passes the result on."""
+        self.perform(self.jittered(self._steps(token)), partial(self.done, (token,)))
+
+    def done(self, tokens: Sequence[Token]) -> None:
+        """Passes results on; then the next may come."""
+        for token in tokens:
+            self.taken += 1
+            self._finished(self, token)
+        results = [result for token in tokens for result in self._results(token)]
+        self.passed += len(results)
+        self.send(((channel, result) for result in results for channel in self._listeners(result)), self.free)
+
+    def free(self) -> None:
+        """Takes the next result, if one waits."""
+        self.is_busy = False
+        self._take()
+
+    def jittered(self, steps: Sequence[Step]) -> Sequence[Step]:
+        """As long as they take this time."""
+        jitter = self.task.jitter
+        return tuple(times(steps, self._chance.now(jitter))) if jitter and steps else steps
+
+    def _results(self, token: Token) -> Iterator[Token]:
+        if self.node.spread is not None:
+            count = min(token.objects, self.node.spread)
+            yield from (Token(token.stream, token.index, token.born_ms, 1) for _ in range(count))
+        elif self.reorder is not None:
+            self.reorder.add(token, token)
+            yield from iter(self.reorder.pop, None)
+        else:
+            yield token
+
+    def _listeners(self, token: Token) -> Sequence[Channel]:
+        if self.dispatcher is None:
+            return self.outlets
+        return (self.outlets[self.dispatcher.branch(token, token.index, self.level)],)
+
+    def _steps(self, token: Token) -> Sequence[Step]:
+        task = self.task
+        if token.index % task.every:
+            return ()
+        if task.crops is None:
+            return task.steps + task.run
+        return task.steps + tuple(step for count in _batches(task, token.objects) for step in times(task.run, count))
+
+
+def _batches(task: Task, objects: int) -> Iterator[int]:
+    """How many crops each run takes."""
+    left = min(objects, task.crops or 0)
+    while left > 0:
+        yield min(left, task.rows)
+        left -= task.rows
+
+
+def times(steps: Sequence[Step], count: float) -> Iterator[Step]:
+    """So many times each; steps of a run of so many rows."""
+    return (step.times(count) for step in steps)
+
+
+# A thread that runs a model on several cameras' frames at once; see :class:`edgert.stages.infer.InferBatch`.
+
+
+class BatchThread(Thread):
+    """Runs what has come as soon as it has nothing else to do: a thread that waits for its runs has an idle engine."""
+
+    def __init__(self, node: Node, perform: Perform, finished: Callable[[Thread, Token], None], chance: Chance) -> None:
+        super().__init__(node, perform, finished, chance)
+        self._batch: Batcher[Token] = Batcher(node.task.batch or 1, node.task.wait_ms, node.task.every)
+        self._current = node.task
+        self._pace = 1.0
+
+    def work(self, token: Token) -> None:
+        """Brings the frame into the input, and runs the batch if it is due."""
+        batch = self._batch
+        if batch.passes(token.index):
+            super().work(token)
+            return
+        if not batch.held:  # a batch is of one model, whatever is decided while it is filled
+            self._current = self.task
+            self._pace = self._chance.now(self._current.jitter)
+            batch.most = self._current.batch or 1
+        is_wanted = batch.hold(token, token.index, self._chance.timeline.now_ms) is not None
+        self.perform(tuple(times(self._current.steps, self._pace)) if is_wanted else (), self._filled)
+
+    def _filled(self) -> None:
+        if self._batch.is_due(self._chance.timeline.now_ms, idle=not self.ready):
+            self._run()
+        else:
+            self.free()
+
+    def _run(self) -> None:
+        rows = self._batch.rows
+        held = tuple(token for token, _ in self._batch.take())
+        self.perform(tuple(times(self._current.run, rows * self._pace)), partial(self.done, held))

@@ -1,0 +1,150 @@
+"""Cutting frames: a fixed region, or one frame per detection. Views only; no pixel is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.config import CropConfig
+from edgert.errors import ConfigError, nearest
+from edgert.runtime import Detections, Frame, Result
+
+# Where a network's pixels lie in the source picture.
+
+F32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """The affine map from network pixels to source pixels: ``source = network * scale + offset``.
+
+    Attributes:
+        scale_x, scale_y: source pixels per network pixel.
+        offset_x, offset_y: source position of the network's pixel (0, 0); negative under a letterbox border.
+        network: (width, height) of the network input.
+        bounds: (x1, y1, x2, y2) of the frame or crop in source pixels; boxes are clipped to it.
+    """
+
+    scale_x: float
+    scale_y: float
+    offset_x: float
+    offset_y: float
+    network: tuple[int, int]
+    bounds: tuple[float, float, float, float]
+
+    def boxes(self, boxes: F32) -> F32:
+        """(N, 4) x1, y1, x2, y2 in network pixels → a new array in source pixels, clipped to the picture."""
+        scale, offset, low, high = _rows(self)
+        mapped: F32 = boxes.astype(np.float32)
+        mapped *= scale
+        mapped += offset
+        np.maximum(mapped, low, out=mapped)
+        return np.minimum(mapped, high, out=mapped)
+
+    def points(self, points: F32) -> F32:
+        """(..., 2 or 3) x, y[, score] in network pixels → a new array in source pixels, not clipped."""
+        mapped = points.astype(np.float32, copy=True)
+        mapped[..., 0] = mapped[..., 0] * self.scale_x + self.offset_x
+        mapped[..., 1] = mapped[..., 1] * self.scale_y + self.offset_y
+        return mapped
+
+
+@lru_cache(maxsize=64)
+def _rows(geometry: Geometry) -> tuple[F32, F32, F32, F32]:
+    """Scale, offset, least and most of x1, y1, x2, y2: the same for every picture of a camera."""
+    scale, offset = (geometry.scale_x, geometry.scale_y), (geometry.offset_x, geometry.offset_y)
+    low, high = geometry.bounds[:2], geometry.bounds[2:]
+    one, two, three, four = (np.array(pair * 2, np.float32) for pair in (scale, offset, low, high))
+    return one, two, three, four
+
+
+I32 = npt.NDArray[np.int32]
+
+
+def crop_boxes(detections: Detections, frame: Frame, config: CropConfig) -> tuple[I32, I32]:
+    """Which detections to cut out, and where.
+
+    Returns:
+        rows (M,) of the detections, best score first, and boxes (M, 4) x1, y1, x2, y2 in whole pixels of the frame,
+        the margin added; what lies outside the frame is cut off, and boxes too small after that are left out.
+    """
+    origin, corner = np.array(frame.origin * 2, np.float32), np.array([frame.width, frame.height] * 2, np.float32)
+    boxes = np.clip(detections.boxes - origin, 0, corner)
+    size = boxes[:, 2:] - boxes[:, :2]
+    wanted = (size >= config.min_size).all(axis=1)
+    if config.classes:
+        wanted &= np.isin(detections.classes, _class_indices(detections.labels, config.classes))
+    rows = np.flatnonzero(wanted)
+    rows = rows[np.argsort(-detections.scores[rows], kind="stable")[: config.limit]]
+    margin = np.tile(size[rows] * config.margin, 2) * np.array([-1, -1, 1, 1], np.float32)
+    grown = np.clip(boxes[rows] + margin, 0, corner)
+    grown[:, :2], grown[:, 2:] = np.floor(grown[:, :2]), np.ceil(grown[:, 2:])
+    return rows.astype(np.int32), grown.astype(np.int32)
+
+
+def _class_indices(labels: tuple[str, ...], classes: tuple[str, ...]) -> list[int]:
+    """Classes are named, or given by number where a model has no names."""
+    return [labels.index(name) if name in labels else int(name) for name in classes if name in labels or name.isdigit()]
+
+
+def check_classes(config: CropConfig, labels: Collection[str], where: str) -> None:
+    """Raises ConfigError for a class that no model before the crop knows: it would cut out nothing, silently."""
+    for name in config.classes:
+        if name in labels or name.isdigit():
+            continue
+        raise ConfigError(
+            f"no class {name!r}{nearest(name, labels)}",
+            why=f"the models before this stage know {len(labels)} classes by name" if labels else "no model names any",
+            where=where,
+            fix="write a name of the labels file, or a class number" if labels else "give the model task: {labels: …}",
+        )
+
+
+class CropRegion:
+    """A stage that narrows every frame to a fixed part of it.
+
+    Args:
+        region: x1, y1, x2, y2 as parts 0–1 of the frame.
+    """
+
+    def __init__(self, region: tuple[float, float, float, float]) -> None:
+        self._region = region
+
+    def open(self) -> None:
+        """Nothing to take."""
+
+    def process(self, result: Result) -> Result:
+        """See :class:`~edgert.runtime.Stage`."""
+        frame = result.frame
+        x1, y1, x2, y2 = self._region
+        w, h = frame.width, frame.height
+        return replace(result, frame=frame.crop(round(x1 * w), round(y1 * h), round(x2 * w), round(y2 * h)))
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class CropDetections:
+    """A stage that makes one result per detection, its frame cut to the box, its detections narrowed to that one."""
+
+    def __init__(self, name: str, config: CropConfig) -> None:
+        self.name, self._config = name, config
+
+    def open(self) -> None:
+        """Nothing to take."""
+
+    def process(self, result: Result) -> Iterator[Result]:
+        """See :class:`~edgert.runtime.Stage`."""
+        detections, frame = result.detections, result.frame
+        rows, boxes = crop_boxes(detections, frame, self._config)
+        for row, box in zip(rows.tolist(), boxes.tolist(), strict=True):
+            cut = frame.crop(*box)
+            one = detections.select(np.array([row]))
+            yield replace(result, frame=cut).with_output(self.name, one)
+
+    def close(self) -> None:
+        """Nothing to give back."""

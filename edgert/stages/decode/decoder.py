@@ -1,0 +1,128 @@
+"""Shapes of a network's outputs, as a decoder sees them: without the batch dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.runtime.records import Record
+from edgert.stages.crop import Geometry
+
+# What a decoder is: raw output tensors of one picture in, a typed record in source pixels out.
+
+Array = npt.NDArray[Any]
+
+
+class Decoder(Protocol):
+    """Reads what a network wrote."""
+
+    def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Record:
+        """Decodes one picture.
+
+        Args:
+            outputs: the network's outputs in its own order, the batch dimension already taken away. They are views
+                of bound memory: a record must not keep them.
+            geometry: maps network pixels to source pixels.
+
+        Raises:
+            ModelError: the outputs do not have the shapes this decoder reads.
+        """
+        ...
+
+
+def as_f32(array: Array) -> npt.NDArray[np.float32]:
+    """The array itself when it is float32, otherwise a float32 copy (fp16 heads)."""
+    return array.astype(np.float32, copy=False)
+
+
+F32 = npt.NDArray[np.float32]
+Shapes = Sequence[tuple[int, ...]]
+Size = tuple[int, int]
+"""Width and height in pixels."""
+
+
+def shapes_of(outputs: Sequence[Array]) -> Shapes:
+    """The shapes of one picture's outputs."""
+    return tuple(output.shape for output in outputs)
+
+
+def cells(network: Size, stride: int) -> int:
+    """Cells of a feature map of that stride; networks round a size that does not divide up."""
+    width, height = network
+    return -(-width // stride) * -(-height // stride)
+
+
+def all_cells(network: Size, strides: Sequence[int]) -> int:
+    """Cells of all the feature maps of a pyramid."""
+    return sum(cells(network, stride) for stride in strides)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grid:
+    """The cells of a feature pyramid, row after row, level after level; read-only (S,) float32 each.
+
+    Attributes:
+        x, y: column and row of the cell in its level.
+        stride: network pixels per cell of its level.
+    """
+
+    x: F32
+    y: F32
+    stride: F32
+
+
+@lru_cache(maxsize=32)
+def grid_of(network: Size, strides: tuple[int, ...]) -> Grid:
+    """The cells of a network size, made once per size."""
+    levels = [_level(network, stride) for stride in strides]
+    x, y, stride = (np.concatenate(parts) for parts in zip(*levels, strict=True))
+    for array in (x, y, stride):
+        array.flags.writeable = False
+    return Grid(x, y, stride)
+
+
+def _level(network: Size, stride: int) -> tuple[F32, F32, F32]:
+    columns, rows = -(-network[0] // stride), -(-network[1] // stride)
+    y, x = np.indices((rows, columns), np.float32).reshape(2, -1)
+    return x, y, np.full(rows * columns, stride, np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Which output is which when boxes, scores and classes come out final: indices into the outputs."""
+
+    boxes: int
+    rows: tuple[int, int]
+    count: int | None
+
+
+def is_rows_of_six(shapes: Shapes) -> bool:
+    """Whether there is one output [N, 6]."""
+    return len(shapes) == 1 and len(shapes[0]) == 2 and shapes[0][1] == 6
+
+
+def roles_of(shapes: Shapes) -> Roles | None:
+    """Boxes [N, 4], twice [N] or [N, 1], and perhaps one count, in any order; None when they are not that."""
+    boxes = [index for index, shape in enumerate(shapes) if len(shape) == 2 and shape[1] == 4]
+    if len(shapes) not in (3, 4) or len(boxes) != 1:
+        return None
+    count = shapes[boxes[0]][0]
+    rows = [index for index, shape in enumerate(shapes) if shape in ((count,), (count, 1))]
+    single = [index for index, shape in enumerate(shapes) if index not in rows and shape in ((), (1,))]
+    if len(rows) != 2 or len(rows) + len(single) + 1 != len(shapes):
+        return None
+    return Roles(boxes[0], (rows[0], rows[1]), single[0] if single else None)
+
+
+def boxes_and_scores(shapes: Shapes) -> tuple[int, int] | None:
+    """Indices of boxes [N, 4] and scores [N, C], in either order; the second of two [N, 4] is the boxes."""
+    if len(shapes) != 2 or any(len(shape) != 2 for shape in shapes) or shapes[0][0] != shapes[1][0]:
+        return None
+    if shapes[1][1] == 4:
+        return 1, 0
+    return (0, 1) if shapes[0][1] == 4 else None

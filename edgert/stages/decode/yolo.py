@@ -1,0 +1,254 @@
+"""YOLOv8, YOLO11, YOLO12: boxes decoded in the graph, no objectness, boxes as columns.
+
+Layout: https://docs.ultralytics.com/models/yolov8 and /modes/export, [84, 8400] for COCO at 640: x, y, w, h in network
+pixels, then class scores past their sigmoid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from edgert.runtime.records import Keypoints
+from edgert.stages.crop import Geometry
+from edgert.stages.decode.decoded import Decoded
+from edgert.stages.decode.decoder import Array, Shapes, Size, all_cells, as_f32, grid_of, is_rows_of_six, shapes_of
+from edgert.stages.decode.detection import F32, I32, Bool, Candidates, best_class, corners, strongest, suppress
+from edgert.stages.decode.guess import check_labels, wrong_shapes
+from edgert.stages.decode.look import BODIES, STRIDES, Fit, Look
+
+# YOLOv5 and its kin (v6, v7, decoded YOLOX): boxes decoded in the graph, objectness beside the classes.
+#
+# Layout: https://docs.ultralytics.com/yolov5 (ONNX export), [25200, 85] for COCO at 640: x, y, w, h in network
+# pixels, objectness, class scores, all past their sigmoid.
+
+
+@dataclass(frozen=True, slots=True)
+class YoloV5:
+    """One output [N, 5 + C]: centre x, y, width, height in network pixels; score = objectness * class."""
+
+    overlapping: ClassVar[bool] = True
+    uncertain: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """Three rows for every cell, or one whose boxes are decoded."""
+        rows, columns = look.table or (0, 0)
+        count, reason = look.cells(), f"[{rows or 'N'}, 5 + {columns - 5}] has"
+        if columns < 6:
+            return
+        if rows == count:
+            every = f"{reason} one row for every cell of strides 8, 16, 32, if boxes are decoded in the graph"
+            yield Fit(every, 1, columns - 5)
+        elif (rows > columns or not rows) and rows != look.cells((*STRIDES, 64)):
+            exact = count is not None and rows == 3 * count
+            found = f"{reason} {'three rows for every cell' if exact else 'a row per box'}"
+            yield Fit(found, 3 if exact else 1, columns - 5)
+
+    def class_count(self, shapes: Shapes, network: Size) -> int:
+        """Raises ModelError unless the one output has a row of at least six numbers for every box."""
+        if len(shapes) != 1 or len(shapes[0]) != 2 or not 6 <= shapes[0][1] <= shapes[0][0]:
+            raise wrong_shapes("detect: yolov5", "one output [boxes, 5 + classes]", shapes, network)
+        return shapes[0][1] - 5
+
+    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
+        """Objectness bounds the score, so only rows that pass it are looked at further."""
+        self.class_count(shapes_of(outputs), network)
+        raw = as_f32(outputs[0])
+        found = raw[raw[:, 4] >= score]
+        scores, classes, keep = product_scores(found, score)
+        found = found[keep]
+        return Candidates(corners(found[:, :2], found[:, 2:4]), scores, classes)
+
+
+def product_scores(rows: F32, floor: float) -> tuple[F32, I32, Bool]:
+    """The best class of every row [.., objectness, classes...] by objectness * class.
+
+    Args:
+        rows: (M, 5 + C) float32.
+
+    Returns:
+        (K,) scores and (K,) classes of the rows that reach ``floor``, and (M,) which rows these are.
+    """
+    classes = rows[:, 5:].argmax(axis=1)
+    scores = rows[np.arange(len(rows)), classes + 5] * rows[:, 4]
+    keep = scores >= floor
+    return scores[keep], classes[keep].astype(np.int32), keep
+
+
+# YOLOX (Ge et al., "YOLOX: Exceeding YOLO Series in 2021"), exported without ``--decode_in_inference``.
+#
+# Layout and formulas: ``yolox/models/yolo_head.py`` (decode_outputs) of github.com/Megvii-BaseDetection/YOLOX.
+
+
+@dataclass(frozen=True, slots=True)
+class YoloX:
+    """One output [S, 5 + C]: x, y, w, h relative to its cell, objectness and class scores already sigmoid.
+
+    Centre = (xy + cell) * stride, size = exp(wh) * stride, score = objectness * class; S counts the cells of all
+    levels. An export that decoded its boxes itself reads as ``yolov5``.
+    """
+
+    overlapping: ClassVar[bool] = True
+    uncertain: ClassVar[tuple[str, ...]] = ()
+    strides: tuple[int, ...] = (8, 16, 32)
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """A row for every cell."""
+        rows, columns = look.table or (0, 0)
+        if columns >= 6 and rows == look.cells():
+            yield Fit(f"[{rows}, 5 + {columns - 5}] has one row for every cell of strides 8, 16, 32", 3, columns - 5)
+
+    def class_count(self, shapes: Shapes, network: Size) -> int:
+        """Raises ModelError unless the one output has a row for every cell."""
+        rows = all_cells(network, self.strides)
+        if len(shapes) != 1 or len(shapes[0]) != 2 or shapes[0][0] != rows or shapes[0][1] < 6:
+            raise wrong_shapes("detect: yolox", f"one output [{rows}, 5 + classes]", shapes, network)
+        return shapes[0][1] - 5
+
+    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
+        """Objectness bounds the score, so only rows that pass it are looked at further."""
+        self.class_count(shapes_of(outputs), network)
+        grid = grid_of(network, self.strides)
+        raw = as_f32(outputs[0])
+        rows = np.flatnonzero(raw[:, 4] >= score)
+        found = raw[rows]
+        scores, classes, keep = product_scores(found, score)
+        found, rows = found[keep], rows[keep]
+        stride = grid.stride[rows, None]
+        cell = np.stack([grid.x[rows], grid.y[rows]], axis=1)
+        return Candidates(corners((found[:, :2] + cell) * stride, np.exp(found[:, 2:4]) * stride), scores, classes)
+
+
+@dataclass(frozen=True, slots=True)
+class YoloV8:
+    """One output [4 + C, S] or turned [S, 4 + C]: centre x, y, width, height in network pixels, class scores.
+
+    S counts the cells of strides 8, 16, 32; another number is taken for the longer side. An export with NMS in the
+    graph, [N, 6], is read as ``yolov10``.
+    """
+
+    overlapping: ClassVar[bool] = True
+    uncertain: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """A column for every box."""
+        rows, columns = look.table or (0, 0)
+        if columns >= 6 and rows == look.cells():
+            yield Fit(f"[{rows}, 4 + {columns - 4}] is its output turned round", 1, columns - 4)
+        if rows >= 5 and (not columns or columns > rows):
+            exact = columns == look.cells()
+            found = "one column for every cell" if exact else "a column per box"
+            yield Fit(f"[4 + {rows - 4}, {columns or 'N'}] has {found}", 3 if exact else 2, rows - 4)
+
+    def class_count(self, shapes: Shapes, network: Size) -> int | None:
+        """Raises ModelError unless one side of the one output can be 4 + C."""
+        if _is_end_to_end(shapes, network):
+            return None
+        if len(shapes) != 1 or len(shapes[0]) != 2 or min(shapes[0]) < 5:
+            rows = all_cells(network, (8, 16, 32))
+            raise wrong_shapes("detect: yolov8", f"one output [4 + classes, {rows}]", shapes, network)
+        return shapes[0][0 if _is_columns(shapes[0], network) else 1] - 4
+
+    def read(self, outputs: Sequence[Array], network: Size, score: float) -> Candidates:
+        """Boxes of an end-to-end export do not overlap, and suppression leaves them as they are."""
+        shapes = shapes_of(outputs)
+        if self.class_count(shapes, network) is None:
+            return Decoded().read(outputs, network, score)
+        raw = as_f32(outputs[0])
+        return _read_columns(raw, score) if _is_columns(shapes[0], network) else _read_rows(raw, score)
+
+
+def _read_columns(raw: F32, score: float) -> Candidates:
+    """The maximum runs along memory; which class it was is asked of the few columns that pass."""
+    best = raw[4:].max(axis=0)
+    columns = np.flatnonzero(best >= score)
+    found = raw[:, columns].T
+    classes = found[:, 4:].argmax(axis=1).astype(np.int32)
+    return Candidates(corners(found[:, :2], found[:, 2:4]), best[columns], classes)
+
+
+def _read_rows(raw: F32, score: float) -> Candidates:
+    rows, scores, classes = best_class(raw[:, 4:], score)
+    return Candidates(corners(raw[rows, :2], raw[rows, 2:4]), scores, classes)
+
+
+def _is_columns(shape: tuple[int, ...], network: Size) -> bool:
+    boxes = all_cells(network, (8, 16, 32))
+    return shape[1] == boxes or (shape[0] != boxes and shape[0] < shape[1])
+
+
+def _is_end_to_end(shapes: Shapes, network: Size) -> bool:
+    """[N, 6] with N not the cells of the network: two classes, turned, would be that."""
+    return is_rows_of_six(shapes) and shapes[0][0] != all_cells(network, (8, 16, 32)) and shapes[0][0] > 6
+
+
+# YOLOv8-pose and its kin: a box, a score and points, as columns.
+#
+# Layout: https://docs.ultralytics.com/tasks/pose and /modes/export, [56, 8400] for COCO's 17 points at 640: x, y,
+# w, h, score, then x, y, visibility of each point, in network pixels and past their sigmoid.
+
+
+@dataclass(frozen=True, slots=True)
+class YoloPose:
+    """One output [5 + 3 * K, S] of one class; or, NMS in the graph, [N, 6 + 3 * K] with corners, score, class, points.
+
+    Attributes:
+        labels: names of the K points.
+    """
+
+    score: float = 0.25
+    iou: float = 0.45
+    limit: int = 100
+    labels: tuple[str, ...] = ()
+
+    @classmethod
+    def fits(cls, look: Look) -> Iterator[Fit]:
+        """Columns of a box, a score and points."""
+        rows, columns = look.table or (0, 0)
+        if rows > 5 and (rows - 5) % 3 == 0 and (not columns or columns > rows):
+            points = (rows - 5) // 3
+            yield Fit(f"{rows} rows are a box, a score and {points} points", 4 if points in BODIES else 1)
+
+    def check(self, shapes: Shapes, network: Size) -> None:
+        """Raises ModelError unless the one output has whole points, ConfigError for too few names."""
+        check_labels(_point_count(shapes, network), self.labels)
+
+    def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Keypoints:
+        """Bodies by falling score."""
+        shapes = shapes_of(outputs)
+        self.check(shapes, geometry.network)
+        raw = as_f32(outputs[0])
+        if _is_final(shapes[0], geometry.network):
+            found = raw[raw[:, 4] >= self.score]
+            found = found[strongest(found[:, 4], self.limit)]
+            return self._record(found[:, :4], found[:, 4], found[:, 6:], geometry)
+        found = raw[:, raw[4] >= self.score].T
+        boxes, scores = corners(found[:, :2], found[:, 2:4]), found[:, 4]
+        rows = suppress(boxes, scores, np.zeros(len(scores), np.int32), self.iou, self.limit)
+        return self._record(boxes[rows], scores[rows], found[rows, 5:], geometry)
+
+    def _record(self, boxes: F32, scores: F32, points: F32, geometry: Geometry) -> Keypoints:
+        mapped = geometry.points(points.reshape(len(points), points.shape[1] // 3, 3))
+        return Keypoints(mapped, geometry.boxes(boxes), scores.copy(), self.labels)
+
+
+def _is_final(shape: tuple[int, ...], network: Size) -> bool:
+    """[N, 6 + 3 * K]: a row count that is not 5 + 3 * K beside the cells of the network."""
+    return shape[1] != all_cells(network, (8, 16, 32)) and shape[1] % 3 == 0 and shape[1] > 6
+
+
+def _point_count(shapes: Shapes, network: Size) -> int:
+    if len(shapes) == 1 and len(shapes[0]) == 2:
+        rows, columns = shapes[0]
+        if _is_final(shapes[0], network):
+            return (columns - 6) // 3
+        if rows > 5 and (rows - 5) % 3 == 0:
+            return (rows - 5) // 3
+    cells = all_cells(network, (8, 16, 32))
+    raise wrong_shapes("keypoints: yolo-pose", f"one output [5 + 3 * points, {cells}]", shapes, network)

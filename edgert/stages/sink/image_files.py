@@ -1,0 +1,155 @@
+"""Pictures as files, each one whole or not there at all."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter as Tally
+from pathlib import Path
+from typing import cast
+
+import cv2
+
+from edgert.errors import StageError, nearest
+from edgert.runtime.frame import U8
+from edgert.runtime.records import Result
+from edgert.stages.draw import Pictures
+
+# File names made from a pattern, and the folders they lie in.
+
+_FIELD = re.compile(r"\{([^{}:]*)(?::([^{}]*))?\}")
+_WIDTH = re.compile(r"0?[1-9]?d?")
+_UNSAFE = re.compile(r"[^\w.\-]|^\.")
+
+
+def check_pattern(pattern: Path, fields: tuple[str, ...], where: str) -> None:
+    """Raises StageError when ``pattern`` has a ``{field}`` other than ``fields``, or one it cannot format."""
+    for name, spec in _FIELD.findall(str(pattern)):
+        if name not in fields:
+            raise StageError(
+                f"{pattern} has an unknown field {{{name}}}{nearest(name, fields)}",
+                where=where,
+                fix="known: " + ", ".join(f"{{{field}}}" for field in fields),
+            )
+        if spec and (name != "frame" or not _WIDTH.fullmatch(spec)):
+            raise StageError(
+                f"{pattern}: cannot format {{{name}:{spec}}}", where=where, fix="write {frame:06d} or {stream}"
+            )
+
+
+def fill(pattern: Path, stream: str, frame: int = 0) -> Path:
+    """``pattern`` with ``{stream}`` and ``{frame}`` or ``{frame:06d}`` filled in; nothing else is looked up."""
+
+    def value(match: re.Match[str]) -> str:
+        name, spec = match.groups()
+        return _UNSAFE.sub("_", stream) if name == "stream" else format(frame, spec or "")
+
+    return Path(_FIELD.sub(value, str(pattern)))
+
+
+def has_field(pattern: Path, name: str) -> bool:
+    """Whether ``{name}`` stands in ``pattern``."""
+    return any(found == name for found, _ in _FIELD.findall(str(pattern)))
+
+
+def make_parent(path: Path, where: str) -> None:
+    """Makes the folder of ``path``. Raises StageError when that cannot be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StageError(f"cannot make the folder {path.parent}", why=_reason(error), where=where) from error
+
+
+def cannot_write(path: Path, error: OSError, where: str, kept: str = "") -> StageError:
+    """The error for a file that does not take what is written to it."""
+    return StageError(
+        f"cannot write {path}",
+        why="; ".join(filter(None, (_reason(error), kept))),
+        where=where,
+        fix="free some space or choose another path" if error.errno is not None else "",
+    )
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+_DEFAULT_NAME = "{stream}_{frame:06d}.jpg"
+
+
+class ImagesSink:
+    """Writes the drawn picture, or the frame where nothing was drawn.
+
+    Args:
+        path: a folder, which then gets ``{stream}_{frame:06d}.jpg``, or a pattern of such fields whose suffix says
+            the format. Without ``{frame}`` the same file is replaced each time and always holds the newest picture.
+        every: writes the first and then every n-th frame of each stream.
+
+    Raises:
+        StageError: the pattern names something unknown, or a format that cannot be written.
+    """
+
+    def __init__(self, name: str, path: Path, every: int = 1) -> None:
+        self._where = f"stages.{name}"
+        self.pattern = path if path.suffix and not path.is_dir() else path / _DEFAULT_NAME
+        self._every = every
+        self._seen: Tally[str] = Tally()
+        self._pictures = Pictures()
+        check_pattern(self.pattern, ("stream", "frame"), self._where)
+        if self.pattern.suffix.lower() not in _SUFFIXES:
+            raise StageError(
+                f"cannot write {self.pattern.suffix} pictures",
+                where=self._where,
+                fix=f"use one of {' '.join(_SUFFIXES)}, or a folder",
+            )
+
+    def open(self) -> None:
+        """Makes the folder, where its name is known yet. Raises StageError when that cannot be."""
+        if not has_field(self.pattern.parent, "stream") and not has_field(self.pattern.parent, "frame"):
+            make_parent(self.pattern, self._where)
+
+    def process(self, result: Result) -> None:
+        """Writes one picture, or none where ``every`` passes it over. Raises StageError, for instance disk full."""
+        stream = result.frame.stream
+        number = self._seen[stream]
+        self._seen[stream] += 1
+        if number % self._every == 0:
+            self._check_streams()
+            path = fill(self.pattern, stream, result.frame.index)
+            make_parent(path, self._where)
+            self._write(path, self._encode(self._pictures.shown(result)))
+
+    def close(self) -> None:
+        """Gives the buffers back; every file is closed already."""
+        self._pictures = Pictures()
+
+    def _check_streams(self) -> None:
+        if len(self._seen) > 1 and not has_field(self.pattern, "stream"):
+            raise StageError(
+                f"{self.pattern} would hold pictures of {len(self._seen)} streams",
+                why=f"{', '.join(self._seen)} arrive at one sink",
+                where=self._where,
+                fix="put {stream} into path",
+            )
+
+    def _encode(self, picture: U8) -> U8:
+        try:
+            done, data = cv2.imencode(self.pattern.suffix.lower(), picture)
+        except cv2.error as error:
+            raise self._not_encoded(str(error.err)) from error
+        if not done:
+            raise self._not_encoded("OpenCV gives no reason")
+        return cast("U8", data)
+
+    def _not_encoded(self, why: str) -> StageError:
+        return StageError(f"cannot encode a {self.pattern.suffix} picture", why=why, where=self._where)
+
+    def _write(self, path: Path, data: U8) -> None:
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            part.write_bytes(data.data)
+            part.replace(path)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise cannot_write(path, error, self._where, kept="the pictures written so far are whole") from error

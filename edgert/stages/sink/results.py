@@ -1,0 +1,128 @@
+"""One JSON object per frame and line. The schema is that of :mod:`edgert.runtime.json_form`."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from edgert.errors import StageError
+from edgert.runtime.json_form import plain_result
+from edgert.runtime.records import Result
+from edgert.stages.sink.image_files import cannot_write, check_pattern, fill, has_field, make_parent
+
+# The sink that keeps nothing; for measuring everything else.
+
+
+class NullSink:
+    """Takes results and forgets them."""
+
+    def open(self) -> None:
+        """Needs nothing."""
+
+    def process(self, result: Result) -> None:
+        """Forgets the result."""
+
+    def close(self) -> None:
+        """Has nothing to give back."""
+
+
+# Results handed to a user's function.
+
+
+class CallbackSink:
+    """Calls ``function(result)`` in this stage's thread, one result at a time and in order.
+
+    The frame is valid during the call; whoever keeps it longer retains ``result.frame.lease``. What the function
+    returns is ignored; what it raises stops the pipeline.
+    """
+
+    def __init__(self, name: str, function: Callable[[Result], object]) -> None:
+        self.name = name
+        self._function = function
+
+    def open(self) -> None:
+        """Needs nothing."""
+
+    def process(self, result: Result) -> None:
+        """Calls the function."""
+        self._function(result)
+
+    def close(self) -> None:
+        """Has nothing to give back."""
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+class JsonlSink:
+    """Writes results to ``path``, replacing what is there; folders are made.
+
+    Every line goes to the operating system whole, in one call and unbuffered, so it can be read at once and stays
+    when the process is killed. When the disk is full the line that did not fit is taken back.
+
+    Args:
+        path: the file; with ``{stream}`` in it, one file per stream, which appears with the stream's first result.
+    """
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.pattern = path
+        self._where = f"stages.{name}"
+        self._files: dict[str, _LineFile] = {}
+        self._per_stream = has_field(path, "stream")
+        check_pattern(path, ("stream",), self._where)
+
+    def open(self) -> None:
+        """Creates the file, unless there is one per stream. Raises StageError when it cannot be written."""
+        if not self._per_stream:
+            self._files[""] = _LineFile(self.pattern, self._where)
+
+    def process(self, result: Result) -> None:
+        """Writes one line. Raises StageError: disk full, or a record that has no JSON form."""
+        # A lone surrogate, which UTF-8 lacks, becomes \udcXX: just how JSON would escape it.
+        line = _ENCODER.encode(plain_result(result)).encode("utf-8", "backslashreplace") + b"\n"
+        stream = result.frame.stream if self._per_stream else ""
+        if stream not in self._files:
+            self._files[stream] = _LineFile(fill(self.pattern, stream), self._where)
+        self._files[stream].add(line)
+
+    def close(self) -> None:
+        """Closes every file."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+
+class _LineFile:
+    """One open file of whole lines."""
+
+    def __init__(self, path: Path, where: str) -> None:
+        self._path, self._where, self._end_bytes = path, where, 0
+        make_parent(path, where)
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise cannot_write(path, error, where) from error
+        self._regular = stat.S_ISREG(os.fstat(self._file).st_mode)
+
+    def add(self, line: bytes) -> None:
+        try:
+            self._write(line)
+        except OSError as error:
+            raise self._taken_back(error) from error
+        self._end_bytes += len(line)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _write(self, line: bytes) -> None:
+        left = memoryview(line)
+        while left:
+            left = left[os.write(self._file, left) :]
+
+    def _taken_back(self, error: OSError) -> StageError:
+        if self._regular:  # a pipe or a device has nothing to take back
+            os.ftruncate(self._file, self._end_bytes)
+        return cannot_write(self._path, error, self._where, kept="the lines written so far are whole")

@@ -1,0 +1,265 @@
+"""The one door to PyAV for input: opens anything FFmpeg can and lends its decoded planes without a copy.
+
+PyAV's wheels bundle an FFmpeg that was built with GPL parts (x264, x265). edgert only imports PyAV; whoever ships a
+product with that wheel inside should know, and can build PyAV against an LGPL FFmpeg instead.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from edgert.clock import Clock
+from edgert.errors import DeviceError, EdgertError, StageError
+from edgert.memory import Counter
+from edgert.stages.source.live import redact
+from edgert.stages.source.planes import to_picture
+from edgert.stages.source.timeline import Picture
+
+if TYPE_CHECKING:
+    import av
+    from av.container import InputContainer
+    from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
+
+    from edgert.memory.cuda import CudaDevice
+    from edgert.stages.source.nvdec import Nvdec
+
+PIXELS_PER_THREAD = 1920 * 1088
+"""Every further decoder thread costs processor time and, for frame threads, a frame of latency; one keeps up with
+full HD, and the pipeline's other stages want the other cores."""
+MAX_THREADS = 4
+ERRORS_IN_A_ROW = 64
+"""So many damaged stretches without one packet between them are the end of the file, not a scratch in it."""
+
+
+def has_input(format_name: str) -> bool:
+    """Whether this FFmpeg can read ``format_name``, such as ``v4l2``. (PyAV's wheels come without it.)"""
+    from av.format import ContainerFormat
+
+    try:
+        return ContainerFormat(format_name, "r").is_input
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a container says about itself before it is read. It may be wrong.
+
+    Attributes:
+        period_ns: usual distance of two frames; 0 when unknown.
+        duration_ns: length of its longest stream; None for streams without an end.
+        frames: how many there are; 0 when unknown.
+        end_bytes: where in the file the last frame ends, by its index; 0 when it has none.
+        is_silent: whether there is no sound or other stream beside the pictures.
+    """
+
+    period_ns: int
+    duration_ns: int | None
+    frames: int
+    end_bytes: int
+    is_silent: bool
+
+
+class Video:
+    """The first video stream of an opened file, URL or device.
+
+    Args:
+        target: path or URL; passwords in it are kept out of every message.
+        where: which stage it belongs to, for messages.
+        format: FFmpeg's name of a device or container; None looks at the data.
+        options: FFmpeg's options for opening.
+        timeout_s: longest wait for opening, and then for each packet; None waits for ever.
+        live: a device or a network: no frame threads, begins at a key frame, trouble is a DeviceError.
+
+    Attributes:
+        outline: what the container says about itself.
+        skipped: damaged packets and frames so far.
+        packets: packets read so far.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        counter: Counter,
+        clock: Clock,
+        *,
+        where: str,
+        format: str | None = None,
+        options: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        live: bool = False,
+    ) -> None:
+        self.target, self.where = redact(target), where
+        self.skipped = self.packets = 0
+        self._counter, self._clock, self._live, self._timeout_s = counter, clock, live, timeout_s
+        self._gpu: Nvdec | None = None
+        self._container = self._open(target, format, dict(options or {}))
+        self._stream = self._video_stream()
+        self.outline = _outline(self._container, self._stream)
+
+    def pictures(self) -> Iterator[Picture]:
+        """Decoded pictures in the order of display. Damaged ones are left out and counted in :attr:`skipped`.
+
+        Planes lie in the decoder's own frame, which the lease keeps. Raises StageError, or DeviceError when live.
+        """
+        if self._gpu is not None:
+            yield from self._gpu.pictures(self._packets())
+            return
+        for frame in self._frames():
+            yield to_picture(frame, self._counter, self._clock.now_ns())
+
+    def why_not_on(self, device: CudaDevice) -> str:
+        """Why the GPU's own decoder cannot take this video; empty when it can. May read a file's first picture."""
+        from edgert.stages.source.nvdec import why_not
+
+        reason = why_not(self._stream, device)
+        if reason or self._live:
+            return reason
+        first = next(self._frames(), None)
+        is_turned = first is not None and first.rotation != 0
+        return "it says it was filmed upright, and is turned on the host" if is_turned else ""
+
+    def decode_on(self, device: CudaDevice) -> None:
+        """From now on, pictures are decoded on the GPU, and stay there. Raises DeviceError."""
+        from edgert.stages.source.nvdec import Nvdec
+
+        low_latency = self._live and not self._stream.codec_context.has_b_frames
+        self._gpu = Nvdec(self._stream, device, self._counter, self._clock, low_latency=low_latency, where=self.where)
+
+    def count(self) -> int:
+        """How many pictures there are, from reading every packet and decoding none; the video is then at its end."""
+        return sum(packet.size > 0 for packet in self._packets())
+
+    def close(self) -> None:
+        """Closes the file or connection. Pictures already handed out stay valid. May be called twice."""
+        if self._gpu is not None:
+            self._gpu.close()
+        self._container.close()
+
+    def _frames(self) -> Iterator[VideoFrame]:
+        """What FFmpeg decodes, whole frames only."""
+        from av.error import FFmpegError
+
+        for packet in self._packets():
+            failure = None
+            try:
+                decoded = self._stream.codec_context.decode(packet)
+            except FFmpegError as error:
+                failure, decoded = error, []
+            if failure is not None and not _is_damage(failure):
+                self._fail("cannot go on decoding", failure)
+            self.skipped += failure is not None
+            for frame in decoded:
+                if frame.is_corrupt:
+                    self.skipped += 1
+                else:
+                    yield frame
+
+    def _packets(self) -> Iterator[av.Packet[Any]]:
+        from av.error import FFmpegError, InvalidDataError
+
+        errors, wants_key = 0, self._live
+        while errors < ERRORS_IN_A_ROW:
+            failure = None
+            try:
+                for packet in self._container.demux(self._stream):
+                    errors = 0
+                    wants_key = wants_key and not packet.is_keyframe
+                    if not wants_key:
+                        self.packets += packet.size > 0
+                        yield packet
+                return
+            except InvalidDataError:
+                errors += 1
+                self.skipped += 1
+            except FFmpegError as error:
+                failure = error
+            if failure is not None:
+                self._fail("cannot go on reading", failure)
+        raise self._error("cannot go on reading", "what follows is damaged", "check the file, or copy it again")
+
+    def _open(self, target: str, format: str | None, options: dict[str, str]) -> InputContainer:
+        import av
+
+        failure: av.FFmpegError | None = None
+        timeout = None if self._timeout_s is None else (self._timeout_s, self._timeout_s)
+        try:
+            return av.open(target, "r", format=format, container_options=options, timeout=timeout)
+        except av.FFmpegError as error:
+            failure = error
+        except UnicodeError:
+            raise self._error("cannot open", "its name is not valid text", "rename it") from None
+        return self._fail("cannot open", failure)
+
+    def _video_stream(self) -> VideoStream:
+        streams = self._container.streams.video
+        if not streams or streams[0].codec_context is None:
+            kinds = ", ".join(sorted({stream.type for stream in self._container.streams})) or "nothing"
+            why = "no decoder for its video stream" if streams else f"there is no video in it, only {kinds}"
+            self._container.close()
+            raise self._error("cannot play", why, "give a file or stream that holds video")
+        stream = streams[0]
+        context = stream.codec_context
+        pixels = max(context.width * context.height, 1)
+        wanted = -(-pixels // PIXELS_PER_THREAD)
+        context.thread_count = max(1, min(wanted, MAX_THREADS, len(os.sched_getaffinity(0))))
+        context.thread_type = "SLICE" if self._live else "AUTO"
+        return stream
+
+    def _error(self, what: str, why: str, fix: str) -> EdgertError:
+        kind = DeviceError if self._live else StageError
+        return kind(f"{what} {self.target}", why=why, where=self.where, fix=fix)
+
+    def _fail(self, what: str, error: av.FFmpegError) -> InputContainer:
+        """Raises edgert's error for FFmpeg's, which holds the URL with its password and so is never the cause itself.
+        Called after the ``except`` block has ended: inside it, the original would ride along as the context."""
+        why, fix = _explain(error, self._timeout_s)
+        cause = type(error)(error.errno or 0, redact(error.strerror or ""), self.target)
+        raise self._error(what, why, fix) from cause
+
+
+def _outline(container: InputContainer, stream: VideoStream) -> Outline:
+    entries: Sequence[Any] = getattr(stream, "index_entries", ())  # older versions of PyAV do not show it
+    rate = stream.average_rate
+    return Outline(
+        period_ns=round(1e9 / rate) if rate else 0,
+        duration_ns=None if container.duration is None else container.duration * 1000,
+        frames=stream.frames,
+        end_bytes=entries[-1].pos + entries[-1].size if len(entries) else 0,
+        is_silent=len(container.streams) == 1,
+    )
+
+
+def _is_damage(error: av.FFmpegError) -> bool:
+    """Whether a decoder complains about its input, rather than about the machine."""
+    from av.error import InvalidDataError, PatchWelcomeError, UnknownError
+
+    # EINVAL by number, since its class was renamed in PyAV.
+    return isinstance(error, (InvalidDataError, PatchWelcomeError, UnknownError)) or error.errno == errno.EINVAL
+
+
+def _explain(error: av.FFmpegError, timeout_s: float | None) -> tuple[str, str]:
+    """Why it happened and what to do, for an error of FFmpeg's."""
+    import av.error as known
+
+    late = f"nothing came for {timeout_s:g} s" if timeout_s else "nothing came in time"
+    table: tuple[tuple[type[Exception], str, str], ...] = (
+        (known.HTTPUnauthorizedError, "it wants another user or password", "write rtsp://${USER}:${PASSWORD}@host/…"),
+        (known.HTTPForbiddenError, "this user may not see it", "check the account's rights on the camera"),
+        (known.HTTPNotFoundError, "the server has no stream of that path", "check the path in the camera's manual"),
+        (known.ConnectionRefusedError, "nothing listens on that port", "check address and port"),
+        (known.ExitError, late, "check the network, or raise timeout:"),
+        (known.TimeoutError, late, "check the network, or raise timeout:"),
+        (known.FileNotFoundError, "it does not exist", "check the path"),
+        (known.PermissionError, "this user may not read it", "check the permissions"),
+        (known.InvalidDataError, "it is not a video, or it is damaged", "try to play it; copy or record it again"),
+    )
+    for kind, why, fix in table:
+        if isinstance(error, kind):
+            return why, fix
+    return redact(error.strerror or "FFmpeg does not say"), "check that it plays elsewhere"

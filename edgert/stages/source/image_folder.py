@@ -1,0 +1,133 @@
+"""Pictures: one file, a folder, or a glob."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import cv2
+
+from edgert.clock import Clock
+from edgert.config.stages import SourceStage
+from edgert.errors import StageError, nearest
+from edgert.memory import Counter, lend
+from edgert.runtime.frame import U8, Frame
+from edgert.runtime.stage import SourceStats
+from edgert.stages.source.timeline import MediaClock, Picture, Timeline
+
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"})
+DEFAULT_FPS = 30.0
+_SHOWN = 5
+
+
+class Images:
+    """Pictures as BGR frames, in natural order (``a2`` before ``a10``), upright as their EXIF says.
+
+    Sizes may differ from picture to picture. ``fps`` (30 by default) says how far apart they lie in media time, and
+    with ``realtime: true`` really. Pictures that cannot be read are skipped and counted.
+
+    Raises:
+        StageError: no picture matches, or none of them can be read.
+    """
+
+    live = False
+
+    def __init__(self, name: str, pattern: Path, config: SourceStage, counter: Counter, clock: Clock) -> None:
+        self._where, self._pattern = f"stages.{name}", pattern
+        self._loop, self._counter, self._clock = config.loop, counter, clock
+        self._period_ns = round(1e9 / (config.fps or DEFAULT_FPS))
+        self._paths = self._found()
+        self._unreadable: dict[Path, None] = {}
+        self._skipped = 0
+        media = MediaClock(False, self._period_ns)
+        self._timeline = Timeline(name, config, clock, media, fps=None, paced=bool(config.realtime))
+
+    def frames(self, stop: threading.Event) -> Iterator[Frame]:
+        """Frames until the last picture (never, when looping), the limit, or ``stop``."""
+        with closing(self._pictures(stop)) as pictures:
+            yield from self._timeline.frames(pictures, stop)
+
+    def stats(self) -> SourceStats:
+        """Unreadable pictures so far."""
+        return SourceStats(self._skipped)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _pictures(self, stop: threading.Event) -> Generator[Picture, None, None]:
+        while not stop.is_set():
+            for path in self._paths:
+                if stop.is_set():
+                    return
+                if (picture := read_picture(path)) is None:
+                    self._skipped += 1
+                    self._unreadable[path] = None
+                    continue
+                height, width = picture.shape[:2]
+                lease = lend(picture, self._counter)
+                yield Picture("bgr", width, height, (picture,), lease, self._clock.now_ns())
+            if len(self._unreadable) == len(self._paths):
+                raise self._nothing_readable()
+            if not self._loop:
+                return
+
+    def _found(self) -> Sequence[Path]:
+        pattern = self._pattern
+        if pattern.is_dir():
+            found = [path for path in pattern.iterdir() if path.suffix.lower() in SUFFIXES]
+        elif pattern.is_file():
+            found = [pattern]
+        else:
+            anchor = Path(pattern.anchor)
+            found = [path for path in anchor.glob(str(pattern.relative_to(anchor))) if path.is_file()]
+        if not found:
+            raise StageError(
+                f"no picture at {pattern}",
+                why=self._why_none(),
+                where=self._where,
+                fix=f"check the path; folders are searched for {', '.join(sorted(SUFFIXES))}",
+            )
+        return sorted(found, key=_natural)
+
+    def _why_none(self) -> str:
+        pattern = self._pattern
+        if pattern.is_dir():
+            return "the folder holds none"
+        if pattern.parent.is_dir():
+            hint = nearest(pattern.name, (path.name for path in pattern.parent.iterdir()))
+            return f"nothing there matches{hint}"
+        return f"there is no folder {pattern.parent}"
+
+    def _nothing_readable(self) -> StageError:
+        names = [path.name for path in self._paths]
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        return StageError(
+            f"none of the {len(names)} pictures at {self._pattern} can be read",
+            why=f"not a picture, or damaged: {', '.join(names[:_SHOWN])}{more}",
+            where=self._where,
+            fix="check that they open elsewhere; an images: pattern must match pictures only",
+        )
+
+
+def is_picture(path: Path) -> bool:
+    """Whether a file begins as pictures do that can be read here. Looks at its first bytes only."""
+    return path.is_file() and bool(cv2.haveImageReader(str(path)))
+
+
+def read_picture(path: Path) -> U8 | None:
+    """A (height, width, 3) uint8 BGR picture turned as its EXIF says; None when it cannot be read."""
+    try:
+        picture: U8 | None = cv2.imread(str(path), cv2.IMREAD_COLOR)  # type: ignore[assignment]
+    except cv2.error:
+        # Larger than OpenCV's limit on pixels, or a header that lies about it.
+        return None
+    return picture
+
+
+def _natural(path: Path) -> tuple[tuple[int, int, str], ...]:
+    """Sort key under which numbers in names count by value."""
+    parts = re.findall(r"\d+|\D+", str(path))
+    return tuple((0, int(part), part) if part.isdigit() else (1, 0, part) for part in parts)

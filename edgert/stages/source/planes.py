@@ -1,0 +1,226 @@
+"""Decoded FFmpeg frames as NumPy planes: where the bytes lie, what colour they mean, which way up they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from edgert.errors import StageError, nearest
+from edgert.memory import Counter, lend
+from edgert.runtime.frame import U8, Color, PixelFormat
+from edgert.stages.source.timeline import Picture
+
+if TYPE_CHECKING:
+    from av.video.frame import VideoFrame
+    from av.video.plane import VideoPlane
+
+
+# Checks that arrays from outside are pixels in one of the layouts that a frame may have.
+
+_CHANNELS: dict[PixelFormat, tuple[int, ...]] = {
+    "bgr": (3,),
+    "rgb": (3,),
+    "gray": (1,),
+    "yuyv": (2,),
+    "nv12": (1, 2),
+    "i420": (1, 1, 1),
+}
+
+
+def as_planes(array: Any, format: PixelFormat, where: str, *, copy: bool = False) -> tuple[U8, ...]:
+    """The planes of ``array`` as uint8 arrays on the same memory, or on memory of their own with ``copy``.
+
+    Raises:
+        StageError: unknown format, no array, not uint8, wrong shape, or pixels that do not lie side by side.
+    """
+    if format not in _CHANNELS:
+        hint = nearest(str(format), _CHANNELS)
+        raise StageError(f"unknown format {format!r}{hint}", why=f"known: {', '.join(_CHANNELS)}", where=where)
+    channels = _CHANNELS[format]
+    parts: Sequence[Any] = [array] if len(channels) == 1 else array
+    if len(channels) > 1 and not (isinstance(array, (tuple, list)) and len(array) == len(channels)):
+        raise StageError(f"{format} takes a sequence of {len(channels)} planes", where=where)
+    planes = tuple(_as_uint8(part, where) for part in parts)
+    height, width = planes[0].shape[:2] if planes[0].ndim >= 2 else (0, 0)
+    for number, (plane, depth) in enumerate(zip(planes, channels, strict=True)):
+        rows, columns = (height, width) if number == 0 else ((height + 1) // 2, (width + 1) // 2)
+        _check_shape(plane, (rows, columns) if depth == 1 else (rows, columns, depth), format, number, where)
+    if copy:
+        return tuple(plane.copy() for plane in planes)
+    for plane, depth in zip(planes, channels, strict=True):
+        _check_rows(plane, depth, where)
+    return planes
+
+
+def _as_uint8(part: Any, where: str) -> U8:
+    if hasattr(part, "__array_interface__"):
+        array: npt.NDArray[Any] = np.asarray(part)
+    elif hasattr(part, "__dlpack__"):
+        array = _from_dlpack(part, where)
+    else:
+        raise StageError(
+            f"cannot take a {type(part).__name__} as pixels",
+            why="it offers neither __array_interface__ nor DLPack",
+            where=where,
+            fix="submit a NumPy array or a CPU tensor",
+        )
+    if array.dtype != np.uint8:
+        raise StageError(
+            f"pixels must be uint8, not {array.dtype}",
+            why="sources give bytes from 0 to 255; mean and std belong to the model's input",
+            where=where,
+            fix="array.astype(numpy.uint8), scaled to 0-255 before",
+        )
+    return array
+
+
+def _from_dlpack(part: Any, where: str) -> npt.NDArray[Any]:
+    try:
+        array: npt.NDArray[Any] = np.from_dlpack(part)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise StageError(
+            f"cannot share a {type(part).__name__} without copying",
+            why=str(error),
+            where=where,
+            fix="bring it to the CPU first, like tensor.cpu()",
+        ) from error
+    return array
+
+
+def _check_shape(plane: U8, wanted: tuple[int, ...], format: str, number: int, where: str) -> None:
+    if plane.shape != wanted or 0 in wanted:
+        names = {2: "(height, width)", 3: f"(height, width, {wanted[-1]})"}[len(wanted)]
+        size = f", here {wanted}" if number else ""
+        raise StageError(
+            f"plane {number} of a {format} frame has shape {plane.shape}",
+            why=f"expected {names}{size}",
+            where=where,
+            fix="give pixels as height, width, channels; or another format=",
+        )
+
+
+def _check_rows(plane: U8, depth: int, where: str) -> None:
+    side_by_side = plane.strides[-1] == 1 and plane.strides[1] == depth and plane.strides[0] >= plane.shape[1] * depth
+    if not side_by_side:
+        raise StageError(
+            f"the pixels of a row do not lie side by side (strides {plane.strides})",
+            why="the array is a flipped, transposed or strided view, and reading it would copy it in secret",
+            where=where,
+            fix="copy=True, or numpy.ascontiguousarray(array) before",
+        )
+
+
+_FORMATS: dict[str, PixelFormat] = {
+    "yuv420p": "i420",
+    "yuvj420p": "i420",
+    "nv12": "nv12",
+    "yuyv422": "yuyv",
+    "bgr24": "bgr",
+    "rgb24": "rgb",
+    "gray": "gray",
+}
+_PLANE_CHANNELS: dict[PixelFormat, tuple[int, ...]] = {
+    "i420": (1, 1, 1),
+    "nv12": (1, 2),
+    "yuyv": (2,),
+    "bgr": (3,),
+    "rgb": (3,),
+    "gray": (1,),
+}
+# AVColorSpace of libavutil/pixfmt.h (ITU-T H.273 table 4): BT.709, SMPTE 240M, BT.2020 in two kinds.
+_LIKE_BT709 = frozenset({1, 7, 9, 10})
+_FULL_RANGE = 2  # AVCOL_RANGE_JPEG
+_TURNS = {-90: cv2.ROTATE_90_CLOCKWISE, 90: cv2.ROTATE_90_COUNTERCLOCKWISE, 180: cv2.ROTATE_180, -180: cv2.ROTATE_180}
+
+
+def to_picture(frame: VideoFrame, counter: Counter, now_ns: int) -> Picture:
+    """The frame's planes, lent as they lie.
+
+    Only two cases copy, and are counted: pixel formats that edgert does not read (10 bit, 4:2:2 planar, RGB with
+    alpha …) are converted to 4:2:0 or BGR, and video that says it was filmed upright is turned.
+    """
+    pixel_format = _FORMATS.get(frame.format.name)
+    if pixel_format is None or frame.planes[0].line_size < 0:
+        frame, pixel_format = _to_known(frame, counter)
+    color = color_of_tags(frame.colorspace, frame.color_range, frame.format.name)
+    planes = _as_planes(frame, pixel_format)
+    lease = lend(frame, counter)
+    width, height = frame.width, frame.height
+    if (turn := _TURNS.get(frame.rotation)) is not None and pixel_format != "yuyv":
+        planes = _to_turned(planes, turn, counter)
+        lease = lend(planes, counter)
+        height, width = planes[0].shape[:2]
+    return Picture(
+        format=pixel_format,
+        width=width,
+        height=height,
+        planes=planes,
+        lease=lease,
+        timestamp_ns=now_ns,
+        media_ns=_media_ns(frame),
+        color=color,
+    )
+
+
+def _media_ns(frame: VideoFrame) -> int | None:
+    if frame.pts is None or frame.time_base is None:
+        return None
+    return frame.pts * frame.time_base.numerator * 1_000_000_000 // frame.time_base.denominator
+
+
+def _as_planes(frame: VideoFrame, pixel_format: PixelFormat) -> tuple[U8, ...]:
+    planes = tuple(map(_as_array, frame.planes, _PLANE_CHANNELS[pixel_format]))
+    if len(planes) > 1:
+        for plane in planes:
+            # The decoder predicts later frames from these bytes: nobody may paint on them.
+            plane.flags.writeable = False
+    return planes
+
+
+def _as_array(plane: VideoPlane, channels: int) -> U8:
+    width, height, line_bytes = plane.width, plane.height, plane.line_size
+    memory: Any = plane  # offers the buffer protocol, which its types do not tell
+    if channels == 1:
+        array: U8 = np.ndarray((height, width), np.uint8, memory, strides=(line_bytes, 1))
+    else:
+        array = np.ndarray((height, width, channels), np.uint8, memory, strides=(line_bytes, channels, 1))
+    return array
+
+
+@lru_cache(maxsize=32)
+def color_of_tags(colorspace: int, color_range: int, format_name: str) -> Color:
+    """What the numbers of AVColorSpace and AVColorRange mean.
+
+    An untagged stream is BT.601 here, whatever its size, because FFmpeg and OpenCV turn it into RGB that way, and
+    models were trained on what they made. (Players such as mpv guess BT.709 above 576 lines.)
+    """
+    full_range = color_range == _FULL_RANGE or format_name.startswith("yuvj")
+    return Color("bt709" if colorspace in _LIKE_BT709 else "bt601", full_range)
+
+
+def _to_known(frame: VideoFrame, counter: Counter) -> tuple[VideoFrame, PixelFormat]:
+    name = frame.format.name
+    if name.startswith(("gray", "ya", "mono")):
+        target = "gray"
+    elif frame.format.is_rgb or frame.format.has_palette:
+        target = "bgr24"
+    elif frame.color_range == _FULL_RANGE or name.startswith("yuvj"):
+        target = "yuvj420p"
+    else:
+        target = "yuv420p"
+    pts, time_base = frame.pts, frame.time_base
+    known = frame.reformat(format=target)
+    known.pts, known.time_base = pts, time_base
+    counter.copied(sum(plane.buffer_size for plane in known.planes))
+    return known, _FORMATS[target]
+
+
+def _to_turned(planes: tuple[U8, ...], turn: int, counter: Counter) -> tuple[U8, ...]:
+    turned = tuple(cv2.rotate(plane, turn) for plane in planes)
+    counter.copied(sum(plane.nbytes for plane in turned))
+    return turned  # type: ignore[return-value]

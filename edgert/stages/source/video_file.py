@@ -1,0 +1,118 @@
+"""Video files."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from pathlib import Path
+
+from edgert.clock import Clock
+from edgert.config.stages import SourceStage
+from edgert.errors import StageError, nearest
+from edgert.memory import Counter
+from edgert.memory.cuda import CudaDevice
+from edgert.runtime.frame import Frame
+from edgert.runtime.stage import SourceStats
+from edgert.stages.source.ffmpeg import Outline, Video
+from edgert.stages.source.timeline import MediaClock, Picture, Timeline
+
+CUT_NS = 250_000_000
+"""A video this much shorter than its container says was cut off; less may be rounding."""
+DEFAULT_PERIOD_NS = 40_000_000  # 25 Hz, FFmpeg's own assumption for streams that do not say
+
+
+class VideoFile:
+    """Every frame of a video file, in order, as fast as they are taken; ``realtime: true`` holds them back until due.
+
+    ``loop`` starts again at the end, ``fps`` leaves frames out evenly, ``limit`` ends early. Damaged frames are
+    skipped and counted. The file is opened at once, so one that is missing or no video is refused before anything
+    else starts; so is a recording that was cut off, where its index tells.
+
+    Raises:
+        StageError: missing, unreadable, not a video, cut off, or without a single good frame.
+    """
+
+    live = False
+
+    def __init__(self, name: str, path: Path, config: SourceStage, counter: Counter, clock: Clock) -> None:
+        self._path, self._loop = path, config.loop
+        self._where = f"stages.{name}"
+        self._counter, self._clock = counter, clock
+        self._skipped = 0
+        self._device: CudaDevice | None = None
+        self._video: Video | None = self._open()
+        period_ns = self._video.outline.period_ns or DEFAULT_PERIOD_NS
+        self._timeline = Timeline(
+            name, config, clock, MediaClock(False, period_ns), fps=config.fps, paced=bool(config.realtime)
+        )
+        self.share = self._timeline.share
+
+    def frames(self, stop: threading.Event) -> Iterator[Frame]:
+        """Frames until the file ends (never, when looping), the limit is reached, or ``stop`` is set."""
+        with closing(self._pictures()) as pictures:
+            yield from self._timeline.frames(pictures, stop)
+
+    def on_gpu(self, device: CudaDevice) -> str:
+        """Decodes on this GPU, where frames then stay; or says why not, and goes on as before. Ask before the start."""
+        video = self._video = self._video or self._open()
+        reason = video.why_not_on(device)
+        self.close()
+        self._skipped = 0
+        self._device = None if reason else device
+        return reason
+
+    def stats(self) -> SourceStats:
+        """Damaged frames so far."""
+        return SourceStats(self._skipped + (self._video.skipped if self._video else 0))
+
+    def close(self) -> None:
+        """Closes the file. Frames already handed out stay valid."""
+        if self._video is not None:
+            self._skipped += self._video.skipped
+            self._video.close()
+            self._video = None
+
+    def _pictures(self) -> Generator[Picture, None, None]:
+        while True:
+            video = self._video = self._video or self._open()
+            count, end_ns = 0, 0
+            for picture in video.pictures():
+                count, end_ns = count + 1, (picture.media_ns or 0) + video.outline.period_ns
+                yield picture
+            self.close()
+            if count == 0:
+                raise self._error("gave no frame", f"all {video.skipped} pieces of it are damaged", "record it again")
+            if missing := _missing(video.outline, video.packets, end_ns):
+                raise self._error("is cut off", missing, "copy it again; frames up to here were given out")
+            if not self._loop:
+                return
+            self._timeline.media.restart()
+
+    def _open(self) -> Video:
+        if not self._path.exists():
+            siblings = [path.name for path in self._path.parent.glob("*")]
+            why = f"there is no such file{nearest(self._path.name, siblings)}"
+            raise StageError(f"cannot open {self._path}", why=why, where=self._where, fix="check the path")
+        video = Video(str(self._path), self._counter, self._clock, where=self._where)
+        size_bytes = self._path.stat().st_size
+        if video.outline.end_bytes > size_bytes:
+            video.close()
+            why = f"it ends after {size_bytes} bytes; its index knows frames up to byte {video.outline.end_bytes}"
+            raise self._error("is cut off", why, "copy it again, or keep what is there: ffmpeg -i IN -c copy OUT")
+        if self._device is not None:
+            video.decode_on(self._device)
+        return video
+
+    def _error(self, what: str, why: str, fix: str) -> StageError:
+        return StageError(f"{self._path} {what}", why=why, where=self._where, fix=fix)
+
+
+def _missing(outline: Outline, packets: int, end_ns: int) -> str:
+    """What the container promised and did not give; empty when it is whole."""
+    if outline.frames:
+        # A few frames more or less are the muxer's bookkeeping, not a cut.
+        return f"{packets} of {outline.frames} frames are there" if packets < 0.98 * outline.frames - 2 else ""
+    if outline.duration_ns is None or not outline.is_silent or outline.duration_ns - end_ns <= CUT_NS:
+        return ""
+    return f"it ends at {end_ns / 1e9:.1f} s of {outline.duration_ns / 1e9:.1f} s"

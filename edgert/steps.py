@@ -1,0 +1,304 @@
+"""Steps done in order: from the cache where nothing they depend on has changed, else now, checked, and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+from edgert import __version__
+from edgert.errors import ArtifactError, BuildError, EdgertError
+from edgert.files import FileStore
+from edgert.shipped import checkout
+from edgert.zip_archive import ZipContainer, pack
+
+# What a build tells while it goes on.
+
+State = Literal["started", "progress", "done", "cached", "damaged", "skipped", "note", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened.
+
+    Attributes:
+        step: ``load``, ``calibrate``, …
+        subject: the model it is about; empty for the whole pipeline.
+        state: ``started`` is followed by ``done``, ``cached`` or ``failed``, with ``progress`` and ``note`` between;
+            ``damaged`` is a cache entry that was thrown away; ``skipped`` is a step that is not done here.
+        seconds: it took, where it ended.
+        detail: one line for people.
+        done, total: how far it is, for ``progress``.
+    """
+
+    step: str
+    subject: str
+    state: State
+    seconds: float = 0.0
+    detail: str = ""
+    done: int = 0
+    total: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data, without what does not apply."""
+        told: dict[str, Any] = {"step": self.step, "model": self.subject, "state": self.state}
+        if self.state in ("done", "cached", "failed"):
+            told["seconds"] = round(self.seconds, 4)
+        if self.state == "progress":
+            told |= {"done": self.done, "total": self.total}
+        return {**told, "detail": self.detail} if self.detail else told
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Event | None:
+        """What :meth:`to_json` made, of another process; None for data that is no event."""
+        if not isinstance(plain.get("step"), str) or plain.get("state") not in get_args(State):
+            return None
+        known = {name: plain[name] for name in ("state", "seconds", "detail", "done", "total") if name in plain}
+        return cls(plain["step"], str(plain.get("model", "")), **known)
+
+
+Tell = Callable[[Event], object]
+"""Called with every event, from the thread it happened in."""
+
+
+# One step of a build, and what comes of it.
+
+
+@dataclass(frozen=True)
+class Product:
+    """What a step made.
+
+    Attributes:
+        files: name → content.
+        evidence: one line, how the step's promise was found kept.
+    """
+
+    files: Mapping[str, bytes]
+    evidence: str = ""
+
+    @cached_property
+    def digest(self) -> str:
+        """Equal for equal files."""
+        return digest_of({name: hashlib.sha256(data).hexdigest() for name, data in self.files.items()})
+
+    def json(self, name: str) -> Any:
+        """A file as plain data. Raises ArtifactError when the step made no such file, or it is no JSON."""
+        try:
+            return json.loads(self.files[name])
+        except (KeyError, ValueError) as error:
+            raise ArtifactError(
+                f"a step of the build left no {name!r}", why=str(error), fix="clear the cache: EDGERT_CACHE"
+            ) from error
+
+
+class Report:
+    """What a running step may tell; by default nobody listens."""
+
+    def progress(self, done: int, total: int, detail: str = "") -> None:
+        """How far it is."""
+
+    def note(self, text: str) -> None:
+        """A line worth knowing."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Work that is done once for equal facts.
+
+    Attributes:
+        name: ``calibrate``.
+        subject: the model it is about; empty for the whole pipeline.
+        recipe: raised when the step's own code makes something else of the same facts.
+        facts: everything that the product depends on, as plain data; files as their digests.
+        make: does the work.
+        promise: holds the product to what the step promises and says how, in one line; raises where it is not kept.
+        holds: whether a product from the cache still does, where facts alone cannot tell.
+    """
+
+    name: str
+    subject: str
+    recipe: int
+    facts: Any
+    make: Callable[[Report], Mapping[str, bytes]]
+    promise: Callable[[Mapping[str, bytes]], str] = field(default=lambda files: "")
+    holds: Callable[[Product], bool] = field(default=lambda product: True)
+
+    @cached_property
+    def key(self) -> str:
+        """Under which the product is kept. The subject's name makes no difference."""
+        return digest_of([self.name, self.recipe, code_version(), self.facts])[:40]
+
+
+@lru_cache(maxsize=1)
+def code_version() -> str:
+    """This edgert's version; in a checkout, where code changes under one version, with a digest of the code."""
+    root = checkout()
+    if root is None:
+        return __version__
+    found = hashlib.sha256()
+    for package in ("dla", "edgert"):
+        for path in sorted((root / package).rglob("*.py")):
+            found.update(path.read_bytes())
+    return f"{__version__}+{found.hexdigest()[:16]}"
+
+
+def digest_of(data: Any) -> str:
+    """SHA-256 of plain data in hex."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def to_json(data: Any) -> bytes:
+    """Plain data as a file: equal data give equal bytes."""
+    return (json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+# Products of steps kept on disk: an archive each, written whole, checked when read.
+
+LIMIT_BYTES = 16 * 2**30
+_EVIDENCE = "evidence.txt"
+_FILES = "files/"
+
+
+class StepCache:
+    """A folder of products. Several processes may use it at once; a product that was cut short is never seen.
+
+    Args:
+        folder: made when first written to.
+        limit_bytes: size it is kept under; the least recently used goes first.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._folder, self._limit_bytes = folder, limit_bytes
+
+    def get(self, key: str, tell: Callable[[str], object]) -> Product | None:
+        """The product kept under a key; None if there is none, or it is damaged, which ``tell`` is told."""
+        path = FileStore(self._folder, self._limit_bytes, tell).get(key)
+        if path is None:
+            return None
+        try:
+            with ZipContainer(path) as archive:
+                content = {name: archive.read(name) for name in archive.sizes}
+        except ArtifactError as error:  # removed by another process, or written by another edgert
+            tell(f"cache entry {path} cannot be used ({error.why}); it is made afresh")
+            return None
+        evidence = content.pop(_EVIDENCE, b"").decode("utf-8", "replace")
+        return Product({name.removeprefix(_FILES): data for name, data in content.items()}, evidence)
+
+    def put(self, key: str, product: Product) -> None:
+        """Keeps a product. Raises ArtifactError when it cannot be written."""
+        content = {f"{_FILES}{name}": data for name, data in product.files.items()}
+        archive = io.BytesIO()
+        pack({**content, _EVIDENCE: product.evidence.encode()}, archive)
+        with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
+            path = Path(folder) / "product"
+            path.write_bytes(archive.getbuffer())
+            FileStore(self._folder, self._limit_bytes).put(key, path)
+
+
+Result = TypeVar("Result")
+_EVERY_S = 0.1  # between two events of progress
+
+
+class Stopped(BuildError):  # noqa: N818 - reads as what it is
+    """The build was asked to end, and ended between two steps."""
+
+
+class Runner:
+    """Does steps.
+
+    Args:
+        cache: where products are kept.
+        tell: told of everything that happens; may be called from several threads at once.
+        stop: ends the build before its next step, or where a step looks at it.
+    """
+
+    def __init__(self, cache: StepCache, tell: Tell, stop: threading.Event | None = None) -> None:
+        self.cache, self.tell, self.stop = cache, tell, stop or threading.Event()
+
+    def do(self, step: Step) -> Product:
+        """The step's product.
+
+        Raises:
+            EdgertError: the step failed, its promise is not kept, or the build was stopped.
+        """
+        if self.stop.is_set():
+            raise Stopped("the build was stopped", fix="run it again: finished steps are kept")
+        started = time.perf_counter()
+        self._tell(step, "started")
+        kept = self.cache.get(step.key, lambda text: self._tell(step, "damaged", detail=text))
+        if kept is not None and step.holds(kept):
+            self._tell(step, "cached", time.perf_counter() - started, kept.evidence)
+            return kept
+        try:
+            product = self._made(step)
+        except EdgertError as error:
+            self._tell(step, "failed", time.perf_counter() - started, error.what)
+            raise
+        self._tell(step, "done", time.perf_counter() - started, product.evidence)
+        return product
+
+    def _made(self, step: Step) -> Product:
+        files = step.make(_Told(step, self.tell))
+        product = Product(files, step.promise(files))
+        self.cache.put(step.key, product)
+        return product
+
+    def _tell(
+        self,
+        step: Step,
+        state: State,
+        seconds: float = 0.0,
+        detail: str = "",
+    ) -> None:
+        self.tell(Event(step.name, step.subject, state, seconds, detail))
+
+
+@dataclass
+class _Told(Report):
+    """Passes on what a step tells, progress not too often."""
+
+    step: Step
+    tell: Tell
+    _last_s: float = field(default=0.0)
+
+    def progress(self, done: int, total: int, detail: str = "") -> None:
+        now = time.monotonic()
+        if done >= total or now - self._last_s >= _EVERY_S:
+            self._last_s = now
+            self.tell(Event(self.step.name, self.step.subject, "progress", detail=detail, done=done, total=total))
+
+    def note(self, text: str) -> None:
+        self.tell(Event(self.step.name, self.step.subject, "note", detail=text))
+
+
+def side_by_side(
+    work: Callable[[str], Result], names: Iterable[str], workers: int, stop: threading.Event
+) -> Mapping[str, Result]:
+    """Name → result, several at a time. The first error, in the order of the names, ends the others at their next
+    step and is raised once they have ended."""
+    names = list(names)
+    if workers <= 1 or len(names) <= 1:
+        return {name: work(name) for name in names}
+
+    def guarded(name: str) -> Result:
+        try:
+            return work(name)
+        except BaseException:
+            stop.set()
+            raise
+
+    with ThreadPoolExecutor(workers, thread_name_prefix="build") as pool:
+        futures = {name: pool.submit(guarded, name) for name in names}
+    errors = [error for future in futures.values() if (error := future.exception()) is not None]
+    if errors:
+        raise next((error for error in errors if not isinstance(error, Stopped)), errors[0])
+    return {name: future.result() for name, future in futures.items()}

@@ -1,0 +1,275 @@
+"""Which tactics are worth a try: what the pipeline file leaves open, on as many cores as the model has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from edgert.assemble import MOST_REPLICAS
+from edgert.backend import USUAL, Tuning
+from edgert.config import ModelConfig
+from edgert.config.engine_choice import ReplicateConfig
+from edgert.config.model_section import TuningConfig
+
+# Which backends this machine cannot run models with, so that a search says so once and goes on without them.
+
+
+def why_not(backend: str) -> str:
+    """Why a backend runs nothing here, and what to install, in one line; empty where it can, as far as is known before
+    it gets a model."""
+    if backend == "openvino":
+        from edgert.backend import openvino
+
+        return openvino.why_not()
+    if backend == "onnxruntime-cuda":
+        from edgert.backend.ort import cuda
+
+        return cuda.why_not()
+    if backend == "tensorrt":
+        from edgert.backend.tensorrt.trt_backend import TrtBackend
+
+        return TrtBackend().why_not()
+    return ""
+
+
+# One way of running a model on this machine, as keys that a pipeline file could have.
+
+ON_GPU = ("onnxruntime-cuda", "tensorrt")
+"""Backends that one engine is enough for: what several sessions put on a GPU, it does one after the other."""
+FORMS = {"float": "float", "fp16": "fp16", "ort": "int8"}
+"""Form of a model in a bundle → what people call its precision."""
+_TOLD = {
+    "spinning": "no spinning",
+    "arena": "no arena",
+    "shared_arena": "shared arena",
+    "prepacking": "no prepacking",
+    "balance": "balanced",
+    "parallel": "branches in parallel",
+    "channels_last": "channels first",
+    "tf32": "no TF32",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tactic:
+    """How a model is run.
+
+    Attributes:
+        backend: as in the pipeline file.
+        form: of the model, one of :data:`FORMS`.
+        replicas: frames it works on at a time.
+        threads: of each of them.
+        pinned: whether each replica stays on a core of its own.
+        tuning: for ONNX Runtime.
+        batch: frames in one run.
+    """
+
+    backend: str
+    form: str
+    replicas: int
+    threads: int
+    pinned: bool = False
+    tuning: Tuning = USUAL
+    batch: int = 1
+
+    @property
+    def frames(self) -> int:
+        """Frames that are under way at a time: each of them waits for all of these."""
+        return self.replicas * self.batch
+
+    def __str__(self) -> str:
+        """``"ort int8, 2 × 1 thread, pinned, no arena"``."""
+        share = f"{self.replicas} × " if self.replicas > 1 else ""
+        threads = f"{share}{self.threads} thread{'s' if self.threads > 1 else ''}"
+        return ", ".join([f"{self.backend} {FORMS.get(self.form, self.form)}", threads, *self._more()])
+
+    def _more(self) -> list[str]:
+        told = [f"batches of {self.batch}"] if self.batch > 1 else []
+        told += ["pinned"] if self.pinned else []
+        if self.tuning.conv_search != USUAL.conv_search:
+            told.append(f"{self.tuning.conv_search} convolutions")
+        if self.tuning.optimization != USUAL.optimization:
+            told.append(f"{self.tuning.optimization} optimizations")
+        return told + [text for key, text in _TOLD.items() if getattr(self.tuning, key) != getattr(USUAL, key)]
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """The keys of a model's section that say the same, but for the file of its form and the batch, which stages
+        have."""
+        found = {
+            "backend": self.backend,
+            "threads": self.replicas * self.threads,
+            "replicas": self.replicas,
+            "tuning": asdict(self.tuning),
+        }
+        if self.pinned:
+            found["placement"] = {"replicate": {f"cpu{number}": 1 for number in range(self.replicas)}}
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def tactic_of(data: Mapping[str, Any]) -> Tactic:
+    """What :meth:`Tactic.to_json` gave. Raises TypeError for data of another edgert, with keys more or fewer."""
+    known = {field.name for field in fields(Tactic)}
+    if set(data) != known:
+        raise TypeError(f"a tactic has {sorted(known)}, not {sorted(data)}")
+    return Tactic(**{**data, "tuning": Tuning(**data["tuning"])})
+
+
+def applied(config: ModelConfig, tactic: Tactic) -> ModelConfig:
+    """A model's section with a tactic's keys."""
+    found = {**tactic.keys, "tuning": TuningConfig(**asdict(tactic.tuning))}
+    if tactic.pinned:
+        found["placement"] = ReplicateConfig.model_validate(found["placement"])
+    return config.model_copy(update=found)
+
+
+def overrides(name: str, tactic: Tactic, onnx: str, batching: Collection[str] = ()) -> list[str]:
+    """The same as arguments of ``--set``, for the model ``name`` with its form in the file ``onnx``.
+
+    Args:
+        batching: the stages that run it in batches.
+    """
+    keys = {**tactic.keys, "onnx": onnx}
+    found = [f"models.{name}.{key}={json.dumps(value)}" for key, value in keys.items()]
+    size = f".max={tactic.batch}" if tactic.batch > 1 else "=null"
+    return found + [f"stages.{stage}.batch{size}" for stage in batching]
+
+
+ORT, ORT_CUDA = "ort", "onnxruntime-cuda"
+FORMS_OF = {
+    ORT: tuple(FORMS),
+    "openvino": ("ort", "float"),
+    ORT_CUDA: ("fp16", "float"),
+    "tensorrt": ("fp16", "float"),
+}
+"""Backend → the forms it can run. OpenVINO turns float16 models back into float32 on a processor; the INT8 form is made
+for ONNX Runtime's kernels, which a GPU has none of, and has zero points, which TensorRT takes none of."""
+_FLIPS: Sequence[tuple[str, Any]] = (
+    ("optimization", "extended"),
+    ("optimization", "basic"),
+    ("spinning", False),
+    ("arena", False),
+    ("prepacking", False),
+    ("balance", True),
+    ("parallel", True),
+)
+_GPU_FLIPS: Sequence[tuple[str, Any]] = (
+    ("optimization", "extended"),
+    ("optimization", "basic"),
+    ("channels_last", False),
+    ("conv_search", "heuristic"),
+)
+"""One step from a tactic in what ONNX Runtime does inside, on a processor and on a GPU."""
+_FOR_THREADS = ("spinning", "balance", "parallel")
+"""Steps that mean nothing to a single thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Freedom:
+    """What a search may change.
+
+    Attributes:
+        default: what runs without it.
+        backends, forms: to choose from.
+        threads: altogether.
+        fixed_threads, fixed_replicas: whether the file itself says how many.
+        replicated: whether several frames may be worked on at a time.
+        pinned: whether threads may be kept on cores.
+        batches: form → how many frames it can take in one run, largest first; one where it is not here.
+        left_out: what may not be changed, or cannot be here → why.
+    """
+
+    default: Tactic
+    backends: tuple[str, ...]
+    forms: tuple[str, ...]
+    threads: int
+    fixed_threads: bool = False
+    fixed_replicas: bool = False
+    replicated: bool = False
+    pinned: bool = False
+    batches: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+def backends_of(config: ModelConfig) -> tuple[str, ...]:
+    """The backends that a section allows: the one it names, else all."""
+    return tuple(FORMS_OF) if config.backend == "auto" else (config.backend,)
+
+
+def forms_of(precision: str, made: Collection[str]) -> tuple[str, ...]:
+    """The forms that a section's precision allows: all that were made for ``auto``, else the one it names."""
+    wanted = {"int8": ("ort",), "fp16": ("fp16",), "fp32": ("float",)}.get(precision, tuple(FORMS))
+    found = tuple(name for name in FORMS if name in made and name in wanted)
+    return found or ("float",)  # a file that is quantised already is run as it is
+
+
+def structures(freedom: Freedom) -> tuple[Tactic, ...]:
+    """Every backend, form, batch and sharing of the threads, the default first."""
+    found = [
+        Tactic(backend, form, replicas, threads, pinned, tuning, batch)
+        for backend in freedom.backends
+        for form in freedom.forms
+        if form in FORMS_OF[backend]
+        for replicas, threads, pinned in _shares(freedom, backend)
+        for batch in freedom.batches.get(form, (1,))
+        if batch == 1 or replicas == 1  # frames are dealt to replicas one by one
+        for tuning in _tunings(backend, form, freedom.default.tuning)
+    ]
+    return tuple(dict.fromkeys([freedom.default, *found]))
+
+
+def _tunings(backend: str, form: str, default: Tuning) -> tuple[Tuning, ...]:
+    """With and without TF32, which is faster, and may be too far from float32."""
+    may_round = (backend, form) == (ORT_CUDA, "float") and default.tf32
+    return (default, replace(default, tf32=False)) if may_round else (default,)
+
+
+def _shares(freedom: Freedom, backend: str) -> Iterator[tuple[int, int, bool]]:
+    """(replicas, threads of each, pinned)."""
+    total, default = freedom.threads, freedom.default
+    if freedom.fixed_replicas:
+        yield default.replicas, default.threads, False
+        return
+    if backend in ON_GPU:
+        yield 1, total, False
+        return
+    yield from ((1, threads, False) for threads in ([total] if freedom.fixed_threads else _powers(total)))
+    if not freedom.replicated:
+        return
+    for replicas in _powers(min(total, MOST_REPLICAS))[:-1]:
+        yield replicas, total // replicas, False
+        if freedom.pinned and replicas == total and backend == ORT:
+            yield replicas, 1, True
+
+
+def batches(most: int) -> tuple[int, ...]:
+    """``most`` frames and fewer, down to one."""
+    return tuple(_powers(most))
+
+
+def _powers(most: int) -> list[int]:
+    """``most`` and the powers of two below it, largest first."""
+    return sorted({most, *(2**n for n in range(most.bit_length()) if 2**n < most)}, reverse=True)
+
+
+def neighbours(tactic: Tactic, tried: Collection[Tactic]) -> Sequence[Tactic]:
+    """Tactics that differ in one thing inside ONNX Runtime and were not tried; none for other backends."""
+    flips = {ORT: _FLIPS, ORT_CUDA: _GPU_FLIPS}.get(tactic.backend, ())
+    useless = _FOR_THREADS if tactic.threads == 1 else ()  # there is no pool of threads
+    found = [
+        replace(tactic, tuning=replace(tactic.tuning, **{key: value})) for key, value in flips if key not in useless
+    ]
+    return [one for one in found if one != tactic and one not in tried]
+
+
+def lean(tactics: Sequence[Tactic]) -> Sequence[Tactic]:
+    """The same with less memory: without ONNX Runtime's arena and second copies of weights."""
+    return [
+        replace(one, tuning=replace(one.tuning, arena=False, prepacking=False)) for one in tactics if one.backend == ORT
+    ]

@@ -1,0 +1,281 @@
+"""Tactics run in turns, so that a machine that changes its speed does so for all of them."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+
+import numpy as np
+
+from edgert.backend import Session
+from edgert.backend.base import Array
+from edgert.backend.gpu import GpuSession
+from edgert.board.host import core_accelerators, pin
+from edgert.config import ModelConfig
+from edgert.errors import BuildError, DeviceError, EdgertError
+from edgert.graph.model import Model
+from edgert.memory.cuda import Graph
+from edgert.prepared_model import build_engine
+from edgert.quantization.throughput import ROUNDS, Timing, race, timing
+from edgert.steps import Stopped
+from edgert.tuner.candidates import Tactic, applied
+
+# One run of a session as a pipeline does it: on a GPU from a recording, where it can be recorded.
+
+Run = Callable[[], object]
+log = logging.getLogger("edgert.tune")
+
+
+def one_run(session: Session, batch: int) -> Run:
+    """What runs a session once, from what its inputs hold in host memory to outputs in host memory; blocks.
+
+    Args:
+        batch: frames in it, where that is open.
+    """
+    if isinstance(session, GpuSession) and session.recordable:
+        return _recorded(session, batch)
+    return partial(session.run, batch)
+
+
+def _recorded(session: GpuSession, rows: int) -> Run:
+    session.run(rows)  # the first run of a size may allocate, which no recording can hold
+    try:
+        graph = session.device.capture(session.stream, partial(session.enqueue, rows))
+    except (BuildError, DeviceError) as error:
+        log.info("no CUDA graph: %s (%s)", error.what, error.why)
+        return partial(session.run, rows)
+    return partial(_replay, session, graph)
+
+
+def _replay(session: GpuSession, graph: Graph) -> None:
+    for tensor in session.inputs_on_gpu.values():
+        tensor.block.upload(session.stream)
+    graph()
+    for tensor in session.outputs_on_gpu:
+        tensor.block.download(session.stream)
+    session.stream.synchronize()
+
+
+# A tactic's engine, compiled and warm, and how long it takes for a frame.
+
+
+class Contestant:
+    """An engine, and a thread with bound tensors for each of its replicas, as a pipeline has them. A context.
+
+    Args:
+        feed: input → array, written into every session once; all runs are on it.
+
+    Raises:
+        EdgertError: the backend is not there, or refuses the model.
+    """
+
+    def __init__(self, tactic: Tactic, model: Model, config: ModelConfig, feed: Mapping[str, Array]) -> None:
+        self.tactic = tactic
+        self._engine = build_engine(model, applied(config, tactic), tactic.threads, tactic.batch)
+        self._sessions = [self._engine.session() for _ in range(tactic.replicas)]
+        for session in self._sessions:
+            _fill(session, feed)
+        self._runs = [one_run(session, tactic.batch) for session in self._sessions]
+        self._threads = _threads(tactic)
+
+    def __enter__(self) -> Contestant:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for thread in self._threads:
+            thread.shutdown()
+        self._engine.close()
+
+    def outputs(self) -> Mapping[str, Array]:
+        """Output → what the engine gives for the feed, of the caller's own; of one frame where the batch is open."""
+        arrays = self._sessions[0].run(1)
+        return {tensor.name: array.copy() for tensor, array in zip(self._engine.outputs, arrays, strict=True)}
+
+    def frame_ms(self, frames: int) -> float:
+        """Milliseconds per frame, of so many dealt to the replicas; once each before, while the threads of engines that
+        ran before, which spin for a while, go to sleep."""
+        self._work(1)
+        each = max(1, frames // self.tactic.frames)
+        started = time.perf_counter()
+        self._work(each)
+        return (time.perf_counter() - started) * 1e3 / (each * self.tactic.frames)
+
+    def _work(self, runs: int) -> None:
+        if not self._threads:
+            _repeat(self._runs[0], runs)
+            return
+        pairs = zip(self._threads, self._runs, strict=True)
+        for future in [thread.submit(_repeat, run, runs) for thread, run in pairs]:
+            future.result()
+
+
+def _repeat(run: Run, times: int) -> None:
+    for _ in range(times):
+        run()
+
+
+def _fill(session: Session, feed: Mapping[str, Array]) -> None:
+    for name, tensor in session.inputs.items():
+        if name in feed:
+            tensor[...] = feed[name]
+
+
+def _threads(tactic: Tactic) -> Sequence[ThreadPoolExecutor]:
+    """A thread for each replica, on its core where that is asked for; none where the caller's own will do."""
+    if tactic.replicas == 1 and not tactic.pinned:
+        return ()
+    cores = list(core_accelerators().values()) if tactic.pinned else []
+    return [
+        ThreadPoolExecutor(1, initializer=pin, initargs=(cores[number],)) if cores else ThreadPoolExecutor(1)
+        for number in range(tactic.replicas)
+    ]
+
+
+_TURN_MS = 10.0
+"""What a turn of the default takes at least: handing work to threads then weighs little."""
+_MOST_FRAMES = 256
+HEAT_S = 60.0
+"""What a heat takes, as long as it has had turns enough to tell anything."""
+_FEWEST = 3
+HOPELESS = 3.0
+"""Times as slow as the first in both of two runs: no turns are spent on it. A machine's own changes are smaller."""
+
+
+@dataclass(frozen=True)
+class Track:
+    """Where tactics of one model are raced.
+
+    Attributes:
+        config: the model's section.
+        models: form → model.
+        feed: input → array that all of them run on.
+        wrong: why outputs on the feed cannot be those of a form; empty for outputs that are near enough.
+        streams: frames that are dealt at least: as many as any tactic has under way.
+        stop: ends a race between two turns.
+        told: called with turns that are done and the most there can be.
+    """
+
+    config: ModelConfig
+    models: Mapping[str, Model]
+    feed: Mapping[str, Array]
+    wrong: Callable[[str, Mapping[str, Array]], str]
+    streams: int
+    stop: threading.Event
+    told: Callable[[int], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """What came of one.
+
+    Attributes:
+        times: tactic → milliseconds per frame, turn by turn; the first is what the others are compared with.
+        refused: tactic → why it could not run, or was not run any further.
+    """
+
+    times: Mapping[Tactic, Sequence[float]]
+    refused: Mapping[Tactic, str]
+
+    def gain(self, tactic: Tactic) -> float:
+        """How many times as fast as the first, the median of the turns."""
+        first = next(iter(self.times.values()))
+        return float(np.median(np.divide(first, self.times[tactic])))
+
+    def timing(self, tactic: Tactic) -> Timing:
+        """Of one frame."""
+        return timing(self.times[tactic])
+
+
+def heat(track: Track, tactics: Sequence[Tactic], most: int, hopeless: float = HOPELESS) -> Heat:
+    """Runs tactics in turns: until it is sure which is fastest, ``most`` of them, which may be few, or
+    :data:`HEAT_S`.
+
+    Args:
+        hopeless: times as slow as the first, from which on a tactic is left out after two runs.
+
+    Raises:
+        EdgertError: the first tactic cannot run; the others may.
+        Stopped: it was asked to.
+    """
+    refused: dict[Tactic, str] = {}
+    with ExitStack() as stack:
+        ready = _ready(track, tactics, stack, refused)
+        frames = frames_of(_best_ms(ready[0], track.streams), track.streams)
+        usual_ms = _best_ms(ready[0], frames)
+        ratios = {ready[0]: 1.0, **{one: _best_ms(one, frames) / usual_ms for one in ready[1:]}}
+        refused |= {one.tactic: f"given up: {by:.1f} × the time" for one, by in ratios.items() if by > hopeless}
+        left = [one for one, by in ratios.items() if by <= hopeless]
+        turn = _turns(track, left, frames)
+        most = turns_of(most, frames * usual_ms * sum(ratios[one] for one in left))
+        taken = race(turn, most) if most > ROUNDS else list(zip(*[turn() for _ in range(most)], strict=True))
+    return Heat({one.tactic: list(times) for one, times in zip(left, taken, strict=True)}, refused)
+
+
+def _ready(
+    track: Track, tactics: Sequence[Tactic], stack: ExitStack, refused: dict[Tactic, str]
+) -> Sequence[Contestant]:
+    """Those that can run, open as long as the stack is; the others' reasons go to ``refused``."""
+    found = []
+    for tactic in tactics:
+        _check_stop(track)
+        try:
+            found.append(stack.enter_context(_opened(track, tactic)))
+        except EdgertError as error:
+            if tactic == tactics[0]:
+                raise
+            refused[tactic] = f"refused: {error.why or error.what}"
+    return found
+
+
+def _best_ms(one: Contestant, frames: int) -> float:
+    """The better of two turns: milliseconds a frame."""
+    return min(one.frame_ms(frames) for _ in range(2))
+
+
+def frames_of(usual_ms: float, streams: int) -> int:
+    """Frames in a turn: so many for each stream that the turn takes :data:`_TURN_MS` at ``usual_ms`` a frame."""
+    return streams * min(_MOST_FRAMES, math.ceil(_TURN_MS / max(usual_ms * streams, 1e-3)))
+
+
+def turns_of(most: int, turn_ms: float) -> int:
+    """As many turns as there is time for; never so few that they could not tell."""
+    fewest = ROUNDS if most > ROUNDS else min(most, _FEWEST)
+    return max(fewest, min(most, int(HEAT_S * 1e3 / max(turn_ms, 1e-3))))
+
+
+def _opened(track: Track, tactic: Tactic) -> Contestant:
+    one = Contestant(tactic, track.models[tactic.form], track.config, track.feed)
+    why = track.wrong(tactic.form, one.outputs())
+    if why:
+        one.__exit__(None, None, None)
+        raise BuildError(f"{tactic} is not accurate enough", why=why, where=str(track.config.onnx))
+    return one
+
+
+def _turns(track: Track, ready: Sequence[Contestant], frames: int) -> Callable[[], Sequence[float]]:
+    """A function that runs each once; already warm."""
+    done = 0
+
+    def turn() -> Sequence[float]:
+        nonlocal done
+        _check_stop(track)
+        done += 1
+        track.told(done)
+        return [one.frame_ms(frames) for one in ready]
+
+    return turn
+
+
+def _check_stop(track: Track) -> None:
+    if track.stop.is_set():
+        raise Stopped("the search was stopped", fix="run it again: it goes on from where it was")

@@ -1,0 +1,246 @@
+"""The search itself: halves what is there in short heats, steps from the best of it, and holds it to the default."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+from edgert.clock import REAL, Clock
+from edgert.errors import BudgetError, BuildError
+from edgert.quantization.throughput import MOST_ROUNDS, winner
+from edgert.steps import Stopped
+from edgert.tuner.candidates import Freedom, Tactic, lean, neighbours, structures
+from edgert.tuner.memory_use import Footprint
+from edgert.tuner.rounds import HOPELESS, Heat, Track, heat
+from edgert.tuner.trials import Journal, Trial, Tuned
+from edgert.units import format_bytes
+
+_SHORT = 7
+"""Turns that tell the slower half of many tactics."""
+_FINALISTS, _LONG = 3, 45
+"""Tactics that are run beside the first until it is sure which is fastest, and turns after which that is given up: what
+wins by less is not looked for."""
+_MOST_OPEN = 8
+"""Engines that are open at a time beside the first, at most."""
+_STEPS = 3
+"""Changes inside ONNX Runtime one after the other, at most."""
+LIMIT_S = 600.0
+"""After which no other tactic is looked at: what is fastest by then is held to the default."""
+_OVER = f"not tried: {LIMIT_S / 60:g} minutes were over"
+_PATIENT = 1e9
+"""How many times as slow a tactic may be where the first cannot be chosen itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a tactic must keep, as far as it is bounded.
+
+    Attributes:
+        memory_bytes: for its engine.
+        latency_ms: for one run of it, at the 90th percentile.
+    """
+
+    memory_bytes: int | None = None
+    latency_ms: float | None = None
+
+
+@dataclass
+class Search:
+    """One model's search.
+
+    Attributes:
+        measure: a tactic's memory, in a process of its own; raises BuildError for one that cannot run.
+        free_bytes: memory for engines that are open at the same time.
+        tell: told one line at a time.
+        clock: by which :data:`LIMIT_S` ends.
+        trials: what is known of every tactic that was looked at.
+    """
+
+    freedom: Freedom
+    track: Track
+    bounds: Bounds
+    measure: Callable[[Tactic], Footprint]
+    journal: Journal
+    free_bytes: int
+    tell: Callable[[str], object]
+    clock: Clock = REAL
+    trials: dict[Tactic, Trial] = field(default_factory=dict)
+    _end_ns: int = 0
+
+    def run(self, live: bool, machine: Mapping[str, str]) -> Tuned:
+        """Searches. Raises BudgetError when no tactic keeps the bounds, BuildError when the default cannot run, and
+        Stopped, with the best so far, when it was asked to stop."""
+        try:
+            chosen, gain, runs = self._settled(self._leader())
+        except Stopped as error:
+            error.why = self._so_far()
+            raise
+        self._weigh(chosen)
+        ranked = sorted(self.trials.values(), key=lambda one: -(one.gain or 0.0))
+        return Tuned(self.freedom.default, chosen, gain, runs, live, machine, tuple(ranked), self.freedom.left_out)
+
+    def _leader(self) -> Tactic:
+        """The fastest there is, not yet held to the default."""
+        default = self.freedom.default
+        self._end_ns = self.clock.now_ns() + round(LIMIT_S * 1e9)
+        self._weigh(default)
+        leader = self._best(default, self._able(structures(self.freedom)[1:]))
+        for _ in range(_STEPS):
+            better = self._best(leader, self._bounded(neighbours(leader, self.trials)))
+            if better == leader:
+                break
+            leader = better
+        return leader
+
+    def _able(self, tactics: Sequence[Tactic]) -> list[Tactic]:
+        """Those whose backend takes their form, which one of each pair finds out in a process of its own; within the
+        memory, for which ONNX Runtime gives up some speed where nothing else is."""
+        refused: dict[tuple[str, str], str] = {}
+        for tactic in tactics:
+            kin = (tactic.backend, tactic.form)
+            if kin not in refused:
+                refused[kin] = self._refusal(tactic)
+            if refused[kin]:
+                self._bar(tactic, refused[kin])
+        able = self._bounded([one for one in tactics if self._may_win(one)])
+        return able if able or self._may_win(self.freedom.default) else self._bounded(lean(tactics))
+
+    def _refusal(self, tactic: Tactic) -> str:
+        try:
+            self._weigh(tactic)
+        except BuildError as error:
+            return f"refused: {error.what}" + (f" ({error.why})" if error.why else "")
+        return ""
+
+    def _bounded(self, tactics: Sequence[Tactic]) -> list[Tactic]:
+        """Those within the memory; only where that is bounded each of them is measured."""
+        for tactic in tactics if self.bounds.memory_bytes is not None else ():
+            why = self._refusal(tactic)
+            if why:
+                self._bar(tactic, why)
+        return [one for one in tactics if self._may_win(one)]
+
+    def _weigh(self, tactic: Tactic) -> None:
+        """Measures its memory, and bars it where that is too much. Raises BuildError when it cannot run."""
+        found = Footprint(**self.journal.once(["memory", tactic.to_json()], lambda: asdict(self.measure(tactic))))
+        self.trials[tactic] = replace(self._trial(tactic), memory_bytes=found.engine_bytes)
+        most = self.bounds.memory_bytes
+        if most is not None and found.engine_bytes > most:
+            self._bar(tactic, f"over the memory, {format_bytes(max(most, 0))}")
+
+    def _best(self, first: Tactic, others: Sequence[Tactic]) -> Tactic:
+        """The fastest that may win; ``first``, where it may, unless another is surely faster."""
+        while len(others) > _FINALISTS:
+            ranked = self._ranked(first, others)
+            others = ranked[: max(_FINALISTS, math.ceil(len(others) / 2))]
+        if not others or self._is_over(others):
+            left = [one for one in (first, *others) if self._may_win(one)]
+            return left[0] if left else first
+        times = self._heat([first, *others], _LONG).times
+        keeping = [one for one in times if self._may_win(one)]
+        return keeping[winner([times[one] for one in keeping])] if keeping else first
+
+    def _ranked(self, first: Tactic, others: Sequence[Tactic]) -> list[Tactic]:
+        """Fastest first, by a few turns beside the same ``first``; as many at a time as there is memory for."""
+        gains: dict[Tactic, float] = {}
+        each = self._trial(self.freedom.default).memory_bytes or 1
+        together = max(1, min(_MOST_OPEN, self.free_bytes // (2 * each) - 1))  # others may need twice as much
+        for start in range(0, len(others), together):
+            some = others[start : start + together]
+            if self._is_over(some):
+                continue
+            found = self._heat([first, *some], _SHORT)
+            gains |= {one: found.gain(one) for one in list(found.times)[1:] if self._may_win(one)}
+        return sorted(gains, key=lambda one: -gains[one])
+
+    def _settled(self, leader: Tactic) -> tuple[Tactic, float, int]:
+        """The leader against the default once more, as of many tactics the best is also the luckiest: which of them is
+        chosen, how many times as fast, and the turns that says so."""
+        default = self.freedom.default
+        is_new = leader != default
+        found = self._heat([default, leader], MOST_ROUNDS) if is_new else self._heat([default], _SHORT)
+        times = list(found.times.values())
+        is_faster = len(times) > 1 and winner(times) == 1
+        if is_new and self._may_win(leader) and (is_faster or not self._may_win(default)):
+            return leader, found.gain(leader), len(times[0])
+        if not self._may_win(default):
+            raise self._nothing_left()
+        return default, 1.0, 0
+
+    def _heat(self, tactics: Sequence[Tactic], most: int) -> Heat:
+        """Runs a heat, or reads what came of it before: in a search that was interrupted, or had other budgets."""
+        hopeless = HOPELESS if self._may_win(tactics[0]) else _PATIENT
+
+        def answer() -> dict[str, object]:
+            self.tell(f"{len(tactics)} in turns: {'; '.join(map(str, tactics))}")
+            found = heat(self.track, tactics, most, hopeless)
+            number = tactics.index
+            return {
+                "times": [[number(one), list(times)] for one, times in found.times.items()],
+                "refused": [[number(one), why] for one, why in found.refused.items()],
+            }
+
+        asked = ["heat", [one.to_json() for one in tactics], most, hopeless, self.track.streams]
+        known = self.journal.once(asked, answer)
+        found = Heat(*({tactics[n]: value for n, value in known[part]} for part in ("times", "refused")))
+        self._learn(found)
+        return found
+
+    def _learn(self, found: Heat) -> None:
+        base = self._trial(next(iter(found.times))).gain or 1.0  # of the first, which need not be the default
+        for tactic in found.times:
+            frame = found.timing(tactic)
+            self.trials[tactic] = replace(self._trial(tactic), frame=frame, gain=base * found.gain(tactic))
+            most = self.bounds.latency_ms
+            if most is not None and frame.high_ms * tactic.frames > most:
+                self._bar(tactic, f"over the latency, {most:g} ms")
+        for tactic, why in found.refused.items():
+            self._bar(tactic, why)
+
+    def _is_over(self, tactics: Sequence[Tactic]) -> bool:
+        """Whether there is no time for these; that is then said of those that never ran."""
+        is_over = self.clock.now_ns() > self._end_ns
+        for tactic in tactics if is_over else ():
+            if self._trial(tactic).frame is None:
+                self._bar(tactic, _OVER)
+        return is_over
+
+    def _so_far(self) -> str:
+        """The fastest that ran, for who ends the search early."""
+        ran = [one for one in self.trials.values() if one.gain is not None and not one.barred]
+        if not ran:
+            return "nothing was compared yet"
+        best = max(ran, key=lambda one: one.gain or 0.0)
+        return f"best so far: {best.tactic}, {best.gain:.2f} × as fast as the default, not yet held to it again"
+
+    def _nothing_left(self) -> BudgetError:
+        """Shows the tactic that is nearest to the bounds."""
+        known = [one for one in self.trials.values() if one.memory_bytes is not None or one.frame is not None]
+        nearest = min(known, key=self._excess)
+        memory = format_bytes(nearest.memory_bytes) if nearest.memory_bytes is not None else "unknown"
+        run = f"{nearest.frame.high_ms * nearest.tactic.frames:.1f} ms" if nearest.frame else "unknown"
+        return BudgetError(
+            f"none of {len(self.trials)} tactics of {self.track.config.onnx.name} keeps the budgets",
+            why=f"the closest is {nearest.tactic}: memory of its engine {memory}, a run {run}; {nearest.barred}",
+            where=str(self.track.config.onnx),
+            fix="a larger budget, a smaller model or input, or precision: int8",
+        )
+
+    def _excess(self, trial: Trial) -> float:
+        """How many times as much as allowed, of what is exceeded most."""
+        bounds, found = self.bounds, [0.0]
+        if bounds.memory_bytes is not None and trial.memory_bytes is not None:
+            found.append(trial.memory_bytes / max(bounds.memory_bytes, 1))
+        if bounds.latency_ms is not None and trial.frame is not None:
+            found.append(trial.frame.high_ms * trial.tactic.frames / bounds.latency_ms)
+        return max(found)
+
+    def _trial(self, tactic: Tactic) -> Trial:
+        return self.trials.get(tactic, Trial(tactic))
+
+    def _bar(self, tactic: Tactic, why: str) -> None:
+        self.trials[tactic] = replace(self._trial(tactic), barred=why)
+
+    def _may_win(self, tactic: Tactic) -> bool:
+        return not self._trial(tactic).barred

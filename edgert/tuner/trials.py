@@ -1,0 +1,166 @@
+"""What came of trying tactics."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from edgert.backend.ort import OrtBackend
+from edgert.board.devices import cuda_driver
+from edgert.board.host import core_count, cpu_name
+from edgert.files import replace_text
+from edgert.quantization.throughput import Timing
+from edgert.steps import digest_of
+from edgert.tuner.candidates import Tactic, tactic_of
+
+# What times depend on beside the model: a tactic holds for this machine, with these packages, and no other.
+
+
+def identity() -> dict[str, str]:
+    """Processor, cores, system, GPUs, and the versions of what runs models here. Raises DeviceError without ONNX
+    Runtime."""
+    return {
+        "cpu": cpu_name(),
+        "cores": str(core_count()),
+        "system": f"{platform.system()} {platform.machine()}",
+        "onnxruntime": OrtBackend().version,
+        "openvino": _version("openvino"),
+        "tensorrt": _version("tensorrt"),
+        "gpu": _gpus(),
+    }
+
+
+def difference(then: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """``"cores 8 → 2, openvino none → 2026.4.1"``; empty where nothing differs."""
+    keys = [key for key in (*then, *(now.keys() - then.keys())) if then.get(key, "") != now.get(key, "")]
+    return ", ".join(f"{key} {then.get(key) or 'none'} → {now.get(key) or 'none'}" for key in keys)
+
+
+def _gpus() -> str:
+    """``"Orin, CUDA 12.6"``; empty without one."""
+    driver = cuda_driver()
+    return ", ".join([*(gpu.name for gpu in driver.gpus), f"CUDA {driver.version}"]) if driver and driver.gpus else ""
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One tactic, as it did when it was last run.
+
+    Attributes:
+        tactic: which.
+        barred: why it cannot be chosen, however fast; empty where it can.
+        frame: milliseconds per frame; None where it never ran.
+        gain: how many times as fast as the default in the same turns, the median; None where it never ran.
+        memory_bytes: what its engine adds to a process at its peak; None where that was not measured.
+    """
+
+    tactic: Tactic
+    barred: str = ""
+    frame: Timing | None = None
+    gain: float | None = None
+    memory_bytes: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def trial_of(data: Mapping[str, Any]) -> Trial:
+    """What :meth:`Trial.to_json` gave."""
+    frame = Timing(**data["frame"]) if data["frame"] else None
+    return Trial(**{**data, "tactic": tactic_of(data["tactic"]), "frame": frame})
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What a search found.
+
+    Attributes:
+        default: what runs without it.
+        chosen: the fastest that keeps every bound; the default where none was surely faster.
+        gain: how many times as fast as the default, the median of ``runs`` turns run for nothing else; 1 for itself.
+        runs: turns behind ``gain``; 0 for the default itself.
+        live: whether it holds for cameras, or for files.
+        machine: what the times depend on.
+        tried: every tactic, fastest first; those that never ran come last.
+        left_out: what could not be searched here → why.
+    """
+
+    default: Tactic
+    chosen: Tactic
+    gain: float
+    runs: int
+    live: bool
+    machine: Mapping[str, str]
+    tried: Sequence[Trial]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "default": self.default.to_json(),
+            "chosen": self.chosen.to_json(),
+            "gain": self.gain,
+            "runs": self.runs,
+            "live": self.live,
+            "machine": dict(self.machine),
+            "tried": [trial.to_json() for trial in self.tried],
+            "left_out": dict(self.left_out),
+        }
+
+    @property
+    def told(self) -> str:
+        """One line for people."""
+        if self.chosen == self.default:
+            return f"{self.default} stays: nothing of {len(self.tried)} tactics is surely faster"
+        return f"{self.chosen}: {self.gain:.2f} × as fast as {self.default} (n={self.runs})"
+
+
+def tuned_of(data: Mapping[str, Any]) -> Tuned:
+    """What :meth:`Tuned.to_json` gave. Raises TypeError or KeyError for data of another edgert."""
+    found = {"default": tactic_of(data["default"]), "chosen": tactic_of(data["chosen"])}
+    return Tuned(**{**data, **found, "tried": tuple(map(trial_of, data["tried"]))})
+
+
+# What was measured, on disk: a search that was ended goes on from there, and one with other budgets reads it too.
+
+
+class Journal:
+    """A file of answers by what was asked.
+
+    Args:
+        path: made when first written to; a damaged one is begun anew. It is of one machine and model, which searches
+            have to themselves, one after the other.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known = _read(path)
+
+    def once(self, asked: object, answer: Callable[[], Any]) -> Any:
+        """The answer that is written, as plain data; else asks for it and writes it down. Raises ArtifactError."""
+        key = digest_of(asked)
+        if key not in self._known:
+            self._known[key] = answer()
+            replace_text(self._path, json.dumps(self._known))
+        return self._known[key]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,248 @@
+"""The user's own code as text: what a module defines, found without running any of it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.machinery
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from edgert.errors import ConfigError, nearest
+
+# The user's own code: ``module:function``, or a file of operators, named in the pipeline file.
+
+
+def load_object(spec: str, where: str, search: Path | None = None) -> object:
+    """The callable that ``module:name`` names; ``name`` may be dotted, for a member of a class.
+
+    Args:
+        spec: ``package.module:function``.
+        where: what asked for it, for the error.
+        search: folder looked into first, normally that of the pipeline file. ``sys.path`` is the same afterwards, so
+            the module must import its neighbours when it is itself imported, not later.
+
+    Raises:
+        ConfigError: a file's name, no such module or name, the module does not import, another module has its name,
+            or what was found cannot be called.
+    """
+    module_name, _, path = checked_spec(spec, where).partition(":")
+    found: object = load_module(module_name, where, search)
+    for name in path.split("."):
+        found = _member(found, name, spec, where)
+    if not callable(found):
+        raise ConfigError(f"{spec!r} cannot be called", why=f"it is a {type(found).__name__}", where=where)
+    return found
+
+
+def checked_spec(spec: str, where: str) -> str:
+    """``module:name`` as it is. Raises ConfigError for what is not of that form."""
+    module_name, _, path = spec.partition(":")
+    if not module_name or not path:
+        raise ConfigError(f"{spec!r} names no function", where=where, fix="write module:function")
+    if module_name.endswith(".py"):
+        module = module_name.removesuffix(".py").replace("/", ".")
+        raise ConfigError(f"{module_name!r} is a file, not a module", where=where, fix=f"write {module}:{path}")
+    return spec
+
+
+def load_module(name: str, where: str, search: Path | None = None) -> ModuleType:
+    """The module of that name; see :func:`load_object`. Raises ConfigError."""
+    with _searched(search):
+        _refuse_shadow(name, where, search)
+        return _import(name, where, search)
+
+
+@contextmanager
+def _searched(folder: Path | None) -> Iterator[None]:
+    """``folder`` first on the import path, and gone from it afterwards."""
+    if folder is None:
+        yield
+        return
+    entry = str(folder.resolve())
+    sys.path.insert(0, entry)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(entry)
+
+
+def _refuse_shadow(module: str, where: str, search: Path | None) -> None:
+    """Python keeps one module per name: a second ``decoder.py`` would silently be the first one again."""
+    top = module.partition(".")[0]
+    loaded = sys.modules.get(top)
+    if search is None or loaded is None:
+        return
+    here = importlib.machinery.PathFinder.find_spec(top, [str(search.resolve())])
+    origin = getattr(getattr(loaded, "__spec__", None), "origin", None)
+    if here is not None and here.origin is not None and here.origin != origin:
+        raise ConfigError(
+            f"module {top!r} is already another one",
+            why=f"{here.origin} was asked for, but {origin or 'a built-in module'} was imported under that name",
+            where=where,
+            fix=f"rename {here.origin}",
+        )
+
+
+def _import(module: str, where: str, search: Path | None) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        missing = error.name or module
+        if module == missing or module.startswith(f"{missing}."):
+            looked = f"{search} and the installed packages" if search else "the installed packages"
+            raise ConfigError(
+                f"there is no module {missing!r}",
+                why=f"looked in {looked}",
+                where=where,
+                fix=f"put {missing.replace('.', '/')}.py next to the pipeline file, or install the package",
+            ) from error
+        raise ConfigError(
+            f"module {module!r} needs {missing!r}, which is not installed", where=where, fix=f"install {missing}"
+        ) from error
+    except Exception as error:  # a stranger's code may raise anything while it is imported; the cause is kept
+        raise ConfigError(
+            f"module {module!r} fails when it is imported", why=f"{type(error).__name__}: {error}", where=where
+        ) from error
+
+
+def _member(holder: object, name: str, spec: str, where: str) -> object:
+    try:
+        found: object = getattr(holder, name)
+    except AttributeError as error:
+        public = [known for known in dir(holder) if not known.startswith("_")]
+        holder_name = getattr(holder, "__name__", type(holder).__name__)
+        raise ConfigError(
+            f"{spec!r} does not exist", why=f"{holder_name!r} has no {name!r}{nearest(name, public)}", where=where
+        ) from error
+    return found
+
+
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def check_object(spec: str, where: str, search: Path | None, args: Mapping[str, Any] | None = None) -> None:
+    """Whether ``module:name`` is there, as far as its text tells; modules without a text are taken to hold it.
+
+    Args:
+        spec, where, search: see :func:`edgert.user_code.load_object`.
+        args: what a function is called with besides its first argument; None leaves that unchecked.
+
+    Raises:
+        ConfigError: no such module or name, the text does not parse, or the function does not take ``args``.
+    """
+    module, _, path = checked_spec(spec, where).partition(":")
+    text = _source(module, where, search)
+    tree = None if text is None else _parsed(text, module, where)
+    name, _, member = path.partition(".")
+    if tree is None or _is_open(tree):
+        return
+    names = dict(_names(tree))
+    if name not in names:
+        why = f"{module!r} has no {name!r}{nearest(name, names)}"
+        raise ConfigError(f"{spec!r} does not exist", why=why, where=where)
+    if args is not None and not member:
+        _check_call(names[name], args, where)
+
+
+def registered(file: Path, where: str) -> frozenset[str] | None:
+    """``domain::Name`` of the operators that a file registers with :func:`edgert.op`; None where a name is computed.
+
+    Raises:
+        ConfigError: there is no such file, or it does not parse.
+    """
+    if not file.is_file():
+        raise ConfigError(f"there is no file {str(file)!r}", where=where, fix="ops: [FILE.py], beside the pipeline")
+    tree = _parsed(file.read_bytes(), file.stem, where)
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args)
+    named = [node.args[0] for node in calls if ast.unparse(node.func).rpartition(".")[2] == "op"]
+    written = [name.value for name in named if isinstance(name, ast.Constant) and isinstance(name.value, str)]
+    return frozenset(written) if len(written) == len(named) else None
+
+
+def _source(module: str, where: str, search: Path | None) -> bytes | None:
+    """The text of a module; None where it has none, as one written in C. A package is looked into, not imported."""
+    top, *rest = module.split(".")
+    beside = None if search is None else PathFinder.find_spec(top, [str(search.resolve())])
+    found = beside or importlib.util.find_spec(top)
+    for name in rest:
+        if found is None:
+            break
+        found = PathFinder.find_spec(f"{found.name}.{name}", found.submodule_search_locations)
+    if found is None:
+        looked = f"{search} and the installed packages" if search else "the installed packages"
+        fix = f"put {module.replace('.', '/')}.py next to the pipeline file, or install the package"
+        raise ConfigError(f"there is no module {module!r}", why=f"looked in {looked}", where=where, fix=fix)
+    is_text = found.has_location and str(found.origin).endswith(".py")
+    return Path(str(found.origin)).read_bytes() if is_text else None
+
+
+def _parsed(text: bytes, module: str, where: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"module {module!r} does not parse", why=why, where=where) from error
+
+
+def _is_open(tree: ast.Module) -> bool:
+    """Whether names may come from elsewhere: ``from x import *``, or a module's own ``__getattr__``."""
+    stars = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    return any(item.name == "*" for node in stars for item in node.names) or "__getattr__" in dict(_names(tree))
+
+
+def _names(scope: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """Names that a module's statements bind, those under ``if`` and ``try`` too, and by what; the last one counts."""
+    for node in ast.iter_child_nodes(scope):
+        if isinstance(node, _Definition):
+            yield node.name, node
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (((item.asname or item.name).partition(".")[0], node) for item in node.names)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, node
+        yield from _names(node)
+
+
+def _check_call(found: ast.AST, args: Mapping[str, Any], where: str) -> None:
+    """Raises ConfigError for a plain function that cannot be called with one value and ``args``."""
+    if not isinstance(found, ast.FunctionDef) or found.decorator_list:
+        return
+    what = f"{found.name}({ast.unparse(found.args)}) cannot be called"
+    check_arguments(_signature(found.args), args, what, where)
+
+
+def check_arguments(signature: inspect.Signature, args: Mapping[str, Any], what: str, where: str) -> None:
+    """Raises ConfigError, which says ``what``, where a signature does not take one value and ``args`` by name."""
+    try:
+        signature.bind(None, **args)
+    except TypeError as error:
+        fix = "it takes a Result first, and what stands under args by name"
+        raise ConfigError(what, why=str(error), where=where, fix=fix) from error
+
+
+def _signature(written: ast.arguments) -> inspect.Signature:
+    kind = inspect.Parameter
+    plain = [*written.posonlyargs, *written.args]
+    first_default = len(plain) - len(written.defaults)
+    made = [
+        kind(
+            one.arg,
+            kind.POSITIONAL_ONLY if number < len(written.posonlyargs) else kind.POSITIONAL_OR_KEYWORD,
+            default=None if number >= first_default else kind.empty,
+        )
+        for number, one in enumerate(plain)
+    ]
+    made += [kind(written.vararg.arg, kind.VAR_POSITIONAL)] if written.vararg else []
+    for one, default in zip(written.kwonlyargs, written.kw_defaults, strict=True):
+        made.append(kind(one.arg, kind.KEYWORD_ONLY, default=kind.empty if default is None else None))
+    made += [kind(written.kwarg.arg, kind.VAR_KEYWORD)] if written.kwarg else []
+    return inspect.Signature(made)

@@ -1,0 +1,90 @@
+"""Does a pipeline fit together? Everything short of opening cameras, and running engines or the user's code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from edgert.assemble import assemble
+from edgert.config import ModelConfig, PipelineConfig, PipelineFile, PythonStage, load_pipeline
+from edgert.config.engine_choice import ORT, ORT_CUDA
+from edgert.errors import ModelError
+from edgert.graph.inspection import foreign_nodes
+from edgert.graph.load import load
+from edgert.user_code import check_object, registered
+
+_NOT_RUN = f"{__name__}:not_run"
+
+
+def validate(path: str | Path, overrides: Iterable[str] = ()) -> str:
+    """Checks a pipeline file, its models, pictures and labels, and by its text the user's code.
+
+    Every stage is built, on engines that have the models' inputs and outputs but do not run, so that whatever
+    ``edgert run`` would refuse at its start is refused here, but for what only running the user's code tells.
+
+    Returns:
+        A line saying what was checked.
+
+    Raises:
+        EdgertError: the first thing that is wrong; further mistakes of the file itself in ``others``.
+    """
+    file = load_pipeline(path, overrides, run_ops=False)
+    _check_code(file)
+    _check_operators(file)
+    assembly = assemble(replace(file, config=_without_code(file.config)), backend_name="null")
+    assembly.close()
+    stages, models, code = len(file.config.stages), len(assembly.engines), len(file.config.code) + len(file.config.ops)
+    told = f"{stages} stages, {models} model{'' if models == 1 else 's'}"
+    return f"{told}; code of your own was read, not run" if code else told
+
+
+def not_run(*_: object, **__: object) -> None:
+    """Takes the place of the user's functions."""
+
+
+def _check_code(file: PipelineFile) -> None:
+    """Raises ConfigError for a module or a name that is not there."""
+    for loc, spec in file.config.code.items():
+        stage = file.config.stages[loc[1]] if loc[0] == "stages" else None
+        args = stage.args if isinstance(stage, PythonStage) else None
+        check_object(spec, file.where(*loc), file.document.path.parent, args)
+
+
+def _check_operators(file: PipelineFile) -> None:
+    """Raises ModelError for a node that no engine of the file has an operator for."""
+    own: set[str] = set()
+    for path in file.config.ops:
+        named = registered(path, file.where("ops"))
+        if named is None:
+            return
+        own |= named
+    for name, config in file.config.models.items():
+        if not _may_have_plugins(config, file.config) and (why := foreign_nodes(load(config.onnx), own)):
+            raise ModelError(
+                f"no engine can run model {name!r}",
+                why=why,
+                where=file.where("models", name, "onnx"),
+                fix="replace these nodes, or register their operators: edgert.op (docs/operators.md)",
+            )
+
+
+def _may_have_plugins(model: ModelConfig, pipeline: PipelineConfig) -> bool:
+    """Whether an engine may run it whose operators are not all known here: TensorRT's plugins are the board's."""
+    chain = pipeline.engines or (ORT,)
+    return model.backend in ("tensorrt", "null") or (model.backend == "auto" and not {*chain} <= {ORT, ORT_CUDA})
+
+
+def _without_code(config: PipelineConfig) -> PipelineConfig:
+    """The same pipeline with a function of no effect wherever the user's would be called."""
+    found: dict[str, dict[str, Any]] = {"stages": dict(config.stages), "models": dict(config.models)}
+    for section, name, *inner in config.code:
+        found[section][name] = _replaced(found[section][name], inner)
+    return config.model_copy(update=found)
+
+
+def _replaced(record: Any, inner: list[str]) -> Any:
+    """A frozen section with :func:`not_run` at a key path."""
+    key, *deeper = inner
+    return record.model_copy(update={key: _replaced(getattr(record, key), deeper) if deeper else _NOT_RUN})

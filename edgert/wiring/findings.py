@@ -1,0 +1,149 @@
+"""What ``check`` found out, as plain records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from edgert.runtime import Record
+from edgert.runtime.frame import U8
+from edgert.wiring.likely import GROUPS, Setting
+
+Verdict = Literal["fine", "wrong", "unclear"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One setting's evidence, summed up.
+
+    Attributes:
+        setting: ``input`` and ``task`` as they would be written.
+        names: the same in a few words, by group.
+        written: whether it is what the file says.
+        score: what settings are ranked by: ``answers`` plus every ``memory``.
+        answers: 0 to 1, mean over photographs.
+        memory: source → 0 to 1, how well the input fits what the model remembers of its training.
+        found, confirmed, chance: means of :class:`~edgert.wiring.evidence.Evidence` over photographs.
+        behind: standard errors behind the best; below 2 the photographs do not tell the two apart.
+        same: 0 to 1, how far its records say the same as the best one's.
+        photos: how many photographs it was tried on; hopeless settings on fewer.
+    """
+
+    setting: Mapping[str, Any]
+    names: Mapping[str, str]
+    written: bool
+    score: float
+    answers: float
+    memory: Mapping[str, float]
+    found: float
+    confirmed: float
+    chance: float
+    behind: float
+    same: float
+    photos: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A line of the pipeline file that looks wrong.
+
+    Attributes:
+        where: ``file:line key.path`` of the line, or of the section it is missing from.
+        key: ``input.color``, ``task.detect``, ...
+        written: what the file says there, as YAML; for a missing key what then counts.
+        missing: whether the file says nothing there.
+        better: what to write instead, as YAML.
+        sure: whether the photographs show this line's fault by itself; otherwise it goes with the others.
+        behind: how many standard errors the file's value costs, with everything else right.
+    """
+
+    where: str
+    key: str
+    written: str
+    missing: bool
+    better: str
+    sure: bool
+    behind: float
+
+    def __str__(self) -> str:
+        said = (
+            f"is not written, which means {self.written}"
+            if self.missing
+            else f"{self.written} {'looks' if self.sure else 'is probably'} wrong"
+        )
+        return f"{self.where}: {said}; write {self.better}"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """The result of a check.
+
+    Attributes:
+        model: name of the model in the pipeline file.
+        photos: the photographs it was tried on.
+        verdict: ``fine``; ``wrong``: another setting is clearly better; ``unclear``: another is better, but not clearly
+            so on these photographs, or nothing was found on them (then there are no findings).
+        summary: the verdict in a sentence.
+        findings: lines that look wrong, the costliest first.
+        ties: sentences about what these photographs cannot tell.
+        rows: all settings that were tried, the best first.
+        runs: how often the engine ran.
+        best: the best setting itself; ``written`` the file's; not part of the JSON.
+        record, picture: of the first photograph with the best setting; not part of the JSON.
+    """
+
+    model: str
+    photos: tuple[str, ...]
+    verdict: Verdict
+    summary: str
+    findings: tuple[Finding, ...]
+    ties: tuple[str, ...]
+    rows: tuple[Row, ...]
+    runs: int
+    best: Setting
+    written: Setting
+    record: Record
+    picture: U8
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        plain = ("model", "photos", "verdict", "summary", "ties", "runs")
+        data: dict[str, Any] = {name: _plain(getattr(self, name)) for name in plain}
+        for name in ("findings", "rows"):
+            data[name] = [_fields(item) for item in getattr(self, name)]
+        return data
+
+
+def yaml_value(value: object) -> str:
+    """A value as it is written in the pipeline file."""
+    if isinstance(value, (tuple, list)):
+        return yaml_value(value[0]) if len(value) == 1 else f"[{', '.join(map(yaml_value, value))}]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {yaml_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, float):
+        return f"{value:.7g}"
+    if isinstance(value, (bool, Path)):
+        return json.dumps(str(value)) if isinstance(value, Path) else str(value).lower()
+    return str(value)
+
+
+def described(setting: Setting) -> dict[str, Any]:
+    """A setting as it would be written: keys that have no effect left out."""
+    parts = {key: value for group in GROUPS for key, value in setting.part(group).items()}
+    order = ("resize", "anchor", "pad", "crop", "color", "mean", "std")
+    return {"input": {key: _plain(parts[key]) for key in order if key in parts}, "task": _plain(setting.part("task"))}
+
+
+def _fields(item: Any) -> dict[str, Any]:
+    return {name: _plain(getattr(item, name)) for name in item.__dataclass_fields__}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return _plain(value[0]) if len(value) == 1 and isinstance(value[0], float) else [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return round(value, 6) if isinstance(value, float) else value

@@ -1,0 +1,168 @@
+"""The plausible ways to feed a model and to read its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, get_args, get_type_hints
+
+from edgert.config import ClassifyTask, DetectTask, InputConfig, KeypointsTask, TaskConfig
+from edgert.config.model_section import value_of, verb_of
+from edgert.kinds import DECODERS
+
+IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+"""Red, green, blue: (0.485, 0.456, 0.406) and (0.229, 0.224, 0.225) of https://pytorch.org/vision/stable/models.html,
+times 255."""
+CAFFE_MEAN = (123.0, 117.0, 104.0)
+"""Red, green, blue of ImageNet's mean picture, as the model zoo of Caffe subtracts it."""
+
+SCALES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "0 to 255": ((0.0,), (1.0,)),
+    "0 to 1": ((0.0,), (255.0,)),
+    "-1 to 1": ((127.5,), (127.5,)),
+    "ImageNet": (IMAGENET_MEAN, IMAGENET_STD),
+    "Caffe mean": (CAFFE_MEAN, (1.0,)),
+}
+"""Name → mean and std, one value or red, green, blue."""
+_INTEGER_SCALES = {
+    "uint8": {"0 to 255": ((0.0,), (1.0,))},
+    "int8": {"-128 to 127": ((128.0,), (1.0,)), "halved": ((0.0,), (2.0,))},
+}
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "color": ("color",),
+    "scale": ("mean", "std"),
+    "placement": ("resize", "anchor", "pad", "crop"),
+}
+"""Keys of ``input`` that belong together: one is not changed without looking at the others."""
+CHECK_SCORE = 0.25
+"""Lowest score that counts as an answer while checking, whatever the file says."""
+_CHECK_LIMIT = 100
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Setting:
+    """One way to use a model: how pictures become its input, and how its outputs are read."""
+
+    input: InputConfig
+    task: TaskConfig
+
+    @property
+    def key(self) -> str:
+        """Equal for settings that say the same."""
+        return f"{self.input!r} {self.task!r}"
+
+    def differing(self, other: Setting) -> tuple[str, ...]:
+        """The groups of keys, of :data:`GROUPS` and ``task``, in which two settings differ."""
+        groups = tuple(name for name in GROUPS if self.part(name) != other.part(name))
+        return groups if self.part("task") == other.part("task") else (*groups, "task")
+
+    def part(self, group: str) -> dict[str, Any]:
+        """What a setting says in one group: key → value, with keys that have no effect left out."""
+        if group == "task":
+            options = getattr(self.task, "options", {})
+            return {verb_of(self.task): value_of(self.task), **({"options": options} if options else {})}
+        values = {key: getattr(self.input, key) for key in GROUPS[group]}
+        return {key: value for key, value in values.items() if _matters(key, self.input)}
+
+    def with_part(self, group: str, other: Setting) -> Setting:
+        """This setting with one group taken from another."""
+        if group == "task":
+            return replace(self, task=other.task)
+        taken = {key: getattr(other.input, key) for key in GROUPS[group]}
+        if "color" in taken and (taken["color"] == "gray") != (self.input.color == "gray"):
+            taken |= {"mean": other.input.mean, "std": other.input.std}
+        return replace(self, input=self.input.model_copy(update=taken))
+
+
+def named(setting: Setting) -> dict[str, str]:
+    """Every group in a few words: ``{"color": "bgr", "scale": "0 to 255", "placement": "letterbox top_left", ...}``."""
+    one, (verb, value) = setting.input, next(iter(setting.part("task").items()))
+    words = {"letterbox": f"{one.resize} {one.anchor} {one.pad}", "center_crop": f"{one.resize} {one.crop:g}"}
+    options = getattr(setting.task, "options", {})
+    task = " ".join([f"{verb}: {value}", *(f"{key}={item}" for key, item in options.items())])
+    return {"color": one.color, "scale": _scale_name(one), "placement": words.get(one.resize, one.resize), "task": task}
+
+
+def _scale_name(config: InputConfig) -> str:
+    for name, (mean, std) in {**_INTEGER_SCALES["int8"], **SCALES}.items():
+        if same_picture(_pictured(config, config.color, mean, std)) == same_picture(config):
+            return name
+    written = [", ".join(f"{value:g}" for value in values) for values in (config.mean, config.std)]
+    return f"({written[0]}) / ({written[1]})"
+
+
+def colors_and_scales(base: InputConfig, dtype: str) -> list[InputConfig]:
+    """Every colour order with every scale and that of ``base``, each placed as ``base`` is; ``base`` itself first."""
+    scales = _INTEGER_SCALES.get(dtype, SCALES).values()
+    colors = ("gray",) if base.color == "gray" else ("rgb", "bgr")
+    made = [_pictured(base, color, *scale) for scale in scales for color in colors]
+    own = [base.model_copy(update={"color": color}) for color in colors]
+    turned = [one.model_copy(update={"mean": one.mean[::-1], "std": one.std[::-1]}) for one in own[1:]]
+    return _distinct([base, *own, *turned, *made])
+
+
+def _pictured(base: InputConfig, color: str, mean: Sequence[float], std: Sequence[float]) -> InputConfig:
+    if color == "gray":
+        mean, std = (sum(mean) / len(mean),), (sum(std) / len(std),)
+    ordered = {"mean": tuple(mean), "std": tuple(std)} if color != "bgr" else {"mean": mean[::-1], "std": std[::-1]}
+    return base.model_copy(update={"color": color, **ordered})
+
+
+def placements(base: InputConfig, verb: str) -> list[InputConfig]:
+    """Every plausible way to fit a picture into the network, with the colour and scale of ``base``; itself first."""
+    ways: list[dict[str, object]] = [{"resize": "stretch"}]
+    if verb in ("classify", "embed"):
+        ways += [{"resize": "center_crop", "crop": 0.875}, {"resize": "center_crop", "crop": 1.0}]
+    if verb != "classify":
+        anchors = ("center", "top_left") if verb in ("detect", "keypoints") else ("center",)
+        ways += [{"resize": "letterbox", "anchor": anchor, "pad": pad} for anchor in anchors for pad in (114, 0)]
+    return _distinct([base, *(base.model_copy(update=way) for way in ways)])
+
+
+def same_picture(config: InputConfig) -> tuple[object, ...]:
+    """Equal for configurations that make the same input of any picture."""
+    keys = ("resize", "anchor", "pad", "crop", "interpolation", "color")
+    said = tuple(getattr(config, key) if _matters(key, config) else None for key in keys)
+    channels = 1 if config.color == "gray" else 3
+    mean, std = (value * channels if len(value) == 1 else value for value in (config.mean, config.std))
+    return (*said, mean, std)
+
+
+def for_checking(task: TaskConfig) -> TaskConfig:
+    """The task with the thresholds that evidence is gathered at."""
+    if isinstance(task, (DetectTask, KeypointsTask)):
+        return task.model_copy(update={"score": CHECK_SCORE, "iou": 0.5, "limit": _CHECK_LIMIT})
+    if isinstance(task, ClassifyTask):
+        return task.model_copy(update={"top": 1_000_000})
+    return task
+
+
+def variants(task: TaskConfig) -> Iterator[TaskConfig]:
+    """The task itself, then its family's other ways to read the same outputs."""
+    yield task
+    if isinstance(task, ClassifyTask) and task.classify != "auto":
+        yield task.model_copy(update={"classify": "auto"})
+    if isinstance(task, DetectTask):
+        for options in _uncertain(DECODERS["detect"].get(task.detect)):
+            if (merged := {**task.options, **options}) != task.options:
+                yield task.model_copy(update={"options": merged})
+
+
+def _uncertain(decoder: type[Any]) -> Iterator[dict[str, str]]:
+    """Every combination of the options that a model's shapes do not decide."""
+    types = get_type_hints(decoder)
+    values = [get_args(types[name]) for name in decoder.uncertain]
+    for chosen in product(*values) if values else ():
+        yield dict(zip(decoder.uncertain, chosen, strict=True))
+
+
+def _matters(key: str, config: InputConfig) -> bool:
+    needs = {"anchor": "letterbox", "pad": "letterbox", "crop": "center_crop"}
+    return key not in needs or config.resize == needs[key]
+
+
+def _distinct(configs: Sequence[InputConfig]) -> list[InputConfig]:
+    """Those that make different inputs, the first of equals."""
+    return list({same_picture(config): config for config in reversed(configs)}.values())[::-1]

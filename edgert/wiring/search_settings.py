@@ -1,0 +1,262 @@
+"""Trying settings of one model on photographs, with few runs of the engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from edgert.backend import Engine, Session
+from edgert.board.host import core_count
+from edgert.config import ModelConfig, TaskConfig
+from edgert.config.model_section import verb_of
+from edgert.graph.load import load
+from edgert.prepared_model import build_engine, default_profile, picture_input
+from edgert.runtime import Record
+from edgert.runtime.frame import U8
+from edgert.stages.decode.decoder import Decoder
+from edgert.stages.preprocess import layout_of
+from edgert.wiring.evidence import Answers, Evidence, relative, weigh
+from edgert.wiring.likely import Setting, colors_and_scales, for_checking, placements
+from edgert.wiring.photos import Photo, scrambled, with_views
+from edgert.wiring.training import Memory, memories
+from edgert.wiring.trial import Trial, decoder_of
+
+# Adding evidence up over photographs, and saying when it is enough.
+
+F64 = npt.NDArray[np.float64]
+PRIOR_SPREAD, PRIOR_PHOTOS = 0.25, 4
+"""How far one kind of evidence is taken to vary from photograph to photograph before any has been seen, and
+how many photographs that belief weighs as much as. On its own, one photograph then has to show half of what it can."""
+CLEAR = 2.0
+"""Standard errors between two settings that are told apart."""
+DOUBT = 1.25
+"""Standard errors from which on one photograph more is worth taking."""
+HOPELESS = 3.5
+"""Standard errors at which a setting is not tried on further photographs; after one, only if that showed nothing."""
+SAME = 0.9
+"""Sameness of records from which on it does not matter which of two settings is used."""
+
+
+@dataclass(slots=True, eq=False)
+class Tally:
+    """What is known about one setting so far, by number of the photograph."""
+
+    setting: Setting
+    evidence: dict[int, Evidence] = field(default_factory=dict)
+    looks: dict[int, tuple[F64, ...]] = field(default_factory=dict)
+    records: dict[int, Record] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """How far one setting is ahead of another: mean difference, and in standard errors."""
+
+    mean: float
+    errors: float
+
+    @property
+    def clear(self) -> bool:
+        """Whether the photographs tell the two apart."""
+        return self.errors >= CLEAR
+
+
+class Ranking:
+    """All settings and their evidence."""
+
+    def __init__(self, memories: Sequence[Memory]) -> None:
+        self.memories = memories
+        self.tallies: list[Tally] = []
+
+    def find(self, setting: Setting) -> Tally | None:
+        """The tally of an equal setting."""
+        return next((tally for tally in self.tallies if tally.setting.key == setting.key), None)
+
+    def add(self, setting: Setting) -> Tally:
+        """The tally of a setting, new where there is none."""
+        found = self.find(setting)
+        if found is None:
+            found = Tally(setting)
+            self.tallies.append(found)
+        return found
+
+    def best(self) -> Tally:
+        """The setting with the highest mean, of those that were tried on most photographs."""
+        most = max(len(tally.evidence) for tally in self.tallies)
+        return max((tally for tally in self.tallies if len(tally.evidence) == most), key=self.mean)
+
+    def mean(self, tally: Tally) -> float:
+        """Mean over its photographs of the answers' evidence plus the fit with each memory."""
+        return float(self.values(tally, sorted(tally.evidence)).mean()) if tally.evidence else -math.inf
+
+    def answers(self, tally: Tally) -> float:
+        """The part of the mean that comes from the model's answers."""
+        return float(np.mean([self._relative(tally, photo) for photo in tally.evidence]))
+
+    def fits(self, tally: Tally) -> tuple[float, ...]:
+        """The fit with each memory, over all of its photographs at once."""
+        looks = list(tally.looks.values())
+        return tuple(memory.fit([look[n] for look in looks]) for n, memory in enumerate(self.memories))
+
+    def gap(self, first: Tally, second: Tally) -> Gap:
+        """How far ``first`` is ahead, on the photographs that both were tried on.
+
+        The standard error is that of paired differences, drawn towards a prior as long as photographs are few
+        (Smyth, "Linear Models and Empirical Bayes Methods", 2004: the moderated t).
+        """
+        photos = sorted(first.evidence.keys() & second.evidence.keys())
+        differences = self.values(first, photos) - self.values(second, photos)
+        count, mean = len(photos), float(differences.mean())
+        kinds = 1 if first.setting.input == second.setting.input else 1 + len(self.memories)
+        prior = PRIOR_SPREAD**2 * kinds  # each adds what a single photograph can get wrong
+        squares = PRIOR_PHOTOS * prior + float(((differences - mean) ** 2).sum())
+        error = math.sqrt(squares / (PRIOR_PHOTOS + count - 1) / count)
+        return Gap(mean, mean / error)
+
+    def values(self, tally: Tally, photos: Sequence[int]) -> F64:
+        """One value per photograph: answers plus memory."""
+        answers = np.array([self._relative(tally, photo) for photo in photos])
+        memory = [_pseudo_values(m, [tally.looks[photo][n] for photo in photos]) for n, m in enumerate(self.memories)]
+        total: F64 = np.sum([answers, *memory], axis=0)
+        return total
+
+    def _relative(self, tally: Tally, photo: int) -> float:
+        every = [other.evidence[photo].value for other in self.tallies if photo in other.evidence]
+        own = tally.evidence[photo].value
+        return relative([own, *every], verb_of(tally.setting.task))[0]
+
+
+def _pseudo_values(memory: Memory, looks: Sequence[F64]) -> F64:
+    """One value per photograph of a fit that only all photographs have together: the jackknife's.
+
+    Their mean is the fit, less its bias; their spread tells how much single photographs sway it (Efron, "The Jackknife,
+    the Bootstrap and Other Resampling Plans", 1982).
+    """
+    count, whole = len(looks), memory.fit(looks)
+    if count == 1:
+        return np.array([whole])
+    left_out = [memory.fit([*looks[:n], *looks[n + 1 :]]) for n in range(count)]
+    return count * whole - (count - 1) * np.array(left_out)
+
+
+Progress = Callable[[int, int], None]
+"""Called with the runs made and the most runs there will be."""
+_SHIFTED = ("classify", "embed")  # answers without a position, which shifted views must agree on
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subject:
+    """A model that is compiled, once, and what is known about it.
+
+    Attributes:
+        session: bound tensors; the only input is the picture.
+        network: width and height of the picture.
+        dtype: of its pixels.
+        memories: what it remembers of its training.
+        labels: of the pipeline file; empty when there are none.
+    """
+
+    engine: Engine
+    session: Session
+    network: tuple[int, int]
+    dtype: str
+    memories: tuple[Memory, ...]
+    labels: tuple[str, ...]
+    where: str
+
+
+def subject(config: ModelConfig, labels: tuple[str, ...], where: str) -> Subject:
+    """Loads and compiles a model.
+
+    Raises:
+        ModelError: the file is no model, takes other things than one picture, or has dynamic dimensions left open.
+        BuildError: the backend refuses it.
+    """
+    model = load(config.onnx)
+    threads = config.threads or core_count()
+    engine = build_engine(model, config, threads)
+    session = engine.session()
+    tensor = session.inputs[picture_input(session.inputs, str(config.onnx))]
+    layout = layout_of(tensor.shape, config.input.layout, 1 if config.input.color == "gray" else 3, where)
+    height, width = tensor.shape[2:] if layout == "nchw" else tensor.shape[1:3]
+    shapes = dict((config.profiles or default_profile(model, config)).get(engine.profiles[0], {}))
+    found = memories(model, shapes, threads)
+    return Subject(engine, session, (int(width), int(height)), tensor.dtype.name, found, labels, where)
+
+
+class Search:
+    """The evidence of one model's settings, gathered photograph by photograph."""
+
+    def __init__(
+        self, subject: Subject, photos: Sequence[tuple[Path, U8]], verb: str, progress: Progress | None = None
+    ) -> None:
+        self.subject, self.photos, self._progress = subject, photos, progress
+        self.ranking = Ranking(subject.memories)
+        self.runs, self._planned = 0, 0
+        self._trial = Trial(subject.session, subject.engine.batched, subject.where, self._ran)
+        self._many = verb in _SHIFTED
+        self._controls: dict[int, U8] = {}
+        self._decoders: dict[str, Decoder] = {}
+
+    def explore(self, base: Setting, tasks: Sequence[TaskConfig]) -> None:
+        """Tries every colour and scale with every reading, then every placement with the best of them."""
+        inputs = colors_and_scales(base.input, self.subject.dtype)
+        self.plan(len(inputs) + len(placements(base.input, verb_of(base.task))) - 1)
+        kept = base.key
+        self.gather([Setting(config, task) for config in inputs for task in tasks], kept)
+        best = self.ranking.best().setting
+        self.gather([Setting(config, best.task) for config in placements(best.input, verb_of(best.task))], kept)
+
+    def plan(self, inputs: int) -> None:
+        """Tells the progress how many more ways to feed the model will be tried."""
+        self._planned += inputs * len(self.photos) * (6 if self._many else 4)
+
+    def gather(self, settings: Sequence[Setting], kept: str = "", keep_all: bool = False) -> None:
+        """Tries settings on every photograph, less those that fall hopelessly behind.
+
+        Args:
+            kept: key of a setting that is tried on all, however bad.
+            keep_all: whether all are.
+        """
+        tallies = [self.ranking.add(setting) for setting in settings]
+        for number, (path, picture) in enumerate(self.photos):
+            if number not in self._controls:
+                self._controls[number] = scrambled(picture)
+            photo = with_views(path, picture, self._controls[number], self._many)
+            for tally in tallies:
+                if number not in tally.evidence:
+                    self._see(tally, number, photo)
+            self._trial.forget()
+            if not keep_all:
+                best = max(tallies, key=self.ranking.mean)
+                tallies = [t for t in tallies if t.setting.key == kept or not self._hopeless(best, t)]
+
+    def _hopeless(self, best: Tally, other: Tally) -> bool:
+        return best is not other and self.ranking.gap(best, other).errors >= HOPELESS
+
+    def _see(self, tally: Tally, number: int, photo: Photo) -> None:
+        config, task = tally.setting.input, tally.setting.task
+        decoder = self._decoder(task)
+        *raw, control = [self._trial.answer(config, view) for view in (*photo.views, photo.control)]
+        with np.errstate(all="ignore"):  # a setting that is wrong gives numbers beyond all bounds
+            *records, scramble = [decoder(list(outputs), geometry) for outputs, geometry in (*raw, control)]
+        answers = Answers(tuple(records), scramble, tuple(raw), control)
+        tally.evidence[number] = weigh(answers, photo)
+        tally.records[number] = records[0]
+        tally.looks[number] = tuple(memory.look(config, photo.views[0]) for memory in self.subject.memories)
+
+    def _decoder(self, task: TaskConfig) -> Decoder:
+        key = repr(task)
+        if key not in self._decoders:
+            subject = self.subject
+            self._decoders[key] = decoder_of(for_checking(task), subject.labels, subject.engine, subject.network)
+        return self._decoders[key]
+
+    def _ran(self) -> None:
+        self.runs += 1
+        if self._progress:
+            self._progress(self.runs, max(self._planned, self.runs))

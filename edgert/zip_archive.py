@@ -1,0 +1,268 @@
+"""A bundle as one file: a zip whose members are stored as they are, and whose last bytes are the digest of the rest.
+
+The same members give the same bytes: sorted, without times, owners or compression. The archive's comment, which ends
+the file, is ``edgert-bundle 1 sha256:`` and the SHA-256 of everything before it, so that no bit of the file can change
+unnoticed, headers included, which zip itself does not guard. The digest is against damage: it is no signature.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import stat
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from edgert.errors import ArtifactError, cause
+
+# The parts of a bundle: what they may be called, and how each is known to be whole.
+
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
+_LONGEST = 240
+_RESERVED = frozenset({"con", "prn", "aux", "nul", *(f"{name}{n}" for name in ("com", "lpt") for n in range(1, 10))})
+"""Names of devices on Windows, whatever stands behind their dot:
+https://learn.microsoft.com/windows/win32/fileio/naming-a-file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """How large a member is, and the SHA-256 of its bytes in hex."""
+
+    size_bytes: int
+    sha256: str
+
+
+def member_of(content: bytes) -> Member:
+    """The record of some bytes."""
+    return Member(len(content), hashlib.sha256(content).hexdigest())
+
+
+def check_content(path: str, content: bytes, member: Member, where: str = "") -> None:
+    """Raises ArtifactError when the bytes are not those that the record speaks of."""
+    if member_of(content) != member:
+        raise ArtifactError(
+            f"member {path!r} of the bundle is damaged",
+            why=f"{len(content)} bytes that are not the {member.size_bytes} bytes it was made with",
+            where=where,
+            fix="build the bundle again, or copy it again",
+        )
+
+
+def check_paths(paths: Iterable[str], where: str = "") -> None:
+    """Holds members' paths to what every system can hold as files below one folder.
+
+    Raises:
+        ArtifactError: a path is absolute, climbs out, is empty, too long or of other characters than letters, digits,
+            ``_ . -``; or it stands twice, differs from another only in case, or is a file here and a folder there.
+    """
+    seen: dict[str, str] = {}
+    for path in paths:
+        _check_path(path, where)
+        other = seen.setdefault(path.lower(), path)
+        if other is not path:
+            raise _refused(path, f"another member is called {other!r}", where)
+    for folded, path in seen.items():
+        above = folded.rpartition("/")[0]
+        while above:
+            if above in seen:
+                raise _refused(path, f"{seen[above]!r} is a file, not a folder", where)
+            above = above.rpartition("/")[0]
+
+
+def _check_path(path: str, where: str) -> None:
+    parts = path.split("/")
+    if len(path) > _LONGEST:
+        raise _refused(f"{path[:40]}…", f"it has {len(path)} characters, {_LONGEST} at most", where)
+    for part in parts:
+        if not _PART.fullmatch(part) or part.endswith(".") or part.split(".")[0].lower() in _RESERVED:
+            raise _refused(path, "it is no plain path below the bundle's own folder", where)
+
+
+def _refused(path: str, why: str, where: str) -> ArtifactError:
+    return ArtifactError(
+        f"the bundle has a member {path!r}", why=why, where=where, fix="do not use this bundle: edgert makes none such"
+    )
+
+
+FORMAT = 1
+"""Version of the container."""
+
+_COMMENT = re.compile(rb"edgert-bundle (\d+) sha256:([0-9a-f]{64})")
+_LABEL = b"edgert-bundle %d sha256:" % FORMAT
+_COMMENT_BYTES = len(_LABEL) + 64
+_END = b"PK\x05\x06"
+_END_BYTES = 22
+"""Length of the end record without its comment; APPNOTE.TXT 4.3.16, https://pkware.cachefly.net/webdocs/APPNOTE."""
+_TIME = (1980, 1, 1, 0, 0, 0)
+_MOST_MEMBERS = 10_000
+_CHUNK_BYTES = 1 << 20
+_AGAIN = "build the bundle again, or copy it again"
+
+
+def pack(members: Mapping[str, bytes], file: BinaryIO, first: str = "") -> None:
+    """Writes an archive into an empty file that can be read back; equal members give equal bytes.
+
+    Args:
+        first: the member to stand in front; the others follow by name.
+
+    Raises:
+        ArtifactError: a member has a path that archives must not have.
+    """
+    check_paths(members)
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for path in sorted(members, key=lambda path: (path != first, path)):
+            archive.writestr(_info(path), members[path])
+        archive.comment = _LABEL + b"0" * 64
+    file.seek(0, 2)
+    body_bytes = file.tell() - _COMMENT_BYTES
+    digest = _digest(file, body_bytes)
+    file.seek(body_bytes)
+    file.write(_LABEL + digest.encode())
+
+
+def _info(path: str) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(path, _TIME)
+    info.create_system = 3  # Unix, wherever it is made
+    info.external_attr = (stat.S_IFREG | 0o644) << 16
+    return info
+
+
+class ZipContainer:
+    """An archive whose bytes are those that were written, opened for reading. A context.
+
+    Raises:
+        ArtifactError: it cannot be read, is no bundle, is cut short, damaged, of a later format, or holds what edgert
+            does not write: links, compressed, encrypted or overlapping members, paths that lead out.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = path.open("rb")
+        except OSError as error:
+            raise ArtifactError(f"cannot read {str(path)!r}", why=cause(error)) from error
+        try:
+            self._size_bytes = path.stat().st_size
+            check_digest(self._file, self._size_bytes, str(path))
+            self._archive = zipfile.ZipFile(self._file)
+            self._infos = self._checked()
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
+            self._file.close()
+            raise _damaged(str(path), str(error)) from error
+        except ArtifactError:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> ZipContainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._archive.close()
+        self._file.close()
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Member → its bytes."""
+        return {path: info.file_size for path, info in self._infos.items()}
+
+    def read(self, path: str) -> bytes:
+        """A member's bytes. Raises ArtifactError."""
+        try:
+            return self._archive.read(self._infos[path])
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
+            raise _damaged(str(self.path), f"member {path!r}: {error}") from error
+
+    def _checked(self) -> dict[str, zipfile.ZipInfo]:
+        infos = self._archive.infolist()
+        where = str(self.path)
+        if len(infos) > _MOST_MEMBERS:
+            raise _foreign(where, f"it has {len(infos)} members, {_MOST_MEMBERS} at most")
+        check_paths((info.filename for info in infos), where)
+        for info in infos:
+            if why := _oddity(info):
+                raise _foreign(where, f"member {info.filename!r} {why}")
+        if sum(info.file_size for info in infos) > self._size_bytes:
+            raise _foreign(where, "its members say they are larger than it is")
+        return {info.filename: info for info in infos}
+
+
+def _oddity(info: zipfile.ZipInfo) -> str:
+    """What a member is that edgert never writes; empty if nothing."""
+    kind = stat.S_IFMT(info.external_attr >> 16)
+    if kind not in (0, stat.S_IFREG):
+        return "is no plain file"
+    if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
+        return "is compressed"
+    return "is encrypted" if info.flag_bits & 1 else ""
+
+
+def check_digest(file: BinaryIO, size_bytes: int, where: str) -> str:
+    """The digest that a packed file ends with, once it is known to be true.
+
+    Raises:
+        ArtifactError: the file is empty, no bundle, cut short, damaged, or of a later format.
+    """
+    file.seek(max(0, size_bytes - _COMMENT_BYTES - _END_BYTES - 20))
+    tail = file.read()
+    found = _COMMENT.search(tail)
+    if found is None or found.end() != len(tail):
+        raise _no_bundle(file, where)
+    if int(found[1]) != FORMAT:
+        raise ArtifactError(
+            f"{where} is a bundle of format {int(found[1])}",
+            why=f"a later edgert wrote it; this one reads format {FORMAT}",
+            fix="update edgert, or build the bundle with this one",
+        )
+    digest = found[2].decode()
+    if _digest(file, size_bytes - len(found[0])) != digest:
+        raise _damaged(where, "its bytes are not those it was written with")
+    return digest
+
+
+def _no_bundle(file: BinaryIO, where: str) -> ArtifactError:
+    file.seek(0)
+    start = file.read(4)
+    if not start:
+        return ArtifactError(f"{where} is empty", why="0 bytes", fix=_AGAIN)
+    if not start.startswith(b"PK"):
+        return ArtifactError(
+            f"{where} is no bundle", why="it does not begin like a zip file", fix="name what edgert build wrote"
+        )
+    file.seek(0)
+    if any(_END in chunk for chunk in _chunks(file)):
+        return _foreign(where, "it is a zip file without edgert's digest at its end, or one that was changed since")
+    return ArtifactError(f"{where} is cut short", why="a zip file's end is missing", fix=_AGAIN)
+
+
+def _digest(file: BinaryIO, size_bytes: int) -> str:
+    """SHA-256 of the first bytes of a file, in hex."""
+    found = hashlib.sha256()
+    file.seek(0)
+    left = size_bytes
+    while left > 0 and (chunk := file.read(min(left, _CHUNK_BYTES))):
+        found.update(chunk)
+        left -= len(chunk)
+    return found.hexdigest()
+
+
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    """The file in overlapping pieces, so that no mark is cut in two."""
+    before = b""
+    while chunk := file.read(_CHUNK_BYTES):
+        yield before + chunk
+        before = chunk[-len(_END) :]
+
+
+def _damaged(where: str, why: str) -> ArtifactError:
+    return ArtifactError(f"{where} is damaged", why=why, fix=_AGAIN)
+
+
+def _foreign(where: str, why: str) -> ArtifactError:
+    return ArtifactError(f"{where} is no bundle of edgert's", why=why, fix="name what edgert build wrote")

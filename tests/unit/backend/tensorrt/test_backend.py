@@ -1,0 +1,240 @@
+"""TensorRT as a backend: what is kept, under what, and what is said before anything is built again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edgert.backend import Backend, Engine, EngineOptions
+from edgert.backend.base import BuilderSettings
+from edgert.backend.tensorrt.build_request import request_of
+from edgert.backend.tensorrt.built import changes, key_of, read_made, read_record
+from edgert.backend.tensorrt.log import classify
+from edgert.backend.tensorrt.result import CompileError
+from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend, static_request
+from edgert.errors import ArtifactError, BuildError, DeviceError
+from tests.helpers import models
+from tests.helpers.trt_bench import HERE, ORIN, Bench, MemoryStore
+
+OPTIONS = EngineOptions()
+
+
+def is_backend(backend: TrtBackend) -> Backend:
+    """Checked by mypy: it keeps the protocol."""
+    return backend
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+def test_an_engine_runs() -> None:
+    bench = Bench()
+    engine = bench.backend.compile(models.conv(), OPTIONS)
+    assert isinstance(engine, Engine) and engine.info["backend"] == "tensorrt" and engine.info["cached"] is False
+    session = engine.session()
+    assert session.inputs["x"].shape == (1, 3, 8, 8) and session.run()[0].shape == (1, 4, 8, 8)
+    engine.close()
+    assert bench.device.live_bytes == 0 and bench.device.depth == 0
+
+
+def test_the_builder_is_told_what_the_options_say() -> None:
+    bench = Bench()
+    builder = BuilderSettings(workspace_bytes=1 << 26, dla_sram_bytes=1 << 20, optimization_level=0, refit=True)
+    bench.backend.compile(models.conv(), EngineOptions(builder=builder))
+    for call in (
+        "IBuilderConfig.set_memory_pool_limit(WORKSPACE, 67108864)",
+        "IBuilderConfig.builder_optimization_level = 0",
+        "IBuilderConfig.set_flag(REFIT)",
+    ):
+        assert call in bench.double.calls
+    assert not any("DLA_MANAGED_SRAM" in call or "host_code" in call for call in bench.double.calls)
+
+
+def test_a_version_compatible_engine_may_run_the_runtime_that_it_brings() -> None:
+    bench = Bench()
+    bench.backend.compile(models.conv(), EngineOptions(builder=BuilderSettings(version_compatible=True)))
+    calls = bench.double.calls
+    allowed = calls.index("Runtime.engine_host_code_allowed = True")
+    assert calls.index("IBuilderConfig.set_flag(VERSION_COMPATIBLE)") < allowed
+    assert calls[allowed + 1] == "Runtime.deserialize_cuda_engine(<4 bytes>)"
+
+
+def test_the_second_time_nothing_is_built(store: MemoryStore) -> None:
+    first, again = Bench(), Bench()
+    options = EngineOptions(store=store)
+    first.backend.compile(models.conv(), options)
+    engine = again.backend.compile(models.conv(), options)
+    assert len(first.requests) == 1 and again.requests == [] and again.told == []
+    assert engine.info["cached"] is True
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (Bench("10.7"), "TensorRT 10.3.0 → 10.7.0"),
+        (Bench(machine=replace(ORIN, mode="25W")), "power mode 15W → 25W"),
+        (Bench(machine=replace(ORIN, l4t="36.5.0")), "L4T 36.4.3 → 36.5.0"),
+        (Bench(machine=replace(ORIN, name="agx-orin-64gb")), "module orin-nx-16gb → agx-orin-64gb"),
+    ],
+)
+def test_what_changed_is_said_before_it_is_built_again(store: MemoryStore, other: Bench, said: str) -> None:
+    Bench().backend.compile(models.conv(), EngineOptions(store=store))
+    told: list[tuple[str, int]] = []
+    other.backend.listener = Listener(lambda text: told.append((text, len(other.requests))))
+    other.backend.compile(models.conv(), EngineOptions(store=store))
+    assert told == [(f"test.onnx is compiled again: {said}", 0)] and len(other.requests) == 1
+
+
+def test_going_back_builds_nothing(store: MemoryStore) -> None:
+    slow, fast = Bench(), Bench(machine=replace(ORIN, mode="25W"))
+    for bench in (slow, fast, slow, fast):
+        bench.backend.compile(models.conv(), EngineOptions(store=store))
+    assert len(slow.requests) == len(fast.requests) == 1
+
+
+def test_another_model_or_precision_is_said(store: MemoryStore) -> None:
+    bench = Bench()
+    model = models.conv()
+    bench.backend.made(request_of(model), store)
+    bench.backend.made(request_of(model, precision="fp16"), store)
+    bench.backend.made(replace(request_of(model, precision="fp16"), model=b"other"), store)
+    assert bench.told == [
+        "test.onnx is compiled again: precision fp32 → fp16",
+        "test.onnx is compiled again: another model",
+    ]
+
+
+def test_the_dla_compiler_is_part_of_the_key(tmp_path: Path) -> None:
+    status = tmp_path / "var/lib/dpkg/status"
+    status.parent.mkdir(parents=True)
+    status.write_text("Package: nvidia-l4t-dla-compiler\nStatus: install ok installed\nVersion: 36.4.3-20250107\n")
+    assert Bench(root=tmp_path).backend.facts["DLA software"] == "36.4.3-20250107"
+    assert "DLA software" not in Bench(root=tmp_path, machine=HERE).backend.facts
+
+
+def test_timings_are_handed_to_the_next_build_of_the_same_machine(store: MemoryStore) -> None:
+    bench = Bench(answer={"timing_cache": b"measured"})
+    bench.backend.made(request_of(models.conv()), store)
+    bench.backend.made(request_of(models.conv(), precision="fp16"), store)
+    assert [request.timing_cache for request in bench.requests] == [b"", b"measured"]
+    other = Bench("10.7")
+    other.backend.made(request_of(models.conv()), store)
+    assert other.requests[0].timing_cache == b""
+
+
+def test_a_kept_engine_that_cannot_be_read_is_built_again_and_said(store: MemoryStore) -> None:
+    made = Bench().backend.made(request_of(models.conv()), store)
+    (store.folder / made.key).write_bytes(b"{}\nplan")
+    bench = Bench()
+    bench.backend.made(request_of(models.conv()), store)
+    assert len(bench.requests) == 1 and "cannot be read" in bench.told[0]
+
+
+def test_the_ladder_is_climbed_aloud_and_remembered(store: MemoryStore) -> None:
+    bench = Bench()
+    bench.failures = [CompileError("TensorRT built no engine", why="ForeignNode")]
+    nodes = list(request_of(models.conv()).nodes)
+    request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, "dla0"))
+    made = bench.backend.made(request, store)
+    assert len(bench.requests) == 2 and made.attempts == ("the DLA compiler may have run out of memory",)
+    assert bench.told == ["again: the DLA compiler may have run out of memory"]
+    again = Bench().backend.made(request, store)
+    assert again.cached and again.request.pools == made.request.pools and again.attempts == made.attempts
+
+
+def test_a_refusal_is_not_tried_again() -> None:
+    bench = Bench(errors=[(0, "the_odd_one", "Frobnicate", "Plugin not found")])
+    with pytest.raises(BuildError, match="cannot parse node 'the_odd_one'") as caught:
+        bench.backend.compile(models.conv(), OPTIONS)
+    assert len(bench.requests) == 1
+    assert "opset 17" in caught.value.what and "onnxruntime" in caught.value.fix
+
+
+class TestDla:
+    def test_programs_of_all_engines_of_a_backend_are_counted(self) -> None:
+        log = tuple(classify("INFO", f"[DlaLayer] {{ForeignNode[part{number}]}}") for number in range(9))
+        bench = Bench(answer={"log": log})
+        nodes = list(request_of(models.conv()).nodes)
+        request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, "dla0"))
+        bench.backend.open(bench.backend.made(request))
+        with pytest.raises(DeviceError, match="9 DLA programs do not fit on dla0") as caught:
+            bench.backend.open(bench.backend.made(request))
+        assert "9 of other engines" in caught.value.why
+
+    def test_the_other_core_has_room_of_its_own(self) -> None:
+        log = tuple(classify("INFO", f"[DlaLayer] {{ForeignNode[part{number}]}}") for number in range(9))
+        bench = Bench(answer={"log": log})
+        nodes = list(request_of(models.conv()).nodes)
+        for core in ("dla0", "dla1"):
+            request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, core))
+            assert bench.backend.open(bench.backend.made(request)).loadables == 9
+
+    def test_a_core_has_one_job_at_a_time_whoever_it_is_from(self) -> None:
+        """Work on one stream is done in order; a GPU may do that of several at once."""
+        bench = Bench(answer={"log": (classify("INFO", "[DlaLayer] {ForeignNode[part]}"),)})
+        nodes = list(request_of(models.conv()).nodes)
+        streams = []
+        for core in ("dla0", "dla0", "dla1", "gpu", "gpu"):
+            bench.answer = {} if core == "gpu" else bench.answer
+            request = request_of(models.conv(), precision="fp16", placement=dict.fromkeys(nodes, core))
+            streams.append(bench.backend.open(bench.backend.made(request)).session().stream)
+        assert streams[0] is streams[1] and len(set(streams)) == 4
+
+
+class TestShapes:
+    def test_one_profile_makes_them_static(self) -> None:
+        bench = Bench()
+        bench.backend.compile(models.conv((1, 3, "h", "w")), EngineOptions(profiles={"default": {"x": (1, 3, 8, 8)}}))
+        assert bench.requests[0].profiles == ()
+
+    def test_several_are_optimisation_profiles(self) -> None:
+        bound = {"x": ((1, 3, -1, -1), "FLOAT", "INPUT"), "y": ((1, 4, 8, 8), "FLOAT", "OUTPUT")}
+        bench = Bench(bound=bound)
+        profiles = {"small": {"x": (1, 3, 8, 8)}, "large": {"x": (1, 3, 16, 16)}}
+        request = static_request(models.conv((1, 3, "h", "w")), EngineOptions(profiles=profiles))
+        assert [one["x"].usual for one in request.profiles] == [(1, 3, 8, 8), (1, 3, 16, 16)]
+        assert all(one["x"].is_fixed for one in request.profiles) and bench.requests == []
+
+    def test_fewer_rows_of_a_batch_can_be_run(self) -> None:
+        options = EngineOptions(profiles={"default": {"x": (4, 3, 8, 8)}})
+        (profile,) = static_request(models.conv(("n", 3, 8, 8)), options).profiles
+        assert profile["x"].least == (1, 3, 8, 8) and profile["x"].most == (4, 3, 8, 8)
+
+
+def test_what_is_missing_is_one_line() -> None:
+    def no_gpu() -> None:
+        raise DeviceError("there is no NVIDIA GPU here", why="there is no CUDA driver", fix="another machine")
+
+    backend = TrtBackend(machine=HERE, library=Bench().backend.library, device=no_gpu)  # type: ignore[arg-type]
+    assert backend.why_no_library() == ""
+    assert backend.why_not() == "there is no NVIDIA GPU here: there is no CUDA driver (another machine)"
+
+
+def test_facts_have_words() -> None:
+    before = {"TensorRT": "10.3.0", "model": "#aa", "float16 nodes": "#1"}
+    now = {"TensorRT": "10.7.0", "model": "#bb", "float16 nodes": "none", "GPU": "Orin"}
+    assert changes(before, now) == (
+        "TensorRT 10.3.0 → 10.7.0",
+        "another model",
+        "float16 nodes #1… → none",
+        "GPU unknown → Orin",
+    )
+    assert key_of(before) == key_of(dict(reversed(before.items()))) != key_of(now)
+
+
+@pytest.mark.parametrize("record", [b"", b"nonsense", b"[]", b'{"schema": 2}'])
+def test_what_is_no_record(record: bytes) -> None:
+    with pytest.raises(ArtifactError, match="no engine that edgert kept"):
+        read_record(record)
+
+
+def test_a_kept_engine_reads_back() -> None:
+    request = request_of(models.conv(), precision="fp16")
+    made = Bench().backend.made(request)
+    again = read_made(made.content, request)
+    assert again.result.plan == made.result.plan == b"plan" and again.facts == made.facts
+    assert again.result.layers == made.result.layers and again.key == made.key

@@ -1,0 +1,104 @@
+"""Building in another process: what it says, how it fails, how it is ended. The compiler itself is stood in for."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from edgert.backend.tensorrt.build_process import build
+from edgert.backend.tensorrt.build_request import BuildRequest
+from edgert.backend.tensorrt.log import LogRecord
+from edgert.backend.tensorrt.result import CompileError, Progress
+from edgert.errors import BuildError, DeviceError
+
+module = import_module("edgert.backend.tensorrt.build_process")  # the package has a function of that name
+run = partial(build, worker="tests.helpers.trt_worker")
+
+
+def request(deed: str) -> BuildRequest:
+    return BuildRequest(deed.encode(), {"conv": ("y",)})
+
+
+@pytest.fixture(autouse=True)
+def own_temporary_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_result_progress_and_log_arrive(own_temporary_folder: Path) -> None:
+    steps: list[Progress] = []
+    lines: list[LogRecord] = []
+    result = run(request("succeed"), progress=steps.append, log=lines.append)
+    assert (result.plan, result.library) == (b"plan", "TensorRT 10.3.0")
+    assert steps == [Progress("Building", "", 0, 2)] and [line.layer for line in lines] == ["conv"]
+    assert list(own_temporary_folder.iterdir()) == []
+
+
+def test_a_crash_is_an_error_with_the_log_and_the_node(own_temporary_folder: Path) -> None:
+    with pytest.raises(CompileError, match=r"crashed \(SIGSEGV\)") as caught:
+        run(request("crash"))
+    assert caught.value.crashed and [record.kind for record in caught.value.log] == ["refused"]
+    assert "it last spoke of 'conv'" in caught.value.why and "DLA validation failed" in caught.value.why
+    assert caught.value.fix and list(own_temporary_folder.iterdir()) == []
+
+
+def test_leaving_without_an_answer() -> None:
+    with pytest.raises(BuildError, match="exit code 3"):
+        run(request("exit"))
+
+
+def test_an_error_keeps_its_class() -> None:
+    with pytest.raises(DeviceError, match="no dla1") as caught:
+        run(request("refuse"))
+    assert caught.value.fix == "another board"
+
+
+@pytest.mark.parametrize("deed", ["patient", "stubborn"])
+def test_cancelling(deed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE_S", 0.2)
+    cancel = threading.Event()
+    started = time.monotonic()
+    with pytest.raises(BuildError, match="was cancelled"):
+        run(request(deed), log=lambda record: cancel.set(), cancel=cancel)
+    assert time.monotonic() - started < 30
+
+
+def test_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE_S", 0.1)
+    with pytest.raises(BuildError, match=r"ended after 0\.1 s"):
+        run(request("stubborn"), limit_s=0.1)
+
+
+def test_whatever_interrupts_the_wait_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+    popen = module.subprocess.Popen
+
+    def remembered(*args: object, **options: object) -> object:
+        process = popen(*args, **options)
+        started.append(process.pid)
+        return process
+
+    def interrupt(record: LogRecord) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.subprocess, "Popen", remembered)
+    with pytest.raises(KeyboardInterrupt):
+        run(request("stubborn"), log=interrupt)
+    with pytest.raises(ProcessLookupError):
+        os.kill(started[0], 0)
+
+
+def test_the_real_worker_without_tensorrt_tells_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A module of that name which cannot be imported, found before whatever this machine has."""
+    for name in ("tensorrt", "tensorrt_rtx", "tensorrt_rtx_bindings"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('libnvinfer.so.10: cannot open shared object file')")
+    monkeypatch.setattr(module, "_python_path", lambda: os.pathsep.join([str(tmp_path), str(Path.cwd())]))
+    with pytest.raises(DeviceError, match="TensorRT cannot be used here") as caught:
+        build(request("x"))
+    assert "libnvinfer.so.10" in caught.value.why and "pip install tensorrt" in caught.value.fix

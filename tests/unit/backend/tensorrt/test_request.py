@@ -1,0 +1,185 @@
+"""What can be asked for, and what is refused before any TensorRT is looked at."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgert.backend.base import Span
+from edgert.backend.tensorrt.binding import Layout, row_major
+from edgert.backend.tensorrt.build_process import (
+    read_error,
+    read_request,
+    read_result,
+    write_error,
+    write_request,
+    write_result,
+)
+from edgert.backend.tensorrt.build_request import BuildRequest, Format, Pools, request_of
+from edgert.backend.tensorrt.log import LogRecord
+from edgert.backend.tensorrt.result import BuildResult, Layer
+from edgert.errors import BuildError, DeviceError
+from tests.helpers import models
+
+SPAN = Span((1, 3), (2, 3), (4, 3))
+REQUEST = BuildRequest(
+    b"onnx",
+    {"a": ("t",), "b": ("y", "z")},
+    precision="int8",
+    profiles=({"x": Span((1, 3), (1, 3), (1, 3))},),
+    placement={"a": "dla1"},
+    half=("b",),
+    obey=True,
+    calibration="TRT-100300-EntropyCalibration2\nx: 3c010204\n",
+    pools=Pools(1 << 28, 4096),
+    formats={"x": Format("CHW16", "float16")},
+    timing_cache=b"\x00\xff",
+    optimization_level=0,
+    compute=("8.6",),
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"placement": {"aa": "gpu"}}, r"no node 'aa'; did you mean 'a'"),
+        ({"half": ("zz",)}, "no node 'zz'"),
+        ({"placement": {"a": "npu"}}, "placed on 'npu'"),
+        ({"placement": {"a": "dla0", "b": "dla1"}}, "two DLA cores"),
+        ({"profiles": ({"x": SPAN},)}, "several shapes in an engine with DLA"),
+        ({"formats": {"x": Format("CHW17")}}, "CHW17"),
+        ({"formats": {"x": Format("LINEAR", "complex64")}}, "complex64"),
+        ({"optimization_level": 6}, "optimisation level 6"),
+    ],
+)
+def test_refusals(change: dict[str, Any], what: str) -> None:
+    with pytest.raises(BuildError, match=what) as caught:
+        replace(REQUEST, **change)
+    assert caught.value.where == "model" and caught.value.why
+
+
+def test_cores() -> None:
+    assert REQUEST.dla_core == 1 and not REQUEST.all_on_dla
+    assert replace(REQUEST, placement={"a": "dla0", "b": "dla0"}).all_on_dla
+    assert replace(REQUEST, placement={"a": "gpu"}).dla_core is None
+
+
+def test_request_of_a_model() -> None:
+    request = request_of(models.conv(), precision="fp16")
+    assert list(request.nodes.values()) == [("c",), ("y",), ("mean",)]
+    assert request.title == "test.onnx" and request.precision == "fp16" and not request.explicit
+
+
+@pytest.mark.parametrize("size", [0, 1, 4095, 4097, 3 << 20, -4096])
+def test_dla_pools_are_powers_of_two_from_4_kib(size: int) -> None:
+    with pytest.raises(BuildError, match=r"powers of two|cannot have") as caught:
+        Pools(dla_local_bytes=size)
+    assert "DLA_LOCAL_DRAM" in caught.value.what and caught.value.fix.startswith("use ")
+
+
+def test_pools() -> None:
+    assert dict(Pools(1000, 4096, 8192).named()) == {
+        "WORKSPACE": 1000,
+        "DLA_MANAGED_SRAM": 4096,
+        "DLA_LOCAL_DRAM": 8192,
+    }
+    with pytest.raises(BuildError, match="workspace of 0"):
+        Pools(workspace_bytes=0)
+
+
+class TestWire:
+    def test_requests_come_back_equal(self, tmp_path: Path) -> None:
+        write_request(REQUEST, tmp_path)
+        back = read_request(tmp_path)
+        for item in fields(BuildRequest):
+            assert getattr(back, item.name) == getattr(REQUEST, item.name), item.name
+
+    def test_results_come_back_equal(self, tmp_path: Path) -> None:
+        layer = Layer("conv", "CONVOLUTION", "[ONNX Layer: a]", ("x",), ("t",), "FLOAT")
+        log = (LogRecord("INFO", "text", "dla", "conv"),)
+        result = BuildResult(b"plan\x00", b"", log, "{}", (layer,), ("a",), "TensorRT 10.3.0", 1.5)
+        assert read_result(tmp_path) is None
+        write_result(result, tmp_path)
+        back = read_result(tmp_path)
+        assert back is not None
+        for item in fields(BuildResult):
+            assert getattr(back, item.name) == getattr(result, item.name), item.name
+
+    def test_errors_keep_their_class_and_words(self, tmp_path: Path) -> None:
+        assert read_error(tmp_path) is None
+        error = DeviceError("what", why="why", where="where", fix="fix", others=[BuildError("other", why="x")])
+        write_error(error, tmp_path)
+        back = read_error(tmp_path)
+        assert type(back) is DeviceError and str(back) == str(error)
+
+    def test_no_room_is_told(self, tmp_path: Path) -> None:
+        with pytest.raises(BuildError, match="no room"):
+            write_request(REQUEST, tmp_path / "missing")
+
+
+class TestLayout:
+    def test_plain(self) -> None:
+        layout = Layout((2, 3, 4), (12, 4, 1), "float16")
+        assert layout.is_plain and layout.nbytes == 48
+        memory = np.zeros(64, np.uint8)
+        layout.plain(memory)[...] = 1
+        assert np.count_nonzero(memory) == 24  # the high bytes of 1.0 in float16
+
+    def test_chw16(self) -> None:
+        """NVIDIA's description: [N][(C+15)/16][H][W][16]."""
+        shape = (2, 19, 3, 5)
+        layout = Layout(shape, (2 * 3 * 5, 3 * 5, 5, 1), "float16", 1, 16)
+        values = np.arange(np.prod(shape), dtype=np.float16).reshape(shape)
+        memory = np.zeros(layout.nbytes, np.uint8)
+        layout.pack(values, memory)
+        stored = memory.view(np.float16).reshape(2, 2, 3, 5, 16)
+        for n, c, h, w in ((0, 0, 0, 0), (1, 18, 2, 4), (1, 15, 1, 3), (0, 16, 2, 0)):
+            assert stored[n, c // 16, h, w, c % 16] == values[n, c, h, w]
+        assert not stored[:, 1, :, :, 3:].any()
+        back = np.zeros_like(values)
+        layout.unpack(memory, back)
+        assert (back == values).all()
+
+    def test_dla_linear_rows_are_padded(self) -> None:
+        """[N][C][H][W rounded up to 64 bytes]."""
+        layout = Layout((1, 2, 3, 5), (2 * 3 * 64, 3 * 64, 64, 1), "int8")
+        values = np.arange(30, dtype=np.int8).reshape(1, 2, 3, 5)
+        memory = np.zeros(layout.nbytes, np.uint8)
+        layout.pack(values, memory)
+        assert not layout.is_plain and layout.nbytes == 5 * 64 + 5
+        assert memory[3 * 64 + 2 * 64 + 4] == values[0, 1, 2, 4]
+
+    @given(
+        st.lists(st.integers(1, 9), min_size=2, max_size=4), st.sampled_from([1, 2, 4, 16, 32]), st.sampled_from([0, 3])
+    )
+    def test_packing_loses_nothing(self, shape: list[int], vector: int, padding: int) -> None:
+        elements = [*shape]
+        elements[1] = -(-shape[1] // vector)
+        strides = list(row_major((*elements[:-1], elements[-1] + padding)))
+        layout = Layout(tuple(shape), tuple(strides), "int32", 1, vector)
+        values = np.arange(1, np.prod(shape) + 1, dtype=np.int32).reshape(shape)
+        memory, back = np.zeros(layout.nbytes, np.uint8), np.zeros_like(values)
+        layout.pack(values, memory)
+        layout.unpack(memory, back)
+        assert (back == values).all()
+        assert sorted(memory.view(np.int32)[memory.view(np.int32) > 0]) == list(range(1, values.size + 1))
+
+    def test_empty(self) -> None:
+        assert Layout((0, 3), (3, 1), "float32").nbytes == 0
+
+
+def test_requests_can_be_made_in_threads() -> None:
+    made: list[BuildRequest] = []
+    threads = [threading.Thread(target=lambda: made.append(request_of(models.conv()))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({request.model for request in made}) == 1 and len(made) == 4

@@ -1,0 +1,44 @@
+"""A user's ``edgert bench`` fails for what edgert does wrong, not for the machine that it runs on."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edgert.benchmark import overhead, suite
+from edgert.benchmark.measure import Figure
+from tests.helpers.command import in_process
+
+BIG = Figure("installed size", 481.4, "MB", 460.0)
+SLOW = Figure("start to first result", 2.016, "s", 2.0)
+COPIES = Figure("copies of pixels by the runtime", 0, "copies", 0.0, is_exact=True)
+COPIED = Figure("copies of pixels by the runtime", 1, "copies", 0.0, is_exact=True)
+
+
+@pytest.mark.parametrize(
+    ("measured", "code"), [((BIG, SLOW, COPIES), 0), ((BIG, SLOW, COPIED), 1)], ids=["large-and-slow", "copied"]
+)
+def test_only_exact_figures_are_judged(
+    measured: tuple[Figure, ...], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def taken(target: Path, quick: bool) -> Iterator[Figure]:
+        yield from measured
+
+    monkeypatch.setattr(suite, "_measured", taken)
+    done = in_process("bench", "hello", cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert "481.400 MB" in done.stderr and "460" not in done.stderr
+    assert ("✗" in done.stderr) == bool(code)
+
+
+@pytest.mark.parametrize(("counts", "kept"), [((7, 7, 8, 8), 0), ((7, 9, 8, 9), 0), ((7, 8, 9, 11), 1)])
+def test_what_is_kept_is_what_grows_in_every_round(
+    counts: tuple[int, ...], kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = iter((0, *counts))  # the first reading is of the warm-up
+    monkeypatch.setattr(gc, "get_objects", lambda: [None] * next(found))
+    objects, *_ = overhead.growth(warm_up=1, frames=2)
+    assert (objects.value, objects.is_exact) == (kept, True)

@@ -1,0 +1,231 @@
+"""The last step of a build, on the board: what is compiled, checked, kept, packed and said; on the recording double."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgert.backend.tensorrt.result import CompileError
+from edgert.bundle.bundle import open_bundle
+from edgert.compiler.finish import Finished, Waiting, finish
+from edgert.errors import ArtifactError, BuildError, PlacementError
+from edgert.files import FileStore
+from edgert.steps import Event
+from tests.helpers.trt_bench import HERE, ORIN, Bench
+from tests.helpers.trt_bundle import SPLIT, bench, engine, trt_bundle
+
+AS_PLANNED: dict[str, Any] = {"answer": {"inspector": json.dumps({"Layers": [
+    {"Name": "{ForeignNode[conv]}", "LayerType": "DLA", "Metadata": "[ONNX Layer: conv]"},
+    {"Name": "relu", "LayerType": "PointWiseV2", "Metadata": "[ONNX Layer: relu]"},
+]})}}  # fmt: skip
+MOVED: dict[str, Any] = {"answer": {"inspector": json.dumps({"Layers": [
+    {"Name": "conv + relu", "LayerType": "CaskConvolution", "Metadata": "[ONNX Layer: conv]\x1e[ONNX Layer: relu]"},
+]})}}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))
+
+
+class Board:
+    """A board with a cache of its own; ``events`` is what the last call told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = FileStore(folder / "store")
+        self.events: list[Event] = []
+
+    def finish(self, bundle: Path, output: Path | None = None, *, on: Bench, **options: Any) -> Finished:
+        self.events.clear()
+        given = {"machine": ORIN, "trt": on.backend, "store": self.store, "tell": self.events.append}
+        return finish(bundle, output, **{**given, **options})
+
+    def told(self, *states: str) -> list[str]:
+        return [f"{one.step} {one.state}: {one.detail}" for one in self.events if one.state in states]
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Board:
+    return Board(tmp_path)
+
+
+def test_a_placement_is_compiled_checked_and_timed(board: Board, tmp_path: Path) -> None:
+    on = bench(**AS_PLANNED)
+    done = board.finish(trt_bundle(tmp_path / "dock.edgert"), on=on)
+    (request,) = on.requests
+    assert dict(request.placement) == {"conv": "dla0"} and request.precision == "int8" and request.half == ("relu",)
+    assert request.calibration.startswith("TRT-100300-EntropyCalibration2") and not request.explicit
+    assert done.engines == {"parts": "tensorrt-dla"} and done.skipped == () and done.path is None
+    compiled, checked = board.told("done")
+    assert compiled.startswith("compile done: TensorRT 10.3.0")
+    assert "placed as planned, relative error" in checked and checked.endswith(" ms")
+    assert on.device.live_bytes == 0
+
+
+def test_the_second_time_nothing_is_done(board: Board, tmp_path: Path) -> None:
+    bundle = trt_bundle(tmp_path / "dock.edgert")
+    board.finish(bundle, on=bench(**AS_PLANNED))
+    again = bench(**AS_PLANNED)
+    board.finish(bundle, on=again)
+    assert again.requests == [] and [one.state for one in board.events if one.state != "started"] == ["cached"] * 2
+
+
+def test_engines_logs_and_profiles_are_packed_and_found_on_that_machine_alone(board: Board, tmp_path: Path) -> None:
+    bundle, packed = trt_bundle(tmp_path / "dock.edgert"), tmp_path / "out.edgert"
+    done = board.finish(bundle, packed, on=bench(**AS_PLANNED))
+    assert done.written and done.target.startswith("orin-nx-16gb-10.3.0-")
+    with open_bundle(packed) as opened:
+        (entry,) = opened.manifest.compiled[done.target].engines["parts"]
+        record, proof = json.loads(opened.read(entry.record)), json.loads(opened.read(entry.proof))
+        assert opened.read(entry.plan) == b"plan" and record["facts"]["power mode"] == "15W"
+        assert record["result"]["inspector"] and isinstance(record["result"]["log"], list)
+        assert proof["profile"]["runs"] == 30 and proof["placement"]["source"] == "inspector"
+        assert proof["placement"]["nodes"] == {
+            "dla0": {"planned": 1, "actual": 1},
+            "gpu": {"planned": 1, "actual": 1},
+        }
+        assert proof["memory"] == {"plan_bytes": 4, "context_bytes": 2**20, "tensor_bytes": 2 * 4 * 3 * 8 * 8}
+    fresh, same, other = Board(tmp_path / "other"), bench(**AS_PLANNED), bench(machine=replace(ORIN, mode="25W"))
+    fresh.finish(packed, on=same)
+    assert same.requests == [] and fresh.told("cached")
+    Board(tmp_path / "third").finish(packed, on=other, tell=(told := list[Event]()).append)
+    assert len(other.requests) == 1
+    assert "are left: power mode 15W → 25W" in told[0].detail
+
+
+def test_packing_again_replaces_this_machines_engines_and_keeps_others(board: Board, tmp_path: Path) -> None:
+    first, second, third = (tmp_path / f"{name}.edgert" for name in ("one", "two", "three"))
+    one = board.finish(trt_bundle(tmp_path / "dock.edgert"), first, on=bench(**AS_PLANNED))
+    faster = bench(machine=replace(ORIN, mode="25W"), **AS_PLANNED)
+    two = board.finish(first, second, on=faster)
+    assert set(two.manifest.compiled) == {one.target, two.target}
+    three = board.finish(second, third, on=bench(**AS_PLANNED))
+    assert three.manifest == two.manifest and third.read_bytes() == second.read_bytes()
+
+
+def test_what_runs_elsewhere_than_planned_is_said_or_refused(board: Board, tmp_path: Path) -> None:
+    bundle = trt_bundle(tmp_path / "dock.edgert")
+    done = board.finish(bundle, on=bench(**MOVED))
+    assert done.engines == {"parts": "tensorrt-dla"} and "1 nodes elsewhere than planned" in board.told("done")[1]
+    strict = Board(tmp_path / "strict")
+    done = strict.finish(bundle, on=bench(**MOVED), policy="strict")
+    assert done.engines == {"parts": "tensorrt"} and "'conv' runs on gpu, not dla0" in done.skipped[0].why
+    for there in (board, Board(tmp_path / "all")):  # the first has kept the engine and what was found of it
+        with pytest.raises(PlacementError, match="1 of 2 nodes run elsewhere") as caught:
+            there.finish(bundle, on=bench(**MOVED), strict=True)
+        assert "without --strict" in caught.value.fix
+
+
+def test_what_the_ladder_moved_off_the_dla_is_off_its_plan(board: Board, tmp_path: Path) -> None:
+    """Nodes that could only be built on the GPU are not where the bundle placed them, though they were built so."""
+    bundle, on = trt_bundle(tmp_path / "dock.edgert"), bench(**MOVED)
+    on.failures = [CompileError("TensorRT built no engine", why="ForeignNode") for _ in range(3)]
+    board.finish(bundle, on=on)
+    assert (
+        dict(on.requests[-1].placement)["conv"] == "gpu" and "1 nodes elsewhere than planned" in board.told("done")[1]
+    )
+    with pytest.raises(PlacementError, match="'conv'"):
+        board.finish(bundle, on=bench(**MOVED), strict=True)
+
+
+def test_an_engine_that_computes_something_else_is_not_run(board: Board, tmp_path: Path) -> None:
+    on = bench(error=1.5)
+    done = board.finish(trt_bundle(tmp_path / "dock.edgert"), on=on)
+    assert on.device.live_bytes == 0
+    assert done.engines == {"parts": "onnxruntime"}
+    assert all("does not compute what the model does" in one.why and "at most 0.7" in one.why for one in done.skipped)
+    assert [one.engine for one in done.skipped] == ["tensorrt-dla", "tensorrt"]
+
+
+def test_a_refused_model_goes_down_the_chain_and_strict_says_who_can(board: Board, tmp_path: Path) -> None:
+    bundle = trt_bundle(tmp_path / "dock.edgert")
+    on = bench(errors=[(0, "conv", "Conv", "Plugin not found")])
+    done = board.finish(bundle, on=on)
+    assert done.engines == {"parts": "onnxruntime"} and "'conv' (Conv, opset" in done.skipped[0].why
+    assert "compile failed: TensorRT cannot parse node 'conv'" in board.told("failed")[0]
+    with pytest.raises(BuildError, match="cannot parse node 'conv'") as caught:
+        board.finish(bundle, on=on, strict=True)
+    assert "onnxruntime can run it" in caught.value.fix
+
+
+def test_out_of_memory_says_what_was_needed(board: Board, tmp_path: Path) -> None:
+    said = [("ERROR", "Requested amount of GPU memory (2147483648 bytes) could not be allocated. Out of memory")]
+    done = board.finish(trt_bundle(tmp_path / "dock.edgert"), on=bench(plan=None, said=said))
+    assert "ran out of memory" in done.skipped[0].why and "2.0 GiB were needed" in done.skipped[0].why
+    assert "there were" in done.skipped[0].why
+
+
+def test_missing_calibration_is_named(board: Board, tmp_path: Path) -> None:
+    bundle = trt_bundle(tmp_path / "dock.edgert", drop=("cache",))
+    done = board.finish(bundle, on=bench())
+    assert done.engines == {"parts": "tensorrt"} and "has no scales for a DLA" in done.skipped[0].why
+    assert "build it again" in done.skipped[0].why
+
+
+def test_the_ladder_is_told(board: Board, tmp_path: Path) -> None:
+    on = bench(**AS_PLANNED)
+    on.failures = [CompileError("TensorRT built no engine", why="ForeignNode")]
+    board.finish(trt_bundle(tmp_path / "dock.edgert"), on=on)
+    assert board.told("note") == [
+        "compile note: again: a DLA may not take the layout of its input",
+        "compile note: input 'x' plain: TensorRT could not build it with DLA_HWC4 int8",
+    ]
+    assert [list(request.formats) for request in on.requests] == [["x"], []]
+
+
+def test_without_a_gpu_engines_are_compiled_and_not_run(board: Board, tmp_path: Path) -> None:
+    on = bench(machine=HERE)
+    on.backend._open_device = _no_gpu  # type: ignore[assignment]
+    done = board.finish(trt_bundle(tmp_path / "dock.edgert"), on=on, machine=HERE)
+    assert done.engines == {"parts": "onnxruntime"} and done.skipped[0].why == "host has no DLA"
+    assert done.waiting == {"parts": Waiting("tensorrt", "there is no NVIDIA GPU here: none")}
+    assert board.told("done")[1].endswith("placed as planned, not run: it cannot be opened here")
+
+
+def test_a_model_that_only_an_absent_gpu_can_run_is_run_by_nothing(board: Board, tmp_path: Path) -> None:
+    on = bench(machine=HERE)
+    on.backend._open_device = _no_gpu  # type: ignore[assignment]
+    done = board.finish(trt_bundle(tmp_path / "dock.edgert", engines=["tensorrt"]), on=on, machine=HERE)
+    assert done.engines == {} and done.waiting["parts"].engine == "tensorrt"
+
+
+def _no_gpu() -> None:
+    from edgert.errors import DeviceError
+
+    raise DeviceError("there is no NVIDIA GPU here", why="none")
+
+
+def test_a_bundle_for_another_board_is_refused(board: Board, tmp_path: Path) -> None:
+    bundle = trt_bundle(tmp_path / "dock.edgert", board="agx-orin-64gb")
+    with pytest.raises(ArtifactError, match="for agx-orin-64gb") as caught:
+        board.finish(bundle, on=bench())
+    assert "--board orin-nx-16gb" in caught.value.fix
+
+
+def test_progress_is_told(board: Board, tmp_path: Path) -> None:
+    on = bench(**AS_PLANNED)
+    build = on.build
+
+    def slowly(request: Any, **options: Any) -> Any:
+        from edgert.backend.tensorrt.result import Progress
+
+        options["progress"](Progress("Building", "", 1, 4))
+        options["progress"](Progress("Tactics", "Building", 7, 9))
+        return build(request)
+
+    on.backend._once = slowly
+    board.finish(trt_bundle(tmp_path / "dock.edgert"), on=on)
+    assert [(one.done, one.total, one.subject) for one in board.events if one.state == "progress"] == [(1, 4, "parts")]
+
+
+def test_several_engines_of_a_model_are_all_compiled(board: Board, tmp_path: Path) -> None:
+    engines = (engine(dict.fromkeys(SPLIT, "gpu"), 0.6), engine(dict.fromkeys(SPLIT, "dla0"), 0.25), engine(
+        dict.fromkeys(SPLIT, "dla1"), 0.15))  # fmt: skip
+    on, packed = bench(), tmp_path / "out.edgert"
+    done = board.finish(trt_bundle(tmp_path / "dock.edgert", *engines), packed, on=on)
+    assert [request.dla_core for request in on.requests] == [None, 0, 1] and on.requests[0].explicit
+    assert [one.weight for one in done.manifest.compiled[done.target].engines["parts"]] == [60, 25, 15]

@@ -1,0 +1,181 @@
+"""In which layout an engine with DLA layers takes its picture: when one of the DLA's is asked for, and why not else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from edgert.backend.ort import Function
+from edgert.backend.tensorrt.build_request import Format
+from edgert.bundle.bundle import open_bundle
+from edgert.compiler.finish import Finished, finish
+from edgert.compiler.layouts import InputLayout, input_layout
+from edgert.compiler.measured_engines import compiled_engines
+from edgert.compiler.model_steps import uniform_feeds
+from edgert.config import InputConfig, ModelConfig
+from edgert.exporter.script import library_named
+from edgert.exporter.trtexec import command
+from edgert.files import FileStore
+from edgert.graph.operations import Graph, read
+from edgert.steps import Event
+from tests.helpers.models import make
+from tests.helpers.trt_bench import ORIN, Bench
+from tests.helpers.trt_bundle import SHAPE, bench, model, trt_bundle
+
+FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
+SCALE = float(np.float32(300 / 127))
+"""Of the bundle's input."""
+ON_DLA = dict.fromkeys(("conv", "relu", "first", "other"), "dla0")
+
+
+def graph(op: str = "Conv", kind: int = FLOAT, channels: int = 3, others: int = 0, **attributes: Any) -> Graph:
+    """A network whose input is read by a node ``first``, and by ``other`` if there is to be one."""
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    weights = np.ones((channels, channels // attributes.get("group", 1), 1, 1), dtype)
+    given = ["x", "w"] if op == "Conv" else ["x"]
+    nodes = [helper.make_node(op, given, ["y"], name="first", **attributes)]
+    nodes += [helper.make_node("Relu", ["x"], ["z"], name="other")] * others
+    shape = (1, channels, 8, 8)
+    ends = {"y": (shape, kind)} | ({"z": (shape, kind)} if others else {})
+    return read(make(nodes, {"x": (shape, kind)}, ends, {"w": weights} if op == "Conv" else {}))
+
+
+def asked(given: Graph, config: InputConfig | None = None, **options: Any) -> InputLayout:
+    told = {"placement": ON_DLA, "typed": False, "precision": "int8", "scales": {"x": 0.5}, **options}
+    return input_layout(given, config or InputConfig(), **told)
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "wanted"),
+    [
+        (graph(), {}, Format("DLA_HWC4", "int8", 0.5, optional=True)),
+        (graph(), {"half": ("first",)}, Format("DLA_HWC4", "float16", optional=True)),
+        (graph(), {"precision": "fp16"}, Format("DLA_HWC4", "float16", optional=True)),
+        (graph(), {"precision": "fp32"}, Format("DLA_HWC4", "float16", optional=True)),
+        (graph("Relu"), {}, Format("CHW32", "int8", 0.5, optional=True)),
+        (graph("Relu"), {"precision": "fp16"}, Format("CHW16", "float16", optional=True)),
+        (graph(others=1), {}, Format("CHW32", "int8", 0.5, optional=True)),
+        (graph(kind=HALF), {"typed": True}, Format("DLA_HWC4", optional=True)),
+        (graph("Relu", HALF), {"typed": True}, Format("CHW16", optional=True)),
+        (graph(kind=HALF), {"precision": "fp16"}, Format("DLA_HWC4", "float16", optional=True)),
+    ],
+)
+def test_a_layout_of_the_dla(given: Graph, options: dict[str, Any], wanted: Format) -> None:
+    found = asked(given, **options)
+    assert found.format == wanted and "no kernel of the GPU changes it" in found.why
+
+
+@pytest.mark.parametrize(
+    ("given", "config", "options", "why"),
+    [
+        (graph(), {}, {"placement": {"first": "gpu"}}, "node 'first', which reads it, runs on the GPU"),
+        (graph(others=1), {}, {"placement": {"first": "dla0"}}, "node 'other', which reads it, runs on the GPU"),
+        (graph(others=1), {}, {"half": ("other",)}, "some nodes that read it compute in int8, others in float16"),
+        (graph(), {}, {"scales": {}}, "it has no scale for int8"),
+        (graph(kind=HALF), {}, {}, "the model wants float16"),
+        (graph(), {}, {"typed": True}, "types stand in the model, whose input is float32"),
+        (graph("Cast", HALF, to=FLOAT), {}, {"typed": True}, "node 'first' changes its type first"),
+        (graph(), {"color": "gray"}, {}, "not (N, 1, H, W)"),
+        (graph(), {"layout": "nhwc"}, {}, "not (N, 3, H, W)"),
+    ],
+)
+def test_plain_and_why(given: Graph, config: dict[str, Any], options: dict[str, Any], why: str) -> None:
+    found = asked(given, InputConfig(**config), **options)
+    assert found.format is None and why in found.why and found.in_words({}) == f"input 'x' plain: {found.why}"
+
+
+@pytest.mark.parametrize(("group", "wanted"), [(1, "DLA_HWC4"), (3, "DLA_HWC4")])
+def test_one_channel_and_groups(group: int, wanted: str) -> None:
+    config = InputConfig(color="gray" if group == 1 else "rgb")
+    found = asked(graph(channels=group, group=group), config)
+    assert found.format is not None and found.format.layout == wanted
+
+
+def test_what_is_no_picture() -> None:
+    flat = read(
+        make([helper.make_node("Relu", ["x"], ["y"], name="first")], {"x": ((1, 8), FLOAT)}, {"y": ((1, 8), FLOAT)})
+    )
+    assert asked(flat).in_words({}) == "inputs plain: the model takes something else than one picture"
+
+
+class TestFinished:
+    """Bundles compiled on the recording double."""
+
+    def done(self, folder: Path, on: Bench, **bundle: Any) -> tuple[Finished, list[str]]:
+        told: list[Event] = []
+        made = finish(
+            trt_bundle(folder / "dock.edgert", **bundle),
+            folder / "out.edgert",
+            machine=ORIN,
+            trt=on.backend,
+            store=FileStore(folder / "store"),
+            tell=told.append,
+        )
+        return made, [one.detail for one in told if one.state == "note"]
+
+    @pytest.mark.parametrize("version", ["8.6", "10.3", "10.7"])
+    def test_int8_is_asked_for_before_precision_and_placement(self, tmp_path: Path, version: str) -> None:
+        on = bench(version)
+        done, notes = self.done(tmp_path, on)
+        calls = on.double.calls
+        layout = 1 << int(on.double.TensorFormat.DLA_HWC4)
+        at = calls.index(f"ITensor[x].allowed_formats = {layout}")
+        assert calls[at + 1] == "ITensor[x].dtype = INT8" and at < calls.index("IBuilderConfig.set_flag(INT8)")
+        assert not any(call.startswith("ITensor[y]") for call in calls) and done.engines == {"parts": "tensorrt-dla"}
+        assert notes[0].startswith("input 'x' in DLA_HWC4 int8: convolution 'conv' on the DLA reads it")
+
+    @pytest.mark.parametrize("version", ["8.6.2", "10.3.0"])
+    def test_trtexec_is_told_the_same(self, tmp_path: Path, version: str) -> None:
+        on = bench()
+        self.done(tmp_path, on)
+        options = command(on.requests[0], library_named(version), "parts").options
+        assert "--inputIOFormats=int8:dla_hwc4" in options and not any("--outputIO" in one for one in options)
+
+    def test_fp16(self, tmp_path: Path) -> None:
+        on = bench()
+        self.done(tmp_path, on, precision="fp16")
+        assert on.requests[0].formats == {"x": Format("DLA_HWC4", "float16", optional=True)}
+        assert "ITensor[x].dtype = HALF" in on.double.calls
+
+    def test_where_types_stand_in_the_model_nothing_is_asked(self, tmp_path: Path) -> None:
+        on = bench("11.4")
+        _, notes = self.done(tmp_path, on)
+        assert not any("allowed_formats" in call or call.startswith("ITensor[x].dtype") for call in on.double.calls)
+        assert "types stand in the model, whose input is float32" in notes[0]
+
+    def test_what_is_fed_reaches_the_dla_in_steps(self, tmp_path: Path) -> None:
+        """The engine reads (H, W, 4) int8 in rows of 64 bytes, and computes what the model does from it."""
+        function, read_there = Function(model()), list[Any]()
+
+        def compute(addresses: dict[str, int], shapes: dict[str, tuple[int, ...]]) -> None:
+            steps = on.device.array(addresses["x"], "int8", (8, 64)).reshape(8, 16, 4)[:, :8, :3]
+            picture = np.ascontiguousarray(steps.transpose(2, 0, 1)[None], np.float32) * np.float32(SCALE)
+            read_there.append(picture)
+            on.device.array(addresses["y"], "float32", SHAPE)[...] = function({"x": picture})["y"]
+
+        bound = {"x": (SHAPE, "INT8", "INPUT"), "y": (SHAPE, "FLOAT", "OUTPUT")}
+        on = bench(bound=bound, compute=compute, strides={"x": (8 * 64, 1, 64, 4)})
+        done, _ = self.done(tmp_path, on)
+        with open_bundle(tmp_path / "out.edgert") as bundle:
+            (report,) = compiled_engines(bundle)
+        assert done.engines == {"parts": "tensorrt-dla"}
+        config = ModelConfig.model_validate({"onnx": "model.onnx", "task": {"segment": "argmax"}})
+        fed = next(iter(uniform_feeds(model(), config, 1)))["x"]
+        assert np.abs(read_there[0] - fed).max() <= SCALE / 2 + 1e-4 and fed.max() > 100 * SCALE
+        assert report.input.startswith("input 'x' in DLA_HWC4 int8")
+
+    def test_the_record_keeps_what_was_built(self, tmp_path: Path) -> None:
+        """So that an engine found again is fed as it was built."""
+        on, again = bench(), bench()
+        self.done(tmp_path, on)
+        with open_bundle(tmp_path / "out.edgert") as bundle:
+            (entry,) = (one for each in bundle.manifest.compiled.values() for one in each.engines["parts"])
+            record = json.loads(bundle.read(entry.record))
+        assert record["formats"] == {"x": {"layout": "DLA_HWC4", "dtype": "int8", "scale": SCALE, "optional": True}}
+        found = again.backend.made(on.requests[0], FileStore(tmp_path / "store"))
+        assert found.cached and found.request.formats == on.requests[0].formats and again.requests == []

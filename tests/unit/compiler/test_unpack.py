@@ -1,0 +1,179 @@
+"""Who runs a bundle on a machine, and what is said about those who do not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from edgert.assemble import gpu_models
+from edgert.backend import Engine, EngineOptions
+from edgert.backend.chain import Replicated
+from edgert.backend.tensorrt.trt_backend import TrtBackend
+from edgert.board import HOST
+from edgert.board.record import board
+from edgert.bundle.bundle import open_bundle
+from edgert.compiler.finish import finish
+from edgert.compiler.unpack import check_board, unpacked
+from edgert.errors import ArtifactError, BuildError, DeviceError, PlacementError
+from edgert.pipeline import Pipeline
+from edgert.stages.gpu.kernels import Kernels
+from edgert.steps import Event
+from tests.helpers.bundles import bundle, manifest_of
+from tests.helpers.trt_bench import HERE, ORIN, Bench
+from tests.helpers.trt_bundle import SPLIT, bench, engine, model, trt_bundle
+
+ON_THE_GPU = json.dumps({"Layers": [
+    {"Name": "conv + relu", "LayerType": "CaskConvolution", "Metadata": "[ONNX Layer: conv]\x1e[ONNX Layer: relu]"},
+]})  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))
+
+
+def no_gpu() -> TrtBackend:
+    def none() -> None:
+        raise DeviceError("there is no NVIDIA GPU here", why="there is no CUDA driver")
+
+    return TrtBackend(machine=HERE, library=Bench().backend.library, device=none)  # type: ignore[arg-type]
+
+
+def test_a_jetsons_bundle_falls_back_here_and_says_why(tmp_path: Path) -> None:
+    with unpacked(bundle(tmp_path / "dock.edgert"), machine=HERE, trt=no_gpu()) as found:
+        assert found.engine == "onnxruntime"
+        assert [one.engine for one in found.skipped] == ["tensorrt-dla", "tensorrt", "onnxruntime-cuda"]
+        assert [str(one) for one in found.skipped[:2]] == [
+            "tensorrt-dla skipped: host has no DLA",
+            "tensorrt skipped: there is no NVIDIA GPU here: there is no CUDA driver",
+        ]
+
+
+def test_strict_refuses_what_it_would_skip(tmp_path: Path) -> None:
+    path = bundle(tmp_path / "dock.edgert")
+    with (
+        pytest.raises(BuildError, match="tensorrt-dla cannot run") as caught,
+        unpacked(path, strict=True, machine=HERE, trt=no_gpu()),
+    ):
+        pytest.fail("it was opened")
+    assert "strict" in caught.value.fix and "onnxruntime" in caught.value.fix
+
+
+def test_a_bundle_for_another_board_is_refused() -> None:
+    for other in ("agx-orin-64gb", "jetson"):
+        machine = replace(ORIN, name=other, board=board(other) if other != "jetson" else None)
+        with pytest.raises(ArtifactError, match="for orin-nx-16gb") as caught:
+            check_board(manifest_of(), machine, "dock.edgert")
+        assert other in caught.value.why and "--board" in caught.value.fix
+    check_board(manifest_of(), ORIN, "dock.edgert")
+    check_board(manifest_of(board=HOST, engines=["onnxruntime"]), ORIN, "dock.edgert")
+
+
+def test_no_engine_left_is_an_error_that_lists_them(tmp_path: Path) -> None:
+    path = trt_bundle(tmp_path / "dock.edgert", engines=["tensorrt", "abacus"])
+    with (
+        pytest.raises(BuildError, match="no engine of the chain") as caught,
+        unpacked(path, machine=HERE, trt=no_gpu()),
+    ):
+        pytest.fail("it was opened")
+    assert "tensorrt skipped" in caught.value.why and "no engine 'abacus'" in caught.value.why
+
+
+def test_unpacked_files_are_there_inside_the_block_only(tmp_path: Path) -> None:
+    path = bundle(tmp_path / "dock.edgert")
+    with unpacked(path, ["name=renamed"], machine=HERE, trt=no_gpu()) as found:
+        folder = found.file.document.path.parent
+        assert found.file.config.name == "renamed"
+        files = {one.relative_to(folder).as_posix() for one in folder.rglob("*") if one.is_file()}
+        assert files == {"pipeline.yaml", "models/parts/model.onnx"}
+    assert not folder.exists()
+
+
+def test_nothing_of_a_damaged_bundle_is_unpacked(tmp_path: Path) -> None:
+    path = bundle(tmp_path / "dock.edgert")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ArtifactError, match="damaged"), unpacked(path, machine=HERE):
+        pytest.fail("it was opened")
+
+
+class TestOnABoard:
+    def run(self, path: Path, on: Bench, events: list[Event]) -> dict[str, Any]:
+        """Runs a bundle as ``edgert run`` does; what the summary says of its engine."""
+        with unpacked(path, machine=ORIN, trt=on.backend, tell=events.append) as found:
+            with Pipeline(found.file, engines=found.engines) as pipeline:
+                summary = pipeline.run()
+            assert (found.engine, summary.frames_out) == ("tensorrt-dla", 3)
+            return dict(summary.engine["parts"])
+
+    def test_the_first_run_compiles_and_the_second_does_not(self, tmp_path: Path) -> None:
+        path, events = trt_bundle(tmp_path / "dock.edgert"), list[Event]()
+        first, second = bench(), bench()
+        info = self.run(path, first, events)
+        assert (info["engine"], info["skipped"], info["cached"]) == ("tensorrt-dla", [], False)
+        assert [(one.step, one.state) for one in events if one.state != "started"] == [
+            ("compile", "note"),
+            ("compile", "done"),
+            ("check", "done"),
+        ]
+        assert self.run(path, second, events)["cached"] is True and second.requests == []
+        assert first.device.live_bytes == second.device.live_bytes == 0
+
+    def test_frames_are_dealt_to_all_engines_of_a_model(self, tmp_path: Path) -> None:
+        engines = engine(dict.fromkeys(SPLIT, "gpu"), 2 / 3), engine(dict.fromkeys(SPLIT, "dla0"), 1 / 3)
+        path = trt_bundle(tmp_path / "dock.edgert", *engines)
+        info = self.run(path, bench(), [])
+        assert [one["weight"] for one in info["parts"]] == [67, 33]
+
+    def test_frames_are_prepared_on_the_gpu(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Kernels of the double compute nothing, but are launched: by two engines, one of them with DLA layers."""
+        compiler = SimpleNamespace(compile=lambda *_: b"")
+        monkeypatch.setattr(
+            gpu_models, "Kernels", lambda device, store: Kernels(device, None, lambda: cast("Any", compiler))
+        )
+        engines = engine(dict.fromkeys(SPLIT, "gpu"), 2 / 3), engine(dict.fromkeys(SPLIT, "dla0"), 1 / 3)
+        on = bench()
+        self.run(trt_bundle(tmp_path / "dock.edgert", *engines), on, [])
+        assert [one[0] for one in on.device.gpu.launches].count("preprocess") >= 3
+        assert "capture" in on.device.events and on.device.live_bytes == 0
+
+    def test_a_model_that_tensorrt_refuses_runs_with_onnx_runtime(self, tmp_path: Path) -> None:
+        path, events = trt_bundle(tmp_path / "dock.edgert"), list[Event]()
+        info = self.run(path, bench(errors=[(0, "conv", "Conv", "Plugin not found")]), events)
+        assert info["engine"] == "onnxruntime" and len(info["skipped"]) == 2
+        assert [one.detail.partition(":")[0] for one in events if one.state == "skipped"] == [
+            "tensorrt-dla",
+            "tensorrt",
+        ]
+
+    def test_strict_refuses_nodes_that_left_their_dla(self, tmp_path: Path) -> None:
+        path, on = trt_bundle(tmp_path / "dock.edgert"), bench(answer={"inspector": ON_THE_GPU})
+        self.run(path, on, [])  # without it they are said, and run
+        with (
+            unpacked(path, strict=True, machine=ORIN, trt=on.backend) as found,
+            pytest.raises(PlacementError) as caught,
+        ):
+            Pipeline(found.file, engines=found.engines, strict=True).run()
+        assert "'conv' runs on gpu, not dla0" in caught.value.why and "--strict" in caught.value.fix
+
+    def test_engines_of_the_bundle_are_taken(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path, packed = trt_bundle(tmp_path / "dock.edgert"), tmp_path / "packed.edgert"
+        finish(path, packed, machine=ORIN, trt=bench().backend)
+        monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "elsewhere"))
+        on = bench()
+        assert self.run(packed, on, [])["cached"] is True and on.requests == []
+        with open_bundle(packed) as opened:
+            assert len(opened.manifest.compiled) == 1
+
+
+def test_several_engines_are_one() -> None:
+    first, second = (bench().backend.compile(model(), EngineOptions()) for _ in range(2))
+    both = Replicated([(first, 2), (second, 1)])
+    assert isinstance(both, Engine) and both.inputs == first.inputs and both.session().run()
+    both.close()

@@ -1,0 +1,102 @@
+"""Probes of the machine itself."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from edgert.diagnosis import machine
+from tests.unit.board.tree import jetson, nvpmodel, write
+from tests.unit.diagnosis.evidence import NO_GPU, evidence
+
+
+def test_python_and_edgert_say_where_they_are(tmp_path: Path) -> None:
+    found = machine.python(evidence(tmp_path))
+    assert found.state == "yes" and "python" in found.detail
+    found = machine.edgert(evidence(tmp_path))
+    assert found.state == "yes" and found.detail.endswith("(checkout)")
+
+
+def test_a_known_jetson(tmp_path: Path) -> None:
+    found = machine.board(evidence(jetson(tmp_path)))
+    assert found.state == "yes"
+    assert found.detail == "Jetson Orin NX 16GB Super (orin-nx-16gb-super), L4T 36.4.3, JetPack 6.2"
+
+
+@pytest.mark.parametrize(
+    ("number", "state", "told"),
+    [
+        (1, "yes", "JetPack 6.2, power mode 15W"),
+        (2, "yes", "power mode MY_OWN (none that edgert has clocks of)"),
+        (5, "optional", "power mode unknown: no power mode 5 in /etc/nvpmodel.conf: it has 0: 10W, 1: 15W, 2: MY_OWN"),
+    ],
+)
+def test_the_power_mode_of_a_jetson(tmp_path: Path, number: int, state: str, told: str) -> None:
+    found = machine.board(evidence(nvpmodel(jetson(tmp_path), ("10W", "15W", "MY_OWN"), current=number)))
+    assert found.state == state and found.detail.endswith(told)
+    assert ("nvpmodel -q" in found.fix) == (state == "optional")
+
+
+def test_a_jetson_in_a_container_lacks_its_release(tmp_path: Path) -> None:
+    found = machine.board(evidence(jetson(tmp_path, release="")))
+    assert found.state == "optional" and "L4T unknown" in found.detail
+    assert "/etc/nv_tegra_release" in found.fix
+
+
+def test_an_unknown_jetson_shows_what_it_calls_itself(tmp_path: Path) -> None:
+    found = machine.board(evidence(jetson(tmp_path, ("nvidia,p9999-0000", "nvidia,tegra999"))))
+    assert found.state == "optional" and "nvidia,p9999-0000" in found.detail and "board:" in found.fix
+
+
+def test_a_host_needs_no_fix(tmp_path: Path) -> None:
+    found = machine.board(evidence(tmp_path, cuda=NO_GPU))
+    assert found.state == "optional" and not found.fix
+    assert found.detail.endswith("not a Jetson; models run on the CPU")
+
+
+def test_a_host_with_a_gpu_is_not_said_to_run_models_on_the_cpu(tmp_path: Path) -> None:
+    found = machine.board(evidence(tmp_path))
+    assert found.state == "optional" and found.detail.endswith("not a Jetson") and not found.fix
+
+
+def test_cores_that_a_power_mode_switches_off(tmp_path: Path) -> None:
+    found = machine.cpu(evidence(jetson(tmp_path, cores="0-3")))
+    assert "Cortex-A78AE, 4 of 8 cores on" in found.detail and "nvpmodel" in found.fix
+
+
+def test_a_container_limit_is_shown(tmp_path: Path) -> None:
+    write(tmp_path, "sys/fs/cgroup/cpu.max", "150000 100000\n")
+    write(tmp_path, "sys/fs/cgroup/memory.max", str(2**30))
+    write(tmp_path, "proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 2097152 kB\n")
+    assert "(container limit 1.5)" in machine.cpu(evidence(tmp_path)).detail
+    found = machine.memory(evidence(tmp_path))
+    assert found.detail == "4.0 GiB, 2.0 GiB available, container limit 1.0 GiB"
+
+
+def test_memory_unknown(tmp_path: Path) -> None:
+    assert machine.memory(evidence(tmp_path)).state == "optional"
+
+
+def test_the_cache_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))
+    assert machine.cache(evidence(tmp_path)).state == "yes"
+    write(tmp_path, "cache/ort/a.bin", "x" * 2048)
+    assert f"{tmp_path}/cache, 2.0 KiB in it" in machine.cache(evidence(tmp_path)).detail
+    assert not (tmp_path / "cache/ort/b").exists()
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "file", "")
+    monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "file/below"))
+    found = machine.cache(evidence(tmp_path))
+    assert found.state == "no" and "EDGERT_CACHE" in found.fix
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere: a read-only folder cannot be made")
+def test_a_read_only_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o500)
+    monkeypatch.setenv("EDGERT_CACHE", str(folder))
+    assert machine.cache(evidence(tmp_path)).state == "no"

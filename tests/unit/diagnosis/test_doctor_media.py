@@ -1,0 +1,135 @@
+"""Probes of PyAV, OpenCV, GStreamer and cameras."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgert import install
+from edgert.diagnosis import machine
+from edgert.diagnosis.probe import Answer
+from tests.unit.board.tree import jetson, write
+from tests.unit.diagnosis.evidence import ABSENT, NO_GPU, evidence, without
+
+
+def test_pyav_is_required(tmp_path: Path) -> None:
+    found = machine.pyav(evidence(tmp_path))
+    assert (found.state, found.detail) == ("yes", "14.0.0, FFmpeg 7.1 (libavcodec 61.19.100)")
+    assert machine.pyav(evidence(tmp_path, av=ABSENT)).state == "no"
+    assert machine.codecs(evidence(tmp_path, av=ABSENT)).fix == "see PyAV"
+
+
+def test_codecs(tmp_path: Path) -> None:
+    found = machine.codecs(evidence(tmp_path))
+    assert found.state == "yes"
+    assert found.detail == "reads h264, hevc, V4L2 cameras through OpenCV; writes libx264, mpeg4"
+
+
+@pytest.mark.parametrize(
+    ("facts", "missing"),
+    [({"decoders": ["hevc"]}, "without h264"), ({"encoders": ["mpeg4"]}, "without an H.264 encoder")],
+)
+def test_an_ffmpeg_without_a_codec(tmp_path: Path, facts: dict[str, list[str]], missing: str) -> None:
+    found = machine.codecs(evidence(tmp_path, av=without("av", **facts)))
+    assert found.state == "optional" and missing in found.detail and "--only-binary av" in found.fix
+
+
+def test_opencv(tmp_path: Path) -> None:
+    found = machine.opencv(evidence(tmp_path))
+    assert (found.state, found.detail) == ("yes", "4.10.0, without GStreamer inside")
+    assert "with GStreamer" in machine.opencv(evidence(tmp_path, cv2=without("cv2", gstreamer=True))).detail
+    broken = Answer({}, error="ImportError: libGL.so.1: cannot open shared object file")
+    found = machine.opencv(evidence(tmp_path, cv2=broken))
+    assert (found.state, found.fix) == ("no", "pip install opencv-python-headless") and "libGL" in found.detail
+
+
+def test_a_wheel_in_front_of_the_systems_opencv(tmp_path: Path) -> None:
+    write(tmp_path, "usr/lib/python3.10/dist-packages/cv2/__init__.py", "")
+    assert "hides the system's own cv2" in machine.opencv(evidence(tmp_path)).detail
+    own = without("cv2", file="/usr/lib/python3.10/dist-packages/cv2/__init__.py")
+    assert "hides" not in machine.opencv(evidence(tmp_path, cv2=own)).detail
+
+
+@pytest.mark.parametrize(
+    ("names", "state"),
+    [
+        ({"opencv-python", "opencv-python-headless", "numpy"}, "optional"),
+        ({"opencv-python-headless", "numpy"}, "yes"),
+        ({"numpy"}, "yes"),
+    ],
+)
+def test_opencv_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: set[str], state: str) -> None:
+    monkeypatch.setattr(machine, "_installed", lambda: names)
+    found = machine.opencv_wheels(evidence(tmp_path))
+    assert found.state == state and bool(found.fix) == (state == "optional")
+
+
+def test_installed_packages_are_found() -> None:
+    assert {"numpy", "pytest"} <= machine._installed()
+
+
+def test_gstreamer(tmp_path: Path) -> None:
+    found = machine.gstreamer(evidence(jetson(tmp_path)))
+    assert (found.state, found.fix) == ("yes", "") and "nvarguscamerasrc" in found.detail
+
+
+def test_gstreamer_without_jetsons_elements(tmp_path: Path) -> None:
+    plain = Answer({"version": "1.20.3", "elements": ["appsink", "v4l2src"]})
+    assert machine.gstreamer(evidence(tmp_path, gi=plain)).state == "yes"
+    found = machine.gstreamer(evidence(jetson(tmp_path), gi=plain))
+    assert found.state == "optional" and "nvidia-l4t-gstreamer" in found.fix
+
+
+def test_gstreamer_without_appsink(tmp_path: Path) -> None:
+    found = machine.gstreamer(evidence(tmp_path, gi=Answer({"version": "1.20.3", "elements": []})))
+    assert found.state == "optional" and "plugins-base" in found.fix
+
+
+def test_gstreamer_missing_or_out_of_sight(tmp_path: Path) -> None:
+    found = machine.gstreamer(evidence(tmp_path, gi=ABSENT))
+    assert "python3-gi" in found.fix and "--system-site-packages" in found.fix
+    write(tmp_path, "usr/lib/python3/dist-packages/gi/__init__.py", "")
+    found = machine.gstreamer(evidence(tmp_path, gi=ABSENT))
+    assert "does not see it" in found.detail and "--system-site-packages" in found.fix
+    broken = Answer({}, error="ValueError: Namespace Gst not available")
+    assert "gir1.2-gstreamer-1.0" in machine.gstreamer(evidence(tmp_path, gi=broken)).fix
+
+
+def test_cameras(tmp_path: Path) -> None:
+    assert machine.camera_devices(evidence(tmp_path)).state == "optional"
+    write(tmp_path, "dev/video0", "")
+    write(tmp_path, "sys/class/video4linux/video0/name", "HD Webcam\n")
+    found = machine.camera_devices(evidence(tmp_path))
+    assert (found.state, found.detail) == ("yes", "/dev/video0 HD Webcam")
+
+
+def test_a_camera_that_may_not_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "dev/video0", "")
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    found = machine.camera_devices(evidence(tmp_path))
+    assert found.state == "optional" and "usermod -aG video" in found.fix
+
+
+def test_a_workstation_decodes_through_its_package(tmp_path: Path) -> None:
+    found = machine.nvdec(evidence(tmp_path))
+    assert (found.state, found.detail) == ("yes", "PyNvVideoCodec 2.0.2")
+    found = machine.nvdec(evidence(tmp_path, nvdec=ABSENT))
+    assert (found.state, found.fix) == ("optional", install.command("nvdec")) and "by the CPU" in found.detail
+    broken = Answer({}, error="ImportError: libnvidia-encode.so.1: cannot open shared object file")
+    found = machine.nvdec(evidence(tmp_path, nvdec=broken))
+    assert (
+        found.state == "optional" and "NVIDIA_DRIVER_CAPABILITIES" in found.fix and "libnvidia-encode" in found.detail
+    )
+
+
+def test_without_a_gpu_nothing_is_missing(tmp_path: Path) -> None:
+    found = machine.nvdec(evidence(tmp_path, nvdec=ABSENT, cuda=NO_GPU))
+    assert (found.state, found.detail, found.fix) == ("optional", "not needed: no NVIDIA GPU here", "")
+
+
+def test_a_jetson_decodes_through_gstreamer(tmp_path: Path) -> None:
+    found = machine.nvdec(evidence(jetson(tmp_path), nvdec=ABSENT))
+    assert (found.state, found.detail) == ("yes", "through GStreamer's nvv4l2decoder")
+    found = machine.nvdec(evidence(jetson(tmp_path), nvdec=ABSENT, gi=ABSENT))
+    assert (found.state, found.fix) == ("optional", "see GStreamer")

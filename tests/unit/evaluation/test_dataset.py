@@ -1,0 +1,204 @@
+"""Datasets: which labels a path means, where their pictures are, and how mistakes are told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from edgert.config import ClassifyTask, EmbedTask, SegmentTask
+from edgert.dataset.labels import BoxTruth, ClassTruth, IdentityTruth, MaskTruth
+from edgert.errors import ConfigError
+from edgert.evaluation import Dataset, open_dataset
+
+CLASSIFY, EMBED, SEGMENT = ClassifyTask(classify="auto"), EmbedTask(embed="l2"), SegmentTask(segment="argmax")
+
+
+def photo(path: Path, size: tuple[int, int] = (16, 12)) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    assert cv2.imwrite(str(path), np.zeros((size[1], size[0], 3), np.uint8))
+    return path
+
+
+def coco(**changes: Any) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "images": [{"id": 7, "file_name": "a.png"}, {"id": 9, "file_name": "b.png"}],
+        "categories": [{"id": 1, "name": "Cat"}, {"id": 3, "name": "big_dog"}, {"id": 8, "name": "owl"}],
+        "annotations": [
+            {"image_id": 7, "category_id": 3, "bbox": [1, 2, 4, 5]},
+            {"image_id": 7, "category_id": 1, "bbox": [0, 0, 8, 8], "iscrowd": 1, "area": 9},
+            {"image_id": 9, "category_id": 8, "bbox": [1, 1, 2, 2]},
+        ],
+    }
+    return {**data, **changes}
+
+
+def written(folder: Path, data: object, name: str = "val.json") -> Path:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(data if isinstance(data, str) else json.dumps(data))
+    return folder / name
+
+
+def by_name(dataset: Dataset) -> dict[str, int]:
+    return {dataset.album.name(n): n for n in range(len(dataset.album))}
+
+
+def boxes_of(dataset: Dataset, name: str) -> tuple[list[list[float]], list[int]]:
+    assert isinstance(dataset.truth, BoxTruth)
+    one = dataset.truth.pictures[by_name(dataset)[name]]
+    return one.corners.tolist(), one.classes.tolist()
+
+
+@pytest.mark.parametrize("place", ["val", "images", ".", "../val", "../images"])
+def test_coco_pictures_are_found_beside_the_file(tmp_path: Path, place: str) -> None:
+    for name in "ab":
+        photo(tmp_path / "sets" / place / f"{name}.png")
+    dataset = open_dataset(written(tmp_path, coco(), "sets/instances_val.json"))
+    assert sorted(by_name(dataset)) == ["a.png", "b.png"]
+    assert dataset.album.frame(0).width == 16
+
+
+def test_categories_are_counted_off_or_are_class_indices(tmp_path: Path) -> None:
+    photo(tmp_path / "a.png"), photo(tmp_path / "b.png")
+    dataset = open_dataset(written(tmp_path, coco()))
+    assert boxes_of(dataset, "a.png") == ([[1, 2, 5, 7], [0, 0, 8, 8]], [1, 0])
+    assert isinstance(dataset.truth, BoxTruth) and dataset.truth.classes == (0, 1, 2)
+    one = dataset.truth.pictures[by_name(dataset)["a.png"]]
+    assert one.crowds.tolist() == [False, True] and one.areas.tolist() == [20, 9]
+    assert "counted off" in dataset.notes[0]
+    from_zero = coco(categories=[{"id": n, "name": str(n)} for n in (0, 1, 3, 8)])
+    dataset = open_dataset(written(tmp_path, from_zero))
+    assert boxes_of(dataset, "a.png")[1] == [3, 1] and "taken for class indices" in dataset.notes[0]
+
+
+def test_categories_are_known_by_name_where_labels_are(tmp_path: Path) -> None:
+    photo(tmp_path / "a.png"), photo(tmp_path / "b.png")
+    dataset = open_dataset(written(tmp_path, coco()), labels=("person", "big dog", "cat"))
+    assert boxes_of(dataset, "a.png")[1] == [1, 2]
+    assert boxes_of(dataset, "b.png") == ([], [])
+    assert "2 of 3 categories" in dataset.notes[0] and "left out: owl" in dataset.notes[0]
+    with pytest.raises(ConfigError) as caught:
+        open_dataset(written(tmp_path, coco()), labels=("cats", "person"))
+    assert "is a label of the model" in caught.value.what and "did you mean 'cats'?" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("data", "place", "why"),
+    [
+        ("{", "", "Expecting property name"),
+        ([1], "the file", "a mapping with"),
+        (coco(images=[{"id": "7", "file_name": "a.png"}]), "images[0].id", "whole number"),
+        (coco(images=[{"id": 7}], annotations=[]), "images[0].file_name", "name of a file"),
+        (coco(categories=None), "categories", "list of mappings"),
+        (coco(annotations=[{"image_id": 7, "category_id": 1, "bbox": [1, 2]}]), "annotations[0].bbox", "[x, y, width"),
+        (coco(annotations=[{"image_id": 7, "category_id": 1, "bbox": [1, 2, -1, 2]}]), "annotations[0].bbox", "-1x2"),
+        (coco(annotations=[{"image_id": 1, "category_id": 1, "bbox": [1, 2, 1, 2]}]), "annotations[0]", "image_id 1"),
+        (
+            coco(annotations=[{"image_id": 7, "category_id": 2, "bbox": [1, 2, 1, 2]}]),
+            "annotations[0]",
+            "category_id 2",
+        ),
+    ],
+)
+def test_mistakes_in_annotations_name_the_entry(tmp_path: Path, data: object, place: str, why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_dataset(written(tmp_path, data), where="p.yaml:4 models.net.accuracy.dataset")
+    assert caught.value.where == (place or "p.yaml:4 models.net.accuracy.dataset")
+    assert why in caught.value.why
+
+
+def test_a_dataset_without_a_box_is_refused(tmp_path: Path) -> None:
+    photo(tmp_path / "a.png"), photo(tmp_path / "b.png")
+    with pytest.raises(ConfigError, match="has no box to find"):
+        open_dataset(written(tmp_path, coco(annotations=[])))
+
+
+def test_missing_pictures_are_counted_and_named(tmp_path: Path) -> None:
+    photo(tmp_path / "val" / "a.png")
+    with pytest.raises(ConfigError) as caught:
+        open_dataset(written(tmp_path, coco()))
+    assert caught.value.what.startswith("1 of 2 pictures are not in") and caught.value.why.startswith("b.png")
+    with pytest.raises(ConfigError, match=r"no picture of .*other\.json was found"):
+        open_dataset(written(tmp_path / "else", coco(), "other.json"))
+
+
+def classes_of(dataset: Dataset) -> dict[str, int]:
+    assert isinstance(dataset.truth, ClassTruth)
+    return {dataset.album.name(n): dataset.truth.classes[n] for n in range(len(dataset.album))}
+
+
+def test_a_list_of_classes(tmp_path: Path) -> None:
+    for name in "abc":
+        photo(tmp_path / "photos" / f"{name}.png")
+    path = written(tmp_path, "file,label_index\na.png,4\nb.png,0\n\nc.png,17\n", "photos_labels.csv")
+    assert classes_of(open_dataset(path)) == {"a.png": 4, "b.png": 0, "c.png": 17}
+    assert len(open_dataset(path, limit=2).album) == 2
+    path = written(tmp_path, "file,label\na.png,cat\nc.png,dog\n", "photos.csv")
+    assert classes_of(open_dataset(path, labels=("dog", "cat"))) == {"a.png": 1, "c.png": 0}
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "line", "what"),
+    [
+        ("name,class\na,1\n", (), 1, "not a list of labelled pictures"),
+        ("file,label_index\na.png,1\nb.png,one\n", (), 3, "'one' is no class index"),
+        ("file,label_index\na.png,7\n", ("x", "y"), 2, "'7' is no class index"),
+        ("file,label\na.png,catt\n", ("dog", "cat"), 2, "did you mean 'cat'?"),
+        ("file,label_index\na.png\n", (), 2, "names no picture and label"),
+    ],
+)
+def test_mistakes_in_lists_name_the_line(
+    tmp_path: Path, text: str, labels: tuple[str, ...], line: int, what: str
+) -> None:
+    path = written(tmp_path, text, "x.csv")
+    with pytest.raises(ConfigError) as caught:
+        open_dataset(path, labels=labels)
+    assert caught.value.where == f"{path}:{line}" and what in caught.value.what
+
+
+def test_a_folder_per_class(tmp_path: Path) -> None:
+    for name in ("cat/1.png", "cat/deep/2.png", "dog/1.png"):
+        photo(tmp_path / name)
+    counted = open_dataset(tmp_path, CLASSIFY)
+    assert classes_of(counted) == {"cat/1.png": 0, "cat/deep/2.png": 0, "dog/1.png": 1}
+    assert "in the order of their names" in counted.notes[0]
+    assert classes_of(open_dataset(tmp_path, CLASSIFY, ("dog", "cat")))["dog/1.png"] == 0
+    with pytest.raises(ConfigError, match="no class 'cat'"):
+        open_dataset(tmp_path, CLASSIFY, ("dog", "bird"))
+
+
+def test_folders_of_numbers_are_class_indices(tmp_path: Path) -> None:
+    photo(tmp_path / "12" / "1.png"), photo(tmp_path / "3" / "1.png")
+    assert classes_of(open_dataset(tmp_path, CLASSIFY)) == {"12/1.png": 12, "3/1.png": 3}
+
+
+def test_a_folder_per_identity(tmp_path: Path) -> None:
+    photo(tmp_path / "ann" / "1.png"), photo(tmp_path / "bob" / "1.png")
+    dataset = open_dataset(tmp_path, EMBED)
+    assert isinstance(dataset.truth, IdentityTruth)
+    assert [f"{who}/1.png" for who in dataset.truth.identities] == list(by_name(dataset))
+
+
+def test_masks_of_the_same_stem(tmp_path: Path) -> None:
+    for name in "ab":
+        photo(tmp_path / "images" / f"{name}.jpg")
+        photo(tmp_path / "masks" / f"{name}.png")
+    dataset = open_dataset(tmp_path, SEGMENT)
+    assert isinstance(dataset.truth, MaskTruth)
+    assert [path.stem + ".jpg" for path in dataset.truth.files] == list(by_name(dataset))
+    (tmp_path / "masks" / "b.png").unlink()
+    with pytest.raises(ConfigError, match=r"1 of 2 pictures in .* have no mask"):
+        open_dataset(tmp_path, SEGMENT)
+
+
+def test_pictures_without_labels(tmp_path: Path) -> None:
+    photo(tmp_path / "a.png")
+    for task in (None, CLASSIFY, SEGMENT):
+        dataset = open_dataset(tmp_path, task)
+        assert dataset.truth is None and list(by_name(dataset)) == ["a.png"]
+    with pytest.raises(ConfigError, match="no pictures at"):
+        open_dataset(tmp_path / "nowhere")

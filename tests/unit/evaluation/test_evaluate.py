@@ -1,0 +1,226 @@
+"""Evaluating: every picture once, whatever the threads, and what goes wrong is told with its picture."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from edgert.backend.base import Array
+from edgert.backend.ort import Function
+from edgert.config import ModelConfig
+from edgert.errors import BuildError, ConfigError, ModelError
+from edgert.evaluation import Accuracy, Dataset, Exam, evaluate, open_dataset, open_exam, side_by_side
+from edgert.evaluation.score import BoxScorer
+from edgert.graph import Model
+from edgert.prepared_model import build_engine
+from tests.helpers import models
+
+COUNT = 12
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Pictures of one bright channel each, in folders of that channel's number."""
+    random = np.random.default_rng(0)
+    for number in range(COUNT):
+        picture = random.integers(0, 60, (8, 8, 3), np.uint8)
+        picture[..., number % 3] += 150
+        path = tmp_path / "photos" / str(number % 3) / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        assert cv2.imwrite(str(path), picture)
+    return tmp_path / "photos"
+
+
+def config(task: Mapping[str, object] | None = None) -> ModelConfig:
+    data = {"onnx": "net.onnx", "task": task or {"classify": "logits"}, "input": {"color": "bgr", "std": 255}}
+    return ModelConfig.model_validate(data)
+
+
+def channel_means() -> Model:
+    """``means`` [1, 3] = the mean of every channel of ``x`` [1, 3, 8, 8]: its best class is the brightest channel."""
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["x"], ["pooled"]),
+        helper.make_node("Flatten", ["pooled"], ["means"]),
+    ]
+    inputs, outputs = {"x": (models.PICTURE, TensorProto.FLOAT)}, {"means": ((1, 3), TensorProto.FLOAT)}
+    return models.make(nodes, inputs, outputs)
+
+
+MEANS = channel_means()
+
+
+def exam(photos: Path, task: Mapping[str, object] | None = None) -> Exam:
+    section = config(task)
+    return open_exam(MEANS, section, open_dataset(photos, section.task))
+
+
+def done(result: Accuracy | None) -> Accuracy:
+    assert result is not None
+    return result
+
+
+def test_a_model_an_engine_and_a_function_give_the_same(photos: Path) -> None:
+    one = exam(photos)
+    engine = build_engine(MEANS, one.config, threads=1)
+    results = [done(evaluate(candidate, one)) for candidate in (MEANS, engine, Function(MEANS))]
+    assert [result.values for result in results] == [{"top1": 1.0, "top5": 1.0}] * 3
+    assert results[0].images == COUNT and results[0].images_per_s > 0 and results[0].run_ms > 0
+    assert results[0].to_json()["values"] == {"top1": 1.0, "top5": 1.0}
+
+
+def test_the_result_does_not_depend_on_threads(photos: Path) -> None:
+    one = exam(photos)
+    notes = [done(evaluate(worse, one, threads=threads)).notes for threads in (1, 3)]
+    assert notes[0] == notes[1]
+
+
+def worse(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+    """Takes channel 2 for channel 0."""
+    (picture,) = feeds.values()
+    means = picture.mean(axis=(2, 3))
+    means[:, 0] = np.maximum(means[:, 0], means[:, 2] + 0.01)
+    return {"means": means.astype(np.float32)}
+
+
+def test_versions_side_by_side(photos: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    candidates = {"fp32": MEANS, "worse": worse}
+    found = side_by_side(candidates, exam(photos), max_drop=0.1, progress=lambda *one: told.append(one))
+    assert found is not None and found.metric == "top1"
+    assert found.comparisons[0].drop == pytest.approx(1 / 3) and not found.within
+    assert told == [(name, n + 1, COUNT) for name in candidates for n in range(COUNT)]
+    assert found.to_json()["comparisons"][0]["name"] == "worse"
+
+
+def test_versions_that_were_done_when_it_was_stopped_count(photos: Path) -> None:
+    stop = threading.Event()
+
+    def progress(name: str, done: int, total: int) -> None:
+        if name == "worse" and done == 2:
+            stop.set()
+
+    one = exam(photos)
+    candidates = {"fp32": MEANS, "worse": worse}
+    found = side_by_side(candidates, one, threads=1, progress=progress, stop=stop)
+    assert found is not None and [result.name for result in found.results] == ["fp32"]
+    assert found.results[0].values["top1"] == 1.0 and found.comparisons == ()
+    assert side_by_side(candidates, one, stop=stop) is None
+
+
+def test_a_reference_alone_tells_nothing_without_labels(photos: Path) -> None:
+    stop, section = threading.Event(), config()
+    one = open_exam(MEANS, section, open_dataset(f"{photos}/*/*.png", section.task))
+    set_at_second = {"worse": stop.set, "fp32": lambda: None}
+    found = side_by_side(
+        {"fp32": MEANS, "worse": worse}, one, progress=lambda name, done, total: set_at_second[name](), stop=stop
+    )
+    assert found is None
+
+
+def test_a_version_with_another_input_is_refused(photos: Path) -> None:
+    renamed = models.make(
+        [
+            helper.make_node("GlobalAveragePool", ["picture"], ["pooled"]),
+            helper.make_node("Flatten", ["pooled"], ["means"]),
+        ],
+        {"picture": (models.PICTURE, TensorProto.FLOAT)},
+        {"means": ((1, 3), TensorProto.FLOAT)},
+    )
+    with pytest.raises(ModelError, match="a version to compare does not take 'x'") as caught:
+        side_by_side({"fp32": MEANS, "other": renamed}, exam(photos))
+    assert "it takes picture" in caught.value.why and "--input" in caught.value.fix
+
+
+def test_without_labels_versions_are_compared_with_each_other(photos: Path) -> None:
+    section = config()
+    plain = open_exam(MEANS, section, open_dataset(photos / "**" / "*.png", section.task))
+    found = side_by_side({"fp32": MEANS, "worse": worse}, plain)
+    assert found is not None and found.results[0].values == {}
+    assert found.results[1].values["agreement"] == pytest.approx(2 / 3)
+    with pytest.raises(ConfigError, match="nothing to judge by"):
+        side_by_side({"fp32": MEANS}, plain)
+
+
+def test_identities_are_found_again(photos: Path) -> None:
+    found = side_by_side({"fp32": MEANS, "same": MEANS}, exam(photos, {"embed": "l2"}))
+    assert found is not None
+    assert found.results[1].values == {"retrieval": 1.0, "cosine": pytest.approx(1.0)}
+    with pytest.raises(ConfigError, match="nothing to judge by"):
+        side_by_side({"fp32": MEANS}, exam(photos, {"embed": "l2"}), "cosine")
+
+
+def test_an_unknown_metric_is_refused_before_anything_runs(photos: Path) -> None:
+    def never(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        raise AssertionError("ran")
+
+    with pytest.raises(ConfigError, match="no metric 'map' here"):
+        side_by_side({"fp32": never}, exam(photos), "map")
+
+
+def test_it_can_be_stopped(photos: Path) -> None:
+    stop = threading.Event()
+    seen: list[int] = []
+
+    def progress(count: int, total: int) -> None:
+        seen.append(count)
+        if count == 3:
+            stop.set()
+
+    assert evaluate(MEANS, exam(photos), progress=progress, stop=stop, threads=1) is None
+    assert seen == [1, 2, 3]
+
+
+def test_what_fails_is_told_once_with_its_picture(photos: Path) -> None:
+    one = exam(photos)
+
+    def wrong(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        return {"means": np.zeros((1, 3, 3), np.float32)}
+
+    with pytest.raises(ModelError) as caught:
+        evaluate(wrong, one)
+    assert caught.value.where.endswith(".png")
+    with pytest.raises(ModelError, match="gives no 'means'"):
+        evaluate(lambda feeds: {"other": np.zeros(1)}, one)
+    broken = photos / "0" / "0.png"
+    broken.write_bytes(broken.read_bytes()[:40])
+    with pytest.raises(ConfigError, match="1 of 12 pictures cannot be read"):
+        evaluate(MEANS, one)
+
+
+def test_a_failing_engine_is_told(photos: Path) -> None:
+    with pytest.raises(BuildError):
+        evaluate(models.unknown_operator(), exam(photos))
+
+
+def test_labels_of_another_kind_are_refused(photos: Path, tmp_path: Path) -> None:
+    section = config({"embed": "l2"})
+    listed = tmp_path / "photos.csv"
+    listed.write_text("file,label_index\n0/0.png,0\n")
+    with pytest.raises(ConfigError, match="labels of classes cannot judge"):
+        evaluate(MEANS, open_exam(MEANS, section, open_dataset(listed, section.task)))
+
+
+def test_a_task_that_does_not_fit_is_refused_at_once(photos: Path) -> None:
+    with pytest.raises(ModelError):
+        exam(photos, {"detect": "yolox"})
+
+
+def test_boxes_count_from_a_low_score_on_only_with_labels(photos: Path, tmp_path: Path) -> None:
+    from edgert.evaluation.setup import LOWEST_SCORE, _judged
+
+    task = config({"detect": "yolox", "score": 0.5, "limit": 20}).task
+    judged = _judged(task, True)
+    assert (judged.score, judged.limit) == (LOWEST_SCORE, 100)  # type: ignore[union-attr]
+    assert _judged(task, False) == task
+    assert isinstance(exam(photos).dataset, Dataset) and not isinstance(exam(photos).scorer, BoxScorer)

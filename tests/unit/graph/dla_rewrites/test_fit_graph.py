@@ -1,0 +1,182 @@
+"""The whole of it: choosing rewrites, names, proofs, cutting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgert.errors import ModelError, PlacementError
+from edgert.graph import inputs, to_bytes
+from edgert.graph.dla_rewrites import REWRITES, cut_head, fit, fit_model, prove, static_batch, without
+from edgert.graph.model import Model
+from edgert.graph.operations import Graph, Node, read, write
+from tests.unit.graph.dla_rewrites.proving import feeds, fitted, run
+from tests.unit.graph.graphs import make, node, ops, weights
+
+
+def detector() -> Model:
+    """A body of two convolutions and a head that turns its maps into rows."""
+    stored = {"w": weights(6, 3, 3, 3), "v": weights(5, 6, 1, 1), "u": weights(4, 6, 1, 1),
+              "s": np.array([1, 5, -1]), "t": np.array([1, 4, -1])}  # fmt: skip
+    nodes = [
+        node("Transpose", ["x"], ["n"], "turn", perm=[0, 3, 1, 2]),
+        node("Conv", ["n", "w"], ["a"], "body", pads=[1] * 4),
+        node("HardSwish", ["a"], ["b"], "act"),
+        node("Conv", ["b", "v"], ["c"], "left"),
+        node("Conv", ["b", "u"], ["d"], "right"),
+        node("Reshape", ["c", "s"], ["e"], "flat"),
+        node("Reshape", ["d", "t"], ["f"], "flat2"),
+        node("Concat", ["e", "f"], ["g"], "join", axis=1),
+        node("Transpose", ["g"], ["rows"], "last", perm=[0, 2, 1]),
+    ]
+    results = {"rows": [1, 30, 9], "c": [1, 5, 5, 6]}
+    return make(nodes, {"x": [1, 5, 6, 3]}, results, stored)
+
+
+def can_run(one: Node) -> bool:
+    return one.op in ("Conv", "HardSwish", "Add", "Mul", "Clip")
+
+
+def chained(pieces: list[Graph | None], model: Model, feed: dict[str, Any]) -> dict[str, Any]:
+    known = dict(feed)
+    for piece in pieces:
+        if piece is not None:
+            part = write(piece, model)
+            known |= zip([spec.name for spec in piece.outputs],
+                         run(part, {spec.name: known[spec.name] for spec in piece.inputs}), strict=True)  # fmt: skip
+    return known
+
+
+def test_every_rewrite_says_what_and_why() -> None:
+    assert len(REWRITES) >= 20
+    for name, rewrite in REWRITES.items():
+        assert rewrite.name == name
+        assert rewrite.does
+        assert rewrite.because
+
+
+def test_rewrites_are_optional_and_keep_their_order() -> None:
+    graph = read(detector())
+    same, changes = fit(graph, [])
+    assert same is graph
+    assert changes == ()
+    _, changes = fit(graph, ["hard-swish"])
+    assert [item.rule for item in changes] == ["hard-swish"]
+
+
+def test_rewrites_are_left_out_by_name_or_glob() -> None:
+    assert without([]) == tuple(REWRITES)
+    assert without(["*"]) == ()
+    left = without(["max-pool", "fold-*"])
+    assert set(REWRITES) - set(left) == {"max-pool", "fold-constants", "fold-batchnorm", "fold-bias"}
+    assert {item.rule for item in fit(read(detector()))[1]} == {"hard-swish"}
+    assert fit(read(detector()), without(["hard-*"]))[1] == ()
+
+
+def test_an_unknown_rewrite_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(PlacementError, match="did you mean 'hard-swish'"):
+        fit(read(detector()), ["hardswish"])
+    with pytest.raises(PlacementError, match="no rewrite 'maxpool'; did you mean 'max-pool'") as caught:
+        without(["maxpool"], "p.yaml:3 models.net.skip_rewrites")
+    assert "fold-constants" in caught.value.why and caught.value.where.startswith("p.yaml:3") and caught.value.fix
+
+
+def test_equal_graphs_give_equal_models() -> None:
+    first, second = (to_bytes(fitted(detector(), error=1e-5).model) for _ in range(2))
+    assert first == second
+
+
+def test_the_given_graph_is_not_changed() -> None:
+    model = detector()
+    before = to_bytes(model)
+    graph = read(model)
+    fit(graph)
+    assert to_bytes(write(graph, model)) == to_bytes(write(read(model), model))
+    assert to_bytes(model) == before
+
+
+def test_a_whole_model_with_an_open_batch() -> None:
+    stored = {"w": weights(20, 3)}
+    nodes = [node("GlobalAveragePool", ["x"], ["a"]), node("Flatten", ["a"], ["b"]), node("Gemm", ["b", "w"], ["y"])]
+    model = make(nodes, {"x": ["batch", 20, 7, 7]}, {"y": ["batch", 3]}, stored, opset=11)
+    after, changes = fit_model(model)
+    assert ops(after) == ["AveragePool", "Conv", "Reshape"]
+    assert {item.rule for item in changes} == {"global-mean", "dense"}
+    assert inputs(after)[0].shape == (1, 20, 7, 7)
+    assert prove(static_batch(model), after, feeds(after), run).relative <= 1e-5
+
+
+def test_a_batch_of_two_and_other_open_dimensions() -> None:
+    model = make([node("Relu", ["x"], ["y"])], {"x": [None, 3, 4, 4]}, {"y": None})
+    assert inputs(static_batch(model, 2))[0].shape == (2, 3, 4, 4)
+    open_size = make([node("Relu", ["x"], ["y"])], {"x": [None, 3, "h", 4]}, {"y": None})
+    with pytest.raises(ModelError, match="open dimensions"):
+        static_batch(open_size)
+    fixed = make([node("Relu", ["x"], ["y"])], {"x": [1, 3, 4, 4]}, {"y": None})
+    assert static_batch(fixed) is fixed
+
+
+def test_a_head_and_what_is_in_front_are_cut_off() -> None:
+    model = detector()
+    graph = read(model)
+    cut = cut_head(graph, can_run)
+    assert [spec.name for spec in cut.tensors] == ["c", "d"]
+    assert cut.front is not None
+    assert cut.tail is not None
+    assert [item.name for item in cut.front.nodes] == ["turn"]
+    assert [item.name for item in cut.body.nodes] == ["body", "act", "left", "right"]
+    assert [spec.name for spec in cut.body.inputs] == ["n"]
+    assert [spec.name for spec in cut.tail.inputs] == ["c", "d"]
+    feed = feeds(model, 1)[0]
+    known = chained([cut.front, cut.body, cut.tail], model, feed)
+    for spec, expected in zip(graph.outputs, run(model, feed), strict=True):
+        np.testing.assert_array_equal(known[spec.name], expected)
+
+
+def test_a_branch_that_cannot_run_takes_what_follows_it_along() -> None:
+    stored = {"w": weights(3, 3, 1, 1)}
+    nodes = [
+        node("Conv", ["x", "w"], ["a"], "one"),
+        node("Erf", ["a"], ["b"], "erf"),
+        node("Conv", ["b", "w"], ["c"], "two"),
+        node("Add", ["a", "c"], ["y"], "add"),
+    ]
+    cut = cut_head(read(make(nodes, {"x": [1, 3, 4, 4]}, {"y": None}, stored)), can_run)
+    assert [item.name for item in cut.body.nodes] == ["one"]
+    assert cut.tail is not None
+    assert [item.name for item in cut.tail.nodes] == ["erf", "two", "add"]
+    assert [str(spec) for spec in cut.tensors] == ["a float32[1, 3, 4, 4]"]
+
+
+def test_nothing_to_cut_and_nothing_to_keep() -> None:
+    graph = read(make([node("Relu", ["x"], ["y"])], {"x": [1, 3, 4, 4]}, {"y": None}))
+    cut = cut_head(graph, lambda _: True)
+    assert cut.front is None
+    assert cut.tail is None
+    assert cut.body.nodes == graph.nodes
+    with pytest.raises(PlacementError, match="no part that can run"):
+        cut_head(graph, lambda _: False)
+
+
+def test_a_proof_finds_the_largest_difference() -> None:
+    before = make([node("Relu", ["x"], ["y"])], {"x": [1, 2]}, {"y": [1, 2]})
+    after = make([node("Add", ["x", "c"], ["y"])], {"x": [1, 2]}, {"y": [1, 2]}, {"c": np.float32(0.5)})
+    given = [{"x": np.array([[1, 2]], np.float32)}, {"x": np.array([[-4, 8]], np.float32)}]
+    proof = prove(before, after, given, run)
+    assert (proof.error, proof.largest, proof.runs) == (3.5, 8.0, 2)
+    assert proof.relative == 3.5 / 8
+    with pytest.raises(ModelError, match="nothing was compared"):
+        prove(before, after, [], run)
+    shapes = iter([np.zeros(3), np.zeros(4)])
+    with pytest.raises(ModelError, match="gives other outputs"):
+        prove(before, after, given, lambda model, feed: [next(shapes)])
+
+
+def test_infinities_and_nans_on_both_sides_are_no_difference() -> None:
+    model = make([node("Log", ["x"], ["y"])], {"x": [3]}, {"y": [3]})
+    given = [{"x": np.array([0, -1, 1], np.float32)}]
+    assert prove(model, model, given, run).error == 0
+    clipped = make([node("Neg", ["x"], ["y"])], {"x": [3]}, {"y": [3]})
+    assert prove(model, clipped, given, run).error == np.inf

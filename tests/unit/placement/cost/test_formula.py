@@ -1,0 +1,164 @@
+"""The cost formulas, against values worked out by hand and the shapes they must have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgert.board.record import board
+from edgert.errors import ConfigError
+from edgert.graph.operations import Graph
+from edgert.placement.cost.coefficients import DlaCost, GpuCost
+from edgert.placement.cost.fused_kernels import units
+from edgert.placement.cost.speeds import Speed, dla_speed, gpu_speed
+from edgert.placement.cost.times import dla_bytes, dla_seconds, gpu_bytes, gpu_seconds
+from edgert.placement.cost.work import Table, table
+from scripts.networks.builder import Builder
+
+GPU = GpuCost(
+    dense_fp32=0.5, dense_fp16=0.5, dense_int8=0.25, half_depth=0, half_columns=0, plain=0.5, bandwidth=0.5,
+    launch_us=2, launch_kcycles=3, run_us=10,
+)  # fmt: skip
+DLA = DlaCost(
+    dense=0.5, half_depth=0, half_columns=0, bandwidth=0.5, plain_per_clock=10, layer_us=4, layer_kcycles=1, run_us=10,
+    sram_bytes=0, curved_passes=5, fp16_share=0.1,
+)  # fmt: skip
+FAST = Speed(
+    macs_per_s=1e12, plain_macs_per_s=1e11, clock_hz=1e9, bytes_per_s=1e15, memory_share=1, value_bytes=2, precision=1
+)
+"""A memory so fast that only arithmetic counts."""
+SLOW_MEMORY = replace(FAST, macs_per_s=1e18, plain_macs_per_s=1e18, bytes_per_s=1e9)
+
+
+def columns(graph: Graph, scale: float = 1.0) -> Table:
+    return table(units(graph), scale)
+
+
+def convolution(channels: int, out: int, act: str | None = None, groups: int = 1) -> Table:
+    b = Builder(1, channels, 32, 32)
+    return columns(b.graph(b.conv("input", out, 3, act=act, groups=groups)))
+
+
+def test_gpu_time_is_launch_and_products() -> None:
+    macs = 64 * 64 * 9 * 1024
+    seconds = gpu_seconds(convolution(64, 64), FAST, GPU)
+    assert seconds == pytest.approx([2e-6 + 3e-6 + macs / 0.5e12])
+
+
+def test_gpu_time_of_little_to_multiply_is_bytes() -> None:
+    moved = 2 * (2 * 64 * 1024 + 64 * 64 * 9 + 64)
+    assert gpu_bytes(convolution(64, 64), SLOW_MEMORY) == pytest.approx([moved])
+    assert gpu_seconds(convolution(64, 64), SLOW_MEMORY, GPU) == pytest.approx([5e-6 + moved / 0.5e9])
+
+
+def test_gpu_pads_channels_to_what_its_instructions_take() -> None:
+    times = [gpu_seconds(convolution(channels, 64), FAST, GPU)[0] for channels in (57, 64, 65)]
+    assert times[0] == pytest.approx(times[1])
+    assert times[2] > times[1]
+
+
+def test_gpu_is_less_efficient_on_narrow_products() -> None:
+    cost = GPU.model_copy(update={"half_depth": 576.0, "launch_us": 0.0, "launch_kcycles": 0.0})
+    narrow, deep = (gpu_seconds(convolution(channels, 64), FAST, cost)[0] for channels in (64, 640))
+    assert narrow / (64 * 64 * 9 * 1024 / 0.5e12) == pytest.approx(2)
+    assert deep / (640 * 64 * 9 * 1024 / 0.5e12) == pytest.approx(1.1)
+
+
+def test_depthwise_convolution_runs_on_plain_cores() -> None:
+    seconds = gpu_seconds(convolution(64, 64, groups=64), FAST, GPU)
+    assert seconds == pytest.approx([5e-6 + 64 * 9 * 1024 / 0.5e11])
+
+
+def test_batch_shares_launch_and_weights() -> None:
+    b = Builder(1, 64, 8, 8)
+    graph = b.graph(b.conv("input", 64, 3))
+    one, eight = (gpu_seconds(columns(graph, scale), SLOW_MEMORY, GPU)[0] for scale in (1, 8))
+    assert one < eight < 8 * one
+
+
+def test_dla_pads_channels_to_16_or_32() -> None:
+    as_int8 = replace(FAST, precision=2, value_bytes=1)
+    for speed, step in ((FAST, 16), (as_int8, 32)):
+        exact, more, next_step = (
+            dla_seconds(convolution(channels, 64), speed, DLA)[0] for channels in (step, step + 1, 2 * step)
+        )
+        assert more == pytest.approx(next_step)
+        assert exact < more
+
+
+def test_dla_wastes_a_step_on_every_depthwise_channel() -> None:
+    busy = dla_seconds(convolution(64, 64, groups=64), FAST, DLA)[0] - 5e-6
+    assert busy == pytest.approx(16 * 64 * 9 * 1024 / 0.5e12)
+
+
+def test_dla_has_a_format_for_pictures() -> None:
+    picture, more = (dla_seconds(convolution(channels, 16), FAST, DLA)[0] - 5e-6 for channels in (3, 5))
+    assert more == pytest.approx(4 * picture)
+
+
+def test_dla_moves_what_its_sram_does_not_hold() -> None:
+    small, large = convolution(16, 16), convolution(64, 64)
+    cost = DLA.model_copy(update={"sram_bytes": 16 * 1024 * 2})
+    weights = [2 * (16 * 16 * 9 + 16), 2 * (64 * 64 * 9 + 64)]
+    assert dla_bytes(small, FAST, cost)[0] == weights[0]
+    assert dla_bytes(large, FAST, cost)[0] == weights[1] + 2 * (64 - 16) * 1024 * 2
+    assert dla_bytes(small, FAST, DLA)[0] == weights[0] + 2 * 16 * 1024 * 2
+
+
+def test_dla_pays_for_sigmoids_in_memory() -> None:
+    plain, curved = (dla_bytes(convolution(64, 64, act), FAST, DLA)[0] for act in ("relu", "silu"))
+    assert curved - plain == 5 * 2 * 64 * 1024
+
+
+def test_dla_layer_costs_more_when_the_memory_is_slow() -> None:
+    full, half = (dla_seconds(convolution(16, 16), replace(FAST, memory_share=share), DLA)[0] for share in (1.0, 0.5))
+    assert half - full == pytest.approx(4e-6)
+
+
+def test_views_take_no_time_anywhere() -> None:
+    b = Builder(1, 8, 4, 4)
+    view = columns(b.graph(b.reshape("input", 128)))
+    assert not np.any(gpu_seconds(view, FAST, GPU))
+    assert not np.any(dla_seconds(view, FAST, DLA))
+
+
+def test_peaks_follow_board_and_mode() -> None:
+    orin = board("agx-orin-64gb")
+    full, low = (gpu_speed(orin, orin.mode(name), "fp16") for name in ("MAXN", "MODE_15W"))
+    assert full.macs_per_s == pytest.approx(16 * 1024 * 1300.5e6)
+    assert low.macs_per_s == pytest.approx(6 * 1024 * 408e6)
+    assert low.memory_share == pytest.approx(2133 / 3199)
+    assert full.bytes_per_s == pytest.approx(204.736e9)
+
+
+def test_fp32_runs_on_tensor_cores_from_ampere_on() -> None:
+    orin, xavier = board("agx-orin-64gb"), board("agx-xavier-32gb")
+    orin_rates, xavier_rates = (
+        [gpu_speed(item, item.mode("MAXN"), precision).macs_per_s for precision in ("fp16", "fp32")]  # type: ignore[arg-type]
+        for item in (orin, xavier)
+    )
+    assert orin_rates[1] == pytest.approx(orin_rates[0] / 2)
+    assert xavier_rates[1] == pytest.approx(xavier_rates[0] / 8)
+
+
+def test_int8_is_fp16_where_there_is_none() -> None:
+    nano = board("jetson-nano-4gb")
+    assert gpu_speed(nano, nano.mode("MAXN"), "int8") == gpu_speed(nano, nano.mode("MAXN"), "fp16")
+
+
+def test_dla_speed_is_none_where_there_is_nothing() -> None:
+    orin, nano = board("agx-orin-64gb"), board("orin-nano-8gb")
+    assert dla_speed(orin, orin.mode("MAXN"), "fp32", 0, 0.1) is None
+    assert dla_speed(orin, orin.mode("MAXN"), "int8", 2, 0.1) is None
+    assert dla_speed(nano, nano.mode("15W"), "int8", 0, 0.1) is None
+    half = dla_speed(orin, orin.mode("MAXN"), "fp16", 1, 0.1)
+    assert half is not None and half.macs_per_s == pytest.approx(0.1 * 8192 * 1600e6)
+
+
+def test_mode_with_unknown_clocks_is_told() -> None:
+    thor = board("thor-t5000")
+    with pytest.raises(ConfigError, match=r"thor-t5000 in mode '90W' cannot be predicted") as error:
+        gpu_speed(thor, thor.mode("90W"), "int8")
+    assert "MAXN" in str(error.value.fix)

@@ -1,0 +1,109 @@
+"""The shipped coefficients against what has been published, and the networks against what their makers count."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgert.board.record import board
+from edgert.placement.cost.coefficients import coefficients
+from edgert.placement.cost.fused_kernels import units
+from scripts.fitting.contention import contention_error
+from scripts.fitting.design import Design
+from scripts.fitting.row import Timing, timings
+from scripts.fitting.solve import HIGHEST, fit
+from scripts.fitting.time import GPU_START
+from scripts.networks.table import PUBLISHED, Published, build, known
+
+LARGEST_ERROR = {
+    "yolov9t": 0.07,  # the makers count after fusing; ours is the published layer table
+    "googlenet": 0.06,  # Caffe's has 5x5 convolutions where the published count is of torchvision's 3x3
+    "yoloxn": 0.04,  # the published number has two digits
+}
+
+
+@pytest.mark.parametrize("claim", PUBLISHED, ids=lambda claim: claim.name)
+def test_networks_multiply_what_their_makers_count(claim: Published) -> None:
+    macs = sum(work.macs for work in units(build(claim.name, claim.size)))
+    assert macs / 1e9 == pytest.approx(claim.gmacs, rel=LARGEST_ERROR.get(claim.name, 0.02))
+
+
+def test_a_network_nobody_built_is_unknown() -> None:
+    assert known("yolov8n") and known("resnet50")
+    assert not known("bert-large")
+    assert not known("yolov6n")
+
+
+def ratios(rows: list[Timing]) -> np.ndarray:  # type: ignore[type-arg]
+    found = coefficients(rows[0].board.soc)
+    cost = found.gpu if rows[0].accelerator == "gpu" else found.dla
+    assert cost is not None
+    return np.asarray(Design(rows, found.dla.fp16_share if found.dla else 1.0).predict_ms(cost) / [
+        row.time_ms for row in rows
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("soc", ["tegra194", "tegra210", "tegra234", "tegra264"])
+def test_gpu_times_are_near_what_was_published(soc: str) -> None:
+    rows = [row for row in timings(soc, "gpu") if not row.is_call] or timings(soc, "gpu")
+    assert np.median(np.abs(ratios(rows) - 1)) <= 0.15
+
+
+def test_dla_times_are_near_what_was_published() -> None:
+    assert np.median(np.abs(ratios(timings("tegra234", "dla0")) - 1)) <= 0.15
+
+
+@pytest.mark.parametrize("model", ["googlenet", "alexnet"])
+@pytest.mark.parametrize("accelerator", ["gpu", "dla0"])
+def test_totals_of_haxconn(model: str, accelerator: str) -> None:
+    rows = [row for row in timings("tegra194", accelerator) if row.model == model]
+    assert len(rows) == 1
+    assert ratios(rows)[0] == pytest.approx(1, abs=0.15)
+
+
+def test_power_modes_scale_as_nvidia_measured() -> None:
+    rows = [row for row in timings("tegra234", "dla0") if row.part is None and row.model != "yolov5s"]
+    found = dict(zip(((row.model, row.mode.name) for row in rows), ratios(rows), strict=True))
+    assert len(found) == 24
+    for (model, mode), ratio in found.items():
+        assert found[model, "MAXN"] / ratio == pytest.approx(1, abs=0.15), (model, mode)
+
+
+def test_contention_fits_the_published_matrix() -> None:
+    cost = coefficients("tegra194").contention
+    assert contention_error(cost.ceiling, cost.floor) <= 0.06
+
+
+def test_rows_name_boards_modes_and_networks_that_exist() -> None:
+    rows = [row for soc in ("tegra194", "tegra210", "tegra234", "tegra264") for row in timings(soc, "gpu")]
+    assert len(rows) > 200
+    assert all(known(row.model) and row.source.startswith("https://") and row.time_ms > 0 for row in rows)
+    assert {row.board.name for row in rows} <= {board(row.board.name).name for row in rows}
+
+
+def test_larger_networks_take_longer() -> None:
+    totals = [predicted_ms(chosen(f"yolo26{scale}")) for scale in "nsmlx"]
+    assert totals == sorted(totals)
+
+
+def predicted_ms(rows: list[Timing]) -> float:
+    return float(np.sum(ratios(rows) * [row.time_ms for row in rows]))
+
+
+def chosen(name: str) -> list[Timing]:
+    return [row for row in timings("tegra234", "gpu") if row.model == name and row.board.name == "agx-orin-64gb"]
+
+
+@pytest.mark.parametrize("soc", ["tegra186", "tegra194", "tegra210", "tegra234", "tegra264"])
+def test_no_share_is_above_what_can_be_had(soc: str) -> None:
+    found = coefficients(soc)
+    for cost in filter(None, (found.gpu, found.dla)):
+        assert all(value <= HIGHEST[key] for key, value in cost.model_dump().items() if key in HIGHEST)
+
+
+def test_rows_that_ask_for_more_than_the_memory_gives_do_not_get_it() -> None:
+    """Every time half of what one at the whole bandwidth takes."""
+    rows = [row for row in timings("tegra194", "gpu") if row.model.startswith("vgg")]
+    design = Design(rows, 1.0)
+    design.measured_ms = design.predict_ms(GPU_START.model_copy(update={"bandwidth": 1.0})) / 2
+    assert fit(design, GPU_START, ["bandwidth"]).cost.bandwidth == pytest.approx(HIGHEST["bandwidth"], rel=1e-3)  # type: ignore[union-attr]

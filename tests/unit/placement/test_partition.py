@@ -1,0 +1,143 @@
+"""Graphs cut where the accelerator changes, checked on random graphs against what is true of every cut."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from edgert.backend.ort import Function
+from edgert.errors import PlacementError
+from edgert.graph import Model
+from edgert.graph.operations import Graph, read
+from edgert.placement.cutting import MOST_PARTS, Part, cut, partition
+from tests.helpers import models
+
+SHAPE = (1, 2)
+
+
+def random_graph(seed: int, count: int = 10) -> tuple[Model, Graph]:
+    """Additions of two random earlier tensors, the last ones leaving the network."""
+    random = np.random.default_rng(seed)
+    made = ["x"]
+    nodes = []
+    for n in range(count):
+        pair = [made[i] for i in random.integers(max(0, len(made) - 4), len(made), size=2)]
+        nodes.append(helper.make_node("Add", pair, [f"t{n}"], name=f"n{n}"))
+        made.append(f"t{n}")
+    read_ones = {name for node in nodes for name in node.input}
+    ends = [name for name in made[1:] if name not in read_ones]
+    kind = TensorProto.FLOAT
+    model = models.make(nodes, {"x": (SHAPE, kind)}, dict.fromkeys(ends, (SHAPE, kind)))
+    return model, read(model)
+
+
+def chain(count: int) -> Graph:
+    nodes = [helper.make_node("Relu", [f"t{n}"], [f"t{n + 1}"], name=f"n{n}") for n in range(count)]
+    kind = TensorProto.FLOAT
+    return read(models.make(nodes, {"t0": (SHAPE, kind)}, {f"t{count}": (SHAPE, kind)}))
+
+
+def check(graph: Graph, places: dict[str, str], parts: tuple[Part, ...]) -> None:
+    """Every node once, where it was wanted, after all that it reads; and tensors named as they are needed."""
+    assert sorted(name for part in parts for name in part.nodes) == sorted(node.name for node in graph.nodes)
+    made = {spec.name for spec in graph.inputs}
+    for number, part in enumerate(parts):
+        assert all(places[name] == part.accelerator for name in part.nodes)
+        assert made.issuperset(part.inputs)
+        nodes = [node for node in graph.nodes if node.name in part.nodes]
+        own = set(part.inputs)
+        for node in nodes:
+            assert own.issuperset(node.reads)
+            own.update(node.outputs)
+        later = {name for other in parts[number + 1 :] for name in other.inputs}
+        assert set(part.outputs) == own.difference(part.inputs) & (later | graph.output_names)
+        made |= set(part.outputs)
+    assert all(one.accelerator != other.accelerator for one, other in pairwise(parts))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_parts_of_random_graphs_can_run_in_their_order(seed: int) -> None:
+    _, graph = random_graph(seed)
+    random = np.random.default_rng(seed)
+    places = {node.name: f"cpu{random.integers(0, 3)}" for node in graph.nodes}
+    check(graph, places, partition(graph, places))
+
+
+def fewest(graph: Graph, places: dict[str, str]) -> int:
+    """The fewest parts on two accelerators, by trying every order of runs that takes all or only some of the ready."""
+
+    def taken(done: frozenset[str], here: str) -> frozenset[str]:
+        made = {"x", *(name for node in graph.nodes if node.name in done for name in node.outputs)}
+        for node in graph.nodes:
+            if node.name not in done and places[node.name] == here and made.issuperset(node.reads):
+                done |= {node.name}
+                made.update(node.outputs)
+        return done
+
+    everything = frozenset(node.name for node in graph.nodes)
+    for count in range(1, len(everything) + 1):
+        for order in product(("cpu0", "cpu1"), repeat=count):
+            done: frozenset[str] = frozenset()
+            for here in order:
+                done = taken(done, here)
+            if done == everything:
+                return count
+    raise AssertionError("some order always works")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_there_are_no_more_parts_than_needed(seed: int) -> None:
+    _, graph = random_graph(seed, count=8)
+    random = np.random.default_rng(seed)
+    places = {node.name: f"cpu{random.integers(0, 2)}" for node in graph.nodes}
+    assert len(partition(graph, places)) == fewest(graph, places)
+
+
+def test_going_back_is_a_third_part() -> None:
+    graph = chain(6)
+    places = {f"n{n}": "cpu1" if n in (2, 3) else "cpu0" for n in range(6)}
+    parts = partition(graph, places)
+    assert [(part.accelerator, part.nodes) for part in parts] == [
+        ("cpu0", ("n0", "n1")),
+        ("cpu1", ("n2", "n3")),
+        ("cpu0", ("n4", "n5")),
+    ]
+    assert str(parts[1]) == "2 nodes n2 … n3 on cpu1"
+
+
+def test_too_many_parts_are_refused_with_the_nodes_where_they_begin() -> None:
+    graph = chain(MOST_PARTS + 1)
+    with pytest.raises(PlacementError) as caught:
+        partition(graph, {f"n{n}": f"cpu{n % 2}" for n in range(MOST_PARTS + 1)})
+    assert "17 segments" in caught.value.what
+    assert "n0 (cpu0), n1 (cpu1)" in caught.value.why and caught.value.fix
+
+
+def test_parts_compute_what_the_whole_computes() -> None:
+    model, graph = random_graph(3)
+    places = {node.name: f"cpu{n % 2 if n > 4 else 0}" for n, node in enumerate(graph.nodes)}
+    feeds = {"x": np.random.default_rng(0).random(SHAPE, np.float32)}
+    expected = Function(model)(feeds)
+    for part in partition(graph, places):
+        feeds |= Function(cut(graph, part, model))({name: feeds[name] for name in part.inputs})
+    assert all(np.array_equal(feeds[name], value) for name, value in expected.items())
+
+
+def test_a_tensor_whose_size_depends_on_the_data_cannot_be_handed_on() -> None:
+    ends_early = models.keep_above()
+    nodes = [*ends_early.proto.graph.node, helper.make_node("Relu", ["rows"], ["positive"], name="relu")]
+    weights = {
+        "axis": np.array([0], np.int64),
+        "zero": np.array(0, np.int64),
+        "limit": np.array(0.5, np.float32),
+    }
+    kind = TensorProto.FLOAT
+    model = models.make(nodes, {"x": ((1, 10, 6), kind)}, {"positive": (("kept", 6), kind)}, weights)
+    graph = read(model)
+    first, _ = partition(graph, {node.name: "cpu1" if node.op == "Relu" else "cpu0" for node in graph.nodes})
+    with pytest.raises(PlacementError, match="cannot be cut") as caught:
+        cut(graph, first, model)
+    assert "rows" in caught.value.why and "one accelerator" in caught.value.fix

@@ -1,0 +1,248 @@
+"""Throughput of several networks against a linear program over every placement there is; engines; solve()."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgert.errors import PlacementError
+from edgert.placement.assign import Dealer
+from edgert.placement.choose import solve
+from edgert.placement.columns import classed
+from edgert.placement.constraints import Limits, Objective, Placement, engine_bytes
+from edgert.placement.contention import Contention
+from edgert.placement.mix import blend, board_of, demands
+from edgert.placement.occupancy import accelerators, loads, preferring, use
+from edgert.placement.problem import Cost, Edge, Network, Unit
+from tests.helpers.placement import BOARD, GPU_DLA, Everything, random_network
+
+optimize = pytest.importorskip("scipy.optimize", reason="scipy, the solvers' engine, is not installed")
+
+
+def best_mix(nets: Sequence[Network], among: Sequence[str], limits: Limits) -> float:
+    """The multiplier that a linear program finds with every placement as a column."""
+    tables, own = [], []
+    for index, net in enumerate(nets):
+        every = Everything(net, among)
+        rows = [every.busy_ms / 1e3]
+        if limits.traffic_bytes_s:
+            rows.append(every.traffic_bytes[:, None] / limits.traffic_bytes_s)
+        if limits.dynamic_w:
+            rows.append(every.energy_mj[:, None] / 1e3 / limits.dynamic_w)
+        quick = every.latency_ms <= (limits.latency_ms or np.inf)
+        tables.append(np.concatenate(rows, axis=1)[quick])
+        own += [index] * int(quick.sum())
+    used = np.concatenate(tables)
+    meets = np.zeros((len(nets), len(used) + 1))
+    meets[own, np.arange(len(used))] = 1.0
+    meets[:, -1] = [-(net.rate_hz or 1.0) for net in nets]
+    gain = np.append(np.zeros(len(used)), -1.0)
+    within = np.concatenate((used.T, np.zeros((used.shape[1], 1))), axis=1)
+    return -float(optimize.linprog(gain, within, np.ones(len(within)), meets, np.zeros(len(nets))).fun)
+
+
+def pair_of(seed: int, largest: int = 5, among: Sequence[str] = BOARD, alike: bool = True) -> list[Network]:
+    random = np.random.default_rng(seed)
+    return [
+        random_network(
+            10 * seed + index,
+            int(random.integers(2, largest + 1)),
+            among=among,
+            alike=alike,
+            name=f"n{index}",
+            rate_hz=float(random.uniform(10, 60)),
+        )
+        for index in range(2)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_mix_of_all_placements_is_better(seed: int) -> None:
+    among = BOARD if seed % 3 else GPU_DLA
+    nets = pair_of(seed, 5 if seed % 3 else 7, among)
+    limits = Limits(power_w=None if seed % 2 else 8.0, static_w=2.0, traffic_bytes_s=None if seed % 5 else 5e9)
+    resources = board_of(nets, limits)
+    found = blend(nets, resources, demands(nets), limits, gap=1e-9)
+    best = best_mix(nets, among, limits)
+    assert found.multiplier == pytest.approx(best, rel=1e-6)
+    assert found.bound >= best * (1 - 1e-9) and found.gap <= 1e-6
+    multiplier, engines = Dealer(nets, resources, demands(nets), limits).deal(found)
+    busy = {name: sum(one.runs_hz * one.load.busy_ms.get(name, 0) for one in engines) for name in among}
+    assert multiplier == pytest.approx(best, rel=1e-6)
+    assert max(busy.values()) <= 1000 * (1 + 1e-5)
+    for index, net in enumerate(nets):
+        runs = sum(one.runs_hz for one in engines if one.network == index)
+        assert runs == pytest.approx(best * (net.rate_hz or 0), rel=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_three_accelerators_that_differ(seed: int) -> None:
+    nets = pair_of(seed, 4, alike=False)
+    found = blend(nets, board_of(nets, Limits()), demands(nets), Limits(), gap=1e-9)
+    assert found.multiplier == pytest.approx(best_mix(nets, BOARD, Limits()), rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_latency_for_every_engine(seed: int) -> None:
+    nets = pair_of(seed, 6, GPU_DLA)
+    limits = Limits(latency_ms=1.15 * max(loads(net, ("gpu",) * len(net.units)).latency_ms for net in nets))
+    found = blend(nets, board_of(nets, limits), demands(nets), limits, gap=1e-9)
+    assert found.multiplier == pytest.approx(best_mix(nets, GPU_DLA, limits), rel=1e-5)
+    assert all(column.use.latency_ms <= limits.latency_ms * (1 + 1e-6) for column in found.columns)  # type: ignore[operator]
+
+
+def test_accelerators_are_of_one_class_only_if_nothing_tells_them_apart() -> None:
+    same, other = random_network(1, 6, among=BOARD), random_network(1, 6, among=BOARD, alike=False)
+    assert classed([same], BOARD) == (("gpu",), ("dla0", "dla1"))
+    assert classed([same, other], BOARD) == (("gpu",), ("dla0",), ("dla1",))
+    assert classed([random_network(1, 6, among=BOARD, home="dla0")], BOARD) == (("gpu",), ("dla0",), ("dla1",))
+
+
+def plain_rates(nets: Sequence[Network]) -> list[float]:
+    """Multipliers with every network on one accelerator as far as that can run it, and the DLAs dealt in turn."""
+    choices = [[name] * len(nets) for name in BOARD]
+    choices.append([BOARD[1 + index % 2] for index in range(len(nets))])
+    found = []
+    for names in choices:
+        busy: dict[str, float] = dict.fromkeys(BOARD, 0.0)
+        for net, name in zip(nets, names, strict=True):
+            assignment = preferring(net, (name, "gpu"))
+            assert assignment is not None
+            for own, busy_ms in use(net, assignment).busy_ms.items():
+                busy[own] += (net.rate_hz or 1.0) * busy_ms / 1e3
+        found.append(1 / max(busy.values()))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_never_worse_than_whole_networks(seed: int) -> None:
+    nets = [*pair_of(seed, 12), *pair_of(seed + 100, 12)]
+    placement = solve(nets, "throughput")
+    assert placement.value >= max(plain_rates(nets)) * (1 - 1e-6)
+    assert placement.gap <= 1e-3
+    for objective in ("latency", "energy"):
+        limits = Limits(static_w=3.0)
+        free = [random_network(seed + index, 12, among=BOARD, name=f"n{index}") for index in range(2)]
+        chosen = solve(free, objective, limits)
+        for name in BOARD:
+            total = 0.0
+            for net in free:
+                one = use(net, preferring(net, (name, "gpu")) or ())
+                total += one.latency_ms if objective == "latency" else one.energy_mj + 3.0 * one.latency_ms
+            assert chosen.value <= total * (1 + 1e-6)
+
+
+def test_few_loadables_and_little_memory_are_kept() -> None:
+    nets = [random_network(seed, 30, among=BOARD, forbidden=0.05, name=f"n{seed}", rate_hz=20.0) for seed in range(3)]
+    free = solve(nets, "throughput")
+    limits = Limits(loadables={"dla0": 2, "dla1": 2}, memory_bytes=4 * max(map(engine_bytes, nets)))
+    tight = solve(nets, "throughput", limits)
+    assert max(plain_rates(nets)[:1]) * (1 - 1e-6) <= tight.value <= free.value * (1 + 1e-6)
+    for name in ("dla0", "dla1"):
+        assert sum(one.loadables.get(name, 0) for one in tight.networks) <= 2
+    assert tight.memory_bytes <= limits.memory_bytes  # type: ignore[operator]
+    assert tight.gap > 0
+
+
+def test_networks_without_a_rate_share_what_others_leave() -> None:
+    paced = random_network(1, 8, among=BOARD, name="paced", rate_hz=30.0)
+    free = random_network(2, 8, among=BOARD, name="free")
+    placement = solve([paced, free], "throughput")
+    assert placement.networks[0].fps == pytest.approx(30.0, rel=1e-4)
+    assert max(placement.utilisation.values()) == pytest.approx(1.0, rel=1e-4)
+    assert placement.networks[1].fps > 0
+
+
+def test_forms_are_named() -> None:
+    lone = random_network(1, 8, among=BOARD, forbidden=0.0)
+    assert solve([lone], "throughput").networks[0].form == "replicated"
+    assert solve([random_network(1, 8, among=("gpu",))], "latency").networks[0].form == "whole"
+    split = solve([random_network(4, 12, among=GPU_DLA, forbidden=0.3)], "energy").networks[0]
+    assert split.form == "split" and set(split.engines[0].assignment) == set(GPU_DLA)
+
+
+def test_power_and_rate_bind_latency_and_energy() -> None:
+    net = random_network(3, 12, among=BOARD, forbidden=0.0, rate_hz=200.0)
+    quick = solve([net], "latency", Limits(static_w=2.0))
+    frugal = solve([net], "latency", Limits(static_w=2.0, power_w=0.6 * quick.power_w))
+    assert frugal.power_w <= 0.6 * quick.power_w * (1 + 1e-6)
+    assert frugal.networks[0].latency_ms > quick.networks[0].latency_ms
+
+
+@pytest.mark.parametrize(
+    ("objective", "limits", "told"),
+    [
+        ("throughput", Limits(power_w=2.0, static_w=3.0), "too little for any placement"),
+        ("latency", Limits(memory_bytes=10), "MiB are too little"),
+        ("throughput", Limits(memory_bytes=10), "keep all limits"),
+        ("throughput", Limits(latency_ms=1e-3), "runs in 0.001 ms"),
+        ("energy", Limits(latency_ms=1e-3), "keeps all its limits"),
+    ],
+)
+def test_limits_that_nothing_keeps(objective: Objective, limits: Limits, told: str) -> None:
+    with pytest.raises(PlacementError, match=told):
+        solve([random_network(1, 6, among=BOARD)], objective, limits)
+
+
+def test_contention_is_settled_and_never_chosen_worse_than_ignored() -> None:
+    nets = [random_network(seed, 20, among=BOARD, name=f"n{seed}", rate_hz=20.0) for seed in range(2)]
+    hard = Contention(total_bytes_s=2e9, slope=1.0, floor_bytes_s=2e8, floor_share=0.2)
+    calm, busy = solve(nets, "throughput"), solve(nets, "throughput", contention=hard)
+    assert busy.value < calm.value
+    assert isinstance(busy, Placement) and accelerators(nets) == BOARD
+    with pytest.raises(PlacementError, match="no network"):
+        solve([], "latency")
+
+
+@pytest.mark.parametrize("objective", ["throughput", "latency", "energy"])
+def test_shares_that_are_given_are_kept(objective: Objective) -> None:
+    nets = [replace(net, rate_hz=1.0) for net in pair_of(3)]
+    nets[0] = replace(nets[0], shares={"gpu": 0.75, "dla": 0.25})
+    found = solve(nets, objective, contention=Contention(50e9, 0.3))
+    first, second = found.networks
+    assert [engine.weight for engine in first.engines] == pytest.approx([0.75, 0.25])
+    assert set(first.engines[0].assignment) == {"gpu"}
+    able = [["dla0" if "dla0" in unit.costs else "gpu"] for unit in nets[0].units]
+    assert [[name] for name in first.engines[1].assignment] == able
+    assert first.fps == pytest.approx(1.0) and second.fps >= 1.0 - 1e-6
+    if objective == "throughput":
+        assert found.value == pytest.approx(1 / max(found.utilisation.values()), rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3000, 3100))
+def test_no_mix_of_14_units_is_better(seed: int) -> None:
+    """One network of 14 units, or two of 7 on three accelerators."""
+    if seed % 2:
+        among: Sequence[str] = GPU_DLA
+        nets = [random_network(seed, 14, skips=0.6, rate_hz=30.0)]
+    else:
+        among = BOARD
+        nets = [random_network(10 * seed + n, 7, among=among, name=f"n{n}", rate_hz=20.0 + n) for n in range(2)]
+    limits = Limits(power_w=None if seed % 3 else 8.0, static_w=2.0)
+    found = blend(nets, board_of(nets, limits), demands(nets), limits, gap=1e-9)
+    best = best_mix(nets, among, limits)
+    assert found.multiplier == pytest.approx(best, rel=1e-6)
+    assert best <= found.bound * (1 + 1e-9)
+
+
+def striped(units: int) -> Network:
+    """Units that only the DLA and only the GPU can run, in turn: no placement has fewer segments."""
+    nodes = [Unit(f"u{at}", (f"u{at}",), {GPU_DLA[at % 2]: Cost(1.0)}) for at in range(units)]
+    edges = [Edge(f"t{at}", at, (at + 1,)) for at in range(units - 1)]
+    return Network("striped", tuple(nodes), tuple(edges), rate_hz=10.0)
+
+
+def test_a_network_that_always_needs_more_segments_than_there_are_is_refused() -> None:
+    with pytest.raises(PlacementError, match=r"keep all limits\n +why: +loadables left: \{'dla0': 3\}"):
+        solve([striped(8)], "throughput", Limits(loadables={"dla0": 3}))
+    assert solve([striped(8)], "throughput", Limits(loadables={"dla0": 4})).value > 0
+
+
+def test_beside_one_that_fits_it_is_refused_too() -> None:
+    nets = [striped(8), random_network(3, 4, among=GPU_DLA, name="other", rate_hz=10.0)]
+    with pytest.raises(PlacementError, match="keep all limits"):
+        solve(nets, "throughput", Limits(loadables={"dla0": 3}))

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from onnx import TensorProto, helper
+
+from edgert.errors import ArtifactError, PlacementError
+from edgert.graph.operations import Graph, read
+from edgert.jitter import AT
+from edgert.placement.cutting import partition
+from edgert.placement.occupancy import loads
+from edgert.placement.predict import part_ms
+from edgert.placement.profile import (
+    MEASURED,
+    Handing,
+    Profile,
+    ProfiledUnit,
+    Whole,
+    from_json,
+    network_of,
+    read_profile,
+)
+from edgert.placement.schedule import Replica, Stream, play
+from edgert.placement.segment_engines import steps
+from tests.helpers import models
+
+MIB = 2**20
+SIDE = 512  # 512 × 512 floats are 1 MiB
+MACHINE = {"cpu": "some", "runtime": "ort 1"}
+
+
+def graph() -> Graph:
+    """x → a → b → c → y, 1 MiB everywhere; c also reads a."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="a"),
+        helper.make_node("Relu", ["a"], ["b"], name="b"),
+        helper.make_node("Add", ["a", "b"], ["y"], name="c"),
+    ]
+    kind = TensorProto.FLOAT
+    return read(models.make(nodes, {"x": ((SIDE, SIDE), kind)}, {"y": ((SIDE, SIDE), kind)}))
+
+
+def profile(contention: float = 1.0) -> Profile:
+    whole = {name: Whole(10.0, 10.0 * contention, 9.5) for name in ("cpu0", "cpu1")}
+    units = tuple(
+        ProfiledUnit(name, (name,), {"cpu0": ms, "cpu1": ms}) for name, ms in (("a", 5.0), ("b", 3.0), ("c", 2.0))
+    )
+    return Profile("m", "d" * 64, "host", "", MACHINE, 30, whole, units, Handing(0.1, 0.2, 0.4))
+
+
+def test_a_profile_comes_back_from_json(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(profile(1.5).to_json()))
+    assert read_profile(path) == profile(1.5)
+
+
+def jitter_profile(jitter: Any) -> dict[str, Any]:
+    data = json.loads(json.dumps(profile().to_json()))
+    data["whole"]["cpu0"]["jitter"] = jitter
+    return dict(data)
+
+
+def test_a_profile_keeps_how_times_jitter_and_one_of_before_does_not() -> None:
+    ratios = [0.5 + at for at in AT]
+    assert from_json(jitter_profile(ratios)).whole["cpu0"].jitter == tuple(ratios)
+    older = jitter_profile([])
+    del older["whole"]["cpu0"]["jitter"]
+    assert from_json(older) == profile()
+
+
+@pytest.mark.parametrize(
+    ("jitter", "why"),
+    [
+        ([1.0, 1.1], f"{len(AT)} quantiles, not 2"),
+        ([1.5, *([1.0] * (len(AT) - 1))], "no quantiles of times"),
+        ([0.0, *([1.0] * (len(AT) - 1))], "no quantiles of times"),
+        ([*([1.0] * (len(AT) - 1)), float("inf")], "no quantiles of times"),
+        (1.0, "not iterable"),
+        (["soon"], "could not convert"),
+    ],
+)
+def test_a_jitter_that_cannot_be_is_refused(jitter: Any, why: str) -> None:
+    with pytest.raises(ArtifactError, match="no profile") as caught:
+        from_json(jitter_profile(jitter), "p.json")
+    assert why in caught.value.why and caught.value.where == "p.json"
+
+
+def broken(**changes: Any) -> dict[str, Any]:
+    return {**profile().to_json(), **changes}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        [],
+        {},
+        broken(schema=2),
+        broken(units=[]),
+        broken(whole={}),
+        broken(handing={"hop_ms": 1}),
+        broken(extra=1),
+        broken(units=[{"name": "a", "nodes": ["a"], "time_ms": {"cpu0": 1.0}}]),
+        broken(units=[{"name": "a", "nodes": ["a"], "time_ms": {"cpu0": -1.0, "cpu1": 1.0}}]),
+        broken(units=[{"name": "a", "nodes": ["a"], "time_ms": {"cpu0": float("nan"), "cpu1": 1.0}}]),
+    ],
+)
+def test_what_is_no_profile_is_refused(data: Any) -> None:
+    with pytest.raises(ArtifactError, match="no profile") as caught:
+        from_json(data, "p.json")
+    assert caught.value.why and caught.value.where == "p.json" and "bench --units" in caught.value.fix
+
+
+@pytest.mark.parametrize("content", [None, b"{", b"\xff"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "p.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ArtifactError, match="cannot read profile"):
+        read_profile(path)
+
+
+def test_it_holds_for_one_model_and_one_machine() -> None:
+    profile().check("d" * 64, MACHINE)
+    with pytest.raises(PlacementError, match="another model: m"):
+        profile().check("e" * 64, MACHINE)
+    with pytest.raises(PlacementError, match="another machine") as caught:
+        profile().check("d" * 64, {**MACHINE, "cpu": "other"})
+    assert caught.value.why == "its cpu is some, here it is other"
+
+
+def test_the_gap_between_kernels_and_whole() -> None:
+    assert profile().whole["cpu0"].gap == pytest.approx(0.05)
+    assert replace(profile().whole["cpu0"], busy_ms=9.0).contention == 1.0
+
+
+def test_the_network_for_the_solvers() -> None:
+    network = network_of(profile(), graph())
+    assert [unit.name for unit in network.units] == ["a", "b", "c"]
+    assert network.units[0].costs["cpu1"].time_ms == 5.0 and network.home == "cpu0"
+    edges = {edge.name: edge for edge in network.edges}
+    assert (edges["x"].producer, edges["x"].consumers, edges["x"].crossings) == (None, (0,), {})
+    assert (edges["a"].producer, edges["a"].consumers, edges["a"].size_bytes) == (0, (1, 2), MIB)
+    over = edges["a"].crossings["cpu0", "cpu1"]
+    assert over.time_ms == pytest.approx(0.1 + 0.2 + 0.4) and over.from_ms == over.to_ms == over.time_ms / 2
+    assert edges["y"].is_output and edges["y"].crossings == {}
+
+
+def test_a_network_of_other_nodes_is_refused() -> None:
+    found = replace(profile(), units=profile().units[:2])
+    with pytest.raises(PlacementError, match="same nodes") as caught:
+        network_of(found, graph())
+    assert caught.value.why == "'c' is in the model alone"
+
+
+def test_a_part_pays_half_of_every_crossing() -> None:
+    parts = partition(graph(), {"a": "cpu0", "b": "cpu1", "c": "cpu1"})
+    assert part_ms(profile(), graph(), parts, 0) == pytest.approx(5 + 0.6 / 2 + 0.1 / 2)
+    assert part_ms(profile(), graph(), parts, 1) == pytest.approx(5 + 0.6 / 2 + 0.1 / 2)
+    parts = partition(graph(), {"a": "cpu0", "b": "cpu0", "c": "cpu1"})
+    assert part_ms(profile(), graph(), parts, 0) == pytest.approx(8 + 2 * 0.6 / 2 + 0.1 / 2)
+
+
+def test_solvers_and_schedules_count_a_cut_as_predictions_do() -> None:
+    """What a part takes, played: nothing of a cut between two cores is free."""
+    net, assignment = network_of(profile(), graph()), ("cpu0", "cpu1", "cpu1")
+    parts = partition(graph(), {"a": "cpu0", "b": "cpu1", "c": "cpu1"})
+    expected = {part.accelerator: part_ms(profile(), graph(), parts, number) for number, part in enumerate(parts)}
+    assert loads(net, assignment).busy_ms == pytest.approx(expected)
+    assert {step.accelerator: step.time_ms for step in steps(net, assignment)} == pytest.approx(expected)
+
+
+def played_fps(contention: float, **replicas: float) -> float:
+    """Frames per second of the whole model, dealt to cores by weight, as many as go through."""
+    net = network_of(profile(contention), graph())
+    engines = tuple(Replica(steps(net, (core,) * 3), weight) for core, weight in replicas.items())
+    return play([Stream("m", engines, in_flight=8)], 40_000, MEASURED).streams[0].fps
+
+
+def test_company_slows_as_much_as_was_measured_and_only_while_it_is_there() -> None:
+    assert played_fps(1.5, cpu0=1) == pytest.approx(100, rel=0.01)
+    assert played_fps(1.0, cpu0=1, cpu1=1) == pytest.approx(200, rel=0.01)
+    assert played_fps(1.5, cpu0=1, cpu1=1) == pytest.approx(200 / 1.5, rel=0.01)
+    # Of three frames cpu0 runs two; cpu1 is done with its own after 15 ms, in which cpu0 did 10 of its 20.
+    assert played_fps(1.5, cpu0=2, cpu1=1) == pytest.approx(3e3 / (15 + 10), rel=0.01)
+
+
+@pytest.mark.parametrize("accelerators", [2, 3, 8])
+@pytest.mark.parametrize("contention", [1.0, 1.3, 2.5])
+def test_all_together_slow_one_another_as_much_as_was_measured(accelerators: int, contention: float) -> None:
+    demand = Whole(10.0, 10.0 * contention, 9.5).demand(accelerators)
+    assert MEASURED.slowdown(demand, 0.0) == 1.0
+    assert MEASURED.slowdown(demand, (accelerators - 1) * demand) == pytest.approx(contention)
+
+
+def test_the_slower_part_of_a_split_sets_the_pace() -> None:
+    net = network_of(profile(), graph())
+    engine = Replica(steps(net, ("cpu0", "cpu0", "cpu1")))
+    flow = play([Stream("m", (engine,), in_flight=4)], 40_000, MEASURED).streams[0]
+    assert flow.fps == pytest.approx(1e3 / 8.65, rel=0.01)

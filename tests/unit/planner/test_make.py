@@ -1,0 +1,234 @@
+"""Whole plans of small networks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from edgert.config import PipelineFile, load_pipeline
+from edgert.errors import ConfigError, PlacementError
+from edgert.graph import to_bytes
+from edgert.planner import Plan, plan
+from edgert.planner.board_model import subjects
+from edgert.planner.plan_page import render
+from edgert.planner.text import board_headline, to_json
+from tests.helpers.models import make
+
+ORIN = "orin-nx-16gb"
+
+
+def network(path: Path) -> None:
+    """Convolutions that a DLA takes around a Mish-like Softplus that none does."""
+    random = np.random.default_rng(1)
+    weights = {f"w{n}": random.normal(0, 0.1, shape).astype(np.float32) for n, shape in enumerate(
+        [(32, 3, 3, 3), (64, 32, 3, 3), (64, 64, 3, 3)])}  # fmt: skip
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"], name="first", pads=[1] * 4),
+        helper.make_node("Relu", ["a"], ["b"], name="relu"),
+        helper.make_node("Conv", ["b", "w1"], ["c"], name="second", pads=[1] * 4),
+        helper.make_node("Softplus", ["c"], ["d"], name="soft"),
+        helper.make_node("Conv", ["d", "w2"], ["y"], name="third", pads=[1] * 4),
+    ]
+    inputs = {"x": ((1, 3, 64, 64), TensorProto.FLOAT)}
+    outputs = {"y": ((1, 64, 64, 64), TensorProto.FLOAT)}
+    path.write_bytes(to_bytes(make(nodes, inputs, outputs, weights)))
+
+
+def pipeline(tmp_path: Path, more: str = "", model: str = "", fps: float = 30, stage: str = "") -> PipelineFile:
+    network(tmp_path / "net.onnx")
+    text = f"""
+board: {ORIN}
+{more}
+models:
+  net: {{onnx: net.onnx, task: {{embed: none}}, precision: fp16{model}}}
+stages:
+  cam: {{source: 'usb:0', fps: {fps}}}
+  look: {{infer: net, from: cam{stage}}}
+"""
+    (tmp_path / "p.yaml").write_text(text)
+    return load_pipeline(tmp_path / "p.yaml")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    return plan(pipeline(tmp_path_factory.mktemp("plan")), mode="15W")
+
+
+def test_every_placement_is_a_row_and_the_best_is_taken(made: Plan) -> None:
+    (board,) = made.boards
+    rows = {row.name: row for row in board.rows}
+    assert set(rows) == {"gpu", "dla", "mixed"}
+    assert board.chosen == 0 and made.smallest == ORIN
+    assert rows["mixed"].fps >= max(rows["gpu"].fps, rows["dla"].fps) * (1 - 1e-6)
+    assert rows["gpu"].models[0].dla_share == 0 and rows["dla"].models[0].dla_share == 1  # all multiply-adds
+    assert rows["dla"].models[0].loadables and max(rows["dla"].busy.values()) < 1
+    assert all(row.fps == pytest.approx(30 * row.headroom) for row in board.rows)
+
+
+def test_the_refused_node_stays_on_the_gpu(made: Plan) -> None:
+    for row in made.boards[0].rows:
+        for engine in row.models[0].engines:
+            units = row.models[0].network.units
+            on = {node: where for unit, where in zip(units, engine.assignment, strict=True) for node in unit.nodes}
+            assert on["soft"] == "gpu"
+
+
+def test_a_plan_is_plain_data_and_a_page(made: Plan) -> None:
+    data = to_json(made)
+    assert data["boards"][0]["rows"][0]["models"][0]["engines"][0]["units"][0]["nodes"]
+    assert data["predicted"] is True
+    page = render(made)
+    assert page == render(made)
+    assert "Softplus" in page or "soft" in page
+    assert "not measured" in page
+
+
+def test_every_mode_of_the_board_is_planned(tmp_path: Path) -> None:
+    (board,) = plan(pipeline(tmp_path)).boards
+    assert {row.mode for row in board.rows} == {"MAXN", "10W", "15W", "25W"}
+
+
+def test_a_board_without_dla_runs_on_its_gpu_and_is_told_apart_from_those_that_have_one(tmp_path: Path) -> None:
+    (board,) = plan(pipeline(tmp_path), board="orin-nano-8gb").boards
+    assert {row.name for row in board.rows} == {"gpu"}
+    with pytest.raises(PlacementError, match="Orin Nano 8GB has no DLA") as caught:
+        plan(pipeline(tmp_path, model=", placement: dla"), board="orin-nano-8gb")
+    assert ORIN in str(caught.value)
+
+
+def test_a_placement_that_a_rule_forbids_names_the_rule(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, model=", placement: {soft: dla0}")
+    with pytest.raises(PlacementError) as caught:
+        plan(file, mode="15W")
+    error = caught.value
+    assert "'soft'" in error.what and "dla0" in error.what
+    assert "general.operator" in error.why and "Softplus has no DLA layer" in error.why
+    assert "train with Relu" in error.fix
+    assert error.where.startswith(str(tmp_path / "p.yaml:"))
+
+
+def test_a_placement_of_a_node_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(PlacementError, match="placement 'sotf' fits no node") as caught:
+        plan(pipeline(tmp_path, model=", placement: {sotf: gpu}"), mode="15W")
+    assert "did you mean 'soft'?" in caught.value.what and "first, relu, second" in caught.value.why
+    assert caught.value.where.endswith("models.net.placement")
+
+
+def test_rewrites_that_the_file_leaves_out(tmp_path: Path) -> None:
+    text = ", skip_rewrites: maxpool"
+    with pytest.raises(PlacementError, match="no rewrite 'maxpool'") as caught:
+        plan(pipeline(tmp_path, model=text), mode="15W")
+    assert caught.value.where.endswith("models.net.skip_rewrites") and str(tmp_path) in caught.value.where
+    path = tmp_path / "negated.onnx"
+    nodes = [helper.make_node("Neg", ["x"], ["y"], name="negated")]
+    shape = ((1, 32, 8, 8), TensorProto.FLOAT)
+    path.write_bytes(to_bytes(make(nodes, {"x": shape}, {"y": shape}, {})))
+
+    def share(skipped: str) -> list[str]:
+        file = pipeline(tmp_path, model=f", skip_rewrites: {skipped}")
+        model = file.config.models["net"].model_copy(update={"onnx": path})
+        changed = file.config.model_copy(update={"models": {"net": model}})
+        (subject,) = subjects(replace(file, config=changed))
+        return [node.op for node in subject.graph.nodes]
+
+    assert share("[]") == ["Mul"] and share("neg") == ["Neg"] and share("'*'") == ["Neg"]
+
+
+def test_a_placement_of_the_file_is_kept(tmp_path: Path) -> None:
+    (board,) = plan(pipeline(tmp_path, model=", placement: {first: dla1, third: gpu}"), mode="15W").boards
+    for row in board.rows:
+        for engine in row.models[0].engines:
+            assert (engine.assignment[0], engine.assignment[-1]) == ("dla1", "gpu")
+
+
+def test_frames_are_dealt_by_the_weights_of_the_file(tmp_path: Path) -> None:
+    (board,) = plan(pipeline(tmp_path, model=", placement: {replicate: {gpu: 3, dla0: 1}}"), mode="15W").boards
+    (row,) = board.rows
+    shares = {engine.accelerators: engine.share for engine in row.models[0].engines}
+    assert shares == {("gpu",): pytest.approx(0.75), ("dla0", "gpu"): pytest.approx(0.25)}  # soft stays on the GPU
+    assert row.busy["gpu"] < 1 and row.fps == pytest.approx(30 / max(row.busy.values()))
+
+
+def test_a_placement_of_an_activation_moves_what_it_is_fused_with(tmp_path: Path) -> None:
+    (board,) = plan(pipeline(tmp_path, model=", placement: {relu: dla1}"), mode="15W").boards
+    assert board.rows
+    for row in board.rows:
+        for engine in row.models[0].engines:
+            units = row.models[0].network.units
+            on = {node: where for unit, where in zip(units, engine.assignment, strict=True) for node in unit.nodes}
+            assert on["relu"] == on["first"] == "dla1"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"board": "orin-nx-16g"}, "no board 'orin-nx-16g'; did you mean 'orin-nx-16gb'?"),
+        ({"mode": "16W"}, "orin-nx-16gb has no power mode '16W'; did you mean"),
+        ({"mode": "maxn_sup", "board": "all"}, "no board has a power mode 'maxn_sup'; did you mean 'MAXN_SUPER'?"),
+        ({"tensorrt": "ten"}, "expected a version number like 10.3.0, got 'ten'"),
+        ({"tensorrt": "ten", "board": "orin-nano-8gb"}, "expected a version number like 10.3.0, got 'ten'"),
+        ({"board": "host"}, "no times of this machine"),
+    ],
+)
+def test_unknown_boards_modes_and_releases(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan(pipeline(tmp_path), **options)  # type: ignore[arg-type]
+    assert message in caught.value.what + str(caught.value) and caught.value.fix
+
+
+def test_of_many_boards_those_without_the_mode_say_which_they_have(tmp_path: Path) -> None:
+    made = plan(pipeline(tmp_path, fps=5), board="all", mode="20w")
+    assert {row.mode for board in made.boards for row in board.rows} == {"20W"}
+    (told,) = next(board.skipped for board in made.boards if board.board == "orin-nano-8gb")
+    assert told == "20w: no such power mode (it has 15W, 7W)"
+
+
+def test_a_release_without_a_dla_and_one_in_doubt_are_told(tmp_path: Path) -> None:
+    without = plan(pipeline(tmp_path), mode="15W", tensorrt="10.9")
+    assert [row.name for row in without.boards[0].rows] == ["gpu"]
+    assert any("TensorRT 10.9 has no DLA" in note and "JetPack" in note for note in without.notes)
+    doubtful = plan(pipeline(tmp_path), mode="15W", tensorrt="11.4.1")
+    assert any("other Orin modules are not named" in note for note in doubtful.notes)
+    assert not any("DLA" in note for note in plan(pipeline(tmp_path), mode="15W").notes)
+
+
+def test_budgets_that_nothing_keeps_say_what_comes_closest(tmp_path: Path) -> None:
+    made = plan(pipeline(tmp_path, more="budgets: {latency: 1us}"), mode="15W")
+    assert made.smallest is None and made.boards[0].chosen is None
+    assert "latency" in made.boards[0].advice[0]
+
+
+def test_all_boards_have_a_verdict_and_the_smallest_that_fits_is_named(tmp_path: Path) -> None:
+    made = plan(pipeline(tmp_path, fps=5), board="all", objective="energy")
+    titles = [board.board for board in made.boards]
+    assert len(titles) == len(set(titles)) >= 18
+    assert made.smallest in titles
+    smallest = next(board for board in made.boards if board.board == made.smallest)
+    assert smallest.chosen is not None
+    assert all(board.rows or board.skipped for board in made.boards)
+    page = render(replace(made))
+    assert "smallest" in page
+    listed = page[page.index("<nav") : page.index("</nav>")]
+    assert listed.count("<li>") == len(titles) + 2 and f'<a href="#{titles[0]}">' in listed
+    assert page.count('<details class="whole">') == len(titles)
+
+
+def test_a_pipeline_without_models_has_nothing_to_plan(tmp_path: Path) -> None:
+    (tmp_path / "q.yaml").write_text(f"board: {ORIN}\nstages: {{cam: {{source: 'usb:0'}}}}")
+    with pytest.raises(ConfigError, match="no stage runs a model"):
+        plan(load_pipeline(tmp_path / "q.yaml"))
+
+
+def test_this_machine_is_planned_by_measured_times_only(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no times of this machine") as caught:
+        plan(pipeline(tmp_path), board="host")
+    assert "there is no --profile" in caught.value.why and "edgert bench --units" in caught.value.fix
+
+
+def test_a_plan_says_that_it_is_of_the_models_alone(made: Plan) -> None:
+    assert made.notes[0].startswith("models alone: decoding, drawing, encoding")
+    assert ", models alone, " in board_headline(made.boards[0]) and made.notes[0] in render(made)

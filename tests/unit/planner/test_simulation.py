@@ -1,0 +1,309 @@
+"""Pipeline files simulated on boards and on this machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from edgert.board.host import core_accelerators
+from edgert.board.record import find_board
+from edgert.config import PipelineFile, load_pipeline
+from edgert.errors import BudgetError, ConfigError
+from edgert.graph import to_bytes
+from edgert.graph.load import load
+from edgert.jitter import AT, Quantiles, mean_of
+from edgert.placement.cost.coefficients import coefficients
+from edgert.placement.cost.speeds import power
+from edgert.placement.profile import Handing, Profile, ProfiledUnit, Whole
+from edgert.planner import plan
+from edgert.planner.clock_steps import step_of
+from edgert.planner.simulation import Circumstances, Simulation, simulate_pipeline
+from edgert.planner.simulation_page import kept, render, simulation_headline
+from edgert.simulator import Simulated
+from edgert.simulator.hardware import ANY_CORE, CoreStep
+from edgert.simulator.pipeline_design import Lane, Scene, design_of
+from edgert.simulator.recorded import StageTime, StageTimes
+from edgert.simulator.virtual_board import static_graph
+from tests.helpers.models import make
+
+ORIN = "orin-nx-16gb"
+SHORT = Circumstances(seconds=3.0)
+
+
+def network(path: Path) -> None:
+    """A convolution."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="first", pads=[1] * 4),
+        helper.make_node("Relu", ["a"], ["y"], name="relu"),
+    ]
+    arrays = {"w": np.full((8, 3, 3, 3), 0.1, np.float32)}
+    inputs, outputs = {"x": ((1, 3, 64, 64), TensorProto.FLOAT)}, {"y": ((1, 8, 64, 64), TensorProto.FLOAT)}
+    path.write_bytes(to_bytes(make(nodes, inputs, outputs, arrays)))
+
+
+def pipeline(folder: Path, more: str = "", model: str = "", stages: str = "") -> PipelineFile:
+    network(folder / "net.onnx")
+    text = f"""
+board: {ORIN}
+{more}
+models:
+  net: {{onnx: net.onnx, task: {{embed: none}}{model}}}
+stages:
+  cam: {{source: 'usb:0', fps: 30}}
+  look: {{infer: net, from: cam}}
+{stages}
+"""
+    (folder / "p.yaml").write_text(text)
+    return load_pipeline(folder / "p.yaml")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Simulation:
+    file = pipeline(tmp_path_factory.mktemp("simulation"), "budgets: {power: 14W, latency: 50ms}", ", precision: fp16")
+    return simulate_pipeline(file, mode="15W", given=SHORT)
+
+
+def test_a_camera_on_a_board(made: Simulation) -> None:
+    assert (made.board, made.mode) == (ORIN, "15W")
+    assert made.played.fps == pytest.approx(30.0, rel=0.05) and made.played.dropped == 0
+    assert made.played.power_w is not None and 2 < made.played.power_w < 15
+    assert kept(made) == (True, "budgets kept")
+    assert "simulated for 3" in simulation_headline(made) and "15W" in simulation_headline(made)
+    assert any("cooler is assumed" in note for note in made.notes)
+
+
+def test_its_json_says_that_it_is_simulated(made: Simulation) -> None:
+    told = json.loads(json.dumps(made.to_json()))
+    assert told["simulated"] is True and told["played"]["frames_in"] == made.played.frames_in
+    assert len(told["played"]["moments"]) == 3
+    for one in told["played"]["moments"]:
+        assert one["energy_j_per_frame"] == pytest.approx(one["power_w"] / one["fps"])
+
+
+def test_its_page_shows_every_chart(made: Simulation) -> None:
+    text = render(made)
+    for title in (
+        "Frames per second",
+        "Latency from capture to sink",
+        "Power",
+        "Energy of a frame",
+        "Temperature",
+        "Busy",
+    ):
+        assert f"<figcaption>{title}" in text
+    assert "budget 14 W" in text and render(made) == text
+
+
+def test_a_plan_of_a_board_has_the_p99_of_a_simulation(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, "budgets: {latency: 50ms}", ", precision: fp16")
+    (board,) = plan(file, mode="15W").boards
+    assert board.chosen is not None
+    row = board.rows[board.chosen]
+    assert row.is_simulated and row.p99_ms < 50
+    assert row.tightest in ("rate", "latency", "memory", "power") and 0 < row.margin < 1
+    played = simulate_pipeline(file, mode="15W", given=SHORT).played
+    assert played.latency_ms.p99 == pytest.approx(row.p99_ms, rel=0.05)
+
+
+def test_budgets_that_no_share_of_the_frames_keeps_are_refused(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, "budgets: {power: 1W, when_exceeded: degrade}", ", precision: fp16")
+    with pytest.raises(BudgetError, match="no setting keeps the budgets"):
+        simulate_pipeline(file, mode="15W", given=SHORT)
+
+
+def test_a_stream_of_low_priority_stops_first_wherever_it_stands(tmp_path: Path) -> None:
+    def two(more: str = "") -> PipelineFile:
+        path = pipeline(tmp_path, more, ", precision: fp16").document.path
+        text = path.read_text().replace("from: cam}", "from: [gate, cam]}").replace("fps: 30", "fps: 500")
+        path.write_text(text.replace("stages:", "stages:\n  gate: {source: 'usb:1', fps: 500, priority: low}"))
+        return load_pipeline(path)
+
+    (row,) = [one for one in plan(two(), mode="15W").boards[0].rows if one.name == "gpu"]
+    record = find_board(ORIN)
+    step = step_of(row, power(record, record.mode("15W"), coefficients(record.soc).power))
+    cap_w = step.drawn_w(0.2)  # more than 30 % of one stream takes, and less than of two
+    played = simulate_pipeline(
+        two(f"budgets: {{power: {cap_w}W, when_exceeded: degrade}}"), mode="15W", given=SHORT
+    ).played
+    assert played.governed is not None
+    assert set(played.governed.seconds) == {played.governed.setting}
+    assert played.governed.setting == "30 % of the frames, without gate"
+
+
+def test_what_cannot_be_simulated_is_refused(tmp_path: Path) -> None:
+    file = pipeline(tmp_path)
+    with pytest.raises(ConfigError, match="orin-nx-16gb"):
+        simulate_pipeline(file, board="orin-nx-16g", given=SHORT)
+    with pytest.raises(ConfigError, match="MAXN") as caught:
+        simulate_pipeline(file, mode="16W", given=SHORT)
+    assert "16W" in caught.value.what
+    with pytest.raises(ConfigError, match="one board at a time"):
+        simulate_pipeline(file, board="all", mode="15W", given=SHORT)
+    for seconds in (0.0, -1.0, float("nan")):
+        with pytest.raises(ConfigError, match="cannot simulate") as caught:
+            simulate_pipeline(file, given=Circumstances(seconds=seconds))
+        assert caught.value.where == "--duration"
+
+
+def test_a_pipeline_without_models_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text("stages:\n  cam: {source: 'usb:0'}\n  end: {sink: null, from: cam}\n")
+    with pytest.raises(ConfigError, match="no stage runs a model"):
+        simulate_pipeline(load_pipeline(tmp_path / "p.yaml"), board=ORIN, given=SHORT)
+
+
+def test_a_trace_of_a_stream_that_is_no_source_is_refused(tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text('{"time_s": 0, "stream": "cma"}\n{"time_s": 1, "stream": "cma"}\n')
+    with pytest.raises(ConfigError, match=r"'cma'.*cam") as caught:
+        simulate_pipeline(pipeline(tmp_path, model=", precision: fp16"), given=replace(SHORT, trace=trace))
+    assert "sources: cam" in caught.value.fix
+
+
+def profile(
+    folder: Path, file: PipelineFile, alone_ms: float = 10.0, jitter: Quantiles = (), model: str = "net"
+) -> Path:
+    """As if measured: every core takes as long, and half as long again in company."""
+    config = file.config.models[model]
+    nodes = tuple(node.name for node in static_graph(config).nodes)
+    cores = list(core_accelerators())
+    whole = {core: Whole(alone_ms, 1.5 * alone_ms, alone_ms, jitter) for core in cores}
+    unit = ProfiledUnit(nodes[0], nodes, dict.fromkeys(cores, alone_ms))
+    digest = load(config.onnx).digest
+    made = Profile(model, digest, "host", "", {"cpu": "test"}, 1, whole, (unit,), Handing(0.1, 0.0, 0.0))
+    path = folder / "profile.json"
+    path.write_text(json.dumps({"schema": 1, **asdict(made)}))
+    return path
+
+
+def test_this_machine_is_simulated_from_profiles(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, model=", placement: cpu0")
+    made = simulate_pipeline(file, board="host", profiles=[profile(tmp_path, file)], given=SHORT)
+    assert made.board == "host" and made.played.power_w is None
+    assert any("net: its profile has no jitter" in note for note in made.notes)
+    assert made.played.latency_ms.p50 == pytest.approx(10.0, abs=0.1)
+
+
+def test_stages_on_this_machine_jitter_as_their_model_and_keep_their_mean(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, model=", placement: cpu0")
+    jitter = tuple(1.0 + max(0.0, at - 0.5) for at in AT)
+    stages = tmp_path / "run.json"
+    stages.write_text(json.dumps({"stages": {"look": {"busy_ms_per_result": 22.5}}}))
+    given = replace(SHORT, stages=stages, seconds=60.0)
+    told = simulate_pipeline(file, board="host", profiles=[profile(tmp_path, file, jitter=jitter)], given=given)
+    made = told.played
+    assert not any("jitter" in note for note in told.notes)
+    assert mean_of(jitter) == pytest.approx(1.125)
+    assert made.busy["cpu"] * 1e3 / made.fps == pytest.approx(22.5, rel=0.02)
+    assert made.latency_ms.p99 == pytest.approx(29.0, rel=0.03)
+
+
+def test_a_run_tells_how_a_models_stage_jitters_and_when_it_wakes(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, model=", placement: cpu0")
+    jitter = tuple(1.0 + max(0.0, at - 0.5) for at in AT)
+    timing = {"jitter": jitter, "wakeup_latency_ms": [2.0] * len(AT)}
+    stages = tmp_path / "run.json"
+    run = {"stages": {"look": {"busy_ms_per_result": 18.0}}, "simulation": {"look": timing}}
+    stages.write_text(json.dumps(run))
+    given = replace(SHORT, stages=stages, seconds=60.0)
+    made = simulate_pipeline(file, board="host", profiles=[profile(tmp_path, file)], given=given).played
+    assert made.busy["cpu"] * 1e3 / made.fps == pytest.approx(18.0, rel=0.02)  # the model's 10 ms among them
+    assert made.latency_ms.p50 == pytest.approx(18.0 / 1.125 + 2.0, rel=0.02)
+    assert made.latency_ms.p99 == pytest.approx(1.49 * 18.0 / 1.125 + 2.0, rel=0.02)
+
+
+def test_slow_phases_come_as_they_did_and_work_piles_up_meanwhile(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, model=", placement: cpu0")
+    slow_phases = [0.75] * 100 + [
+        2.25
+    ] * 20  # 33 ms between frames: 60 ms of work each, for a second, leaves many behind
+
+    def played(**timing: object) -> Simulated:
+        run = {"stages": {"look": {"busy_ms_per_result": 80.0 / 3}}, "simulation": {"look": timing}}
+        (tmp_path / "run.json").write_text(json.dumps(run))
+        given = replace(SHORT, stages=tmp_path / "run.json", seconds=60.0)
+        return simulate_pipeline(file, board="host", profiles=[profile(tmp_path, file)], given=given).played
+
+    together = played(slow_phases=slow_phases)  # 20 ms of work usually
+    assert together.busy["cpu"] * 1e3 / together.fps < 80.0 / 3  # fewer of the slow ones are done
+    assert together.latency_ms.p50 == pytest.approx(20.0, rel=0.05) and together.latency_ms.p99 > 90.0
+    assert together.dropped == pytest.approx(10 * (30 - 1000 / 60), rel=0.1)
+
+
+def test_a_model_that_takes_over_in_batches_is_as_much_slower_than_its_profile_as_the_first(tmp_path: Path) -> None:
+    network(tmp_path / "net.onnx")
+    (tmp_path / "p.yaml").write_text("""
+models:
+  net: {onnx: net.onnx, task: {embed: none}, degrade_to: small}
+  small: {onnx: net.onnx, task: {embed: none}}
+stages:
+  left: {source: 'usb:0', fps: 30}
+  right: {source: 'usb:1', fps: 30}
+  look: {infer: net, from: [left, right], batch: {max: 2}}
+""")
+    by_profile = [Lane(((CoreStep(ANY_CORE, ms),),), rows=2) for ms in (10.0, 4.0)]
+    lanes = [lambda *_, lane=lane: [lane] for lane in by_profile]
+    times = StageTimes({"look": StageTime(16.0, batch_fill_ms=1.0)})  # 1 ms to fill, and 15 where the profile says 10
+    design = design_of(load_pipeline(tmp_path / "p.yaml"), lanes[0], Scene({}, times=times), lanes[1:])
+    node = design.nodes[0]
+    tasks = (node.task, *node.stand_ins)
+    assert [[step.time_ms for step in task.steps] for task in tasks] == [[1.0], [1.0]]
+    assert [[step.time_ms for step in task.run] for task in tasks] == [[15.0], [6.0]]
+    assert [task.batch for task in tasks] == [2, 2]
+
+
+def test_objects_that_differ_are_no_jitter(tmp_path: Path) -> None:
+    stages = "  cut: {infer: net, from: look, crop: {limit: 4}}"
+    file = pipeline(tmp_path, model=", placement: cpu0", stages=stages)
+    run = {
+        "stages": {"cut": {"busy_ms_per_result": 1.0}},
+        "simulation": {"cut": {"jitter": tuple(1.0 + 9 * at for at in AT)}},
+    }
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    profiles = [profile(tmp_path, file, alone_ms=1.0)]
+
+    def p99_ms(objects: float | None) -> float:
+        given = replace(SHORT, stages=tmp_path / "run.json", objects=objects, seconds=20.0)
+        return simulate_pipeline(file, board="host", profiles=profiles, given=given).played.latency_ms.p99
+
+    assert p99_ms(None) > 6.5 > 5.2 > p99_ms(4.0)
+
+
+@pytest.mark.skipif(len(core_accelerators()) < 2, reason="needs two cores")
+def test_replicas_on_this_machine_take_turns(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, model=", placement: {replicate: {cpu0: 1, cpu1: 1}}")
+    text = (tmp_path / "p.yaml").read_text().replace("'usb:0', fps: 30", "'synthetic:noise'")
+    (tmp_path / "p.yaml").write_text(text)
+    file = load_pipeline(tmp_path / "p.yaml")
+    made = simulate_pipeline(file, board="host", profiles=[profile(tmp_path, file)], given=SHORT)
+    cores = len(core_accelerators())
+    assert made.played.fps == pytest.approx(200 / (1 + 0.5 / (cores - 1)), rel=0.05)
+
+
+def test_a_model_without_a_profile_is_refused(tmp_path: Path) -> None:
+    file = pipeline(tmp_path)
+    path = profile(tmp_path, file)
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps({**data, "digest": "0" * 64}))
+    with pytest.raises(ConfigError, match="no profile of model 'net'") as caught:
+        simulate_pipeline(file, board="host", profiles=[path], given=SHORT)
+    assert "bench --units" in caught.value.fix
+
+
+def test_stages_take_what_a_run_measured(tmp_path: Path) -> None:
+    file = pipeline(tmp_path, model=", precision: fp16", stages="  paint: {draw: boxes, from: look}")
+    stages = tmp_path / "run.json"
+    busy = {"paint": {"busy_ms_per_result": 12.0}}
+    stages.write_text(json.dumps({"stages": busy}))
+    plain = simulate_pipeline(file, mode="15W", given=SHORT).played
+    timed = simulate_pipeline(file, mode="15W", given=replace(SHORT, stages=stages)).played
+    assert timed.latency_ms.p50 == pytest.approx(plain.latency_ms.p50 + 12.0, abs=0.2)
+
+
+def test_a_profile_of_a_board_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no times of a board"):
+        simulate_pipeline(pipeline(tmp_path), board="orin-nx-16gb", profiles=[tmp_path / "none.json"], given=SHORT)

@@ -1,0 +1,59 @@
+"""How often models run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgert.config import load_pipeline
+from edgert.simulator.design import ASSUMED_HZ, Demand, demands
+
+HEAD = """
+models:
+  big: {onnx: m.onnx, task: {detect: yolox}}
+  small: {onnx: m.onnx, task: {classify: auto}}
+  idle: {onnx: m.onnx, task: {classify: auto}}
+stages:
+"""
+
+
+def found(tmp_path: Path, stages: str) -> dict[str, Demand]:
+    (tmp_path / "m.onnx").touch()
+    (tmp_path / "p.yaml").write_text(HEAD + stages)
+    return {demand.model: demand for demand in demands(load_pipeline(tmp_path / "p.yaml").config)}
+
+
+def test_a_model_runs_on_every_frame_and_one_that_no_stage_uses_does_not(tmp_path: Path) -> None:
+    one = found(tmp_path, "  cam: {source: 'usb:0', fps: 15}\n  find: {infer: big, from: cam}\n")
+    assert list(one) == ["big"]
+    assert (one["big"].rate_hz, one["big"].stages, one["big"].notes) == (15, ("find",), ())
+
+
+def test_a_rate_that_nobody_told_is_assumed_and_said_so(tmp_path: Path) -> None:
+    one = found(tmp_path, "  cam: {source: 'usb:0'}\n  find: {infer: big, from: cam}\n")["big"]
+    assert one.rate_hz == ASSUMED_HZ
+    assert "cam" in one.notes[0] and "assumed" in one.notes[0]
+
+
+def test_every_nth_frame_and_several_sources_and_stages_add_up(tmp_path: Path) -> None:
+    stages = """
+  a: {source: 'usb:0', fps: 30}
+  b: {source: 'usb:1', fps: 10}
+  find: {infer: big, from: [a, b], every: 2}
+  again: {infer: big, from: a}
+"""
+    assert found(tmp_path, stages)["big"].rate_hz == pytest.approx((30 + 10) / 2 + 30)
+
+
+def test_crops_count_up_to_their_limit_wherever_they_are_cut(tmp_path: Path) -> None:
+    stages = """
+  cam: {source: 'usb:0', fps: 10}
+  find: {infer: big, from: cam}
+  read: {infer: small, from: find, crop: {limit: 4}}
+  cut: {crop: {limit: 3}, from: find}
+  more: {infer: small, from: cut, every: 3}
+"""
+    small = found(tmp_path, stages)["small"]
+    assert small.rate_hz == pytest.approx(10 * 4 + 10 * 3 / 3)
+    assert small.notes == ("read: planned for 4 crops a frame",)

@@ -1,0 +1,114 @@
+"""INT8 models that take several pictures, and those that cannot, by the node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from edgert.backend.base import EngineOptions
+from edgert.backend.ort import Function
+from edgert.backend.tensorrt.trt_backend import static_request
+from edgert.errors import ModelError
+from edgert.graph import Model, inputs, outputs
+from edgert.quantization.batched import opened, takes_several
+from edgert.quantization.calibration.range_calibrator import calibrate
+from edgert.quantization.prepare import prepare
+from edgert.quantization.recipe import Quantizer, Recipe
+from edgert.quantization.scheme.scheme import Target
+from tests.helpers.models import make
+from tests.unit.quantization.network import PICTURES, SIZE, network
+
+
+def pictures(count: int = PICTURES) -> list[dict[str, Any]]:
+    random = np.random.default_rng(1)
+    return [{"x": random.uniform(0, 1, (1, 3, SIZE, SIZE)).astype(np.float32)} for _ in range(count)]
+
+
+def int8(target: Target) -> Model:
+    model, feeds = prepare(network()), pictures()
+    table = calibrate(model, feeds, early_stop=False)
+    return Quantizer(model, table, Recipe(target)).quick().model
+
+
+def tail(nodes: list[Any], shape: tuple[int, ...], stored: dict[str, Any] | None = None) -> Model:
+    """A convolution, and what comes behind it."""
+    weights = {"w": np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype("f4"), **(stored or {})}
+    conv = helper.make_node("Conv", ["x", "w"], ["c"], name="conv")
+    ends = {"x": ((1, 3, SIZE, SIZE), TensorProto.FLOAT)}, {"y": (shape, TensorProto.FLOAT)}
+    return prepare(make([conv, *nodes], *ends, weights))
+
+
+@pytest.mark.parametrize("target", ["ort", "gpu"])
+def test_a_batch_is_what_its_pictures_are_alone(target: Target) -> None:
+    model, feeds = int8(target), pictures(5)
+    made = opened(model, feeds)
+    assert [spec.shape[0] for spec in (*inputs(made), *outputs(made))] == ["batch", "batch"]
+    run = Function(made)
+    together = run({"x": np.concatenate([feed["x"] for feed in feeds])})["y"]
+    bound = 0.0 if target == "ort" else 1e-6  # float sums behind the integers, one row or several in a kernel
+    assert np.abs(together - np.concatenate([run(feed)["y"] for feed in feeds])).max() <= bound
+    assert np.abs(together - np.concatenate([Function(model)(feed)["y"] for feed in feeds])).max() <= bound
+
+
+def test_tensorrt_gets_a_profile_from_one_row_to_a_full_batch() -> None:
+    made = opened(int8("gpu"), pictures(2))
+    request = static_request(made, EngineOptions(profiles={"default": {"x": (4, 3, SIZE, SIZE)}}))
+    assert request.precision == "int8"
+    ((name, span),) = request.profiles[0].items()
+    assert name == "x" and (span.least[0], span.usual[0], span.most[0]) == (1, 4, 4)
+
+
+def test_a_model_of_other_rows_is_left_alone() -> None:
+    made = opened(prepare(network()))
+    assert opened(made) is made
+
+
+CASES = {
+    "the first only": (
+        tail([helper.make_node("Slice", ["c", "zero", "one", "zero"], ["y"], name="first")], (1, 4, 14, 14),
+             {"zero": np.array([0]), "one": np.array([1])}),
+        "node 'first' (Slice)",
+    ),
+    "a mean over all": (
+        tail([helper.make_node("ReduceMean", ["c"], ["m"], name="mean", axes=[0]),
+              helper.make_node("Add", ["c", "m"], ["y"], name="add")], (1, 4, 14, 14)),
+        "node 'mean' (ReduceMean)",
+    ),
+    "an output without rows": (
+        tail([helper.make_node("Squeeze", ["c", "zero"], ["y"], name="squeeze")], (4, 14, 14), {"zero": np.array([0])}),
+        "node 'squeeze' (Squeeze)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "told"), CASES.values(), ids=CASES)
+def test_what_holds_it_to_one_picture_is_named(model: Model, told: str) -> None:
+    with pytest.raises(ModelError, match="takes one picture at a time") as caught:
+        opened(model)
+    assert told in caught.value.why and "leave batch out" in caught.value.fix and "export" in caught.value.fix
+
+
+def test_an_output_of_another_form_is_named_where_no_node_is() -> None:
+    turned = tail([helper.make_node("Transpose", ["c"], ["y"], name="turn", perm=[1, 0, 2, 3])], (4, 1, 14, 14))
+    with pytest.raises(ModelError) as caught:
+        opened(turned)
+    assert caught.value.why == "output 'y' of node 'turn' (Transpose) has no dimension for the batch"
+
+
+def test_what_the_file_can_and_int8_cannot_is_not_the_exports_fault() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+        helper.make_node("Shape", ["x"], ["sizes"], end=1),
+        helper.make_node("Slice", ["c", "zero", "sizes", "zero"], ["y"], name="all"),  # of one, once that is folded
+    ]
+    stored = {"w": np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype("f4"), "zero": np.array([0])}
+    ends = {"x": (("n", 3, SIZE, SIZE), TensorProto.FLOAT)}, {"y": (("n", 4, 14, 14), TensorProto.FLOAT)}
+    file, feeds = make(nodes, *ends, stored), pictures(2)
+    assert takes_several(file, feeds) and not takes_several(prepare(file), feeds)
+    with pytest.raises(ModelError) as caught:
+        opened(prepare(file), feeds, file=file)
+    assert "node 'all' (Slice)" in caught.value.why and "the file leaves the batch open" in caught.value.why
+    assert caught.value.fix == "leave batch out of its stages, or precision: fp16 or fp32"

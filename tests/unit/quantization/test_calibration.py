@@ -1,0 +1,40 @@
+"""Ranges of a section, for everybody and for one engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgert.backend.ort import Function
+from edgert.config import ModelConfig
+from edgert.graph import to_bytes
+from edgert.graph.operations import read
+from edgert.quantization.calibrated import Calibrated, calibrate_section
+from edgert.quantization.int8_model import recipe_of
+from edgert.quantization.prepare import calibrated
+from edgert.quantization.recipe import Quantizer
+from edgert.quantization.scheme.scheme import Target, scheme
+from tests.unit.quantization.network import PICTURES, SIZE, album
+
+
+def test_without_a_target_every_tensor_is_measured(config: ModelConfig) -> None:
+    found = calibrate_section(config, album=album(PICTURES, 5))
+    assert tuple(found.table.histograms) == calibrated(read(found.model))
+
+
+@pytest.mark.parametrize("target", ["ort", "gpu", "dla"])
+def test_for_one_target_only_what_it_rounds_is_measured_to_the_same_model(config: ModelConfig, target: Target) -> None:
+    everything, few = (calibrate_section(config, target=one, album=album(PICTURES, 5)) for one in (None, target))
+    needed = set(scheme(read(few.model), target).needed)
+    assert set(few.table.histograms) == needed
+    assert needed < set(everything.table.histograms) or target == "dla"
+    first, second = (int8(one, config, target) for one in (everything, few))
+    assert first == second
+
+
+def int8(found: Calibrated, config: ModelConfig, target: Target) -> bytes:
+    made = Quantizer(found.model, found.table, recipe_of(config, target), found.feeds(16)).finish()
+    if target == "ort":
+        feeds = {"x": np.random.default_rng(0).normal(0, 1, (1, 3, SIZE, SIZE)).astype(np.float32)}
+        assert np.isfinite(Function(made.model)(feeds)["y"]).all()
+    return to_bytes(made.model)

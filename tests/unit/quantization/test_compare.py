@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from edgert.errors import CalibrationError
+from edgert.graph import infer
+from edgert.graph.operations import Graph, read
+from edgert.quantization.error import Agreement, agreement, sqnr
+from tests.helpers.models import with_constants
+from tests.unit.graph.graphs import make, node, weights
+
+MODEL = infer(
+    make(
+        [
+            node("Conv", ["x", "w"], ["a"], "one"),
+            node("Relu", ["a"], ["b"], "act"),
+            node("Conv", ["b", "v"], ["c"], "two"),
+            node("Sigmoid", ["c"], ["y"], "end"),
+        ],
+        {"x": [1, 2, 4, 4]},
+        {"y": None},
+        {"w": weights(3, 2, 1, 1), "v": weights(2, 3, 1, 1, seed=1)},
+    )
+)
+FEEDS = [{"x": weights(1, 2, 4, 4, seed=seed)} for seed in range(10)]
+
+
+def other(factor: float) -> Graph:
+    graph = read(MODEL)
+    return with_constants(graph, {"w": graph.constants["w"] * np.float32(factor)})
+
+
+def test_noise_of_a_known_size() -> None:
+    found = sqnr(read(MODEL), other(1.1), FEEDS, None, MODEL)
+    assert list(found) == ["a", "c", "y"]  # weighted nodes and graph outputs, in order
+    assert found["a"] == pytest.approx(20, abs=1e-3)  # a tenth of the signal
+    assert found["c"] == pytest.approx(20, abs=1e-3)
+
+
+def test_tensors_may_be_named_in_any_order() -> None:
+    assert list(sqnr(read(MODEL), other(1.1), FEEDS[:1], ["y", "b"], MODEL)) == ["b", "y"]
+
+
+def test_equal_graphs_have_no_noise() -> None:
+    assert sqnr(read(MODEL), read(MODEL), FEEDS[:2], ["y"], MODEL) == {"y": math.inf}
+
+
+def test_sums_over_pictures_are_those_of_all_elements() -> None:
+    whole = agreement(read(MODEL), other(0.5), FEEDS, ["a"], MODEL)["a"]
+    parts = [agreement(read(MODEL), other(0.5), [one], ["a"], MODEL)["a"] for one in FEEDS]
+    assert whole.signal == pytest.approx(sum(one.signal for one in parts))
+    assert whole.noise == pytest.approx(sum(one.noise for one in parts))
+    assert whole.cosine == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("sums", "decibels", "cosine"),
+    [
+        (Agreement(0, 0, 0, 0), math.inf, 1),
+        (Agreement(0, 4, 0, 4), -math.inf, 0),
+        (Agreement(4, 0, 0, 4), 0, 0),
+        (Agreement(100, 100, 99.5, 1), 20, 0.995),
+    ],
+)
+def test_ends_of_the_scale(sums: Agreement, decibels: float, cosine: float) -> None:
+    assert sums.sqnr_db == pytest.approx(decibels) and sums.cosine == pytest.approx(cosine)
+
+
+def test_no_pictures_tell_nothing() -> None:
+    with pytest.raises(CalibrationError, match="without pictures"):
+        sqnr(read(MODEL), other(2), [], ["y"], MODEL)

@@ -1,0 +1,241 @@
+"""A quantised model as a report."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgert.config import AccuracyConfig, CalibrateConfig, ClassifyTask, InputConfig, ModelConfig, QuantizeConfig
+from edgert.dataset.images import open_album
+from edgert.evaluation import Standing, compare
+from edgert.evaluation.evaluate_model import Accuracy
+from edgert.evaluation.score import mean_of
+from edgert.graph import load, to_bytes
+from edgert.graph.operations import read
+from edgert.quantization.calibrated import Calibrated, calibrate_section
+from edgert.quantization.calibration.threshold import METHODS
+from edgert.quantization.describe import accuracy_rows, describe, speed_rows, summary
+from edgert.quantization.describe_layers import EQUALISATION
+from edgert.quantization.int8_model import quantize_section
+from edgert.quantization.mixed import MixedPrecision, Scan, Sensitivity
+from edgert.quantization.outcome import Outcome
+from edgert.report import judge, render
+from tests.unit.quantization.network import PICTURES, SIZE, network
+
+LAYERS = ("first", "second", "third", "last")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "net.onnx"
+    path.write_bytes(to_bytes(network()))
+    return path
+
+
+def section(file: Path, **quantize: object) -> ModelConfig:
+    return ModelConfig(
+        onnx=file,
+        task=ClassifyTask(classify="softmax"),
+        input=InputConfig(resize="stretch", std=(64.0,)),
+        calibrate=CalibrateConfig(images="photos", limit=PICTURES, early_stop=False),  # type: ignore[arg-type]
+        quantize=QuantizeConfig.model_validate(quantize),
+    )
+
+
+@cache
+def calibrated(file: Path, equalize: bool) -> Calibrated:
+    random = np.random.default_rng(5)
+    pictures = [random.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8) for _ in range(PICTURES)]
+    return calibrate_section(section(file, equalize=equalize), album=open_album(pictures))
+
+
+def outcome(config: ModelConfig, *, judged: bool = False) -> Outcome:
+    return quantize_section(config, calibrated(config.onnx, config.quantize.equalize), judged=judged)
+
+
+def test_layers_in_graph_order(file: Path) -> None:
+    made = outcome(section(file, keep=["third"]))
+    report = describe(made, section(file, keep=["third"]))
+    assert [row.name for row in report.layers] == [*LAYERS]
+    assert [row.op for row in report.layers] == ["Conv", "Conv", "Conv", "Gemm"]
+    third = report.layers[2]
+    assert (third.precision, third.reason, third.cost) == ("FP32", "asked for", None)
+    assert report.layers[1].precision == "INT8" and report.layers[1].reason == ""
+    tensors = {node.name: node.outputs[0] for node in read(made.prepared).nodes}
+    for row in report.layers:
+        assert row.sqnr_db == made.sqnr_db.get(tensors[row.name])
+    second = report.layers[1].sqnr_db
+    assert second is not None and second > 10
+    assert report.cost_meaning == ""
+
+
+def test_the_terminal_counts_the_layers_of_the_report(file: Path) -> None:
+    made = outcome(section(file, keep=["third"]))
+    precisions = [row.precision for row in describe(made, section(file, keep=["third"])).layers]
+    counts = precisions.count("INT8"), len(precisions), precisions.count("FP32")
+    assert summary(made)[0] == "INT8: {} of {} layers; {} in FP32".format(*counts)
+    assert counts[0] + counts[2] == counts[1] == 4
+
+
+def test_a_convolution_that_ends_the_graph_multiplies_floats(tmp_path: Path) -> None:
+    path = tmp_path / "ends.onnx"
+    path.write_bytes(to_bytes(network(pooled=False)))
+    report = describe(outcome(section(path)), section(path))
+    assert [row.precision for row in report.layers[1:]] == ["INT8", "FP32"]
+    assert "nothing rounds its output" in report.layers[2].reason
+
+
+def test_floating_nodes_are_explained(file: Path) -> None:
+    report = describe(outcome(section(file)), section(file))
+    texts = [note.text for note in report.notes if note.level == "note"]
+    assert any("Softmax" in text and "stay" in text for text in texts)
+    assert not [note for note in report.notes if note.level == "warning"]
+
+
+def test_costs_come_from_the_scan(file: Path) -> None:
+    ranked = (Sensitivity("second", 0.3), Sensitivity("last", None), Sensitivity("third", 0.0))
+    found = MixedPrecision(("second",), 0.9, True, (), False, "0.9 reaches 0.8; time was over")
+    made = replace(outcome(section(file)), scan=Scan(0.4, ranked), search=found)
+    report = describe(made, section(file))
+    assert {row.name: row.cost for row in report.layers} == {"first": None, "second": 0.3, "third": 0.0, "last": None}
+    assert report.cost_meaning
+    warnings = [note.text for note in report.notes if note.level == "warning"]
+    assert warnings[0] == "0.9 reaches 0.8; time was over."
+    assert "cost of 1 of 3 layers" in warnings[1]
+
+
+def test_tensors_are_those_whose_range_is_needed(file: Path) -> None:
+    made = outcome(section(file))
+    report = describe(made, section(file))
+    plan = made.quantized.scheme
+    assert sorted(row.name for row in report.tensors) == sorted(plan.needed)
+    order = [name for name in plan.points if name in plan.needed]
+    assert [row.name for row in report.tensors] == order
+    for row in report.tensors:
+        histogram = made.table.histograms[row.name]
+        assert row.counts.sum() == histogram.values and row.amax == histogram.amax
+        assert tuple(row.thresholds) == METHODS and row.thresholds["minmax"] == pytest.approx(histogram.amax)
+        assert row.chosen == "mse"
+        group = next(group for group in plan.groups.values() if row.name in group)
+        assert row.threshold == made.table.amax(group)
+        assert {row.name, *row.shared} == set(group)
+
+
+def test_a_method_of_its_own_is_told(file: Path) -> None:
+    made = outcome(section(file))
+    name = made.quantized.scheme.needed[0]
+    chosen = replace(made, table=made.table.with_chosen({name: "entropy"}))
+    report = describe(chosen, section(file))
+    row = next(row for row in report.tensors if row.name == name)
+    assert row.chosen == "entropy"
+    assert report.provenance.method == "auto: entropy, mse"
+
+
+def test_corrections_are_read_off_the_weights(file: Path) -> None:
+    config = section(file, equalize=True, adaround=["second"])
+    made = outcome(config)
+    report = describe(made, config)
+    by_kind = {one.kind: [c for c in report.corrections if c.kind == one.kind] for one in report.corrections}
+    assert {one.nodes for one in by_kind[EQUALISATION]} >= {("first",), ("second",)}
+    assert by_kind[EQUALISATION][0].effect.startswith("outputs divided by ")
+    (turned,) = by_kind["AdaRound"]
+    assert turned.nodes == ("second",) and 0 < float(turned.effect.split("%")[0]) < 50
+    assert {one.nodes[0] for one in by_kind["Bias correction"]} <= set(LAYERS)
+
+
+def test_no_corrections_where_none_were_made(file: Path) -> None:
+    config = section(file, correct_bias=False)
+    assert describe(outcome(config), config).corrections == ()
+
+
+def test_bias_corrections_are_the_shifts_that_were_made(file: Path) -> None:
+    """The same model with one bias moved by hand: that shift is told, and no other."""
+    config = section(file, correct_bias=False)
+    made = outcome(config)
+    graph = made.prepared.copied_proto()
+    (bias,) = (one for one in graph.graph.initializer if one.name == read(made.prepared).nodes[2].inputs[2])
+    values = np.frombuffer(bias.raw_data, np.float32).copy()
+    values[3] -= 0.25
+    bias.raw_data = values.tobytes()
+    before = replace(made, prepared=made.prepared.derive(graph), recipe=replace(made.recipe, correct_bias=True))
+    (one,) = describe(before, config).corrections
+    assert one.nodes == ("second",) and one.effect.endswith(" of the largest output")
+    assert float(one.effect.split()[1]) == pytest.approx(0.25, rel=0.05)  # to a step of the stored bias
+
+
+def test_provenance_sizes_and_settings(file: Path) -> None:
+    config = section(file, keep=["third"])
+    made = outcome(config)
+    report = describe(made, config, command="edgert quantize", source="a belt")
+    origin = report.provenance
+    assert (origin.model, origin.digest) == ("net.onnx", hashlib.sha256(file.read_bytes()).hexdigest())
+    assert (origin.images, origin.source, origin.method, origin.command) == (
+        PICTURES, "a belt", "mse", "edgert quantize",
+    )  # fmt: skip
+    assert {"edgert", "onnx", "onnxruntime", "numpy"} <= set(origin.versions) and "core" in origin.machine
+    assert report.sizes_bytes == {"FP32": file.stat().st_size, "INT8": len(to_bytes(made.model))}
+    assert report.settings["calibrate.limit"] == str(PICTURES) and report.settings["quantize.keep"] == "[third]"
+    assert "quantize.adaround" not in report.settings
+    assert describe(made, config).provenance.source.endswith("photos")
+    assert report.target == "ONNX Runtime"
+
+
+def test_without_a_judge_accuracy_is_absent_with_its_reason(file: Path) -> None:
+    report = describe(outcome(section(file)), section(file))
+    assert report.accuracy == () and report.absent["accuracy"] == "Accuracy was not measured."
+
+
+def test_agreement_without_labels(file: Path) -> None:
+    report = describe(outcome(section(file), judged=True), section(file))
+    (row,) = report.accuracy
+    assert (row.metric, row.fp32, row.labelled, row.images) == ("agreement", 1.0, False, PICTURES)
+    assert row.max_drop is None and row.interval is not None and row.interval[0] <= row.drop <= row.interval[1]
+
+
+def result(name: str, right: int) -> Accuracy:
+    scores = [float(n < right) for n in range(20)]
+    evidence = {"top1": mean_of(scores), "top5": mean_of([1.0] * 20)}
+    values = {metric: one.value for metric, one in evidence.items()}
+    return Accuracy(name, 20, values, evidence, 1.0, 1.0, 1, ())
+
+
+def test_every_metric_is_a_row_and_the_budget_stands_by_its_own() -> None:
+    before, after, other = result("net", 15), result("int8", 14), result("dla", 10)
+    drops = tuple(compare(before, one, "top1", max_drop=0.1) for one in (after, other))
+    rows = accuracy_rows(Standing("top1", (before, after, other), drops), True, {"int8": "INT8", "dla": "DLA"})
+    assert [(row.metric, row.precision, row.max_drop) for row in rows] == [
+        ("top-1", "INT8", 0.1), ("top-5", "INT8", None), ("top-1", "DLA", 0.1), ("top-5", "DLA", None),
+    ]  # fmt: skip
+    assert rows[0].drop == pytest.approx(0.05) and rows[0].kept and rows[2].kept is False
+    assert rows[1].interval == (0.0, 0.0)
+
+
+def test_speed_in_turns_and_the_page(file: Path) -> None:
+    config = section(file)
+    made = outcome(config)
+    rows = speed_rows({"FP32": load(file), "INT8": made.model}, config, threads=1, rounds=5)
+    assert [(row.precision, row.runs) for row in rows] == [("FP32", 5), ("INT8", 5)]
+    for row in rows:
+        assert row.spread_ms is not None and 0 < row.spread_ms[0] <= row.median_ms <= row.spread_ms[1]
+        assert row.engine.startswith("ONNX Runtime ") and row.machine.endswith(", 1 thread")
+    report = describe(made, config, speed=rows)
+    assert report.speed == rows and judge(report).sentence
+    page = render(report)
+    assert "net.onnx" in page and all(f">{name}<" in page for name in LAYERS)
+
+
+def test_the_budget_of_the_section(file: Path, tmp_path: Path) -> None:
+    made = outcome(section(file), judged=True)
+    assert made.standing is not None
+    (drop,) = made.standing.comparisons
+    budget = replace(drop, max_drop=0.2)
+    labelled = replace(made, standing=replace(made.standing, comparisons=(budget,)), labelled=True)
+    accuracy = AccuracyConfig(dataset=tmp_path, metric="top1", max_drop=0.2)
+    report = describe(labelled, section(file).model_copy(update={"accuracy": accuracy}))
+    assert report.accuracy[0].max_drop == 0.2 and report.accuracy[0].labelled
+    assert report.settings["accuracy.max_drop"] == "0.2"

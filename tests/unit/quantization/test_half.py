@@ -1,0 +1,153 @@
+"""FP16: what becomes it, what stays, and that every graph remains valid."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgert.backend.ort import Function
+from edgert.errors import ModelError
+from edgert.graph import Model, infer
+from edgert.graph.operations import read, write
+from edgert.graph.types import dtypes
+from edgert.quantization.fp16 import rounded, to_half
+from tests.unit.graph.graphs import make, node, weights
+from tests.unit.quantization.halves import WEIGHTS, X, assert_near, chain, conv, feeds, half, kept, ops
+
+
+def test_everything_between_the_ends_is_float16() -> None:
+    model = chain()
+    result, converted = half(model)
+    assert result.kept == ()
+    assert ops(result.graph) == ["Cast", "Conv", "Relu", "Conv", "Cast"]
+    assert [spec.dtype for spec in (*result.graph.inputs, *result.graph.outputs)] == ["float32", "float32"]
+    assert {name: array.dtype.name for name, array in read(converted).constants.items()} == dict.fromkeys(
+        "wvb", "float16"
+    )
+    assert dtypes(result.graph)["a"] == "float16"  # tensors keep their names where they are computed
+    assert_near(model, result.graph, 2e-3)
+
+
+def test_ends_of_float16_need_no_casts() -> None:
+    result, _ = half(chain(), io="float16")
+    assert ops(result.graph) == ["Conv", "Relu", "Conv"]
+    assert [(spec.name, spec.dtype) for spec in (*result.graph.inputs, *result.graph.outputs)] == [
+        ("x", "float16"),
+        ("y", "float16"),
+    ]
+
+
+def test_the_graph_given_stays_as_it_was() -> None:
+    graph = read(infer(chain()))
+    first = to_half(graph)
+    assert all(array.dtype == np.float32 for array in graph.constants.values())
+    assert [item.dtype for item in graph.specs.values()].count("float16") == 0
+    assert to_half(graph).graph.nodes is not first.graph.nodes
+    assert [(a.op, a.inputs, a.outputs, a.name) for a in to_half(graph).graph.nodes] == [
+        (b.op, b.inputs, b.outputs, b.name) for b in first.graph.nodes
+    ]
+
+
+def test_a_float16_graph_stays_as_it_is() -> None:
+    first, converted = half(chain(), io="float16")
+    again, _ = half(converted)
+    assert ops(again.graph) == ops(first.graph)
+    assert again.kept == ()
+
+
+def test_named_nodes_stay_and_the_rest_is_cast_around_them() -> None:
+    model = chain()
+    result, _ = half(model, keep=["r"])
+    assert kept(result) == {"r": "it was named"}
+    assert ops(result.graph) == ["Cast", "Conv", "Cast", "Relu", "Cast", "Conv", "Cast"]
+    assert ops(half(model, keep=["a", "r", "y"])[0].graph) == ["Conv", "Relu", "Conv"]
+    assert_near(model, result.graph, 2e-3)
+
+
+def test_a_name_that_no_node_has_is_refused_with_the_nearest() -> None:
+    nodes = [node("Relu", ["x"], ["y"], "backbone_relu")]
+    with pytest.raises(ModelError, match="did you mean 'backbone_relu'"):
+        half(make(nodes, X, {"y": None}), keep=["backbone_rely"])
+
+
+def test_a_stored_tensor_that_both_kinds_read_exists_in_both_types() -> None:
+    nodes = [conv("x", "w", "a"), conv("a", "w", "y")]
+    result, _ = half(make(nodes, X, {"y": [1, 4, 6, 6]}, WEIGHTS), keep=["y"])
+    first, second = (item for item in result.graph.nodes if item.op == "Conv")
+    types = dtypes(result.graph)
+    assert [types[item.inputs[1]] for item in (first, second)] == ["float16", "float32"]
+
+
+def test_a_tensor_is_cast_once_for_all_its_readers() -> None:
+    nodes = [
+        node("Relu", ["x"], ["r"], "r"),
+        *(node("Sigmoid", ["r"], [name], name) for name in ("a", "b")),
+        *(node("Tanh", ["r"], [name], name) for name in ("c", "d")),
+        node("Sum", ["a", "b", "c", "d"], ["y"], "sum"),
+    ]
+    result, _ = half(make(nodes, X, {"y": None}), keep=["a", "b"])
+    assert ops(result.graph).count("Cast") == 5  # x down, r up, a and b down, y up
+
+
+def test_rounded_keeps_the_ends_and_rounds_everything_between() -> None:
+    model = chain()
+    result, _ = half(model, io="float16")
+    graph = rounded(result.graph)
+    assert [spec.dtype for spec in (*graph.inputs, *graph.outputs)] == ["float16", "float16"]
+    own = Function(write(graph, model))
+    x = feeds(model)["x"].astype(np.float16)
+    found = own({"x": x})["y"]
+    assert found.dtype == np.float16
+    assert Counter(ops(graph))["Conv"] == 2
+    exact = Function(model)({"x": x.astype(np.float32)})["y"]
+    np.testing.assert_allclose(found, exact, rtol=0, atol=2e-3 * np.abs(exact).max())
+
+
+UNARY = ("Relu", "Sigmoid", "Tanh", "Neg", "Abs", "Identity", "Transpose", "Sqrt", "Exp")
+BINARY = ("Add", "Mul", "Sub", "Max", "Concat", "Where")
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> tuple[Model, list[str], dict[str, float], str]:
+    """A graph of any form over (1, 2, 4, 4) tensors, nodes to keep, some ranges and the type of its ends."""
+    tensors, nodes = ["x", "z", "k"], [node("Greater", ["x", "k"], ["mask"], "mask")]
+    for position in range(draw(st.integers(1, 9))):
+        name = f"n{position}"
+        first, second = draw(st.sampled_from(tensors)), draw(st.sampled_from(tensors))
+        op = draw(st.sampled_from(UNARY + BINARY))
+        if op == "Concat":  # and back, so that every tensor keeps its shape
+            nodes += [node(op, [first, second], [f"{name}_c"], f"{name}_c", axis=1)]
+            nodes += [node("Slice", [f"{name}_c", "start", "end", "axis"], [name], name)]
+        elif op == "Where":
+            nodes.append(node(op, ["mask", first, second], [name], name))
+        elif op == "Transpose":
+            nodes.append(node(op, [first], [name], name, perm=[0, 1, 3, 2]))
+        else:
+            nodes.append(node(op, [first, second][: 2 if op in BINARY else 1], [name], name))
+        tensors.append(name)
+    ends = draw(st.lists(st.sampled_from(tensors), min_size=1, max_size=3, unique=True))
+    stored = {"k": weights(1, 2, 4, 4), "start": np.array([1]), "end": np.array([3]), "axis": np.array([1])}
+    shape = [1, 2, 4, 4]
+    model = make(nodes, {"x": shape, "z": shape}, dict.fromkeys(ends, shape), stored)
+    names = draw(st.lists(st.sampled_from([item.name for item in nodes]), max_size=4, unique=True))
+    ranges = draw(st.dictionaries(st.sampled_from(tensors), st.sampled_from([1e-9, 1.0, 1e5]), max_size=4))
+    return model, names, ranges, draw(st.sampled_from(["float32", "float16"]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(networks())
+def test_every_graph_becomes_a_valid_one(case: tuple[Model, list[str], dict[str, float], str]) -> None:
+    model, names, ranges, io = case
+    result, converted = half(model, keep=names, amax=ranges, io=io)
+    assert set(names) <= set(kept(result))
+    assert {spec.dtype for spec in (*result.graph.inputs, *result.graph.outputs)} == {io}
+    types = dtypes(result.graph)
+    for item in result.graph.nodes:
+        if item.name in names:
+            assert "float16" not in {types[name] for name in (*item.inputs, *item.outputs)}
+    onnx.checker.check_model(infer(write(rounded(result.graph), converted)).proto, full_check=True)

@@ -1,0 +1,241 @@
+"""FP16: values, constants and sums that leave its range stay in FP32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgert.backend.ort import Function
+from edgert.graph import Model, infer
+from edgert.graph.operations import Graph, read, write
+from edgert.quantization.fp16 import rounded, to_half
+from edgert.quantization.fp16.storage import balanced
+from tests.helpers.models import with_constants
+from tests.unit.graph.graphs import make, node, weights
+from tests.unit.quantization.halves import WEIGHTS, X, assert_near, chain, conv, feeds, half, kept, run
+
+
+def loud() -> Model:
+    """An activation of about 1e5 that a second convolution brings back."""
+    stored = {"w": np.full((4, 4, 1, 1), 3e3, np.float32), "v": np.full((4, 4, 1, 1), 1e-5, np.float32)}
+    nodes = [
+        node("Abs", ["x"], ["a"], "abs"),
+        node("Conv", ["a", "w"], ["l"], "loud"),
+        node("Relu", ["l"], ["r"], "relu"),
+        node("Conv", ["r", "v"], ["q"], "quiet"),
+        node("Relu", ["q"], ["y"], "end"),
+    ]
+    return make(nodes, X, {"y": [1, 4, 6, 6]}, stored)
+
+
+def amax(model: Model, scale: float) -> dict[str, float]:
+    """The largest magnitude of every float32 tensor."""
+    graph = read(infer(model))
+    names = [name for item in graph.nodes for name in item.outputs if graph.specs[name].dtype == "float32"]
+    everything = Graph(
+        graph.nodes, graph.constants, graph.inputs, tuple(graph.specs[name] for name in names), graph.specs, graph.opset
+    )
+    values = {**Function(write(everything, model))(feeds(model, scale)), **feeds(model, scale)}
+    return {name: float(np.abs(array).max()) for name, array in values.items()}
+
+
+def test_an_overflow_is_infinite_without_ranges_and_right_with_them() -> None:
+    model = loud()
+    found = amax(model, 10)
+    assert found["l"] > 1e5
+    blind, _ = half(model)
+    assert np.isinf(run(model, blind.graph, 10)["y"]).any()
+    result, _ = half(model, amax=found)
+    assert list(kept(result)) == ["loud", "relu", "quiet"]
+    assert kept(result)["loud"].startswith("'l' may reach")
+    assert_near(model, result.graph, 2e-3, 10)
+
+
+def test_ranges_may_come_from_a_function() -> None:
+    result, _ = half(loud(), amax=lambda name: 1e5 if name == "r" else None)
+    assert list(kept(result)) == ["relu", "quiet"]
+
+
+def test_a_quarter_of_the_range_is_the_limit_of_what_was_measured() -> None:
+    assert not half(loud(), amax={"l": 16000})[0].kept
+    assert list(kept(half(loud(), amax={"l": 17000})[0])) == ["loud", "relu", "quiet"]  # a Relu's output is no larger
+
+
+def test_values_below_the_normal_numbers_stay_float32() -> None:
+    result, _ = half(chain(), amax={"a": 1.0, "r": 1e-5, "y": 1.0})
+    assert list(kept(result)) == ["r", "y"]
+    assert "loses bits" in kept(result)["r"]
+
+
+def with_constant(op: str, constant: Any, **attributes: Any) -> Model:
+    return make([node(op, ["x", "c"], ["y"], "n", **attributes)], X, {"y": None}, {"c": np.float32(constant)})
+
+
+@pytest.mark.parametrize(
+    ("op", "constant", "why"),
+    [
+        ("Add", 1e-12, "lose 100% of stored tensor 'c'"),  # a guard of a division
+        ("Add", -3.4e38, "holds 3.4e+38"),  # a mask that is added before a Softmax
+        ("Div", 3e-8, "lose 99%"),
+        ("Mul", 7e4, "holds 7e+04"),
+    ],
+)
+def test_constants_that_float16_has_not(op: str, constant: float, why: str) -> None:
+    assert why in kept(half(with_constant(op, constant))[0])["n"]
+
+
+@pytest.mark.parametrize(
+    ("op", "constant"), [("Add", 1e-3), ("Mul", 65504), ("Add", -np.inf), ("Mul", 0), ("Mul", 0.1)]
+)
+def test_constants_that_it_has(op: str, constant: float) -> None:
+    assert not half(with_constant(op, constant))[0].kept
+
+
+def test_weights_that_vanish_beside_others_do_no_harm() -> None:
+    dead = WEIGHTS["w"].copy()
+    dead[2] = 1e-20
+    model = make([conv("x", "w", "y")], X, {"y": [1, 4, 6, 6]}, {"w": dead})
+    result, _ = half(model)
+    assert not result.kept
+    assert_near(model, result.graph, 2e-3)
+
+
+def test_weights_that_all_vanish_stay() -> None:
+    tiny = {"w": WEIGHTS["w"] * np.float32(1e-8)}
+    assert "float16 would lose" in kept(half(make([conv("x", "w", "y")], X, {"y": None}, tiny))[0])["y"]
+
+
+def test_a_bias_may_vanish() -> None:
+    stored = {"w": WEIGHTS["w"], "b": np.full(4, 1e-9, np.float32)}
+    assert not half(make([conv("x", "w", "y", "b")], X, {"y": [1, 4, 6, 6]}, stored))[0].kept
+
+
+def test_open_bounds_of_a_clip_become_the_ends_of_float16() -> None:
+    top = np.finfo(np.float32).max
+    model = make([node("Clip", ["x", "lo", "hi"], ["y"])], X, {"y": None}, {"lo": np.float32(0), "hi": top})
+    result, converted = half(model)
+    assert not result.kept
+    assert read(converted).constants["hi"] == np.float16(65504)
+
+
+def edges(filters: int, size: int) -> Any:
+    """Filters whose weights nearly cancel."""
+    rows = 30 * weights(filters, size, seed=3)
+    return (rows - rows.mean(axis=1, keepdims=True)).astype(np.float32)
+
+
+def test_filters_keep_their_sums() -> None:
+    rows = edges(32, 72).astype(np.float64)
+    values = balanced(rows)
+    nearest = rows.astype(np.float16).astype(np.float64)
+    assert np.array_equal(values, values.astype(np.float16))
+    off, was = np.abs((values - rows).sum(axis=1)), np.abs((nearest - rows).sum(axis=1))
+    assert np.median(off) < 0.05 * np.median(was)
+    spacing = np.spacing(np.abs(nearest).astype(np.float16)).astype(np.float64)
+    assert np.all(np.abs(values - rows) <= spacing)
+    assert np.abs(values - rows).sum() < 1.3 * np.abs(nearest - rows).sum()
+
+
+def test_weights_that_float16_holds_are_left_as_they_are() -> None:
+    rows = edges(4, 9).astype(np.float16).astype(np.float64)
+    rows[:, ::2] = 0
+    assert np.array_equal(balanced(rows), rows)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "attributes"),
+    [("Conv", (4, 4, 3, 3), {}), ("ConvTranspose", (4, 4, 3, 3), {}), ("Conv", (4, 1, 3, 3), {"group": 4})],
+)
+def test_a_flat_area_stays_what_it_was(op: str, shape: tuple[int, ...], attributes: dict[str, Any]) -> None:
+    by_filter = (1, 0, 2, 3) if op == "ConvTranspose" else (0, 1, 2, 3)
+    stored = edges(4, int(np.prod(shape)) // 4).reshape([shape[axis] for axis in by_filter]).transpose(by_filter)
+    model = make([node(op, ["x", "w"], ["y"], "n", **attributes)], X, {"y": None}, {"w": stored})
+    result, _ = half(model)
+    flat = {"x": np.full((1, 4, 6, 6), 6, np.float32)}
+    inner = (..., 3, 3)
+    wanted = Function(model)(flat)["y"][inner]
+    plain = with_constants(read(model), {"w": stored.astype(np.float16).astype(np.float32)})
+    nearest = np.abs(Function(write(plain, model))(flat)["y"][inner] - wanted).max()
+    found = Function(write(rounded(result.graph), model))(flat)["y"][inner]
+    assert np.abs(found - wanted).max() < 0.5 * nearest
+
+
+def reduced(op: str, shape: list[int], **attributes: Any) -> Model:
+    return make([node(op, ["x"], ["y"], "n", **attributes)], {"x": shape}, {"y": None}, opset=17)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "attributes", "why"),
+    [
+        ("ReduceMean", [1, 3, 512, 512], {"axes": [2, 3]}, "adds up 262144 values"),
+        ("GlobalAveragePool", [1, 3, 64, 64], {}, "adds up 4096 values"),
+        ("GlobalAveragePool", [1, 3, 40, 40], {}, "the sum of 1600 values up to 64"),
+        ("Softmax", [1, 5000], {"axis": -1}, "adds up 5000 values"),
+        ("ReduceMean", ["n", 3], {"axes": [0]}, "an unknown number of values"),
+        ("LpNormalization", [1, 128], {}, "the sum of 128 squares"),
+        ("ReduceL2", [1, 128], {"axes": [1]}, "nothing is known of how large ReduceL2"),
+        ("Exp", [1, 4], {}, "nothing is known of how large Exp"),
+        ("Softplus", [1, 4], {}, "nothing is known of how large Softplus"),
+    ],
+)
+def test_sums_and_growth_without_ranges(op: str, shape: list[int], attributes: dict[str, Any], why: str) -> None:
+    assert why in kept(half(reduced(op, shape, **attributes))[0])["n"]
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "attributes"),
+    [
+        ("ReduceMean", [1, 3, 7, 7], {"axes": [-1, -2]}),
+        ("ReduceMean", ["n", 3, 7, 7], {"axes": [-1, -2]}),  # an open batch is not added up
+        ("GlobalAveragePool", ["n", 3, 7, 7], {}),
+        ("GlobalAveragePool", [1, 3, 13, 13], {}),
+        ("Softmax", [1, 1000], {}),
+    ],
+)
+def test_sums_that_are_small_enough(op: str, shape: list[int], attributes: dict[str, Any]) -> None:
+    assert not half(reduced(op, shape, **attributes))[0].kept
+
+
+def test_ranges_settle_growth_and_sums() -> None:
+    assert not half(reduced("Exp", [1, 4]), amax={"x": 3.0, "y": 20.0})[0].kept
+    assert half(reduced("Exp", [1, 4]), amax={"x": 10.0, "y": 22026.0})[0].kept
+    assert not half(reduced("Softplus", [1, 4]), amax={"x": 9.0, "y": 9.0})[0].kept
+    assert "e to the power" in kept(half(reduced("Softplus", [1, 4]), amax={"x": 12.0, "y": 12.0})[0])["n"]
+    assert not half(reduced("GlobalAveragePool", [1, 3, 40, 40]), amax={"x": 6.0, "y": 1.0})[0].kept
+    assert half(reduced("GlobalAveragePool", [1, 3, 40, 40]), amax={"x": 20.0, "y": 1.0})[0].kept
+
+
+def test_what_is_known_of_an_activation_counts_as_measured() -> None:
+    nodes = [node("Sigmoid", ["x"], ["s"], "s"), node("Exp", ["s"], ["e"], "e"), node("Mul", ["e", "e"], ["y"], "m")]
+    assert not half(make(nodes, {"x": [1, 9]}, {"y": None}))[0].kept
+
+
+@pytest.mark.parametrize(("exponent", "stays"), [(2.0, True), (0.5, False), (-1.0, True)])
+def test_powers(exponent: float, stays: bool) -> None:
+    assert bool(half(with_constant("Pow", exponent))[0].kept) == stays
+
+
+def test_a_layer_normalisation_in_pieces_stays_from_square_to_mean() -> None:
+    nodes = [
+        node("ReduceMean", ["x"], ["m"], "mean", axes=[-1]),
+        node("Sub", ["x", "m"], ["d"], "sub"),
+        node("Mul", ["d", "d"], ["q"], "square"),
+        node("ReduceMean", ["q"], ["v"], "variance", axes=[-1]),
+        node("Add", ["v", "eps"], ["e"], "add"),
+        node("Sqrt", ["e"], ["s"], "sqrt"),
+        node("Div", ["d", "s"], ["y"], "div"),
+    ]
+    model = make(nodes, {"x": [1, 8, 256]}, {"y": None}, {"eps": np.float32(1e-9)})
+    result, _ = half(model)
+    assert list(kept(result)) == ["square", "variance", "add"]
+    assert_near(model, result.graph, 3e-3, 200)
+
+
+@pytest.mark.parametrize(("stash", "stays"), [(1, False), (10, True)])
+def test_a_layer_normalisation_that_counts_in_float32_may_be_float16(stash: int, stays: bool) -> None:
+    stored = {"g": np.ones(256, np.float32)}
+    nodes = [node("LayerNormalization", ["x", "g"], ["y"], "n", stash_type=stash)]
+    graph = read(make(nodes, {"x": [1, 8, 256]}, {"y": [1, 8, 256]}, stored))
+    assert bool(to_half(graph).kept) == stays

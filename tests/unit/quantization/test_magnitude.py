@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgert.backend.ort import Function
+from edgert.graph.operations import read
+from edgert.quantization.scheme.magnitude import HEADROOM, largest, magnitudes
+from tests.unit.graph.graphs import make, node, value
+
+
+def bound(op: str, known: float | None = 3.0, stored: dict[str, Any] | None = None, **attributes: Any) -> float | None:
+    """What is known of an operator's output when its input reaches ``known``."""
+    names = ["x", *(stored or {})]
+    graph = read(make([node(op, names, ["y"], **attributes)], {"x": [1, 4, 8, 8]}, {"y": None}, stored))
+    return magnitudes(graph, {} if known is None else {"x": known / HEADROOM}).get("y")
+
+
+@pytest.mark.parametrize(
+    ("op", "wanted"),
+    [
+        ("Sigmoid", 1),
+        ("Softmax", 1),
+        ("Relu", 3),
+        ("MaxPool", 3),
+        ("Transpose", 3),
+        ("Neg", 3),
+        ("Conv", None),
+        ("Exp", np.exp(3)),
+    ],
+)
+def test_bounds_of_one_input(op: str, wanted: float | None) -> None:
+    attributes = {"kernel_shape": [2, 2]} if op == "MaxPool" else {}
+    assert bound(op, **attributes) == (None if wanted is None else pytest.approx(wanted))
+
+
+@pytest.mark.parametrize(("op", "wanted"), [("Add", 8), ("Sub", 8), ("Mul", 15), ("Max", 5), ("Div", None)])
+def test_bounds_with_a_stored_operand(op: str, wanted: float | None) -> None:
+    assert bound(op, stored={"c": np.float32([-5])}) == wanted
+
+
+def test_nothing_is_known_of_what_comes_from_the_unknown() -> None:
+    assert bound("Relu", None) is None
+    assert bound("Add", None, {"c": np.float32(1)}) is None
+    assert bound("Tanh", None) == 1
+
+
+def test_a_clip_bounds_whatever_comes() -> None:
+    ends = {"lo": np.float32(-2), "hi": np.float32(6)}
+    assert bound("Clip", None, ends) == 6
+    assert bound("Clip", 4.0, ends) == 4
+    assert bound("Clip", None, {"lo": np.float32(0), "hi": np.finfo(np.float32).max}) is None
+
+
+def test_a_padding_may_be_larger_than_what_it_surrounds() -> None:
+    pads = {"p": np.array([0, 0, 1, 1, 0, 0, 1, 1])}
+    assert bound("Pad", 3.0, pads) == 3
+    assert bound("Pad", 3.0, {**pads, "v": np.float32(-9)}) == 9
+
+
+@pytest.mark.parametrize(("mode", "wanted"), [("linear", 3.0), ("cubic", None)])
+def test_a_cubic_resize_overshoots(mode: str, wanted: float | None) -> None:
+    nodes = [node("Resize", ["x", "", "s"], ["y"], mode=mode)]
+    graph = read(make(nodes, {"x": [1, 1, 4, 4]}, {"y": None}, {"s": np.float32([1, 1, 2, 2])}))
+    assert magnitudes(graph, {"x": 3 / HEADROOM}).get("y") == wanted
+
+
+def test_integers_times_their_scale() -> None:
+    nodes = [
+        node("DequantizeLinear", ["a", "s", "z"], ["signed"]),
+        node("DequantizeLinear", ["b", "s", "u"], ["unsigned"]),
+        node("DequantizeLinear", ["w", "s"], ["stored"]),
+        node("DequantizeLinear", ["b", "s"], ["unknown"]),
+    ]
+    feeds = {"a": value("a", [4], "int8"), "b": value("b", [4], "uint8")}
+    stored = {"s": np.float32(0.5), "z": np.int8(0), "u": np.uint8(128), "w": np.int8([3, -7])}
+    found = magnitudes(read(make(nodes, feeds, {"signed": None}, stored)))
+    assert (found["signed"], found["unsigned"], found["stored"]) == (64, 64, 3.5)
+    assert "unknown" not in found  # nothing in the graph tells the integers' type
+
+
+def test_the_least_of_what_is_known_counts() -> None:
+    nodes = [node("Relu", ["x"], ["r"]), node("Sigmoid", ["r"], ["y"])]
+    graph = read(make(nodes, {"x": [4]}, {"y": None}))
+    assert magnitudes(graph, {"x": 1.0, "r": 0.5, "y": 7.0}) == {"x": HEADROOM, "r": 0.5 * HEADROOM, "y": 1.0}
+    assert magnitudes(graph, lambda name: 2.0 if name == "x" else None)["r"] == 2 * HEADROOM
+
+
+def test_every_bound_holds() -> None:
+    """On values that fill the bound of the input."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-3, 3, (1, 4, 8, 8)).astype(np.float32)
+    for op in (
+        "Relu",
+        "LeakyRelu",
+        "HardSwish",
+        "Softsign",
+        "Erf",
+        "Abs",
+        "Exp",
+        "GlobalAveragePool",
+        "Sin",
+        "HardSigmoid",
+    ):
+        model = make([node(op, ["x"], ["y"])], {"x": [1, 4, 8, 8]}, {"y": None})
+        known = magnitudes(read(model), {"x": 3 / HEADROOM})["y"]
+        assert np.abs(Function(model)({"x": x})["y"]).max() <= known
+
+
+def test_largest_of_odd_arrays() -> None:
+    assert largest(np.float32([-2, np.inf, 1])) == 2
+    assert largest(np.zeros(0, np.float32)) == 0
+    assert largest(np.int8([-128, 3])) == 128

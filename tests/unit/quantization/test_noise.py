@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgert.quantization.error import noise_share
+
+
+def outputs(**arrays: list[float] | np.ndarray) -> list[dict[str, np.ndarray]]:
+    """One picture's outputs per entry along the first axis."""
+    count = len(next(iter(arrays.values())))
+    return [{name: np.asarray(array[n], np.float32)[None] for name, array in arrays.items()} for n in range(count)]
+
+
+def test_equal_outputs_are_no_noise_and_others_at_most_all_noise() -> None:
+    true = outputs(y=[[1.0, 5.0], [3.0, -2.0]])
+    assert noise_share(true, true) == 0.0
+    assert noise_share(true, outputs(y=[[1e6, 5.0], [3.0, -2.0]])) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_as_much_noise_as_signal_is_a_half() -> None:
+    true = outputs(y=[[1.0, -1.0], [1.0, -1.0]])  # variance 1
+    assert noise_share(true, outputs(y=[[2.0, -2.0], [2.0, -2.0]])) == pytest.approx(0.5)
+
+
+def test_what_is_a_constant_is_no_signal() -> None:
+    true = outputs(y=[[7.0, 7.0], [7.0, 7.0]])
+    assert noise_share(true, true) == 0.0
+    assert noise_share(true, outputs(y=[[7.0, 7.1], [7.0, 7.0]])) == pytest.approx(1.0)
+
+
+def test_small_channels_count_as_much_as_large_ones() -> None:
+    random = np.random.default_rng(0)
+    true = random.normal(0, 1, (2, 50, 2)) * [1000, 1]  # anchors by numbers: boxes and scores
+    found = true.copy()
+    found[..., 1] = true[::-1, ::-1, 1]  # the scores are ruined
+    ruined = noise_share(outputs(y=true), outputs(y=found))
+    assert 0.25 < ruined < 0.45
+    flipped = noise_share(outputs(y=true.swapaxes(1, 2)), outputs(y=found.swapaxes(1, 2)))
+    assert flipped == pytest.approx(ruined)
+    image = noise_share(outputs(y=true.swapaxes(1, 2).reshape(2, 2, 5, 10)),
+                        outputs(y=found.swapaxes(1, 2).reshape(2, 2, 5, 10)))  # fmt: skip
+    assert image == pytest.approx(ruined)
+
+
+def test_outputs_count_alike_and_dimensions_of_one_do_not() -> None:
+    true = outputs(a=[[1.0, -1.0]], b=[[100.0, -100.0]])
+    found = outputs(a=[[2.0, -2.0]], b=[[100.0, -100.0]])
+    assert noise_share(true, found) == pytest.approx(0.25)
+    deep = outputs(a=np.array([[[[1.0]], [[-1.0]]]]))
+    assert noise_share(deep, outputs(a=np.array([[[[2.0]], [[-2.0]]]]))) == pytest.approx(0.5)

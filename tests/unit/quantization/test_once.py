@@ -1,0 +1,69 @@
+"""What making a model INT8 computes once: the scheme per model and target, and no form twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from edgert.config import CalibrateConfig, ModelConfig, load_pipeline
+from edgert.files import FileStore
+from edgert.graph.operations import Graph
+from edgert.quantization.calibrated import calibrate_section
+from edgert.quantization.int8_model import quantize_section
+from edgert.quantization.precision import in_precision
+from edgert.quantization.scheme.scheme import Target
+
+TARGETS: tuple[Target, ...] = get_args(Target)
+
+
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, list[Any]]:
+    """Function → the graphs it was called with."""
+    found: dict[str, list[Any]] = {"scheme": [], "lower": []}
+
+    def count(module: Any, name: str, kind: str) -> None:
+        real: Callable[..., Any] = getattr(module, name)
+
+        def counted(graph: Graph, *arguments: Any, **named: Any) -> Any:
+            found[kind].append(graph)
+            return real(graph, *arguments, **named)
+
+        monkeypatch.setattr(module, name, counted)
+
+    for target in TARGETS:
+        count(import_module("edgert.quantization.scheme.scheme"), f"plan_{target}", "scheme")
+    count(import_module("edgert.quantization.recipe"), "lower", "lower")
+    return found
+
+
+@pytest.fixture
+def section(config: ModelConfig, tmp_path: Path) -> ModelConfig:
+    images = CalibrateConfig.model_validate({"images": "synthetic:conveyor", "limit": 48})
+    return config.model_copy(update={"calibrate": images, "precision": "int8"})
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_scheme_is_made_once_and_no_form_twice(
+    section: ModelConfig, counts: Mapping[str, list[Any]], target: Target
+) -> None:
+    quantize_section(section, calibrate_section(section, target=target), target=target)
+    assert len(counts["scheme"]) == 1
+    assert len(counts["lower"]) == 2  # as it is, and with its biases corrected, which the judge compares
+    assert counts["lower"][0] is not counts["lower"][1]
+
+
+def test_nothing_is_lowered_twice_without_corrections(section: ModelConfig, counts: Mapping[str, list[Any]]) -> None:
+    plain = section.model_copy(update={"quantize": section.quantize.model_copy(update={"correct_bias": False})})
+    quantize_section(plain, calibrate_section(plain, target="ort"))
+    assert {kind: len(calls) for kind, calls in counts.items()} == {"scheme": 1, "lower": 1}
+
+
+def test_a_run_of_the_demo_makes_them_once_too(tmp_path: Path, counts: Mapping[str, list[Any]]) -> None:
+    demo = load_pipeline(Path(__file__).parents[3] / "pipelines" / "hello.yaml").config.models["parts"]
+    for _ in range(2):  # the second time it is cached
+        in_precision(demo, store=FileStore(tmp_path))
+        assert {kind: len(calls) for kind, calls in counts.items()} == {"scheme": 1, "lower": 2}

@@ -1,0 +1,152 @@
+"""The model that is quantised, and what is refused."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from edgert.errors import ModelError
+from edgert.graph import Model, from_proto, inputs, load
+from edgert.graph.operations import read
+from edgert.graph.opset import opset
+from edgert.quantization.prepare import calibrated, prepare
+from tests.helpers import models
+from tests.helpers.models import make
+
+F32, F16, I8, U8 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT8, TensorProto.UINT8
+WEIGHT = np.ones((4, 3, 3, 3), np.float32)
+CONV = helper.make_node("Conv", ["x", "w"], ["y"], name="c")
+
+
+def one(node: Any, kind: int = F32, **weights: Any) -> Model:
+    return make([node], {"x": ((1, 3, 8, 8), kind)}, {"y": (None, kind)}, weights)
+
+
+def at_opset(model: Model, version: int) -> Model:
+    proto = model.copied_proto()
+    proto.opset_import[0].version = version
+    return from_proto(proto)
+
+
+def test_shapes_are_fixed_the_opset_raised_and_norms_folded() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("BatchNormalization", ["a", "g", "z", "z", "g"], ["y"]),
+    ]
+    weights = {"w": WEIGHT, "g": np.ones(4, np.float32), "z": np.zeros(4, np.float32)}
+    model = make(nodes, {"x": (("n", 3, 8, 8), F32)}, {"y": (None, F32)}, weights)
+    ready = prepare(at_opset(model, 9))
+    assert opset(ready) == 17
+    assert [str(spec) for spec in inputs(ready)] == ["x float32[1, 3, 8, 8]"]
+    (node,) = ready.proto.graph.node
+    assert node.op_type == "Conv"
+    assert node.name
+    assert prepare(at_opset(model, 9)).digest == ready.digest
+    assert prepare(ready).digest == ready.digest
+
+
+def test_a_newer_opset_is_kept() -> None:
+    assert opset(prepare(at_opset(models.conv(), 18))) == 18
+
+
+def test_shapes_may_be_given() -> None:
+    ready = prepare(models.conv(("n", 3, None, None)), {"x": (2, 3, 16, 8)})
+    assert inputs(ready)[0].shape == (2, 3, 16, 8)
+    with pytest.raises(ModelError, match="open dimensions: x float32"):
+        prepare(models.conv(("n", 3, None, 8)))
+    with pytest.raises(ModelError, match="no input 'z'"):
+        prepare(models.conv(), {"z": (1, 3, 8, 8)})
+
+
+def test_stored_tensors_among_the_inputs_are_none() -> None:
+    proto = models.conv().copied_proto()
+    proto.graph.input.extend(
+        helper.make_tensor_value_info(item.name, item.data_type, list(item.dims)) for item in proto.graph.initializer
+    )
+    ready = prepare(from_proto(proto))
+    assert [item.name for item in ready.proto.graph.input] == ["x"]
+
+
+def test_weights_may_lie_beside_the_model(tmp_path: Path) -> None:
+    proto = models.conv().copied_proto()
+    onnx.save_model(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    assert (tmp_path / "m.data").stat().st_size > 0
+    graph = read(prepare(load(tmp_path / "m.onnx")))
+    np.testing.assert_array_equal(graph.constants["w"], read(models.conv()).constants["w"])
+
+
+@pytest.mark.parametrize(
+    ("node", "stored"),
+    [
+        (helper.make_node("QuantizeLinear", ["x", "s"], ["y"], name="q"), {"s": np.float32(1)}),
+        (helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"], name="q"), {}),
+        (helper.make_node("ConvInteger", ["x", "w"], ["y"], name="q"), {"w": WEIGHT.astype(np.int8)}),
+        (helper.make_node("QLinearSigmoid", ["x"], ["y"], name="q", domain="com.microsoft"), {}),
+    ],
+)
+def test_a_quantised_model_is_refused(node: Any, stored: dict[str, Any]) -> None:
+    with pytest.raises(ModelError, match="already quantised") as caught:
+        prepare(one(node, **stored))
+    assert f"node 'q' is a {node.op_type}" in caught.value.why
+
+
+def test_a_float16_model_is_refused() -> None:
+    with pytest.raises(ModelError, match="float16") as caught:
+        prepare(one(CONV, F16, w=WEIGHT.astype(np.float16)))
+    assert "'w'" in caught.value.why
+    assert "float32" in caught.value.fix
+
+
+def test_a_model_fed_bytes_is_refused() -> None:
+    nodes = [helper.make_node("Cast", ["x"], ["f"], to=F32), helper.make_node("Conv", ["f", "w"], ["y"])]
+    with pytest.raises(ModelError, match="no float32 input") as caught:
+        prepare(make(nodes, {"x": ((1, 3, 8, 8), U8)}, {"y": (None, F32)}, {"w": WEIGHT}))
+    assert "x uint8[1, 3, 8, 8]" in caught.value.why
+
+
+def test_a_model_without_weights_is_refused() -> None:
+    with pytest.raises(ModelError, match="nothing to quantise"):
+        prepare(one(helper.make_node("Relu", ["x"], ["y"])))
+
+
+def test_bodies_and_foreign_nodes_stay_in_float_and_are_noted(caplog: pytest.LogCaptureFixture) -> None:
+    out = helper.make_tensor_value_info("b", F32, None)
+    body = helper.make_graph([helper.make_node("Neg", ["a"], ["b"])], "body", [], [out])
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("ReduceMax", ["a"], ["m"], keepdims=0),
+        helper.make_node("Cast", ["m"], ["t"], to=TensorProto.BOOL),
+        helper.make_node("If", ["t"], ["i"], name="choice", then_branch=body, else_branch=body),
+        helper.make_node("Gelu", ["i"], ["y"], name="foreign", domain="com.microsoft"),
+    ]
+    model = make(nodes, {"x": ((1, 3, 8, 8), F32)}, {"y": (None, F32)}, {"w": WEIGHT})
+    with caplog.at_level(logging.INFO, "edgert.quantize"):
+        graph = read(prepare(model))
+    assert "inside node 'choice' (If) stays in float" in caplog.text
+    assert "node 'foreign' (com.microsoft.Gelu) stays in float" in caplog.text
+    assert "a" in calibrated(graph)
+    assert "b" not in calibrated(graph)
+
+
+def test_what_is_worth_a_range() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("Shape", ["ids"], ["s"]),
+        helper.make_node("Cast", ["s"], ["size"], to=F32),  # float, but the same for every picture
+        helper.make_node("Mul", ["k", "k"], ["kk"]),
+        helper.make_node("Mul", ["size", "kk"], ["sized"]),
+        helper.make_node("ReduceMax", ["sized"], ["one"], keepdims=0),
+        helper.make_node("Add", ["a", "one"], ["y"]),
+        helper.make_node("ArgMax", ["y"], ["n"]),
+        helper.make_node("Cast", ["ids"], ["idf"], to=F32),
+    ]
+    fed = {"x": ((1, 3, 8, 8), F32), "ids": ((None, 2), TensorProto.INT64)}
+    made = {"y": (None, F32), "n": (None, TensorProto.INT64), "idf": (None, F32)}
+    graph = read(make(nodes, fed, made, {"w": WEIGHT, "k": np.float32(2)}))
+    assert calibrated(graph) == ("x", "a", "y", "idf")

@@ -1,0 +1,130 @@
+"""A section's model made INT8, examined, and mended where it has to be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgert.backend.ort import Function
+from edgert.config import EmbedTask, ModelConfig
+from edgert.graph.operations import read
+from edgert.quantization import judge
+from edgert.quantization.calibrated import Calibrated, calibrate_section
+from edgert.quantization.describe import summary
+from edgert.quantization.int8_model import quantize_section, rounded
+from edgert.quantization.judge import Judge, NoiseJudge, examiner
+from edgert.quantization.outcome import Outcome
+from edgert.quantization.recipe import Recipe
+from tests.unit.quantization.network import PICTURES, SIZE, album
+
+
+@pytest.fixture
+def calibrated(config: ModelConfig) -> Calibrated:
+    return calibrate_section(config, target="ort", album=album(PICTURES, 5))
+
+
+def demand(monkeypatch: pytest.MonkeyPatch, floor: float, goal: float) -> None:
+    monkeypatch.setattr(judge, "SOUND", {"agreement": floor})
+    monkeypatch.setattr(judge, "REPAIRED", {"agreement": goal})
+
+
+def test_a_sound_model_is_let_alone(config: ModelConfig, calibrated: Calibrated) -> None:
+    made = quantize_section(config, calibrated)
+    assert made.is_sound and made.search is None and made.warnings == ()
+    assert made.standing is not None and made.standing.metric == "agreement" and not made.labelled
+
+
+def test_a_spoilt_model_keeps_layers_and_says_so(
+    config: ModelConfig, calibrated: Calibrated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demand(monkeypatch, 1.01, 0.0)
+    told: list[str] = []
+    made = quantize_section(config, calibrated, tell=told.append)
+    assert made.search is None  # nothing had to be kept to get where it was to get
+    demand(monkeypatch, 1.01, 1.01)
+    made = quantize_section(config, calibrated, tell=told.append)
+    assert made.search is not None and made.scan is not None and not made.search.met and not made.is_sound
+    assert any("layers that cost" in line for line in told)
+    (*_, last) = made.warnings
+    assert "does not do what FP32 does" in last
+    assert set(made.warnings) <= set(summary(made))
+
+
+def test_kept_layers_are_named_with_what_they_cost(
+    config: ModelConfig, calibrated: Calibrated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demand(monkeypatch, 1.01, 1.01)
+    made = quantize_section(config, calibrated)
+    assert made.search is not None
+    kept = made.search.kept
+    assert all(made.kept[name].startswith("needed for accuracy") for name in kept)
+    assert bool(kept) == any(line.startswith("kept for accuracy: ") for line in summary(made))
+
+
+def test_ranges_for_one_engine_are_completed_when_units_are_kept(config: ModelConfig, calibrated: Calibrated) -> None:
+    more = calibrated.more()
+    assert more.keys().isdisjoint(calibrated.table.histograms)
+    made = {node.outputs[0] for node in read(calibrated.model).nodes}
+    assert made <= more.keys() | calibrated.table.histograms.keys()
+
+
+def test_outputs_nobody_explains_are_judged_by_their_noise(config: ModelConfig, calibrated: Calibrated) -> None:
+    vectors = config.model_copy(update={"task": EmbedTask(embed="none")})
+    assert isinstance(examiner(vectors, calibrated, judged=False), NoiseJudge)
+    assert isinstance(examiner(config, calibrated), Judge)
+    made = quantize_section(vectors, calibrated, judged=False)
+    assert made.standing is None and made.is_sound
+    by_vectors = examiner(vectors, calibrated)
+    assert by_vectors is not None and by_vectors.metric == "cosine" and by_vectors.floor == judge.SOUND["cosine"]
+
+
+def test_without_pictures_nobody_judges(config: ModelConfig, calibrated: Calibrated) -> None:
+    blind = Calibrated(calibrated.model, calibrated.table, None)
+    assert examiner(config, blind) is None
+    made = quantize_section(config, blind)
+    assert made.is_sound and made.standing is None and made.sqnr_db == {}
+
+
+def test_the_exam_takes_pictures_that_nothing_was_corrected_over(config: ModelConfig) -> None:
+    many = calibrate_section(config, album=album(judge.CORRECTION_PICTURES + judge.AGREEMENT_PICTURES + 5, 5))
+    found = examiner(config, many)
+    assert isinstance(found, Judge) and many.feed is not None
+    assert len(found.exam) == judge.AGREEMENT_PICTURES
+    assert found.exam.feed.name(0) == many.feed.name(judge.CORRECTION_PICTURES)
+    few = calibrate_section(config, album=album(40, 5))
+    found = examiner(config, few)
+    assert isinstance(found, Judge) and len(found.exam) == 40
+
+
+def test_plain_rounding_is_all_integers(config: ModelConfig, calibrated: Calibrated) -> None:
+    model = rounded(config, calibrated)
+    feeds = {"x": np.random.default_rng(0).normal(0, 1, (1, 3, SIZE, SIZE)).astype(np.float32)}
+    np.testing.assert_allclose(Function(model)(feeds)["y"], Function(calibrated.model)(feeds)["y"], atol=0.1)
+
+
+def test_evened_out_is_the_same_function_with_ranges_of_its_own(config: ModelConfig, calibrated: Calibrated) -> None:
+    even = calibrated.evened(Recipe("gpu"))
+    assert even is not None and even.model.digest != calibrated.model.digest
+    assert even.table.model == even.model.digest
+    feeds = {"x": np.random.default_rng(0).normal(0, 1, (1, 3, SIZE, SIZE)).astype(np.float32)}
+    first, second = (Function(one.model, fused=False)(feeds)["y"] for one in (calibrated, even))
+    np.testing.assert_array_equal(first, second)
+    assert Calibrated(calibrated.model, calibrated.table, None).evened(Recipe("gpu")) is None
+
+
+def test_evening_out_is_only_for_who_allows_it(
+    config: ModelConfig, calibrated: Calibrated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demand(monkeypatch, 1.01, 1.01)
+    whole = calibrate_section(config, album=album(PICTURES, 5))
+
+    def made(**allowed: bool) -> Outcome:
+        return quantize_section(config, whole, target="gpu", budget_s=0, **allowed)
+
+    assert made().prepared.digest == whole.model.digest
+    told: list[str] = []
+    quantize_section(config, whole, target="gpu", even=True, budget_s=0, tell=told.append)
+    assert "evening out channels" in told
+    told.clear()
+    quantize_section(config, calibrated, even=True, budget_s=0, tell=told.append)
+    assert "evening out channels" not in told  # ONNX Runtime would pay for it

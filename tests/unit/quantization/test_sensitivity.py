@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgert.clock import VirtualClock
+from edgert.errors import ArtifactError, CalibrationError
+from edgert.quantization.mixed import Scan, scan
+
+COSTS = {"stem": 0.5, "body": 0.0, "neck": 0.1, "head": 2.0}
+
+
+class Error:
+    """Additive errors that say what was asked of them, and take 10 s each on the clock."""
+
+    def __init__(self, costs: dict[str, float] = COSTS, stop_at: int | None = None) -> None:
+        self.asked: list[frozenset[str]] = []
+        self.clock = VirtualClock()
+        self._costs, self._stop_at = costs, stop_at
+
+    def __call__(self, kept: frozenset[str]) -> float:
+        if len(self.asked) == self._stop_at:
+            raise KeyboardInterrupt
+        self.asked.append(kept)
+        self.clock.wait(threading.Event(), 10)
+        return sum(cost for name, cost in self._costs.items() if name not in kept)
+
+
+def but(name: str) -> frozenset[str]:
+    """All units but one."""
+    return frozenset(COSTS) - {name}
+
+
+def test_each_unit_is_rounded_alone_and_ranked_by_what_that_costs() -> None:
+    error = Error()
+    result = scan(list(COSTS), error)
+    assert result.baseline == pytest.approx(2.6)
+    assert result.names == ("head", "stem", "neck", "body")
+    assert result.is_complete
+    assert [item.cost for item in result.ranked] == [2.0, 0.5, 0.1, 0.0]
+    assert error.asked == [frozenset(), *map(but, COSTS)]
+
+
+def test_what_is_left_of_one_unit_is_the_whole() -> None:
+    error = Error({"only": 3.0})
+    assert scan(["only"], error).ranked[0].cost == 3.0
+    assert error.asked == [frozenset()]
+
+
+def test_equal_costs_keep_the_order_given_and_doubles_count_once() -> None:
+    result = scan(["c", "a", "b", "a"], Error(dict.fromkeys("abc", 1.0)))
+    assert result.names == ("c", "a", "b")
+
+
+def test_nothing_to_scan_still_tells_the_baseline() -> None:
+    assert scan([], Error({"other": 4.0})) == Scan(4.0, ())
+
+
+def test_a_prior_decides_what_is_measured_first() -> None:
+    error = Error()
+    scan(list(COSTS), error, prior={"neck": 3, "stem": 7})
+    assert error.asked[1:] == [but(name) for name in ("stem", "neck", "body", "head")]
+
+
+def test_when_time_is_over_the_rest_stands_between_what_costs_and_what_does_not() -> None:
+    error = Error()
+    result = scan(list(COSTS), error, prior={"body": 2, "stem": 1}, budget_s=25, clock=error.clock)
+    assert len(error.asked) == 3  # at 0, 10 and 20 s; the next would begin at 30 s
+    assert result.names == ("stem", "neck", "head", "body")
+    assert [item.is_measured for item in result.ranked] == [True, False, False, True]
+    assert result.ranked[1].cost is None
+    assert not result.is_complete
+
+
+def test_the_baseline_is_measured_whatever_the_time() -> None:
+    error = Error()
+    result = scan(list(COSTS), error, budget_s=0, clock=error.clock)
+    assert error.asked == [frozenset()]
+    assert result.names == tuple(COSTS)
+    assert result.baseline == pytest.approx(2.6)
+
+
+def test_an_interrupted_scan_goes_on_where_it_was(tmp_path: Path) -> None:
+    state = tmp_path / "deep" / "scan.json"
+    with pytest.raises(KeyboardInterrupt):
+        scan(list(COSTS), Error(stop_at=3), state=state, key="k")
+    assert [path.name for path in state.parent.iterdir()] == ["scan.json"]
+    again = Error()
+    result = scan(list(COSTS), again, state=state, key="k")
+    assert again.asked == [but("neck"), but("head")]
+    assert result.resumed == 3
+    assert result.note == ""
+    assert result.ranked == scan(list(COSTS), Error()).ranked
+
+
+def test_known_values_cost_no_time(tmp_path: Path) -> None:
+    scan(list(COSTS), Error(), state=tmp_path / "s", key="k")
+    error = Error()
+    result = scan(list(COSTS), error, state=tmp_path / "s", key="k", budget_s=0, clock=error.clock)
+    assert result.is_complete
+    assert error.asked == []
+
+
+@pytest.mark.parametrize("change", [{"key": "other"}, {"version": 0}])
+def test_a_state_of_something_else_is_started_over_and_said_so(
+    tmp_path: Path, change: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    state = tmp_path / "scan.json"
+    scan(list(COSTS), Error(), state=state, key="k")
+    state.write_text(json.dumps({**json.loads(state.read_text()), **change}))
+    error = Error()
+    result = scan(list(COSTS), error, state=state, key="k")
+    assert len(error.asked) == 5
+    assert result.resumed == 0
+    assert "started over" in result.note
+    assert result.note in caplog.text
+    assert scan(list(COSTS), Error(), state=state, key="k").resumed == 5
+
+
+@pytest.mark.parametrize("text", ["not json", "[1]", '{"format": "cats"}', '{"format": "edgert measurements"}'])
+def test_a_file_that_is_no_state_is_refused_and_left_alone(tmp_path: Path, text: str) -> None:
+    state = tmp_path / "precious.json"
+    state.write_text(text)
+    with pytest.raises(CalibrationError, match=r"precious\.json' holds no measurements"):
+        scan(list(COSTS), Error(), state=state, key="k")
+    assert state.read_text() == text
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArtifactError, match="cannot write") as caught:
+        scan(["head"], Error(), state=tmp_path / "file" / "scan.json", key="k")
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_an_error_that_is_no_number_names_the_unit(tmp_path: Path, bad: float) -> None:
+    with pytest.raises(CalibrationError, match=r"with 'head' in higher precision is (nan|inf)"):
+        scan(["stem", "head"], lambda kept: bad if kept else 1.0, state=tmp_path / "s", key="k")
+    with pytest.raises(CalibrationError, match="with nothing in higher"):
+        scan(["head"], lambda kept: bad)
+
+
+def test_progress_tells_how_far_it_is() -> None:
+    seen: list[tuple[int, int, str]] = []
+    scan(list(COSTS), Error(), progress=lambda *what: seen.append(what))
+    assert [(done, total) for done, total, _ in seen] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert seen[0][2] == "stem: 0.5 alone, 2.6 with all"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(st.text(max_size=4), st.floats(0, 1), min_size=2, max_size=8),
+    st.integers(0, 90),
+    st.dictionaries(st.text(max_size=4), st.floats(-1, 1), max_size=4),
+)
+def test_every_unit_is_ranked_once_and_those_that_cost_by_cost(
+    costs: dict[str, float], seconds: int, prior: dict[str, float]
+) -> None:
+    error = Error(costs)
+    result = scan(list(costs), error, prior=prior, budget_s=seconds, clock=error.clock)
+    assert sorted(result.names) == sorted(costs)
+    places = [1 if item.cost is None else 0 if item.cost > 0 else 2 for item in result.ranked]
+    assert places == sorted(places)
+    dear = [item.cost for item in result.ranked if item.cost is not None and item.cost > 0]
+    assert dear == sorted(dear, reverse=True)
+    assert len(error.asked) == 1 + sum(item.is_measured for item in result.ranked)

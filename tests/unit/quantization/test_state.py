@@ -1,0 +1,106 @@
+"""The file from which a calibration goes on."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgert.errors import CalibrationError
+from edgert.quantization.calibration import checkpoint
+from edgert.quantization.calibration.checkpoint import Journal, Tally, fingerprint
+from edgert.quantization.calibration.value_histogram import Histogram
+from tests.helpers.feeds import Noise, Order
+
+
+def of(*values: float) -> Histogram:
+    histogram = Histogram()
+    histogram.add(np.array(values, np.float32))
+    return histogram
+
+
+def tally(done: int = 8) -> Tally:
+    return Tally(done, {"a": of(1, -2, 300)}, {"a": of(1)}, settled=True)
+
+
+def interrupted(path: Path, key: str, kept: Tally) -> None:
+    with pytest.raises(KeyboardInterrupt), Journal(path, key) as journal:
+        journal.replace(kept)
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_calibration_is_found_again(tmp_path: Path) -> None:
+    path = tmp_path / "new folder" / "state"
+    interrupted(path, "k", tally())
+    found = Journal(path, "k").tally
+    assert found == tally()
+    assert [item.name for item in path.parent.iterdir()] == ["state"]
+
+
+def test_a_finished_calibration_leaves_nothing(tmp_path: Path) -> None:
+    interrupted(tmp_path / "state", "k", tally())
+    with Journal(tmp_path / "state", "k"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+    with Journal(tmp_path / "state", "k") as journal:  # nothing was there, nothing is left
+        assert journal.tally == Tally()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_is_written_every_few_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "state"
+    journal = Journal(path, "k")
+    journal.replace(tally())
+    assert not path.exists()
+    monkeypatch.setattr(checkpoint, "_SAVE_S", -1.0)
+    journal.replace(tally())
+    assert Journal(path, "k").tally == tally()
+
+
+def test_another_key_starts_over_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    interrupted(tmp_path / "state", "k", tally())
+    with caplog.at_level(logging.WARNING, "edgert.quantize"):
+        assert Journal(tmp_path / "state", "other").tally == Tally()
+    assert "another model, other pictures or other settings" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": "edgert measurements"}', "\0\1"])
+def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "precious.json"
+    path.write_text(text)
+    with pytest.raises(CalibrationError, match="holds no calibration to go on with"):
+        Journal(path, "k")
+    assert path.read_text() == text
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    interrupted(path, "k", tally())
+    content = json.loads(path.read_text())
+    for key, value in (("done", None), ("counts", {"a": {}}), ("before", 3)):
+        path.write_text(json.dumps({**content, key: value}))
+        with pytest.raises(CalibrationError, match="holds no calibration"):
+            Journal(path, "k")
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(CalibrationError, match="cannot read"):
+        Journal(path, "k")
+
+
+def test_the_fingerprint_tells_models_tensors_pictures_and_settings_apart() -> None:
+    def digest(model: str = "m", tensors: tuple[str, ...] = ("a",), feed: object = None, method: str = "mse") -> str:
+        return fingerprint(model, tensors, feed or Noise(9), {"method": method})  # type: ignore[arg-type]
+
+    others = [
+        digest("n"),
+        digest(tensors=("b",)),
+        digest(method="entropy"),
+        digest(feed=Noise(10)),
+        digest(feed=Noise(9, growth=0.1)),  # the same names, preprocessed otherwise
+        digest(feed=Order(Noise(9), [0, 2, 1, 3, 4, 5, 6, 7, 8])),
+    ]
+    assert digest() == digest()
+    assert len({digest(), *others}) == 7

@@ -1,0 +1,102 @@
+"""What a search tries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from edgert.backend import USUAL, Tuning
+from edgert.config import EmbedTask, ModelConfig
+from edgert.tuner.candidates import Freedom, Tactic, backends_of, batches, forms_of, lean, neighbours, structures
+
+DEFAULT = Tactic("ort", "ort", 4, 2)
+FREE = Freedom(DEFAULT, ("ort", "openvino"), ("float", "ort"), 8, replicated=True, pinned=True)
+CONFIG = ModelConfig(onnx=Path("m.onnx"), task=EmbedTask(embed="none"))
+
+
+def shares(freedom: Freedom) -> set[tuple[int, int, bool]]:
+    return {(one.replicas, one.threads, one.pinned) for one in structures(freedom)}
+
+
+def test_every_backend_form_and_share_once_the_default_first() -> None:
+    found = structures(FREE)
+    assert found[0] == DEFAULT and len(set(found)) == len(found)
+    assert {(one.backend, one.form) for one in found} == {(b, f) for b in ("ort", "openvino") for f in ("float", "ort")}
+    assert shares(FREE) == {(1, n, False) for n in (1, 2, 4, 8)} | {(2, 4, False), (4, 2, False)}
+    assert not any(one.pinned and one.backend != "ort" for one in found)
+
+
+def test_cores_of_their_own_where_each_replica_has_one_thread() -> None:
+    two = replace(FREE, default=Tactic("ort", "ort", 2, 1), threads=2)
+    assert shares(two) == {(1, 2, False), (1, 1, False), (2, 1, False), (2, 1, True)}
+    assert not any(pinned for *_, pinned in shares(replace(two, pinned=False)))
+
+
+def test_cameras_get_one_frame_at_a_time() -> None:
+    live = replace(FREE, default=Tactic("ort", "ort", 1, 8), replicated=False)
+    assert shares(live) == {(1, n, False) for n in (1, 2, 4, 8)}
+
+
+def test_what_the_file_says_is_kept() -> None:
+    assert shares(replace(FREE, fixed_replicas=True)) == {(4, 2, False)}
+    assert {one * other for one, other, _ in shares(replace(FREE, fixed_threads=True))} == {8}
+    assert backends_of(CONFIG) == ("ort", "openvino", "onnxruntime-cuda", "tensorrt")
+    assert backends_of(CONFIG.model_copy(update={"backend": "openvino"})) == ("openvino",)
+    made = ("float", "ort")
+    assert forms_of("auto", made) == made
+    assert (forms_of("int8", made), forms_of("fp32", made)) == (("ort",), ("float",))
+    assert forms_of("int8", ("float",)) == ("float",)  # quantised already
+    tuned = replace(FREE, default=replace(DEFAULT, tuning=Tuning(arena=False)))
+    assert not any(one.tuning.arena for one in structures(tuned))
+
+
+def test_neighbours_differ_in_one_thing_that_matters() -> None:
+    found = neighbours(DEFAULT, ())
+    assert {str(one).partition("threads, ")[2] for one in found} == {
+        "extended optimizations", "basic optimizations", "no spinning", "no arena", "no prepacking", "balanced",
+        "branches in parallel",
+    }  # fmt: skip
+    assert len(neighbours(replace(DEFAULT, threads=1), ())) == 4  # no pool of threads: nothing spins
+    assert neighbours(DEFAULT, found) == []
+    assert neighbours(replace(DEFAULT, backend="openvino"), ()) == []
+
+
+def test_a_gpu_takes_one_frame_after_another_with_and_without_rounding() -> None:
+    free = replace(FREE, backends=("onnxruntime-cuda", "tensorrt"), forms=("float", "fp16", "ort"))
+    found = [str(one) for one in structures(free)[1:]]
+    assert found == [
+        "onnxruntime-cuda float, 8 threads",
+        "onnxruntime-cuda float, 8 threads, no TF32",
+        "onnxruntime-cuda fp16, 8 threads",
+        "tensorrt float, 8 threads",
+        "tensorrt fp16, 8 threads",
+    ]
+    steps = neighbours(structures(free)[1], ())
+    assert {str(one).partition("threads, ")[2] for one in steps} == {
+        "extended optimizations", "basic optimizations", "channels first", "heuristic convolutions",
+    }  # fmt: skip
+    assert neighbours(structures(free)[-1], ()) == []  # TensorRT searches by itself
+
+
+def test_a_backend_that_is_named_is_searched_whichever_it_is() -> None:
+    for name in ("onnxruntime-cuda", "tensorrt"):
+        own = replace(FREE, default=Tactic(name, "ort", 1, 8), backends=(name,))
+        assert structures(own)[0] == own.default and {one.backend for one in structures(own)} == {name}
+
+
+def test_batches_up_to_what_the_stages_ask_for_where_the_model_takes_fewer() -> None:
+    batched = replace(
+        FREE, default=Tactic("ort", "float", 1, 8, batch=4), backends=("ort",),
+        batches={"float": batches(4), "ort": (4,)},
+    )  # fmt: skip
+    found = structures(batched)
+    assert {one.batch for one in found if one.form == "float"} == {1, 2, 4}
+    assert {one.batch for one in found if one.form == "ort"} == {4}
+    assert all(one.replicas == 1 for one in found if one.batch > 1)
+    assert any(one.replicas > 1 for one in found)
+    assert str(found[0]) == "ort float, 8 threads, batches of 4" and found[0].frames == 4
+
+
+def test_lean_tactics_keep_less() -> None:
+    (found,) = lean([DEFAULT, replace(DEFAULT, backend="openvino")])
+    assert found.tuning == replace(USUAL, arena=False, prepacking=False)
