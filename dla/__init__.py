@@ -2,7 +2,7 @@
 
 :func:`check` asks the rules about one node, :func:`check_graph` about a whole graph; :func:`int8_form` says how a node
 runs in an INT8 build, :func:`fuses` what is computed before it is rounded; :func:`regions` grows what may run
-into few segments, each one loadable; :func:`summarise` counts. ``SOURCES`` and ``LIMITS`` name the public page that
+into few segments, each one loadable; :func:`summarize` counts. ``SOURCES`` and ``LIMITS`` name the public page that
 every rule and limit was read on.
 
 Standard library only; imports nothing from edgert.
@@ -13,7 +13,7 @@ from dla.limit import LIMITS, Limit, banks
 from dla.node import Node, Tensor
 from dla.region import MAX_LOADABLES, Region, regions
 from dla.rule import ORIN, PRECISIONS, USUAL_RELEASE, XAVIER, Precision, Rule, Target, supported_by
-from dla.summary import Reason, Summary, summarise
+from dla.summary import Reason, Summary, summarize
 from dla.table import LAYERS, RULES, SOURCES, check, check_graph
 from dla.verdict import Answer, Form, Verdict
 
@@ -46,6 +46,6 @@ __all__ = [
     "int8_form",
     "int8_verdicts",
     "regions",
-    "summarise",
+    "summarize",
     "supported_by",
 ]

@@ -1,4 +1,4 @@
-"""Rules that look at a node's neighbours."""
+"""Rules that look at a node's neighbors."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dla.node import Node, Shape, Tensor, Wiring, constants, data_inputs, given, numbers, whole, word
 from dla.rule import Target
 
-# The window that a convolution or pooling slides over a picture.
+# The window that a convolution or pooling slides over a image.
 
 Pair = tuple[int, int]
 
@@ -59,8 +59,8 @@ def window(node: Node) -> Window | None:
 def _padded(node: Node, bare: Window) -> Window:
     """Padding as it will be: what SAME stands for, and what rounding the size up adds at the end."""
     mode = word(node, "auto_pad", "NOTSET")
-    picture = given(node, 0)
-    sides = _sides(picture)
+    image = given(node, 0)
+    sides = _sides(image)
     if min(bare.stride) < 1:
         return bare
     if mode == "VALID":
@@ -84,10 +84,10 @@ def _axes(sides: Pair, bare: Window) -> list[tuple[int, int, int]]:
     return list(zip(sides, bare.stride, bare.reach, strict=True))
 
 
-def _sides(picture: Tensor | None) -> Pair | None:
-    if picture is None or picture.shape is None or len(picture.shape) != 4:
+def _sides(image: Tensor | None) -> Pair | None:
+    if image is None or image.shape is None or len(image.shape) != 4:
         return None
-    high, wide = picture.shape[2:]
+    high, wide = image.shape[2:]
     return None if high is None or wide is None else (high, wide)
 
 

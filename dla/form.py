@@ -26,7 +26,7 @@ def int8_form(node: Node, target: Target) -> Form:
 
 
 def int8_verdicts(nodes: Sequence[Node], target: Target) -> tuple[Verdict, ...]:
-    """The same for every node of a graph, with the rules about neighbours: verdicts, whose ``int8_form`` says how.
+    """The same for every node of a graph, with the rules about neighbors: verdicts, whose ``int8_form`` says how.
 
     Args:
         nodes: each after those it reads.

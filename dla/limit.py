@@ -63,7 +63,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
 DECONV_LONG = (64, 96, 128)
 """Lengths that one side of a deconvolution's kernel and stride may have where the other is 1; NvInfer.h."""
 LRN_WINDOWS = (3, 5, 7, 9)
-"""Windows of a local response normalisation; the guide's table of layers."""
+"""Windows of a local response normalization; the guide's table of layers."""
 CBUF_SURE = 13
 """Banks up to which a convolution is sure to fit: one of 16, which the formula allows, was refused on Orin by
 TensorRT 8.5.2 (https://github.com/NVIDIA/TensorRT/issues/3499)."""

@@ -60,7 +60,7 @@ class Summary:
     doubts: tuple[Reason, ...]
 
 
-def summarise(
+def summarize(
     nodes: Sequence[Node],
     verdicts: Sequence[Verdict],
     sure: Sequence[Region],

@@ -57,7 +57,7 @@ LAYERS: Mapping[str, Layer] = MappingProxyType(
         "Atan": _TRIGONOMETRY,
         "Atanh": _TRIGONOMETRY,
         "AveragePool": _POOL,
-        "BatchNormalization": _layer("Scale", elementwise.normalisation),
+        "BatchNormalization": _layer("Scale", elementwise.normalization),
         "Cast": Layer("Cast", (general.domain, elementwise.cast)),
         "Clip": _layer("Activation", activation.clip),
         "Concat": _layer("Concatenation", *shape.CONCAT),
@@ -152,7 +152,7 @@ def check(node: Node, target: Target, scaled: Collection[str] | None = None) -> 
 
 
 def check_graph(nodes: Sequence[Node], target: Target, scaled: Collection[str] | None = None) -> tuple[Verdict, ...]:
-    """The same for every node, with the rules that need its neighbours.
+    """The same for every node, with the rules that need its neighbors.
 
     Args:
         nodes: each after those it reads.
@@ -169,7 +169,7 @@ def check_graph(nodes: Sequence[Node], target: Target, scaled: Collection[str] |
 
 
 def _joined(old: Verdict, new: Verdict) -> Verdict:
-    """A neighbour's word counts unless the node was refused anyway; a doubt behind a yes replaces it."""
+    """A neighbor's word counts unless the node was refused anyway; a doubt behind a yes replaces it."""
     if old.answer == new.answer != "yes":
         return worst([old, new])
     heard = min(old, new, key=lambda verdict: SEVERITY.index(verdict.answer))

@@ -12,7 +12,7 @@ Form = Literal["int8", "lookup", "fp16", "none"]
 not on the DLA at all."""
 _FORMS: tuple[Form, ...] = ("int8", "lookup", "fp16", "none")
 FOLDED = "folded"
-"""Rule of a node that leaves no layer behind: it costs nothing, wherever its neighbours run."""
+"""Rule of a node that leaves no layer behind: it costs nothing, wherever its neighbors run."""
 
 SEVERITY: tuple[Answer, ...] = ("no", "verify", "yes")
 """Answers, the one that settles it first."""

@@ -20,7 +20,7 @@ from edgert.errors import ConfigError
 from edgert.graph.load import load
 from edgert.meters.all import Meters, Sample
 from edgert.meters.rails import POWER
-from edgert.meters.reading import modelled
+from edgert.meters.reading import modeled
 from edgert.meters.thermal import MARGIN, TEMPERATURE
 from edgert.placement.cost.coefficients import coefficients
 from edgert.placement.rows import Objective, Row
@@ -115,9 +115,9 @@ class BoardMeters(Meters):
         sample, source = super().sample(), "simulated board"
         own = {name: one for name, one in sample.readings.items() if not name.startswith(f"{POWER}.")}
         board = {
-            POWER: modelled(self.plant.power_w, "W", source),
-            TEMPERATURE: modelled(self.plant.temperature_c, "C", source),
-            MARGIN: modelled(self.plant.margin_c, "C", source),
+            POWER: modeled(self.plant.power_w, "W", source),
+            TEMPERATURE: modeled(self.plant.temperature_c, "C", source),
+            MARGIN: modeled(self.plant.margin_c, "C", source),
         }
         return replace(sample, readings={**own, **board})
 

@@ -19,7 +19,7 @@ from edgert.clock import REAL, Clock
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import BudgetError, StageError, nearest
 from edgert.meters import peak_rss_bytes
-from edgert.runtime import Node, Result, Runner, Summary, summarise
+from edgert.runtime import Node, Result, Runner, Summary, summarize
 from edgert.runtime.announce import Beacon
 from edgert.runtime.branches import connect, disconnect
 from edgert.stages.sink.results import CallbackSink
@@ -170,7 +170,7 @@ class Pipeline:
         return Results(node, tap, stage, timeout, self._runner)
 
     def submit(self, array: Any, stage: str | None = None, **options: Any) -> None:
-        """Pushes a picture into a ``source: api`` stage, without copying it.
+        """Pushes a image into a ``source: api`` stage, without copying it.
 
         Args:
             array: (height, width, 3) uint8, or anything with ``__array_interface__`` or DLPack. It belongs to the
@@ -179,7 +179,7 @@ class Pipeline:
             options: see :meth:`edgert.stages.source.api.ApiSource.submit`.
 
         Raises:
-            StageError: no such source, not a picture, or the pipeline has ended.
+            StageError: no such source, not a image, or the pipeline has ended.
         """
         source = self._api_source(stage)
         self.start()
@@ -197,7 +197,7 @@ class Pipeline:
         wall_ns = end_ns - runner.started_ns if self._started else 0
         counts, rss = assembly.counter.read(), peak_rss_bytes()
         over = bool(runner.ended_ns)
-        return summarise(assembly.nodes, wall_ns, counts, rss, engines, self._budgets(rss), has_ended=over)
+        return summarize(assembly.nodes, wall_ns, counts, rss, engines, self._budgets(rss), has_ended=over)
 
     def _fitted(self, engines: Engines | None) -> Footprint | None:
         """Makes the pipeline small enough for its memory budget and this machine; its memory by plan. None without such

@@ -79,7 +79,7 @@ def open_spans(model: Model, config: ModelConfig, batch: int = 1) -> Mapping[str
 def check_open(model: Model, config: ModelConfig) -> None:
     """Holds ``input: shape`` to the model as its file has it. Raises ModelError for a size that it does not leave open.
 
-    A model made from it (quantised, or for a DLA) may have the usual size and no other; that is not asked here.
+    A model made from it (quantized, or for a DLA) may have the usual size and no other; that is not asked here.
     """
     extents = config.input.shape.extents
     for spec in inputs(model) if extents else ():
@@ -130,7 +130,7 @@ def _extents(config: ModelConfig, batch: int) -> dict[str, tuple[int, int, int]]
 
 
 def _letters(spec: TensorSpec, config: ModelConfig, path: Path) -> dict[int, str]:
-    """Axis → its letter in the layout; of an input that is no picture, the batch only."""
+    """Axis → its letter in the layout; of an input that is no image, the batch only."""
     if len(spec.shape) != 4:
         return {0: "N"}
     channels = 1 if config.input.color == "gray" else 3
@@ -138,20 +138,20 @@ def _letters(spec: TensorSpec, config: ModelConfig, path: Path) -> dict[int, str
     return dict(enumerate(layout_of(likely, config.input.layout, channels, str(path)).upper()))
 
 
-def one_picture(engine: Shaped) -> list[tuple[int, ...]]:
-    """The shapes of the outputs for one picture of the batch, as decoders see them."""
+def one_image(engine: Shaped) -> list[tuple[int, ...]]:
+    """The shapes of the outputs for one image of the batch, as decoders see them."""
     return [t.shape[1:] if batched else t.shape for t, batched in zip(engine.outputs, engine.batched, strict=True)]
 
 
-def picture_input(session_inputs: Mapping[str, Any], path: str) -> str:
-    """The one input that takes the picture. Raises ModelError if there is none, or others besides it."""
-    pictures = [name for name, array in session_inputs.items() if array.ndim == 4]
-    if len(pictures) != 1 or len(session_inputs) != 1:
+def image_input(session_inputs: Mapping[str, Any], path: str) -> str:
+    """The one input that takes the image. Raises ModelError if there is none, or others besides it."""
+    images = [name for name, array in session_inputs.items() if array.ndim == 4]
+    if len(images) != 1 or len(session_inputs) != 1:
         shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in session_inputs.items())
         raise ModelError(
-            "a pipeline feeds a model one picture and nothing else",
+            "a pipeline feeds a model one image and nothing else",
             why=f"this model's inputs: {shapes}",
             where=path,
-            fix="export the model with the picture as its only input, or use edgert.load_engine",
+            fix="export the model with the image as its only input, or use edgert.load_engine",
         )
-    return pictures[0]
+    return images[0]

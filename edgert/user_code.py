@@ -27,7 +27,7 @@ def load_object(spec: str, where: str, search: Path | None = None) -> object:
         spec: ``package.module:function``.
         where: what asked for it, for the error.
         search: folder looked into first, normally that of the pipeline file. ``sys.path`` is the same afterwards, so
-            the module must import its neighbours when it is itself imported, not later.
+            the module must import its neighbors when it is itself imported, not later.
 
     Raises:
         ConfigError: a file's name, no such module or name, the module does not import, another module has its name,

@@ -19,7 +19,7 @@ _NOT_RUN = f"{__name__}:not_run"
 
 
 def validate(path: str | Path, overrides: Iterable[str] = ()) -> str:
-    """Checks a pipeline file, its models, pictures and labels, and by its text the user's code.
+    """Checks a pipeline file, its models, images and labels, and by its text the user's code.
 
     Every stage is built, on engines that have the models' inputs and outputs but do not run, so that whatever
     ``edgert run`` would refuse at its start is refused here, but for what only running the user's code tells.

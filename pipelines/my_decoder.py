@@ -10,7 +10,7 @@ from edgert.runtime import Detections, Result
 
 
 def decode(outputs: list[Any], geometry: Any, score: float = 0.25) -> Detections:
-    """One picture's raw outputs to a record.
+    """One image's raw outputs to a record.
 
     Args:
         outputs: the model's output tensors without the batch dimension; here one of (cells, 5 + classes).
@@ -28,8 +28,8 @@ def decode(outputs: list[Any], geometry: Any, score: float = 0.25) -> Detections
     classes = raw[:, 5:].argmax(axis=1)
     scores = raw[:, 4] * raw[:, 5:].max(axis=1)
     best = np.flatnonzero(scores >= score)
-    centre, size = (raw[best, :2] + grid[best]) * step[best], np.exp(raw[best, 2:4]) * step[best]
-    boxes = geometry.boxes(np.concatenate([centre - size / 2, centre + size / 2], axis=1))
+    center, size = (raw[best, :2] + grid[best]) * step[best], np.exp(raw[best, 2:4]) * step[best]
+    boxes = geometry.boxes(np.concatenate([center - size / 2, center + size / 2], axis=1))
     order = np.argsort(-scores[best])
     return Detections(boxes[order], scores[best][order], classes[best][order].astype(np.int32))
 

@@ -1,18 +1,18 @@
 """Train the demo's detector on the conveyor scene and write it as ONNX.
 
 From the project's root: ``python -m scripts.train_demo --out FILE``. Needs PyTorch beside edgert itself; a CPU will do,
-``--device cuda --workers 7`` is how the shipped file was made. The same options draw the same pictures.
+``--device cuda --workers 7`` is how the shipped file was made. The same options draw the same images.
 The recipe, all of it seeded:
 
 * Data: frames of conveyor scenes with seeds from 1,000,000 up (evaluation and demo use small seeds), drawn as training
-  goes. Each is zoomed 0.85 to 1.2 times at a random place of the network's picture; its channels and brightness change
+  goes. Each is zoomed 0.85 to 1.2 times at a random place of the network's image; its channels and brightness change
   a little; half of them pass through the halved chroma of video.
-* Network: 256x320 RGB divided by 255, letterboxed in the middle of grey 114. Conv, ReLU, MaxPool, Add, Concat and
+* Network: 256x320 RGB divided by 255, letterboxed in the middle of gray 114. Conv, ReLU, MaxPool, Add, Concat and
   nearest upsampling only, channels in multiples of 16, about 0.35 million parameters; levels of strides 8, 16 and 32.
-* Output: YOLOX's raw rows [1, 1680, 5 + classes]: centre offsets and log sizes in strides, sigmoid objectness, sigmoid
+* Output: YOLOX's raw rows [1, 1680, 5 + classes]: center offsets and log sizes in strides, sigmoid objectness, sigmoid
   classes. (Ge et al., YOLOX: Exceeding YOLO Series in 2021.)
 * Labels: each part takes the nine cells that predict it best, by score and overlap (task alignment, Feng et al., TOOD,
-  2021); objectness learns the overlap with a varifocal loss (Zhang et al., 2021), boxes learn by generalised IoU.
+  2021); objectness learns the overlap with a varifocal loss (Zhang et al., 2021), boxes learn by generalized IoU.
 * Steps: AdamW, one cosine cycle, batch 8, average of weights. What is written is the average, BatchNorm folded.
 
 The finished file is evaluated on scenes it never saw and refused below a mean average precision of 0.90 at IoU 0.5.
@@ -97,7 +97,7 @@ class Head(nn.Module):
 
 
 class Detector(nn.Module):
-    """Pictures (B, 3, H, W) in 0 to 1 → rows (B, N, 5 + C): offsets, log sizes, objectness and class logits."""
+    """Images (B, 3, H, W) in 0 to 1 → rows (B, N, 5 + C): offsets, log sizes, objectness and class logits."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -133,21 +133,21 @@ def cells() -> tuple[Tensor, Tensor]:
 
 
 class Camera:
-    """Endless training pictures: random frames of many scenes, randomly framed."""
+    """Endless training images: random frames of many scenes, randomly framed."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
         self._scenes: dict[int, Conveyor] = {}
 
     def batch(self, size: int) -> Batch:
-        """Pictures (B, 3, H, W) float32 in 0 to 1, boxes (B, M, 4) x1 y1 x2 y2 px, classes (B, M) int64 or -1."""
-        pictures = np.empty((size, HEIGHT, WIDTH, 3), np.uint8)
+        """Images (B, 3, H, W) float32 in 0 to 1, boxes (B, M, 4) x1 y1 x2 y2 px, classes (B, M) int64 or -1."""
+        images = np.empty((size, HEIGHT, WIDTH, 3), np.uint8)
         boxes, kinds = torch.zeros(size, MOST_PARTS, 4), torch.full((size, MOST_PARTS), -1)
         for i in range(size):
-            found, names = self._shoot(pictures[i])
+            found, names = self._shoot(images[i])
             boxes[i, : len(found)], kinds[i, : len(found)] = torch.from_numpy(found), torch.from_numpy(names)
         most = max(int((kinds >= 0).sum(1).max()), 1)
-        images = torch.from_numpy(pictures).permute(0, 3, 1, 2).float().div_(255)
+        images = torch.from_numpy(images).permute(0, 3, 1, 2).float().div_(255)
         return images, boxes[:, :most], kinds[:, :most]
 
     def _shoot(self, out: U8) -> tuple[F32, npt.NDArray[np.int64]]:
@@ -164,7 +164,7 @@ class Camera:
         return np.concatenate((low, high), 1)[kept].astype(np.float32), truth.classes[kept].astype(np.int64)
 
     def _disturb(self, frame: U8) -> U8:
-        """Other colours and brightness; half the time the chroma of video."""
+        """Other colors and brightness; half the time the chroma of video."""
         gain = self._rng.uniform(0.85, 1.15) * self._rng.uniform(0.95, 1.05, 3)
         frame = np.asarray(cv2.multiply(frame, (*gain.tolist(), 1.0)), np.uint8)
         if self._rng.random() < 0.5:
@@ -203,7 +203,7 @@ class Cameras(IterableDataset[Batch]):
 
 
 def overlaps(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """IoU and generalised IoU of boxes (..., 4) with boxes (..., 4), broadcast."""
+    """IoU and generalized IoU of boxes (..., 4) with boxes (..., 4), broadcast."""
     shared = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])).clamp(min=0).prod(-1)
     around = (torch.maximum(a[..., 2:], b[..., 2:]) - torch.minimum(a[..., :2], b[..., :2])).prod(-1).clamp(min=1e-6)
     both = (a[..., 2:] - a[..., :2]).prod(-1) + (b[..., 2:] - b[..., :2]).prod(-1) - shared
@@ -308,7 +308,7 @@ def export(model: Detector, path: Path, seed: int) -> None:
 
 
 def tidy(graph: onnx.GraphProto) -> None:
-    """Constants become initialisers; notes of the exporter, which name source files, go."""
+    """Constants become initializers; notes of the exporter, which name source files, go."""
     constants = [node for node in graph.node if node.op_type == "Constant"]
     for node in constants:
         graph.initializer.add().CopyFrom(node.attribute[0].t)
@@ -327,7 +327,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu", help="cpu, or cuda where there is one")
-    parser.add_argument("--workers", type=int, default=0, help="processes that draw pictures; 0: this one does")
+    parser.add_argument("--workers", type=int, default=0, help="processes that draw images; 0: this one does")
     options = parser.parse_args()
     torch.set_num_threads(min(os.cpu_count() or 1, 2))
     model = train(options).cpu()

@@ -51,12 +51,12 @@ def _bound(node: Node, name: str, position: int) -> float | None:
 @rule("prelu.slope", GUIDE)
 def slope(node: Node, target: Target) -> Verdict | None:
     """The slope is stored, with the rank of the input."""
-    values, picture = given(node, 1), given(node, 0)
+    values, image = given(node, 1), given(node, 0)
     if values is None or not values.is_constant:
         return no("its slope is computed at run time", "store the slope")
-    if picture is None or values.rank == picture.rank:
+    if image is None or values.rank == image.rank:
         return None
-    return verify(f"its slope has {values.rank} dimensions and the input {picture.rank}; they must agree", _SLOPE_FIX)
+    return verify(f"its slope has {values.rank} dimensions and the input {image.rank}; they must agree", _SLOPE_FIX)
 
 
 @rule("unary.trigonometry", MATRIX)
@@ -81,22 +81,22 @@ def generation(node: Node, target: Target) -> Verdict | None:
 @rule("softmax.axis", HEADER)
 def axis(node: Node, target: Target) -> Verdict | None:
     """Along channels, height or width; longer where everything else is 1, for then it is exact."""
-    picture = given(node, 0)
-    if picture is None or picture.shape is None or picture.rank != 4:
+    image = given(node, 0)
+    if image is None or image.shape is None or image.rank != 4:
         return None
     place = axis_of(node, 4, -1 if node.opset >= _ONE_AXIS else 1)
     if not 0 <= place < 4:
         return no(f"its input has no axis {node.attributes['axis']}", "export the model again: the axis is -4 to 3")
     if place == 0:
         return no("it runs along the batch", _LEAVE)
-    behind = [dim for dim in picture.shape[place + 1 :] if dim != 1]
+    behind = [dim for dim in image.shape[place + 1 :] if dim != 1]
     if node.opset < _ONE_AXIS and behind:
         return no("before opset 13 a softmax runs over all axes behind its own together", _LEAVE)
-    length = picture.shape[place]
-    others = [dim for at, dim in enumerate(picture.shape) if at not in (0, place)]
+    length = image.shape[place]
+    others = [dim for at, dim in enumerate(image.shape) if at not in (0, place)]
     if length is None or None in others:
         return None
-    return _length(length, prod(filter(None, others)), picture.shape[0], target)
+    return _length(length, prod(filter(None, others)), image.shape[0], target)
 
 
 def _length(length: int, others: int, batch: int | None, target: Target) -> Verdict | None:
@@ -124,10 +124,10 @@ def axes(node: Node, target: Target) -> Verdict | None:
     """Over any of channels, height and width."""
     if node.op == "GlobalMaxPool":
         return None
-    picture, chosen = given(node, 0), integers(node, "axes", 1)
+    image, chosen = given(node, 0), integers(node, "axes", 1)
     if chosen is None:
         return no("its axes are computed at run time", "store them")
-    rank = picture.rank if picture is not None and picture.rank is not None else 4
+    rank = image.rank if image is not None and image.rank is not None else 4
     if not chosen or 0 in chosen or -rank in chosen:
         return no("it reduces over the batch", "reduce after the network")
     if whole(node, "keepdims", 1):

@@ -90,11 +90,11 @@ def groups(node: Node, target: Target) -> Verdict | None:
 @rule("conv.cbuf")
 def cbuf(node: Node, target: Target) -> Verdict | None:
     """One kernel and a slice of the input fit into the convolution buffer."""
-    at, picture = window(node), given(node, 0)
+    at, image = window(node), given(node, 0)
     read = _channels(node)[0]
-    if at is None or picture is None or picture.shape is None or picture.rank != 4 or read is None:
+    if at is None or image is None or image.shape is None or image.rank != 4 or read is None:
         return None
-    wide = picture.shape[3]
+    wide = image.shape[3]
     if wide is None:
         return None
     each = max(read // max(whole(node, "group", 1), 1), 1)
@@ -134,7 +134,7 @@ def operand(node: Node, target: Target) -> Verdict | None:
 
 @rule("gemm.shape", GUIDE)
 def flat(node: Node, target: Target) -> Verdict | None:
-    """A row per picture times a matrix is a 1×1 convolution; other forms need a transpose first."""
+    """A row per image times a matrix is a 1×1 convolution; other forms need a transpose first."""
     rows = given(node, 0)
     if rows is not None and rows.is_constant:
         return no("its first operand is the stored one", _LINEAR_FIX)

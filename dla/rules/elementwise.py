@@ -122,8 +122,8 @@ def cast(node: Node, target: Target) -> Verdict | None:
 
 
 @rule("batchnorm.form", GUIDE_84)
-def normalisation(node: Node, target: Target) -> Verdict | None:
-    """A batch normalisation is a factor and a shift per channel when its statistics are stored."""
+def normalization(node: Node, target: Target) -> Verdict | None:
+    """A batch normalization is a factor and a shift per channel when its statistics are stored."""
     if whole(node, "training_mode", 0) or not all(tensor is None or tensor.is_constant for tensor in node.inputs[1:]):
         return no("its statistics are computed at run time", "export the model for inference")
     return None

@@ -8,7 +8,7 @@ from dla.node import Node, Shape, Tensor, given, whole, word
 from dla.rule import Target, outside, rule
 from dla.verdict import Verdict, no, note, verify
 
-# Pooling and local response normalisation.
+# Pooling and local response normalization.
 
 _LEAVE = "leave it to the GPU"
 
@@ -144,8 +144,8 @@ def _scales(node: Node) -> Tensor | None:
 
 def _as_factors(node: Node) -> str:
     """What the sizes come to, where both ends are known."""
-    picture, made = given(node, 0), node.outputs[0]
-    before, after = (_sides(tensor.shape if tensor else None) for tensor in (picture, made))
+    image, made = given(node, 0), node.outputs[0]
+    before, after = (_sides(tensor.shape if tensor else None) for tensor in (image, made))
     if not before or not after:
         return ""
     high, wide = (new / old for old, new in zip(before, after, strict=True))

@@ -111,9 +111,9 @@ def arguments(node: Node, target: Target) -> Verdict | None:
 
 @rule("slice.axis", HEADER)
 def sliced(node: Node, target: Target) -> Verdict | None:
-    """Pictures of a batch are not taken apart."""
-    picture, made = given(node, 0), node.outputs[0]
-    if picture is None or made is None or not picture.shape or not made.shape or picture.shape[0] == made.shape[0]:
+    """Images of a batch are not taken apart."""
+    image, made = given(node, 0), node.outputs[0]
+    if image is None or made is None or not image.shape or not made.shape or image.shape[0] == made.shape[0]:
         return None
     return no("it slices the batch", "slice before or after the network")
 
@@ -138,10 +138,10 @@ def precision(node: Node, target: Target) -> Verdict | None:
 @rule("split.axis", HEADER)
 def split(node: Node, target: Target) -> Verdict | None:
     """A split is several slices; not of the batch, and at stored places."""
-    picture = given(node, 0)
-    if picture is None or picture.rank is None:
+    image = given(node, 0)
+    if image is None or image.rank is None:
         return None
-    if axis_of(node, picture.rank, 0) == 0:
+    if axis_of(node, image.rank, 0) == 0:
         return no("it splits the batch", "split before or after the network")
     return no("its parts are computed at run time", "store them") if integers(node, "split", 1) is None else None
 
@@ -149,8 +149,8 @@ def split(node: Node, target: Target) -> Verdict | None:
 @rule("shuffle.open", GUIDE)
 def shuffle(node: Node, target: Target) -> Verdict | None:
     """Reshape and Transpose exist; what limits them stands on no public page."""
-    picture, made = given(node, 0), node.outputs[0]
-    shapes = [tensor.shape for tensor in (picture, made) if tensor is not None and tensor.shape is not None]
+    image, made = given(node, 0), node.outputs[0]
+    shapes = [tensor.shape for tensor in (image, made) if tensor is not None and tensor.shape is not None]
     if any(len(shape) != 4 for shape in shapes):
         ranks = " to ".join(str(len(shape)) for shape in shapes)
         return verify(f"it goes from {ranks} dimensions; as far as is known both must be 4")

@@ -15,7 +15,7 @@ from edgert.config import PipelineFile
 from edgert.errors import ConfigError
 from edgert.meters.all import Meters, Model
 from edgert.meters.clocks import gpu_gauges
-from edgert.meters.reading import Reading, modelled
+from edgert.meters.reading import Reading, modeled
 from edgert.placement.cost.coefficients import coefficients
 from edgert.placement.cost.speeds import power
 
@@ -48,12 +48,12 @@ _LOAD = "gpu.load"
 
 
 def meters_here(clock: Clock, root: Path = Path("/")) -> Meters:
-    """The meters of this machine, with modelled power where it is a board that edgert knows and no sensor tells."""
+    """The meters of this machine, with modeled power where it is a board that edgert knows and no sensor tells."""
     return Meters(root, clock, power_model(root))
 
 
 def power_model(root: Path) -> Model | None:
-    """Gives modelled watts of the board that ``root`` is the file system of; None for any other machine.
+    """Gives modeled watts of the board that ``root`` is the file system of; None for any other machine.
 
     Its CPU cores are not in it, so it is too low rather than too high: edgert.placement.cost.speeds has the formula and
     where its numbers come from.
@@ -68,7 +68,7 @@ def power_model(root: Path) -> Model | None:
     def read() -> Reading:
         percent = None if load is None else load().value
         busy = 1.0 if percent is None else percent / 100
-        return modelled(watts.static_w + watts.gpu_w * busy, "W", f"cost model of {board.name}", "without CPU cores")
+        return modeled(watts.static_w + watts.gpu_w * busy, "W", f"cost model of {board.name}", "without CPU cores")
 
     return read
 

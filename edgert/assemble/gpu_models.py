@@ -1,4 +1,4 @@
-"""Where the pictures of each source are wanted: on the GPU, when every stage that looks at them is there."""
+"""Where the images of each source are wanted: on the GPU, when every stage that looks at them is there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from edgert.errors import DeviceError, ModelError
 from edgert.files import FileStore, cache_folder
 from edgert.memory.cuda import CudaDevice, Stream
 from edgert.placement.segment_engines import SegmentedEngine
-from edgert.prepared_model import picture_input
+from edgert.prepared_model import image_input
 from edgert.stages.decode.decoder import Decoder, Size
 from edgert.stages.decode.detection import Detector
 from edgert.stages.gpu.gpu_detections import GpuDetector, HostReader
@@ -95,7 +95,7 @@ def _own_reason(stage: SourceStage, source: object, device: CudaDevice | None) -
     if stage.decode == "cpu":
         return "decode: cpu"
     if device is None or not isinstance(source, GpuSource):
-        return "its pictures are made on the host"
+        return "its images are made on the host"
     return source.on_gpu(device)
 
 
@@ -131,7 +131,7 @@ def _host_reason(
         if isinstance(stage, PackageStage) and stage.takes_images:
             return f"{name!r} is a stage that takes images: {stage.stage}"
         if isinstance(stage, SinkStage) and stage.takes_images:
-            return f"{name!r} is a sink that takes pictures: {stage.sink}"
+            return f"{name!r} is a sink that takes images: {stage.sink}"
     return "" if any(name in devices for name in readers) else "no model reads them on a GPU"
 
 
@@ -153,7 +153,7 @@ def gpu_lane(
     beside: bool = True,
     is_urgent: bool = False,
 ) -> GpuLane | None:
-    """A lane over sessions of its own; None where the host must prepare pictures or read outputs, and says why.
+    """A lane over sessions of its own; None where the host must prepare images or read outputs, and says why.
 
     Args:
         decoder_for: gives the decoder for a network of (width, height).
@@ -162,7 +162,7 @@ def gpu_lane(
         is_urgent: its kernels start before those of others that wait.
 
     Raises:
-        ModelError: the model's input is no picture, or of a type that pictures cannot be written in.
+        ModelError: the model's input is no image, or of a type that images cannot be written in.
         DeviceError: too little memory.
     """
     kernels = Kernels(engine.device, FileStore(cache_folder() / "cuda"))
@@ -170,9 +170,9 @@ def gpu_lane(
     sessions = [] if reason else [engine.session(profile) for _ in range(SLOTS)]
     reason = reason or _not_read(sessions[0])
     if reason:
-        log.warning("%s: pictures are prepared on the host: %s", where, reason)
+        log.warning("%s: images are prepared on the host: %s", where, reason)
         return None
-    bound = sessions[0].inputs_on_gpu[picture_input(sessions[0].inputs, where)]
+    bound = sessions[0].inputs_on_gpu[image_input(sessions[0].inputs, where)]
     layout, written = _target(bound, config, where), _in_steps(config, bound.scale)
     decoder = decoder_for((layout.width, layout.height))
     device, rows = engine.device, layout.rows
@@ -181,8 +181,8 @@ def gpu_lane(
         _go_first([sessions[0].stream, *([reading] if reading else [])], where)
     slots = []
     for session in sessions:
-        (picture,) = session.inputs_on_gpu.values()
-        preprocessor = GpuPreprocessor(written, layout, picture.block.address, kernels, where=where)
+        (image,) = session.inputs_on_gpu.values()
+        preprocessor = GpuPreprocessor(written, layout, image.block.address, kernels, where=where)
         reader = _reader(session, decoder, engine.batched, preprocessor.network, kernels)
         slots.append(Slot(session, preprocessor, reader, reading or session.stream))
     uploader = Uploader(device, device.stream(), device.counter, in_flight=rows * (SLOTS + 1))
@@ -213,18 +213,18 @@ def _reader(session: GpuSession, decoder: Decoder, batched: Sequence[bool], netw
     return HostReader(outputs, batched, decoder)
 
 
-def _target(picture: GpuTensor, config: InputConfig, where: str) -> Target:
-    shape = picture.shape
+def _target(image: GpuTensor, config: InputConfig, where: str) -> Target:
+    shape = image.shape
     channels = 1 if config.color == "gray" else 3
     layout = layout_of(shape, config.layout, channels, where)
     height, width = shape[2:] if layout == "nchw" else shape[1:3]
-    if picture.dtype not in ITEM_BYTES:
+    if image.dtype not in ITEM_BYTES:
         known = ", ".join(ITEM_BYTES)
-        raise ModelError(f"the model wants {picture.dtype} pixels", why=f"edgert writes {known}", where=where)
-    dtype = cast("ValueType", picture.dtype)
-    if not picture.is_plain:
-        four = cast("tuple[int, int, int, int]", shape), cast("tuple[int, int, int, int]", picture.strides)
-        return strided(dtype, *four, picture.block.nbytes)
+        raise ModelError(f"the model wants {image.dtype} pixels", why=f"edgert writes {known}", where=where)
+    dtype = cast("ValueType", image.dtype)
+    if not image.is_plain:
+        four = cast("tuple[int, int, int, int]", shape), cast("tuple[int, int, int, int]", image.strides)
+        return strided(dtype, *four, image.block.nbytes)
     return target(cast("TensorLayout", layout), dtype, shape[0], width, height, channels)
 
 

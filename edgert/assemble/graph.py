@@ -62,7 +62,7 @@ class Assembly:
         lanes: what holds memory of a GPU beside the engines.
         choice: among models and those that may take their place.
         stats: the state of the run as plain data, for live pages; set by whoever runs it.
-        opencv_threads: how many OpenCV had before. While a pipeline lives it has one per caller: pictures of network
+        opencv_threads: how many OpenCV had before. While a pipeline lives it has one per caller: images of network
             size are too small to share out, and its pool fights the engine's for cores.
     """
 

@@ -54,12 +54,12 @@ from edgert.prepared_model import default_profile
 from edgert.stages.source.select import kind_of
 from edgert.units import format_bytes
 
-# Memory of frames on their way: those of sources, pictures that are drawn on, and what decoders and encoders keep.
+# Memory of frames on their way: those of sources, images that are drawn on, and what decoders and encoders keep.
 
 _ASSUMED_PX = (1920, 1080)  # of a file or stream whose size nobody told
 _SCENE_PX = (640, 480)
 _POOL = 4  # buffers that a source begins with
-_PICTURES = 6  # that a drawing stage or a video sink keeps
+_IMAGES = 6  # that a drawing stage or a video sink keeps
 _I420, _BGR = 1.5, 3.0
 _MOST_REFERENCES, _REFERENCE_PX = 16, 32_768 * 256
 """Frames that an H.264 decoder keeps, and pixels of all of them at level 4.1: ITU-T H.264, A.3.1 and table A-1."""
@@ -74,11 +74,11 @@ def frame_parts(file: PipelineFile) -> Iterator[Part]:
         if isinstance(stage, SourceStage):
             yield from _source(name, stage, file)
         elif isinstance(stage, DrawStage):
-            width, height, note = _picture(name, file)
-            yield Part(name, "cpu", "frames", round(_PICTURES * width * height * _BGR), f"{_PICTURES} pictures{note}")
+            width, height, note = _image(name, file)
+            yield Part(name, "cpu", "frames", round(_IMAGES * width * height * _BGR), f"{_IMAGES} images{note}")
         elif isinstance(stage, SinkStage) and stage.sink == "video":
-            width, height, note = _picture(name, file)
-            held = _PICTURES + _LOOKAHEAD
+            width, height, note = _image(name, file)
+            held = _IMAGES + _LOOKAHEAD
             yield Part(name, "cpu", "encoder", round(held * width * height * _I420), f"{held} frames{note}")
 
 
@@ -114,7 +114,7 @@ def _size(stage: SourceStage, file: PipelineFile) -> tuple[int, int, str]:
     return width, height, "" if kind == "synthetic" else "; size assumed"
 
 
-def _picture(name: str, file: PipelineFile) -> tuple[int, int, str]:
+def _image(name: str, file: PipelineFile) -> tuple[int, int, str]:
     """Of the largest source before a stage."""
     stages = file.config.stages
     before = [stages[other] for other in upstream(stages, name)]

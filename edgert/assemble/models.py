@@ -31,7 +31,7 @@ from edgert.graph.load import load
 from edgert.graph.model import Model
 from edgert.memory.cuda import CudaDevice
 from edgert.placement.segment_engines import SegmentedEngine
-from edgert.prepared_model import build_engine, check_open, one_picture, picture_input
+from edgert.prepared_model import build_engine, check_open, image_input, one_image
 from edgert.runtime import Stage
 from edgert.runtime.branches import Branch
 from edgert.stages.crop import check_classes
@@ -209,7 +209,7 @@ class Models:
         return InferBatch(name, lane, batch.max, batch.wait, self._clock, stage.every)
 
     def _gpu_lane(self, name: str, stage: InferStage, engine: Engine, model: ModelConfig) -> GpuLane | None:
-        """A lane on the GPU, where the engine is there and the pictures can be prepared there."""
+        """A lane on the GPU, where the engine is there and the images can be prepared there."""
         if not is_on_gpu(engine):
             return None
         decoder_for = partial(self._decoder, stage.infer, model, engine)
@@ -227,8 +227,8 @@ class Models:
         """The segments of a cut model, each on its core."""
         engine = self._segmented(stage.infer, cut)
         chain = engine.chain(SEGMENT_QUEUE)
-        picture = picture_input({t.name: chain.tensors(0)[t.name] for t in engine.inputs}, str(model.onnx))
-        slots = [chain.tensors(slot)[picture] for slot in range(chain.slots)]
+        image = image_input({t.name: chain.tensors(0)[t.name] for t in engine.inputs}, str(model.onnx))
+        slots = [chain.tensors(slot)[image] for slot in range(chain.slots)]
         inputs = list({id(tensor): tensor for tensor in slots}.values())
         preprocessors = [Preprocessor(model.input, tensor, str(model.onnx)) for tensor in inputs]
         decoder = self._decoder(stage.infer, model, engine, preprocessors[0].network)
@@ -249,7 +249,7 @@ class Models:
 
     def _lane(self, stage: InferStage, engine: Engine, model: ModelConfig) -> Lane:
         session = engine.session(stage.profile)
-        tensor = session.inputs[picture_input(session.inputs, str(model.onnx))]
+        tensor = session.inputs[image_input(session.inputs, str(model.onnx))]
         preprocessor = Preprocessor(model.input, tensor, str(model.onnx))
         decoder = self._decoder(stage.infer, model, engine, preprocessor.network)
         return Lane(session, preprocessor, decoder, engine.batched)
@@ -262,7 +262,7 @@ class Models:
         decoder = decoder_for(model.task, labels, where, self.directory)
         if engine.outputs_known:
             try:
-                decoder.check(one_picture(engine), network)
+                decoder.check(one_image(engine), network)
             except EdgertError as error:
                 raise error.at(where)  # noqa: B904 - the same error, with its place
         return decoder

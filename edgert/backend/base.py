@@ -132,7 +132,7 @@ class EngineOptions:
         profiles: named input shapes; needed where the model's own are dynamic. The first is the default.
         spans: input → all shapes that one profile is to allow, for backends whose engines can (TensorRT); the others,
             and every session, have the shapes of ``profiles``. Empty: only those.
-        precision: ``fp32``; other precisions are made by the quantiser, as models of their own.
+        precision: ``fp32``; other precisions are made by the quantizer, as models of their own.
         store: where the compiled engine is looked for and kept; None compiles afresh.
         tuning: what ONNX Runtime does to be fast.
         builder: what TensorRT is told.

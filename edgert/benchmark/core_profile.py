@@ -33,7 +33,7 @@ from edgert.placement.profile import MAX_GAP, Handing, Profile, ProfiledUnit, Wh
 _CUTS = 4
 """Places where a model is cut in two to see what cutting costs."""
 _ROUNDS = 6
-"""On a shared machine a neighbour slows a core for seconds at a time, by half and more. The fastest of several rounds
+"""On a shared machine a neighbor slows a core for seconds at a time, by half and more. The fastest of several rounds
 is that of a machine left alone, which is what a profile is about; company of our own is in all rounds alike."""
 _BUSY_RUNS = 5
 """Times as many runs with company as alone: their jitter is kept, and a p99 needs some hundred."""

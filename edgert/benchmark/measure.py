@@ -40,7 +40,7 @@ def jitter(rounds: Sequence[Sequence[Run]]) -> Quantiles:
 
 
 def _disturbed(runs: Sequence[Run]) -> float:
-    """By other programs on this core, or by a neighbour who made it slower or faster halfway."""
+    """By other programs on this core, or by a neighbor who made it slower or faster halfway."""
     half = len(runs) // 2
     first, second = (statistics.median(run.cpu_ms for run in part) for part in (runs[: half or 1], runs[half:]))
     return max(_taken(runs), abs(second / first - 1))

@@ -25,7 +25,7 @@ from edgert.files import FileStore, cache_folder
 from edgert.graph.load import load
 from edgert.memory import Counter, lend
 from edgert.meters import rss_bytes
-from edgert.prepared_model import build_engine, picture_input
+from edgert.prepared_model import build_engine, image_input
 from edgert.runtime import Frame, Node, Result, Runner, SourceStats, Stage
 from edgert.runtime.branches import Branch, branch_nodes, connect
 from edgert.stages.decode.select import decoder_for
@@ -105,11 +105,11 @@ def growth(warm_up: int = 500, frames: int = 2000, rounds: int = 3) -> list[Figu
         connect(before, after, _STREAM, 2, "never")
     runner = Runner(nodes)
     runner.start()
-    picture = np.zeros((64, 64, 3), np.uint8)
+    image = np.zeros((64, 64, 3), np.uint8)
 
     def pass_through(count: int) -> tuple[int, int]:
         for _ in range(count):
-            source.submit(picture)
+            source.submit(image)
             done.get()
         gc.collect()
         return len(gc.get_objects()), rss_bytes()
@@ -130,7 +130,7 @@ def growth(warm_up: int = 500, frames: int = 2000, rounds: int = 3) -> list[Figu
 def overhead(config: ModelConfig, rounds: int = 7, frames: int = 60, bar: float | None = 0.97) -> Figure:
     """Frames per second of the pipeline over those of the bare engine with as many threads, taken in turn.
 
-    The source gives one picture of the network's own size again and again; the pipeline converts, normalises and
+    The source gives one image of the network's own size again and again; the pipeline converts, normalizes and
     decodes it each time.
     """
     threads = core_count()
@@ -198,23 +198,23 @@ def _pipeline(config: ModelConfig, engine: Engine, replicas: int, frames: int, s
 
 
 class Still:
-    """A source without work of its own: one picture of the conveyor, ``limit`` times."""
+    """A source without work of its own: one image of the conveyor, ``limit`` times."""
 
     live = False
 
     def __init__(self, width: int, height: int, limit: int) -> None:
-        self._picture, self._limit = np.empty((height, width, 3), np.uint8), limit
-        Conveyor(width, height, fps=30.0, seed=0).render(0, self._picture)
+        self._image, self._limit = np.empty((height, width, 3), np.uint8), limit
+        Conveyor(width, height, fps=30.0, seed=0).render(0, self._image)
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         """See :class:`~edgert.runtime.Source`."""
-        height, width = self._picture.shape[:2]
+        height, width = self._image.shape[:2]
         counter = Counter()
         for n in range(self._limit):
             if stop.is_set():
                 return
-            lease = lend(self._picture, counter)
-            yield Frame("still", n, REAL.now_ns(), n, width, height, "bgr", (self._picture,), lease)
+            lease = lend(self._image, counter)
+            yield Frame("still", n, REAL.now_ns(), n, width, height, "bgr", (self._image,), lease)
 
     def stats(self) -> SourceStats:
         """Nothing ever happens."""
@@ -227,5 +227,5 @@ class Still:
 def lane_of(config: ModelConfig, engine: Engine) -> tuple[Lane, Session]:
     """What an infer stage runs, and the session in it."""
     session = engine.session()
-    tensor = session.inputs[picture_input(session.inputs, str(config.onnx))]
+    tensor = session.inputs[image_input(session.inputs, str(config.onnx))]
     return Lane(session, Preprocessor(config.input, tensor), decoder_for(config.task, ()), engine.batched), session

@@ -27,7 +27,7 @@ from edgert.errors import BuildError, ConfigError, DeviceError, nearest
 from edgert.graph.load import load
 from edgert.graph.model import Model
 from edgert.quantization.precision import in_precision
-from edgert.quantization.prepare import is_quantised
+from edgert.quantization.prepare import is_quantized
 from edgert.tuner.candidates import Tactic
 from edgert.tuner.rounds import Contestant
 from edgert.user_code import load_object
@@ -233,7 +233,7 @@ def _tactic(config: ModelConfig, model: Model) -> Tactic:
     threads = max(1, (config.threads or core_count()) // replicas)
     pinned = isinstance(config.placement, ReplicateConfig)
     backend = "ort" if config.backend == "auto" else config.backend
-    form = "ort" if is_quantised(model) else "float"
+    form = "ort" if is_quantized(model) else "float"
     return Tactic(backend, form, replicas, threads, pinned, Tuning(**config.tuning.model_dump()))
 
 

@@ -50,7 +50,7 @@ _COCO_PAD = 114
 
 @dataclass(frozen=True, slots=True)
 class Letterbox:
-    """What the OpenCV loop does to a frame: centred or top-left letterbox, BGR or RGB, 0–255 or 0–1."""
+    """What the OpenCV loop does to a frame: centered or top-left letterbox, BGR or RGB, 0–255 or 0–1."""
 
     width: int
     height: int
@@ -125,7 +125,7 @@ def preprocess_cost(clip: Path, frames: int, size: int = 640, rounds: int = 7) -
 
 
 def preprocess_error(clip: Path, size: int = 640) -> Figure:
-    """Mean difference, in grey levels, between our tensor and the OpenCV loop's, over the picture's part of it."""
+    """Mean difference, in gray levels, between our tensor and the OpenCV loop's, over the image's part of it."""
     recipe = Letterbox(size, size, False, True, 1 / 255)
     tensor = aligned_empty((1, 3, size, size), np.float32)
     preprocessor = Preprocessor(recipe.config(), tensor)
@@ -139,7 +139,7 @@ def preprocess_error(clip: Path, size: int = 640) -> Figure:
         errors.append(float(np.abs(tensor - theirs).sum()) * 255 / (3 * rows * size))
     mean, detail = statistics.mean(errors), {"worst_frame": max(errors)}
     name = "difference to the OpenCV loop"
-    return Figure(name, mean, "grey levels", 1.5, n=len(errors), detail=detail, is_exact=True)
+    return Figure(name, mean, "gray levels", 1.5, n=len(errors), detail=detail, is_exact=True)
 
 
 def whole_pipeline(

@@ -143,7 +143,7 @@ def detect(root: Path = Path("/")) -> Machine:
     memory_bytes = system_memory(root).total_bytes
     l4t = l4t_version(root)
     is_jetson = bool(l4t) or any(word.startswith("nvidia,tegra") for word in compatible)
-    board = _recognise(compatible, memory_bytes) if is_jetson else None
+    board = _recognize(compatible, memory_bytes) if is_jetson else None
     mode, mode_trouble = _mode(root) if is_jetson else ("", "")
     return Machine(
         name=board.name if board else UNKNOWN if is_jetson else HOST,
@@ -169,7 +169,7 @@ def _mode(root: Path) -> tuple[str, str]:
         return "", f"{error.what}: {error.why}"
 
 
-def _recognise(compatible: tuple[str, ...], memory_bytes: int) -> Board | None:
+def _recognize(compatible: tuple[str, ...], memory_bytes: int) -> Board | None:
     """The board that a system calls itself; of several, the smallest that has so much memory."""
     from edgert.board.record import boards
 

@@ -34,7 +34,7 @@ class CameraDevice:
 
 
 def cameras(root: Path = Path("/")) -> tuple[CameraDevice, ...]:
-    """The devices that may give pictures. Of the nodes of one device only the first: the others carry its metadata
+    """The devices that may give images. Of the nodes of one device only the first: the others carry its metadata
     (https://docs.kernel.org/admin-guide/media/uvcvideo.html)."""
     devices = sorted((root / "dev").glob("video*[0-9]"), key=lambda path: (len(path.name), path.name))
     return tuple(_device(device, root) for device in devices if _index(device, root) == 0)

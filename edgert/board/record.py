@@ -76,7 +76,7 @@ class Board(Part):
     the name of its file.
 
     Attributes:
-        match: how a running system is recognised as this board; None: it never is.
+        match: how a running system is recognized as this board; None: it never is.
         advertised: the speed on the box; None where there is none in INT8.
         modes: power modes, as ``nvpmodel`` lists them.
         default_mode: the one it boots into; None where that is unknown.

@@ -72,7 +72,7 @@ class Sourced(Part):
 
 
 class Match(Sourced):
-    """How a running system is recognised as this board.
+    """How a running system is recognized as this board.
 
     Attributes:
         tells: part numbers and names; one of them stands in the device tree's ``compatible``.

@@ -60,7 +60,7 @@ class Used:
         limit: the budget.
         mean: over the time that is covered; None where that is nothing.
         total: watts or cores times seconds.
-        covered_s: time that readings tell of; modelled_s: of that, with modelled values; missing_s: what nobody knows.
+        covered_s: time that readings tell of; modeled_s: of that, with modeled values; missing_s: what nobody knows.
     """
 
     unit: str
@@ -68,7 +68,7 @@ class Used:
     mean: float | None
     total: float
     covered_s: float
-    modelled_s: float
+    modeled_s: float
     missing_s: float
 
 
@@ -110,7 +110,7 @@ class Eyes:
         budget, energy = self._budget, self._energy
         if budget.power_w is None:
             return None
-        told = energy.average_w, energy.joules, energy.covered_s, energy.modelled_s, energy.missing_s
+        told = energy.average_w, energy.joules, energy.covered_s, energy.modeled_s, energy.missing_s
         return Used(budget.unit, budget.power_w, *told)
 
     def look(self) -> Observation:

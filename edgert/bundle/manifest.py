@@ -55,7 +55,7 @@ class EngineEntry(_Part):
     """One compiled engine of a model.
 
     Attributes:
-        plan: member with TensorRT's serialised engine.
+        plan: member with TensorRT's serialized engine.
         record: member that says how it came about: facts, placement, log, inspector, as JSON.
         proof: member with what was found of it: where nodes run, how far its outputs are off, how long a run takes.
         weight: how many frames it gets, in comparison with the model's other engines.

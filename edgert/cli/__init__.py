@@ -83,7 +83,7 @@ def main() -> None:
         app()  # reports usage errors itself, and always leaves by SystemExit
     except EdgertError as error:
         sys.exit(_report(error, debug="--debug" in sys.argv))
-    except Exception:  # noqa: BLE001 - the last line of defence: a bug is reported as one, with its traceback
+    except Exception:  # noqa: BLE001 - the last line of defense: a bug is reported as one, with its traceback
         traceback.print_exc()
         typer.echo("\nThis is a bug in edgert, not in your input. Please report the lines above.", err=True)
         sys.exit(EXIT_BUG)

@@ -98,7 +98,7 @@ def check(
         edgert check pipeline.yaml --images photos/ --model parts -o best.png --json check.json
     """
     from edgert.config import load_pipeline
-    from edgert.wiring.photos import save_picture
+    from edgert.wiring.photos import save_image
     from edgert.wiring.wiring_check import check as check_wiring
 
     screen = table.console(stderr=is_stdout(json))
@@ -107,7 +107,7 @@ def check(
         report = check_wiring(file, images, model, progress)
     print_report(screen, report, None if every else _SHOWN)
     if output is not None:
-        save_picture(report, output)
+        save_image(report, output)
         screen.print(f"[green]→[/] {output}")
     if json is not None:
         write_json(report.to_json(), json)

@@ -169,7 +169,7 @@ def _used(summary: Summary) -> list[str]:
         return []
     name = "power" if used["unit"] == "W" else "CPU time"
     each = f", {used['total'] / summary.frames_out:.3g} J a frame" if name == "power" and summary.frames_out else ""
-    parts = [f"{used[f'{kind}_s']:.0f} s {kind}" for kind in ("modelled", "missing") if used[f"{kind}_s"] >= 0.5]
+    parts = [f"{used[f'{kind}_s']:.0f} s {kind}" for kind in ("modeled", "missing") if used[f"{kind}_s"] >= 0.5]
     doubt = f" ({', '.join(parts)})" if parts else ""
     return [f"{name}: {used['mean']:.3g} of {used['limit']:g} {used['unit']} on average{each}{doubt}"]
 

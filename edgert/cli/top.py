@@ -38,7 +38,7 @@ class Look:
         energy = {
             "joules": self.energy.joules,
             "covered_s": self.energy.covered_s,
-            "modelled_s": self.energy.modelled_s,
+            "modeled_s": self.energy.modeled_s,
             "missing_s": self.energy.missing_s,
         }
         return {**self.sample.to_json(), "time": time.time(), "energy": energy, "pipelines": self.pipelines}

@@ -98,7 +98,7 @@ def _rate(before: tuple[float, float] | None, now: tuple[float, float] | None) -
 
 _ORDER = ("power", "gpu", "dla", "emc", "cpu", "temperature", "throttle", "memory")
 _UNITS = {"W": ("{:.2f} W", 1.0), "Hz": ("{:.0f} MHz", 1e-6), "%": ("{:.0f} %", 1.0), "C": ("{:.1f} °C", 1.0)}
-_STYLES = {"measured": "", "modelled": "yellow", "unavailable": "dim"}
+_STYLES = {"measured": "", "modeled": "yellow", "unavailable": "dim"}
 _CORES = 4
 _READINGS = (Column("reading"), Column("value", is_number=True), Column("kind", rank=1), Column("source", wraps=True))
 _PIPELINES = (
@@ -227,5 +227,5 @@ def _energy(energy: Energy) -> str:
     recent = energy.recent_w(10.0)
     if recent is None:
         return ""
-    modelled = f", {energy.modelled_s:.0f} s of them modelled" if energy.modelled_s else ""
-    return f", {recent:.2f} W over 10 s, {energy.joules:.0f} J in {energy.covered_s:.0f} s{modelled}"
+    modeled = f", {energy.modeled_s:.0f} s of them modeled" if energy.modeled_s else ""
+    return f", {recent:.2f} W over 10 s, {energy.joules:.0f} J in {energy.covered_s:.0f} s{modeled}"

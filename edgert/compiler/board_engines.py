@@ -87,7 +87,7 @@ class BundleEngines:
             EdgertError: the model cannot be compiled, or an engine does not keep its promises.
         """
         if engine not in (TENSORRT, TENSORRT_DLA):
-            self._optimised(name, config, engine)
+            self._optimized(name, config, engine)
             return ()
         found = []
         for order in self._orders(name, config, engine):
@@ -109,7 +109,7 @@ class BundleEngines:
     def _orders(self, name: str, config: ModelConfig, engine: str) -> tuple[Order, ...]:
         return orders(self._bundled.model(name, config), engine, self._trt.library)
 
-    def _optimised(self, name: str, config: ModelConfig, engine: str) -> None:
+    def _optimized(self, name: str, config: ModelConfig, engine: str) -> None:
         """ONNX Runtime's own form of a model, in its own cache."""
         with self._telling.step(COMPILE, name) as ended:
             made = build_engine(load(config.onnx), config, None, by=onnxruntime(engine))

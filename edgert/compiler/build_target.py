@@ -101,7 +101,7 @@ def tensorrt_of(board: Board, asked: str | None) -> str:
 
 
 def precision_of(config: ModelConfig, target: BuildTarget) -> str:
-    """What a model is built in. ``auto`` is INT8 where there are pictures to calibrate on; else FP16 on a board, whose
+    """What a model is built in. ``auto`` is INT8 where there are images to calibrate on; else FP16 on a board, whose
     GPU and DLA are faster in it, and elsewhere what the file has."""
     if config.precision != "auto":
         return config.precision

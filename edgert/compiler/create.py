@@ -73,7 +73,7 @@ def _content(path: Path) -> bytes:
 # blocks, everything else as JSON, which YAML reads (https://yaml.org/spec/1.2.2/#12-relation-to-yaml-11-and-json).
 
 _MADE = ("precision", "calibrate", "accuracy", "quantize")
-"""Keys that have done their work once a model is quantised."""
+"""Keys that have done their work once a model is quantized."""
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
@@ -227,7 +227,7 @@ def build(
 
 
 def _check_precision(file: PipelineFile) -> None:
-    """Raises EdgertError for pictures and labels that are not there, before minutes of work."""
+    """Raises EdgertError for images and labels that are not there, before minutes of work."""
     for name, config in file.config.models.items():
         try:
             check_precision(config, f"models.{name}")

@@ -1,7 +1,7 @@
-"""The layout in which an engine takes its picture: one of a DLA's own, where the picture can be written in it.
+"""The layout in which an engine takes its image: one of a DLA's own, where the image can be written in it.
 
 Any other input is changed into a DLA's layout by a kernel on the GPU, frame by frame
-(https://github.com/NVIDIA/Deep-Learning-Accelerator-SW, FAQ). The kernel that prepares pictures writes every number
+(https://github.com/NVIDIA/Deep-Learning-Accelerator-SW, FAQ). The kernel that prepares images writes every number
 anyway, and a DLA's layout as well as a plain one. Which layouts a DLA takes:
 https://docs.nvidia.com/deeplearning/tensorrt/11.4.1/inference-library/dla-runtime-configuration.html
 """
@@ -23,10 +23,10 @@ _RETYPES = ("Cast", "QuantizeLinear")
 
 @dataclass(frozen=True, slots=True)
 class InputLayout:
-    """How an engine with DLA layers takes its picture.
+    """How an engine with DLA layers takes its image.
 
     Attributes:
-        tensor: the input; empty where there is no one picture.
+        tensor: the input; empty where there is no one image.
         format: what is asked for; None leaves it plain, and the GPU changes it.
         why: the reason, in one line.
     """
@@ -56,29 +56,29 @@ def input_layout(
     half: Collection[str] = (),
     scales: Mapping[str, float],
 ) -> InputLayout:
-    """The layout for the picture of an engine with DLA layers.
+    """The layout for the image of an engine with DLA layers.
 
     Args:
         graph: what is compiled.
-        config: how pictures are prepared.
+        config: how images are prepared.
         placement: node → accelerator; those that are left out run on the GPU.
         typed: whether types stand in the model, as from TensorRT 11 on, so that only a layout can be asked for.
         precision: in which a weakly typed TensorRT computes; nodes in ``half`` stay float16.
         scales: tensor → what one step of int8 is worth, for a weakly typed TensorRT.
     """
     if len(graph.inputs) != 1 or len(graph.inputs[0].shape) != 4:
-        return InputLayout("", None, "the model takes something else than one picture")
-    (picture,) = graph.inputs
-    readers = graph.consumers.get(picture.name, ())
+        return InputLayout("", None, "the model takes something else than one image")
+    (image,) = graph.inputs
+    readers = graph.consumers.get(image.name, ())
     types = {_computed(reader, precision, half) for reader in readers}
-    dtype = picture.dtype if typed else "".join(sorted(types)) if len(types) == 1 else ""
-    why = _why_plain(picture, config, readers, placement) or _why_not_typed(picture, readers, dtype, typed, scales)
+    dtype = image.dtype if typed else "".join(sorted(types)) if len(types) == 1 else ""
+    why = _why_plain(image, config, readers, placement) or _why_not_typed(image, readers, dtype, typed, scales)
     if why:
-        return InputLayout(picture.name, None, why)
-    layout, reason = _layout(picture, readers, dtype)
+        return InputLayout(image.name, None, why)
+    layout, reason = _layout(image, readers, dtype)
     told = "" if typed else dtype
-    scale = scales[picture.name] if told == "int8" else 0.0
-    return InputLayout(picture.name, Format(layout, told, scale, optional=True), reason)
+    scale = scales[image.name] if told == "int8" else 0.0
+    return InputLayout(image.name, Format(layout, told, scale, optional=True), reason)
 
 
 def _computed(reader: Node, precision: str, half: Collection[str]) -> str:
@@ -86,19 +86,19 @@ def _computed(reader: Node, precision: str, half: Collection[str]) -> str:
     return "int8" if precision == "int8" and reader.name not in half else "float16"
 
 
-def _why_plain(picture: TensorSpec, config: InputConfig, readers: tuple[Node, ...], where: Mapping[str, str]) -> str:
+def _why_plain(image: TensorSpec, config: InputConfig, readers: tuple[Node, ...], where: Mapping[str, str]) -> str:
     """Why a DLA's layout would not help, or cannot be written; empty if neither."""
     on_gpu = [reader.name for reader in readers if where.get(reader.name, GPU) == GPU]
     if on_gpu or not readers:
         return f"node {on_gpu[0]!r}, which reads it, runs on the GPU" if on_gpu else "no node reads it"
     channels = 1 if config.color == "gray" else 3
-    if config.layout == "nhwc" or picture.shape[1] != channels:
-        return f"it is {list(picture.shape)}, not (N, {channels}, H, W)"
+    if config.layout == "nhwc" or image.shape[1] != channels:
+        return f"it is {list(image.shape)}, not (N, {channels}, H, W)"
     return ""
 
 
 def _why_not_typed(
-    picture: TensorSpec, readers: tuple[Node, ...], dtype: str, typed: bool, scales: Mapping[str, float]
+    image: TensorSpec, readers: tuple[Node, ...], dtype: str, typed: bool, scales: Mapping[str, float]
 ) -> str:
     """Why it cannot have a type that a DLA reads; empty if it can."""
     if typed:
@@ -106,19 +106,19 @@ def _why_not_typed(
         if dtype not in _VECTORS:
             return f"types stand in the model, whose input is {dtype}, and a DLA reads float16 and int8"
         return f"node {changed[0].name!r} changes its type first" if changed else ""
-    if picture.dtype != "float32" and picture.dtype != dtype:
-        return f"the model wants {picture.dtype}, and a DLA reads float16 and int8"
+    if image.dtype != "float32" and image.dtype != dtype:
+        return f"the model wants {image.dtype}, and a DLA reads float16 and int8"
     if not dtype:
         return "some nodes that read it compute in int8, others in float16"
-    if dtype == "int8" and picture.name not in scales:
+    if dtype == "int8" and image.name not in scales:
         return "it has no scale for int8"
     return ""
 
 
-def _layout(picture: TensorSpec, readers: tuple[Node, ...], dtype: str) -> tuple[str, str]:
+def _layout(image: TensorSpec, readers: tuple[Node, ...], dtype: str) -> tuple[str, str]:
     """DLA_HWC4 for one convolution, whose precision is the input's; else the vectors that every DLA layer reads."""
     first = readers[0]
     is_conv = len(readers) == 1 and first.op == "Conv" and first.attributes.get("group", 1) <= _HWC4_GROUPS
-    if is_conv and picture.shape[1] in _HWC4_CHANNELS:
+    if is_conv and image.shape[1] in _HWC4_CHANNELS:
         return "DLA_HWC4", f"convolution {first.name!r} on the DLA reads it, and no kernel of the GPU changes it"
     return _VECTORS[dtype], f"node {first.name!r} on the DLA reads it, and no kernel of the GPU changes it"

@@ -47,7 +47,7 @@ class EngineReport:
         size_bytes: of the plan.
         median_ms: of a run, host to host; ``runs`` is of how many.
         relative_error: of its outputs, from the reference.
-        input: how it takes its picture and why, in words; empty where it has no DLA layers.
+        input: how it takes its image and why, in words; empty where it has no DLA layers.
         source: who told where nodes run: ``inspector``, ``log``, or nobody.
         nodes: accelerator → nodes planned and found there; under ``folded`` those that became no layer.
         layers: TensorRT's, of them ``reformats`` that change a layout only.

@@ -18,15 +18,15 @@ from edgert.config import ModelConfig
 from edgert.custom_op import source_digests
 
 if TYPE_CHECKING:
-    from edgert.dataset.images import Album
+    from edgert.dataset.images import ImageDataset
     from edgert.graph.model import Model
 
 MODEL = "model.onnx"
 _DRAWN = "synthetic:"
 SCENE = f"{_DRAWN}conveyor"
-"""Pictures to compare models on where the section names none."""
+"""Images to compare models on where the section names none."""
 FEW = 4
-"""Pictures that are enough to compare outputs on."""
+"""Images that are enough to compare outputs on."""
 
 
 @dataclass(frozen=True)
@@ -86,24 +86,24 @@ class Subject:
         return ""
 
     @cached_property
-    def pictures(self) -> str:
-        """Digest of the calibration pictures; empty where there are none."""
+    def images(self) -> str:
+        """Digest of the calibration images; empty where there are none."""
         asked = self.config.calibrate
         if asked is None:
             return ""
         if str(asked.images).startswith(_DRAWN):  # the same wherever they are drawn: no need to import what draws
             return f"{asked.images} {asked.limit}"
-        return self.album.digest()
+        return self.image_dataset.digest()
 
     @cached_property
-    def album(self) -> Album:
-        """The calibration pictures; a few of a synthetic scene where none are named. Raises ConfigError."""
-        from edgert.dataset.images import open_album
+    def image_dataset(self) -> ImageDataset:
+        """The calibration images; a few of a synthetic scene where none are named. Raises ConfigError."""
+        from edgert.dataset.images import open_images
 
         asked = self.config.calibrate
         if asked is None:
-            return open_album(SCENE, limit=FEW)
-        return open_album(asked.images, limit=asked.limit, where=self.where)
+            return open_images(SCENE, limit=FEW)
+        return open_images(asked.images, limit=asked.limit, where=self.where)
 
     def seen(self) -> dict[str, Any]:
         """The section ``input:`` as plain data."""

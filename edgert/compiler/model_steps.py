@@ -1,4 +1,4 @@
-"""The steps from an ONNX file to the model that is quantised and compiled: load, shapes, rewrite."""
+"""The steps from an ONNX file to the model that is quantized and compiled: load, shapes, rewrite."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def load_step(subject: Subject) -> Step:
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.graph import inspect, load
-        from edgert.quantization.prepare import is_quantised
+        from edgert.quantization.prepare import is_quantized
 
         model = load(path)
         found = inspect(model)
@@ -45,7 +45,7 @@ def load_step(subject: Subject) -> Step:
             "digest": model.digest,
             "opset": found.opset,
             "nodes": found.nodes,
-            "is_quantised": is_quantised(model),
+            "is_quantized": is_quantized(model),
             "is_static": all(spec.is_static for spec in found.inputs),
         }
         return {FACTS: to_json(facts)}
@@ -106,7 +106,7 @@ def shapes_step(subject: Subject, loaded: Product) -> Step:
             report.note(f"built at the usual size of input: shape: {subject.pinned}")
         if subject.batched and not subject.keeps_batch:
             report.note(f"batch: {_BOARD_BATCH}")
-        if facts["is_quantised"] or not subject.is_one_size:
+        if facts["is_quantized"] or not subject.is_one_size:
             return {MODEL: to_bytes(clean(model)[0])}
         shapes = next(iter((config.profiles or default_profile(model, config)).values()))
         return {MODEL: to_bytes(ready(model, shapes))}
@@ -131,11 +131,11 @@ def shapes_step(subject: Subject, loaded: Product) -> Step:
     return Step("shapes", subject.name, 1, [facts["digest"], sizes, software()], make, promise)
 
 
-def rewrite_step(subject: Subject, shaped: Product, is_quantised: bool) -> Step:
+def rewrite_step(subject: Subject, shaped: Product, is_quantized: bool) -> Step:
     """Operators that a DLA has, and channels evened out where that is asked for. Promises the same outputs."""
-    config, int8 = subject.config, subject.precision == "int8" and not is_quantised
+    config, int8 = subject.config, subject.precision == "int8" and not is_quantized
     wanted: dict[str, Any] = {
-        "fit": subject.target.uses_dla(config) and subject.is_one_size and not is_quantised,
+        "fit": subject.target.uses_dla(config) and subject.is_one_size and not is_quantized,
         "prepare": int8,
         "equalize": int8 and config.quantize.equalize,
     }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from edgert.compiler.layouts import InputLayout
     from edgert.graph.operations import Graph
 
-_QUANTISE, _DEQUANTISE = "QuantizeLinear", "DequantizeLinear"
+_QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _GPU_FORMS = ("gpu", "fp16", "float")
 _DLA = "dla"
 _PARTS = 100
@@ -36,7 +36,7 @@ class Order:
         profiles: named shapes it is opened with; empty where there is one static shape.
         reference: file of the model that computes the same, for any machine.
         weight: how many frames it gets, in comparison with the model's other engines.
-        input: how it takes its picture, where a DLA is to read it.
+        input: how it takes its image, where a DLA is to read it.
     """
 
     request: BuildRequest
@@ -238,10 +238,10 @@ def spread(graph: Graph, nodes: Mapping[str, str]) -> dict[str, str]:
     """
     found = {node.name: nodes[node.name] for node in graph.nodes if node.name in nodes}
     for node in reversed(graph.nodes):
-        if node.op == _DEQUANTISE and node.name not in found:
+        if node.op == _DEQUANTIZE and node.name not in found:
             _follow(found, node.name, [reader.name for reader in graph.consumers.get(node.outputs[0], ())])
     for node in graph.nodes:
-        if node.op == _QUANTISE and node.name not in found:
+        if node.op == _QUANTIZE and node.name not in found:
             maker = graph.producers.get(node.inputs[0])
             readers = [reader.name for reader in graph.consumers.get(node.outputs[0], ())]
             _follow(found, node.name, [maker.name] if maker is not None else readers)

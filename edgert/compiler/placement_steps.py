@@ -66,22 +66,22 @@ def plan_step(file: PipelineFile, target: BuildTarget, digests: Mapping[str, str
 def survey_step(
     subject: Subject,
     rewritten: Product,
-    quantised: Product | None,
+    quantized: Product | None,
     calibrated: Product | None,
     lowered: Product | None = None,
 ) -> Step:
     """Asks the DLA's rules about every node. Promises a verdict with its rule and reason for each.
 
     Args:
-        quantised, calibrated: what tells the scales of an INT8 model.
+        quantized, calibrated: what tells the scales of an INT8 model.
         lowered: its calibration cache, where that tells them.
     """
     target = subject.target
     assert target.board is not None  # asked by the caller
     dla = target.dla
     facts = [rewritten.digest, dla.generation, target.tensorrt, subject.precision]
-    if quantised is not None and calibrated is not None:
-        facts += [calibrated.digest, quantised.files[KEPT].decode(), quantised.files[CHOSEN].decode()]
+    if quantized is not None and calibrated is not None:
+        facts += [calibrated.digest, quantized.files[KEPT].decode(), quantized.files[CHOSEN].decode()]
 
     if lowered is not None:
         facts.append(lowered.digest)
@@ -95,9 +95,9 @@ def survey_step(
         model = subject.model(rewritten.files[MODEL])
         graph = read(model)
         scaled = None if lowered is None else parse_cache(lowered.files[CACHE].decode()).scales
-        if quantised is not None and calibrated is not None:
-            table = used_table(calibrated, quantised, model)
-            scaled = scales_of(graph, table, kept_units(model, quantised, dla), dla)
+        if quantized is not None and calibrated is not None:
+            table = used_table(calibrated, quantized, model)
+            scaled = scales_of(graph, table, kept_units(model, quantized, dla), dla)
         found = survey(graph, target_of(dla.generation, target.tensorrt, subject.precision), scaled).to_json()
         told = {key: found[key] for key in ("target", "summary", "fits_core", "fixes", "segments", "nodes")}
         return {PLACEMENT: to_json(told)}
@@ -115,7 +115,7 @@ def placement_of(
     surveyed: Product | None,
     nodes: Collection[str],
     spans: Mapping[str, Span],
-    picture: Callable[[Mapping[str, str]], str],
+    image: Callable[[Mapping[str, str]], str],
 ) -> bytes:
     """``placement.json`` of a model: what was asked, what was chosen, and why a DLA can or cannot run each node.
 
@@ -124,22 +124,22 @@ def placement_of(
         spans: input → the shapes that its engine is to allow, where there are several.
         nodes: names of the nodes of the model that is compiled; others, which the planner saw before they were folded,
             are left out.
-        picture: in words, how an engine with this placement takes its picture; asked of those with DLA layers.
+        image: in words, how an engine with this placement takes its image; asked of those with DLA layers.
     """
     asked = subject.config.model_dump(mode="json", include={"placement"})["placement"]
     dla = surveyed.json(PLACEMENT) if surveyed is not None else None
-    told = {"asked": asked, "engines": [_told(engine, nodes, picture) for engine in engines], "dla": dla}
+    told = {"asked": asked, "engines": [_told(engine, nodes, image) for engine in engines], "dla": dla}
     if subject.config.input.shape.is_open:
         told |= {"spans": {name: asdict(span) for name, span in spans.items()}, "pinned": subject.pinned}
     return to_json(told)
 
 
 def _told(
-    engine: Mapping[str, Any], nodes: Collection[str], picture: Callable[[Mapping[str, str]], str]
+    engine: Mapping[str, Any], nodes: Collection[str], image: Callable[[Mapping[str, str]], str]
 ) -> dict[str, Any]:
     where = {node: place for node, place in engine["nodes"].items() if node in nodes}
     on_dla = any(place.startswith("dla") for place in where.values())
-    return {**engine, "nodes": where, **({"input": picture(where)} if on_dla else {})}
+    return {**engine, "nodes": where, **({"input": image(where)} if on_dla else {})}
 
 
 def _engines(made: Plan) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The steps from a float model to one in the precision asked for: calibrate, quantise for whom, lower."""
+"""The steps from a float model to one in the precision asked for: calibrate, quantize for whom, lower."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from edgert.compiler.model_state import MODEL, Subject, as_files, software
 from edgert.config import DetectTask, PythonTask
 from edgert.errors import BuildError, CalibrationError
-from edgert.quantization.demand import CALIBRATE_FIX, needs_pictures
+from edgert.quantization.demand import CALIBRATE_FIX, needs_images
 from edgert.steps import Product, Report, Step, digest_of, to_json
 
 if TYPE_CHECKING:
@@ -33,13 +33,13 @@ def calibrate_step(subject: Subject, rewritten: Product) -> Step:
     """Measures the ranges of all tensors. Promises a positive, finite range for every one that INT8 needs.
 
     Raises:
-        CalibrationError: no pictures are named.
+        CalibrationError: no images are named.
     """
     asked = subject.config.calibrate
     if asked is None:
-        raise needs_pictures(subject.config, f"{CALIBRATE_FIX}, or precision: fp16").at(subject.where)
+        raise needs_images(subject.config, f"{CALIBRATE_FIX}, or precision: fp16").at(subject.where)
     method = asked.method if asked.method != "auto" else "mse"
-    facts = [rewritten.digest, subject.pictures, subject.seen(), method, asked.early_stop, software()]
+    facts = [rewritten.digest, subject.images, subject.seen(), method, asked.early_stop, software()]
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.dataset.inputs import feed_of
@@ -50,11 +50,11 @@ def calibrate_step(subject: Subject, rewritten: Product) -> Step:
         state = subject.state / f"{digest_of(facts)[:40]}.json"
         table = calibrate(
             model,
-            feed_of(subject.album, model, subject.config),
+            feed_of(subject.image_dataset, model, subject.config),
             method=method,
             early_stop=asked.early_stop,
             state=state,
-            progress=lambda done, total, name: report.progress(done, total or done, "pictures"),
+            progress=lambda done, total, name: report.progress(done, total or done, "images"),
             stop=subject.stop,
         )
         for warning in table.warnings:
@@ -68,16 +68,16 @@ def calibrate_step(subject: Subject, rewritten: Product) -> Step:
         for name, histogram in table.histograms.items():
             if histogram.values and not (math.isfinite(table.amax(name)) and table.amax(name) > 0):
                 raise CalibrationError(f"tensor {name!r} has no usable range", where=subject.where)
-        return f"{len(table.histograms)} ranges from {table.images} pictures"
+        return f"{len(table.histograms)} ranges from {table.images} images"
 
     return Step("calibrate", subject.name, 1, facts, make, promise)
 
 
-def quantise_step(subject: Subject, form: Form, rewritten: Product, calibrated: Product) -> Step:
+def quantize_step(subject: Subject, form: Form, rewritten: Product, calibrated: Product) -> Step:
     """The INT8 form for one engine. Promises the accuracy budget, where there is one, and inputs and outputs kept."""
     config = subject.config
     dla = subject.target.dla if form == "dla" else None
-    facts = [form, rewritten.digest, calibrated.digest, subject.pictures, subject.seen(), _wanted(subject), software()]
+    facts = [form, rewritten.digest, calibrated.digest, subject.images, subject.seen(), _wanted(subject), software()]
     if dla is not None:
         facts.append([str(dla.generation), dla.tensorrt])
 
@@ -89,7 +89,7 @@ def quantise_step(subject: Subject, form: Form, rewritten: Product, calibrated: 
         from edgert.quantization.int8_model import quantize_section
 
         model = measured(subject, rewritten)
-        feed = feed_of(subject.album, model, config)
+        feed = feed_of(subject.image_dataset, model, config)
         outcome = quantize_section(
             config,
             Calibrated(model, _table(calibrated.files[RANGES], model), feed),
@@ -118,7 +118,7 @@ def quantise_step(subject: Subject, form: Form, rewritten: Product, calibrated: 
         found = Product(files).json(EVIDENCE)
         return f"for {form}: {'; '.join(found['summary'][: 2 if 'accuracy' in found else 1])}"
 
-    return Step("quantise", subject.name, 1, facts, make, promise)
+    return Step("quantize", subject.name, 1, facts, make, promise)
 
 
 def measured(subject: Subject, rewritten: Product) -> Model:
@@ -144,20 +144,20 @@ def half_step(subject: Subject, rewritten: Product) -> Step:
         check_same_ports(subject, rewritten.files[MODEL], files[MODEL])
         return f"float16, {len(Product(files).json(KEPT))} nodes stay float32"
 
-    return Step("quantise", subject.name, 1, ["fp16", *facts], make, promise)
+    return Step("quantize", subject.name, 1, ["fp16", *facts], make, promise)
 
 
-def lower_step(subject: Subject, rewritten: Product, calibrated: Product, quantised: Product) -> Step:
+def lower_step(subject: Subject, rewritten: Product, calibrated: Product, quantized: Product) -> Step:
     """The calibration cache for a TensorRT up to 10. Promises a scale for every tensor, and that it reads back."""
     dla = subject.target.dla
-    facts = [rewritten.digest, calibrated.digest, quantised.files[KEPT].decode(), quantised.files[CHOSEN].decode()]
+    facts = [rewritten.digest, calibrated.digest, quantized.files[KEPT].decode(), quantized.files[CHOSEN].decode()]
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.quantization.lowering.lower import lower_weak
 
         model = subject.model(rewritten.files[MODEL])
-        table = used_table(calibrated, quantised, model)
-        weak = lower_weak(model, table, kept_units(model, quantised, dla), dla)
+        table = used_table(calibrated, quantized, model)
+        weak = lower_weak(model, table, kept_units(model, quantized, dla), dla)
         told = {"half": list(weak.half), "layer_precisions": weak.layer_precisions}
         return {CACHE: weak.cache.encode(), EXCEPTIONS: to_json(told)}
 
@@ -171,18 +171,18 @@ def lower_step(subject: Subject, rewritten: Product, calibrated: Product, quanti
     return Step("lower", subject.name, 1, [*facts, dla.generation, dla.tensorrt], make, promise)
 
 
-def used_table(calibrated: Product, quantised: Product, model: Model) -> RangeTable:
-    """The ranges with the methods that the quantised form was made with."""
-    return _table(calibrated.files[RANGES], model).with_chosen(quantised.json(CHOSEN))
+def used_table(calibrated: Product, quantized: Product, model: Model) -> RangeTable:
+    """The ranges with the methods that the quantized form was made with."""
+    return _table(calibrated.files[RANGES], model).with_chosen(quantized.json(CHOSEN))
 
 
-def kept_units(model: Model, quantised: Product, dla: Dla) -> list[str]:
-    """Units that a quantised form left in higher precision because it was asked or needed to."""
+def kept_units(model: Model, quantized: Product, dla: Dla) -> list[str]:
+    """Units that a quantized form left in higher precision because it was asked or needed to."""
     from edgert.graph.operations import read
     from edgert.quantization.scheme.scheme import units
 
     names = {unit.name for unit in units(read(model), "dla", dla)}
-    return [name for name in quantised.json(KEPT) if name in names]
+    return [name for name in quantized.json(KEPT) if name in names]
 
 
 def check_same_ports(subject: Subject, before: bytes, after: bytes) -> None:
@@ -194,7 +194,7 @@ def check_same_ports(subject: Subject, before: bytes, after: bytes) -> None:
         names = [[spec.name for spec in ports(model)] for model in (first, second)]
         if names[0] != names[1]:
             raise BuildError(
-                f"quantising model {subject.name!r} changed its inputs or outputs",
+                f"quantizing model {subject.name!r} changed its inputs or outputs",
                 why=f"{names[0]} before, {names[1]} after",
                 where=subject.where,
                 fix="please report the model",
@@ -249,7 +249,7 @@ def _labels(subject: Subject) -> list[str]:
     assert config.accuracy is not None  # asked by the caller
     labels = labels_of(config, subject.where)
     dataset = open_dataset(config.accuracy.dataset, config.task, labels, where=subject.where)
-    return [*labels, dataset.album.digest(), _file_digest(dataset.path)]
+    return [*labels, dataset.image_dataset.digest(), _file_digest(dataset.path)]
 
 
 def _file_digest(path: Path) -> str:

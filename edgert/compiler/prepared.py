@@ -22,7 +22,7 @@ from edgert.compiler.precision_steps import (
     calibrate_step,
     half_step,
     lower_step,
-    quantise_step,
+    quantize_step,
 )
 from edgert.compiler.qdq_steps import as_int8, is_taken, qdq_cache_step, take_apart_step, wants_cache
 from edgert.compiler.verification import verify_step
@@ -85,19 +85,19 @@ def prepare(subject: Subject, runner: Runner) -> Prepared:
     loaded = runner.do(load_step(subject))
     facts = loaded.json(FACTS)
     shaped = runner.do(shapes_step(subject, loaded))
-    if facts["is_quantised"] and wants_cache(subject):
+    if facts["is_quantized"] and wants_cache(subject):
         taken = runner.do(take_apart_step(subject, shaped))
         if is_taken(taken):
             return _with_own_scales(as_int8(subject), runner, facts["digest"], shaped, taken)
-    rewritten = runner.do(rewrite_step(subject, shaped, facts["is_quantised"]))
+    rewritten = runner.do(rewrite_step(subject, shaped, facts["is_quantized"]))
     forms: dict[str, Product] = {FLOAT: rewritten}
     files = {"changes": rewritten.files[CHANGES]}
-    precision = "as it is" if facts["is_quantised"] else subject.precision
+    precision = "as it is" if facts["is_quantized"] else subject.precision
     calibrated = None
     if precision == "int8":
         calibrated = runner.do(calibrate_step(subject, rewritten))
         for form in _int8_forms(subject):
-            forms[form] = runner.do(quantise_step(subject, form, rewritten, calibrated))
+            forms[form] = runner.do(quantize_step(subject, form, rewritten, calibrated))
         files |= _int8_files(forms, calibrated)
     elif precision == "fp16":
         forms[FP16] = runner.do(half_step(subject, rewritten))
@@ -114,7 +114,7 @@ def prepare(subject: Subject, runner: Runner) -> Prepared:
 def _with_own_scales(subject: Subject, runner: Runner, digest: str, shaped: Product, taken: Product) -> Prepared:
     """A Q/DQ model for a DLA with TensorRT up to 10: the float model with a cache of its scales there, and the model as
     it came for everyone else."""
-    rewritten = runner.do(rewrite_step(subject, taken, is_quantised=False))
+    rewritten = runner.do(rewrite_step(subject, taken, is_quantized=False))
     lowered = runner.do(qdq_cache_step(subject, taken, rewritten))
     forms = {FLOAT: rewritten, ORT: shaped, "gpu": shaped}
     files = {"changes": rewritten.files[CHANGES], **_cache_files(lowered)}
@@ -184,8 +184,8 @@ def _spans(model: Prepared) -> Mapping[str, Span]:
     return open_spans(subject.model(model.forms[FLOAT].files[MODEL]), subject.config)
 
 
-def _picture(model: Prepared, placement: Mapping[str, str]) -> str:
-    """How the board's TensorRT will be asked to take the picture of an engine with DLA layers, in words."""
+def _image(model: Prepared, placement: Mapping[str, str]) -> str:
+    """How the board's TensorRT will be asked to take the image of an engine with DLA layers, in words."""
     from edgert.compiler.layouts import input_layout
     from edgert.compiler.order import spread
     from edgert.quantization.lowering.trt_cache import parse_cache
@@ -204,7 +204,7 @@ def _picture(model: Prepared, placement: Mapping[str, str]) -> str:
 
 
 def _placement_step(model: Prepared, planned: Product | None) -> Step:
-    """Writes down where a model runs and why; how its picture is taken needs the whole graph, so that it is kept."""
+    """Writes down where a model runs and why; how its image is taken needs the whole graph, so that it is kept."""
     subject = model.subject
     engines = planned.json(PLACEMENT).get(subject.name, []) if planned is not None else []
     texts = {kind: model.files[kind].decode() for kind in ("cache", "exceptions") if kind in model.files}
@@ -221,7 +221,7 @@ def _placement_step(model: Prepared, planned: Product | None) -> Step:
 
     def make(report: Report) -> Mapping[str, bytes]:
         nodes = set(model.forms[FLOAT].json(PORTS)["nodes"])
-        placed = placement_of(subject, engines, model.surveyed, nodes, _spans(model), partial(_picture, model))
+        placed = placement_of(subject, engines, model.surveyed, nodes, _spans(model), partial(_image, model))
         return {PLACEMENT: placed}
 
     def promise(files: Mapping[str, bytes]) -> str:

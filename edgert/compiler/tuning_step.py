@@ -187,7 +187,7 @@ def tune_step(file: PipelineFile, ready: Mapping[str, Prepared], name: str) -> S
         "machine": machine,
         "forms": {form: product.digest for form, product in one.forms.items()},
         "section": config.model_dump(mode="json", include={"input", "profiles", "tensorrt"}),
-        "pictures": one.subject.pictures,
+        "images": one.subject.images,
     }
     facts = {
         "measured": measured,
@@ -273,7 +273,7 @@ def _judge(known: Mapping[str, Mapping[str, Array]]) -> Callable[[str, Mapping[s
 
 
 def _feed(one: Prepared) -> Mapping[str, Array]:
-    """A picture as the pipeline would feed it; numbers for a model that takes something else."""
+    """A image as the pipeline would feed it; numbers for a model that takes something else."""
     from edgert.dataset.inputs import feed_of
     from edgert.graph.model import inputs
 
@@ -281,7 +281,7 @@ def _feed(one: Prepared) -> Mapping[str, Array]:
     model = subject.model(content)
     specs = inputs(model)
     if len(specs) == 1 and len(specs[0].shape) == 4:
-        return feed_of(subject.album, model, subject.config).feeds(0)
+        return feed_of(subject.image_dataset, model, subject.config).feeds(0)
     return next(random_feeds(subject, content, FEW))
 
 

@@ -153,8 +153,8 @@ def _trouble(request: BuildRequest, verification: Verification) -> PlacementErro
 
 TOLERANCE: Mapping[str, float] = {"float": 1e-3, "fp16": 2e-2, "ort": 0.7, "gpu": 0.7, "dla": 0.7}
 """Form → how far its outputs may be from the reference: the root of the mean squared difference over that of the
-reference, over all outputs and pictures. Of INT8 no more is asked than that the noise has half the power of the signal
-(3 dB): YOLOX-nano for the DLA, calibrated on 16 photographs, has 0.43, while outputs that have nothing to do with the
+reference, over all outputs and images. Of INT8 no more is asked than that the noise has half the power of the signal
+(3 dB): YOLOX-nano for the DLA, calibrated on 16 photos, has 0.43, while outputs that have nothing to do with the
 reference have 1.0 and more. It is a check of the build, not of accuracy, which ``accuracy:`` holds to labels."""
 
 
@@ -167,7 +167,7 @@ def verify_step(subject: Subject, shaped: Product, forms: Mapping[str, Product],
         judged: whether labels decide instead; then what is beyond the tolerance is only told.
     """
     parts = {name: form.digest for name, form in forms.items()}
-    facts = [shaped.digest, parts, subject.pictures, subject.seen(), dict(TOLERANCE), judged, software()]
+    facts = [shaped.digest, parts, subject.images, subject.seen(), dict(TOLERANCE), judged, software()]
 
     def make(report: Report) -> Mapping[str, bytes]:
         feeds = list(_feeds(subject, shaped.files[MODEL]))
@@ -177,7 +177,7 @@ def verify_step(subject: Subject, shaped: Product, forms: Mapping[str, Product],
             fused = name in ("float", "fp16", "ort")  # TensorRT's forms: every Q/DQ pair as the standard says
             made = _outputs(subject, form.files[MODEL], feeds, fused)
             found[name] = {"tolerance": TOLERANCE[name], **distance(wanted, made)}
-        return {EVIDENCE: to_json({"pictures": len(feeds), "forms": found})}
+        return {EVIDENCE: to_json({"images": len(feeds), "forms": found})}
 
     def promise(files: Mapping[str, bytes]) -> str:
         told = []
@@ -192,7 +192,7 @@ def verify_step(subject: Subject, shaped: Product, forms: Mapping[str, Product],
 
 
 def _feeds(subject: Subject, reference: bytes) -> Iterator[Mapping[str, Array]]:
-    """A few pictures as the pipeline would feed them; numbers for a model that takes something else."""
+    """A few images as the pipeline would feed them; numbers for a model that takes something else."""
     from edgert.dataset.inputs import feed_of
     from edgert.graph.model import inputs
 
@@ -201,7 +201,7 @@ def _feeds(subject: Subject, reference: bytes) -> Iterator[Mapping[str, Array]]:
     if len(specs) != 1 or len(specs[0].shape) != 4:
         yield from random_feeds(subject, reference, FEW)
         return
-    feed = feed_of(subject.album, model, subject.config)
+    feed = feed_of(subject.image_dataset, model, subject.config)
     for index in range(min(FEW, len(feed))):
         yield feed.feeds(index)
 
@@ -249,6 +249,6 @@ def _too_far(subject: Subject, form: str, error: float | None) -> BuildError:
         why=f"relative error {'that is not finite' if error is None else f'{error:.2g}'}, "
         f"at most {TOLERANCE[form]:g} is accepted",
         where=subject.where,
-        fix="calibrate on pictures like those it will see; name layers in quantize: {keep: …}; or set accuracy: with "
+        fix="calibrate on images like those it will see; name layers in quantize: {keep: …}; or set accuracy: with "
         "labels, which then decide",
     )

@@ -106,7 +106,7 @@ def _resolve(value: object, info: ValidationInfo) -> object:
     return beside(Path(value), Path((info.context or {}).get("directory", Path())))
 
 
-def _pictures(value: object, info: ValidationInfo) -> object:
+def _images(value: object, info: ValidationInfo) -> object:
     """A path, or the name of a synthetic scene."""
     return Path(value) if isinstance(value, str) and value.startswith("synthetic:") else _resolve(value, info)
 
@@ -144,7 +144,7 @@ def _some(size_bytes: int) -> int:
 _STRING = {"type": "string"}
 OutputPath = Annotated[Path, BeforeValidator(_output), WithJsonSchema({**_STRING, "format": "path"})]
 FilePath = Annotated[Path, BeforeValidator(_resolve), WithJsonSchema({**_STRING, "format": "path"})]
-PicturesPath = Annotated[Path, BeforeValidator(_pictures), WithJsonSchema(_STRING)]
+PicturesPath = Annotated[Path, BeforeValidator(_images), WithJsonSchema(_STRING)]
 Size = Annotated[
     tuple[int, int], BeforeValidator(units.parse_size), WithJsonSchema({**_STRING, "examples": ["1280x720"]})
 ]

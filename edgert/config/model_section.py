@@ -30,7 +30,7 @@ class ShapeConfig(Section):
     """Sizes that a model with dynamic dimensions is built for: one, or [least, usual, largest]. A Jetson's GPU engine
     takes them all and is fastest at the usual one; everything else runs at the usual one."""
 
-    N: Extent | None = Field(default=None, description="pictures at a time")
+    N: Extent | None = Field(default=None, description="images at a time")
     H: Extent | None = Field(default=None, description="height, pixels")
     W: Extent | None = Field(default=None, description="width, pixels")
 
@@ -47,14 +47,14 @@ class ShapeConfig(Section):
 
 
 class InputConfig(Section):
-    """How a picture becomes the model's input tensor."""
+    """How a image becomes the model's input tensor."""
 
     resize: Literal["letterbox", "stretch", "center_crop", "none"] = Field(
         default="letterbox",
         description="letterbox keeps the shape and pads; stretch does not; none wants frames of that size",
     )
-    anchor: Literal["center", "top_left"] = Field(default="center", description="where letterbox puts the picture")
-    pad: int = Field(default=114, ge=0, le=255, description="grey level of the letterbox border")
+    anchor: Literal["center", "top_left"] = Field(default="center", description="where letterbox puts the image")
+    pad: int = Field(default=114, ge=0, le=255, description="gray level of the letterbox border")
     crop: float = Field(
         default=1.0, gt=0, le=1, description="center_crop: part of the short side to keep, 0.875 = 224 of 256"
     )
@@ -63,9 +63,9 @@ class InputConfig(Section):
     )
     color: Literal["rgb", "bgr", "gray"] = Field(default="rgb", description="order of the channels")
     mean: PerChannel = Field(
-        default=(0.0,), description="subtracted, in grey levels 0-255; one value or one per channel"
+        default=(0.0,), description="subtracted, in gray levels 0-255; one value or one per channel"
     )
-    std: PerChannel = Field(default=(1.0,), description="divided by, in grey levels; one value or one per channel")
+    std: PerChannel = Field(default=(1.0,), description="divided by, in gray levels; one value or one per channel")
     layout: Literal["auto", "nchw", "nhwc"] = Field(default="auto", description="auto reads it off the input's shape")
     size: Size | None = Field(default=None, description="network size, for models with dynamic height and width")
     shape: ShapeConfig = Field(
@@ -109,7 +109,7 @@ class DetectTask(_Read):
 
 
 class ClassifyTask(_Read):
-    """One label for the whole picture."""
+    """One label for the whole image."""
 
     classify: Annotated[str, KindIn(DECODERS["classify"])] = Field(
         description="what the output is; auto looks at the values"
@@ -179,20 +179,20 @@ def value_of(task: TaskConfig) -> str:
 
 
 class CalibrateConfig(Section):
-    """Pictures from which INT8 ranges are measured."""
+    """Images from which INT8 ranges are measured."""
 
-    images: PicturesPath = Field(description="typical pictures: a folder, a glob, a video, or synthetic:conveyor")
+    images: PicturesPath = Field(description="typical images: a folder, a glob, a video, or synthetic:conveyor")
     method: Literal["minmax", "percentile", "entropy", "mse", "auto"] = Field(
         default="mse", description="how ranges are cut"
     )
-    limit: int = Field(default=256, ge=1, description="most pictures")
-    early_stop: bool = Field(default=True, description="stop when more pictures no longer move the ranges")
+    limit: int = Field(default=256, ge=1, description="most images")
+    early_stop: bool = Field(default=True, description="stop when more images no longer move the ranges")
 
 
 class QuantizeConfig(Section):
     """How INT8 is made, beyond its ranges."""
 
-    equalize: bool = Field(default=False, description="even out the channels of neighbouring layers first")
+    equalize: bool = Field(default=False, description="even out the channels of neighboring layers first")
     correct_bias: bool = Field(default=True, description="take off each bias what rounding adds to its channel")
     activation: Literal["affine", "unsigned", "symmetric"] = Field(
         default="affine",
@@ -208,7 +208,7 @@ class QuantizeConfig(Section):
 class AccuracyConfig(Section):
     """How much accuracy the reduced precision may cost."""
 
-    dataset: FilePath = Field(description="labelled pictures")
+    dataset: FilePath = Field(description="labeled images")
     metric: Literal["map50", "map", "top1", "top5", "miou", "cosine"] = Field(description="what is compared")
     max_drop: Fraction = Field(description="largest loss against fp32 that is accepted")
 

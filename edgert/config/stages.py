@@ -139,10 +139,10 @@ TrackStage.family = ("track", TRACKERS)
 
 
 class DrawStage(_Fed):
-    """Paints results onto a picture of the frame."""
+    """Paints results onto a image of the frame."""
 
     draw: Names = Field(description="boxes, labels, masks, keypoints, trails, stats")
-    width: int | None = Field(default=None, ge=16, description="width of the picture; the frame's by default")
+    width: int | None = Field(default=None, ge=16, description="width of the image; the frame's by default")
 
     @model_validator(mode="after")
     def _known(self) -> DrawStage:

@@ -21,8 +21,8 @@ class Annotated:
     """What an annotation file says.
 
     Attributes:
-        files: names of the pictures.
-        boxes: of each picture; their classes are category ids.
+        files: names of the images.
+        boxes: of each image; their classes are category ids.
         categories: id → name, in the order of the ids.
     """
 
@@ -32,26 +32,26 @@ class Annotated:
 
 
 def read_annotations(path: Path, where: str = "") -> Annotated:
-    """Reads pictures, boxes and categories.
+    """Reads images, boxes and categories.
 
     Raises:
         ConfigError: not JSON, or an entry that is not as the format has it; the entry is named.
     """
     data = _parsed(path, where)
-    pictures = {_number(one, "id", f"images[{n}]", path): one for n, one in enumerate(_list(data, "images", path))}
+    images = {_number(one, "id", f"images[{n}]", path): one for n, one in enumerate(_list(data, "images", path))}
     names = {
         _number(one, "id", f"categories[{n}]", path): str(one.get("name", one["id"]))
         for n, one in enumerate(_list(data, "categories", path))
     }
-    rows: dict[int, list[tuple[Any, ...]]] = {number: [] for number in pictures}
+    rows: dict[int, list[tuple[Any, ...]]] = {number: [] for number in images}
     for n, one in enumerate(_list(data, "annotations", path)):
-        picture, category, row = _annotation(one, f"annotations[{n}]", path)
-        if picture not in rows:
-            raise _wrong(path, f"annotations[{n}]", f"image_id {picture} is none of the images")
+        image, category, row = _annotation(one, f"annotations[{n}]", path)
+        if image not in rows:
+            raise _wrong(path, f"annotations[{n}]", f"image_id {image} is none of the images")
         if category not in names:
             raise _wrong(path, f"annotations[{n}]", f"category_id {category} is none of the categories")
-        rows[picture].append(row)
-    files = tuple(_text(one, "file_name", f"images[{n}]", path) for n, one in enumerate(pictures.values()))
+        rows[image].append(row)
+    files = tuple(_text(one, "file_name", f"images[{n}]", path) for n, one in enumerate(images.values()))
     return Annotated(files, tuple(_boxes(some) for some in rows.values()), dict(sorted(names.items())))
 
 

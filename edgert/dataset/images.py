@@ -1,4 +1,4 @@
-"""Albums: the pictures a model is calibrated or judged on, in an order of their own, each to be had by its number.
+"""Datasets: the images a model is calibrated or judged on, in an order of their own, each to be had by its number.
 
 They are decoded by the code of the pipeline's sources, so a model sees here what it sees there.
 """
@@ -17,73 +17,75 @@ import numpy as np
 
 from edgert.clock import REAL
 from edgert.config.stages import SourceStage
-from edgert.dataset.synthetic import DEFAULT_COUNT, PREFIX, SceneAlbum
+from edgert.dataset.synthetic import DEFAULT_COUNT, PREFIX, SceneDataset
 from edgert.errors import ConfigError, StageError, nearest
 from edgert.memory import Counter, lend
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
 from edgert.stages.source.ffmpeg import Video
-from edgert.stages.source.image_folder import SUFFIXES, is_picture, read_picture
+from edgert.stages.source.image_folder import SUFFIXES, is_image, read_image
 from edgert.stages.source.timeline import MediaClock, Timeline
 
 _SHOWN = 5
 _LOOKED_AT = 1000
-"""Pictures decoded only to list all that are damaged, once one was."""
+"""Images decoded only to list all that are damaged, once one was."""
 _KEPT = 8
 """Frames of a video that were passed over and may still be asked for: threads overtake each other a little."""
 _DECODED_WHOLE = 0.9
 """Part of a video's frames from which on they are counted by decoding: its packets may be a few more."""
 
 
-class Album(Protocol):
-    """Pictures by number. Can be pickled and used from several threads."""
+class ImageDataset(Protocol):
+    """Images by number. Can be pickled and used from several threads."""
 
     def __len__(self) -> int: ...
 
     def name(self, index: int) -> str:
-        """What to call a picture in messages: its file, or the video's with the number of the frame."""
+        """What to call a image in messages: its file, or the video's with the number of the frame."""
         ...
 
     def frame(self, index: int) -> Frame:
-        """A picture, decoded; its lease is the caller's to release.
+        """A image, decoded; its lease is the caller's to release.
 
         Raises:
-            ConfigError: it cannot be read; names all of the album's that cannot.
+            ConfigError: it cannot be read; names all of the dataset's that cannot.
             StageError: the video cannot be decoded that far.
         """
         ...
 
     def digest(self) -> str:
-        """Equal for equal pictures in the same order. Reads the files."""
+        """Equal for equal images in the same order. Reads the files."""
         ...
 
 
-def open_album(source: str | Path | Sequence[str | Path | U8], *, limit: int | None = None, where: str = "") -> Album:
-    """Finds pictures and checks that they look like some.
+def open_images(
+    source: str | Path | Sequence[str | Path | U8], *, limit: int | None = None, where: str = ""
+) -> ImageDataset:
+    """Finds images and checks that they look like some.
 
     Files of folders and globs come in the order of the SHA-256 of their names, which is the same everywhere, whatever
-    the folder lists first, and makes the first few a fair sample of pictures sorted by class or time. Listed files
+    the folder lists first, and makes the first few a fair sample of images sorted by class or time. Listed files
     keep their order. A video's frames are spread evenly over it.
 
     Args:
-        source: a folder (where it holds no picture itself, those of the folders in it), a glob, a picture, a video,
-            ``synthetic:conveyor``, or a sequence of picture files or of (h, w, 3) uint8 BGR arrays.
+        source: a folder (where it holds no image itself, those of the folders in it), a glob, a image, a video,
+            ``synthetic:conveyor``, or a sequence of image files or of (h, w, 3) uint8 BGR arrays.
         limit: takes the first so many; of a video so many.
         where: the ``file:line key`` that asked for them, for errors.
 
     Raises:
-        ConfigError: nothing there, or files that are no pictures: all of these, counted and the first ones named.
+        ConfigError: nothing there, or files that are no images: all of these, counted and the first ones named.
         StageError: the video cannot be opened.
     """
     if not isinstance(source, (str, Path)):
         return _listed(source, limit, where)
     if str(source).startswith(PREFIX):
-        return SceneAlbum(str(source).removeprefix(PREFIX), limit or DEFAULT_COUNT)
-    path = Path(source).expanduser().absolute()  # a worker that is sent the album may stand in another folder
+        return SceneDataset(str(source).removeprefix(PREFIX), limit or DEFAULT_COUNT)
+    path = Path(source).expanduser().absolute()  # a worker that is sent the dataset may stand in another folder
     if path.is_dir():
         return _of_files(path, _in_folder(path, where), limit, where)
     if path.is_file():
-        return PhotoAlbum((path,), (path.name,), where) if _looks_still(path) else _of_video(path, limit, where)
+        return FileDataset((path,), (path.name,), where) if _looks_still(path) else _of_video(path, limit, where)
     base, pattern = _split_glob(path)
     found = [file for file in base.glob(pattern) if file.is_file()] if pattern else []
     if not found:
@@ -97,8 +99,8 @@ def fair_order(names: Iterable[str]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class PhotoAlbum:
-    """Picture files, upright as their EXIF says. See :class:`Album`; refuses files that begin like no picture.
+class FileDataset:
+    """Image files, upright as their EXIF says. See :class:`ImageDataset`; refuses files that begin like no image.
 
     Attributes:
         paths: the files, in order.
@@ -111,8 +113,8 @@ class PhotoAlbum:
 
     def __post_init__(self) -> None:
         if not self.paths:
-            raise ConfigError("no picture was given", where=self.where)
-        wrong = [name for name, path in zip(self.names, self.paths, strict=True) if not is_picture(path)]
+            raise ConfigError("no image was given", where=self.where)
+        wrong = [name for name, path in zip(self.names, self.paths, strict=True) if not is_image(path)]
         if wrong:
             raise _unreadable(wrong, len(self.paths), self.where)
 
@@ -123,10 +125,10 @@ class PhotoAlbum:
         return self.names[index]
 
     def frame(self, index: int) -> Frame:
-        picture = read_picture(self.paths[index])
-        if picture is None:
+        image = read_image(self.paths[index])
+        if image is None:
             raise _unreadable(self._damaged(index), len(self.paths), self.where)
-        return _still(picture, index)
+        return _still(image, index)
 
     def digest(self) -> str:
         """SHA-256 of the files and their names."""
@@ -137,45 +139,45 @@ class PhotoAlbum:
 
     def _damaged(self, index: int) -> list[str]:
         others = [n for n in range(min(len(self.paths), _LOOKED_AT)) if n != index]
-        damaged = [index, *(n for n in others if read_picture(self.paths[n]) is None)]
+        damaged = [index, *(n for n in others if read_image(self.paths[n]) is None)]
         return [self.names[n] for n in damaged]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ArrayAlbum:
-    """Pictures in memory, (h, w, 3) uint8 BGR; not copied, so not to be changed. See :class:`Album`."""
+class ArrayDataset:
+    """Images in memory, (h, w, 3) uint8 BGR; not copied, so not to be changed. See :class:`ImageDataset`."""
 
-    pictures: tuple[U8, ...]
+    images: tuple[U8, ...]
     where: str = ""
 
     def __post_init__(self) -> None:
-        for index, picture in enumerate(self.pictures):
-            if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3 or not picture.size:
+        for index, image in enumerate(self.images):
+            if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
                 raise ConfigError(
-                    f"picture {index} is {picture.dtype} {list(picture.shape)}",
-                    why="a picture is uint8 [height, width, 3], blue green red",
+                    f"image {index} is {image.dtype} {list(image.shape)}",
+                    why="a image is uint8 [height, width, 3], blue green red",
                     where=self.where,
                 )
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return len(self.images)
 
     def name(self, index: int) -> str:
-        return f"picture {index}"
+        return f"image {index}"
 
     def frame(self, index: int) -> Frame:
-        return _still(self.pictures[index], index)
+        return _still(self.images[index], index)
 
     def digest(self) -> str:
         """SHA-256 of the pixels and shapes."""
         found = hashlib.sha256()
-        for picture in self.pictures:
-            found.update(str(picture.shape).encode() + np.ascontiguousarray(picture).data)
+        for image in self.images:
+            found.update(str(image.shape).encode() + np.ascontiguousarray(image).data)
         return found.hexdigest()
 
 
-class VideoAlbum:
-    """Frames of a video file. See :class:`Album`. Quick when asked for in rising order; going back starts afresh.
+class VideoDataset:
+    """Frames of a video file. See :class:`ImageDataset`. Quick in rising order; going back starts afresh.
 
     Args:
         positions: numbers of the frames among those the decoder gives, rising.
@@ -247,34 +249,34 @@ class VideoAlbum:
             self._kept.popitem(last=False)[1].lease.release()
 
 
-def _still(picture: U8, index: int) -> Frame:
-    height, width = picture.shape[:2]
-    return Frame("album", index, 0, 0, width, height, "bgr", (picture,), lend(picture, Counter()))
+def _still(image: U8, index: int) -> Frame:
+    height, width = image.shape[:2]
+    return Frame("dataset", index, 0, 0, width, height, "bgr", (image,), lend(image, Counter()))
 
 
-def _listed(source: Sequence[str | Path | U8], limit: int | None, where: str) -> Album:
+def _listed(source: Sequence[str | Path | U8], limit: int | None, where: str) -> ImageDataset:
     arrays = [item for item in source if isinstance(item, np.ndarray)]
     paths = [Path(item).expanduser().absolute() for item in source if isinstance(item, (str, Path))]
     if len(arrays) not in (0, len(source)) or len(arrays) + len(paths) != len(source):
-        raise ConfigError("pictures are given as files or as arrays, not as both or something else", where=where)
+        raise ConfigError("images are given as files or as arrays, not as both or something else", where=where)
     if not source:
-        raise ConfigError("no picture was given: the list of them is empty", where=where)
+        raise ConfigError("no image was given: the list of them is empty", where=where)
     if arrays:
-        return ArrayAlbum(tuple(arrays[:limit]), where)
+        return ArrayDataset(tuple(arrays[:limit]), where)
     for path in paths[:limit]:
         if not path.is_file():
             raise _nothing_at(path, False, where)
     names = [str(item) for item in source]
-    return PhotoAlbum(tuple(paths[:limit]), tuple(names[:limit]), where)
+    return FileDataset(tuple(paths[:limit]), tuple(names[:limit]), where)
 
 
-def _of_files(base: Path, files: Iterable[Path], limit: int | None, where: str) -> PhotoAlbum:
+def _of_files(base: Path, files: Iterable[Path], limit: int | None, where: str) -> FileDataset:
     names = {file.relative_to(base).as_posix(): file for file in files}
     chosen = fair_order(names)[:limit]
-    return PhotoAlbum(tuple(names[name] for name in chosen), tuple(chosen), where)
+    return FileDataset(tuple(names[name] for name in chosen), tuple(chosen), where)
 
 
-def _of_video(path: Path, limit: int | None, where: str) -> VideoAlbum:
+def _of_video(path: Path, limit: int | None, where: str) -> VideoDataset:
     count = _count(path, where)
     if limit is None or limit >= count * _DECODED_WHOLE:
         count = 0
@@ -284,7 +286,7 @@ def _of_video(path: Path, limit: int | None, where: str) -> VideoAlbum:
     if not count:
         raise ConfigError(f"{path} gives no frame", why="it is empty or damaged throughout", where=where)
     wanted = min(limit or count, count)
-    return VideoAlbum(path, [(2 * n + 1) * count // (2 * wanted) for n in range(wanted)], where)
+    return VideoDataset(path, [(2 * n + 1) * count // (2 * wanted) for n in range(wanted)], where)
 
 
 def _count(path: Path, where: str) -> int:
@@ -298,9 +300,9 @@ def _count(path: Path, where: str) -> int:
 def _play(path: Path, where: str) -> Generator[Frame, None, None]:
     video = Video(str(path), Counter(), REAL, where=where)
     media = MediaClock(False, video.outline.period_ns)
-    timeline = Timeline("album", SourceStage(source=str(path)), REAL, media, fps=None, paced=False)
+    timeline = Timeline("dataset", SourceStage(source=str(path)), REAL, media, fps=None, paced=False)
     try:
-        yield from timeline.frames(video.pictures(), threading.Event())
+        yield from timeline.frames(video.images(), threading.Event())
     finally:
         video.close()
 
@@ -310,15 +312,15 @@ def _in_folder(folder: Path, where: str) -> list[Path]:
         if found := [path for path in folder.glob(pattern) if path.suffix.lower() in SUFFIXES and path.is_file()]:
             return found
     raise ConfigError(
-        f"folder {str(folder)!r} holds no picture",
+        f"folder {str(folder)!r} holds no image",
         why=f"it and the folders in it were searched for {', '.join(sorted(SUFFIXES))}",
         where=where,
-        fix="name the folder that the pictures are in",
+        fix="name the folder that the images are in",
     )
 
 
 def _looks_still(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES or is_picture(path)
+    return path.suffix.lower() in SUFFIXES or is_image(path)
 
 
 def _split_glob(path: Path) -> tuple[Path, str]:
@@ -330,20 +332,20 @@ def _split_glob(path: Path) -> tuple[Path, str]:
 
 def _nothing_at(path: Path, is_glob: bool, where: str) -> ConfigError:
     if is_glob:
-        return ConfigError(f"no picture matches {str(path)!r}", where=where, fix="check the pattern")
+        return ConfigError(f"no image matches {str(path)!r}", where=where, fix="check the pattern")
     missing = path
     while not missing.parent.exists():
         missing = missing.parent
     siblings = [item.name for item in missing.parent.iterdir()] if missing.parent.is_dir() else []
     why = f"there is no {str(missing)!r}{nearest(missing.name, siblings)}"
-    return ConfigError(f"no pictures at {str(path)!r}", why=why, where=where, fix="check the path")
+    return ConfigError(f"no images at {str(path)!r}", why=why, where=where, fix="check the path")
 
 
 def _unreadable(names: Sequence[str], total: int, where: str) -> ConfigError:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ConfigError(
-        f"{len(names)} of {total} pictures cannot be read",
-        why=f"no pictures, empty, or damaged: {', '.join(names[:_SHOWN])}{more}",
+        f"{len(names)} of {total} images cannot be read",
+        why=f"no images, empty, or damaged: {', '.join(names[:_SHOWN])}{more}",
         where=where,
         fix="remove them, or copy them again; leaving some out silently would change what is measured",
     )

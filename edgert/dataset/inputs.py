@@ -1,4 +1,4 @@
-"""An album as what a model is fed: every picture through the very preprocessing of the pipeline."""
+"""An dataset as what a model is fed: every image through the very preprocessing of the pipeline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from edgert.backend import DEFAULT_PROFILE
 from edgert.config import InputConfig, ModelConfig
-from edgert.dataset.images import Album
+from edgert.dataset.images import ImageDataset
 from edgert.errors import EdgertError, ModelError
 from edgert.graph.model import Model, TensorSpec, inputs
 from edgert.prepared_model import default_profile
@@ -21,28 +21,33 @@ Array = npt.NDArray[Any]
 
 
 class PictureFeed:
-    """Pictures as input tensors of batch 1. Can be pickled and used from several threads.
+    """Images as input tensors of batch 1. Can be pickled and used from several threads.
 
     Args:
-        album: the pictures.
+        dataset: the images.
         input: what the model wants to see.
         input_name: of the model's one input.
         shape: of that input, all known; its first dimension is the batch and not looked at.
         dtype: of that input, by NumPy's name.
 
     Raises:
-        ModelError: the shape or dtype is not that of a picture.
+        ModelError: the shape or dtype is not that of a image.
     """
 
     def __init__(
-        self, album: Album, input: InputConfig, input_name: str, shape: tuple[int, ...], dtype: str = "float32"
+        self,
+        image_dataset: ImageDataset,
+        input: InputConfig,
+        input_name: str,
+        shape: tuple[int, ...],
+        dtype: str = "float32",
     ) -> None:
-        self.album, self.input, self.input_name = album, input, input_name
+        self.image_dataset, self.input, self.input_name = image_dataset, input, input_name
         self.shape, self.dtype = (1, *shape[1:]), dtype
         self._begin()
 
     def __len__(self) -> int:
-        return len(self.album)
+        return len(self.image_dataset)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_local"}
@@ -53,36 +58,36 @@ class PictureFeed:
 
     def _begin(self) -> None:
         self._local = threading.local()
-        self._tensor()  # raises at once what would go wrong with every picture
+        self._tensor()  # raises at once what would go wrong with every image
 
     def name(self, index: int) -> str:
-        """What to call a picture in messages."""
-        return self.album.name(index)
+        """What to call a image in messages."""
+        return self.image_dataset.name(index)
 
     def feeds(self, index: int) -> dict[str, Array]:
-        """The input's name → a new (1, …) array, the caller's own. Raises what :meth:`picture` does."""
-        return {self.input_name: self.picture(index)[0]}
+        """The input's name → a new (1, …) array, the caller's own. Raises what :meth:`image` does."""
+        return {self.input_name: self.image(index)[0]}
 
-    def picture(self, index: int) -> tuple[Array, Geometry]:
-        """A new (1, …) array, the caller's own, and the way back to the picture's pixels.
+    def image(self, index: int) -> tuple[Array, Geometry]:
+        """A new (1, …) array, the caller's own, and the way back to the image's pixels.
 
         Raises:
-            ConfigError: the picture cannot be read.
+            ConfigError: the image cannot be read.
             StageError: it does not fit the input; the message names it.
         """
         tensor, preprocessor = self._tensor()
-        frame = self.album.frame(index)
+        frame = self.image_dataset.frame(index)
         try:
             geometry = preprocessor.into(0, frame)
         except EdgertError as error:
-            error.where = self.album.name(index)
+            error.where = self.image_dataset.name(index)
             raise
         finally:
             frame.lease.release()
         return tensor.copy(), geometry
 
     def _tensor(self) -> tuple[Array, Preprocessor]:
-        """This thread's tensor, which keeps its border from picture to picture, and what fills it."""
+        """This thread's tensor, which keeps its border from image to image, and what fills it."""
         if not hasattr(self._local, "made"):
             tensor = np.empty(self.shape, self.dtype)
             self._local.made = tensor, Preprocessor(self.input, tensor, self.input_name)
@@ -90,21 +95,21 @@ class PictureFeed:
         return made
 
 
-def feed_of(album: Album, model: Model, config: ModelConfig) -> PictureFeed:
-    """An album as the input of a model.
+def feed_of(image_dataset: ImageDataset, model: Model, config: ModelConfig) -> PictureFeed:
+    """An dataset as the input of a model.
 
     Raises:
-        ModelError: the model takes other things than one picture, or leaves its size open.
+        ModelError: the model takes other things than one image, or leaves its size open.
     """
     specs = inputs(model)
     if len(specs) != 1 or len(specs[0].shape) != 4:
         raise ModelError(
-            "pictures can be fed to models that take one picture and nothing else",
+            "images can be fed to models that take one image and nothing else",
             why=f"this model takes {', '.join(map(str, specs)) or 'nothing'}",
             where=str(model.path),
-            fix="export the model with the picture as its only input",
+            fix="export the model with the image as its only input",
         )
-    return PictureFeed(album, config.input, specs[0].name, _shape(specs[0], model, config), specs[0].dtype)
+    return PictureFeed(image_dataset, config.input, specs[0].name, _shape(specs[0], model, config), specs[0].dtype)
 
 
 def _shape(spec: TensorSpec, model: Model, config: ModelConfig) -> tuple[int, ...]:

@@ -1,12 +1,12 @@
-"""Datasets: pictures, and what is true of them, found by what a path looks like.
+"""Datasets: images, and what is true of them, found by what a path looks like.
 
-    x.json          COCO annotations; pictures in a folder x, or images, or beside the file
-    x.csv           file,label_index or file,label; pictures in a folder x without "_labels", or images, or beside it
+    x.json          COCO annotations; images in a folder x, or images, or beside the file
+    x.csv           file,label_index or file,label; images in a folder x without "_labels", or images, or beside it
     folder/images + folder/masks     class indices as PNG files of the same stem
     folder/NAME/…   one folder per class, or per identity where the task is embed
-    otherwise       pictures without labels: a folder, a glob, a video
+    otherwise       images without labels: a folder, a glob, a video
 
-Labelled pictures come in an album's fair order, so the first few of them are a sample.
+Labeled images come in an dataset's fair order, so the first few of them are a sample.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from edgert.config import ClassifyTask, EmbedTask, SegmentTask, TaskConfig
 from edgert.dataset.coco_json import class_numbers, read_annotations
-from edgert.dataset.images import Album, PhotoAlbum, fair_order, open_album
+from edgert.dataset.images import FileDataset, ImageDataset, fair_order, open_images
 from edgert.dataset.labels import (
     Boxes,
     BoxTruth,
@@ -37,17 +37,17 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """Pictures and their labels.
+    """Images and their labels.
 
     Attributes:
         path: where they were found.
-        album: the pictures.
-        truth: what is true of them, in the album's order; None without labels.
+        dataset: the images.
+        truth: what is true of them, in the dataset's order; None without labels.
         notes: how labels were understood, a sentence each.
     """
 
     path: Path
-    album: Album
+    image_dataset: ImageDataset
     truth: Truth | None = None
     notes: tuple[str, ...] = ()
 
@@ -60,17 +60,17 @@ def open_dataset(
     limit: int | None = None,
     where: str = "",
 ) -> Dataset:
-    """Finds pictures and labels; decodes none yet.
+    """Finds images and labels; decodes none yet.
 
     Args:
         source: see the head of this module.
         task: of the model; tells what the folders of a folder mean.
         labels: the model's class names, by which the dataset's are understood.
-        limit: the most pictures.
+        limit: the most images.
         where: the ``file:line key`` that asked for it, for errors.
 
     Raises:
-        ConfigError: nothing there, labels that cannot be understood, pictures that are missing or none.
+        ConfigError: nothing there, labels that cannot be understood, images that are missing or none.
         StageError: a video cannot be opened.
     """
     path = Path(source).expanduser().absolute()
@@ -81,7 +81,7 @@ def open_dataset(
             return _listed(path, labels, limit)
         if path.is_dir() and (found := _in_folder(path, task, labels, limit)) is not None:
             return found
-        return Dataset(path, open_album(source, limit=limit, where=where), notes=("no labels: versions are compared",))
+        return Dataset(path, open_images(source, limit=limit, where=where), notes=("no labels: versions are compared",))
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
 
@@ -91,12 +91,12 @@ def _annotated(path: Path, labels: Sequence[str], limit: int | None) -> Dataset:
     numbers, note = class_numbers(data, labels, path)
     boxes = dict(zip(data.files, data.boxes, strict=True))
     chosen = fair_order(boxes)[:limit]
-    album = _album(path, _stems(path, ("instances_",), ()), chosen)
-    pictures = tuple(_known(boxes[name], numbers) for name in chosen)
-    if not any((~one.crowds).any() for one in pictures):
-        raise ConfigError(f"{path} has no box to find", why=f"on the {len(chosen)} pictures taken, nothing is marked")
+    image_dataset = _image_dataset(path, _stems(path, ("instances_",), ()), chosen)
+    images = tuple(_known(boxes[name], numbers) for name in chosen)
+    if not any((~one.crowds).any() for one in images):
+        raise ConfigError(f"{path} has no box to find", why=f"on the {len(chosen)} images taken, nothing is marked")
     names = {number: data.categories[key] for key, number in numbers.items()}
-    return Dataset(path, album, BoxTruth(pictures, tuple(sorted(names)), names), (note,))
+    return Dataset(path, image_dataset, BoxTruth(images, tuple(sorted(names)), names), (note,))
 
 
 def _known(boxes: Boxes, numbers: Mapping[int, int]) -> Boxes:
@@ -111,12 +111,12 @@ def _known(boxes: Boxes, numbers: Mapping[int, int]) -> Boxes:
 def _listed(path: Path, labels: Sequence[str], limit: int | None) -> Dataset:
     classes = read_list(path, labels)
     chosen = fair_order(classes)[:limit]
-    album = _album(path, _stems(path, (), ("_labels",)), chosen)
-    return Dataset(path, album, ClassTruth(tuple(classes[name] for name in chosen)))
+    image_dataset = _image_dataset(path, _stems(path, (), ("_labels",)), chosen)
+    return Dataset(path, image_dataset, ClassTruth(tuple(classes[name] for name in chosen)))
 
 
 def _in_folder(path: Path, task: TaskConfig | None, labels: Sequence[str], limit: int | None) -> Dataset | None:
-    """The dataset that a folder's structure shows; None for a plain folder of pictures."""
+    """The dataset that a folder's structure shows; None for a plain folder of images."""
     if (path / "images").is_dir() and (path / "masks").is_dir() and isinstance(task, (SegmentTask, type(None))):
         masks = masks_of(path)
         chosen = fair_order(masks)[:limit]
@@ -124,42 +124,42 @@ def _in_folder(path: Path, task: TaskConfig | None, labels: Sequence[str], limit
     if not isinstance(task, (ClassifyTask, EmbedTask)) or not (folders := class_folders(path)):
         return None
     chosen = fair_order(folders)[:limit]
-    album = _photos(path, chosen)
+    image_dataset = _photos(path, chosen)
     if isinstance(task, EmbedTask):
-        return Dataset(path, album, IdentityTruth(tuple(folders[name] for name in chosen)))
+        return Dataset(path, image_dataset, IdentityTruth(tuple(folders[name] for name in chosen)))
     numbers, note = folder_classes(list(folders.values()), labels, str(path))
-    return Dataset(path, album, ClassTruth(tuple(numbers[folders[name]] for name in chosen)), (note,))
+    return Dataset(path, image_dataset, ClassTruth(tuple(numbers[folders[name]] for name in chosen)), (note,))
 
 
 def _stems(path: Path, before: Iterable[str], after: Iterable[str]) -> list[str]:
-    """What a folder of pictures may be called after the file of labels."""
+    """What a folder of images may be called after the file of labels."""
     stem = path.stem
     shorter = [stem.removeprefix(part) for part in before] + [stem.removesuffix(part) for part in after]
     return list(dict.fromkeys([stem, *shorter]))
 
 
-def _album(path: Path, stems: Sequence[str], names: Sequence[str]) -> PhotoAlbum:
-    """The listed pictures: from the first likely folder that has the first of them."""
+def _image_dataset(path: Path, stems: Sequence[str], names: Sequence[str]) -> FileDataset:
+    """The listed images: from the first likely folder that has the first of them."""
     if not names:
-        raise ConfigError(f"{path} lists no picture", where=str(path))
+        raise ConfigError(f"{path} lists no image", where=str(path))
     near, above = path.parent, path.parent.parent
     places = [near / stem for stem in stems] + [near / "images", near] + [above / stem for stem in stems]
     places.append(above / "images")
     folder = next((place for place in places if any((place / name).is_file() for name in names[:_SHOWN])), None)
     if folder is None:
         looked = ", ".join(str(place) for place in places)
-        raise ConfigError(f"no picture of {path} was found, such as {names[0]}", why=f"looked in {looked}")
+        raise ConfigError(f"no image of {path} was found, such as {names[0]}", why=f"looked in {looked}")
     return _photos(folder, names)
 
 
-def _photos(folder: Path, names: Sequence[str]) -> PhotoAlbum:
+def _photos(folder: Path, names: Sequence[str]) -> FileDataset:
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         hint = nearest(missing[0], (path.name for path in folder.iterdir()))
         raise ConfigError(
-            f"{len(missing)} of {len(names)} pictures are not in {folder}",
+            f"{len(missing)} of {len(names)} images are not in {folder}",
             why=f"{', '.join(missing[:_SHOWN])}{more}{hint}",
             fix="copy them there, or take them off the list",
         )
-    return PhotoAlbum(tuple(folder / name for name in names), tuple(names))
+    return FileDataset(tuple(folder / name for name in names), tuple(names))

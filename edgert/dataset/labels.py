@@ -1,4 +1,4 @@
-"""Labels that are told by a list or by where a picture lies: classes, identities, masks."""
+"""Labels that are told by a list or by where a image lies: classes, identities, masks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edgert.runtime import Segmentation
 from edgert.runtime.frame import U8
 from edgert.stages.source.image_folder import SUFFIXES
 
-# What is true of labelled pictures: plain records, one entry per picture of a dataset, in its order.
+# What is true of labeled images: plain records, one entry per image of a dataset, in its order.
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -27,7 +27,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Boxes:
-    """The true boxes of one picture.
+    """The true boxes of one image.
 
     Attributes:
         corners: (N, 4) float64 x1, y1, x2, y2 in pixels.
@@ -44,30 +44,30 @@ class Boxes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoxTruth:
-    """Boxes of every picture. Detections of other classes than ``classes`` do not count."""
+    """Boxes of every image. Detections of other classes than ``classes`` do not count."""
 
-    pictures: tuple[Boxes, ...]
+    images: tuple[Boxes, ...]
     classes: tuple[int, ...]
     names: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassTruth:
-    """The class index of every picture."""
+    """The class index of every image."""
 
     classes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MaskTruth:
-    """Files of every picture's class indices, one per pixel."""
+    """Files of every image's class indices, one per pixel."""
 
     files: tuple[Path, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IdentityTruth:
-    """Who or what every picture shows."""
+    """Who or what every image shows."""
 
     identities: tuple[str, ...]
 
@@ -83,14 +83,14 @@ _EDGE_PX = 1.0  # rounding of a region's border
 
 
 def read_mask(path: Path) -> U8:
-    """(h, w) class indices of a grey or palette PNG.
+    """(h, w) class indices of a gray or palette PNG.
 
     Raises:
-        ConfigError: unreadable, a colour picture, or indices above 255.
+        ConfigError: unreadable, a color image, or indices above 255.
     """
     mask = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
     if mask is None:
-        raise ConfigError(f"cannot read the mask {str(path)!r}", why="it is missing, damaged or no picture")
+        raise ConfigError(f"cannot read the mask {str(path)!r}", why="it is missing, damaged or no image")
     if mask.ndim == 3:
         return _indices(np.asarray(mask[..., :3]), path)
     if mask.dtype != np.uint8 and int(mask.max(initial=0)) > VOID:
@@ -102,14 +102,14 @@ def spread(found: Segmentation, true: U8, path: Path) -> tuple[U8, U8]:
     """A found mask at the resolution of the true one, and the part of that which it covers; two of one shape.
 
     Raises:
-        ConfigError: the true mask is not of the picture's size.
+        ConfigError: the true mask is not of the image's size.
     """
     height, width = true.shape
     if found.region[2] > width + _EDGE_PX or found.region[3] > height + _EDGE_PX:
         raise ConfigError(
             f"mask {str(path)!r} is {width}x{height}",
-            why=f"its picture reaches to {found.region[2]:g},{found.region[3]:g}",
-            fix="masks have the size of their pictures",
+            why=f"its image reaches to {found.region[2]:g},{found.region[3]:g}",
+            fix="masks have the size of their images",
         )
     x1, y1, x2, y2 = (round(edge) for edge in found.region)
     part = true[max(y1, 0) : y2, max(x1, 0) : x2]
@@ -117,24 +117,24 @@ def spread(found: Segmentation, true: U8, path: Path) -> tuple[U8, U8]:
     return cv2.resize(found.mask, size, interpolation=cv2.INTER_NEAREST).astype(np.uint8, copy=False), part
 
 
-def _indices(picture: U8, path: Path) -> U8:
-    """Palette indices from the colours that OpenCV made of them; of equal colours the first."""
+def _indices(image: U8, path: Path) -> U8:
+    """Palette indices from the colors that OpenCV made of them; of equal colors the first."""
     palette = _palette(path.read_bytes())
     if palette is None:
         raise ConfigError(
-            f"mask {str(path)!r} is a colour picture",
-            why="a mask holds class indices: a grey PNG, or one with a palette",
-            fix="convert colours to indices first",
+            f"mask {str(path)!r} is a color image",
+            why="a mask holds class indices: a gray PNG, or one with a palette",
+            fix="convert colors to indices first",
         )
     codes, first = np.unique(palette.astype(np.int64) @ (1 << 16, 1 << 8, 1), return_index=True)
-    wanted = picture[..., ::-1].astype(np.int64) @ np.array((1 << 16, 1 << 8, 1))
+    wanted = image[..., ::-1].astype(np.int64) @ np.array((1 << 16, 1 << 8, 1))
     found: U8 = first[np.searchsorted(codes, wanted)].astype(np.uint8)
     return found
 
 
 def _palette(data: bytes) -> U8 | None:
     """(N, 3) uint8 RGB of a PNG's PLTE chunk (W3C PNG specification, 11.2.2), if its pixels are indices into it."""
-    if data[:8] != b"\x89PNG\r\n\x1a\n" or data[25] != 3:  # 25: colour type in IHDR
+    if data[:8] != b"\x89PNG\r\n\x1a\n" or data[25] != 3:  # 25: color type in IHDR
         return None
     place = 8
     while place + 8 <= len(data):
@@ -150,7 +150,7 @@ _HEADERS = ("file", "label_index"), ("file", "label")
 
 
 def read_list(path: Path, labels: Sequence[str]) -> dict[str, int]:
-    """Picture file → class index, from CSV with the header ``file,label_index`` or ``file,label``.
+    """Image file → class index, from CSV with the header ``file,label_index`` or ``file,label``.
 
     Raises:
         ConfigError: another header, no rows, or a row that cannot be meant; its line is named.
@@ -163,7 +163,7 @@ def read_list(path: Path, labels: Sequence[str]) -> dict[str, int]:
     header = tuple(cell.strip().lower() for cell in rows[0][1]) if rows else ()
     if header[:2] not in _HEADERS:
         raise ConfigError(
-            f"{path} is not a list of labelled pictures",
+            f"{path} is not a list of labeled images",
             why=f"its first line is {','.join(header) or 'missing'}",
             where=f"{path}:1",
             fix="begin with file,label_index (numbers) or file,label (names)",
@@ -172,10 +172,10 @@ def read_list(path: Path, labels: Sequence[str]) -> dict[str, int]:
     for line, row in rows[1:]:
         where = f"{path}:{line}"
         if len(row) < 2 or not row[0].strip():
-            raise ConfigError(f"line {line} of {path} names no picture and label", where=where)
+            raise ConfigError(f"line {line} of {path} names no image and label", where=where)
         found[row[0].strip()] = class_index(row[1].strip(), labels, header[1] == "label_index", where)
     if not found:
-        raise ConfigError(f"{path} lists no picture", where=str(path))
+        raise ConfigError(f"{path} lists no image", where=str(path))
     return found
 
 
@@ -194,7 +194,7 @@ def class_index(text: str, labels: Sequence[str], is_number: bool, where: str) -
 
 
 def class_folders(folder: Path) -> dict[str, str]:
-    """Picture, relative to the folder → the folder in it that it lies in. Empty where there are no such folders."""
+    """Image, relative to the folder → the folder in it that it lies in. Empty where there are no such folders."""
     found = {}
     for inside in sorted(path for path in folder.iterdir() if path.is_dir()):
         for path in inside.rglob("*"):
@@ -219,22 +219,22 @@ def folder_classes(folders: Sequence[str], labels: Sequence[str], where: str) ->
 
 
 def masks_of(folder: Path) -> Mapping[str, Path]:
-    """Picture, relative to ``images`` → mask of the same stem in ``masks``.
+    """Image, relative to ``images`` → mask of the same stem in ``masks``.
 
     Raises:
-        ConfigError: pictures without a mask: all of them counted, the first ones named.
+        ConfigError: images without a mask: all of them counted, the first ones named.
     """
-    images, masks = folder / "images", folder / "masks"
+    image_folder, masks = folder / "images", folder / "masks"
     known = {path.stem: path for path in masks.iterdir() if path.suffix.lower() == ".png"}
-    pictures = sorted(path for path in images.iterdir() if path.suffix.lower() in SUFFIXES)
-    missing = [path.name for path in pictures if path.stem not in known]
-    if missing or not pictures:
+    images = sorted(path for path in image_folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    missing = [path.name for path in images if path.stem not in known]
+    if missing or not images:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         raise ConfigError(
-            f"{len(missing)} of {len(pictures)} pictures in {images} have no mask"
-            if pictures
-            else f"{images} holds no picture",
+            f"{len(missing)} of {len(images)} images in {image_folder} have no mask"
+            if images
+            else f"{image_folder} holds no image",
             why=f"no PNG of the same stem in {masks}: {', '.join(missing[:_SHOWN])}{more}" if missing else "",
-            fix="give every picture a mask, or remove it",
+            fix="give every image a mask, or remove it",
         )
-    return {path.name: known[path.stem] for path in pictures}
+    return {path.name: known[path.stem] for path in images}

@@ -1,4 +1,4 @@
-"""Probes of what brings pictures in and out: PyAV, OpenCV, GStreamer, cameras."""
+"""Probes of what brings images in and out: PyAV, OpenCV, GStreamer, cameras."""
 
 from __future__ import annotations
 

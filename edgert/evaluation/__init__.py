@@ -1,4 +1,4 @@
-"""How good a model is on the user's pictures, and what another version of it loses.
+"""How good a model is on the user's images, and what another version of it loses.
 
 open_dataset(path, task, labels) → Dataset ┐
 model, its section of the pipeline file    ┴ open_exam → Exam

@@ -19,7 +19,7 @@ SAME_IOU = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Boxes of one picture: (N, 4) corners in pixels, (N,) classes, the best score first."""
+    """Boxes of one image: (N, 4) corners in pixels, (N,) classes, the best score first."""
 
     boxes: Any
     classes: Any
@@ -39,7 +39,7 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """``agreement``, 0 to 1, mean over pictures; for vectors ``cosine``.
+    """``agreement``, 0 to 1, mean over images; for vectors ``cosine``.
 
     Detections and keypoints: twice the boxes that both found (of one class, overlapping by :data:`SAME_IOU` or more,
     each counted once) over all boxes of both; 1 where neither found any. Classes: whether the best one is the same.

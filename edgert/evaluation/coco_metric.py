@@ -1,8 +1,8 @@
-"""Average precision for resampled pictures, from matches that COCO's evaluator made once.
+"""Average precision for resampled images, from matches that COCO's evaluator made once.
 
-Which detection is right is settled within a picture, so drawing pictures again changes only how often each match
-counts. Weighing detections by how often their picture was drawn gives exactly the average precision that the evaluator
-would give for the drawn pictures: a picture's second copy moves no point of the interpolated curve, whose maxima lie
+Which detection is right is settled within a image, so drawing images again changes only how often each match
+counts. Weighing detections by how often their image was drawn gives exactly the average precision that the evaluator
+would give for the drawn images: a image's second copy moves no point of the interpolated curve, whose maxima lie
 at right detections, where all copies have been counted.
 """
 
@@ -22,21 +22,21 @@ from edgert.runtime import Detections
 RECALLS: F64 = np.linspace(0.0, 1.0, 101)
 """Where precision is read off: pycocotools' ``Params.recThrs``."""
 _NUMBERS = 4_000_000
-"""Weights worked on at a time: 32 MB, so that five thousand pictures and a thousand draws fit anywhere."""
+"""Weights worked on at a time: 32 MB, so that five thousand images and a thousand draws fit anywhere."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassMatches:
-    """The detections of one class on all pictures, the highest score first; D of them, T overlap thresholds.
+    """The detections of one class on all images, the highest score first; D of them, T overlap thresholds.
 
     Attributes:
-        pictures: (D,) int64 which picture each is on.
+        images: (D,) int64 which image each is on.
         right: (T, D) whether it is a true object's.
         counts: (T, D) whether it counts; not where it matches a crowd.
-        wanted: (n,) float64 true objects of each picture.
+        wanted: (n,) float64 true objects of each image.
     """
 
-    pictures: I64
+    images: I64
     right: Bool
     counts: Bool
     wanted: F64
@@ -54,8 +54,8 @@ class Matches:
     classes: tuple[ClassMatches, ...]
 
     def values(self, weights: F64) -> F64:
-        """Classes without a true object on the pictures that have weight do not count, as in COCO's evaluation."""
-        longest = max([1, *(len(one.pictures) for one in self.classes)])
+        """Classes without a true object on the images that have weight do not count, as in COCO's evaluation."""
+        longest = max([1, *(len(one.images) for one in self.classes)])
         step = max(_NUMBERS // longest, 1)
         parts = [self._some(weights[start : start + step]) for start in range(0, len(weights), step)]
         return np.concatenate(parts) if parts else np.empty(0)
@@ -74,7 +74,7 @@ def _average(weights: F64, wanted: F64, one: ClassMatches) -> F64:
     """(R,) mean over overlap thresholds of one class's interpolated average precision."""
     rights = one.right & one.counts
     end = int(np.max(np.flatnonzero(rights.any(axis=0)), initial=-1)) + 1  # wrong ones behind it change nothing
-    some = weights[:, one.pictures[:end]]
+    some = weights[:, one.images[:end]]
     so_far = np.cumsum(some, axis=1)
     total = np.zeros(len(weights))
     for right, counts in zip(rights[:, :end], one.counts[:, :end], strict=True):
@@ -111,7 +111,7 @@ def _interpolated(hits: F64, counted: F64, wanted: F64) -> F64:
 # Lin et al., "Microsoft COCO: Common Objects in Context", 2014; github.com/cocodataset/cocoapi.
 
 MOST_BOXES = 100
-"""Detections per picture that count, as in COCO's main metric."""
+"""Detections per image that count, as in COCO's main metric."""
 METRICS = ("map50", "map")
 
 
@@ -120,7 +120,7 @@ def precision(truth: BoxTruth, found: Sequence[Detections]) -> Mapping[str, Matc
 
     Args:
         truth: with at least one box that is not a crowd.
-        found: one record per picture.
+        found: one record per image.
     """
     run = _run(truth, found)
     table = run.eval["precision"]  # thresholds, recalls, classes, areas, limits; -1 where a class has no object
@@ -133,7 +133,7 @@ def _run(truth: BoxTruth, found: Sequence[Detections]) -> Any:
     from pycocotools.cocoeval import COCOeval
 
     with contextlib.redirect_stdout(io.StringIO()):  # it prints its progress
-        wanted = _index([_true_rows(boxes) for boxes in truth.pictures], truth.classes)
+        wanted = _index([_true_rows(boxes) for boxes in truth.images], truth.classes)
         got = _index([_found_rows(record) for record in found], truth.classes)
         run = COCOeval(wanted, got, "bbox")
         run.params.imgIds, run.params.catIds = list(range(len(found))), list(truth.classes)
@@ -147,10 +147,10 @@ def _run(truth: BoxTruth, found: Sequence[Detections]) -> Any:
 def _index(rows: Sequence[Sequence[dict[str, Any]]], classes: Sequence[int]) -> Any:
     from pycocotools.coco import COCO
 
-    flat = [{**row, "image_id": picture} for picture, some in enumerate(rows) for row in some]
+    flat = [{**row, "image_id": image} for image, some in enumerate(rows) for row in some]
     index: Any = COCO()
     index.dataset = {
-        "images": [{"id": picture} for picture in range(len(rows))],
+        "images": [{"id": image} for image in range(len(rows))],
         "categories": [{"id": number} for number in classes],
         "annotations": [{**row, "id": number} for number, row in enumerate(flat, 1)],  # 0 would mean "no match"
     }
@@ -180,16 +180,16 @@ def _mean(table: Any) -> float:
 
 def _class_matches(run: Any, place: int, count: int) -> ClassMatches:
     """The evaluator's matches of the ``place``-th class, sorted as its ``accumulate`` sorts them."""
-    some = [(picture, run.evalImgs[place * count + picture]) for picture in range(count)]
-    seen = [(picture, one) for picture, one in some if one is not None]
+    some = [(image, run.evalImgs[place * count + image]) for image in range(count)]
+    seen = [(image, one) for image, one in some if one is not None]
     wanted = np.zeros(count)
-    for picture, one in seen:
-        wanted[picture] = np.count_nonzero(np.asarray(one["gtIgnore"]) == 0)
+    for image, one in seen:
+        wanted[image] = np.count_nonzero(np.asarray(one["gtIgnore"]) == 0)
     thresholds = len(run.params.iouThrs)
     scores = np.concatenate([np.empty(0), *(one["dtScores"] for _, one in seen)])
     order = np.argsort(-scores, kind="mergesort")
-    pictures = np.repeat([picture for picture, _ in seen], [len(one["dtScores"]) for _, one in seen]).astype(np.int64)
+    images = np.repeat([image for image, _ in seen], [len(one["dtScores"]) for _, one in seen]).astype(np.int64)
     empty = np.empty((thresholds, 0))
     right = np.concatenate([empty, *(one["dtMatches"] for _, one in seen)], axis=1) > 0
     ignored = np.concatenate([empty, *(one["dtIgnore"] for _, one in seen)], axis=1) > 0
-    return ClassMatches(pictures[order], right[:, order], ~ignored[:, order], wanted)
+    return ClassMatches(images[order], right[:, order], ~ignored[:, order], wanted)

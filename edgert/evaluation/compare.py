@@ -1,4 +1,4 @@
-"""Two models on the same pictures: how much is lost, and how sure that is."""
+"""Two models on the same images: how much is lost, and how sure that is."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Comparison:
         metric: its name.
         reference, other: the two values, 0 to 1.
         drop: ``reference - other``; negative for a gain.
-        low, high: 95 % interval of the drop, by paired bootstrap over pictures.
-        images: how many pictures.
+        low, high: 95 % interval of the drop, by paired bootstrap over images.
+        images: how many images.
         max_drop: the budget, if there is one.
     """
 
@@ -73,20 +73,20 @@ def compare(
     """Compares two results of one exam.
 
     The interval is the percentile bootstrap (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, ch. 13)
-    over pictures, both models always with the same pictures drawn. Average precision is computed afresh for each draw
+    over images, both models always with the same images drawn. Average precision is computed afresh for each draw
     from the evaluator's matches, exactly. Agreement and cosine compare with the reference itself, which by definition
     has 1.
 
     Args:
         metric: the other's usual one by default.
         max_drop: the budget, 0 to 1.
-        resamples: how often pictures are drawn.
+        resamples: how often images are drawn.
 
     Raises:
-        ConfigError: the results are of different pictures, or have no such metric.
+        ConfigError: the results are of different images, or have no such metric.
     """
     if reference.images != other.images:
-        raise ConfigError(f"{reference.images} and {other.images} pictures cannot be compared picture by picture")
+        raise ConfigError(f"{reference.images} and {other.images} images cannot be compared image by image")
     name = chosen_metric(other.values, metric)
     first, second = reference.evidence.get(name), other.evidence[name]
     draws = _drops(first, second, other.images, resamples, seed)
@@ -109,7 +109,7 @@ def chosen_metric(values: Mapping[str, float], metric: str | None) -> str:
 
 
 def _drops(reference: Evidence | None, other: Evidence, images: int, resamples: int, seed: int) -> F64:
-    """(resamples,) drops of pictures drawn with replacement."""
+    """(resamples,) drops of images drawn with replacement."""
     random, even = np.random.default_rng(seed), np.full(images, 1 / images)
     drops, step = np.empty(resamples), max(_NUMBERS // images, 1)
     for start in range(0, resamples, step):
@@ -123,7 +123,7 @@ def _drops(reference: Evidence | None, other: Evidence, images: int, resamples: 
 # Several versions of one model side by side: how each does, and what it loses against the first.
 
 Told = Callable[[str, int, int], object]
-"""Called with the name of a version, its pictures done and all pictures."""
+"""Called with the name of a version, its images done and all images."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -212,6 +212,6 @@ def _metric(exam: Exam, metric: str | None, versions: int) -> str | None:
             why=f"{exam.dataset.path} has no labels that edgert understands, and there is one model only"
             if exam.scorer.needs_reference
             else "cosine compares two models, and there is one only",
-            fix="give labelled pictures, or a second model to compare with: --against other.onnx",
+            fix="give labeled images, or a second model to compare with: --against other.onnx",
         )
     return metric

@@ -1,4 +1,4 @@
-"""A model through an exam: every picture once, on several threads, and what came of it."""
+"""A model through an exam: every image once, on several threads, and what came of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from edgert.prepared_model import build_engine
 from edgert.stages.resampling import set_opencv_threads
 
 Progress = Callable[[int, int], object]
-"""Called with pictures done and all pictures; from any of the threads, but never from two at once."""
+"""Called with images done and all images; from any of the threads, but never from two at once."""
 Candidate = Model | Engine | Run
 """A model is compiled by its section's backend for one thread a run, with as many runs at a time as there are cores;
 an engine is run as it is; a function is called."""
@@ -34,13 +34,13 @@ class Accuracy:
 
     Attributes:
         name: for people.
-        images: how many pictures.
+        images: how many images.
         values: metric → 0 to 1, the usual one first; empty where only a reference could tell.
         evidence: metric → what it is made of, for comparing.
-        seconds: wall clock of all pictures, decoding and everything.
+        seconds: wall clock of all images, decoding and everything.
         run_ms: median time of one run of the model alone, beside ``threads - 1`` others.
         threads: runs at a time.
-        notes: what the scorer kept of each picture: the reference of other models' agreement.
+        notes: what the scorer kept of each image: the reference of other models' agreement.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Accuracy:
 
     @property
     def images_per_s(self) -> float:
-        """Pictures judged per second, decoding and everything."""
+        """Images judged per second, decoding and everything."""
         return self.images / self.seconds
 
     def to_json(self) -> dict[str, Any]:
@@ -88,15 +88,15 @@ def evaluate(
         candidate: the model itself, or another version of it with the same inputs and outputs.
         name: what to call it.
         reference: the same exam's result of the model to agree with, where there are no labels or for ``cosine``.
-        threads: pictures at a time; as many as there are cores by default.
-        progress: told about every picture.
+        threads: images at a time; as many as there are cores by default.
+        progress: told about every image.
         stop: ends it early.
 
     Returns:
         The result; None when it was stopped.
 
     Raises:
-        ConfigError: a picture that cannot be read, or labels of another kind than the task.
+        ConfigError: a image that cannot be read, or labels of another kind than the task.
         BuildError: the backend refuses the candidate, or fails while running.
         ModelError: the candidate's outputs are not what the decoder reads.
     """
@@ -129,7 +129,7 @@ class _Passage:
         self._failed = threading.Event()
 
     def go(self, threads: int) -> None:
-        """Until all pictures are done, one fails, or it is stopped."""
+        """Until all images are done, one fails, or it is stopped."""
         with ThreadPoolExecutor(threads, "edgert-eval") as pool:
             waiting = [pool.submit(self._work) for _ in range(threads)]
         for one in waiting:
@@ -154,15 +154,15 @@ class _Passage:
 
     def _judge(self, index: int, run: Run) -> None:
         feed = self._exam.feed
-        tensor, geometry = feed.picture(index)
+        tensor, geometry = feed.image(index)
         started = time.perf_counter()
         outputs = run({feed.input_name: tensor})
         self.run_s[index] = time.perf_counter() - started
         try:
-            record = self._exam.decoder(self._exam.picture_outputs(outputs), geometry)
+            record = self._exam.decoder(self._exam.image_outputs(outputs), geometry)
             self.notes[index] = self._exam.scorer.note(index, record)
         except EdgertError as error:
-            raise error.at(feed.name(index))  # noqa: B904 - the same error, with its picture
+            raise error.at(feed.name(index))  # noqa: B904 - the same error, with its image
         with self._lock:
             self.done += 1
             if self._progress is not None:
@@ -187,7 +187,7 @@ def _runs(candidate: Candidate, exam: Exam) -> Iterator[Callable[[], Run]]:
 
 @contextmanager
 def _one_opencv_thread() -> Iterator[None]:
-    """Every thread has a picture of its own; OpenCV's would only get in their way."""
+    """Every thread has a image of its own; OpenCV's would only get in their way."""
     before = set_opencv_threads(1)
     try:
         yield

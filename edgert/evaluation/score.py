@@ -1,6 +1,6 @@
 """Scorers: what is kept of a record, and what metrics say of all that was kept. With labels.
 
-scorer.note(index, record) → Note     in the thread that made the record, picture by picture
+scorer.note(index, record) → Note     in the thread that made the record, image by image
 scorer.evidence(notes) → metric → Evidence
 """
 
@@ -28,22 +28,22 @@ from edgert.errors import ConfigError
 from edgert.evaluation import coco_metric
 from edgert.runtime import Classification, Detections, Embedding, Record, Segmentation
 
-# What a metric is made of, picture by picture: enough to have its value for any resampling of the pictures.
+# What a metric is made of, image by image: enough to have its value for any resampling of the images.
 
 
 class Evidence(Protocol):
-    """One metric of one model on n pictures."""
+    """One metric of one model on n images."""
 
     @property
     def value(self) -> float:
-        """The metric with every picture counted once."""
+        """The metric with every image counted once."""
         ...
 
     def values(self, weights: F64) -> F64:
-        """The metric's value, 0 to 1, for every way to weigh the pictures.
+        """The metric's value, 0 to 1, for every way to weigh the images.
 
         Args:
-            weights: (R, n) float64, not negative; how often each picture counts.
+            weights: (R, n) float64, not negative; how often each image counts.
 
         Returns:
             (R,) float64; NaN where nothing that counts has weight.
@@ -53,11 +53,11 @@ class Evidence(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mean:
-    """A mean over pictures.
+    """A mean over images.
 
     Attributes:
         scores: (n,) float64, 0 to 1.
-        counts: (n,) whether the picture counts.
+        counts: (n,) whether the image counts.
     """
 
     scores: F64
@@ -101,7 +101,7 @@ class Overlap:
 
 
 def mean_of(scores: F64 | list[float]) -> Mean:
-    """A mean in which every picture counts."""
+    """A mean in which every image counts."""
     array = np.asarray(scores, np.float64)
     return Mean(array, np.ones(len(array), np.bool_))
 
@@ -130,7 +130,7 @@ class Scorer(Protocol):
     def needs_reference(self) -> bool: ...
 
     def note(self, index: int, record: Record) -> Note:
-        """What to keep of a picture's record. Raises ConfigError where labels and records are of different kinds."""
+        """What to keep of a image's record. Raises ConfigError where labels and records are of different kinds."""
         ...
 
     def evidence(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, Evidence]:
@@ -201,9 +201,9 @@ class MaskScorer:
 
 @dataclass(frozen=True, slots=True)
 class IdentityScorer:
-    """Whether the nearest other picture shows the same; and, beside a reference, whether the vectors are its own.
+    """Whether the nearest other image shows the same; and, beside a reference, whether the vectors are its own.
 
-    ``retrieval`` counts pictures of whose identity there is another. ``cosine`` is the mean of the cosines between a
+    ``retrieval`` counts images of whose identity there is another. ``cosine`` is the mean of the cosines between a
     model's vectors and the reference's, those below 0 as 0.
     """
 
@@ -259,6 +259,6 @@ def expect(record: Record, kind: type[Any], labels: str) -> Any:
         raise ConfigError(
             f"labels of {labels} cannot judge this model",
             why=f"its task makes {type(record).__name__}, the labels are for {kind.__name__}",
-            fix="give labels of the kind that the task finds, or pictures without labels",
+            fix="give labels of the kind that the task finds, or images without labels",
         )
     return record

@@ -1,4 +1,4 @@
-"""An exam: pictures, labels, input and decoder, that every version of one model is put through alike."""
+"""An exam: images, labels, input and decoder, that every version of one model is put through alike."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgert.errors import EdgertError, ModelError
 from edgert.evaluation.agreement import Agreement
 from edgert.evaluation.score import BoxScorer, Scorer, scorer_for
 from edgert.graph.model import Model
-from edgert.prepared_model import build_engine, one_picture
+from edgert.prepared_model import build_engine, one_image
 from edgert.stages.decode.decoder import Decoder
 from edgert.stages.decode.select import decoder_for
 from edgert.stages.label import read_labels
@@ -37,8 +37,8 @@ class Exam:
 
     Attributes:
         config: the model's section; its backend and profiles compile candidates that are models.
-        dataset: pictures and labels.
-        feed: the pictures as input tensors.
+        dataset: images and labels.
+        feed: the images as input tensors.
         decoder: reads the outputs.
         scorer: judges what the decoder read.
         outputs: names of the outputs, in the decoder's order.
@@ -56,8 +56,8 @@ class Exam:
     def __len__(self) -> int:
         return len(self.feed)
 
-    def picture_outputs(self, found: Mapping[str, Array]) -> list[Array]:
-        """One picture's outputs as the decoder wants them.
+    def image_outputs(self, found: Mapping[str, Array]) -> list[Array]:
+        """One image's outputs as the decoder wants them.
 
         Raises:
             ModelError: an output is missing; a candidate has the outputs of the model it was made from.
@@ -90,7 +90,7 @@ def open_exam(
         where: the model's place in it, for errors.
 
     Raises:
-        ModelError: not a model of one picture, or the task does not fit its outputs.
+        ModelError: not a model of one image, or the task does not fit its outputs.
         ConfigError: a task that makes what the labels are not for.
         BuildError: the backend refuses the model.
     """
@@ -99,11 +99,11 @@ def open_exam(
         scorer = Agreement() if dataset.truth is None else scorer_for(dataset.truth)
         task = _judged(config.task, isinstance(scorer, BoxScorer))
         decoder = decoder_for(task, names, where, directory)
-        feed = feed_of(dataset.album, model, config)
+        feed = feed_of(dataset.image_dataset, model, config)
         engine = build_engine(model, config, threads=1)
         try:
             if engine.outputs_known:
-                decoder.check(one_picture(engine), _network(feed))
+                decoder.check(one_image(engine), _network(feed))
             outputs, batched = tuple(tensor.name for tensor in engine.outputs), engine.batched
         finally:
             engine.close()
@@ -123,7 +123,7 @@ def _check_input(name: str, array: Array, inputs: Mapping[str, Array]) -> None:
         takes = ", ".join(f"{own} {list(bound.shape)}" for own, bound in inputs.items())
         raise ModelError(
             f"a version to compare does not take {name!r} {list(array.shape)}",
-            why=f"it takes {takes}; both versions are shown the same pictures, prepared once",
+            why=f"it takes {takes}; both versions are shown the same images, prepared once",
             fix="compare versions of one model; another model is evaluated by itself, with its own --input",
         )
 

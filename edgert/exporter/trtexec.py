@@ -158,7 +158,7 @@ class _Job:
         profiles = [profile for profile in profiles if profile]
         if len(profiles) > 1 and self.release[0] < 10:
             self.unsaid.append(
-                f"{len(profiles) - 1} of {len(profiles)} optimisation profiles: trtexec has had --profile since 10.0"
+                f"{len(profiles) - 1} of {len(profiles)} optimization profiles: trtexec has had --profile since 10.0"
             )
             profiles = profiles[:1]
         for number, profile in enumerate(profiles):

@@ -26,7 +26,7 @@ from edgert.graph.load import load
 from edgert.graph.model import Model, to_bytes
 from edgert.graph.wholeness import check_standard
 from edgert.quantization.precision import half_model
-from edgert.quantization.prepare import is_quantised
+from edgert.quantization.prepare import is_quantized
 from edgert.zip_archive import check_paths
 
 # A model as plain ONNX, in the form that is asked for, and the proof that the written file is that model.
@@ -59,7 +59,7 @@ def form_of(item: Item, form: Form, target: Target = "ort") -> Model:
     if form == "float":
         return load(item.forms[FLOAT])
     if form == "int8-qdq":
-        return _quantised(item, target)
+        return _quantized(item, target)
     if form == "fp16" and FP16 in item.forms:
         return load(item.forms[FP16])
     model = load(item.forms[FLOAT])
@@ -106,11 +106,11 @@ def distance(item: Item, first: Model, second: Model) -> float:
     return prove(first, second, feeds, lambda model, feed: list(functions[id(model)](feed).values())).relative
 
 
-def _quantised(item: Item, target: Target) -> Model:
+def _quantized(item: Item, target: Target) -> Model:
     if target in item.forms:
         return load(item.forms[target])
     plain = load(item.forms[FLOAT])
-    if is_quantised(plain):
+    if is_quantized(plain):
         return plain
     known = [name for name in ("ort", "gpu", "dla") if name in item.forms]
     if known:
@@ -122,7 +122,7 @@ def _quantised(item: Item, target: Target) -> Model:
         )
     raise BuildError(
         f"there is no INT8 form of model {item.name!r}",
-        why="its ranges must be measured on typical pictures",
+        why="its ranges must be measured on typical images",
         where=item.where,
         fix=f"edgert quantize {item.config.onnx.name} --images FOLDER; or a pipeline with precision: int8",
     )

@@ -1,4 +1,4 @@
-"""A model that was made for one picture, with its batch size open again."""
+"""A model that was made for one image, with its batch size open again."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def with_open_batch(model: Model) -> Model:
     """The model with the first dimension open wherever inputs and outputs have 1 there.
 
     A Reshape to stored sizes takes that of the batch from the data, a Resize to stored sizes becomes one by factors,
-    and a stored row beside pictures in a Concat is repeated: these are what exporters, and folding at a static size,
-    leave of a batch of 1. Everything else stays, so that a node may still hold the model to one picture, or mix
-    pictures: run it before you trust it.
+    and a stored row beside images in a Concat is repeated: these are what exporters, and folding at a static size,
+    leave of a batch of 1. Everything else stays, so that a node may still hold the model to one image, or mix
+    images: run it before you trust it.
 
     Args:
         model: clean, its inner shapes known.
@@ -72,7 +72,7 @@ class _Batch(Builder):
 
 
 def _filled(graph: Graph, node: Node, axes: Mapping[str, int], draft: _Batch) -> Node:
-    """A Concat beside the batch, with what is the same for every picture repeated."""
+    """A Concat beside the batch, with what is the same for every image repeated."""
     axis, rank = axes[node.outputs[0]], len(graph.specs[node.outputs[0]].shape)
     alike = [name for name in node.inputs if name not in axes and _one_row(graph, name, axis)]
     if node.attributes["axis"] % rank == axis or not alike:
@@ -129,7 +129,7 @@ def _open(spec: TensorSpec) -> TensorSpec:
 
 
 def _freed(graph: Graph, node: Node, axes: Mapping[str, int]) -> tuple[int, npt.NDArray[Any]] | None:
-    """Port → what a node that keeps sizes of one picture is to read there instead; later ports are left out."""
+    """Port → what a node that keeps sizes of one image is to read there instead; later ports are left out."""
     if node.domain or not node.inputs or node.outputs[0] not in axes:
         return None
     if node.op == "Reshape":

@@ -136,7 +136,7 @@ def op_name(node: onnx.NodeProto) -> str:
 
 
 def stored_bytes(graph: onnx.GraphProto) -> int:
-    """Bytes of all tensors a graph stores, in initialisers and Constant nodes."""
+    """Bytes of all tensors a graph stores, in initializers and Constant nodes."""
     return sum(map(_spec_bytes, _stored(graph).values()))
 
 
@@ -265,7 +265,7 @@ _MACS: dict[str, Callable[[_Shapes, int], int]] = {
 
 
 def _stored(graph: onnx.GraphProto) -> dict[str, TensorSpec]:
-    """Tensors that are there before the first frame: initialisers and what Constant nodes hold."""
+    """Tensors that are there before the first frame: initializers and what Constant nodes hold."""
     found = {
         item.name: TensorSpec(item.name, tuple(item.dims), dtype_name(item.data_type)) for item in graph.initializer
     }

@@ -81,7 +81,7 @@ class ModelSummary:
         activation_bytes: bytes read and written between nodes per inference; None while shapes are open.
         costs: the same numbers node by node; empty while shapes are open.
         uncounted: why there are no MACs; empty when there are.
-        quantised: ``""``, ``"qoperator"`` (QLinearConv and its like), ``"qdq"`` or ``"qoperator+qdq"``.
+        quantized: ``""``, ``"qoperator"`` (QLinearConv and its like), ``"qdq"`` or ``"qoperator+qdq"``.
         warnings: things worth knowing before running it.
         metadata: key → value, as the exporter stored them.
     """
@@ -104,7 +104,7 @@ class ModelSummary:
     activation_bytes: int | None
     costs: tuple[NodeCost, ...]
     uncounted: str
-    quantised: str
+    quantized: str
     warnings: tuple[str, ...]
     metadata: Mapping[str, str]
 
@@ -147,7 +147,7 @@ def inspect(source: str | PathLike[str] | Model, shapes: Shapes | None = None) -
         activation_bytes=sum(cost.activation_bytes for cost in costs) if counted else None,
         costs=costs,
         uncounted=uncounted,
-        quantised=_quantised(proto),
+        quantized=_quantized(proto),
         warnings=tuple(_warnings(model)),
         metadata={item.key: item.value for item in proto.metadata_props},
     )
@@ -170,7 +170,7 @@ def _dynamic_dims(specs: Iterable[TensorSpec]) -> Iterator[str]:
                 yield f"{spec.name}[{axis}] {dim or '?'}"
 
 
-def _quantised(proto: onnx.ModelProto) -> str:
+def _quantized(proto: onnx.ModelProto) -> str:
     ops = {node.op_type for node in proto.graph.node}
     qoperator = any(map(is_integer, ops))
     # A few Q/DQ at the borders belong to every QOperator model; Q/DQ form has them around float layers.
@@ -194,13 +194,13 @@ def _warn_listed(model: Model) -> str:
     return f"{text}; edgert cleans this" if listed else ""
 
 
-def _warn_quantised(model: Model) -> str:
+def _warn_quantized(model: Model) -> str:
     texts = {
-        "qoperator": "already quantised, as QOperator nodes: TensorRT takes no such model",
-        "qdq": "already quantised, with Q/DQ nodes: its own scales are used",
-        "qoperator+qdq": "already quantised, partly as QOperator nodes: TensorRT takes no such model",
+        "qoperator": "already quantized, as QOperator nodes: TensorRT takes no such model",
+        "qdq": "already quantized, with Q/DQ nodes: its own scales are used",
+        "qoperator+qdq": "already quantized, partly as QOperator nodes: TensorRT takes no such model",
     }
-    return texts.get(_quantised(model.proto), "")
+    return texts.get(_quantized(model.proto), "")
 
 
 def _warn_domains(model: Model) -> str:
@@ -241,7 +241,7 @@ def _warn_dynamic(model: Model) -> str:
 
 _CHECKS: tuple[Callable[[Model], str], ...] = (
     _warn_listed,
-    _warn_quantised,
+    _warn_quantized,
     _warn_domains,
     _warn_unknown,
     _warn_control_flow,

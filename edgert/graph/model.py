@@ -48,22 +48,22 @@ class Model:
 
 def from_proto(proto: onnx.ModelProto, path: str | Path = "<memory>") -> Model:
     """A model around a message made in memory; takes ownership of it. Raises ModelError above 2 GiB."""
-    data = _serialise(proto, Path(path))
+    data = _serialize(proto, Path(path))
     return Model(proto, Path(path), hashlib.sha256(data).hexdigest())
 
 
 def to_bytes(model: Model) -> bytes:
     """The model as one ONNX file, weights inside; equal models give equal bytes. Raises ModelError above 2 GiB."""
-    return _serialise(model.proto, model.path)
+    return _serialize(model.proto, model.path)
 
 
-def _serialise(proto: onnx.ModelProto, path: Path) -> bytes:
+def _serialize(proto: onnx.ModelProto, path: Path) -> bytes:
     size_bytes = proto.ByteSize()
     if size_bytes > MAX_PROTO_BYTES:
         raise ModelError(
             f"model {str(path)!r} is too large for one ONNX file",
             why=f"it takes {size_bytes} bytes with its weights inside; ONNX files end at {MAX_PROTO_BYTES}",
-            fix="use a smaller model, or quantise its weights first",
+            fix="use a smaller model, or quantize its weights first",
         )
     data: bytes = proto.SerializeToString(deterministic=True)
     return data

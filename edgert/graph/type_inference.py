@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Shapes for operators that onnx has no rules for: a standard node with the same output shape stands in for each.
 #
-# Covers what ONNX Runtime's quantiser and optimiser write (domain ``com.microsoft``,
+# Covers what ONNX Runtime's quantizer and optimizer write (domain ``com.microsoft``,
 # https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md) and the experimental operators of
 # models from before ONNX 1.5 (ImageScaler, Crop, Affine). Stand-ins serve shape inference on a throw-away copy;
 # they compute something else.

@@ -69,7 +69,7 @@ def check(found: tuple[Difference, ...], tolerance: float, source: str) -> None:
         raise BuildError(
             f"the ONNX model does not compute what {source} does",
             why="; ".join(map(str, far)),
-            fix=f"at most {tolerance:g} is accepted; a quantised source rounds otherwise: --tolerance NUMBER",
+            fix=f"at most {tolerance:g} is accepted; a quantized source rounds otherwise: --tolerance NUMBER",
         )
 
 

@@ -84,7 +84,7 @@ ALIGN_BYTES = 64  # one cache line, and the widest vector register of AVX-512
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """An uninitialised C-contiguous array whose first byte lies on a cache line."""
+    """An uninitialized C-contiguous array whose first byte lies on a cache line."""
     dtype = np.dtype(dtype)
     nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     raw = np.empty(nbytes + ALIGN_BYTES, np.uint8)
@@ -206,7 +206,7 @@ class Supply:
 
     Args:
         most: how many there may be; None for no limit, where beyond :data:`SETTLED` the buffers that arrays are kept
-            onto are replaced, as a Pool does, instead of looked at again for every picture.
+            onto are replaced, as a Pool does, instead of looked at again for every image.
         make: makes pools of (size, number, counter).
     """
 

@@ -1,10 +1,10 @@
-"""What a machine uses: power, clocks, load, heat and memory, each value measured, modelled or unavailable.
+"""What a machine uses: power, clocks, load, heat and memory, each value measured, modeled or unavailable.
 
 All of it at once: :class:`edgert.meters.all.Meters`, which a program that only wants its own memory need not
 import.
 """
 
-from edgert.meters.reading import Gauge, Kind, Meter, Reading, measured, modelled, unavailable
+from edgert.meters.reading import Gauge, Kind, Meter, Reading, measured, modeled, unavailable
 from edgert.meters.usage import peak_rss_bytes, rss_bytes
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "Meter",
     "Reading",
     "measured",
-    "modelled",
+    "modeled",
     "peak_rss_bytes",
     "rss_bytes",
     "unavailable",

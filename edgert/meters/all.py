@@ -81,7 +81,7 @@ _SEARCH_EVERY_NS = 5_000_000_000  # for meters that vanished: a driver that come
 _STATUS = "var/lib/nvpmodel/status"
 
 Model = Callable[[], Reading]
-"""Gives watts where no meter does; its readings are ``modelled``."""
+"""Gives watts where no meter does; its readings are ``modeled``."""
 
 
 class Meters:
@@ -206,8 +206,8 @@ def _change(name: str, before: Reading, now: Reading) -> str:
         return ""
     if now.kind == "unavailable":
         return f"{name}: lost ({now.why})" if _is_lost(now) else ""
-    if now.kind == "modelled":
-        return f"{name}: not measured any more ({before.source}); modelled from now on ({now.source})"
+    if now.kind == "modeled":
+        return f"{name}: not measured any more ({before.source}); modeled from now on ({now.source})"
     if before.kind == "unavailable":
         return f"{name}: measured again ({now.source})" if _is_lost(before) else ""
     return f"{name}: now {now.source}, before {before.source}"

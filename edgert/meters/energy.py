@@ -27,13 +27,13 @@ class Energy:
 
     Attributes:
         joules: in all, of the time that samples cover.
-        covered_s: that time, and ``modelled_s`` the part of it for which at least one end was modelled.
+        covered_s: that time, and ``modeled_s`` the part of it for which at least one end was modeled.
         missing_s: time between samples that nobody knows about; never counted as 0 W.
     """
 
     joules: float = 0.0
     covered_s: float = 0.0
-    modelled_s: float = 0.0
+    modeled_s: float = 0.0
     missing_s: float = 0.0
     _last: tuple[int, float | None, Kind] | None = None
     _spans: deque[tuple[int, int, float]] = field(default_factory=deque)
@@ -53,7 +53,7 @@ class Energy:
         spent_j = (reading.value + last[1]) / 2 * span_s
         self.joules += spent_j
         self.covered_s += span_s
-        self.modelled_s += span_s if "modelled" in (reading.kind, last[2]) else 0.0
+        self.modeled_s += span_s if "modeled" in (reading.kind, last[2]) else 0.0
         self._keep(last[0], at_ns, spent_j)
 
     @property

@@ -14,7 +14,7 @@ from edgert.board.host import read_text
 
 # One value of a meter, with where it comes from.
 
-Kind = Literal["measured", "modelled", "unavailable"]
+Kind = Literal["measured", "modeled", "unavailable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Reading:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is a value, measured or modelled."""
+        """Whether there is a value, measured or modeled."""
         return self.value is not None
 
 
@@ -55,9 +55,9 @@ def measured(value: float, unit: str, source: str, why: str = "") -> Reading:
     return Reading(value, unit, "measured", source, why)
 
 
-def modelled(value: float, unit: str, source: str, why: str = "") -> Reading:
+def modeled(value: float, unit: str, source: str, why: str = "") -> Reading:
     """What a model says in place of a meter. Raises ValueError when it is not finite."""
-    return Reading(value, unit, "modelled", source, why)
+    return Reading(value, unit, "modeled", source, why)
 
 
 def unavailable(unit: str, source: str, why: str) -> Reading:

@@ -132,7 +132,7 @@ class Placement:
         gap: how far the best may be from it, as a share.
         power_w: of the board, at ``fps``.
         memory_bytes: of all engines.
-        utilisation: accelerator → share of the time it is busy, at ``fps``.
+        utilization: accelerator → share of the time it is busy, at ``fps``.
     """
 
     objective: Objective
@@ -141,7 +141,7 @@ class Placement:
     gap: float
     power_w: float
     memory_bytes: int
-    utilisation: Mapping[str, float]
+    utilization: Mapping[str, float]
 
 
 def placed(network: Network, engines: Sequence[tuple[Assignment, Load, float]]) -> Placed:
@@ -202,7 +202,7 @@ def asked(networks: Sequence[Network], placement: Placement) -> dict[str, Asked]
                 traffic[crossing.mover(start)] += often * crossing.traffic_bytes
     return {
         name: Asked(min(busy, 1.0), traffic[name] / busy if busy > 0 else 0.0)
-        for name, busy in placement.utilisation.items()
+        for name, busy in placement.utilization.items()
     }
 
 
@@ -264,4 +264,4 @@ def _multiple(networks: Sequence[Network], made: Placement) -> float:
     """How many times the rates asked for there is room for."""
     pairs = zip(networks, made.networks, strict=True)
     met = min(one.fps / ((network.rate_hz or 1.0) * network.batch) for network, one in pairs)
-    return met / max(*made.utilisation.values(), 1e-9)
+    return met / max(*made.utilization.values(), 1e-9)

@@ -25,7 +25,7 @@ class Segment:
     units: tuple[int, ...]
 
 
-def neighbours(network: Network) -> tuple[list[list[int]], list[list[int]]]:
+def neighbors(network: Network) -> tuple[list[list[int]], list[list[int]]]:
     """Indices of the units before and after every unit, each once, rising."""
     before: list[set[int]] = [set() for _ in network.units]
     after: list[set[int]] = [set() for _ in network.units]
@@ -43,7 +43,7 @@ def segments(network: Network, assignment: Assignment) -> tuple[Segment, ...]:
     Units in order join the segments of the units they read, wherever that leaves an order to run in: a piece that a
     path leaves and enters again is two. The home accelerator, where pieces cost least, joins last.
     """
-    before, _ = neighbours(network)
+    before, _ = neighbors(network)
     pieces = _Pieces(before, assignment)
     for home in (False, True):
         pieces.join(unit for unit, name in enumerate(assignment) if (name == network.home) == home)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from dla import MAX_LOADABLES, Answer, Region, Summary, Target, Verdict, check_graph, regions, summarise
+from dla import MAX_LOADABLES, Answer, Region, Summary, Target, Verdict, check_graph, regions, summarize
 from edgert.errors import ConfigError
 from edgert.graph.dla_node import DlaNode, dla_nodes, macs_of
 from edgert.graph.operations import Graph
@@ -145,7 +145,7 @@ def survey(
     sure, maybe = grown(), grown(answers=_HOPED)
     hoped = tuple(region for region in maybe if any(verdicts[place].answer == "yes" for place in region.places))
     counted = tuple(work.get(node.name, 0) for node in nodes)
-    return Survey(target, nodes, verdicts, counted, sure, hoped, summarise(nodes, verdicts, sure, hoped, work))
+    return Survey(target, nodes, verdicts, counted, sure, hoped, summarize(nodes, verdicts, sure, hoped, work))
 
 
 def compare(before: Survey, after: Survey) -> tuple[Difference, ...]:

@@ -116,7 +116,7 @@ def exact(
 
 
 class _Model:
-    """The program: which unit runs where, which tensor is handed where, which neighbours are one segment."""
+    """The program: which unit runs where, which tensor is handed where, which neighbors are one segment."""
 
     def __init__(
         self,

@@ -58,7 +58,7 @@ def _taken(part: Cost | Crossing) -> tuple[float, ...]:
 
 T = TypeVar("T")
 
-_TIE = 1e-6  # weight of the other objective at either end, so that an end is not beaten by its neighbour
+_TIE = 1e-6  # weight of the other objective at either end, so that an end is not beaten by its neighbor
 _SAME = 1e-9
 
 
@@ -79,7 +79,7 @@ class Point:
 
 
 def pareto(rows: Iterable[T], *keys: Callable[[T], float]) -> list[T]:
-    """The rows that no other row is at least as good as in every key and better in one; all keys are minimised.
+    """The rows that no other row is at least as good as in every key and better in one; all keys are minimized.
 
     Of equal rows the first stays. The order is by the first key, then the second, and so on.
     """

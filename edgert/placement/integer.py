@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from edgert import install
 from edgert.errors import PlacementError
-from edgert.placement.cutting import neighbours
+from edgert.placement.cutting import neighbors
 from edgert.placement.problem import Assignment, Network
 
 # The one door to SciPy: flows, linear programs and integer programs, imported when first needed.
@@ -87,7 +87,7 @@ class Answer:
 
 
 class Program:
-    """Minimise a sum over variables from 0 to 1, or to ``upper``, under rows."""
+    """Minimize a sum over variables from 0 to 1, or to ``upper``, under rows."""
 
     def __init__(self) -> None:
         self._costs: list[float] = []
@@ -155,7 +155,7 @@ class Forest:
 
     def __init__(self, program: Program, network: Network, runs: Mapping[int, int], most: int) -> None:
         self._runs = runs
-        self._after = neighbours(network)[1]
+        self._after = neighbors(network)[1]
         self._reach = _reached(self._after)
         pairs = [pair for pair in _direct(self._after, self._reach) if runs.keys() >= set(pair)]
         self._joins = {pair: program.variable() for pair in pairs}

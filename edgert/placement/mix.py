@@ -63,7 +63,7 @@ class Blend:
 
 
 def demands(networks: Sequence[Network]) -> list[Demand]:
-    """What is maximised: a common multiple of the rates asked for; of 1 Hz for all if none asks for one.
+    """What is maximized: a common multiple of the rates asked for; of 1 Hz for all if none asks for one.
 
     Networks without a rate get nothing here if others have one: see :func:`mix`.
     """

@@ -13,7 +13,7 @@ from edgert.placement.problem import Assignment, Cost, Crossing, Edge, Network
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a unit of each load is worth; a solver minimises the sum. None is negative.
+    """What a unit of each load is worth; a solver minimizes the sum. None is negative.
 
     Attributes:
         latency: per millisecond of a run.

@@ -34,7 +34,7 @@ def check_accelerators(wanted: Collection[str], known: Collection[str]) -> None:
 def assign(graph: Graph, globs: Mapping[str, str], original: Collection[str]) -> dict[str, str]:
     """Node → accelerator. The last glob that fits decides; what none fits goes where the first one says.
 
-    Nodes of a quantised model that the file does not know stay with those they serve: QuantizeLinear with what it
+    Nodes of a quantized model that the file does not know stay with those they serve: QuantizeLinear with what it
     reads, DequantizeLinear with what reads it, so that bytes are handed on and not floats.
 
     Args:

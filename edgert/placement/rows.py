@@ -133,7 +133,7 @@ class Plan:
 
     Attributes:
         pipeline: its name.
-        objective: what was optimised.
+        objective: what was optimized.
         boards: in the order asked for.
         smallest: the least board that keeps every budget, of those planned; None where none does.
         notes: what was assumed.

@@ -251,11 +251,11 @@ class Played:
 
     Attributes:
         streams: in the order given.
-        utilisation: accelerator → share of the time it was busy.
+        utilization: accelerator → share of the time it was busy.
     """
 
     streams: tuple[Flow, ...]
-    utilisation: Mapping[str, float]
+    utilization: Mapping[str, float]
 
 
 def play(streams: Sequence[Stream], duration_ms: float, contention: Contention | None = None) -> Played:

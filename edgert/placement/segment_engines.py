@@ -94,7 +94,7 @@ def _in_turn(found: list[Step], last: str) -> list[Step]:
 
 
 def _joined(found: list[Step]) -> tuple[Step, ...]:
-    """Neighbours on one accelerator are one step; steps of no time are none."""
+    """Neighbors on one accelerator are one step; steps of no time are none."""
     joined: list[Step] = []
     for step in found:
         if step.time_ms <= _NO_TIME_MS:

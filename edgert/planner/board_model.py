@@ -93,7 +93,7 @@ def _subject(file: PipelineFile, demand: Demand) -> Subject:
 
 
 def _precision(config: ModelConfig) -> Precision:
-    """What the board will run: ``auto`` is INT8 where there are pictures to calibrate on, and FP16 otherwise, which
+    """What the board will run: ``auto`` is INT8 where there are images to calibrate on, and FP16 otherwise, which
     every Jetson's GPU and DLA is faster in than in FP32."""
     if config.precision == "auto":
         return "int8" if config.calibrate is not None else "fp16"

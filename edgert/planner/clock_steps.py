@@ -22,7 +22,7 @@ from edgert.simulator.design import levels_of
 
 _LOG = logging.getLogger(__name__)
 _CAPS = 6
-"""Clock caps that are offered: Jetson's tables have a dozen and more, of which neighbours hardly differ in power."""
+"""Clock caps that are offered: Jetson's tables have a dozen and more, of which neighbors hardly differ in power."""
 _SLOWEST = 0.4  # of the fastest clock
 
 

@@ -69,7 +69,7 @@ def _measured(file: PipelineFile, demand: Demand, profiles: Mapping[str, Profile
     if found is None:
         raise ConfigError(
             f"there is no profile of model {demand.model!r}",
-            why="times of a machine that no board file describes are measured, not modelled",
+            why="times of a machine that no board file describes are measured, not modeled",
             where=where,
             fix=f"edgert bench --units {config.onnx} -o profile.json, then --profile profile.json",
         )
@@ -120,7 +120,7 @@ def _restricted(one: _Measured, used: Sequence[str]) -> Network:
 def _headroom(networks: Sequence[Network], placement: Placement) -> float:
     """How many times the rates asked for go through, played: with all cores busy they slow one another the most."""
     met = min(one.fps / (network.rate_hz or 1.0) for network, one in zip(networks, placement.networks, strict=True))
-    wanted = met / max(*placement.utilisation.values(), 1e-9)
+    wanted = met / max(*placement.utilization.values(), 1e-9)
     for _ in range(_ROUNDS):
         faster = [replace(network, rate_hz=(network.rate_hz or 1.0) * wanted) for network in networks]
         duration_ms = 1e3 * _HEADROOM_RUNS / min(network.rate_hz or 1.0 for network in faster)
@@ -158,7 +158,7 @@ def _row(
         power_w=None,
         memory_bytes=memory.total_bytes,
         energy_mj=None,
-        busy=dict(placement.utilisation),
+        busy=dict(placement.utilization),
         error=None,
         memory=memory.parts,
         steps=memory.steps,

@@ -19,7 +19,7 @@ CONTEXT_BYTES = 197 * 2**20
 """Of a CUDA context on a Jetson, whose memory host and GPU share: what TensorRT logged as "Init CUDA" on a Jetson Nano
 (https://github.com/wang-xinyu/tensorrtx/issues/1145). With CUDA's lazy loading, the default since 12.2, it is less: a
 whole process was at 37 MiB after it on an Orin NX (https://github.com/OE4T/meta-tegra/pull/2243)."""
-_CONTEXT_NOTE = "modelled: context of a Jetson Nano; less since CUDA 12.2"
+_CONTEXT_NOTE = "modeled: context of a Jetson Nano; less since CUDA 12.2"
 
 
 def row_memory(file: PipelineFile, machine_bytes: int, parts_of: Callable[[PipelineFile], Sequence[Part]]) -> Footprint:

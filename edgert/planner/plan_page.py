@@ -9,7 +9,7 @@ from edgert.files import replace_text
 from edgert.placement.problem import Edge, Unit
 from edgert.placement.rows import BoardPlan, EngineRow, ModelRow, Plan, Row
 from edgert.planner.text import basis, headline, listed, share_text
-from edgert.report.diagram import Box, Line, network_picture
+from edgert.report.diagram import Box, Line, network_image
 from edgert.report.html import Cell, Column, Markup, code, columns, document, figures, join, paragraph, table, tag
 from edgert.report.numbers import counted, fixed, share, significant, size
 
@@ -202,12 +202,12 @@ def _engine(model: ModelRow, engine: EngineRow) -> Markup:
     names = engine.accelerators
     keys = [tag("span", name, class_=f"key {name}") for name in names]
     caption = tag("figcaption", share_text(engine), " ", tag("span", *keys, class_="legend"))
-    if len(names) == 1:  # one colour says nothing that the caption does not
+    if len(names) == 1:  # one color says nothing that the caption does not
         return tag("figure", caption)
     boxes = [_box(unit, where) for unit, where in zip(model.network.units, engine.assignment, strict=True)]
     lines = [line for edge in model.network.edges for line in _lines(edge, engine, model.network.home)]
-    picture = network_picture(boxes, lines, title=f"{model.name}: units coloured by accelerator")
-    return tag("figure", caption, tag("div", picture, class_="viewport", tabindex=0))
+    image = network_image(boxes, lines, title=f"{model.name}: units colored by accelerator")
+    return tag("figure", caption, tag("div", image, class_="viewport", tabindex=0))
 
 
 def _box(unit: Unit, where: str) -> Box:

@@ -303,7 +303,7 @@ class _Scene:
             power_w=placement.power_w,
             memory_bytes=memory.total_bytes,
             energy_mj=1e3 * placement.power_w / (rate_hz * min(1.0, headroom)),
-            busy=dict(placement.utilisation),
+            busy=dict(placement.utilization),
             error=_error(planner.costs, any(model.dla_share for model in models)),
             mode_w=self._mode.watts,
             memory=memory.parts,
@@ -352,7 +352,7 @@ def _headroom(networks: Iterable[Network], placement: Placement) -> float:
     what limits of power, traffic and loadables leave."""
     pairs = zip(networks, placement.networks, strict=True)
     met = min((one.fps / (network.rate_hz * network.batch) for network, one in pairs if network.rate_hz), default=1.0)
-    return met / max(max(placement.utilisation.values(), default=0.0), 1e-9)
+    return met / max(max(placement.utilization.values(), default=0.0), 1e-9)
 
 
 def _model(subject: Subject, network: Network, one: Placed, latency_ms: tuple[float, float]) -> ModelRow:

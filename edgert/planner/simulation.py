@@ -28,7 +28,7 @@ from edgert.simulator.recorded import StageTimes, read_stage_times, read_trace
 from edgert.simulator.virtual_board import AMBIENT_C, BoardLanes, HostLanes, rig_of
 
 SECONDS = 60.0
-_MODELLED = "times and power by a model fitted to published measurements; nothing of this was measured on the board"
+_MODELED = "times and power by a model fitted to published measurements; nothing of this was measured on the board"
 _PROFILED = "times as profiled on this machine"
 
 
@@ -155,7 +155,7 @@ def _played(
         mode=row.mode if row else "",
         placement=row.name if row else "",
         budgets=budget,
-        basis=_MODELLED if row else _PROFILED,
+        basis=_MODELED if row else _PROFILED,
         notes=(*notes, *_notes(file, design, scene, row)),
         played=played,
     )

@@ -1,4 +1,4 @@
-"""An INT8 model that takes several pictures at a time: opened, and held to what it gives for each alone."""
+"""An INT8 model that takes several images at a time: opened, and held to what it gives for each alone."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from edgert.quantization.calibration.walk import Feeds
 Array = npt.NDArray[Any]
 
 TOLERANCE = 0.02
-"""How far two pictures at once may be from each alone: the root of the mean squared difference over that of the values.
+"""How far two images at once may be from each alone: the root of the mean squared difference over that of the values.
 Kernels may add in another order for another batch; behind a Q node that may become a whole step now and then, 1/255 of
-a range. Pictures that are mixed up have 1 and more."""
+a range. Images that are mixed up have 1 and more."""
 PAIR = 2
-"""Pictures that are compared."""
+"""Images that are compared."""
 
 
 def opened(model: Model, feeds: Sequence[Feeds] = (), *, file: Model | None = None) -> Model:
-    """The model, made for one picture, with its batch size open; the model itself where it takes none or several.
+    """The model, made for one image, with its batch size open; the model itself where it takes none or several.
 
-    Two pictures at once are run against each alone, every node as the ONNX standard says.
+    Two images at once are run against each alone, every node as the ONNX standard says.
 
     Args:
         model: static, clean.
-        feeds: pictures to compare on, of batch 1; noise stands in for those that are missing.
+        feeds: images to compare on, of batch 1; noise stands in for those that are missing.
         file: what it was made of, which may take several where it does not; the message then says so.
 
     Raises:
-        ModelError: a node holds it to one picture, or mixes pictures; the node is named.
+        ModelError: a node holds it to one image, or mixes images; the node is named.
     """
     if any(spec.shape[:1] != (1,) for spec in inputs(model)):
         return model
@@ -50,7 +50,7 @@ def opened(model: Model, feeds: Sequence[Feeds] = (), *, file: Model | None = No
 
 
 def takes_several(model: Model, feeds: Sequence[Feeds]) -> bool:
-    """Whether a model whose batch is open gives for two pictures at once what it gives for each.
+    """Whether a model whose batch is open gives for two images at once what it gives for each.
 
     Args:
         feeds: two, of batch 1.
@@ -60,7 +60,7 @@ def takes_several(model: Model, feeds: Sequence[Feeds]) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Trial:
-    """A model and the same with its batch open, and two pictures."""
+    """A model and the same with its batch open, and two images."""
 
     model: Model
     made: Model
@@ -82,7 +82,7 @@ class _Trial:
         return Function(part, fused=False, quiet=True)(feed)
 
     def culprit(self) -> Node | None:
-        """The first node that does something else with two pictures; None where that is only seen at the end."""
+        """The first node that does something else with two images; None where that is only seen at the end."""
         nodes = read(self.made).nodes
         low, high = 0, len(nodes)  # the first ``low`` nodes hold, the first ``high`` may not
         if self.holds(high):
@@ -113,7 +113,7 @@ def _stacked(alone: Sequence[Array], both: Array, axis: int = 0) -> bool:
 
 
 def _agrees(alone: Sequence[Array], both: Array) -> bool:
-    """Whether a tensor within holds both pictures, along any dimension, or is the same for all."""
+    """Whether a tensor within holds both images, along any dimension, or is the same for all."""
     if both.shape == alone[0].shape and all(np.array_equal(one, both) for one in alone):
         return True
     return both.ndim == alone[0].ndim and any(_stacked(alone, both, axis) for axis in range(both.ndim))
@@ -131,15 +131,15 @@ def _noise(specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
 def _refused(model: Model, trial: _Trial, closed: Sequence[str], in_file: bool) -> ModelError:
     node = trial.culprit()
     if node is not None:
-        why = f"node {node.name!r} ({node.op}) does something else with two pictures than with each alone"
+        why = f"node {node.name!r} ({node.op}) does something else with two images than with each alone"
     else:
         producers = {name: read(model).producers.get(name) for name in closed or [outputs(model)[0].name]}
         name, last = next(iter(producers.items()))
         told = f" of node {last.name!r} ({last.op})" if last is not None else ""
         why = f"output {name!r}{told} has no dimension for the batch"
     return ModelError(
-        f"model {str(model.path)!r} takes one picture at a time in this precision",
-        why=why + (", though the file leaves the batch open: sizes were fixed to fold and quantise it" * in_file),
+        f"model {str(model.path)!r} takes one image at a time in this precision",
+        why=why + (", though the file leaves the batch open: sizes were fixed to fold and quantize it" * in_file),
         where=str(model.path),
         fix="leave batch out of its stages" + (", or precision: fp16 or fp32" if in_file else _EXPORT),
     )

@@ -1,4 +1,4 @@
-"""Ranges of a model of a pipeline file, measured on its pictures by its own preprocessing."""
+"""Ranges of a model of a pipeline file, measured on its images by its own preprocessing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgert.config import CalibrateConfig, ModelConfig
-from edgert.dataset.images import Album, open_album
+from edgert.dataset.images import ImageDataset, open_images
 from edgert.dataset.inputs import PictureFeed, feed_of
 from edgert.errors import CalibrationError, EdgertError
 from edgert.graph.load import load
@@ -21,23 +21,23 @@ from edgert.quantization.calibration.ranges import RangeTable, load_table
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import Feeds
 from edgert.quantization.correction.equalize import spread
-from edgert.quantization.demand import needs_pictures
+from edgert.quantization.demand import needs_images
 from edgert.quantization.prepare import calibrated, prepare
 from edgert.quantization.recipe import Recipe, equalized, matching
 from edgert.quantization.scheme.scheme import Scheme, Target, scheme
 
-SPREAD_PICTURES = 32
-"""Pictures that tell how far channels reach."""
+SPREAD_IMAGES = 32
+"""Images that tell how far channels reach."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calibrated:
-    """A float model ready to be quantised.
+    """A float model ready to be quantized.
 
     Attributes:
-        model: prepared; equalised where the section asks for it.
+        model: prepared; equalized where the section asks for it.
         table: its ranges.
-        feed: the pictures they were measured on; None where ranges came from a file and no pictures with them.
+        feed: the images they were measured on; None where ranges came from a file and no images with them.
         whole: the scheme that told which ranges to measure, with nothing kept; None where all were, or came from a
             file.
     """
@@ -52,23 +52,23 @@ class Calibrated:
         return self.whole if self.whole is not None and self.whole.target == recipe.target else None
 
     def feeds(self, count: int, first: int = 0) -> Sequence[Feeds]:
-        """Pictures from number ``first`` on, at most ``count``, as the model's input; none without pictures."""
+        """Images from number ``first`` on, at most ``count``, as the model's input; none without images."""
         if self.feed is None:
             return []
         return [self.feed.feeds(index) for index in range(first, min(first + count, len(self.feed)))]
 
     def more(self) -> Mapping[str, Histogram]:
-        """The ranges of all tensors that the table does not know, measured on the same pictures.
+        """The ranges of all tensors that the table does not know, measured on the same images.
 
         Raises:
-            CalibrationError: there are no pictures.
+            CalibrationError: there are no images.
         """
         missing = sorted(set(calibrated(read(self.model))) - self.table.histograms.keys())
         if self.feed is None:
             raise CalibrationError(
                 f"{len(missing)} tensors have no range, {missing[0]!r} among them",
-                why="these ranges were measured for other settings, and there are no pictures to measure more on",
-                fix="calibrate again, or name the pictures",
+                why="these ranges were measured for other settings, and there are no images to measure more on",
+                fix="calibrate again, or name the images",
             )
         return calibrate(self.model, self.feed, tensors=missing, early_stop=self._stopped_early).histograms
 
@@ -82,7 +82,7 @@ class Calibrated:
             BuildError: ONNX Runtime cannot run the model.
         """
         graph = read(self.model)
-        even = graph if self.feed is None else spread(graph, self.feeds(SPREAD_PICTURES), self.model)
+        even = graph if self.feed is None else spread(graph, self.feeds(SPREAD_IMAGES), self.model)
         if even is graph or self.feed is None:
             return None
         model = write(even, self.model)
@@ -107,11 +107,11 @@ def prepared(model: Model, config: ModelConfig) -> Model:
     """The model that ranges are measured on.
 
     Raises:
-        ModelError: it cannot be quantised: it is already, its size is open, or it has no weights.
+        ModelError: it cannot be quantized: it is already, its size is open, or it has no weights.
     """
     if len(config.profiles) > 1:
         raise CalibrationError(
-            f"a model with {len(config.profiles)} profiles is quantised at one size",
+            f"a model with {len(config.profiles)} profiles is quantized at one size",
             why="ranges belong to the size they were measured at",
             where=str(model.path),
             fix="leave one profile, or precision: fp32",
@@ -121,7 +121,7 @@ def prepared(model: Model, config: ModelConfig) -> Model:
 
 
 def one_size(model: Model, config: ModelConfig) -> Shapes:
-    """The shapes that ranges are measured at: of the first profile, one picture at a time where the batch is open.
+    """The shapes that ranges are measured at: of the first profile, one image at a time where the batch is open.
 
     Raises:
         ModelError: dimensions other than the batch stay open.
@@ -136,7 +136,7 @@ def calibrate_section(
     *,
     target: Target | None = None,
     where: str = "",
-    album: Album | None = None,
+    image_dataset: ImageDataset | None = None,
     workers: int = 1,
     dask: str = "",
     state: Path | None = None,
@@ -151,18 +151,18 @@ def calibrate_section(
         target: who alone will be given these ranges, so that tensors it rounds nowhere need not be counted: a third
             to two thirds of the values of common networks. None measures all.
         where: its place in the file, for errors.
-        album: pictures to take instead of the section's.
+        dataset: images to take instead of the section's.
 
     Raises:
-        CalibrationError: no pictures are named, too few are there, or what they do to the model cannot be used.
-        EdgertError: the model or the pictures cannot be read.
+        CalibrationError: no images are named, too few are there, or what they do to the model cannot be used.
+        EdgertError: the model or the images cannot be read.
     """
     try:
         asked = config.calibrate
-        if album is None:
-            album = open_album(_pictures(asked, config), limit=asked.limit if asked else None)
+        if image_dataset is None:
+            image_dataset = open_images(_images(asked, config), limit=asked.limit if asked else None)
         model = prepared(load(config.onnx), config)
-        feed = feed_of(album, model, config)
+        feed = feed_of(image_dataset, model, config)
         method = asked.method if asked and asked.method != "auto" else "mse"
         whole = None if target is None else scheme(read(model), target)
         table = calibrate(
@@ -183,17 +183,17 @@ def calibrate_section(
 
 
 def with_ranges(config: ModelConfig, ranges: Path, *, where: str = "") -> Calibrated:
-    """Takes ranges measured before. Pictures of the section, if it names any, serve to correct biases and to compare.
+    """Takes ranges measured before. Images of the section, if it names any, serve to correct biases and to compare.
 
     Raises:
         CalibrationError: the file is damaged, or of another model.
-        EdgertError: the model or the pictures cannot be read.
+        EdgertError: the model or the images cannot be read.
     """
     try:
         model = prepared(load(config.onnx), config)
         table = load_table(ranges, model)
         asked = config.calibrate
-        feed = feed_of(open_album(asked.images, limit=asked.limit), model, config) if asked else None
+        feed = feed_of(open_images(asked.images, limit=asked.limit), model, config) if asked else None
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
     return Calibrated(model, table, feed)
@@ -204,9 +204,9 @@ def _needed(model: Model, whole: Scheme, config: ModelConfig) -> tuple[str, ...]
     return scheme(read(model), whole.target, keep, whole=whole).needed
 
 
-def _pictures(asked: CalibrateConfig | None, config: ModelConfig) -> Path:
+def _images(asked: CalibrateConfig | None, config: ModelConfig) -> Path:
     if asked is None:
-        raise needs_pictures(
+        raise needs_images(
             config, "add calibrate: {images: FOLDER} to the model, or --images FOLDER: 100 to 500 typical ones"
         )
     return asked.images

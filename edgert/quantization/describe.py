@@ -1,4 +1,4 @@
-"""What came of quantising a model, as the records that a report shows."""
+"""What came of quantizing a model, as the records that a report shows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from edgert.graph.model import Model, to_bytes
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.describe_layers import (
     COST_MEANING,
-    EQUALISATION,
+    EQUALIZATION,
     corrections,
     floating_notes,
     layer_rows,
@@ -76,7 +76,7 @@ def provenance(model: Model, table: RangeTable | None, method: str, command: str
         table: the ranges, if there are any.
         method: of choosing thresholds, in words.
         command: as it was typed.
-        source: where the calibration pictures came from.
+        source: where the calibration images came from.
     """
     versions = {"edgert": __version__} | {name: _version(name) for name in _PACKAGES}
     cores = core_count()
@@ -169,7 +169,7 @@ def summary(outcome: Outcome) -> tuple[str, ...]:
     lines = [f"INT8: {done} of {len(layers)} layers{rest}"]
     if outcome.standing is not None:
         (drop,) = outcome.standing.comparisons
-        data = "labeled images" if outcome.labelled else "calibration images"
+        data = "labeled images" if outcome.labeled else "calibration images"
         lines.append(
             f"{drop.metric} {drop.reference:.3f} → {drop.other:.3f} on {drop.images} {data} "
             f"(drop {drop.drop:+.3f}, 95 % interval {drop.low:+.3f} to {drop.high:+.3f})"
@@ -182,15 +182,15 @@ def summary(outcome: Outcome) -> tuple[str, ...]:
 def describe(
     outcome: Outcome, config: ModelConfig, *, command: str = "", source: str = "", speed: Sequence[SpeedRow] = ()
 ) -> QuantizationReport:
-    """A report of a quantised model.
+    """A report of a quantized model.
 
     Reads the model's file again. Thresholds of every method are worked out for each tensor, up to 20 ms each, and
-    equalisation, where the section asks for it, once more.
+    equalization, where the section asks for it, once more.
 
     Args:
         config: the section it was made by.
         command: as the user typed it.
-        source: where the calibration pictures came from; the section's ``calibrate: images`` by default.
+        source: where the calibration images came from; the section's ``calibrate: images`` by default.
         speed: from :func:`~edgert.quantization.describe.speed_rows`; none leaves the part out.
 
     Raises:
@@ -198,11 +198,11 @@ def describe(
     """
     model, plan = load(config.onnx), outcome.quantized.scheme
     changes = corrections(outcome, model, config)
-    pictures = source or (str(config.calibrate.images) if config.calibrate else "")
+    images = source or (str(config.calibrate.images) if config.calibrate else "")
     return QuantizationReport(
-        provenance=provenance(model, outcome.table, method_text(outcome.table, outcome.recipe), command, pictures),
+        provenance=provenance(model, outcome.table, method_text(outcome.table, outcome.recipe), command, images),
         target=TARGETS[plan.target],
-        accuracy=() if outcome.standing is None else accuracy_rows(outcome.standing, outcome.labelled),
+        accuracy=() if outcome.standing is None else accuracy_rows(outcome.standing, outcome.labeled),
         speed=tuple(speed),
         sizes_bytes=sizes_bytes({"FP32": model, "INT8": outcome.model}),
         layers=layer_rows(outcome),
@@ -215,13 +215,11 @@ def describe(
     )
 
 
-def accuracy_rows(
-    standing: Standing, labelled: bool, names: Mapping[str, str] | None = None
-) -> tuple[AccuracyRow, ...]:
+def accuracy_rows(standing: Standing, labeled: bool, names: Mapping[str, str] | None = None) -> tuple[AccuracyRow, ...]:
     """Every metric of every version but the reference: of each version first the one that counts, with its budget.
 
     Args:
-        labelled: whether labels told what is true.
+        labeled: whether labels told what is true.
         names: version → precision as the report writes it; by default every version is the report's ``INT8``.
     """
     rows: list[AccuracyRow] = []
@@ -230,7 +228,7 @@ def accuracy_rows(
         further = [name for name in result.values if name != main.metric and name in reference.values]
         found = [main, *(compare(reference, result, name) for name in further)]
         precision = "INT8" if names is None else names[result.name]
-        rows += [_accuracy_row(one, precision, labelled) for one in found]
+        rows += [_accuracy_row(one, precision, labeled) for one in found]
     return tuple(rows)
 
 
@@ -239,11 +237,11 @@ def sizes_bytes(models: Mapping[str, Model]) -> Mapping[str, int]:
     return {name: len(to_bytes(model)) for name, model in models.items()}
 
 
-def _accuracy_row(one: Comparison, precision: str, labelled: bool) -> AccuracyRow:
+def _accuracy_row(one: Comparison, precision: str, labeled: bool) -> AccuracyRow:
     unit: Literal["plain", "percent"] = "plain" if one.metric in _PLAIN else "percent"
     interval = (one.low, one.high) if one.low == one.low else None  # NaN where no draw could be scored
     name = METRICS.get(one.metric, one.metric)
-    return AccuracyRow(name, one.reference, one.other, precision, interval, one.max_drop, one.images, unit, labelled)
+    return AccuracyRow(name, one.reference, one.other, precision, interval, one.max_drop, one.images, unit, labeled)
 
 
 def _notes(outcome: Outcome) -> Iterator[Note]:
@@ -262,8 +260,8 @@ def _notes(outcome: Outcome) -> Iterator[Note]:
 
 
 def _unequalized(changes: Sequence[Correction], config: ModelConfig) -> Iterator[Note]:
-    if config.quantize.equalize and all(one.kind != EQUALISATION for one in changes):
-        yield Note(f"{EQUALISATION} was asked for and found no channels that could be scaled.", level="note")
+    if config.quantize.equalize and all(one.kind != EQUALIZATION for one in changes):
+        yield Note(f"{EQUALIZATION} was asked for and found no channels that could be scaled.", level="note")
 
 
 def _sentence(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Layers and tensors of a quantised model as rows of a report."""
+"""Layers and tensors of a quantized model as rows of a report."""
 
 from __future__ import annotations
 
@@ -130,11 +130,11 @@ def _thresholds(histogram: Histogram, percentile: float) -> Iterator[tuple[str, 
 
 Array = npt.NDArray[Any]
 
-EQUALISATION = "Cross-layer equalisation"
+EQUALIZATION = "Cross-layer equalization"
 
 
 def corrections(outcome: Outcome, model: Model, config: ModelConfig) -> tuple[Correction, ...]:
-    """All changes, in the order they were made; equalisation is worked out anew from the file."""
+    """All changes, in the order they were made; equalization is worked out anew from the file."""
     found: list[Correction] = []
     if config.quantize.equalize:
         found += _equalized(model, config)
@@ -151,7 +151,7 @@ def _equalized(model: Model, config: ModelConfig) -> Iterator[Correction]:
     for one in scalings(read(prepared(model, plain))):
         parts = [("outputs divided by", one.outputs), ("inputs multiplied by", one.inputs)]
         said = [f"{verb} {_span(values)}" for verb, values in parts if (values != 1).any()]
-        yield Correction(EQUALISATION, (one.node,), ", ".join(said))
+        yield Correction(EQUALIZATION, (one.node,), ", ".join(said))
 
 
 def _span(values: Array) -> str:

@@ -1,4 +1,4 @@
-"""How far a quantised graph is from the one it was made of, tensor by tensor."""
+"""How far a quantized graph is from the one it was made of, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from edgert.quantization.calibration.walk import Feeds, check_stop, walk
 from edgert.quantization.lowering.weights import F64, weighted
 from edgert.quantization.recipe import Quantizer
 
-_CHUNK = 8  # pictures on their way at once; more only cost memory, fewer rebuild the pieces more often
+_CHUNK = 8  # images on their way at once; more only cost memory, fewer rebuild the pieces more often
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Sums over all elements of a tensor and all pictures: x in the one graph, y in the other.
+    """Sums over all elements of a tensor and all images: x in the one graph, y in the other.
 
     Attributes:
         signal, other, product, noise: Σ x², Σ y², Σ x·y, Σ (x - y)².
@@ -44,7 +44,7 @@ class Agreement:
 
     @property
     def sqnr_db(self) -> float:
-        """Signal to quantisation noise, 10 log10(Σ x² / Σ (x - y)²): inf when equal, -inf for noise without signal."""
+        """Signal to quantization noise, 10 log10(Σ x² / Σ (x - y)²): inf when equal, -inf for noise without signal."""
         if self.noise == 0:
             return math.inf
         return 10 * math.log10(self.signal / self.noise) if self.signal else -math.inf
@@ -64,18 +64,18 @@ def sqnr(
     tensors: Iterable[str] | None,
     like: Model,
 ) -> Mapping[str, float]:
-    """Signal to quantisation noise in dB, tensor by tensor; see :class:`Agreement` for the limits of the scale.
+    """Signal to quantization noise in dB, tensor by tensor; see :class:`Agreement` for the limits of the scale.
 
     Args:
         graph: the float graph.
-        lowered: the same graph quantised, each node computed as the standard says.
-        feeds: pictures.
+        lowered: the same graph quantized, each node computed as the standard says.
+        feeds: images.
         tensors: names that both graphs compute; None: outputs of weighted nodes and of the graph, as far as both have
             them.
         like: the model that the graph was read from.
 
     Raises:
-        CalibrationError: there are no pictures.
+        CalibrationError: there are no images.
         ModelError: a tensor that one of the graphs does not compute.
         BuildError: ONNX Runtime cannot run one of them.
     """
@@ -91,7 +91,7 @@ def agreement(
 ) -> Mapping[str, Agreement]:
     """As :func:`sqnr`, with all sums; the one pass that cosines of outputs can be had from as well."""
     if not feeds:
-        raise CalibrationError("graphs cannot be compared without pictures", why="0 given", fix="give at least one")
+        raise CalibrationError("graphs cannot be compared without images", why="0 given", fix="give at least one")
     names = _shared(graph, lowered) if tensors is None else _ordered(graph, tensors)
     totals = dict.fromkeys(names, Agreement())
     for chunk in _chunks(feeds):
@@ -118,7 +118,7 @@ def _chunks(feeds: Sequence[Feeds]) -> Iterator[Sequence[Feeds]]:
 
 
 def _agreement(first: Array, second: Array) -> Agreement:
-    """Of one tensor and picture. Squares are summed in float64: a sum of millions in float32 loses digits."""
+    """Of one tensor and image. Squares are summed in float64: a sum of millions in float32 loses digits."""
     x, y = first.reshape(-1).astype(np.float64), second.reshape(-1).astype(np.float64)
     difference = x - y
     return Agreement(float(x @ x), float(y @ y), float(x @ y), float(difference @ difference))
@@ -132,8 +132,8 @@ class OutputNoise:
 
     Args:
         model: the float model.
-        feeds: pictures, at least one.
-        stop: ends it when set, before the next picture.
+        feeds: images, at least one.
+        stop: ends it when set, before the next image.
 
     Raises:
         BuildError: ONNX Runtime cannot run the model.
@@ -177,10 +177,10 @@ def noise_share(wanted: Sequence[Mapping[str, Array]], found: Sequence[Mapping[s
     """Noise over noise and signal: 0 for equal outputs, 1/2 where one is as large as the other, 1 for noise alone.
 
     The mean over outputs, and of outputs with channels over these: large numbers (a detector's boxes) would hide what
-    becomes of small ones (its scores). Signal is what varies over pictures and places; what stays a constant is none.
+    becomes of small ones (its scores). Signal is what varies over images and places; what stays a constant is none.
 
     Args:
-        wanted, found: name → array with a batch dimension, one mapping per picture.
+        wanted, found: name → array with a batch dimension, one mapping per image.
     """
     return float(np.mean([_share(name, wanted, found) for name in wanted[0]]))
 
@@ -197,14 +197,14 @@ def _share(name: str, wanted: Sequence[Mapping[str, Array]], found: Sequence[Map
 
 
 def _stacked(arrays: Sequence[Array]) -> F64:
-    """(pictures, …), without dimensions of one."""
+    """(images, …), without dimensions of one."""
     shape = [size for size in arrays[0].shape if size > 1]
     return np.stack([one.reshape(shape) for one in arrays]).astype(np.float64)
 
 
 def _channel_axis(shape: tuple[int, ...]) -> int | None:
     """Of stacked outputs: channels come first of an image's dimensions, and are fewer than a detector's anchors. A
-    vector has none: what one of its numbers is over a few pictures says little."""
+    vector has none: what one of its numbers is over a few images says little."""
     if len(shape) == 3:
         return 1 if shape[1] <= shape[2] else 2
     return 1 if len(shape) > 3 else None

@@ -49,9 +49,9 @@ class Evaluation:
 
     def save_report(self, path: Path, command: str = "") -> None:
         """Writes one HTML page about it; ``command`` is shown as what made it. Raises ArtifactError."""
-        labelled = self.dataset.truth is not None
+        labeled = self.dataset.truth is not None
         config = self.section.config
-        page = evaluation_report(self.standing, self.versions, self.others, config, labelled=labelled, command=command)
+        page = evaluation_report(self.standing, self.versions, self.others, config, labeled=labeled, command=command)
         save(page, path)
 
 
@@ -112,7 +112,7 @@ def evaluate(
     exam = open_exam(reference, config, dataset, labels=labels, directory=section.directory, where=where)
     wanted = Wanted(precisions=tuple(precision), emulated=tuple(emulate), images=images or "", ranges=ranges)
     try:
-        made = versions(config, wanted, dataset.album, where=where, tell=tell, bar=bar, stop=stop)
+        made = versions(config, wanted, dataset.image_dataset, where=where, tell=tell, bar=bar, stop=stop)
     except CalibrationError:
         if stop.is_set():
             return None

@@ -28,7 +28,7 @@ def evaluation_report(
     others: Mapping[str, Model],
     config: ModelConfig,
     *,
-    labelled: bool,
+    labeled: bool,
     command: str = "",
 ) -> QuantizationReport:
     """What an evaluation found. The first INT8 version is told of layer by layer; all are, in accuracy.
@@ -37,7 +37,7 @@ def evaluation_report(
         standing: of the float model and every version, by name.
         versions: those made here.
         others: name → versions that came as files.
-        labelled: whether labels told what is true.
+        labeled: whether labels told what is true.
 
     Raises:
         EdgertError: the model's file cannot be read any more, or ONNX Runtime cannot run a version.
@@ -48,21 +48,21 @@ def evaluation_report(
         report = _of_files(config, labels, command)
     else:
         labels[main.name] = "INT8"
-        report = _in_detail(main, labelled, command)
+        report = _in_detail(main, labeled, command)
     models = {labels[name]: one.run for name, one in versions.items() if isinstance(one.run, Model)}
     models |= {labels[name]: model for name, model in others.items()}
     return replace(
         report,
-        accuracy=accuracy_rows(standing, labelled, labels),
+        accuracy=accuracy_rows(standing, labeled, labels),
         speed=_speed(standing, labels, versions, config),
         sizes_bytes=sizes_bytes({REFERENCE: load(config.onnx), **models} if models else {}),
     )
 
 
-def _in_detail(main: Version, labelled: bool, command: str) -> QuantizationReport:
+def _in_detail(main: Version, labeled: bool, command: str) -> QuantizationReport:
     assert main.quantized is not None
     made = main.quantized
-    report = describe(made.outcome(None, labelled), made.config, command=command, source=made.source)
+    report = describe(made.outcome(None, labeled), made.config, command=command, source=made.source)
     if not main.simulated:
         return report
     absent: dict[Part, str] = {"speed": _NO_SPEED, "corrections": "What was changed cannot be read off a simulation."}
@@ -70,7 +70,7 @@ def _in_detail(main: Version, labelled: bool, command: str) -> QuantizationRepor
 
 
 def _of_files(config: ModelConfig, labels: Mapping[str, str], command: str) -> QuantizationReport:
-    reason = "Layers, activations and corrections are known of models that edgert quantised itself: --precision int8."
+    reason = "Layers, activations and corrections are known of models that edgert quantized itself: --precision int8."
     return QuantizationReport(
         provenance(load(config.onnx), None, "", command, ""),
         precision=next(iter(labels.values()), REFERENCE),

@@ -8,7 +8,7 @@ from typing import Any
 
 from edgert.config import CalibrateConfig, EmbedTask, InputConfig, ModelConfig
 from edgert.config.short import parse_input
-from edgert.dataset.images import open_album
+from edgert.dataset.images import open_images
 from edgert.dataset.inputs import feed_of
 from edgert.errors import CalibrationError
 from edgert.graph.load import load
@@ -21,13 +21,13 @@ from edgert.quantization.int8_model import quantize_section
 from edgert.quantization.outcome import Outcome
 from edgert.quantization.scheme.scheme import Target
 
-Pictures = str | Path | Iterable[Any]
-"""A folder, glob or video; or pictures, (h, w, 3) uint8 BGR arrays or files. An iterator is not kept in memory."""
+Images = str | Path | Iterable[Any]
+"""A folder, glob or video; or images, (h, w, 3) uint8 BGR arrays or files. An iterator is not kept in memory."""
 
 
 def calibrate(
     model: str | Path | ModelConfig,
-    images: Pictures | None = None,
+    images: Images | None = None,
     *,
     input: str | InputConfig = "",
     method: str = "mse",
@@ -37,20 +37,20 @@ def calibrate(
     early_stop: bool = True,
     progress: Progress | None = None,
 ) -> RangeTable:
-    """Measures the ranges of a model's tensors on typical pictures. Blocks until done.
+    """Measures the ranges of a model's tensors on typical images. Blocks until done.
 
     Args:
         model: an ONNX file, or a model's section of a pipeline file.
-        images: the pictures; those of the section's ``calibrate`` by default.
+        images: the images; those of the section's ``calibrate`` by default.
         input: what the model wants to see, as ``edgert calibrate --input`` takes it; not for a section.
         method: ``mse``, ``minmax``, ``percentile`` or ``entropy``.
-        limit: the most pictures.
+        limit: the most images.
         workers, dask, early_stop, progress: as :func:`~edgert.quantization.calibration.range_calibrator.calibrate`
         takes them.
 
     Raises:
-        CalibrationError: no pictures, or what they do to the model cannot be used.
-        EdgertError: the model or the pictures cannot be read.
+        CalibrationError: no images, or what they do to the model cannot be used.
+        EdgertError: the model or the images cannot be read.
     """
     config = _section(model, input)
     if images is None or isinstance(images, (str, Path)):
@@ -61,7 +61,7 @@ def calibrate(
             )
         return calibrate_section(config, workers=workers, dask=dask, progress=progress).table
     ready = prepared(load(config.onnx), config)
-    feed = feed_of(open_album(images[:limit]), ready, config) if isinstance(images, Sequence) else None
+    feed = feed_of(open_images(images[:limit]), ready, config) if isinstance(images, Sequence) else None
     return count(
         ready,
         feed or _streamed(images, ready, config, limit),
@@ -85,24 +85,24 @@ def quantize(
 
     Args:
         model: an ONNX file, or a model's section of a pipeline file with its accuracy budget and settings.
-        images: pictures to calibrate on and to correct biases with.
+        images: images to calibrate on and to correct biases with.
         ranges: of :func:`calibrate`, or a file of them; measured on ``images`` by default.
         input: what the model wants to see; not for a section.
         target: who will run it: ``ort``, ``gpu`` or ``dla`` (TensorRT from 11 on).
 
     Raises:
-        CalibrationError: neither pictures nor ranges; ranges of another model.
+        CalibrationError: neither images nor ranges; ranges of another model.
         BuildError: the accuracy budget cannot be met.
-        EdgertError: the model or the pictures cannot be read.
+        EdgertError: the model or the images cannot be read.
     """
     config = _section(model, input)
-    album = None if images is None else open_album(images, limit=None)
+    image_dataset = None if images is None else open_images(images, limit=None)
     if ranges is None:
-        calibrated = calibrate_section(config, target=target, album=album)
+        calibrated = calibrate_section(config, target=target, image_dataset=image_dataset)
     else:
         ready = prepared(load(config.onnx), config)
         table = ranges if isinstance(ranges, RangeTable) else load_table(ranges, ready)
-        calibrated = Calibrated(ready, table, feed_of(album, ready, config) if album else None)
+        calibrated = Calibrated(ready, table, feed_of(image_dataset, ready, config) if image_dataset else None)
     return quantize_section(config, calibrated, target=target, judged=isinstance(model, ModelConfig), even=True)
 
 
@@ -115,8 +115,8 @@ def _section(model: str | Path | ModelConfig, input: str | InputConfig) -> Model
     return ModelConfig(onnx=Path(model).absolute(), task=EmbedTask(embed="none"), input=seen)
 
 
-def _streamed(pictures: Iterable[Any], model: Model, config: ModelConfig, limit: int) -> Iterator[Any]:
-    for number, picture in enumerate(pictures):
+def _streamed(images: Iterable[Any], model: Model, config: ModelConfig, limit: int) -> Iterator[Any]:
+    for number, image in enumerate(images):
         if number == limit:
             return
-        yield feed_of(open_album([picture]), model, config).feeds(0)
+        yield feed_of(open_images([image]), model, config).feeds(0)

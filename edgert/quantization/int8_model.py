@@ -14,10 +14,10 @@ from edgert.errors import BuildError, EdgertError
 from edgert.graph.model import Model
 from edgert.quantization.calibrated import Calibrated
 from edgert.quantization.error import sqnr
-from edgert.quantization.judge import CORRECTION_PICTURES, Examiner, Judge, examiner
+from edgert.quantization.judge import CORRECTION_IMAGES, Examiner, Judge, examiner
 from edgert.quantization.outcome import Bar, Outcome, Tell
 from edgert.quantization.recipe import Quantized, Quantizer, Recipe, for_this_machine
-from edgert.quantization.recovery import SCAN_PICTURES, Means, Mended, mend
+from edgert.quantization.recovery import SCAN_IMAGES, Means, Mended, mend
 from edgert.quantization.scheme.scheme import USUAL_DLA, Dla, Target
 
 BUDGET_S = 600.0
@@ -46,9 +46,9 @@ def quantize_section(
 ) -> Outcome:
     """Makes the model INT8 as its section says. Blocks until done.
 
-    With ``accuracy:`` in the section the model is examined on the labelled pictures; where it loses too much, layers
+    With ``accuracy:`` in the section the model is examined on the labeled images; where it loses too much, layers
     are found whose higher precision brings it back, as few as can be. Without, it is compared with FP32 on the
-    calibration pictures, and the same is done where hardly anything is left of it: the outcome says so.
+    calibration images, and the same is done where hardly anything is left of it: the outcome says so.
 
     Args:
         calibrated: the model's ranges.
@@ -58,8 +58,8 @@ def quantize_section(
         budget_s: for finding layers to keep; what is found by then counts.
         state: a file in which that search survives an interruption.
         tell: told each step.
-        bar: moved while pictures are counted.
-        stop: ends it when set, within a picture's time.
+        bar: moved while images are counted.
+        stop: ends it when set, within a image's time.
         judged: False leaves it at the noise of the outputs, where the section sets no budget.
         even: lets TensorRT's forms have their channels evened out where that saves accuracy
             (:mod:`~edgert.quantization.correction.equalize`). Not for a calibration cache, which belongs to the model
@@ -74,7 +74,7 @@ def quantize_section(
     started = time.perf_counter()
     tell = tell or (lambda text: None)
     try:
-        tell("quantising")
+        tell("quantizing")
         recipe = recipe_of(config, target, dla)
         quantizer = _quantizer(recipe, calibrated, tell, stop)
         judge = examiner(config, calibrated, directory, where, bar, stop, judged=judged)
@@ -86,7 +86,7 @@ def quantize_section(
         if judge is not None and judge.is_strict and strict and not is_sound:
             raise _missed(judge, made)
         tell("comparing layer by layer")
-        few, maker = quantizer.feeds[:SCAN_PICTURES], made.quantizer
+        few, maker = quantizer.feeds[:SCAN_IMAGES], made.quantizer
         noise = sqnr(maker.graph, made.quantized.graph, few, None, maker.model) if few else {}
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
@@ -98,7 +98,7 @@ def quantize_section(
         quantized=_told(made.quantized) if maker.model is not calibrated.model else made.quantized,
         kept=reasons(made),
         standing=judge.standing(accuracy) if isinstance(judge, Judge) and accuracy else None,
-        labelled=config.accuracy is not None,
+        labeled=config.accuracy is not None,
         scan=made.scan,
         search=made.search,
         sqnr_db=noise,
@@ -130,7 +130,7 @@ def recipe_of(config: ModelConfig, target: Target, dla: Dla | None = None) -> Re
 
 
 def _quantizer(recipe: Recipe, calibrated: Calibrated, tell: Tell, stop: threading.Event | None) -> Quantizer:
-    feeds = calibrated.feeds(CORRECTION_PICTURES)
+    feeds = calibrated.feeds(CORRECTION_IMAGES)
     whole = calibrated.whole_for(recipe)
     return Quantizer(calibrated.model, calibrated.table, recipe, feeds, tell, calibrated.more, stop, whole)
 
@@ -141,7 +141,7 @@ def _evened(recipe: Recipe, calibrated: Calibrated, tell: Tell, stop: threading.
 
 
 def _told(quantized: Quantized) -> Quantized:
-    """With what was done to the model before it was quantised."""
+    """With what was done to the model before it was quantized."""
     return replace(
         quantized, notes=("channels evened out, so that those of one tensor reach equally far", *quantized.notes)
     )
@@ -186,6 +186,6 @@ def _missed(judge: Examiner, made: Mended) -> BuildError:
     return BuildError(
         f"INT8 misses the accuracy budget: {judge.metric} {made.result.value:.4f}, at least {judge.goal:.4f} wanted",
         why=why,
-        fix="calibrate on more pictures like those it will see, try method: auto or quantize: {adaround: '*'}, "
+        fix="calibrate on more images like those it will see, try method: auto or quantize: {adaround: '*'}, "
         "allow a larger max_drop, or precision: fp16",
     )

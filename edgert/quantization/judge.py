@@ -11,7 +11,7 @@ from typing import Protocol
 
 from edgert.backend.ort import Function
 from edgert.config import EmbedTask, ModelConfig, PythonTask
-from edgert.dataset.images import Album
+from edgert.dataset.images import ImageDataset
 from edgert.dataset.labeled import Dataset
 from edgert.errors import CalibrationError
 from edgert.evaluation import Accuracy, Candidate, Exam, Standing, compare, evaluate, labels_of, open_dataset, open_exam
@@ -24,11 +24,11 @@ from edgert.quantization.outcome import Bar
 from edgert.quantization.recipe import Quantized
 from edgert.runtime import Frame
 
-AGREEMENT_PICTURES = 64
-"""Calibration pictures on which INT8 is compared with FP32 where there are no labels."""
-CORRECTION_PICTURES = 32
-"""Calibration pictures that biases are corrected over: the first. An exam takes others, as far as there are."""
-NOISE_PICTURES = 16
+AGREEMENT_IMAGES = 64
+"""Calibration images on which INT8 is compared with FP32 where there are no labels."""
+CORRECTION_IMAGES = 32
+"""Calibration images that biases are corrected over: the first. An exam takes others, as far as there are."""
+NOISE_IMAGES = 16
 """And that the noise of outputs is measured on."""
 
 SOUND = {"agreement": 0.8, "cosine": 0.9}
@@ -86,7 +86,7 @@ class NoiseJudge:
 
     Args:
         model: the float model.
-        feeds: pictures, at least one.
+        feeds: images, at least one.
         stop: ends an examination with CalibrationError.
     """
 
@@ -102,13 +102,13 @@ class NoiseJudge:
 
 
 class Judge:
-    """Examines versions of one model: on the labelled pictures of its section, else by agreement with FP32.
+    """Examines versions of one model: on the labeled images of its section, else by agreement with FP32.
 
     Args:
         config: the model's section.
-        calibrated: the float model and the pictures its ranges come from.
+        calibrated: the float model and the images its ranges come from.
         directory, where: of the pipeline file, for the user's own code and for errors.
-        bar: moved with every picture.
+        bar: moved with every image.
         stop: ends an examination with CalibrationError.
 
     Raises:
@@ -179,7 +179,7 @@ class Judge:
 
 
 def can_judge(config: ModelConfig, calibrated: Calibrated) -> bool:
-    """Whether two versions of the model can be compared: on labelled pictures, or on those of the calibration unless
+    """Whether two versions of the model can be compared: on labeled images, or on those of the calibration unless
     the user's own code reads the outputs."""
     if config.accuracy is not None:
         return True
@@ -197,7 +197,7 @@ def examiner(
     judged: bool = True,
 ) -> Judge | NoiseJudge | None:
     """Who examines versions of a section's model: a :class:`Judge` where its budget asks for one or outputs can be
-    understood, else by noise; None without pictures.
+    understood, else by noise; None without images.
 
     Args:
         judged: False leaves it at noise, which takes a second, where there is no budget.
@@ -207,34 +207,34 @@ def examiner(
     """
     if config.accuracy is not None or (judged and can_judge(config, calibrated)):
         return Judge(config, calibrated, directory, where, bar, stop)
-    feeds = calibrated.feeds(NOISE_PICTURES, CORRECTION_PICTURES) or calibrated.feeds(NOISE_PICTURES)
+    feeds = calibrated.feeds(NOISE_IMAGES, CORRECTION_IMAGES) or calibrated.feeds(NOISE_IMAGES)
     return NoiseJudge(calibrated.model, feeds, stop) if feeds else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some of an album's pictures."""
+    """Some of an dataset's images."""
 
-    album: Album
+    image_dataset: ImageDataset
     numbers: range
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def name(self, index: int) -> str:
-        return self.album.name(self.numbers[index])
+        return self.image_dataset.name(self.numbers[index])
 
     def frame(self, index: int) -> Frame:
-        return self.album.frame(self.numbers[index])
+        return self.image_dataset.frame(self.numbers[index])
 
     def digest(self) -> str:
-        return f"{self.numbers} of {self.album.digest()}"
+        return f"{self.numbers} of {self.image_dataset.digest()}"
 
 
-def _others(album: Album) -> _Part:
-    """Pictures that biases were not corrected over, as far as there are enough."""
-    first = min(CORRECTION_PICTURES, max(0, len(album) - AGREEMENT_PICTURES))
-    return _Part(album, range(first, min(first + AGREEMENT_PICTURES, len(album))))
+def _others(image_dataset: ImageDataset) -> _Part:
+    """Images that biases were not corrected over, as far as there are enough."""
+    first = min(CORRECTION_IMAGES, max(0, len(image_dataset) - AGREEMENT_IMAGES))
+    return _Part(image_dataset, range(first, min(first + AGREEMENT_IMAGES, len(image_dataset))))
 
 
 def _exam(config: ModelConfig, calibrated: Calibrated, directory: Path | None, where: str) -> Exam:
@@ -242,8 +242,8 @@ def _exam(config: ModelConfig, calibrated: Calibrated, directory: Path | None, w
     if config.accuracy is not None:
         dataset = open_dataset(config.accuracy.dataset, config.task, labels, where=where)
     else:
-        assert calibrated.feed is not None  # can_judge asks for pictures
-        dataset = Dataset(config.onnx, _others(calibrated.feed.album))
+        assert calibrated.feed is not None  # can_judge asks for images
+        dataset = Dataset(config.onnx, _others(calibrated.feed.image_dataset))
     return open_exam(calibrated.model, config, dataset, labels=labels, directory=directory, where=where)
 
 

@@ -1,4 +1,4 @@
-"""What came of quantising a model."""
+"""What came of quantizing a model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Bar = Callable[[str, int, int], object]
 
 
 def as_progress(bar: Bar) -> Callable[[int, int | None, str], None]:
-    """A bar as what calibration calls with the pictures done, how many there are where that is known, and a name."""
+    """A bar as what calibration calls with the images done, how many there are where that is known, and a name."""
 
     def progress(done: int, total: int | None, name: str) -> None:
         bar("calibrating", done, total or done)
@@ -38,11 +38,11 @@ class Outcome:
         recipe: how it was made.
         quantized: the INT8 model.
         kept: units left in higher precision → why.
-        standing: FP32 and INT8 on the labelled pictures; without labels their agreement on the calibration pictures.
-        labelled: whether ``standing`` is of labelled pictures.
+        standing: FP32 and INT8 on the labeled images; without labels their agreement on the calibration images.
+        labeled: whether ``standing`` is of labeled images.
         scan: which units cost most, if that was looked into.
         search: how the units to keep were found, if there was a budget to meet.
-        sqnr_db: tensor → signal to quantisation noise: outputs of weighted nodes and of the graph.
+        sqnr_db: tensor → signal to quantization noise: outputs of weighted nodes and of the graph.
         seconds: for making it all.
         warnings: what had to be done, or could not be, without being asked for.
         is_sound: whether it is as good as its budget asks, or without one as good as INT8 usually is; also where
@@ -55,7 +55,7 @@ class Outcome:
     quantized: Quantized
     kept: Mapping[str, str]
     standing: Standing | None
-    labelled: bool
+    labeled: bool
     scan: Scan | None
     search: MixedPrecision | None
     sqnr_db: Mapping[str, float]

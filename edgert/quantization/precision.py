@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from edgert.backend import Store
 from edgert.board.host import cpu_name
 from edgert.config import ModelConfig
-from edgert.dataset.images import Album, open_album
+from edgert.dataset.images import ImageDataset, open_images
 from edgert.errors import EdgertError, ModelError
 from edgert.files import FileStore, cache_folder
 from edgert.graph.batch_size import has_open_batch
@@ -25,10 +25,10 @@ from edgert.graph.operations import read, write
 from edgert.graph.passes.clean import clean
 from edgert.graph.static_shape import with_shapes
 from edgert.prepared_model import default_profile
-from edgert.quantization.demand import needs_pictures
+from edgert.quantization.demand import needs_images
 from edgert.quantization.fp16 import Kept, to_half
 from edgert.quantization.outcome import Bar, Tell, as_progress
-from edgert.quantization.prepare import is_quantised
+from edgert.quantization.prepare import is_quantized
 from edgert.quantization.recipe import matching
 
 if TYPE_CHECKING:
@@ -108,10 +108,10 @@ def in_precision(
 ) -> Model:
     """Loads a section's model and makes it the precision that the section asks for.
 
-    ``int8`` calibrates and quantises once; after that the model comes from the cache until the file, its pictures,
+    ``int8`` calibrates and quantizes once; after that the model comes from the cache until the file, its images,
     its labels or its settings change. ``auto`` with ``calibrate:`` takes what runs fastest here of fp32 and int8 within
     the accuracy budget, and fp32 where int8 is not surely faster or not accurate enough; without, the file's own. A
-    file that is quantised already is run as it is.
+    file that is quantized already is run as it is.
 
     Args:
         where, directory: the section's place, and the folder of its file.
@@ -124,14 +124,14 @@ def in_precision(
             (:mod:`~edgert.quantization.batched`).
 
     Raises:
-        ModelError: it is to be batched, and a node holds it to one picture.
-        CalibrationError: no pictures to calibrate on, or too few.
+        ModelError: it is to be batched, and a node holds it to one image.
+        CalibrationError: no images to calibrate on, or too few.
         BuildError: the accuracy budget cannot be met.
-        EdgertError: the model, the pictures or the labels cannot be used.
+        EdgertError: the model, the images or the labels cannot be used.
     """
     place = _Place(where, directory, tell or log.info, bar, target, rows, batched)
     model = load(config.onnx)
-    if not config.is_converted or is_quantised(model):
+    if not config.is_converted or is_quantized(model):
         return model
     try:
         key = _key(model, config, place)
@@ -149,18 +149,18 @@ def in_precision(
 
 
 def check_precision(config: ModelConfig, where: str = "") -> None:
-    """Whether the pictures and labels that a section names are there, short of using them.
+    """Whether the images and labels that a section names are there, short of using them.
 
     Args:
         where: key path of the section, like ``models.parts``.
 
     Raises:
-        CalibrationError: int8 without pictures.
+        CalibrationError: int8 without images.
         EdgertError: there are none where the section says.
     """
     try:
         if config.precision == "int8" or config.calibrate is not None:
-            _pictures(config)
+            _images(config)
     except EdgertError as error:
         raise error.at(f"{where}.calibrate")  # noqa: B904 - the same error, with its place
     try:
@@ -172,7 +172,7 @@ def check_precision(config: ModelConfig, where: str = "") -> None:
 def _int8(model: Model, config: ModelConfig, place: _Place) -> Model:
     calibrated = _calibrated(config, place)
     is_open = _opened_float(model, calibrated, place) is not None  # told before accuracy is looked into for minutes
-    made = _quantised(config, calibrated, place, strict=True).model
+    made = _quantized(config, calibrated, place, strict=True).model
     return _opened(made, calibrated) if is_open else made
 
 
@@ -188,7 +188,7 @@ def _auto(model: Model, config: ModelConfig, place: _Place) -> Model:
     except ModelError as error:
         if not takes_several(model, calibrated.feeds(PAIR)):
             raise
-        place.tell(f"precision: auto takes fp32: INT8 would take one picture at a time: {error.why}")
+        place.tell(f"precision: auto takes fp32: INT8 would take one image at a time: {error.why}")
         return model
     plain = model if opened is None or has_open_batch(model) else opened
     rows = 1 if opened is None else place.rows
@@ -197,13 +197,13 @@ def _auto(model: Model, config: ModelConfig, place: _Place) -> Model:
         return made if opened is None else _opened(made, calibrated)
 
     if place.target != "ort":
-        outcome = _quantised(config, calibrated, place, strict=False)
+        outcome = _quantized(config, calibrated, place, strict=False)
         return ready(outcome.model) if outcome.is_sound else plain
     rough = fastest({"fp32": plain, "int8": ready(rounded(config, calibrated))}, config, batch=rows)
     if rough.name == "fp32":
         place.tell(f"precision: auto takes fp32: {rough.told}")
         return plain
-    outcome = _quantised(config, calibrated, place, strict=False)
+    outcome = _quantized(config, calibrated, place, strict=False)
     if not outcome.is_sound:
         place.tell("precision: auto takes fp32: INT8 would be faster and is not accurate enough")
         return plain
@@ -213,7 +213,7 @@ def _auto(model: Model, config: ModelConfig, place: _Place) -> Model:
 
 
 def _opened_float(model: Model, calibrated: Calibrated, place: _Place) -> Model | None:
-    """The float model that is quantised, with its batch open; None where one picture is run at a time.
+    """The float model that is quantized, with its batch open; None where one image is run at a time.
 
     Crops are run one by one where the file, or the model that is made of it, takes no more.
 
@@ -246,7 +246,7 @@ def _calibrated(config: ModelConfig, place: _Place) -> Calibrated:
     return calibrate_section(config, target=place.target, where=place.where, progress=progress)
 
 
-def _quantised(config: ModelConfig, calibrated: Calibrated, place: _Place, *, strict: bool) -> Outcome:
+def _quantized(config: ModelConfig, calibrated: Calibrated, place: _Place, *, strict: bool) -> Outcome:
     from edgert.quantization.describe import summary
     from edgert.quantization.int8_model import quantize_section
 
@@ -296,21 +296,21 @@ def _key(model: Model, config: ModelConfig, place: _Place) -> str:
 
 
 def _data(config: ModelConfig) -> list[str]:
-    """Digests of the pictures and labels. Raises CalibrationError where int8 has no pictures."""
+    """Digests of the images and labels. Raises CalibrationError where int8 has no images."""
     if config.precision not in ("int8", "auto"):
         return []
-    found = [_pictures(config).digest()]
+    found = [_images(config).digest()]
     if (dataset := _dataset(config)) is not None:
-        found.append(dataset.album.digest())
+        found.append(dataset.image_dataset.digest())
         found.append(hashlib.sha256(dataset.path.read_bytes()).hexdigest() if dataset.path.is_file() else "")
     return found
 
 
-def _pictures(config: ModelConfig) -> Album:
+def _images(config: ModelConfig) -> ImageDataset:
     """What ranges are measured on."""
     if config.calibrate is None:
-        raise needs_pictures(config)
-    return open_album(config.calibrate.images, limit=config.calibrate.limit)
+        raise needs_images(config)
+    return open_images(config.calibrate.images, limit=config.calibrate.limit)
 
 
 def _dataset(config: ModelConfig) -> Dataset | None:

@@ -1,4 +1,4 @@
-"""The model that everything in quantisation works on, and which of its tensors need a range."""
+"""The model that everything in quantization works on, and which of its tensors need a range."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HALVES = frozenset({"float16", "bfloat16"})
 
 
 def prepare(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> Model:
-    """The model with static shapes, opset 17 or newer, batch normalisation and constants folded, and named nodes.
+    """The model with static shapes, opset 17 or newer, batch normalization and constants folded, and named nodes.
 
     It computes the same up to the rounding of folded weights, and equal models give equal digests. Tensors that remain
     keep their names. Bodies of If, Loop and Scan, and nodes of other domains, stay as they are, in float; both are
@@ -34,8 +34,8 @@ def prepare(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> 
         shapes: input name → all its dimensions. A first dimension that stays open becomes 1.
 
     Raises:
-        ModelError: dimensions stay open, or the shapes do not fit; the model is quantised already, or float16; it takes
-            no float32 input; it has no weights that could be quantised; an operator has no equal in opset 17.
+        ModelError: dimensions stay open, or the shapes do not fit; the model is quantized already, or float16; it takes
+            no float32 input; it has no weights that could be quantized; an operator has no equal in opset 17.
     """
     _check_types(model)
     fixed = _static(with_shapes(model, shapes or {}))
@@ -44,7 +44,7 @@ def prepare(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> 
     graph = read(raised)
     if not any(is_weighted(graph, node) for node in graph.nodes):
         raise ModelError(
-            f"model {str(model.path)!r} has nothing to quantise",
+            f"model {str(model.path)!r} has nothing to quantize",
             why=f"no {', '.join(sorted(WEIGHTED))} in it has stored float32 weights",
             fix="run it in float: precision: fp32",
         )
@@ -72,12 +72,12 @@ def calibrated(graph: Graph) -> tuple[str, ...]:
     return tuple(found)
 
 
-def is_quantised(model: Model) -> bool:
+def is_quantized(model: Model) -> bool:
     """Whether the model computes in integers already, by Q/DQ nodes or integer operators."""
-    return any(_is_quantised(node) for node in read(model).nodes)
+    return any(_is_quantized(node) for node in read(model).nodes)
 
 
-def _is_quantised(node: Node) -> bool:
+def _is_quantized(node: Node) -> bool:
     return node.op in QDQ or is_integer(node.op)
 
 
@@ -88,9 +88,9 @@ def _is_float32(graph: Graph, name: str) -> bool:
 def _check_types(model: Model) -> None:
     graph = read(model)
     for node in graph.nodes:
-        if _is_quantised(node):
+        if _is_quantized(node):
             raise ModelError(
-                f"model {str(model.path)!r} is already quantised",
+                f"model {str(model.path)!r} is already quantized",
                 why=f"node {node.name!r} is a {node.op}",
                 where=str(model.path),
                 fix="give the float32 model that it was made from; run this one as it is: precision: fp32; or take the "

@@ -13,7 +13,7 @@ from edgert.graph.operations import Graph, Node
 from edgert.graph.operators import QDQ, about, is_integer
 
 _MIDDLE = {"int8": 0, "uint8": 128}
-"""Zero points of symmetric quantisation, by stored type."""
+"""Zero points of symmetric quantization, by stored type."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +71,7 @@ def _refuse_others(graph: Graph) -> None:
                 fix="give the float32 model, or export it with Q/DQ nodes (onnxruntime: QuantFormat.QDQ)",
             )
     if not any(node.op in QDQ for node in graph.nodes):
-        raise ModelError("the model has no Q/DQ nodes", why="it is not quantised", fix="calibrate it")
+        raise ModelError("the model has no Q/DQ nodes", why="it is not quantized", fix="calibrate it")
 
 
 @dataclass
@@ -125,7 +125,7 @@ class _Walk:
             raise ModelError(
                 f"node {node.name!r} rounds activation {source!r} with {step.scale.size} scales",
                 why="TensorRT has one scale per activation",
-                fix="quantise activations per tensor",
+                fix="quantize activations per tensor",
             )
         self.rounded[node.outputs[0]] = source, node
         self.scales.setdefault(source, {})[node.name] = float(step.scale.reshape(()))
@@ -157,7 +157,7 @@ class _Walk:
         zero = self.graph.constants.get(zero_name) if zero_name else _default_zero(node)
         if scale is None or zero is None:
             why = "its scale is computed as the model runs"
-            raise ModelError(f"node {node.name!r} quantises at run time", why=why, fix="export it with fixed scales")
+            raise ModelError(f"node {node.name!r} quantizes at run time", why=why, fix="export it with fixed scales")
         if node.attributes.get("block_size", 0) or scale.ndim > 1:
             raise ModelError(
                 f"node {node.name!r} has a scale per block", why="INT8 layers have one per channel at most"
@@ -174,12 +174,12 @@ class _Walk:
         """Raises ModelError for a zero point that is not the middle of what the type holds."""
         dtype = str(step.zero.dtype if stored is None else stored.dtype)
         if dtype not in _MIDDLE:
-            raise ModelError(f"node {node.name!r} stores {dtype}", why="a DLA has int8", fix="quantise to int8")
+            raise ModelError(f"node {node.name!r} stores {dtype}", why="a DLA has int8", fix="quantize to int8")
         if np.any(step.zero.astype(np.int64) != _MIDDLE[dtype]):
             raise ModelError(
                 f"node {node.name!r} has zero point {step.zero.reshape(-1)[0]}",
                 why=f"TensorRT's INT8 is symmetric: {dtype} with zero point {_MIDDLE[dtype]}",
-                fix="quantise symmetrically (onnxruntime: ActivationSymmetric and WeightSymmetric)",
+                fix="quantize symmetrically (onnxruntime: ActivationSymmetric and WeightSymmetric)",
             )
 
     def _check_pair(self, first: Node, second: Node) -> None:
@@ -257,5 +257,5 @@ def _integers(stored: Array, step: Step) -> Array:
 def _values(stored: Array, step: Step) -> Array:
     """What DequantizeLinear makes of stored integers."""
     zero = step.spread(step.zero, stored.ndim).astype(np.int64)
-    centred = (stored.astype(np.int64) - zero).astype(np.float32)
-    return np.asarray(centred * step.spread(step.scale, stored.ndim), np.float32)
+    centered = (stored.astype(np.int64) - zero).astype(np.float32)
+    return np.asarray(centered * step.spread(step.scale, stored.ndim), np.float32)

@@ -17,7 +17,7 @@ from edgert.quantization.prepare import calibrated
 from edgert.quantization.qdq import Step, strip
 from edgert.quantization.scheme.scheme import scheme
 
-# Weights of a model that came quantised: whether TensorRT, which computes their scales itself, comes to the same.
+# Weights of a model that came quantized: whether TensorRT, which computes their scales itself, comes to the same.
 
 _TOLERANCE = 1e-3
 """Of NVIDIA's qdq-translator."""
@@ -47,7 +47,7 @@ def weight_problems(graph: Graph, steps: Mapping[str, Step]) -> Iterator[str]:
 
 
 def float_nodes(graph: Graph, steps: Mapping[str, Step]) -> tuple[str, ...]:
-    """Names of the weighted nodes whose weight was not quantised."""
+    """Names of the weighted nodes whose weight was not quantized."""
     return tuple(node.name for node in graph.nodes if is_weighted(graph, node) and node.inputs[1] not in steps)
 
 
@@ -58,7 +58,7 @@ _SAME = 1e-6
 
 
 def spread_scales(graph: Graph, given: Mapping[str, float]) -> tuple[Mapping[str, float], tuple[str, ...]]:
-    """Scales of all tensors that have one or must have a neighbour's, and a sentence for each that has none.
+    """Scales of all tensors that have one or must have a neighbor's, and a sentence for each that has none.
 
     A scale holds for everything that moves, pools, concatenates or bounds values, both ways, as a DLA needs it
     (:func:`~edgert.quantization.lowering.trt_cache.dla_groups`); of several the largest holds. What a fused
@@ -125,7 +125,7 @@ def _gap(graph: Graph, name: str) -> str:
     return f"{what} has no scale: no Q/DQ is on it or on what shares one with it, and the DLA will not run it in INT8"
 
 
-# Models that come quantised, with QuantizeLinear and DequantizeLinear nodes: their float form and their scales.
+# Models that come quantized, with QuantizeLinear and DequantizeLinear nodes: their float form and their scales.
 #
 # TensorRT up to 10 takes no such nodes on a DLA. It takes the float model and the scales beside it, one for every
 # tensor, and computes the weights' scales itself. What this does to get there, and the precondition on weights, is
@@ -134,14 +134,14 @@ def _gap(graph: Graph, name: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Unquantized:
-    """A quantised model taken apart.
+    """A quantized model taken apart.
 
     Attributes:
         graph: without Q/DQ; weights are what their integers stood for, tensors keep the names they had in front of
             their Q.
         scales: tensor → scale of one step, for every float32 tensor that has one by its own Q/DQ or by those of a
-            neighbour it must share one with; what :func:`~edgert.quantization.lowering.trt_cache.write_cache` takes.
-        float_nodes: weighted nodes that were not quantised; to be named as FP16 exceptions, for with a scale on either
+            neighbor it must share one with; what :func:`~edgert.quantization.lowering.trt_cache.write_cache` takes.
+        float_nodes: weighted nodes that were not quantized; to be named as FP16 exceptions, for with a scale on either
             side TensorRT would run them in INT8.
         problems: what will not be as it was in the model, a sentence each, naming the node or tensor.
     """
@@ -159,7 +159,7 @@ def ranges_of_qdq(graph: Graph) -> Unquantized:
         graph: cleaned, with types of tensors known.
 
     Raises:
-        ModelError: the graph has no Q/DQ; it is in QOperator form or quantises at run time; a zero point is not in the
+        ModelError: the graph has no Q/DQ; it is in QOperator form or quantizes at run time; a zero point is not in the
             middle; a pair's Q and DQ differ; an activation has several scales; something computes on integers, or
             integers are fed or given out. The node is named.
     """

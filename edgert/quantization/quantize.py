@@ -20,7 +20,7 @@ from edgert.quantization.from_qdq import qdq_section
 from edgert.quantization.int8_model import BUDGET_S, quantize_section
 from edgert.quantization.lowering.trt_cache import cache_of, version_number
 from edgert.quantization.outcome import Bar, Outcome, Tell, as_progress
-from edgert.quantization.prepare import is_quantised
+from edgert.quantization.prepare import is_quantized
 from edgert.quantization.scheme.scheme import Target
 from edgert.quantization.scheme.trt_scheme import fp16_exceptions, layer_precisions
 from edgert.quantization.section import ModelSection, model_section
@@ -112,7 +112,7 @@ def quantize(
     section = model_section(
         source, model=model, task=task, input=input, overrides=overrides, needs_task=data is not None
     )
-    if read_as == "dla" and is_quantised(load(section.config.onnx)):
+    if read_as == "dla" and is_quantized(load(section.config.onnx)):
         settings = {"--ranges": ranges, "--images": images, "--method": method, "--limit": limit, "--keep": keep,
                     "--data": data, "--max-drop": max_drop, "--report": report}  # fmt: skip
         if given := [option for option, value in settings.items() if value]:

@@ -1,6 +1,6 @@
 """From a prepared float model and its ranges to an INT8 model: the steps in their order.
 
-Order matters: equalisation before ranges are measured (:func:`equalized`), the choice of thresholds before AdaRound,
+Order matters: equalization before ranges are measured (:func:`equalized`), the choice of thresholds before AdaRound,
 bias correction last, as its measured means take in what everything before left over.
 """
 
@@ -100,7 +100,7 @@ class Quantizer:
     Args:
         model: prepared, and the one the ranges were measured on.
         table: the ranges.
-        feeds: pictures to measure on, 16 or more; needed for everything but plain rounding.
+        feeds: images to measure on, 16 or more; needed for everything but plain rounding.
         step: told what is going on.
         more: measures further tensors, name → values; called at most once, when units kept make the table lack some.
         stop: ends whatever is being made when set, with CalibrationError.
@@ -154,7 +154,7 @@ class Quantizer:
             self._step("correcting biases")
             graph = correct_biases(graph, made, self.feeds, self.model, stop=self.stop)
             made = self.lowered(graph, plan, rounded)
-            notes.append(f"bias correction over {len(self.feeds)} pictures")
+            notes.append(f"bias correction over {len(self.feeds)} images")
         return self._quantized(graph, plan, rounded, made, tuple(notes))
 
     @property

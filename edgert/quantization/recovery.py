@@ -19,12 +19,12 @@ from edgert.quantization.mixed import MixedPrecision, Scan, scan, search
 from edgert.quantization.outcome import Tell
 from edgert.quantization.recipe import Quantized, Quantizer
 
-SCAN_PICTURES = 4
-"""Pictures that tell which layers cost most: only their order matters."""
+SCAN_IMAGES = 4
+"""Images that tell which layers cost most: only their order matters."""
 _SCAN_SHARE = 0.5
 """Of the time for finding units to keep, what ranking them may take."""
 _SPARED = 1.05
-"""How much noise may grow by giving units back, to be examined at all. mAP of 128 pictures moves by half a point with
+"""How much noise may grow by giving units back, to be examined at all. mAP of 128 images moves by half a point with
 anything: of many sets that are nearly good enough some get there by luck."""
 
 
@@ -53,7 +53,7 @@ class Means:
     """What may be done.
 
     Attributes:
-        even: makes a quantiser of the model with its channels evened out, None where that changes nothing; None where
+        even: makes a quantizer of the model with its channels evened out, None where that changes nothing; None where
             it must not be tried.
         budget_s: for finding units to keep; None keeps none.
         state: a file in which that survives an interruption, with another one beside it.
@@ -103,7 +103,7 @@ def _kept(whole: Mended, judge: Examiner, means: Means, tell: Tell) -> Mended:
     assert budget_s is not None  # mend() looked
     tell("looking for the layers that cost the accuracy")
     key = f"{quantizer.model.digest} {quantizer.recipe} {means.key}"
-    noise = cache(rounding_noise(quantizer, quantizer.feeds[:SCAN_PICTURES]))
+    noise = cache(rounding_noise(quantizer, quantizer.feeds[:SCAN_IMAGES]))
     ranking = scan(
         quantizer.units,
         noise,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edgert.backend.ort import Function
 from edgert.config import CalibrateConfig, ModelConfig
-from edgert.dataset.images import Album, open_album
+from edgert.dataset.images import ImageDataset, open_images
 from edgert.dataset.inputs import feed_of
 from edgert.errors import ConfigError, EdgertError, nearest
 from edgert.evaluation import Candidate, Standing
@@ -19,15 +19,15 @@ from edgert.graph.operations import Graph
 from edgert.quantization.calibrated import Calibrated, calibrate_section, prepared
 from edgert.quantization.calibration.ranges import load_table
 from edgert.quantization.calibration.walk import Feeds
-from edgert.quantization.demand import needs_pictures
+from edgert.quantization.demand import needs_images
 from edgert.quantization.error import sqnr
 from edgert.quantization.int8_model import recipe_of
-from edgert.quantization.judge import CORRECTION_PICTURES, examiner
+from edgert.quantization.judge import CORRECTION_IMAGES, examiner
 from edgert.quantization.lowering.emulate import emulate_dla
 from edgert.quantization.outcome import Bar, Outcome, Tell, as_progress
 from edgert.quantization.precision import half_model
 from edgert.quantization.recipe import Array, Quantized, Quantizer
-from edgert.quantization.recovery import SCAN_PICTURES, Means, mend
+from edgert.quantization.recovery import SCAN_IMAGES, Means, mend
 from edgert.quantization.scheme.scheme import Scheme, Target
 
 PRECISIONS = ("int8", "fp16")
@@ -63,7 +63,7 @@ class QuantizedVersion:
         config: the section as it was used.
         quantizer: what made it.
         result: what came out.
-        feeds: pictures to compare layers on.
+        feeds: images to compare layers on.
         source: where its ranges came from, in words.
         seconds: for making it.
     """
@@ -75,8 +75,8 @@ class QuantizedVersion:
     source: str
     seconds: float
 
-    def outcome(self, standing: Standing | None, labelled: bool) -> Outcome:
-        """As quantising a section would have it; compares layer by layer, in seconds.
+    def outcome(self, standing: Standing | None, labeled: bool) -> Outcome:
+        """As quantizing a section would have it; compares layer by layer, in seconds.
 
         Raises:
             BuildError: ONNX Runtime cannot run the model.
@@ -88,7 +88,7 @@ class QuantizedVersion:
         kept = {skipped.node: skipped.reason for skipped in plan.skipped} | dict.fromkeys(maker.keep, "asked for")
         noise = sqnr(maker.graph, self.result.graph, self.feeds, None, maker.model)
         return Outcome(
-            maker.model, maker.table, recipe, self.result, kept, standing, labelled, None, None, noise, self.seconds
+            maker.model, maker.table, recipe, self.result, kept, standing, labeled, None, None, noise, self.seconds
         )
 
 
@@ -99,7 +99,7 @@ class Wanted:
     Attributes:
         precisions: some of :data:`PRECISIONS`.
         emulated: some of :data:`EMULATED`.
-        images: calibration pictures instead of the section's; empty for those.
+        images: calibration images instead of the section's; empty for those.
         ranges: a range file to take instead of measuring.
     """
 
@@ -117,7 +117,7 @@ class Wanted:
 def versions(
     config: ModelConfig,
     wanted: Wanted,
-    album: Album,
+    image_dataset: ImageDataset,
     *,
     where: str = "",
     tell: Tell | None = None,
@@ -128,22 +128,22 @@ def versions(
 
     Args:
         config: the model's section. Its ``accuracy`` is not looked at: everything that can becomes INT8.
-        album: the pictures of the exam. Nothing is learnt from them; where a range file was given and no other
-            pictures are named, layers are compared on them, and biases stay as they are.
+        dataset: the images of the exam. Nothing is learnt from them; where a range file was given and no other
+            images are named, layers are compared on them, and biases stay as they are.
         where: the section's place in its file, for errors.
-        tell, bar, stop: told what goes on and how far it is; ends it when set, within a picture's time.
+        tell, bar, stop: told what goes on and how far it is; ends it when set, within a image's time.
 
     Raises:
         ConfigError: a precision or a machine that there is not.
-        CalibrationError: no pictures are named, or too few; ranges of another model; stopped.
-        EdgertError: the model or the pictures cannot be used.
+        CalibrationError: no images are named, or too few; ranges of another model; stopped.
+        EdgertError: the model or the images cannot be used.
     """
     _check(wanted)
     tell = tell or (lambda text: None)
     found: list[Version] = []
     try:
         if wanted.needs_ranges:
-            base = replace(_ranges(config, wanted, album, tell, bar, stop), bar=bar, stop=stop)
+            base = replace(_ranges(config, wanted, image_dataset, tell, bar, stop), bar=bar, stop=stop)
             makers = [int8_candidate] if "int8" in wanted.precisions else []
             makers += [_SIMULATED[name] for name in dict.fromkeys(wanted.emulated)]
             found += [make(base, tell=tell) for make in makers]
@@ -162,7 +162,7 @@ class Base:
         config: the section as it is used.
         calibrated: its ranges.
         source: where these came from, in words.
-        learns: whether the pictures are the model's to learn from, and not those it is judged by.
+        learns: whether the images are the model's to learn from, and not those it is judged by.
         bar, stop: told how far an examination is; ends whatever is made with CalibrationError.
     """
 
@@ -209,11 +209,11 @@ class _DlaQuantizer(Quantizer):
 
 
 def _made(kind: type[Quantizer], base: Base, target: Target, tell: Tell | None) -> QuantizedVersion:
-    """As quantising makes it, but for the units that an accuracy budget would keep."""
+    """As quantizing makes it, but for the units that an accuracy budget would keep."""
     started = time.perf_counter()
     config = base.config.model_copy(update={"accuracy": None})
     step = (lambda text: None) if tell is None else _named(tell, target)
-    recipe, feeds = recipe_of(config, target), base.calibrated.feeds(CORRECTION_PICTURES)
+    recipe, feeds = recipe_of(config, target), base.calibrated.feeds(CORRECTION_IMAGES)
 
     def quantizer(of: Calibrated) -> Quantizer:
         return kind(of.model, of.table, recipe, feeds, step, of.more, base.stop, of.whole_for(recipe))
@@ -225,7 +225,7 @@ def _made(kind: type[Quantizer], base: Base, target: Target, tell: Tell | None) 
     judge = examiner(config, base.calibrated, bar=base.bar, stop=base.stop) if base.learns else None
     made = mend(quantizer(base.calibrated), judge, Means(None if target == "ort" else even), step)
     seconds = time.perf_counter() - started
-    return QuantizedVersion(config, made.quantizer, made.quantized, feeds[:SCAN_PICTURES], base.source, seconds)
+    return QuantizedVersion(config, made.quantizer, made.quantized, feeds[:SCAN_IMAGES], base.source, seconds)
 
 
 def _named(tell: Tell, target: Target) -> Tell:
@@ -233,31 +233,36 @@ def _named(tell: Tell, target: Target) -> Tell:
 
 
 def _ranges(
-    config: ModelConfig, wanted: Wanted, album: Album, tell: Tell, bar: Bar | None, stop: threading.Event | None
+    config: ModelConfig,
+    wanted: Wanted,
+    image_dataset: ImageDataset,
+    tell: Tell,
+    bar: Bar | None,
+    stop: threading.Event | None,
 ) -> Base:
     asked = config.calibrate
     limit = asked.limit if asked else CalibrateConfig.model_fields["limit"].default
     given = wanted.images or (str(asked.images) if asked else "")
     if wanted.ranges is None and not given:
-        raise needs_pictures(
+        raise needs_images(
             config,
             "--images FOLDER, or --ranges FILE from edgert calibrate, or calibrate: {images: FOLDER} in the model",
-            "ranges are measured on typical pictures, and others than those it is judged by",
+            "ranges are measured on typical images, and others than those it is judged by",
         )
-    pictures = open_album(given, limit=limit) if given else album
+    images = open_images(given, limit=limit) if given else image_dataset
     if wanted.ranges is None:
         tell(f"calibrating on {given}")
         progress = None if bar is None else as_progress(bar)
-        return Base(config, calibrate_section(config, album=pictures, progress=progress, stop=stop), given)
+        return Base(config, calibrate_section(config, image_dataset=images, progress=progress, stop=stop), given)
     model = prepared(load(config.onnx), config)
     table = load_table(wanted.ranges, model)
     used = config if given else _uncorrected(config)
-    feed = feed_of(pictures, model, config)
+    feed = feed_of(images, model, config)
     return Base(used, Calibrated(model, table, feed), str(wanted.ranges), learns=bool(given))
 
 
 def _uncorrected(config: ModelConfig) -> ModelConfig:
-    """Without what pictures are needed for beside ranges: the exam's own would flatter."""
+    """Without what images are needed for beside ranges: the exam's own would flatter."""
     plain = config.quantize.model_copy(update={"correct_bias": False, "adaround": ()})
     return config.model_copy(update={"quantize": plain, "calibrate": None})
 

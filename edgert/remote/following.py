@@ -73,8 +73,8 @@ _AGAIN = "build again: finished steps are kept"
 
 
 def is_abandoned(end: Mapping[str, Any]) -> bool:
-    """Whether nobody made anything: it was cancelled, or its process was ended from outside."""
-    return bool(end["cancelled"]) or end["code"] is None
+    """Whether nobody made anything: it was canceled, or its process was ended from outside."""
+    return bool(end["canceled"]) or end["code"] is None
 
 
 def result_of(end: Mapping[str, Any], error: Mapping[str, Any], address: str) -> Member:
@@ -86,7 +86,7 @@ def result_of(end: Mapping[str, Any], error: Mapping[str, Any], address: str) ->
 
     Raises:
         EdgertError: the one that the compiler, or the packing of its result, ended with.
-        Stopped: it was cancelled.
+        Stopped: it was canceled.
         ArtifactError: the board's disk is full.
         BuildError: it crashed, or its process is gone.
     """
@@ -97,7 +97,7 @@ def result_of(end: Mapping[str, Any], error: Mapping[str, Any], address: str) ->
 
 def _error(end: Mapping[str, Any], error: Mapping[str, Any], address: str) -> EdgertError:
     code, log = end["code"], end["log"]
-    if end["cancelled"]:
+    if end["canceled"]:
         return Stopped("the build was stopped", where=address, fix="run it again: finished steps are kept")
     if told := end.get("error") or error:
         return told_there(address, told)
@@ -137,7 +137,7 @@ class Watch:
     at: int = 0
     error: Mapping[str, Any] = field(default_factory=dict)
     summary: Mapping[str, Any] = field(default_factory=dict)
-    _cancelled: bool = False
+    _canceled: bool = False
 
     def to_end(self) -> Mapping[str, Any]:
         """How it ended, as ``edgert job follow`` tells it. Blocks.
@@ -177,7 +177,7 @@ class Watch:
 
     def _look(self) -> None:
         """Ends our job when we are to stop; another's is only left."""
-        if not self.patience.stop.is_set() or self._cancelled:
+        if not self.patience.stop.is_set() or self._canceled:
             return
         if self.joined:
             raise Stopped(
@@ -186,4 +186,4 @@ class Watch:
                 where=self.link.address,
             )
         self.link.ask("job", "cancel", self.run)
-        self._cancelled = True
+        self._canceled = True

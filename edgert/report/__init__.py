@@ -1,4 +1,4 @@
-"""A quantisation's result as one HTML file: records in, text out."""
+"""A quantization's result as one HTML file: records in, text out."""
 
 from __future__ import annotations
 

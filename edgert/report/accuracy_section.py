@@ -24,7 +24,7 @@ def accuracy_section(report: QuantizationReport) -> Markup:
     parts = []
     if len(images) == 1:
         parts.append(paragraph(f"Scored on {counted(images.pop(), 'image')}.", "lead"))
-    if not all(row.labelled for row in rows):
+    if not all(row.labeled for row in rows):
         parts.append(paragraph(_NO_LABELS, "caution"))
     several = any(row.precision != report.precision for row in rows)
     shown = [Shown(row, several) for row in rows]

@@ -73,7 +73,7 @@ _MIDDLE = 50.0  # labels of lines right of here stand on their left side
 class Bar:
     """One bar: its value (None: not known; infinite: to the top), what hovering says, and how it stands out.
 
-    ``mark`` is written above it and gives it the colour of the worst; ``rug`` puts a dash under it.
+    ``mark`` is written above it and gives it the color of the worst; ``rug`` puts a dash under it.
     """
 
     value: float | None
@@ -141,7 +141,7 @@ def _level(down: float, labels: tuple[str, str]) -> Markup:
 
 
 def _marks(bars: Sequence[Bar], room: float, down: Callable[[float], float], high: float) -> list[Markup]:
-    """Numbers above the marked bars, lifted where neighbours would touch."""
+    """Numbers above the marked bars, lifted where neighbors would touch."""
     placed: list[tuple[float, float]] = []
     for number, bar in enumerate(bars):
         if bar.mark:

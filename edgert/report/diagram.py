@@ -1,8 +1,8 @@
 """Where the boxes of a directed graph go: in rows, every box below those that feed it, with few crossing lines.
 
 The method is that of Sugiyama, Tagawa and Toda (1981, https://doi.org/10.1109/TSMC.1981.4308636): rows by longest path,
-a stand-in on every row that a long line passes, rows ordered by the mean place of their neighbours, and then places as
-near to that mean as the order and the room between neighbours allow, which is isotonic regression.
+a stand-in on every row that a long line passes, rows ordered by the mean place of their neighbors, and then places as
+near to that mean as the order and the room between neighbors allow, which is isotonic regression.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def arrange(count: int, lines: Iterable[tuple[int, int]]) -> Layout:
 
 
 class _Drawing:
-    """Boxes first, then a stand-in for each row that a line passes; ``after`` and ``before`` are its neighbours."""
+    """Boxes first, then a stand-in for each row that a line passes; ``after`` and ``before`` are its neighbors."""
 
     def __init__(self, count: int, lines: Sequence[tuple[int, int]]) -> None:
         self.count, self.lines = count, lines
@@ -60,7 +60,7 @@ class _Drawing:
             self._spread(nodes, [float(place) for place in range(len(nodes))])
 
     def order(self) -> None:
-        """Sweeps down and up: each row sorted by, then placed near, the mean of its neighbours."""
+        """Sweeps down and up: each row sorted by, then placed near, the mean of its neighbors."""
         for sweep in range(_SWEEPS):
             down = sweep % 2 == 0
             near = self.before if down else self.after
@@ -116,7 +116,7 @@ def _rows(count: int, lines: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _isotonic(values: Sequence[float]) -> list[float]:
-    """The rising sequence nearest to the values, by pooling neighbours that fall."""
+    """The rising sequence nearest to the values, by pooling neighbors that fall."""
     pools: list[tuple[float, int]] = []
     for value in values:
         total, size = value, 1
@@ -127,7 +127,7 @@ def _isotonic(values: Sequence[float]) -> list[float]:
     return [total / size for total, size in pools for _ in range(size)]
 
 
-# A network drawn as boxes and lines, coloured by who runs what; drawn with the classes of ``page.css``.
+# A network drawn as boxes and lines, colored by who runs what; drawn with the classes of ``page.css``.
 
 _ROOM_X, _ROOM_Y = 168, 46  # of a box with what is free around it, pixels at full size
 _BOX_X, _BOX_Y = 148, 28
@@ -137,7 +137,7 @@ _LETTERS = 21  # that fit in a box
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A unit: ``kind`` colours it (``gpu``, ``dla0``, ``dla1``, ``cpu0`` …), ``detail`` shows when it is pointed at."""
+    """A unit: ``kind`` colors it (``gpu``, ``dla0``, ``dla1``, ``cpu0`` …), ``detail`` shows when it is pointed at."""
 
     name: str
     label: str
@@ -155,7 +155,7 @@ class Line:
     crosses: bool = False
 
 
-def network_picture(boxes: Sequence[Box], lines: Sequence[Line], *, title: str) -> Markup:
+def network_image(boxes: Sequence[Box], lines: Sequence[Line], *, title: str) -> Markup:
     """An SVG of its natural size; the page's script zooms it.
 
     Args:

@@ -103,7 +103,7 @@ def cautions(survey: Survey) -> list[str]:
 
 
 def _map(survey: Survey) -> Markup:
-    """Every node as a square in graph order, coloured by its verdict; hovering names it."""
+    """Every node as a square in graph order, colored by its verdict; hovering names it."""
     rows = -(-len(survey.nodes) // _ROW)
     cells = []
     for place, (node, verdict) in enumerate(zip(survey.nodes, survey.verdicts, strict=True)):
@@ -112,9 +112,9 @@ def _map(survey: Survey) -> Markup:
         square = shape("rect", x=x, y=y, width=_CELL_PX - 2, height=_CELL_PX - 2, rx=2)
         cells.append(tag("g", tag("title", f"{node.name} ({node.op}): {word}"), square, class_=f"node {word}"))
     box = f"0 0 {_ROW * _CELL_PX} {max(rows, 1) * _CELL_PX}"
-    picture = tag("svg", *cells, class_="map", viewBox=box, role="img", aria_label="Verdict of every node in order")
+    image = tag("svg", *cells, class_="map", viewBox=box, role="img", aria_label="Verdict of every node in order")
     keys = [tag("span", mark, class_=f"verdict {word}") for word, mark in _MARKS.items()]
-    return tag("figure", tag("figcaption", "Every node in order: ", join(keys, " ")), picture)
+    return tag("figure", tag("figcaption", "Every node in order: ", join(keys, " ")), image)
 
 
 def _obstacles(survey: Survey) -> Markup:

@@ -90,7 +90,7 @@ def _chart(report: QuantizationReport, worst: Sequence[int]) -> Markup:
     key = [tag("span", "the noisiest, numbered", class_="key worst")]
     if others:
         key.append(tag("span", f"underlined: in {' or '.join(others)}", class_="key rug"))
-    caption = "Signal to quantisation noise (SQNR) of every layer's output, in graph order: higher is better."
+    caption = "Signal to quantization noise (SQNR) of every layer's output, in graph order: higher is better."
     sides = " On the left in dB; on the right the noise as a part of the signal, both root mean square."
     legend = tag("span", *key, class_="legend")
     return tag("figure", tag("figcaption", caption, sides, legend), bar_chart(bars, title=caption, grid=_grid))

@@ -1,5 +1,5 @@
 "use strict";
-// Pictures of networks: zoom by buttons or Ctrl and the wheel, and look for a name.
+// Images of networks: zoom by buttons or Ctrl and the wheel, and look for a name.
 for (const viewport of document.querySelectorAll(".viewport")) {
   const svg = viewport.querySelector("svg.network");
   const [width, height] = [svg.viewBox.baseVal.width, svg.viewBox.baseVal.height];

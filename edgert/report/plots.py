@@ -41,10 +41,10 @@ def histogram_chart(
     title: str,
     rows: int = 0,
 ) -> Markup:
-    """How often each magnitude occurs, counts on a log scale, with labelled lines, shaded beyond the chosen one.
+    """How often each magnitude occurs, counts on a log scale, with labeled lines, shaded beyond the chosen one.
 
     Args:
-        counts: (bins,) counts of equal bins from zero up; neighbours are added up to what can be seen.
+        counts: (bins,) counts of equal bins from zero up; neighbors are added up to what can be seen.
         bin_width: in the values' own unit.
         largest: the largest value; the axis ends there or at the largest marker.
         title: what a reader who cannot see it is told; shown on hovering.

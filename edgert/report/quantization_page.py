@@ -47,7 +47,7 @@ def _block(title: str, lines: Sequence[str]) -> list[str]:
 def _accuracy(row: AccuracyRow) -> str:
     drop = f"drop {difference(row.drop, row.unit)}"
     budget = "" if row.max_drop is None else f" of {difference(row.max_drop, row.unit)} allowed, {_STATES[row.kept]}"
-    agreement = "" if row.labelled else f" (agreement with {REFERENCE}, no labels)"
+    agreement = "" if row.labeled else f" (agreement with {REFERENCE}, no labels)"
     scores = f"{score(row.fp32, row.unit)} → {score(row.result, row.unit)}"
     return f"{row.metric} {row.precision}{agreement}: {scores}, {drop}{budget}"
 
@@ -96,7 +96,7 @@ def _header(report: QuantizationReport, verdict: Verdict) -> Markup:
         badges.append(tag("a", f"⚠ {counted(warnings, 'warning')}", href="#notes", class_="badge warned"))
     return tag(
         "header",
-        tag("p", f"Quantisation report{target} · ", code(report.provenance.model), class_="kicker"),
+        tag("p", f"Quantization report{target} · ", code(report.provenance.model), class_="kicker"),
         tag("p", *badges, class_="badges"),
         tag("h1", _unbroken(verdict.sentence)),
         *(paragraph(text, "caution") for text in verdict.cautions),

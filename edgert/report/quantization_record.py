@@ -1,4 +1,4 @@
-"""What a quantisation amounted to, as plain records: all that a report shows, nothing that it can work out itself."""
+"""What a quantization amounted to, as plain records: all that a report shows, nothing that it can work out itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Part = Literal["accuracy", "speed", "layers", "tensors", "corrections"]
 REFERENCE = "FP32"
 """What everything is compared with."""
 
-_ROUNDING = 1e-9  # scores are fractions of pictures: 0.702 - 0.692 must count as 0.010, not as a hair more
+_ROUNDING = 1e-9  # scores are fractions of images: 0.702 - 0.692 must count as 0.010, not as a hair more
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class AccuracyRow:
         max_drop: the budget, in the metric's own unit (0.01 is one point of a percentage).
         images: how many were scored.
         unit: ``percent``: a fraction, shown as percent and points; ``plain``: shown as it is.
-        labelled: false where there were no labels and FP32's own answers stood in for them.
+        labeled: false where there were no labels and FP32's own answers stood in for them.
     """
 
     metric: str
@@ -40,7 +40,7 @@ class AccuracyRow:
     max_drop: float | None = None
     images: int | None = None
     unit: Literal["percent", "plain"] = "percent"
-    labelled: bool = True
+    labeled: bool = True
 
     @property
     def drop(self) -> float:
@@ -88,11 +88,11 @@ class LayerRow:
     Attributes:
         name: of its main node; any text at all.
         op: operator, ``Conv``.
-        sqnr_db: signal over quantisation noise of its output, in dB, with everything before it quantised too; infinite
+        sqnr_db: signal over quantization noise of its output, in dB, with everything before it quantized too; infinite
             for an exact one, None where it was not measured.
         precision: what it computes in.
         reason: why it does not compute in the report's precision.
-        cost: what quantising this layer alone does, in words of the report's ``cost_meaning``.
+        cost: what quantizing this layer alone does, in words of the report's ``cost_meaning``.
     """
 
     name: str
@@ -139,7 +139,7 @@ class Correction:
     """A change of weights that was made to win accuracy back.
 
     Attributes:
-        kind: ``Cross-layer equalisation``, ``Bias correction``, ``AdaRound``.
+        kind: ``Cross-layer equalization``, ``Bias correction``, ``AdaRound``.
         nodes: whose weights changed.
         effect: in words, with numbers where there are any.
     """
@@ -193,7 +193,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizationReport:
-    """Everything that is told of one quantised model; whatever is not known is left out.
+    """Everything that is told of one quantized model; whatever is not known is left out.
 
     Attributes:
         provenance: where the result comes from.

@@ -6,7 +6,7 @@ from edgert.runtime.metrics import LatencyHistogram, Percentiles
 from edgert.runtime.records import Classification, Crops, Detections, Embedding, Keypoints, Record, Result, Segmentation
 from edgert.runtime.runner import Runner
 from edgert.runtime.stage import Batching, Source, SourceStats, Stage
-from edgert.runtime.summary import StageSummary, Summary, summarise
+from edgert.runtime.summary import StageSummary, Summary, summarize
 from edgert.runtime.throttle import Gate
 from edgert.runtime.worker import Node
 
@@ -35,5 +35,5 @@ __all__ = [
     "Stage",
     "StageSummary",
     "Summary",
-    "summarise",
+    "summarize",
 ]

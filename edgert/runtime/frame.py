@@ -39,7 +39,7 @@ class Color:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """One picture of one stream.
+    """One image of one stream.
 
     Attributes:
         stream: name of the source stage.
@@ -53,8 +53,8 @@ class Frame:
             that is on a GPU, they are :class:`~edgert.memory.cuda.DeviceView`.
         lease: who owns the bytes. Whoever keeps a frame beyond the call that handed it over retains it.
         color: for the YUV formats.
-        origin: (x, y) of this frame's first pixel in the full picture; other than (0, 0) only for crops.
-        root: the full picture a crop was taken from.
+        origin: (x, y) of this frame's first pixel in the full image; other than (0, 0) only for crops.
+        root: the full image a crop was taken from.
     """
 
     stream: str
@@ -122,17 +122,17 @@ class Frame:
         return replace(self, planes=planes, lease=lend(planes, self.lease.counter), root=None)
 
     def to_bgr(self) -> U8:
-        """A new (height, width, 3) uint8 BGR picture. A copy, and counted as one; two for a frame on a GPU."""
+        """A new (height, width, 3) uint8 BGR image. A copy, and counted as one; two for a frame on a GPU."""
 
-        picture = bgr_from(self.to_host())
-        self.lease.counter.copied(picture.nbytes)
-        return picture
+        image = bgr_from(self.to_host())
+        self.lease.counter.copied(image.nbytes)
+        return image
 
     def _packed(self) -> U8:
         if not self.lease.alive:
             raise StageError(
                 f"frame {self.index} of {self.stream!r} was used after its release",
-                why="its memory has gone back to the pool and may hold another picture",
+                why="its memory has gone back to the pool and may hold another image",
                 fix="retain the frame (frame.lease.retain()) or copy it while you have it",
             )
         if len(self.planes) != 1:
@@ -149,7 +149,7 @@ _STRIP_ROWS = 32  # rows of chroma converted at a time; the temporaries of 1920 
 
 
 def bgr_from(frame: Frame) -> U8:
-    """A new (height, width, 3) uint8 BGR picture of ``frame``. The caller owns it and counts the copy."""
+    """A new (height, width, 3) uint8 BGR image of ``frame``. The caller owns it and counts the copy."""
     out = np.empty((frame.height, frame.width, 3), np.uint8)
     bgr_into(frame, out)
     return out
@@ -160,13 +160,13 @@ def bgr_into(frame: Frame, out: U8) -> None:
 
     Args:
         out: (h, w, 3) uint8, rows may be padded. Where its size is not the frame's, the planes are scaled first
-            and converted afterwards, so that a small picture of a large frame is cheap.
+            and converted afterwards, so that a small image of a large frame is cheap.
 
     Raises:
-        StageError: ``out`` is not a BGR picture.
+        StageError: ``out`` is not a BGR image.
     """
     if out.dtype != np.uint8 or out.ndim != 3 or out.shape[2] != 3 or out.strides[1:] != (3, 1):
-        raise StageError(f"cannot write a picture into a {out.shape} array of {out.dtype}", where=frame.stream)
+        raise StageError(f"cannot write a image into a {out.shape} array of {out.dtype}", where=frame.stream)
     size = (out.shape[0], out.shape[1])
     if frame.format in ("bgr", "rgb", "gray"):
         _packed_into(frame, out)
@@ -188,7 +188,7 @@ def yuv_planes(frame: Frame) -> tuple[U8, U8, U8]:
         return y, _channel(uv, 0), _channel(uv, 1)
     (plane,) = frame.planes
     chroma = _channel(plane, 1)
-    # The last pixel of an odd row has no V of its own; it takes its neighbour's (mid-grey when there is none).
+    # The last pixel of an odd row has no V of its own; it takes its neighbor's (mid-gray when there is none).
     v = np.full((frame.height, (frame.width + 1) // 2), 128, np.uint8)
     v[:, : frame.width // 2] = chroma[:, 1::2]
     if frame.width % 2 and frame.width > 1:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-_BUCKETS_PER_OCTAVE = 64  # neighbouring buckets differ by 2^(1/64), so a percentile is right to 1.1 %
+_BUCKETS_PER_OCTAVE = 64  # neighboring buckets differ by 2^(1/64), so a percentile is right to 1.1 %
 _OCTAVES = 44  # 1 ns to 4.8 hours
 _MIDDLES_MS = 2.0 ** ((np.arange(_BUCKETS_PER_OCTAVE * _OCTAVES) + 0.5) / _BUCKETS_PER_OCTAVE) / 1e6
 

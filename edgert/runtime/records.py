@@ -1,6 +1,6 @@
 """What models and trackers say about a frame: plain typed records of NumPy arrays.
 
-Coordinates are pixels of the source picture, whatever was resized or cropped on the way; arrays are read-only by
+Coordinates are pixels of the source image, whatever was resized or cropped on the way; arrays are read-only by
 convention and owned by the record.
 """
 
@@ -122,14 +122,14 @@ class Result:
     """A frame and everything said about it so far; what flows from stage to stage.
 
     Attributes:
-        frame: the picture; its lease covers ``planes``.
+        frame: the image; its lease covers ``planes``.
         outputs: stage name → record, in the order the stages ran.
-        picture: (height, width, 3) uint8 BGR with drawings on it, once a draw stage made one.
+        image: (height, width, 3) uint8 BGR with drawings on it, once a draw stage made one.
     """
 
     frame: Frame
     outputs: Mapping[str, Record] = field(default_factory=dict)
-    picture: U8 | None = None
+    image: U8 | None = None
 
     @property
     def timestamp_ns(self) -> int:
@@ -155,7 +155,7 @@ class Result:
 
     def merged(self, other: Result) -> Result:
         """This result and another of the same frame, as a join makes them."""
-        return replace(self, outputs={**self.outputs, **other.outputs}, picture=_either(self.picture, other.picture))
+        return replace(self, outputs={**self.outputs, **other.outputs}, image=_either(self.image, other.image))
 
 
 def _either(first: U8 | None, second: U8 | None) -> U8 | None:

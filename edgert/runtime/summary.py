@@ -70,7 +70,7 @@ class Summary:
         return data if self.simulation else {name: value for name, value in data.items() if name != "simulation"}
 
 
-def summarise(
+def summarize(
     nodes: Sequence[Node],
     wall_ns: int,
     counts: Counts,

@@ -1,7 +1,7 @@
 """Pairing two sets so that the weights of the pairs add up to the most: the linear assignment problem.
 
 Exact, and quick where most weights are zero and one partner stands out for most rows, as overlaps of tracks and
-detections are: rows that want different columns are paired at once as arrays; only a row that lost its favourite column
+detections are: rows that want different columns are paired at once as arrays; only a row that lost its favorite column
 to another is settled alone, by one shortest augmenting path (H. W. Kuhn, 1955; R. Jonker and A. Volgenant, 1987)
 through the few weights above zero. Those are too few for array operations to pay, hence lists and a heap.
 """
@@ -52,7 +52,7 @@ class _Matching:
 
     For every pair ``row_price + column_price >= weight``, with equality where they are matched; prices are never
     negative, and a column without a partner costs nothing. Once every row without a partner costs nothing either, the
-    matching is optimal (complementary slackness of the linear programme).
+    matching is optimal (complementary slackness of the linear program).
     """
 
     weights: F64

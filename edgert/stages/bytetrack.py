@@ -6,7 +6,7 @@ chance with the doubtful detections, which are often the same objects half hidde
 
 Names, defaults and motion model are those of ``ByteTrackTracker`` in the Apache-2.0 package ``trackers``, so that both
 give the same identities. Where it differs from the paper's authors: the Kalman filter follows the four sides of a box
-with noise in pixels, not centre, aspect and height with noise relative to the height; lost tracks take part in the
+with noise in pixels, not center, aspect and height with noise relative to the height; lost tracks take part in the
 second pairing too; and a pair below the overlap threshold is undone after pairing instead of being forbidden before.
 Two differences to the package: with ``minimum_consecutive_frames=1`` a track has its number at its first detection, not
 at its second; and boxes that do not overlap at all are never paired, even with ``minimum_iou_threshold=0``.

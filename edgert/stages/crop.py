@@ -13,7 +13,7 @@ from edgert.config import CropConfig
 from edgert.errors import ConfigError, nearest
 from edgert.runtime import Detections, Frame, Result
 
-# Where a network's pixels lie in the source picture.
+# Where a network's pixels lie in the source image.
 
 F32 = npt.NDArray[np.float32]
 
@@ -37,7 +37,7 @@ class Geometry:
     bounds: tuple[float, float, float, float]
 
     def boxes(self, boxes: F32) -> F32:
-        """(N, 4) x1, y1, x2, y2 in network pixels → a new array in source pixels, clipped to the picture."""
+        """(N, 4) x1, y1, x2, y2 in network pixels → a new array in source pixels, clipped to the image."""
         scale, offset, low, high = _rows(self)
         mapped: F32 = boxes.astype(np.float32)
         mapped *= scale
@@ -55,7 +55,7 @@ class Geometry:
 
 @lru_cache(maxsize=64)
 def _rows(geometry: Geometry) -> tuple[F32, F32, F32, F32]:
-    """Scale, offset, least and most of x1, y1, x2, y2: the same for every picture of a camera."""
+    """Scale, offset, least and most of x1, y1, x2, y2: the same for every image of a camera."""
     scale, offset = (geometry.scale_x, geometry.scale_y), (geometry.offset_x, geometry.offset_y)
     low, high = geometry.bounds[:2], geometry.bounds[2:]
     one, two, three, four = (np.array(pair * 2, np.float32) for pair in (scale, offset, low, high))

@@ -1,4 +1,4 @@
-"""``draw:`` makes the one BGR picture of a frame and paints on it what the stages before said."""
+"""``draw:`` makes the one BGR image of a frame and paints on it what the stages before said."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from edgert.runtime.frame import U8, bgr_into
 from edgert.runtime.records import Result
 from edgert.stages.overlay import Overlay
 
-# Pictures that live as long as somebody looks at them.
+# Images that live as long as somebody looks at them.
 #
-# A drawn picture does not end with its frame: an encoder, a viewer of the live page or the user keeps it as long as
+# A drawn image does not end with its frame: an encoder, a viewer of the live page or the user keeps it as long as
 # he likes. So its lease is given back at once, and what protects it is that a Pool never lends a buffer that any
-# array still refers to. Whoever holds the picture, or a view of it, is safe without doing anything.
+# array still refers to. Whoever holds the image, or a view of it, is safe without doing anything.
 
 _IN_FLIGHT = 6  # being painted, waiting in a queue or two, in a sink, shown to a viewer
 
 
-class Pictures:
+class Images:
     """Lends uint8 arrays of one shape at a time from a Pool. For one thread; the arrays may go anywhere."""
 
     def __init__(self) -> None:
@@ -41,70 +41,70 @@ class Pictures:
             self._pool = Pool(nbytes, _IN_FLIGHT, counter)
         lent = self._pool.acquire(0)
         if lent is None:
-            raise StageError("no picture buffer is free", why="a lease on one was kept")
+            raise StageError("no image buffer is free", why="a lease on one was kept")
         buffer, lease = lent
         lease.release()
         return buffer.reshape(shape)
 
     def shown(self, result: Result) -> U8:
-        """(h, w, 3) BGR: the drawn picture, or the frame where nothing was drawn. Converting a frame is counted."""
-        if result.picture is not None:
-            return result.picture
+        """(h, w, 3) BGR: the drawn image, or the frame where nothing was drawn. Converting a frame is counted."""
+        if result.image is not None:
+            return result.image
         frame = result.frame
         if frame.format == "bgr":
             return frame.planes[0]
-        picture = self.take((frame.height, frame.width, 3), frame.lease.counter)
-        bgr_into(frame, picture)
-        frame.lease.counter.copied(picture.nbytes)
-        return picture
+        image = self.take((frame.height, frame.width, 3), frame.lease.counter)
+        bgr_into(frame, image)
+        frame.lease.counter.copied(image.nbytes)
+        return image
 
 
 class Draw:
-    """Results come out with a ``picture``; the frame itself is never touched.
+    """Results come out with a ``image``; the frame itself is never touched.
 
-    The picture is valid as long as anybody refers to it, with or without the frame's lease. Making it is the one copy
+    The image is valid as long as anybody refers to it, with or without the frame's lease. Making it is the one copy
     of this stage, and counted; at steady state nothing is allocated. With ``width`` the planes are scaled first and
-    only the small picture is converted.
+    only the small image is converted.
     """
 
     def __init__(self, name: str, config: DrawStage, clock: Clock = REAL) -> None:
         self.name = name
         self._width = config.width
         self._overlay = Overlay(config.draw, clock)
-        self._pictures = Pictures()
+        self._images = Images()
 
     def open(self) -> None:
         """Needs nothing."""
 
     def process(self, result: Result) -> Result:
-        """The result with its picture. One that has been drawn on is not painted over but copied: others see it."""
-        picture = picture_of(result, self._width, self._pictures)
-        self._overlay.paint(picture, result)
-        return replace(result, picture=picture)
+        """The result with its image. One that has been drawn on is not painted over but copied: others see it."""
+        image = image_of(result, self._width, self._images)
+        self._overlay.paint(image, result)
+        return replace(result, image=image)
 
     def close(self) -> None:
-        """Gives the buffers back; pictures still held by others stay valid."""
-        self._pictures = Pictures()
+        """Gives the buffers back; images still held by others stay valid."""
+        self._images = Images()
 
 
-def picture_of(result: Result, width: int | None, pictures: Pictures) -> U8:
-    """A new BGR picture of the frame, or of what was drawn before; ``width`` pixels wide when given. Counted."""
+def image_of(result: Result, width: int | None, images: Images) -> U8:
+    """A new BGR image of the frame, or of what was drawn before; ``width`` pixels wide when given. Counted."""
     frame = result.frame
-    source_height, source_width = (frame.height, frame.width) if result.picture is None else result.picture.shape[:2]
+    source_height, source_width = (frame.height, frame.width) if result.image is None else result.image.shape[:2]
     width = width or source_width
     height = max(1, round(source_height * width / source_width))
-    picture = pictures.take((height, width, 3), frame.lease.counter)
-    if result.picture is None:
-        bgr_into(frame, picture)
+    image = images.take((height, width, 3), frame.lease.counter)
+    if result.image is None:
+        bgr_into(frame, image)
     else:
-        _copy_into(result.picture, picture)
-    frame.lease.counter.copied(picture.nbytes)
-    return picture
+        _copy_into(result.image, image)
+    frame.lease.counter.copied(image.nbytes)
+    return image
 
 
-def _copy_into(drawn: U8, picture: U8) -> None:
-    if drawn.shape == picture.shape:
-        np.copyto(picture, drawn)
+def _copy_into(drawn: U8, image: U8) -> None:
+    if drawn.shape == image.shape:
+        np.copyto(image, drawn)
     else:
-        size = (picture.shape[1], picture.shape[0])
-        cv2.resize(drawn, size, dst=picture, interpolation=cv2.INTER_AREA)
+        size = (image.shape[1], image.shape[0])
+        cv2.resize(drawn, size, dst=image, interpolation=cv2.INTER_AREA)

@@ -49,7 +49,7 @@ class Lane:
 
     Args:
         session: the tensors; owned by this lane.
-        preprocessor: fills the session's picture input.
+        preprocessor: fills the session's image input.
         decoder: reads its outputs.
         batched: for every output, whether its first dimension is the batch.
     """
@@ -88,7 +88,7 @@ class Lane:
         return [self._decoder(self._row(outputs, row), geometry) for row, geometry in enumerate(geometries)]
 
     def _row(self, outputs: Sequence[Array], row: int) -> list[Array]:
-        """One picture's part of every output; outputs without a batch dimension are whole."""
+        """One image's part of every output; outputs without a batch dimension are whole."""
         return [array[row] if batched else array for array, batched in zip(outputs, self._batched, strict=True)]
 
 

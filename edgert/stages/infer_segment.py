@@ -86,10 +86,10 @@ class LastSegment(InferSegment):
         if not isinstance(handover, Handover):
             return result
         self._chain.run(self._number, handover.slot)
-        record = self._decoder(self._picture(handover.slot), handover.geometry)
+        record = self._decoder(self._image(handover.slot), handover.geometry)
         return result.with_output(self.name, record)
 
-    def _picture(self, slot: int) -> list[Array]:
+    def _image(self, slot: int) -> list[Array]:
         outputs = self._chain.outputs(slot)
         return [array[0] if batched else array for array, batched in zip(outputs, self._batched, strict=True)]
 

@@ -18,14 +18,14 @@ from edgert.stages.paint import INK, Bgr, Canvas, Pen, color_of
 
 # Where tracked objects have been.
 
-_LENGTH = 30  # centres: a second of video
+_LENGTH = 30  # centers: a second of video
 
 
 class Trails:
-    """The last centres of every track of one stream."""
+    """The last centers of every track of one stream."""
 
     def __init__(self) -> None:
-        self._centres: dict[int, deque[list[float]]] = {}
+        self._centers: dict[int, deque[list[float]]] = {}
         self._seen: dict[int, int] = {}
         self._frames = 0
 
@@ -34,20 +34,20 @@ class Trails:
         if record.ids is None:
             return
         self._frames += 1
-        centres = ((record.boxes[:, :2] + record.boxes[:, 2:]) / 2).tolist()
-        for number, centre in zip(record.ids.tolist(), centres, strict=True):
-            self._centres.setdefault(number, deque(maxlen=_LENGTH)).append(centre)
+        centers = ((record.boxes[:, :2] + record.boxes[:, 2:]) / 2).tolist()
+        for number, center in zip(record.ids.tolist(), centers, strict=True):
+            self._centers.setdefault(number, deque(maxlen=_LENGTH)).append(center)
             self._seen[number] = self._frames
         for number in [number for number, seen in self._seen.items() if self._frames - seen > _LENGTH]:
-            del self._seen[number], self._centres[number]
+            del self._seen[number], self._centers[number]
 
     def of(self, record: Detections) -> list[tuple[int, npt.NDArray[np.float64]]]:
-        """(track number, (N, 2) source pixels, oldest first) of every object that is in the picture now."""
+        """(track number, (N, 2) source pixels, oldest first) of every object that is in the image now."""
         numbers = [] if record.ids is None else record.ids.tolist()
-        return [(number, np.array(self._centres[number])) for number in numbers if number in self._centres]
+        return [(number, np.array(self._centers[number])) for number in numbers if number in self._centers]
 
 
-# Sizes by the picture's shorter side, chosen by eye from 320x240 to 1920x1080: 1 to 3 px of line, 10 to 26 px of text.
+# Sizes by the image's shorter side, chosen by eye from 320x240 to 1920x1080: 1 to 3 px of line, 10 to 26 px of text.
 _LINE_PER_ROOT_PX = 0.1
 _TEXT_SHARE = 1 / 42
 _TEXT_PX = (10, 30)
@@ -55,7 +55,7 @@ _RATE_MEMORY = 0.9  # weight of the past in the frame rate shown
 
 
 class Overlay:
-    """Paints results onto pictures. Remembers trails and frame rates, so one of its own per place that draws.
+    """Paints results onto images. Remembers trails and frame rates, so one of its own per place that draws.
 
     Args:
         elements: of ``boxes labels masks keypoints trails stats``.
@@ -66,9 +66,9 @@ class Overlay:
         self._trails: defaultdict[str, Trails] = defaultdict(Trails)
         self._rates: defaultdict[str, _Rate] = defaultdict(_Rate)
 
-    def paint(self, picture: U8, result: Result) -> None:
-        """Paints what ``result`` says onto ``picture`` (h, w, 3), which shows its frame at any size."""
-        canvas = _canvas(picture, result)
+    def paint(self, image: U8, result: Result) -> None:
+        """Paints what ``result`` says onto ``image`` (h, w, 3), which shows its frame at any size."""
+        canvas = _canvas(image, result)
         shown = list(current_outputs(result).values())
         nested = [(crops, _parent(result, crops)) for crops in shown if isinstance(crops, Crops)]
         every = shown + [record for crops, _ in nested for record in crops.records]
@@ -128,7 +128,7 @@ class Overlay:
             ]
         margin = canvas.pen.height_px // 2
         for row, (text, shade) in enumerate(lines):
-            canvas.pen.boxed(canvas.picture, text, margin, margin + row * canvas.pen.line_px, shade)
+            canvas.pen.boxed(canvas.image, text, margin, margin + row * canvas.pen.line_px, shade)
 
     def _stats_line(self, result: Result, records: list[Record]) -> str:
         frame = result.frame
@@ -160,12 +160,12 @@ def _pen(height_px: int) -> Pen:
     return Pen(height_px)
 
 
-def _canvas(picture: U8, result: Result) -> Canvas:
-    height, width = picture.shape[:2]
+def _canvas(image: U8, result: Result) -> Canvas:
+    height, width = image.shape[:2]
     frame, short = result.frame, min(height, width)
     low, high = _TEXT_PX
     return Canvas(
-        picture=picture,
+        image=image,
         origin=frame.origin,
         scale=(width / frame.width, height / frame.height),
         line_px=max(1, round(math.sqrt(short) * _LINE_PER_ROOT_PX)),

@@ -1,4 +1,4 @@
-"""What each record looks like on a picture."""
+"""What each record looks like on a image."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from edgert.runtime.frame import U8
 from edgert.runtime.records import Classification, Detections, Keypoints, Segmentation
 
-# Colours that people with any colour vision tell apart.
+# Colors that people with any color vision tell apart.
 
 Bgr = tuple[int, int, int]
 
@@ -41,7 +41,7 @@ _COLORS = _BASE + tuple(map(_light, _BASE))
 
 
 def color_of(number: int) -> Bgr:
-    """The colour of a class or track number: always the same, repeating after 14."""
+    """The color of a class or track number: always the same, repeating after 14."""
     return _COLORS[number % len(_COLORS)]
 
 
@@ -52,11 +52,11 @@ def text_color(background: Bgr) -> Bgr:
 
 
 def color_table() -> U8:
-    """(256, 1, 3) uint8: the colour of every class number."""
+    """(256, 1, 3) uint8: the color of every class number."""
     return np.array([[color_of(number)] for number in range(256)], np.uint8)
 
 
-# Words on pictures.
+# Words on images.
 
 _WEIGHT = 500  # between regular (400) and bold (700): legible when small
 _HERSHEY_PX = 22  # height of OpenCV's stroke font, ascender to baseline, at scale 1
@@ -76,15 +76,15 @@ class Pen:
         """From one line of text in a box to the next."""
         return self.height_px + 2 * self._padding_px()
 
-    def boxed(self, picture: U8, text: str, left: int, top: int, background: Bgr) -> None:
-        """A filled box with its top left corner at (left, top), moved as far as needed to stay in the picture."""
-        height, width = picture.shape[:2]
+    def boxed(self, image: U8, text: str, left: int, top: int, background: Bgr) -> None:
+        """A filled box with its top left corner at (left, top), moved as far as needed to stay in the image."""
+        height, width = image.shape[:2]
         padding = self._padding_px()
-        box_width = self._width(picture, text) + 2 * padding
+        box_width = self._width(image, text) + 2 * padding
         left, top = max(0, min(left, width - box_width)), max(0, min(top, height - self.line_px))
         right, bottom = left + box_width - 1, top + self.line_px - 1
-        cv2.rectangle(picture, (left, top), (right, bottom), background, cv2.FILLED)
-        self._put(picture, text, (left + padding, top + padding + self._baseline_px()), text_color(background))
+        cv2.rectangle(image, (left, top), (right, bottom), background, cv2.FILLED)
+        self._put(image, text, (left + padding, top + padding + self._baseline_px()), text_color(background))
 
     def _padding_px(self) -> int:
         return max(2, round(self.height_px * _PADDING))
@@ -92,23 +92,21 @@ class Pen:
     def _baseline_px(self) -> int:
         return round(self.height_px * 0.86)
 
-    def _width(self, picture: U8, text: str) -> int:
+    def _width(self, image: U8, text: str) -> int:
         if self._font is None:
             (width, _), _ = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, self._scale(), self._stroke())
             return width
         size: Any = cv2.getTextSize
-        left, _, width, _ = size(
-            (picture.shape[1], picture.shape[0]), text, (0, 0), self._font, self.height_px, _WEIGHT
-        )
+        left, _, width, _ = size((image.shape[1], image.shape[0]), text, (0, 0), self._font, self.height_px, _WEIGHT)
         return int(left + width)
 
-    def _put(self, picture: U8, text: str, baseline: tuple[int, int], color: Bgr) -> None:
+    def _put(self, image: U8, text: str, baseline: tuple[int, int], color: Bgr) -> None:
         if self._font is None:
             face, stroke = cv2.FONT_HERSHEY_SIMPLEX, self._stroke()
-            cv2.putText(picture, text, baseline, face, self._scale(), color, stroke, cv2.LINE_AA)
+            cv2.putText(image, text, baseline, face, self._scale(), color, stroke, cv2.LINE_AA)
         else:
             put: Any = cv2.putText
-            put(picture, text, baseline, color, self._font, self.height_px, _WEIGHT)
+            put(image, text, baseline, color, self._font, self.height_px, _WEIGHT)
 
     def _scale(self) -> float:
         return 0.75 * self.height_px / _HERSHEY_PX
@@ -119,7 +117,7 @@ class Pen:
 
 F32 = npt.NDArray[np.float32]
 _MASK_OPACITY = 0.5
-_BACKGROUNDS = ("background", "__background__", "unlabeled", "unlabelled", "void", "other")
+_BACKGROUNDS = ("background", "__background__", "unlabeled", "unlabeled", "void", "other")
 _VOID = 255  # "no class" in the usual data sets
 _POINT_SCORE = 0.3
 _SUBPIXEL_BITS = 4
@@ -136,39 +134,39 @@ _BONES = (
 
 @dataclass(frozen=True, slots=True)
 class Canvas:
-    """A picture to paint on, and where source pixels lie on it.
+    """A image to paint on, and where source pixels lie on it.
 
     Attributes:
-        picture: (h, w, 3) uint8 BGR.
-        origin: source position of the picture's first pixel.
-        scale: picture pixels per source pixel, horizontally and vertically.
+        image: (h, w, 3) uint8 BGR.
+        origin: source position of the image's first pixel.
+        scale: image pixels per source pixel, horizontally and vertically.
         line_px: thickness of a box.
         pen: writes the text.
     """
 
-    picture: U8
+    image: U8
     origin: tuple[float, float]
     scale: tuple[float, float]
     line_px: int
     pen: Pen
 
     def corners(self, boxes: F32) -> list[list[int]]:
-        """(N, 4) source boxes as lists of x1, y1, x2, y2 in whole picture pixels."""
+        """(N, 4) source boxes as lists of x1, y1, x2, y2 in whole image pixels."""
         origin, scale = np.array(self.origin * 2), np.array(self.scale * 2)
-        limit = 4 * max(self.picture.shape)  # far outside is as good as any distance, and fits OpenCV's integers
+        limit = 4 * max(self.image.shape)  # far outside is as good as any distance, and fits OpenCV's integers
         moved = np.nan_to_num((boxes - origin) * scale)
         return cast("list[list[int]]", np.rint(np.clip(moved, -limit, limit)).astype(int).tolist())
 
     def fine(self, points: npt.NDArray[np.floating]) -> npt.NDArray[np.int32]:
-        """(..., 2) source points in sixteenths of a picture pixel, as OpenCV's ``shift`` takes them."""
-        limit = 4 * max(self.picture.shape)
+        """(..., 2) source points in sixteenths of a image pixel, as OpenCV's ``shift`` takes them."""
+        limit = 4 * max(self.image.shape)
         moved = np.nan_to_num((points - np.array(self.origin)) * np.array(self.scale))
         fine: npt.NDArray[np.int32] = np.rint(np.clip(moved, -limit, limit) * (1 << _SUBPIXEL_BITS)).astype(np.int32)
         return fine
 
 
 def colors(record: Detections) -> list[Bgr]:
-    """One per row: an object that has a number keeps its colour, others have their class's."""
+    """One per row: an object that has a number keeps its color, others have their class's."""
     numbers = record.classes if record.ids is None else record.ids
     return [color_of(number) for number in numbers.tolist()]
 
@@ -177,8 +175,8 @@ def paint_boxes(canvas: Canvas, boxes: F32, shades: Iterable[Bgr], line_px: int)
     """Rectangles with a thin dark edge, which shows on any background."""
     edge = line_px + 2
     for (x1, y1, x2, y2), shade in zip(canvas.corners(boxes), shades, strict=True):
-        cv2.rectangle(canvas.picture, (x1, y1), (x2, y2), INK, edge)
-        cv2.rectangle(canvas.picture, (x1, y1), (x2, y2), shade, line_px)
+        cv2.rectangle(canvas.image, (x1, y1), (x2, y2), INK, edge)
+        cv2.rectangle(canvas.image, (x1, y1), (x2, y2), shade, line_px)
 
 
 def paint_labels(canvas: Canvas, record: Detections) -> None:
@@ -187,7 +185,7 @@ def paint_labels(canvas: Canvas, record: Detections) -> None:
     rows = zip(canvas.corners(record.boxes), _texts(record), colors(record), strict=True)
     for (x1, y1, _, _), text, shade in reversed(list(rows)):  # the best on top
         above = y1 - half - canvas.pen.line_px
-        canvas.pen.boxed(canvas.picture, text, x1 - half, above if above >= 0 else y1 - half, shade)
+        canvas.pen.boxed(canvas.image, text, x1 - half, above if above >= 0 else y1 - half, shade)
 
 
 def paint_notes(canvas: Canvas, box: F32, texts: Iterable[str], shade: Bgr) -> None:
@@ -195,7 +193,7 @@ def paint_notes(canvas: Canvas, box: F32, texts: Iterable[str], shade: Bgr) -> N
     ((x1, _, _, y2),) = canvas.corners(box[None])
     half = canvas.line_px // 2 + 1
     for row, text in enumerate(texts):
-        canvas.pen.boxed(canvas.picture, text, x1 - half, y2 + half + 1 + row * canvas.pen.line_px, shade)
+        canvas.pen.boxed(canvas.image, text, x1 - half, y2 + half + 1 + row * canvas.pen.line_px, shade)
 
 
 def class_texts(record: Classification) -> list[str]:
@@ -205,18 +203,18 @@ def class_texts(record: Classification) -> list[str]:
 
 
 def paint_mask(canvas: Canvas, record: Segmentation) -> None:
-    """Every class in its colour, half transparent, with smooth edges; background stays as it is."""
+    """Every class in its color, half transparent, with smooth edges; background stays as it is."""
     ((left, top, right, bottom),) = canvas.corners(np.array([record.region], np.float32))
     width, height = right - left, bottom - top
     inside = slice(max(top, 0), max(bottom, 0)), slice(max(left, 0), max(right, 0))
-    target = canvas.picture[inside]
+    target = canvas.image[inside]
     if width <= 0 or height <= 0 or not target.size:
         return
     opacity = np.full((256, 1, 1), _MASK_OPACITY)
     opacity[_VOID] = 0
     if not record.labels or record.labels[0].lower() in _BACKGROUNDS:
         opacity[0] = 0
-    # Colour and transparency are both scaled, not the classes, so that edges between classes come out smooth.
+    # Color and transparency are both scaled, not the classes, so that edges between classes come out smooth.
     paint = np.rint(color_table() * opacity).astype(np.uint8)
     keep = np.rint(np.repeat(255 * (1 - opacity), 3, axis=2)).astype(np.uint8)
     cut = (
@@ -249,7 +247,7 @@ def paint_trail(canvas: Canvas, places: npt.NDArray[np.floating], shade: Bgr) ->
     for thickness, (first, last) in enumerate(itertools.pairwise(thirds), start=canvas.line_px - 1):
         if last > first:
             piece = [points[first : last + 1]]
-            cv2.polylines(canvas.picture, piece, False, shade, max(1, thickness), cv2.LINE_AA, _SUBPIXEL_BITS)
+            cv2.polylines(canvas.image, piece, False, shade, max(1, thickness), cv2.LINE_AA, _SUBPIXEL_BITS)
 
 
 def _spread(mask: U8, table: U8, size: tuple[int, int]) -> U8:
@@ -268,11 +266,11 @@ def _name(labels: tuple[str, ...], number: int) -> str:
 
 
 def _stroke(canvas: Canvas, start: list[int], end: list[int], shade: Bgr) -> None:
-    cv2.line(canvas.picture, start, end, INK, canvas.line_px + 2, cv2.LINE_AA, _SUBPIXEL_BITS)
-    cv2.line(canvas.picture, start, end, shade, canvas.line_px, cv2.LINE_AA, _SUBPIXEL_BITS)
+    cv2.line(canvas.image, start, end, INK, canvas.line_px + 2, cv2.LINE_AA, _SUBPIXEL_BITS)
+    cv2.line(canvas.image, start, end, shade, canvas.line_px, cv2.LINE_AA, _SUBPIXEL_BITS)
 
 
 def _dot(canvas: Canvas, place: list[int], radius: int) -> None:
     edge = 1 << _SUBPIXEL_BITS
-    cv2.circle(canvas.picture, place, radius + edge, INK, cv2.FILLED, cv2.LINE_AA, _SUBPIXEL_BITS)
-    cv2.circle(canvas.picture, place, radius, (255, 255, 255), cv2.FILLED, cv2.LINE_AA, _SUBPIXEL_BITS)
+    cv2.circle(canvas.image, place, radius + edge, INK, cv2.FILLED, cv2.LINE_AA, _SUBPIXEL_BITS)
+    cv2.circle(canvas.image, place, radius, (255, 255, 255), cv2.FILLED, cv2.LINE_AA, _SUBPIXEL_BITS)

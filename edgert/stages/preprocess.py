@@ -1,4 +1,4 @@
-"""Frames into the engine's bound input tensor: scaled, coloured, normalised, laid out, in place."""
+"""Frames into the engine's bound input tensor: scaled, colored, normalized, laid out, in place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STAND_IN = {"float32": None, "uint8": None, "int8": None, "float16": np.int16} 
 class Preprocessor:
     """Fills the rows of one bound input tensor.
 
-    A grey level has 256 values, so mean, std, range and dtype become one table per channel: normalising is a look-up
+    A gray level has 256 values, so mean, std, range and dtype become one table per channel: normalizing is a look-up
     that reads a byte and writes the tensor's element, for every dtype the same way.
 
     Args:
@@ -30,7 +30,7 @@ class Preprocessor:
         where: the model, for messages.
 
     Raises:
-        ModelError: the tensor is not a picture of the configured colour and layout.
+        ModelError: the tensor is not a image of the configured color and layout.
     """
 
     def __init__(self, config: InputConfig, tensor: Array, where: str = "") -> None:
@@ -65,7 +65,7 @@ class Preprocessor:
         if self._bordered.get(row) != placement.rectangle:
             self._fill_border(row)
             self._bordered[row] = placement.rectangle
-        image = self._resampler.picture(placement.frame, placement.width, placement.height)
+        image = self._resampler.image(placement.frame, placement.width, placement.height)
         tables = self._tables[self._resampler.gray_is_limited(frame)]
         left, top, width, height = placement.rectangle
         rows, columns = slice(top, top + height), slice(left, left + width)
@@ -101,7 +101,7 @@ class Preprocessor:
 
 
 def _values(config: InputConfig, channels: int, dtype: np.dtype[Any], limited: bool) -> Array:
-    """(channels, 256): the tensor's value for every grey level; bit patterns for fp16."""
+    """(channels, 256): the tensor's value for every gray level; bit patterns for fp16."""
     levels = np.arange(256, dtype=np.float64)
     if limited:  # ITU-R BT.601 §2.5.3: black at 16, white at 235
         levels = np.clip(np.rint((levels - 16) * 255 / 219), 0, 255)
@@ -115,14 +115,14 @@ def _values(config: InputConfig, channels: int, dtype: np.dtype[Any], limited: b
 
 
 def layout_of(shape: tuple[int, ...], wanted: str, channels: int, where: str = "") -> str:
-    """``nchw`` or ``nhwc`` for an input shape. Raises ModelError if the shape is no picture of ``channels``."""
+    """``nchw`` or ``nhwc`` for an input shape. Raises ModelError if the shape is no image of ``channels``."""
     fits = {"nchw": len(shape) == 4 and shape[1] == channels, "nhwc": len(shape) == 4 and shape[3] == channels}
     found = [layout for layout, ok in fits.items() if ok and wanted in ("auto", layout)]
     if not found:
         color = "1 channel (color: gray)" if channels == 1 else "3 channels"
         raise ModelError(
-            f"the model's input {list(shape)} does not fit a picture of {color} as {wanted}",
-            why="a picture input is [N, C, H, W] or [N, H, W, C]",
+            f"the model's input {list(shape)} does not fit a image of {color} as {wanted}",
+            why="a image input is [N, C, H, W] or [N, H, W, C]",
             where=where,
             fix="set input: color and layout to what the model was exported with",
         )

@@ -1,8 +1,8 @@
-"""Frames to small RGB pictures: every plane is scaled to network size first, and colour is converted after.
+"""Frames to small RGB images: every plane is scaled to network size first, and color is converted after.
 
 At 1080p this reads 3 MB of planes and writes nothing larger than the network's input; converting first would write
 6 MB of BGR per frame only to throw most of it away. Chroma is scaled straight to the size of the luma: scaling it to
-half of that, for OpenCV's own 4:2:0 conversion, is cheaper but loses colour detail that the camera did record.
+half of that, for OpenCV's own 4:2:0 conversion, is cheaper but loses color detail that the camera did record.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from edgert.runtime import Color, Frame
 from edgert.runtime.frame import bgr_matrix
 from edgert.stages.crop import Geometry
 
-# Where a picture lands in the network's input: which part of it, at what size, with what border.
+# Where a image lands in the network's input: which part of it, at what size, with what border.
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def place(frame: Frame, network: tuple[int, int], config: InputConfig) -> Placem
 
 
 def _center(frame: Frame, aspect: float, part: float) -> Frame:
-    """The centred part of the network's aspect, ``part`` as large as would fit."""
+    """The centered part of the network's aspect, ``part`` as large as would fit."""
     width = min(frame.width, frame.height * aspect) * part
     height = width / aspect
     x, y = round((frame.width - width) / 2), round((frame.height - height) / 2)
@@ -113,7 +113,7 @@ def yuv_matrix(color: Color, order: str) -> F32:
 
 
 class Resampler:
-    """Scratch memory for pictures up to the network's size, allocated once.
+    """Scratch memory for images up to the network's size, allocated once.
 
     Args:
         width, height: of the network, pixels.
@@ -129,11 +129,11 @@ class Resampler:
         self._image = np.empty(pixels * 3, np.uint8)
         self._unzipped: tuple[U8, U8, U8] | None = None
 
-    def picture(self, frame: Frame, width: int, height: int) -> U8:
+    def image(self, frame: Frame, width: int, height: int) -> U8:
         """The frame at (height, width[, 3]) uint8 in ``order``; until the next call, a view of scratch memory or, where
         nothing had to be done, of the frame itself.
 
-        Gray pictures of limited-range YUV keep their limited range; see :meth:`gray_is_limited`.
+        Gray images of limited-range YUV keep their limited range; see :meth:`gray_is_limited`.
         """
         if frame.format in ("i420", "nv12", "yuyv"):
             return self._from_yuv(frame, width, height)
@@ -142,7 +142,7 @@ class Resampler:
         return self._reorder(small, frame.format)
 
     def gray_is_limited(self, frame: Frame) -> bool:
-        """Whether a gray picture of this frame spans 16–235 instead of 0–255."""
+        """Whether a gray image of this frame spans 16–235 instead of 0–255."""
         is_yuv = frame.format in ("i420", "nv12", "yuyv")
         return self.order == "gray" and is_yuv and not frame.color.full_range
 
@@ -209,7 +209,7 @@ class Resampler:
 @contextmanager
 def _opencv_alone() -> Iterator[None]:
     """In this thread, without Intel's library, whose cubic differs from OpenCV's own by a level in every thirtieth
-    pixel: a network sees the same picture on a laptop, a Jetson and a GPU."""
+    pixel: a network sees the same image on a laptop, a Jetson and a GPU."""
     before = cv2.ipp.useIPP()
     cv2.ipp.setUseIPP(False)
     try:

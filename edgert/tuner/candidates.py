@@ -206,7 +206,7 @@ def forms_of(precision: str, made: Collection[str]) -> tuple[str, ...]:
     """The forms that a section's precision allows: all that were made for ``auto``, else the one it names."""
     wanted = {"int8": ("ort",), "fp16": ("fp16",), "fp32": ("float",)}.get(precision, tuple(FORMS))
     found = tuple(name for name in FORMS if name in made and name in wanted)
-    return found or ("float",)  # a file that is quantised already is run as it is
+    return found or ("float",)  # a file that is quantized already is run as it is
 
 
 def structures(freedom: Freedom) -> tuple[Tactic, ...]:
@@ -258,7 +258,7 @@ def _powers(most: int) -> list[int]:
     return sorted({most, *(2**n for n in range(most.bit_length()) if 2**n < most)}, reverse=True)
 
 
-def neighbours(tactic: Tactic, tried: Collection[Tactic]) -> Sequence[Tactic]:
+def neighbors(tactic: Tactic, tried: Collection[Tactic]) -> Sequence[Tactic]:
     """Tactics that differ in one thing inside ONNX Runtime and were not tried; none for other backends."""
     flips = {ORT: _FLIPS, ORT_CUDA: _GPU_FLIPS}.get(tactic.backend, ())
     useless = _FOR_THREADS if tactic.threads == 1 else ()  # there is no pool of threads

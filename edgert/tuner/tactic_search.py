@@ -10,7 +10,7 @@ from edgert.clock import REAL, Clock
 from edgert.errors import BudgetError, BuildError
 from edgert.quantization.throughput import MOST_ROUNDS, winner
 from edgert.steps import Stopped
-from edgert.tuner.candidates import Freedom, Tactic, lean, neighbours, structures
+from edgert.tuner.candidates import Freedom, Tactic, lean, neighbors, structures
 from edgert.tuner.memory_use import Footprint
 from edgert.tuner.rounds import HOPELESS, Heat, Track, heat
 from edgert.tuner.trials import Journal, Trial, Tuned
@@ -87,7 +87,7 @@ class Search:
         self._weigh(default)
         leader = self._best(default, self._able(structures(self.freedom)[1:]))
         for _ in range(_STEPS):
-            better = self._best(leader, self._bounded(neighbours(leader, self.trials)))
+            better = self._best(leader, self._bounded(neighbors(leader, self.trials)))
             if better == leader:
                 break
             leader = better

@@ -1,8 +1,8 @@
 """How well answers hang together: what separates a model that is wired right from one that is not, without labels.
 
-A model that sees what it was trained on gives confident answers, gives them again when the picture is mirrored or
-shifted, and gives none for a picture with nothing in it. Every measure below is the part of that which does not need
-to know the truth; all lie in about 0 to 1 per photograph, after :func:`relative` where they count things.
+A model that sees what it was trained on gives confident answers, gives them again when the image is mirrored or
+shifted, and gives none for a image with nothing in it. Every measure below is the part of that which does not need
+to know the truth; all lie in about 0 to 1 per photo, after :func:`relative` where they count things.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ F32 = npt.NDArray[np.float32]
 _MATCH_IOU = 0.5
 _GRID, _INSET = 64, 0.06  # points across and down at which segmentations are compared, and the border left out
 _SURENESS = 3
-"""Power of the score with which an object counts. Wrong colours and scales cost a detector its sure objects first, and
+"""Power of the score with which an object counts. Wrong colors and scales cost a detector its sure objects first, and
 objects near the threshold come and go by chance."""
 _ACCIDENT, _DISTRUST = 1.0, 2.0
-"""One sure object in the control is an accident; what goes beyond it counts twice against the photograph's. A reading
+"""One sure object in the control is an accident; what goes beyond it counts twice against the photo's. A reading
 that takes background for objects finds a hundred in either, and a few more in one of them mean nothing."""
 _COUNTED = {"detect": 0.5, "keypoints": 0.5, "segment": 0.1}
-"""Measures that count: how much of them, at least, is a whole photograph's evidence. An object of score 0.8; a tenth
+"""Measures that count: how much of them, at least, is a whole photo's evidence. An object of score 0.8; a tenth
 of a bit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What one setting said about one photograph.
+    """What one setting said about one photo.
 
     Attributes:
-        records: one per view, the photograph itself first.
-        control: the record of the control picture.
+        records: one per view, the photo itself first.
+        control: the record of the control image.
         raw: the answers they were read from, in the same order.
     """
 
@@ -52,13 +52,13 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One photograph's evidence for one setting.
+    """One photo's evidence for one setting.
 
     Attributes:
         found: what the model says: objects, each counting as the cube of its score; probability of the best class;
-            part of the picture that is not background.
-        confirmed: how much of it another view of the same photograph confirms.
-        chance: how much of it the control picture shows as well.
+            part of the image that is not background.
+        confirmed: how much of it another view of the same photo confirms.
+        chance: how much of it the control image shows as well.
         value: what is ranked by; a combination of the three.
     """
 
@@ -72,7 +72,7 @@ NOTHING = Evidence(0.0, 0.0, 0.0, 0.0)
 
 
 def weigh(answers: Answers, photo: Photo) -> Evidence:
-    """The evidence in one photograph's answers; nothing for records that only the user's own code knows."""
+    """The evidence in one photo's answers; nothing for records that only the user's own code knows."""
     first = answers.records[0]
     if isinstance(first, (Detections, Keypoints)):
         return _weigh_boxes(answers, photo)
@@ -86,7 +86,7 @@ def weigh(answers: Answers, photo: Photo) -> Evidence:
 
 
 def relative(values: Sequence[float], verb: str) -> list[float]:
-    """One photograph's values of all settings, as parts of the best; of a whole unit where the best is less."""
+    """One photo's values of all settings, as parts of the best; of a whole unit where the best is less."""
     if verb not in _COUNTED:
         return list(values)
     best = max([_COUNTED[verb], *values])
@@ -94,7 +94,7 @@ def relative(values: Sequence[float], verb: str) -> list[float]:
 
 
 def sameness(first: Record, second: Record) -> float:
-    """How far two records of one photograph say the same, 0 to 1; 1 means the difference does not show."""
+    """How far two records of one photo say the same, 0 to 1; 1 means the difference does not show."""
     if isinstance(first, (Detections, Keypoints)) and isinstance(second, (Detections, Keypoints)):
         pair = _boxes(first), _boxes(second)
         total = float(pair[0][1].sum() + pair[1][1].sum())
@@ -112,7 +112,7 @@ _Boxes = tuple[F32, F32, npt.NDArray[np.int32]]
 
 
 def _boxes(record: Detections | Keypoints, view: View | None = None) -> _Boxes:
-    """Boxes in pixels of the photograph, what each counts, classes."""
+    """Boxes in pixels of the photo, what each counts, classes."""
     boxes = record.boxes if view is None else view.boxes(record.boxes)
     scores = np.clip(np.nan_to_num(record.scores), 0, 1)
     classes = record.classes if isinstance(record, Detections) else np.zeros(len(record), np.int32)
@@ -183,12 +183,12 @@ def _weigh_vectors(vectors: Sequence[F32]) -> Evidence:
 
 
 def _weigh_masks(answers: Answers, photo: Photo) -> Evidence:
-    """Mutual information, in bits, between the classes of a pixel in the photograph and in its other views.
+    """Mutual information, in bits, between the classes of a pixel in the photo and in its other views.
 
     A mask that is the same everywhere holds none, and neither does one that changes with the view (Ji et al.,
     "Invariant Information Clustering for Unsupervised Image Classification and Segmentation", ICCV 2019).
     """
-    height, width = photo.picture.shape[:2]
+    height, width = photo.image.shape[:2]
     x, y = (_INSET + (1 - 2 * _INSET) * (np.arange(_GRID) + 0.5) / _GRID for _ in range(2))
     views = zip(answers.raw, photo.views, strict=True)
     maps = [_soft_classes(answer, view.columns(x * width), y * height - view.top) for answer, view in views]

@@ -24,12 +24,12 @@ class Row:
         names: the same in a few words, by group.
         written: whether it is what the file says.
         score: what settings are ranked by: ``answers`` plus every ``memory``.
-        answers: 0 to 1, mean over photographs.
+        answers: 0 to 1, mean over photos.
         memory: source → 0 to 1, how well the input fits what the model remembers of its training.
-        found, confirmed, chance: means of :class:`~edgert.wiring.evidence.Evidence` over photographs.
-        behind: standard errors behind the best; below 2 the photographs do not tell the two apart.
+        found, confirmed, chance: means of :class:`~edgert.wiring.evidence.Evidence` over photos.
+        behind: standard errors behind the best; below 2 the photos do not tell the two apart.
         same: 0 to 1, how far its records say the same as the best one's.
-        photos: how many photographs it was tried on; hopeless settings on fewer.
+        photos: how many photos it was tried on; hopeless settings on fewer.
     """
 
     setting: Mapping[str, Any]
@@ -56,7 +56,7 @@ class Finding:
         written: what the file says there, as YAML; for a missing key what then counts.
         missing: whether the file says nothing there.
         better: what to write instead, as YAML.
-        sure: whether the photographs show this line's fault by itself; otherwise it goes with the others.
+        sure: whether the photos show this line's fault by itself; otherwise it goes with the others.
         behind: how many standard errors the file's value costs, with everything else right.
     """
 
@@ -83,16 +83,16 @@ class CheckReport:
 
     Attributes:
         model: name of the model in the pipeline file.
-        photos: the photographs it was tried on.
+        photos: the photos it was tried on.
         verdict: ``fine``; ``wrong``: another setting is clearly better; ``unclear``: another is better, but not clearly
-            so on these photographs, or nothing was found on them (then there are no findings).
+            so on these photos, or nothing was found on them (then there are no findings).
         summary: the verdict in a sentence.
         findings: lines that look wrong, the costliest first.
-        ties: sentences about what these photographs cannot tell.
+        ties: sentences about what these photos cannot tell.
         rows: all settings that were tried, the best first.
         runs: how often the engine ran.
         best: the best setting itself; ``written`` the file's; not part of the JSON.
-        record, picture: of the first photograph with the best setting; not part of the JSON.
+        record, image: of the first photo with the best setting; not part of the JSON.
     """
 
     model: str
@@ -106,7 +106,7 @@ class CheckReport:
     best: Setting
     written: Setting
     record: Record
-    picture: U8
+    image: U8
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""

@@ -15,7 +15,7 @@ IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 """Red, green, blue: (0.485, 0.456, 0.406) and (0.229, 0.224, 0.225) of https://pytorch.org/vision/stable/models.html,
 times 255."""
 CAFFE_MEAN = (123.0, 117.0, 104.0)
-"""Red, green, blue of ImageNet's mean picture, as the model zoo of Caffe subtracts it."""
+"""Red, green, blue of ImageNet's mean image, as the model zoo of Caffe subtracts it."""
 
 SCALES: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "0 to 255": ((0.0,), (1.0,)),
@@ -43,7 +43,7 @@ _CHECK_LIMIT = 100
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setting:
-    """One way to use a model: how pictures become its input, and how its outputs are read."""
+    """One way to use a model: how images become its input, and how its outputs are read."""
 
     input: InputConfig
     task: TaskConfig
@@ -87,14 +87,14 @@ def named(setting: Setting) -> dict[str, str]:
 
 def _scale_name(config: InputConfig) -> str:
     for name, (mean, std) in {**_INTEGER_SCALES["int8"], **SCALES}.items():
-        if same_picture(_pictured(config, config.color, mean, std)) == same_picture(config):
+        if same_image(_pictured(config, config.color, mean, std)) == same_image(config):
             return name
     written = [", ".join(f"{value:g}" for value in values) for values in (config.mean, config.std)]
     return f"({written[0]}) / ({written[1]})"
 
 
 def colors_and_scales(base: InputConfig, dtype: str) -> list[InputConfig]:
-    """Every colour order with every scale and that of ``base``, each placed as ``base`` is; ``base`` itself first."""
+    """Every color order with every scale and that of ``base``, each placed as ``base`` is; ``base`` itself first."""
     scales = _INTEGER_SCALES.get(dtype, SCALES).values()
     colors = ("gray",) if base.color == "gray" else ("rgb", "bgr")
     made = [_pictured(base, color, *scale) for scale in scales for color in colors]
@@ -111,7 +111,7 @@ def _pictured(base: InputConfig, color: str, mean: Sequence[float], std: Sequenc
 
 
 def placements(base: InputConfig, verb: str) -> list[InputConfig]:
-    """Every plausible way to fit a picture into the network, with the colour and scale of ``base``; itself first."""
+    """Every plausible way to fit a image into the network, with the color and scale of ``base``; itself first."""
     ways: list[dict[str, object]] = [{"resize": "stretch"}]
     if verb in ("classify", "embed"):
         ways += [{"resize": "center_crop", "crop": 0.875}, {"resize": "center_crop", "crop": 1.0}]
@@ -121,8 +121,8 @@ def placements(base: InputConfig, verb: str) -> list[InputConfig]:
     return _distinct([base, *(base.model_copy(update=way) for way in ways)])
 
 
-def same_picture(config: InputConfig) -> tuple[object, ...]:
-    """Equal for configurations that make the same input of any picture."""
+def same_image(config: InputConfig) -> tuple[object, ...]:
+    """Equal for configurations that make the same input of any image."""
     keys = ("resize", "anchor", "pad", "crop", "interpolation", "color")
     said = tuple(getattr(config, key) if _matters(key, config) else None for key in keys)
     channels = 1 if config.color == "gray" else 3
@@ -165,4 +165,4 @@ def _matters(key: str, config: InputConfig) -> bool:
 
 def _distinct(configs: Sequence[InputConfig]) -> list[InputConfig]:
     """Those that make different inputs, the first of equals."""
-    return list({same_picture(config): config for config in reversed(configs)}.values())[::-1]
+    return list({same_image(config): config for config in reversed(configs)}.values())[::-1]

@@ -1,4 +1,4 @@
-"""Photographs, and the views of them that a right answer must agree on."""
+"""Photos, and the views of them that a right answer must agree on."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from edgert.stages.source.image_folder import SUFFIXES
 from edgert.wiring.findings import CheckReport
 
 PHOTO_LIMIT = 16
-"""More photographs tell little more; a larger folder is sampled evenly."""
-_SIDE_PX = 1920  # larger photographs are shrunk: no network sees more, and sixteen of them have to fit in memory
+"""More photos tell little more; a larger folder is sampled evenly."""
+_SIDE_PX = 1920  # larger photos are shrunk: no network sees more, and sixteen of them have to fit in memory
 _CONTROL_SIDE_PX = 512
 _EDGE = 0.1  # part of its width and height that a shifted or middle view loses
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """A picture made from a photograph, and the way back to the photograph's pixels.
+    """A image made from a photo, and the way back to the photo's pixels.
 
     Attributes:
         frame: what the model is shown.
-        left, top: position of the view's first pixel in the photograph (before mirroring).
+        left, top: position of the view's first pixel in the photo (before mirroring).
         mirrored: whether left and right are swapped.
     """
 
@@ -42,7 +42,7 @@ class View:
     mirrored: bool = False
 
     def boxes(self, boxes: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """(N, 4) boxes of the view, in pixels of the photograph."""
+        """(N, 4) boxes of the view, in pixels of the photo."""
         found: npt.NDArray[np.float32] = boxes.copy()
         if self.mirrored:
             found[:, [0, 2]] = self.frame.width - found[:, [2, 0]]
@@ -50,36 +50,36 @@ class View:
         return found
 
     def columns(self, x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Columns of the photograph, in pixels of the view; they may lie outside."""
+        """Columns of the photo, in pixels of the view; they may lie outside."""
         inside = x - self.left
         return self.frame.width - inside if self.mirrored else inside
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Photo:
-    """One photograph.
+    """One photo.
 
     Attributes:
         path: where it was read.
-        picture: (h, w, 3) uint8 BGR.
-        views: of the same content; the first is the photograph itself.
-        control: a picture with the photograph's colours and texture but nothing in it; what a model finds there, it
+        image: (h, w, 3) uint8 BGR.
+        views: of the same content; the first is the photo itself.
+        control: a image with the photo's colors and texture but nothing in it; what a model finds there, it
             would find anywhere.
     """
 
     path: Path
-    picture: U8
+    image: U8
     views: tuple[View, ...]
     control: View
 
 
 def read_photos(images: Sequence[str | Path], limit: int = PHOTO_LIMIT) -> list[tuple[Path, U8]]:
-    """Reads pictures, and those of folders, in the order given; at most ``limit``, evenly chosen.
+    """Reads images, and those of folders, in the order given; at most ``limit``, evenly chosen.
 
-    Pictures are (h, w, 3) uint8 BGR, upright, and not larger than 1920 pixels.
+    Images are (h, w, 3) uint8 BGR, upright, and not larger than 1920 pixels.
 
     Raises:
-        ConfigError: a path does not exist, a folder holds no picture, a file is no picture.
+        ConfigError: a path does not exist, a folder holds no image, a file is no image.
     """
     paths = [path for image in images for path in _found(Path(image).expanduser())]
     if not paths:
@@ -88,26 +88,26 @@ def read_photos(images: Sequence[str | Path], limit: int = PHOTO_LIMIT) -> list[
     return [(paths[index], _read(paths[index])) for index in chosen]
 
 
-def with_views(path: Path, picture: U8, control: U8, many: bool) -> Photo:
-    """A photograph, its mirror image and its middle; with ``many`` two shifted views more."""
-    height, width = picture.shape[:2]
+def with_views(path: Path, image: U8, control: U8, many: bool) -> Photo:
+    """A photo, its mirror image and its middle; with ``many`` two shifted views more."""
+    height, width = image.shape[:2]
     dx, dy = int(width * _EDGE), int(height * _EDGE)
     cuts = [(0, 0, width, height, True), (dx // 2, dy // 2, width - dx // 2, height - dy // 2, False)]
     if many:
         cuts += [(0, 0, width - dx, height - dy, False), (dx, dy, width, height, True)]
-    views = [View(_frame(picture)), *(_view(picture, *cut) for cut in cuts)]
-    return Photo(path, picture, tuple(views), View(_frame(control)))
+    views = [View(_frame(image)), *(_view(image, *cut) for cut in cuts)]
+    return Photo(path, image, tuple(views), View(_frame(control)))
 
 
-def scrambled(picture: U8, seed: int = 0) -> U8:
-    """The picture's spectrum with the phases of noise: the same colours and texture, no object, at most 512 px wide.
+def scrambled(image: U8, seed: int = 0) -> U8:
+    """The image's spectrum with the phases of noise: the same colors and texture, no object, at most 512 px wide.
 
-    Phase carries what a picture shows (Oppenheim and Lim, "The Importance of Phase in Signals", 1981).
+    Phase carries what a image shows (Oppenheim and Lim, "The Importance of Phase in Signals", 1981).
     """
-    height, width = picture.shape[:2]
+    height, width = image.shape[:2]
     ratio = min(1.0, _CONTROL_SIDE_PX / max(height, width))
     size = max(round(width * ratio), 1), max(round(height * ratio), 1)
-    small = cv2.resize(picture, size, interpolation=cv2.INTER_AREA).astype(np.float64)
+    small = cv2.resize(image, size, interpolation=cv2.INTER_AREA).astype(np.float64)
     noise = np.random.default_rng(seed).standard_normal(small.shape[:2])
     phase = np.exp(1j * np.angle(np.fft.rfft2(noise)))[..., None]
     made = np.fft.irfft2(np.fft.rfft2(small, axes=(0, 1)) * phase, s=small.shape[:2], axes=(0, 1))
@@ -117,14 +117,14 @@ def scrambled(picture: U8, seed: int = 0) -> U8:
     return shuffled
 
 
-def _view(picture: U8, x1: int, y1: int, x2: int, y2: int, mirrored: bool) -> View:
-    part = picture[y1:y2, x1:x2]
+def _view(image: U8, x1: int, y1: int, x2: int, y2: int, mirrored: bool) -> View:
+    part = image[y1:y2, x1:x2]
     return View(_frame(np.ascontiguousarray(part[:, ::-1] if mirrored else part)), x1, y1, mirrored)
 
 
-def _frame(picture: U8) -> Frame:
-    height, width = picture.shape[:2]
-    return Frame("photo", 0, 0, 0, width, height, "bgr", (picture,), lend(picture, Counter()))
+def _frame(image: U8) -> Frame:
+    height, width = image.shape[:2]
+    return Frame("photo", 0, 0, 0, width, height, "bgr", (image,), lend(image, Counter()))
 
 
 def _found(path: Path) -> list[Path]:
@@ -132,7 +132,7 @@ def _found(path: Path) -> list[Path]:
         inside = sorted(item for item in path.iterdir() if item.suffix.lower() in SUFFIXES)
         if not inside:
             raise ConfigError(
-                f"folder {str(path)!r} holds no picture", why=f"it was searched for {', '.join(sorted(SUFFIXES))}"
+                f"folder {str(path)!r} holds no image", why=f"it was searched for {', '.join(sorted(SUFFIXES))}"
             )
         return inside
     if not path.exists():
@@ -146,41 +146,41 @@ def _read(path: Path) -> U8:
         data = np.frombuffer(path.read_bytes(), np.uint8)
     except OSError as error:
         raise ConfigError(f"cannot read {str(path)!r}", why=cause(error)) from error
-    picture = cv2.imdecode(data, cv2.IMREAD_COLOR) if data.size else None
-    if picture is None:
+    image = cv2.imdecode(data, cv2.IMREAD_COLOR) if data.size else None
+    if image is None:
         raise ConfigError(
-            f"{str(path)!r} is no picture that can be read",
+            f"{str(path)!r} is no image that can be read",
             why=f"{data.size} bytes that are not JPEG, PNG, BMP, WebP or TIFF, or cut short",
-            fix="open it in a picture viewer; export it again as JPEG or PNG",
+            fix="open it in a image viewer; export it again as JPEG or PNG",
         )
-    ratio = _SIDE_PX / max(picture.shape)
+    ratio = _SIDE_PX / max(image.shape)
     if ratio < 1:
-        picture = cv2.resize(picture, None, fx=ratio, fy=ratio, interpolation=cv2.INTER_AREA)
-    return cast("U8", picture)
+        image = cv2.resize(image, None, fx=ratio, fy=ratio, interpolation=cv2.INTER_AREA)
+    return cast("U8", image)
 
 
-# The picture that goes with a check: what the best setting sees in the first photograph.
+# The image that goes with a check: what the best setting sees in the first photo.
 
 _ELEMENTS = ("boxes", "labels", "masks", "keypoints")
 
 
 def painted(report: CheckReport) -> U8:
-    """A new (h, w, 3) uint8 BGR picture: the first photograph with the best setting's answer on it."""
-    picture: U8 = report.picture.copy()
-    height, width = picture.shape[:2]
-    frame = Frame("photo", 0, 0, 0, width, height, "bgr", (report.picture,), lend(report.picture, Counter()))
-    Overlay(_ELEMENTS).paint(picture, Result(frame, {"best": report.record}))
-    return picture
+    """A new (h, w, 3) uint8 BGR image: the first photo with the best setting's answer on it."""
+    image: U8 = report.image.copy()
+    height, width = image.shape[:2]
+    frame = Frame("photo", 0, 0, 0, width, height, "bgr", (report.image,), lend(report.image, Counter()))
+    Overlay(_ELEMENTS).paint(image, Result(frame, {"best": report.record}))
+    return image
 
 
-def save_picture(report: CheckReport, path: Path) -> None:
+def save_image(report: CheckReport, path: Path) -> None:
     """Writes :func:`painted` as PNG or JPEG, by the name's ending.
 
     Raises:
         ConfigError: another ending, or the folder cannot be written to.
     """
     if path.suffix.lower() not in (".png", ".jpg", ".jpeg"):
-        raise ConfigError(f"cannot write a picture named {path.name!r}", fix="end its name in .png or .jpg")
+        raise ConfigError(f"cannot write a image named {path.name!r}", fix="end its name in .png or .jpg")
     _, data = cv2.imencode(path.suffix.lower(), painted(report))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

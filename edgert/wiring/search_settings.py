@@ -1,4 +1,4 @@
-"""Trying settings of one model on photographs, with few runs of the engine."""
+"""Trying settings of one model on photos, with few runs of the engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgert.board.host import core_count
 from edgert.config import ModelConfig, TaskConfig
 from edgert.config.model_section import verb_of
 from edgert.graph.load import load
-from edgert.prepared_model import build_engine, default_profile, picture_input
+from edgert.prepared_model import build_engine, default_profile, image_input
 from edgert.runtime import Record
 from edgert.runtime.frame import U8
 from edgert.stages.decode.decoder import Decoder
@@ -26,25 +26,25 @@ from edgert.wiring.photos import Photo, scrambled, with_views
 from edgert.wiring.training import Memory, memories
 from edgert.wiring.trial import Trial, decoder_of
 
-# Adding evidence up over photographs, and saying when it is enough.
+# Adding evidence up over photos, and saying when it is enough.
 
 F64 = npt.NDArray[np.float64]
 PRIOR_SPREAD, PRIOR_PHOTOS = 0.25, 4
-"""How far one kind of evidence is taken to vary from photograph to photograph before any has been seen, and
-how many photographs that belief weighs as much as. On its own, one photograph then has to show half of what it can."""
+"""How far one kind of evidence is taken to vary from photo to photo before any has been seen, and
+how many photos that belief weighs as much as. On its own, one photo then has to show half of what it can."""
 CLEAR = 2.0
 """Standard errors between two settings that are told apart."""
 DOUBT = 1.25
-"""Standard errors from which on one photograph more is worth taking."""
+"""Standard errors from which on one photo more is worth taking."""
 HOPELESS = 3.5
-"""Standard errors at which a setting is not tried on further photographs; after one, only if that showed nothing."""
+"""Standard errors at which a setting is not tried on further photos; after one, only if that showed nothing."""
 SAME = 0.9
 """Sameness of records from which on it does not matter which of two settings is used."""
 
 
 @dataclass(slots=True, eq=False)
 class Tally:
-    """What is known about one setting so far, by number of the photograph."""
+    """What is known about one setting so far, by number of the photo."""
 
     setting: Setting
     evidence: dict[int, Evidence] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Gap:
 
     @property
     def clear(self) -> bool:
-        """Whether the photographs tell the two apart."""
+        """Whether the photos tell the two apart."""
         return self.errors >= CLEAR
 
 
@@ -85,12 +85,12 @@ class Ranking:
         return found
 
     def best(self) -> Tally:
-        """The setting with the highest mean, of those that were tried on most photographs."""
+        """The setting with the highest mean, of those that were tried on most photos."""
         most = max(len(tally.evidence) for tally in self.tallies)
         return max((tally for tally in self.tallies if len(tally.evidence) == most), key=self.mean)
 
     def mean(self, tally: Tally) -> float:
-        """Mean over its photographs of the answers' evidence plus the fit with each memory."""
+        """Mean over its photos of the answers' evidence plus the fit with each memory."""
         return float(self.values(tally, sorted(tally.evidence)).mean()) if tally.evidence else -math.inf
 
     def answers(self, tally: Tally) -> float:
@@ -98,27 +98,27 @@ class Ranking:
         return float(np.mean([self._relative(tally, photo) for photo in tally.evidence]))
 
     def fits(self, tally: Tally) -> tuple[float, ...]:
-        """The fit with each memory, over all of its photographs at once."""
+        """The fit with each memory, over all of its photos at once."""
         looks = list(tally.looks.values())
         return tuple(memory.fit([look[n] for look in looks]) for n, memory in enumerate(self.memories))
 
     def gap(self, first: Tally, second: Tally) -> Gap:
-        """How far ``first`` is ahead, on the photographs that both were tried on.
+        """How far ``first`` is ahead, on the photos that both were tried on.
 
-        The standard error is that of paired differences, drawn towards a prior as long as photographs are few
+        The standard error is that of paired differences, drawn towards a prior as long as photos are few
         (Smyth, "Linear Models and Empirical Bayes Methods", 2004: the moderated t).
         """
         photos = sorted(first.evidence.keys() & second.evidence.keys())
         differences = self.values(first, photos) - self.values(second, photos)
         count, mean = len(photos), float(differences.mean())
         kinds = 1 if first.setting.input == second.setting.input else 1 + len(self.memories)
-        prior = PRIOR_SPREAD**2 * kinds  # each adds what a single photograph can get wrong
+        prior = PRIOR_SPREAD**2 * kinds  # each adds what a single photo can get wrong
         squares = PRIOR_PHOTOS * prior + float(((differences - mean) ** 2).sum())
         error = math.sqrt(squares / (PRIOR_PHOTOS + count - 1) / count)
         return Gap(mean, mean / error)
 
     def values(self, tally: Tally, photos: Sequence[int]) -> F64:
-        """One value per photograph: answers plus memory."""
+        """One value per photo: answers plus memory."""
         answers = np.array([self._relative(tally, photo) for photo in photos])
         memory = [_pseudo_values(m, [tally.looks[photo][n] for photo in photos]) for n, m in enumerate(self.memories)]
         total: F64 = np.sum([answers, *memory], axis=0)
@@ -131,9 +131,9 @@ class Ranking:
 
 
 def _pseudo_values(memory: Memory, looks: Sequence[F64]) -> F64:
-    """One value per photograph of a fit that only all photographs have together: the jackknife's.
+    """One value per photo of a fit that only all photos have together: the jackknife's.
 
-    Their mean is the fit, less its bias; their spread tells how much single photographs sway it (Efron, "The Jackknife,
+    Their mean is the fit, less its bias; their spread tells how much single photos sway it (Efron, "The Jackknife,
     the Bootstrap and Other Resampling Plans", 1982).
     """
     count, whole = len(looks), memory.fit(looks)
@@ -153,8 +153,8 @@ class Subject:
     """A model that is compiled, once, and what is known about it.
 
     Attributes:
-        session: bound tensors; the only input is the picture.
-        network: width and height of the picture.
+        session: bound tensors; the only input is the image.
+        network: width and height of the image.
         dtype: of its pixels.
         memories: what it remembers of its training.
         labels: of the pipeline file; empty when there are none.
@@ -173,14 +173,14 @@ def subject(config: ModelConfig, labels: tuple[str, ...], where: str) -> Subject
     """Loads and compiles a model.
 
     Raises:
-        ModelError: the file is no model, takes other things than one picture, or has dynamic dimensions left open.
+        ModelError: the file is no model, takes other things than one image, or has dynamic dimensions left open.
         BuildError: the backend refuses it.
     """
     model = load(config.onnx)
     threads = config.threads or core_count()
     engine = build_engine(model, config, threads)
     session = engine.session()
-    tensor = session.inputs[picture_input(session.inputs, str(config.onnx))]
+    tensor = session.inputs[image_input(session.inputs, str(config.onnx))]
     layout = layout_of(tensor.shape, config.input.layout, 1 if config.input.color == "gray" else 3, where)
     height, width = tensor.shape[2:] if layout == "nchw" else tensor.shape[1:3]
     shapes = dict((config.profiles or default_profile(model, config)).get(engine.profiles[0], {}))
@@ -189,7 +189,7 @@ def subject(config: ModelConfig, labels: tuple[str, ...], where: str) -> Subject
 
 
 class Search:
-    """The evidence of one model's settings, gathered photograph by photograph."""
+    """The evidence of one model's settings, gathered photo by photo."""
 
     def __init__(
         self, subject: Subject, photos: Sequence[tuple[Path, U8]], verb: str, progress: Progress | None = None
@@ -203,7 +203,7 @@ class Search:
         self._decoders: dict[str, Decoder] = {}
 
     def explore(self, base: Setting, tasks: Sequence[TaskConfig]) -> None:
-        """Tries every colour and scale with every reading, then every placement with the best of them."""
+        """Tries every color and scale with every reading, then every placement with the best of them."""
         inputs = colors_and_scales(base.input, self.subject.dtype)
         self.plan(len(inputs) + len(placements(base.input, verb_of(base.task))) - 1)
         kept = base.key
@@ -216,17 +216,17 @@ class Search:
         self._planned += inputs * len(self.photos) * (6 if self._many else 4)
 
     def gather(self, settings: Sequence[Setting], kept: str = "", keep_all: bool = False) -> None:
-        """Tries settings on every photograph, less those that fall hopelessly behind.
+        """Tries settings on every photo, less those that fall hopelessly behind.
 
         Args:
             kept: key of a setting that is tried on all, however bad.
             keep_all: whether all are.
         """
         tallies = [self.ranking.add(setting) for setting in settings]
-        for number, (path, picture) in enumerate(self.photos):
+        for number, (path, image) in enumerate(self.photos):
             if number not in self._controls:
-                self._controls[number] = scrambled(picture)
-            photo = with_views(path, picture, self._controls[number], self._many)
+                self._controls[number] = scrambled(image)
+            photo = with_views(path, image, self._controls[number], self._many)
             for tally in tallies:
                 if number not in tally.evidence:
                     self._see(tally, number, photo)

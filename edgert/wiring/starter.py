@@ -66,7 +66,7 @@ _DEFAULT_INPUTS: dict[str, dict[str, object]] = {
     "segment": {"resize": "stretch"},
     "embed": {"resize": "stretch"},
 }
-"""What models of a task usually want; where colour and scale are not named, ImageNet's mean and std."""
+"""What models of a task usually want; where color and scale are not named, ImageNet's mean and std."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Starter:
     Attributes:
         text: the YAML; loads without error.
         notes: what was guessed and why, a sentence each; also in the text, as comments.
-        report: the settings that were tried on photographs, the best first; empty without photographs.
+        report: the settings that were tried on photos, the best first; empty without photos.
     """
 
     text: str
@@ -103,21 +103,21 @@ def starter(
     directory: Path | None = None,
     progress: Progress | None = None,
 ) -> Starter:
-    """Writes a pipeline for a model: guessed from its shapes and names, or, with photographs, tried out.
+    """Writes a pipeline for a model: guessed from its shapes and names, or, with photos, tried out.
 
     Args:
-        images: photographs or folders; with them every plausible setting is tried (see
+        images: photos or folders; with them every plausible setting is tried (see
         :func:`~edgert.wiring.wiring_check`).
         source: where frames come from, as in ``source:``.
         directory: where the file will stand; the model's path is written relative to it. The current one by default.
         progress: called with runs made and most runs to come.
 
     Raises:
-        ModelError: not an ONNX model, not one picture as its input, or outputs that nothing can read.
-        ConfigError: a photograph that cannot be read.
+        ModelError: not an ONNX model, not one image as its input, or outputs that nothing can read.
+        ConfigError: a photo that cannot be read.
     """
     path = Path(model_path)
-    spec = _picture_spec(path)
+    spec = _image_spec(path)
     size = _size(spec)
     gray = 1 in (spec.shape[1], spec.shape[3]) and 3 not in (spec.shape[1], spec.shape[3])
     blank = InputConfig(color="gray" if gray else "rgb").model_copy(update={"size": size})
@@ -130,14 +130,14 @@ def starter(
     return Starter(text, (*guessed.task_notes, *guessed.input_notes), guessed.report)
 
 
-def _picture_spec(path: Path) -> TensorSpec:
+def _image_spec(path: Path) -> TensorSpec:
     specs = inputs(load(path))
     if len(specs) != 1 or len(specs[0].shape) != 4:
         raise ModelError(
-            "a pipeline feeds a model one picture and nothing else",
+            "a pipeline feeds a model one image and nothing else",
             why=f"this model takes {', '.join(map(str, specs)) or 'nothing'}",
             where=str(path),
-            fix="export the model with the picture as its only input, or use edgert.load_engine",
+            fix="export the model with the image as its only input, or use edgert.load_engine",
         )
     return specs[0]
 
@@ -165,7 +165,7 @@ def _guess(found: Subject, blank: InputConfig, size: tuple[int, int] | None) -> 
     notes: tuple[str, ...] = (f"{verb_of(task)}: {value_of(task)}, because {reason}",)
     if others:
         notes += (f"it could also be {', '.join(others)}",)
-    usual = ("colour and scale are what such models usually want", "no photo was given to try them on")
+    usual = ("color and scale are what such models usually want", "no photo was given to try them on")
     return _Guessed(Setting(_usual(blank, task, found.dtype), task), size, notes, usual)
 
 
@@ -231,8 +231,8 @@ _COMMENTS = {
     "resize": "   # letterbox | stretch | center_crop | none",
     "anchor": "   # center | top_left",
     "color": "   # rgb | bgr | gray",
-    "mean": "   # subtracted, in grey levels 0-255, in the order of color",
-    "std": "   # divided by, in grey levels 0-255",
+    "mean": "   # subtracted, in gray levels 0-255, in the order of color",
+    "std": "   # divided by, in gray levels 0-255",
 }
 
 

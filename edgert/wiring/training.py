@@ -1,10 +1,10 @@
-"""What a model remembers of the pictures it was trained on.
+"""What a model remembers of the images it was trained on.
 
-Two things in an ONNX file tell how its input was scaled, whatever the photographs show:
+Two things in an ONNX file tell how its input was scaled, whatever the photos show:
 
 * BatchNormalization stores the mean and variance of what came in during training. Where it has not been folded away,
   the first few layers are run on a candidate's input and the statistics compared.
-* A quantised model starts with the range of values its input had during calibration.
+* A quantized model starts with the range of values its input had during calibration.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 F64 = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]
-_LAYERS = 4  # deeper ones depend on what the photographs show
+_LAYERS = 4  # deeper ones depend on what the photos show
 _WEAK = 1e-3  # of the median variance: channels that hardly ever fired in training tell nothing
 
 
@@ -42,11 +42,11 @@ class Memory(Protocol):
         ...
 
     def look(self, config: InputConfig, view: View) -> F64:
-        """What one photograph looks like to it under a configuration; an array whose mean over photographs counts."""
+        """What one photo looks like to it under a configuration; an array whose mean over photos counts."""
         ...
 
     def fit(self, looks: Sequence[F64]) -> float:
-        """How well several photographs fit, 0 to 1."""
+        """How well several photos fit, 0 to 1."""
         ...
 
 
@@ -60,20 +60,20 @@ def memories(model: Model, shapes: Shapes, threads: int) -> tuple[Memory, ...]:
     found: list[Memory] = []
     if (span := _calibrated_span(model.proto.graph, stored)) is not None:
         found.append(CalibratedRange(span))
-    if layers := _normalised(model.proto.graph, stored):
+    if layers := _normalized(model.proto.graph, stored):
         found.append(TrainingStatistics(layers, _session(model, [layer.tensor for layer in layers], shapes, threads)))
     return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CalibratedRange:
-    """The range that a quantised model's input can hold."""
+    """The range that a quantized model's input can hold."""
 
     span: tuple[float, float]
-    source: str = "the input range of the quantised model"
+    source: str = "the input range of the quantized model"
 
     def look(self, config: InputConfig, view: View) -> F64:
-        """Lowest and highest value that the configuration makes; the same for every photograph."""
+        """Lowest and highest value that the configuration makes; the same for every photo."""
         mean, std = np.asarray(config.mean), np.asarray(config.std)
         ends = np.concatenate([(0 - mean) / std, (255 - mean) / std])
         return np.array([ends.min(), ends.max()])
@@ -87,7 +87,7 @@ class CalibratedRange:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """One BatchNormalization: the tensor that it normalises, (C,) mean and variance of its training."""
+    """One BatchNormalization: the tensor that it normalizes, (C,) mean and variance of its training."""
 
     tensor: str
     mean: F64
@@ -103,7 +103,7 @@ class TrainingStatistics:
         self._layers, self._trial = layers, Trial(session, [True] * len(layers), self.source, lambda: None)
 
     def look(self, config: InputConfig, view: View) -> F64:
-        """(2, all channels) mean and mean square of every channel in front of its normalisation."""
+        """(2, all channels) mean and mean square of every channel in front of its normalization."""
         answers, _ = self._trial.answer(config, view)
         outputs = [array.astype(np.float64) for array in answers]
         self._trial.forget()
@@ -141,9 +141,9 @@ def _stored(graph: onnx.GraphProto) -> Mapping[str, Array]:
 
 def _calibrated_span(graph: onnx.GraphProto, stored: Mapping[str, Array]) -> tuple[float, float] | None:
     weights = {item.name for item in graph.initializer}
-    pictures = {item.name for item in graph.input} - weights
+    images = {item.name for item in graph.input} - weights
     for node in graph.node:
-        if node.op_type == "QuantizeLinear" and node.input[0] in pictures and len(node.input) == 3:
+        if node.op_type == "QuantizeLinear" and node.input[0] in images and len(node.input) == 3:
             scale, zero = stored.get(node.input[1]), stored.get(node.input[2])
             if scale is None or zero is None or scale.size != 1 or zero.dtype.kind not in "iu":
                 return None
@@ -153,7 +153,7 @@ def _calibrated_span(graph: onnx.GraphProto, stored: Mapping[str, Array]) -> tup
     return None
 
 
-def _normalised(graph: onnx.GraphProto, stored: Mapping[str, Array]) -> list[Layer]:
+def _normalized(graph: onnx.GraphProto, stored: Mapping[str, Array]) -> list[Layer]:
     layers: list[Layer] = []
     for node in graph.node:
         if node.op_type != "BatchNormalization" or len(layers) == _LAYERS or len(node.output) > 1:

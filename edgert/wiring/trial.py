@@ -11,7 +11,7 @@ from edgert.backend import Engine, Session
 from edgert.config import InputConfig, PythonTask, TaskConfig
 from edgert.config.model_section import value_of, verb_of
 from edgert.errors import ConfigError, EdgertError, ModelError
-from edgert.prepared_model import one_picture
+from edgert.prepared_model import one_image
 from edgert.runtime import Frame
 from edgert.stages.crop import Geometry
 from edgert.stages.decode.decoder import Array, Shapes, Size
@@ -25,9 +25,9 @@ from edgert.wiring.photos import View
 
 def guesses(engine: Engine, label_count: int | None = None) -> list[Guess]:
     """What the outputs look like, from shapes and names, the likeliest first."""
-    (picture,) = engine.inputs
+    (image,) = engine.inputs
     names = [tensor.name for tensor in engine.outputs]
-    return guess(one_picture(engine), names, picture.shape[1:], label_count)
+    return guess(one_image(engine), names, image.shape[1:], label_count)
 
 
 def readings(
@@ -48,7 +48,7 @@ def readings(
     verb = verb or (verb_of(written) if written else looks[0].task if looks else None)
     tasks: list[TaskConfig] = [written] if written else []
     tasks += [task_of(found) for found in looks if found.task == verb and not _is_same(found, written)]
-    shapes = tuple(one_picture(engine))
+    shapes = tuple(one_image(engine))
     fitting = [task for task in tasks if _why_not(task, shapes, network) is None]
     if not fitting:
         raise _nothing_fits(tasks, looks, shapes, network)
@@ -59,7 +59,7 @@ def decoder_of(task: TaskConfig, labels: tuple[str, ...], engine: Engine, networ
     """The decoder of a task, with the labels if there are enough of them for the way it reads the outputs."""
     decoder = decoder_for(task, labels)
     try:
-        decoder.check(tuple(one_picture(engine)), network)
+        decoder.check(tuple(one_image(engine)), network)
     except ConfigError:
         return decoder_for(task, ())
     return decoder
@@ -104,17 +104,17 @@ def _nothing_fits(tasks: Sequence[TaskConfig], looks: Sequence[Guess], shapes: S
     )
 
 
-# Running one model under many settings: pictures are resized once, and no run is made twice.
+# Running one model under many settings: images are resized once, and no run is made twice.
 
 Answer = tuple[tuple[Array, ...], Geometry]
-"""The outputs of one picture without their batch dimension, copied, and the way back to the view's pixels."""
+"""The outputs of one image without their batch dimension, copied, and the way back to the view's pixels."""
 
 
 class Trial:
     """One session of a model, fed from views.
 
     Args:
-        session: whose only input is the picture.
+        session: whose only input is the image.
         batched: for every output, whether its first dimension is the batch.
         where: the model, for messages.
         ran: called after every run of the engine.
@@ -130,8 +130,8 @@ class Trial:
         """What the model says about a view under a configuration.
 
         Raises:
-            ModelError: the input is no picture of that colour and layout.
-            StageError: ``resize: none`` and a picture of another size.
+            ModelError: the input is no image of that color and layout.
+            StageError: ``resize: none`` and a image of another size.
         """
         fitted = config.model_copy(update={"resize": "stretch"}) if config.resize == "center_crop" else config
         preprocessor = Preprocessor(fitted, self._tensor, self._where)  # a new one: another may have changed the border
@@ -145,7 +145,7 @@ class Trial:
         return self._answers[key], placement.geometry
 
     def forget(self) -> None:
-        """Drops what is kept for the photographs seen so far."""
+        """Drops what is kept for the photos seen so far."""
         self._small.clear()
         self._answers.clear()
 
@@ -157,9 +157,9 @@ class Trial:
         if key not in self._small:
             width, height = placement.width, placement.height
             resampler = Resampler(width, height, "bgr", config.interpolation)
-            picture = resampler.picture(placement.frame, width, height)
+            image = resampler.image(placement.frame, width, height)
             self._small[key] = replace(
-                placement.frame, width=width, height=height, planes=(picture,), origin=(0, 0), root=None
+                placement.frame, width=width, height=height, planes=(image,), origin=(0, 0), root=None
             )
         return self._small[key]
 
@@ -170,7 +170,7 @@ def _content(view: View, placement: Placement) -> tuple[object, ...]:
 
 
 def _treatment(config: InputConfig, placement: Placement, network: tuple[int, int]) -> tuple[object, ...]:
-    """What else the input depends on; a border that is not there has no colour."""
+    """What else the input depends on; a border that is not there has no color."""
     bordered = (placement.width, placement.height) != network
     border = (placement.left, placement.top, config.pad) if bordered else ()
     return border, config.color, config.mean, config.std, config.interpolation

@@ -28,19 +28,19 @@ _FITTING = 0.5
 def check(
     file: PipelineFile, images: Sequence[str | Path], model: str | None = None, progress: Progress | None = None
 ) -> CheckReport:
-    """Runs a model over the plausible settings on photographs and ranks them by evidence.
+    """Runs a model over the plausible settings on photos and ranks them by evidence.
 
     The written setting is right as long as no other is clearly better: by two standard errors of the difference over
-    the photographs. Blocks for four to six runs of the engine per way to feed the model and photograph.
+    the photos. Blocks for four to six runs of the engine per way to feed the model and photo.
 
     Args:
-        images: photographs or folders of them, showing what the model knows; at most 16 are used.
+        images: photos or folders of them, showing what the model knows; at most 16 are used.
         model: its name in the file; may be left out when there is only one.
         progress: called with runs made and most runs to come.
 
     Raises:
-        ConfigError: no such model, or a photograph that cannot be read.
-        ModelError: the model does not take one picture, or nothing can read its outputs.
+        ConfigError: no such model, or a photo that cannot be read.
+        ModelError: the model does not take one image, or nothing can read its outputs.
         BuildError: the backend refuses the model.
     """
     name = _chosen(file, model)
@@ -98,7 +98,7 @@ def _report(file: PipelineFile, name: str, written: Setting, search: Search) -> 
         best=advised.setting,
         written=written,
         record=advised.records[0],
-        picture=search.photos[0][1],
+        image=search.photos[0][1],
     )
 
 
@@ -126,7 +126,7 @@ def _finds(ranking: Ranking, best: Tally) -> bool:
 
 
 def rows_of(ranking: Ranking, written: Setting | None) -> tuple[Row, ...]:
-    """All settings, the best first; those tried on fewer photographs after the rest."""
+    """All settings, the best first; those tried on fewer photos after the rest."""
     best = ranking.best()
     ordered = sorted(ranking.tallies, key=lambda tally: (-len(tally.evidence), -ranking.mean(tally)))
     key = written.key if written else ""
@@ -155,7 +155,7 @@ def _row(ranking: Ranking, tally: Tally, best: Tally, written: bool) -> Row:
 
 
 def same_answers(first: Tally, second: Tally) -> float:
-    """Mean sameness of two settings' records over the photographs both were tried on."""
+    """Mean sameness of two settings' records over the photos both were tried on."""
     shared = first.records.keys() & second.records.keys()
     return float(np.mean([sameness(first.records[n], second.records[n]) for n in shared]))
 

@@ -113,7 +113,7 @@ class Builder:
         return (name, *(f"{name}:{index}" for index in range(1, parts)))
 
     def up(self, x: str, factor: int = 2) -> str:
-        """Nearest-neighbour enlargement."""
+        """Nearest-neighbor enlargement."""
         batch, channels, high, wide = self.shape(x)
         return self.node("Resize", [x], (batch, channels, high * factor, wide * factor))
 

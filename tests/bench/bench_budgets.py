@@ -4,7 +4,7 @@
 
 A camera at 30 fps (a synthetic scene at its own speed) and the shipped detector, in a process of its own. First without
 budgets, and with one that is never reached, to see what it takes; then with 70 % of that CPU time, for 60 s: from 15 to
-35 s another process keeps every core busy. All frames never fit that budget; what comes back when the neighbour is gone
+35 s another process keeps every core busy. All frames never fit that budget; what comes back when the neighbor is gone
 is the use of all of it. Memory is planned for a file, which is worked on by several replicas, and the budget is between
 what they and what one of them take. CPU time is that of the kernel, averaged over 2 s, from 8 s on: a start and
 one correction take as long. Budgets of a real board are watts; CPU time stands in for them here.
@@ -72,7 +72,7 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) * TICK_S
 
 
-class Neighbour:
+class Neighbor:
     """Processes that keep every core busy for a while."""
 
     def __init__(self, first_s: float, last_s: float) -> None:
@@ -109,14 +109,14 @@ def measure() -> Iterator[Figure]:
         wide = _free(pipeline(folder, "{cpu: 64, when_exceeded: degrade}"), "with a budget that is never reached")
         yield wide
         cap = round(SHARE * wide.value, 3)
-        neighbour = Neighbour(*BUSY_S)
+        neighbor = Neighbor(*BUSY_S)
         path = pipeline(folder, f"{{cpu: {cap}, when_exceeded: degrade}}")
         try:
-            cores, kept = run(path, RUN_S, neighbour.at)
+            cores, kept = run(path, RUN_S, neighbor.at)
         finally:
-            neighbour.end()
+            neighbor.end()
         yield from _figures(cores, kept, cap)
-        yield _memory(folder, neighbour)
+        yield _memory(folder, neighbor)
 
 
 def _free(path: Path, name: str) -> Figure:
@@ -136,14 +136,14 @@ def _figures(cores: Sequence[float], kept: dict[str, Any], cap: float) -> Iterat
     means = {name: sum(found) / len(found) for name, span in stretches.items() if (found := windows(cores, *span))}
     mean = sum(settled) / len(settled)
     yield Figure("of the CPU budget, mean", mean / cap, "", 1.0, n=len(settled), detail={"cap": cap, **means})
-    yield Figure("of the CPU budget, after the neighbour", means["after"] / cap, "", 0.9, "higher", len(settled))
+    yield Figure("of the CPU budget, after the neighbor", means["after"] / cap, "", 0.9, "higher", len(settled))
     yield Figure("seconds over the CPU budget after settling", over_s, "s", n=len(settled))
     detail = {"fps": kept["fps"], "held back": kept["budgets"]["held_back"], "seconds": governor["seconds"]}
     detail["events"] = [f"{event['at_s']:.1f} s {event['reason']}" for event in governor["events"]]
     yield Figure("switches", governor["switches"], "", n=1, detail=detail)
 
 
-def _memory(folder: Path, neighbour: Neighbour) -> Figure:
+def _memory(folder: Path, neighbor: Neighbor) -> Figure:
     """A file under a budget that all its replicas would break."""
     path = pipeline(folder, "{}", "limit: 600")
     command = [sys.executable, "-m", "edgert", "run", str(path), "--dry-run", "--json", "-"]
@@ -151,9 +151,9 @@ def _memory(folder: Path, neighbour: Neighbour) -> Figure:
     budget = plan["most_bytes"] - 2**20
     path = pipeline(folder, f"{{memory: {budget}B, when_exceeded: stop}}", "limit: 600")
     try:
-        _, told = run(path, RUN_S, lambda now_s: neighbour.at(BUSY_S[0]))
+        _, told = run(path, RUN_S, lambda now_s: neighbor.at(BUSY_S[0]))
     finally:
-        neighbour.end()
+        neighbor.end()
     detail = {"budget MiB": budget / 2**20, "steps": told["budgets"]["memory"]["steps"]}
     return Figure("of the memory budget, peak", told["peak_rss_bytes"] / budget, "", 1.0, n=1, detail=detail)
 

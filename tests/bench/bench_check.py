@@ -2,16 +2,16 @@
 
     python -m tests.bench.bench_check [--json FILE] [--photos 8] [--trials 8] [--models yolox_nano_416,...]
 
-Each trial draws photographs at random and asks twice: of a pipeline file wired as documented, and of one wired with
-the defaults (letterbox, RGB, 0-255). Counted per model, with 1 photograph and with several:
+Each trial draws photos at random and asks twice: of a pipeline file wired as documented, and of one wired with
+the defaults (letterbox, RGB, 0-255). Counted per model, with 1 photo and with several:
 
-* first: of all colours, scales and decoders, placed as documented, the documented ones have the most evidence (a
+* first: of all colors, scales and decoders, placed as documented, the documented ones have the most evidence (a
   scale within 1 % of the documented one counts as it)
 * placed: of all settings, the documented one has the most evidence, its placement included
 * kept: the documented file is called fine (first, or tied with the first)
 * blamed: the documented file is called wrong, which it is not
-* repaired: starting from the defaults, the advised colour and scale are the documented ones, or give practically the
-  same answers, or the photographs are said not to tell them apart
+* repaired: starting from the defaults, the advised color and scale are the documented ones, or give practically the
+  same answers, or the photos are said not to tell them apart
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ RECIPES = {
     ),
 }
 SHARES = ("first", "placed", "kept", "blamed", "unclear", "repaired")
-_TALL = 0.6  # of the picture's height: a person whose face a face detector can find
+_TALL = 0.6  # of the image's height: a person whose face a face detector can find
 
 
 def pipeline_text(model: str, task: str, recipe: str) -> str:
@@ -69,8 +69,8 @@ def pipeline_text(model: str, task: str, recipe: str) -> str:
     )
 
 
-def pictures(kind: str) -> list[Path]:
-    """Photographs that show what a model knows."""
+def images(kind: str) -> list[Path]:
+    """Photos that show what a model knows."""
     if kind == "imagenet":
         return sorted((DATA / "images" / "imagenet").iterdir())
     if kind == "coco":
@@ -128,7 +128,7 @@ def _short(value: tuple[float, ...]) -> Any:
 def measure(model: str, count: int, trials: int, folder: Path) -> dict[str, Any]:
     """Shares of trials, see the module."""
     task, recipe, kind = RECIPES[model]
-    pool, rng = pictures(kind), np.random.default_rng(count)
+    pool, rng = images(kind), np.random.default_rng(count)
     shares = dict.fromkeys(SHARES, 0.0)
     runs, started, mistaken = 0, time.perf_counter(), []
     for _ in range(trials):

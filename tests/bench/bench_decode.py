@@ -48,15 +48,15 @@ class Row:
 
 
 def letterbox(side: int) -> Geometry:
-    """A 1920x1080 picture in a square network, top-left."""
+    """A 1920x1080 image in a square network, top-left."""
     return Geometry(1920 / side, 1920 / side, 0, 0, (side, side), (0, 0, 1920, 1080))
 
 
 def crowd(rng: np.random.Generator, side: int) -> tuple[F32, F32, npt.NDArray[np.int64]]:
     """60 boxes x, y, w, h around nine objects, their scores, and classes."""
     objects = rng.integers(0, 9, 60)
-    centre = np.stack([objects % 3, objects // 3], axis=1) * side * 0.28 + side * 0.2
-    boxes = np.hstack([centre + rng.normal(0, 2, (60, 2)), side * 0.2 + rng.normal(0, 2, (60, 2))])
+    center = np.stack([objects % 3, objects // 3], axis=1) * side * 0.28 + side * 0.2
+    boxes = np.hstack([center + rng.normal(0, 2, (60, 2)), side * 0.2 + rng.normal(0, 2, (60, 2))])
     return boxes.astype(np.float32), rng.uniform(0.45, 0.95, 60).astype(np.float32), objects * 7
 
 

@@ -62,7 +62,7 @@ def original(name: str) -> Model:
 
 
 def session(model: Model) -> onnxruntime.InferenceSession:
-    """On one thread, with the runtime's own optimisations."""
+    """On one thread, with the runtime's own optimizations."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3

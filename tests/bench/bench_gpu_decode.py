@@ -46,7 +46,7 @@ from tests.bench.gpu_run import HEIGHT, WIDTH, run
 from tests.bench.report import main
 from tests.helpers.clips import numbered, write_clip
 
-COUNT, PICTURES, ROUNDS = int(os.environ.get("EDGERT_GPU_FRAMES", "1500")), 60, 3
+COUNT, IMAGES, ROUNDS = int(os.environ.get("EDGERT_GPU_FRAMES", "1500")), 60, 3
 SIDES = {"resnet50": 224, "detector": 640}
 
 
@@ -170,11 +170,11 @@ def measure() -> Iterator[Figure]:
     except EdgertError as error:
         print(f"skipped: {error.what}: {error.why}")
         return
-    pictures = list(numbered(PICTURES, (WIDTH, HEIGHT)))
+    images = list(numbered(IMAGES, (WIDTH, HEIGHT)))
     options = {"preset": "veryfast", "crf": "23"}
     with tempfile.TemporaryDirectory() as folder:
         path = write_clip(
-            Path(folder) / "clip.mp4", islice(cycle(pictures), COUNT), size=(WIDTH, HEIGHT), options=options
+            Path(folder) / "clip.mp4", islice(cycle(images), COUNT), size=(WIDTH, HEIGHT), options=options
         )
         told = {"megabit_s": path.stat().st_size * 8 / (COUNT / 30) / 1e6, "cores": float(os.cpu_count() or 0)}
         ways = {"NVDEC": device, "the processor": None}

@@ -78,7 +78,7 @@ class Surfaces:
         device.synchronize()
 
     def host(self) -> Frame:
-        """The same picture on the host."""
+        """The same image on the host."""
         planes = self.pixels[:HEIGHT], self.pixels[HEIGHT:].reshape(HEIGHT // 2, WIDTH // 2, 2)
         return frame_of(planes, lend(self.pixels, Counter()))
 
@@ -97,11 +97,11 @@ def timed(device: CudaDevice, stream: Stream, launch: Callable[[], None]) -> lis
     return taken
 
 
-def touched_bytes(picture: tuple[int, int]) -> int:
-    """Bytes of 32-byte sectors that hold a sampled pixel, luma and chroma, for one frame scaled to ``picture``."""
+def touched_bytes(image: tuple[int, int]) -> int:
+    """Bytes of 32-byte sectors that hold a sampled pixel, luma and chroma, for one frame scaled to ``image``."""
     total = 0
     for width, height, step in ((WIDTH, HEIGHT, 1), (WIDTH // 2, HEIGHT // 2, 2)):
-        across, down = taps(width, picture[0], True, False), taps(height, picture[1], False, False)
+        across, down = taps(width, image[0], True, False), taps(height, image[1], False, False)
         rows = {*down.first.tolist(), *down.second[down.weight > 0].tolist()}
         columns = {*across.first.tolist(), *across.second[across.weight > 0].tolist()}
         total += len(rows) * len({column * step // SECTOR_BYTES for column in columns}) * SECTOR_BYTES
@@ -177,8 +177,8 @@ def torch_us(device: CudaDevice, surfaces: Surfaces, config: InputConfig, planes
         torch.tensor(v, device="cuda", dtype=torch.float16).view(1, 3, 1, 1) for v in (config.mean, config.std)
     )
     is_box = config.resize == "letterbox"
-    picture = (SIDE * HEIGHT // WIDTH, SIDE) if is_box else (SIDE, SIDE)
-    border = (SIDE - picture[0]) // 2
+    image = (SIDE * HEIGHT // WIDTH, SIDE) if is_box else (SIDE, SIDE)
+    border = (SIDE - image[0]) // 2
 
     def scaled(planes: Any, to: tuple[int, int]) -> Any:
         return functional.interpolate(planes, to, mode="bilinear", align_corners=False)
@@ -186,12 +186,12 @@ def torch_us(device: CudaDevice, surfaces: Surfaces, config: InputConfig, planes
     def one(batch: Any) -> Any:
         y = batch[:, None, :HEIGHT].half()
         uv = batch[:, HEIGHT:].reshape(BATCH, HEIGHT // 2, WIDTH // 2, 2).permute(0, 3, 1, 2).half()
-        to = picture if planes_first else (HEIGHT, WIDTH)
+        to = image if planes_first else (HEIGHT, WIDTH)
         yuv = torch.cat([scaled(y, to) if planes_first else y, scaled(uv, to)], 1)
         rgb = torch.einsum("rc,nchw->nrhw", color[:, :3], yuv) + color[:, 3].view(1, 3, 1, 1)
         rgb = rgb.clamp(0, 255)
-        rgb = rgb if planes_first else scaled(rgb, picture)
-        rgb = functional.pad(rgb, (0, 0, border, SIDE - picture[0] - border), value=config.pad)
+        rgb = rgb if planes_first else scaled(rgb, image)
+        rgb = functional.pad(rgb, (0, 0, border, SIDE - image[0] - border), value=config.pad)
         return (rgb - mean) / std
 
     side = torch.cuda.Stream()
@@ -227,7 +227,7 @@ def host_us(work: Callable[[], object]) -> list[float]:
 
 
 def opencv(frame: Frame, config: InputConfig) -> Callable[[], Any]:
-    """What people write: convert, resize, pad, normalise."""
+    """What people write: convert, resize, pad, normalize."""
     is_box = config.resize == "letterbox"
     rows = SIDE * HEIGHT // WIDTH if is_box else SIDE
     top = (SIDE - rows) // 2
@@ -277,8 +277,8 @@ def _linear(device: CudaDevice, stream: Stream, surfaces: Surfaces) -> Iterable[
     wanted = target("nchw", "float16", BATCH, SIDE, SIDE)
     for resize in RESIZES:
         config = CONFIG.model_copy(update={"resize": resize})
-        picture = (SIDE, SIDE * HEIGHT // WIDTH) if resize == "letterbox" else (SIDE, SIDE)
-        nbytes = BATCH * touched_bytes(picture) + wanted.nbytes
+        image = (SIDE, SIDE * HEIGHT // WIDTH) if resize == "letterbox" else (SIDE, SIDE)
+        nbytes = BATCH * touched_bytes(image) + wanted.nbytes
         copies, found = copy_us(device, stream, nbytes), ours(device, stream, surfaces, config, wanted)
         taken, copy = statistics.median(found["us"]), statistics.median(copies)
         whole = statistics.median(copy_us(device, stream, BATCH * WIDTH * HEIGHT * 3 // 2 + wanted.nbytes))

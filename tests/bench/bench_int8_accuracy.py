@@ -1,27 +1,27 @@
-"""What INT8 costs in accuracy, by our default recipe and by other quantisers, on the same pictures.
+"""What INT8 costs in accuracy, by our default recipe and by other quantizers, on the same images.
 
     python tests/bench/bench_int8_accuracy.py [--json FILE]
 
-Classifiers are judged two-fold: calibrated on each half of 250 ImageNet pictures (in the albums' fair order) and scored
-on the other, so that all 250 are scored by a model that has not seen them. Detectors are calibrated on 128 pictures of
+Classifiers are judged two-fold: calibrated on each half of 250 ImageNet images (in the datasets' fair order) and scored
+on the other, so that all 250 are scored by a model that has not seen them. Detectors are calibrated on 128 images of
 COCO's training set and scored on 64 of its validation set, boxes from a score of 0.01 on, overlap 0.6, by COCO's own
 evaluator. Everything runs on ONNX Runtime.
 
 The default recipe gets no labels: what it keeps in floating point, because INT8 throughout would spoil the model, it
-finds by agreement with FP32 on the calibration pictures, and the row names it. Detectors are also made with a budget of
-as much as the bar, which is looked after on the labels of the calibration pictures: no bar, as it is not the default.
+finds by agreement with FP32 on the calibration images, and the row names it. Detectors are also made with a budget of
+as much as the bar, which is looked after on the labels of the calibration images: no bar, as it is not the default.
 
 The peers are onnxruntime.quantization.quantize_static (QDQ, per channel; entropy, percentile and minmax, its own
 settings otherwise) and, where EDGERT_MODELOPT names a Python that has it, nvidia-modelopt (entropy and max). They get
-the same pictures and the same prepared float model. We are compared with all of them: a paired bootstrap over the
-pictures. The best of several is best by luck as well, so the distance that is sure is taken at a level of 5 % over all
+the same images and the same prepared float model. We are compared with all of them: a paired bootstrap over the
+images. The best of several is best by luck as well, so the distance that is sure is taken at a level of 5 % over all
 peers together (Bonferroni: 5 % divided by their number for each). Exits 1 where the drop from FP32 is above its bar, or
 where some peer is surely better than us.
 
-250 pictures are few: of a classifier's two points five pictures are all there is. So classifiers and their peers are
-also scored on each picture seen ten ways (the middle and four corners, and their mirror images; Krizhevsky et al. 2012,
+250 images are few: of a classifier's two points five images are all there is. So classifiers and their peers are
+also scored on each image seen ten ways (the middle and four corners, and their mirror images; Krizhevsky et al. 2012,
 "ImageNet Classification with Deep Convolutional Neural Networks", section 4.1), each view a verdict of its own, and
-pictures drawn with all their views.
+images drawn with all their views.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ import numpy as np
 import report
 from peer_model import MODELOPT, makers, peer_model
 from views import WAYS, Views
-from zoo import COCO_CALIB, COCO_VAL, IMAGENET, NEEDED, chosen, is_classifier, model_config, photographs, some
+from zoo import COCO_CALIB, COCO_VAL, IMAGENET, NEEDED, chosen, is_classifier, model_config, photos, some
 from zoo import model_path as path_of
 
 from edgert.benchmark.measure import Figure
 from edgert.config import ModelConfig
-from edgert.dataset.images import PhotoAlbum
+from edgert.dataset.images import FileDataset
 from edgert.dataset.labels import ClassTruth
 from edgert.evaluation import Accuracy, Dataset, Exam, evaluate, open_dataset, open_exam
 from edgert.graph import load
@@ -53,14 +53,14 @@ DROPS = {"squeezenet_fp32": 1.0, "mobilenet_v1_025_224": 1.0, "yolox_nano_416": 
 """Largest drop from FP32, in points."""
 HALF = 125
 RESAMPLES, LEVEL = 4000, 5.0
-"""Of the bootstrap: how often pictures are drawn, and how often, in per cent, a difference by luck may look sure."""
+"""Of the bootstrap: how often images are drawn, and how often, in per cent, a difference by luck may look sure."""
 Maker = Callable[["Fold"], Model]
-"""Makes a model of a fold's pictures."""
+"""Makes a model of a fold's images."""
 
 
 @dataclass(frozen=True)
 class Fold:
-    """Pictures to calibrate on, ``count`` from ``first`` on, and others to be judged by."""
+    """Images to calibrate on, ``count`` from ``first`` on, and others to be judged by."""
 
     name: str
     first: int
@@ -68,9 +68,9 @@ class Fold:
     exam: Exam
 
     @property
-    def album(self) -> PhotoAlbum:
-        """The pictures to calibrate on."""
-        return some(photographs(self.name), self.first, self.count)
+    def image_dataset(self) -> FileDataset:
+        """The images to calibrate on."""
+        return some(photos(self.name), self.first, self.count)
 
 
 def metric_of(name: str) -> str:
@@ -79,20 +79,20 @@ def metric_of(name: str) -> str:
 
 
 def folds(name: str, *, all_ways: bool = False) -> list[Fold]:
-    """Both halves of ImageNet's pictures against each other, or COCO's training pictures against the others."""
+    """Both halves of ImageNet's images against each other, or COCO's training images against the others."""
     config = model_config(name)
     if is_classifier(name):
         whole = open_dataset(f"{IMAGENET}_labels.csv", config.task)
         parts = [_part(whole, first) for first in (HALF, 0)]
         halves = [_exam(config, _seen_all_ways(part) if all_ways else part) for part in parts]
         return [Fold(name, first, HALF, exam) for first, exam in zip((0, HALF), halves, strict=True)]
-    return [Fold(name, 0, len(photographs(name)), _exam(config, open_dataset(COCO_VAL, config.task)))]
+    return [Fold(name, 0, len(photos(name)), _exam(config, open_dataset(COCO_VAL, config.task)))]
 
 
 def _seen_all_ways(part: Dataset) -> Dataset:
-    assert isinstance(part.album, PhotoAlbum) and isinstance(part.truth, ClassTruth)
+    assert isinstance(part.image_dataset, FileDataset) and isinstance(part.truth, ClassTruth)
     classes = tuple(one for one in part.truth.classes for _ in WAYS)
-    return replace(part, album=Views(part.album), truth=ClassTruth(classes))
+    return replace(part, image_dataset=Views(part.image_dataset), truth=ClassTruth(classes))
 
 
 def _exam(config: ModelConfig, dataset: Dataset) -> Exam:
@@ -100,10 +100,10 @@ def _exam(config: ModelConfig, dataset: Dataset) -> Exam:
 
 
 def _part(whole: Dataset, first: int) -> Dataset:
-    assert isinstance(whole.album, PhotoAlbum) and isinstance(whole.truth, ClassTruth)
-    assert whole.album.names == photographs("squeezenet_fp32").names  # the same order: so the halves are disjoint
+    assert isinstance(whole.image_dataset, FileDataset) and isinstance(whole.truth, ClassTruth)
+    assert whole.image_dataset.names == photos("squeezenet_fp32").names  # the same order: so the halves are disjoint
     truth = ClassTruth(whole.truth.classes[first : first + HALF])
-    return replace(whole, album=some(whole.album, first, HALF), truth=truth)
+    return replace(whole, image_dataset=some(whole.image_dataset, first, HALF), truth=truth)
 
 
 def examined(title: str, make: Maker, parts: Sequence[Fold]) -> Accuracy:
@@ -120,13 +120,15 @@ def examined(title: str, make: Maker, parts: Sequence[Fold]) -> Accuracy:
 
 @cache
 def outcome(name: str, first: int, budget: float | None = None) -> Outcome:
-    """Ours, on all the pictures that the peers get: by the default recipe, or within a budget on their labels."""
+    """Ours, on all the images that the peers get: by the default recipe, or within a budget on their labels."""
     (fold,) = (one for one in folds(name) if one.first == first)
-    sections: dict[str, object] = {"calibrate": {"images": str(fold.album.paths[0].parent), "early_stop": False}}
+    sections: dict[str, object] = {
+        "calibrate": {"images": str(fold.image_dataset.paths[0].parent), "early_stop": False}
+    }
     if budget is not None:
         sections["accuracy"] = {"dataset": f"{COCO_CALIB}.json", "metric": metric_of(name), "max_drop": budget}
     config = model_config(name, **sections)
-    return quantize_section(config, calibrate_section(config, target="ort", album=fold.album))
+    return quantize_section(config, calibrate_section(config, target="ort", image_dataset=fold.image_dataset))
 
 
 def ours(fold: Fold) -> Model:
@@ -157,7 +159,7 @@ class Distance:
 
 
 def distance(mine: Accuracy, theirs: Sequence[Accuracy], metric: str) -> Distance:
-    """By a paired bootstrap over pictures; views of one picture are drawn together."""
+    """By a paired bootstrap over images; views of one image are drawn together."""
     best = max(theirs, key=lambda one: one.values[metric])
     drawn = [_drawn(one, mine, metric) for one in theirs]
     low, high = np.percentile(drawn[theirs.index(best)], [LEVEL / 2, 100 - LEVEL / 2])
@@ -167,9 +169,9 @@ def distance(mine: Accuracy, theirs: Sequence[Accuracy], metric: str) -> Distanc
 
 def _drawn(one: Accuracy, other: Accuracy, metric: str) -> np.ndarray:
     """(RESAMPLES,) differences."""
-    pictures = min(one.images, 2 * HALF)
-    weights = np.random.default_rng(0).multinomial(pictures, np.full(pictures, 1 / pictures), RESAMPLES)
-    each = np.repeat(weights.astype(np.float64), one.images // pictures, axis=1)
+    images = min(one.images, 2 * HALF)
+    weights = np.random.default_rng(0).multinomial(images, np.full(images, 1 / images), RESAMPLES)
+    each = np.repeat(weights.astype(np.float64), one.images // images, axis=1)
     return one.evidence[metric].values(each) - other.evidence[metric].values(each)
 
 
@@ -191,7 +193,7 @@ def figures(name: str) -> Iterator[Figure]:
     budget = DROPS[name] / 100
     before = examined("fp32", _float, parts)
     within = examined("int8", lambda fold: outcome(name, fold.first, budget).model, parts)
-    title = f"{name} {metric} drop, made with a budget of {DROPS[name]:g} on the calibration pictures' labels"
+    title = f"{name} {metric} drop, made with a budget of {DROPS[name]:g} on the calibration images' labels"
     yield _drop(title, before, within, metric, _kept(name, budget), None)
 
 

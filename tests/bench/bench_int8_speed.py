@@ -2,11 +2,11 @@
 
     python tests/bench/bench_int8_speed.py [--json FILE]
 
-Models are calibrated on 32 photographs; biases are left as they are, which changes no time. Forms of the INT8 model:
+Models are calibrated on 32 photos; biases are left as they are, which changes no time. Forms of the INT8 model:
 ``affine`` (the default: all 255 steps for the values there are) and ``symmetric`` as ONNX Runtime fuses them, and, on
-OpenVINO alone, ``gpu``: as TensorRT fuses them. One engine's FP32 and INT8 models run in turns on the same photograph,
+OpenVINO alone, ``gpu``: as TensorRT fuses them. One engine's FP32 and INT8 models run in turns on the same photo,
 bound once, on all cores and on one thread, twice in each turn, of which the second counts; the speed-up is the median
-of the pairwise ratios FP32 / INT8. A form's cosine is the least over outputs and photographs between the engine's and a
+of the pairwise ratios FP32 / INT8. A form's cosine is the least over outputs and photos between the engine's and a
 simulation of the same model, node by node as the ONNX standard says; an engine that is fast and wrong shows there.
 Beside it is the simulation's own to FP32.
 
@@ -40,7 +40,7 @@ from edgert.quantization.recipe import Quantizer, Recipe, for_this_machine
 from edgert.quantization.throughput import fastest
 
 MODELS = ("squeezenet_fp32", "mobilenet_v1_025_224", "yolox_nano_416", "nanodet_m_320")
-ROUNDS, WARM, PICTURES, COMPARED = 41, 3, 32, 4
+ROUNDS, WARM, IMAGES, COMPARED = 41, 3, 32, 4
 TIE = 1.05
 """Runs that differ by less are equally fast here."""
 ENGINES = {"ort": "ONNX Runtime"} | ({"openvino": "OpenVINO"} if importlib.util.find_spec("openvino") else {})
@@ -51,7 +51,7 @@ Outputs = Mapping[str, np.ndarray]
 @cache
 def calibrated(name: str) -> Calibrated:
     """A model's ranges."""
-    images = {"images": str(calibration_folder(name)), "limit": PICTURES, "early_stop": False}
+    images = {"images": str(calibration_folder(name)), "limit": IMAGES, "early_stop": False}
     return calibrate_section(model_config(name, calibrate=images))
 
 
@@ -74,18 +74,18 @@ def on(engine: str, name: str) -> Mapping[str, Model]:
     return {"fp32": calibrated(name).model, **made}
 
 
-def times_ms(models: Mapping[str, Model], config: ModelConfig, threads: int, picture: np.ndarray) -> list[list[float]]:
+def times_ms(models: Mapping[str, Model], config: ModelConfig, threads: int, image: np.ndarray) -> list[list[float]]:
     """Milliseconds of single runs, model by model, taken in turns."""
     with ExitStack() as stack:
         engines = [stack.enter_context(closing(build_engine(model, config, threads))) for model in models.values()]
-        works = [_run(engine.session(), picture) for engine in engines]
+        works = [_run(engine.session(), image) for engine in engines]
         in_turn(WARM, *works)
         return in_turn(rounds(ROUNDS), *works)
 
 
-def _run(session: Session, picture: np.ndarray) -> Callable[[], float]:
+def _run(session: Session, image: np.ndarray) -> Callable[[], float]:
     (tensor,) = session.inputs.values()
-    tensor[:] = picture
+    tensor[:] = image
 
     def run() -> float:
         session.run()  # meanwhile the other engines' threads, which spin for a while after a run, go to sleep
@@ -96,7 +96,7 @@ def _run(session: Session, picture: np.ndarray) -> Callable[[], float]:
 
 @cache
 def simulated(name: str, form: str) -> Sequence[Outputs]:
-    """What the standard says a form gives for the first photographs."""
+    """What the standard says a form gives for the first photos."""
     function = Function(on("openvino", name)[form], fused=False)
     return [function(one) for one in calibrated(name).feeds(COMPARED)]
 
@@ -116,10 +116,10 @@ def fidelity(name: str, form: str) -> float:
     return min(map(_least, simulated(name, "fp32"), simulated(name, form)))
 
 
-def _outputs(engine: Engine, picture: np.ndarray) -> Outputs:
+def _outputs(engine: Engine, image: np.ndarray) -> Outputs:
     session = engine.session()
     (tensor,) = session.inputs.values()
-    tensor[:] = picture
+    tensor[:] = image
     return {one.name: array.copy() for one, array in zip(engine.outputs, session.run(), strict=True)}
 
 
@@ -139,10 +139,10 @@ def thread_counts() -> Sequence[int]:
 def speeds(name: str, engine: str) -> Iterator[Figure]:
     """One engine's forms against its FP32."""
     right, config = cosines(name, engine), model_config(name, backend=engine)
-    (picture,) = calibrated(name).feeds(1)[0].values()
+    (image,) = calibrated(name).feeds(1)[0].values()
     for threads in thread_counts():
         models = on(engine, name)
-        taken = dict(zip(models, times_ms(models, config, threads, picture), strict=True))
+        taken = dict(zip(models, times_ms(models, config, threads, image), strict=True))
         for form in list(models)[1:]:
             gain = median_ratio(taken["fp32"], taken[form])
             told = {"fp32_ms": statistics.median(taken["fp32"]), "int8_ms": statistics.median(taken[form])}
@@ -155,9 +155,9 @@ def choice(name: str, engine: str) -> Iterator[Figure]:
     """How much slower what ``auto`` takes is than the other."""
     config = model_config(name, backend=engine)
     models = {"fp32": calibrated(name).model, "int8": forms(name)["affine"]}
-    (picture,) = calibrated(name).feeds(1)[0].values()
+    (image,) = calibrated(name).feeds(1)[0].values()
     for threads in thread_counts():
-        taken = dict(zip(models, times_ms(models, config, threads, picture), strict=True))
+        taken = dict(zip(models, times_ms(models, config, threads, image), strict=True))
         took = fastest(models, config, threads)
         other = "fp32" if took.name == "int8" else "int8"
         ratio = median_ratio(taken[took.name], taken[other])

@@ -2,7 +2,7 @@
 
 Predictions are those of ``edgert plan --board host``: engines only, without the host's work around them.
 Every placement is written to a pipeline file and runs as such, on two pinned cores: the whole model on one, replicated
-on both, and split at several places, in turn. On a shared machine neighbours slow a core for seconds, by half and more,
+on both, and split at several places, in turn. On a shared machine neighbors slow a core for seconds, by half and more,
 each core by itself. So a placement is timed when both cores run as fast as they did for the profile, right before and
 right after; what was timed otherwise is thrown away and done again.
 

@@ -1,9 +1,9 @@
-"""Calibration and quantisation on 64 photographs: our time and memory beside onnxruntime.quantization.quantize_static.
+"""Calibration and quantization on 64 photos: our time and memory beside onnxruntime.quantization.quantize_static.
 
     python tests/bench/bench_quantize.py [--json FILE]
 
-Both make a Q/DQ model with a scale per channel of the same float model and the same 64 photographs, each in a process
-of its own (quantize_own.py, quantize_peer.py), which both read, decode and preprocess the pictures by the same code
+Both make a Q/DQ model with a scale per channel of the same float model and the same 64 photos, each in a process
+of its own (quantize_own.py, quantize_peer.py), which both read, decode and preprocess the images by the same code
 when their turn comes. Our time is from the model's file to the INT8 file, without bias correction, which the peer has
 not: reading, preparing, calibrating (no early stop), thresholds, rounding, writing. The peer's is that of
 quantize_static alone, from the file made ready for it (static, folded, shapes inferred) to the INT8 file; making it
@@ -34,7 +34,7 @@ from edgert.benchmark.measure import Figure
 HERE = Path(__file__).parent
 MODELS = ("squeezenet_fp32", "yolox_nano_416", "nanodet_m_320")
 METHODS = ("Entropy", "Percentile")
-PICTURES = 64
+IMAGES = 64
 ROUNDS, PEER_ROUNDS = 5, 2
 TIME_BAR, MEMORY_BAR = 1 / 5, 1 / 8
 _MIB = 2**20
@@ -58,11 +58,11 @@ def in_turns(name: str) -> Mapping[str, list[Taken]]:
     """Our jobs' and the peer's, round by round."""
     taken: dict[str, list[Taken]] = {job: [] for job in ("ours", "corrected", *METHODS)}
     for turn in range(rounds(ROUNDS)):
-        taken["ours"].append(run("quantize_own.py", name, 0, PICTURES, "OUT"))
-        taken["corrected"].append(run("quantize_own.py", name, 0, PICTURES, "OUT", "--correct"))
+        taken["ours"].append(run("quantize_own.py", name, 0, IMAGES, "OUT"))
+        taken["corrected"].append(run("quantize_own.py", name, 0, IMAGES, "OUT", "--correct"))
         if turn < PEER_ROUNDS:
             for method in METHODS:
-                taken[method].append(run("quantize_peer.py", name, method, 0, PICTURES, "OUT"))
+                taken[method].append(run("quantize_peer.py", name, method, 0, IMAGES, "OUT"))
     return taken
 
 
@@ -99,4 +99,4 @@ def measure() -> Iterator[Figure]:
 
 
 if __name__ == "__main__":
-    report.main("Calibration and quantisation on 64 photographs", measure)
+    report.main("Calibration and quantization on 64 photos", measure)

@@ -4,7 +4,7 @@ A run tells what its threads took, how that scattered, how late they woke up, an
 pipeline is run easily, at a part of its rate, and right after that for real, and simulated twice: from what the real
 run measured, which tells whether queues, joins, batches and drops are played as they are, on the machine as it was; and
 from the easy run, before anything is known of the real one, which also has to foretell the machine. On a shared machine
-neighbours slow a core for up to seconds, by half and more, so this is done many times in turn, every run counts, and
+neighbors slow a core for up to seconds, by half and more, so this is done many times in turn, every run counts, and
 medians over all rounds are compared. How far one real run is from the next is told beside it: nothing that foretells
 single runs is closer.
 

@@ -2,7 +2,7 @@
 
     python tests/bench/bench_track.py [--frames 200] [--rounds 5] [--json FILE]
 
-Objects wander through a 1920x1080 picture with jitter, misses, doubtful scores and some false alarms, the trackers keep
+Objects wander through a 1920x1080 image with jitter, misses, doubtful scores and some false alarms, the trackers keep
 their defaults, and both see every frame. Per round ours runs through all frames, then theirs. What is reported of each
 is its best round's median over the frames, because other work on the machine slows whole rounds; 99th percentile and
 CPU time per wall time (1: one thread, undisturbed) are of ours over all rounds. Exits 1 if the median at 50 objects is
@@ -27,7 +27,7 @@ import numpy.typing as npt
 from edgert.stages.bytetrack import ByteTrack
 
 BAR_MS, BAR_OBJECTS = 0.6, 50
-CASES = ((10, 1920, 1080), (50, 1920, 1080), (50, 640, 480), (200, 1920, 1080))  # objects, picture in pixels
+CASES = ((10, 1920, 1080), (50, 1920, 1080), (50, 640, 480), (200, 1920, 1080))  # objects, image in pixels
 
 Frame = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.int32]]
 Step = Callable[[Frame], object]
@@ -38,7 +38,7 @@ class Row:
     """One case; times in milliseconds per frame."""
 
     objects: int
-    picture: str
+    image: str
     frames: int
     rounds: int
     ours_median_ms: float
@@ -50,14 +50,14 @@ class Row:
 def scene(objects: int, size_px: tuple[int, int], frames: int) -> list[Frame]:
     """The detections of each frame: 5 % missed, 15 % doubtful, one false alarm per 50 objects."""
     rng = np.random.default_rng(objects)
-    centres, velocity = rng.uniform((0, 0), size_px, (objects, 2)), rng.normal(0, 4, (objects, 2))
+    centers, velocity = rng.uniform((0, 0), size_px, (objects, 2)), rng.normal(0, 4, (objects, 2))
     sizes, seen = rng.uniform(30, 120, (objects, 2)), []
     for _ in range(frames):
-        centres += velocity
-        velocity[(centres < 0) | (centres > size_px)] *= -1
+        centers += velocity
+        velocity[(centers < 0) | (centers > size_px)] *= -1
         scores = np.where(rng.random(objects) < 0.15, rng.uniform(0.1, 0.6, objects), rng.uniform(0.6, 0.99, objects))
         false = int(rng.poisson(objects / 50))
-        middle = np.concatenate((centres, rng.uniform((0, 0), size_px, (false, 2))))
+        middle = np.concatenate((centers, rng.uniform((0, 0), size_px, (false, 2))))
         extent = np.concatenate((sizes, rng.uniform(20, 100, (false, 2)))) / 2
         boxes = np.concatenate((middle - extent, middle + extent), axis=1) + rng.normal(0, 1.5, (objects + false, 4))
         scores = np.concatenate((scores, rng.uniform(0.1, 0.95, false)))
@@ -125,14 +125,12 @@ def best_median(rounds_ms: list[list[float]]) -> float:
 
 def table(rows: list[Row]) -> str:
     """The rows for people."""
-    lines = [
-        "objects  picture    frames  rounds  ours ms (median)  ours ms (p99)  CPU/wall  trackers ms (median)  ratio"
-    ]
+    lines = ["objects  image    frames  rounds  ours ms (median)  ours ms (p99)  CPU/wall  trackers ms (median)  ratio"]
     for row in rows:
         other = row.theirs_median_ms
         ends = f"{other:20.3f}  {other / row.ours_median_ms:5.1f}" if other else f"{'-':>20}  {'-':>5}"
         lines.append(
-            f"{row.objects:7}  {row.picture:9}  {row.frames:6}  {row.rounds:6}  "
+            f"{row.objects:7}  {row.image:9}  {row.frames:6}  {row.rounds:6}  "
             f"{row.ours_median_ms:16.3f}  {row.ours_p99_ms:13.3f}  {row.ours_cpu_per_wall:8.2f}  {ends}"
         )
     return "\n".join(lines)

@@ -3,7 +3,7 @@
     python tests/bench/bench_tune.py [--json FILE]
 
 Every model of the evaluation data and the demo's is built and tuned as `edgert build PIPELINE --tune` does it, for
-files (a source that waits for the pipeline) in FP32; those of INT8 with `precision: auto`, calibrated on 32 pictures,
+files (a source that waits for the pipeline) in FP32; those of INT8 with `precision: auto`, calibrated on 32 images,
 where FP32 and INT8 are both candidates. The one whose batch size is open is also tuned for a stage that asks for
 batches. Then the default and what was chosen are compiled again, as `edgert run` compiles them, and run in turns; the
 gain is the median of the pairwise ratios default / tuned. Where the default was kept they are the same engine, and the
@@ -34,7 +34,7 @@ from edgert.tuner.rounds import Contestant
 from edgert.tuner.trials import Tuned
 
 DEMO = "demo"
-RECIPE = {name: (task, picture) for name, (task, picture, _) in RECIPES.items()} | {
+RECIPE = {name: (task, image) for name, (task, image, _) in RECIPES.items()} | {
     "person_reid_retail_0288": ("embed: l2", "resize: stretch, color: bgr"),
     DEMO: ("detect: yolox", "resize: letterbox"),
 }
@@ -45,14 +45,14 @@ ROUNDS, FRAMES = 61, 8
 
 def pipeline(name: str, folder: Path, int8: bool, batch: int) -> Path:
     """A pipeline file for one model."""
-    task, picture = RECIPE[name]
+    task, image = RECIPE[name]
     onnx = ROOT / "pipelines/assets/parts.onnx" if name == DEMO else model_path(name)
     images = "'synthetic:conveyor'" if name == DEMO else calibration_folder(name) if int8 else ""
     calibrate = f"calibrate: {{images: {images}, limit: 32, early_stop: false}}" if int8 else ""
     batching = f", batch: {{max: {batch}}}" if batch > 1 else ""
     path = folder / "tune.yaml"
     path.write_text(
-        f"models:\n  net:\n    onnx: {onnx}\n    task: {{{task}}}\n    input: {{{picture}}}\n    {calibrate}\n"
+        f"models:\n  net:\n    onnx: {onnx}\n    task: {{{task}}}\n    input: {{{image}}}\n    {calibrate}\n"
         f"stages:\n  camera: {{source: api}}\n  see: {{infer: net, from: camera{batching}}}\n"
         '  out: {sink: "null", from: see}\n'
     )

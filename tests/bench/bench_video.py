@@ -1,7 +1,7 @@
 """Bar 2: 1080p H.264 → tensor in ≤ 0.6 of the OpenCV loop's CPU time; the whole pipeline ≥ 1.25 of its frames/s.
 
-The clip is made of the evaluation photographs, each shown for a few frames while the view drifts over it, so that the
-video has the content of photographs and the motion of a camera. The OpenCV loop is the one people write:
+The clip is made of the evaluation photos, each shown for a few frames while the view drifts over it, so that the
+video has the content of photos and the motion of a camera. The OpenCV loop is the one people write:
 VideoCapture.read, resize, letterbox, float NCHW, session.run, and the same decoder.
 
     python tests/bench/bench_video.py [--json FILE]
@@ -43,8 +43,8 @@ stages:
 """
 
 
-def write_photographs(path: Path) -> Path:
-    """A clip of drifting photographs, H.264 CRF 23."""
+def write_photos(path: Path) -> Path:
+    """A clip of drifting photos, H.264 CRF 23."""
     photos = sorted((DATA / "images" / "coco_val").glob("*.jpg"))
     sink = VideoSink("clip", path)
     sink.open()
@@ -54,8 +54,8 @@ def write_photographs(path: Path) -> Path:
         scale = 1.1 * max(WIDTH / photo.shape[1], HEIGHT / photo.shape[0])
         large = cv2.resize(photo, None, fx=scale, fy=scale, interpolation=cv2.INTER_CUBIC)
         x, y = 4 * (n % PER_PHOTO), 2 * (n % PER_PHOTO)
-        picture = np.ascontiguousarray(large[y : y + HEIGHT, x : x + WIDTH])
-        frame = Frame("x", n, n, n * 33_333_333, WIDTH, HEIGHT, "bgr", (picture,), lend(picture, counter))
+        image = np.ascontiguousarray(large[y : y + HEIGHT, x : x + WIDTH])
+        frame = Frame("x", n, n, n * 33_333_333, WIDTH, HEIGHT, "bgr", (image,), lend(image, counter))
         sink.process(Result(frame))
     sink.close()
     return path
@@ -92,7 +92,7 @@ def measure() -> Iterator[Figure]:
     onnx = DATA / "models" / "yolox_nano_416.onnx"
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        clip = write_photographs(folder / "photographs.mp4")
+        clip = write_photos(folder / "photos.mp4")
         yield from preprocess_cost(clip, FRAMES)
         yield preprocess_error(clip)
         yield from whole_pipeline(

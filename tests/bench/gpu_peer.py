@@ -18,7 +18,7 @@ RARE = -4.6
 
 
 class ConvUnit(nn.Sequential):
-    """Convolution, normalisation, SiLU."""
+    """Convolution, normalization, SiLU."""
 
     def __init__(self, wide: int, out: int, kernel: int = 1, stride: int = 1) -> None:
         super().__init__(
@@ -102,11 +102,11 @@ def network(name: str) -> nn.Module:
     if name == "detector":
         detector = Detector()
         for part in detector.modules():
-            if isinstance(part, nn.Conv2d):  # PyTorch's own start lets the picture fade on its way through
+            if isinstance(part, nn.Conv2d):  # PyTorch's own start lets the image fade on its way through
                 nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
         for head in detector.heads:
             for last in (head.box, head.object, head.classes):
-                last.weight.data /= 1000.0  # of grey levels up to 255
+                last.weight.data /= 1000.0  # of gray levels up to 255
             head.object.bias.data[:] = RARE
         return detector.eval()
     from torchvision.models import resnet50
@@ -126,7 +126,7 @@ def export(net: nn.Module, side: int, half: bool, path: Path) -> Path:
     return path
 
 
-def prepared(frame: Tensor, side: int, normalise: bool, letterbox: bool, matrix: Tensor) -> Tensor:
+def prepared(frame: Tensor, side: int, normalize: bool, letterbox: bool, matrix: Tensor) -> Tensor:
     """(1620, 1920) uint8 NV12 on the GPU → (1, 3, side, side) of the matrix's type; planes are scaled first, the
     quicker of the two ways that ``bench_gpu_preprocess.py`` compares."""
     height, width = frame.shape[0] * 2 // 3, frame.shape[1]
@@ -138,7 +138,7 @@ def prepared(frame: Tensor, side: int, normalise: bool, letterbox: bool, matrix:
     rgb = rgb.clamp(0, 255)
     border = (side - to[0]) // 2
     rgb = functional.pad(rgb, (0, 0, border, side - to[0] - border), value=114)
-    if not normalise:
+    if not normalize:
         return rgb
     mean, std = (torch.tensor(v, device=rgb.device, dtype=rgb.dtype).view(1, 3, 1, 1) for v in (MEAN, STD))
     return (rgb - mean) / std
@@ -165,9 +165,9 @@ def detected(score: float, iou: float, side: int) -> Callable[[Tensor], Any]:
         scores = scores * found[:, 4]
         keep = scores >= score
         found, scores, kinds = found[keep], scores[keep], kinds[keep]
-        centre = (found[:, :2] + grid[keep]) * strides[keep]
+        center = (found[:, :2] + grid[keep]) * strides[keep]
         half = found[:, 2:4].exp() * strides[keep] / 2
-        boxes = torch.cat([centre - half, centre + half], 1)
+        boxes = torch.cat([center - half, center + half], 1)
         rows = batched_nms(boxes, scores, kinds, iou)[:300]
         return boxes[rows].cpu(), scores[rows].cpu(), kinds[rows].cpu()
 

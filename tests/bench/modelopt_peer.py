@@ -2,7 +2,7 @@
 
     python modelopt_peer.py PREPARED.onnx FEEDS.npz METHOD OUT.onnx
 
-METHOD is entropy or max; FEEDS holds one array of all pictures for each input.
+METHOD is entropy or max; FEEDS holds one array of all images for each input.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from modelopt.onnx.quantization import quantize
 
 
 def main() -> None:
-    model, pictures, method, out = sys.argv[1:5]
-    with np.load(pictures) as held:
+    model, images, method, out = sys.argv[1:5]
+    with np.load(images) as held:
         arrays = {name: held[name] for name in held.files}
     quantize(
         model,

@@ -1,4 +1,4 @@
-"""What other quantisers make of the evaluation data's models, kept under ``out/peer`` until anything changes."""
+"""What other quantizers make of the evaluation data's models, kept under ``out/peer`` until anything changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-from zoo import ROOT, feeds, photographs, prepared, some
+from zoo import ROOT, feeds, photos, prepared, some
 
 from edgert.graph import load, to_bytes
 from edgert.graph.model import Model
@@ -28,11 +28,11 @@ SETTINGS = 1
 """Raise it when the peers are called in another way: what is kept is then made anew."""
 
 Maker = Callable[[str, int, int, Path], None]
-"""Quantises a model on pictures FIRST to FIRST + COUNT, into a file."""
+"""Quantizes a model on images FIRST to FIRST + COUNT, into a file."""
 
 
 def makers() -> dict[str, Maker]:
-    """Every quantiser and method that can be had here."""
+    """Every quantizer and method that can be had here."""
     found = {f"ORT {method}": _ort(method) for method in ORT_METHODS}
     python = os.environ.get(MODELOPT, "")
     if python:
@@ -41,9 +41,9 @@ def makers() -> dict[str, Maker]:
 
 
 def peer_model(peer: str, name: str, first: int, count: int) -> Model:
-    """A model quantised by a peer, made now unless it is kept. Raises CalledProcessError where the peer fails."""
-    pictures = some(photographs(name), first, count)
-    facts = (peer, name, prepared(name).digest, pictures.digest(), version("onnxruntime"), SETTINGS)
+    """A model quantized by a peer, made now unless it is kept. Raises CalledProcessError where the peer fails."""
+    images = some(photos(name), first, count)
+    facts = (peer, name, prepared(name).digest, images.digest(), version("onnxruntime"), SETTINGS)
     path = KEPT / f"{name}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}.onnx"
     if not path.exists():
         KEPT.mkdir(parents=True, exist_ok=True)
@@ -64,8 +64,8 @@ def _ort(method: str) -> Maker:
 def _modelopt(python: str, method: str) -> Maker:
     def make(name: str, first: int, count: int, out: Path) -> None:
         model = prepared(name)
-        pictures = list(feeds(name, model, first, count))
-        arrays = {key: np.concatenate([one[key] for one in pictures]) for key in pictures[0]}
+        images = list(feeds(name, model, first, count))
+        arrays = {key: np.concatenate([one[key] for one in images]) for key in images[0]}
         ready, fed = out.with_name("ready.onnx"), out.with_name("feeds.npz")
         ready.write_bytes(to_bytes(model))
         np.savez(fed, allow_pickle=False, **arrays)

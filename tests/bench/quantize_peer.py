@@ -1,10 +1,10 @@
-"""ONNX Runtime's own quantiser on a model of the evaluation data, in a process of its own so that its memory shows.
+"""ONNX Runtime's own quantizer on a model of the evaluation data, in a process of its own so that its memory shows.
 
     python quantize_peer.py MODEL METHOD FIRST COUNT OUT.onnx
 
-METHOD is Entropy, Percentile or MinMax; pictures FIRST to FIRST + COUNT of the model's photographs are decoded and
+METHOD is Entropy, Percentile or MinMax; images FIRST to FIRST + COUNT of the model's photos are decoded and
 preprocessed one by one, when its data reader is asked for the next. Prints JSON: seconds of quantize_static, from the
-prepared model's file to the quantised one, and of processor time; seconds of making that file ready for it, which are
+prepared model's file to the quantized one, and of processor time; seconds of making that file ready for it, which are
 not among them; peak resident bytes of the whole process, and before quantize_static began.
 """
 
@@ -27,7 +27,7 @@ from edgert.meters import peak_rss_bytes
 
 
 class Reader(CalibrationDataReader):
-    """Hands out the pictures one by one."""
+    """Hands out the images one by one."""
 
     def __init__(self, name: str, model: Model, first: int, count: int) -> None:
         self._feeds = feeds(name, model, first, count)

@@ -35,15 +35,15 @@ class TorchSession:
         self.dynamic, self.recordable = False, True
         self._external = torch.cuda.ExternalStream(stream.handle)
         dtype = str(next(net.parameters()).dtype).removeprefix("torch.")
-        picture = self._tensor("x", (1, 3, side, side), dtype)
-        self._x = self._shared(picture)
+        image = self._tensor("x", (1, 3, side, side), dtype)
+        self._x = self._shared(image)
         with torch.inference_mode():
             shape = tuple(net(self._x).shape)
         out = self._tensor("y", shape, dtype)
         self._y = self._shared(out)
-        self.inputs_on_gpu: Mapping[str, GpuTensor] = {"x": picture}
+        self.inputs_on_gpu: Mapping[str, GpuTensor] = {"x": image}
         self.outputs_on_gpu = (out,)
-        self.inputs = {"x": picture.host}
+        self.inputs = {"x": image.host}
 
     def enqueue(self, rows: int | None = None) -> None:
         """See :class:`~edgert.backend.gpu.GpuSession`. Raises DeviceError when PyTorch fails."""

@@ -1,4 +1,4 @@
-"""Pictures seen ten ways: the middle and four corners, and their mirror images.
+"""Images seen ten ways: the middle and four corners, and their mirror images.
 
 Krizhevsky et al. 2012, "ImageNet Classification with Deep Convolutional Neural Networks", section 4.1.
 """
@@ -10,36 +10,36 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from edgert.dataset.images import PhotoAlbum, open_album
+from edgert.dataset.images import FileDataset, open_images
 from edgert.runtime import Frame
 
 WAYS = tuple((x, y, mirrored) for x, y in ((0, 0), (-1, -1), (-1, 1), (1, -1), (1, 1)) for mirrored in (False, True))
-"""Where the middle moves, in sixteenths of the short side, and whether the picture is mirrored."""
+"""Where the middle moves, in sixteenths of the short side, and whether the image is mirrored."""
 
 
 @dataclass(frozen=True)
 class Views:
-    """Every picture of an album in all :data:`WAYS`, one after the other: an album itself."""
+    """Every image of an dataset in all :data:`WAYS`, one after the other: an dataset itself."""
 
-    album: PhotoAlbum
+    image_dataset: FileDataset
 
     def __len__(self) -> int:
-        return len(self.album) * len(WAYS)
+        return len(self.image_dataset) * len(WAYS)
 
     def name(self, index: int) -> str:
-        """Of the picture."""
-        return self.album.name(index // len(WAYS))
+        """Of the image."""
+        return self.image_dataset.name(index // len(WAYS))
 
     def frame(self, index: int) -> Frame:
         """A view; what is made up at its edges lies outside the middle seven eighths of its short side."""
         x, y, mirrored = WAYS[index % len(WAYS)]
-        picture = cv2.imread(str(self.album.paths[index // len(WAYS)]))
-        height, width = picture.shape[:2]
+        image = cv2.imread(str(self.image_dataset.paths[index // len(WAYS)]))
+        height, width = image.shape[:2]
         step = min(height, width) // 16
-        wide = cv2.copyMakeBorder(picture, step, step, step, step, cv2.BORDER_REFLECT_101)
+        wide = cv2.copyMakeBorder(image, step, step, step, step, cv2.BORDER_REFLECT_101)
         view = wide[step * (1 + y) :, step * (1 + x) :][:height, :width]
-        return open_album([np.ascontiguousarray(view[:, ::-1] if mirrored else view)]).frame(0)
+        return open_images([np.ascontiguousarray(view[:, ::-1] if mirrored else view)]).frame(0)
 
     def digest(self) -> str:
-        """Of the pictures."""
-        return f"{len(WAYS)} views of {self.album.digest()}"
+        """Of the images."""
+        return f"{len(WAYS)} views of {self.image_dataset.digest()}"

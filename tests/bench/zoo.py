@@ -1,4 +1,4 @@
-"""The models of the evaluation data that the quantisation benchmarks use, wired as documented."""
+"""The models of the evaluation data that the quantization benchmarks use, wired as documented."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench_check import RECIPES
 from report import DATA
 
 from edgert.config import DetectTask, ModelConfig
-from edgert.dataset.images import PhotoAlbum, open_album
+from edgert.dataset.images import FileDataset, open_images
 from edgert.dataset.inputs import feed_of
 from edgert.graph import load
 from edgert.graph.model import Model
@@ -41,8 +41,8 @@ def rounds(usual: int) -> int:
 
 def model_config(name: str, **sections: object) -> ModelConfig:
     """The section of a pipeline file for a model on ONNX Runtime, with further sections (calibrate, quantize …)."""
-    task, picture, _ = RECIPES[name]
-    written = yaml.safe_load(f"task: {{{task}}}\ninput: {{{picture}}}\nbackend: ort")
+    task, image, _ = RECIPES[name]
+    written = yaml.safe_load(f"task: {{{task}}}\ninput: {{{image}}}\nbackend: ort")
     config = ModelConfig.model_validate({"onnx": model_path(name), **written, **sections})
     if isinstance(config.task, DetectTask):
         return config.model_copy(update={"task": config.task.model_copy(update={"iou": OVERLAP})})
@@ -55,40 +55,40 @@ def model_path(name: str) -> Path:
 
 
 def is_classifier(name: str) -> bool:
-    """Whether a model sorts ImageNet's pictures; the others find COCO's objects."""
+    """Whether a model sorts ImageNet's images; the others find COCO's objects."""
     return RECIPES[name][2] == "imagenet"
 
 
 def calibration_folder(name: str) -> Path:
-    """The photographs a model is calibrated on."""
+    """The photos a model is calibrated on."""
     return IMAGENET if is_classifier(name) else COCO_CALIB
 
 
 @cache
-def photographs(name: str) -> PhotoAlbum:
-    """All of them, in an album's fair order."""
-    album = open_album(calibration_folder(name))
-    assert isinstance(album, PhotoAlbum)
-    return album
+def photos(name: str) -> FileDataset:
+    """All of them, in an dataset's fair order."""
+    image_dataset = open_images(calibration_folder(name))
+    assert isinstance(image_dataset, FileDataset)
+    return image_dataset
 
 
-def some(album: PhotoAlbum, first: int, count: int) -> PhotoAlbum:
-    """``count`` pictures of an album from number ``first`` on."""
+def some(image_dataset: FileDataset, first: int, count: int) -> FileDataset:
+    """``count`` images of an dataset from number ``first`` on."""
     part = slice(first, first + count)
-    return PhotoAlbum(album.paths[part], album.names[part])
+    return FileDataset(image_dataset.paths[part], image_dataset.names[part])
 
 
 def prepared(name: str) -> Model:
     """The float model that everything is made of: static, folded, of an opset that holds a scale per channel.
 
-    ONNX Runtime's quantiser makes invalid graphs of models that list their weights among the inputs, and needs that
+    ONNX Runtime's quantizer makes invalid graphs of models that list their weights among the inputs, and needs that
     opset too: it gets the same.
     """
     return prepare(load(model_path(name)))
 
 
 def feeds(name: str, model: Model, first: int, count: int) -> Iterator[dict[str, np.ndarray]]:
-    """The photographs as the runtime feeds them, decoded and preprocessed when their turn comes."""
-    feed = feed_of(some(photographs(name), first, count), model, model_config(name))
+    """The photos as the runtime feeds them, decoded and preprocessed when their turn comes."""
+    feed = feed_of(some(photos(name), first, count), model, model_config(name))
     for index in range(len(feed)):
         yield feed.feeds(index)

@@ -21,7 +21,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
     seconds = time.monotonic() - started
     text = " ".join(done.stdout.split())
     assert "no x86 machine can build an engine for orin-nx-16gb" in text and "On the board:" in text
-    for step in ("load", "shapes", "rewrite", "calibrate", "quantise", "survey", "lower", "verify", "place", "compile"):
+    for step in ("load", "shapes", "rewrite", "calibrate", "quantize", "survey", "lower", "verify", "place", "compile"):
         assert f" {step} " in done.stderr
     return folder, seconds
 

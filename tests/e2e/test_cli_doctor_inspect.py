@@ -27,8 +27,8 @@ def in_process(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose picture input is dynamic and whose output looks like YOLOX at 32x32."""
-    picture = helper.make_tensor_value_info("images", 1, [1, 3, "height", "width"])
+    """A model whose image input is dynamic and whose output looks like YOLOX at 32x32."""
+    image = helper.make_tensor_value_info("images", 1, [1, 3, "height", "width"])
     boxes = helper.make_tensor_value_info("output", 1, [1, 7, "cells"])
     weight = helper.make_tensor("weight", 1, [7, 3, 8, 8], [0.0] * (7 * 3 * 64))
     shape = helper.make_tensor("shape", 7, [3], [1, 7, -1])
@@ -36,7 +36,7 @@ def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
         helper.make_node("Conv", ["images", "weight"], ["maps"], strides=[8, 8], name="stem"),
         helper.make_node("Reshape", ["maps", "shape"], ["output"], name="flatten"),
     ]
-    graph = helper.make_graph(nodes, "detector", [picture], [boxes], [weight, shape])
+    graph = helper.make_graph(nodes, "detector", [image], [boxes], [weight, shape])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     path = tmp_path_factory.mktemp("model") / "detector.onnx"
     onnx.save(model, path)

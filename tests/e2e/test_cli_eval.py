@@ -41,15 +41,15 @@ def model(path: Path, order: tuple[int, int, int]) -> Path:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder with a right model, one that mixes up two classes, and a picture folder for each class."""
+    """A folder with a right model, one that mixes up two classes, and a image folder for each class."""
     model(tmp_path / "right.onnx", (0, 1, 2))
     model(tmp_path / "wrong.onnx", (1, 0, 2))
     for number in range(9):
-        picture = np.full((8, 8, 3), 20, np.uint8)
-        picture[..., number % 3] = 200
+        image = np.full((8, 8, 3), 20, np.uint8)
+        image[..., number % 3] = 200
         path = tmp_path / "photos" / str(number % 3) / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        assert cv2.imwrite(str(path), picture)
+        assert cv2.imwrite(str(path), image)
     (tmp_path / "p.yaml").write_text(
         "models:\n"
         "  net:\n"
@@ -65,7 +65,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_one_model_on_labelled_pictures(place: Path) -> None:
+def test_one_model_on_labeled_images(place: Path) -> None:
     done = edgert("eval", "right.onnx", *CLASSIFY, *INPUT, "--data", "photos", "--json", "-", cwd=place)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -95,7 +95,7 @@ def test_a_pipeline_says_what_to_judge_by(place: Path) -> None:
     assert done.returncode == 0 and "4 images" in done.stdout
 
 
-def test_pictures_without_labels_compare_two_models(place: Path) -> None:
+def test_images_without_labels_compare_two_models(place: Path) -> None:
     arguments = ("eval", "p.yaml", "--data", "photos/*/*.png", "--metric", "agreement")
     done = edgert(*arguments, "--against", "wrong.onnx", "--json", "-", cwd=place)
     found = json.loads(done.stdout)
@@ -191,9 +191,9 @@ def test_a_signal_ends_an_emulation_soon(belt: Path, number: signal.Signals, hea
         (("--precision", "int9"), "did you mean 'int8'?"),
         (("--emulate", "dla0"), "did you mean 'dla'?"),
         (("--images", "photos"), "--images is for INT8"),
-        (("--precision", "int8"), "INT8 of right.onnx needs pictures"),
+        (("--precision", "int8"), "INT8 of right.onnx needs images"),
         (("--precision", "int8", "--images", "fotos"), "did you mean 'photos'?"),
-        (("--precision", "int8", "--images", "photos"), "has nothing to quantise"),
+        (("--precision", "int8", "--images", "photos"), "has nothing to quantize"),
     ],
 )
 def test_what_int8_lacks_is_told(place: Path, arguments: tuple[str, ...], message: str) -> None:

@@ -22,9 +22,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         helper.make_node("Relu", ["a"], ["b"], name="act"),
         helper.make_node("MaxPool", ["b"], ["y"], name="<pool>", kernel_shape=[9, 9], pads=[4, 4, 4, 4]),
     ]
-    picture = helper.make_tensor_value_info("x", 1, ["n", 3, 32, 32])
+    image = helper.make_tensor_value_info("x", 1, ["n", 3, 32, 32])
     made = helper.make_tensor_value_info("y", 1, ["n", 8, 32, 32])
-    graph = helper.make_graph(nodes, "net", [picture], [made], [weight])
+    graph = helper.make_graph(nodes, "net", [image], [made], [weight])
     path = tmp_path_factory.mktemp("dla") / "net.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     return path

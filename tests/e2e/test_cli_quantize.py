@@ -16,7 +16,7 @@ from tests.helpers.command import ROOT
 
 PARTS = ROOT / "pipelines" / "assets" / "parts.onnx"
 JUDGED = ("--task", "detect yolox", "--data", "labels.json")
-PICTURES = ("--images", "synthetic:conveyor", "--limit", "16")
+IMAGES = ("--images", "synthetic:conveyor", "--limit", "16")
 INPUT = ("--input", "letterbox rgb std=255")
 
 
@@ -37,8 +37,8 @@ def _cache(folder: Path) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def ranges(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("ranges") / "ranges.json"
-    done = edgert("calibrate", PARTS, *PICTURES, *INPUT, "-o", path, cwd=path.parent)
-    assert done.returncode == 0 and "16 pictures" in done.stderr
+    done = edgert("calibrate", PARTS, *IMAGES, *INPUT, "-o", path, cwd=path.parent)
+    assert done.returncode == 0 and "16 images" in done.stderr
     return path
 
 
@@ -50,7 +50,7 @@ def test_ranges_are_for_people_and_machines(ranges: Path) -> None:
 
 def test_an_int8_model_and_its_report(ranges: Path, tmp_path: Path) -> None:
     out, page = tmp_path / "small.onnx", tmp_path / "page.html"
-    done = edgert("quantize", "hello", *PICTURES, "--ranges", ranges, "-o", out, "--report", page, "--keep", "*head*",
+    done = edgert("quantize", "hello", *IMAGES, "--ranges", ranges, "-o", out, "--report", page, "--keep", "*head*",
                   cwd=tmp_path)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "agreement" in done.stderr and "<html" in page.read_text()[:200].lower()
@@ -83,18 +83,18 @@ def test_a_pipeline_runs_int8_and_finds_it_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("calibrate", PARTS), "needs pictures"),
-        (("calibrate", PARTS, "--images", "nowhere"), "no pictures at"),
-        (("calibrate", PARTS, "--images", "synthetic:conveyor", "--limit", "3"), "3 pictures"),
-        (("calibrate", PARTS, *PICTURES, "--method", "entropi"), "did you mean 'entropy'"),
-        (("quantize", PARTS, *PICTURES, *INPUT, "--target", "dlaa"), "did you mean 'dla'"),
+        (("calibrate", PARTS), "needs images"),
+        (("calibrate", PARTS, "--images", "nowhere"), "no images at"),
+        (("calibrate", PARTS, "--images", "synthetic:conveyor", "--limit", "3"), "3 images"),
+        (("calibrate", PARTS, *IMAGES, "--method", "entropi"), "did you mean 'entropy'"),
+        (("quantize", PARTS, *IMAGES, *INPUT, "--target", "dlaa"), "did you mean 'dla'"),
         (("quantize", PARTS, *INPUT, "--ranges", "none.json"), "none.json"),
         (
-            ("quantize", PARTS, *PICTURES, *INPUT, "--task", "detect yolox", "--data", "x", "--metric", "mapp"),
+            ("quantize", PARTS, *IMAGES, *INPUT, "--task", "detect yolox", "--data", "x", "--metric", "mapp"),
             "did you mean 'map'",
         ),
-        (("quantize", PARTS, *PICTURES, *INPUT, "--max-drop", "0.1"), "labeled images"),
-        (("run", "hello", "--set", "models.parts.calibrate=null"), "needs pictures"),
+        (("quantize", PARTS, *IMAGES, *INPUT, "--max-drop", "0.1"), "labeled images"),
+        (("run", "hello", "--set", "models.parts.calibrate=null"), "needs images"),
     ],
 )
 def test_what_cannot_be_is_told_and_nothing_is_written(

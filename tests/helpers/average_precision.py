@@ -10,9 +10,9 @@ import numpy.typing as npt
 F64 = npt.NDArray[np.float64]
 Array = npt.NDArray[np.generic]
 Found = tuple[Array, Array, Array]
-"""Of one picture: boxes (N, 4) x1 y1 x2 y2, scores (N,), classes (N,)."""
+"""Of one image: boxes (N, 4) x1 y1 x2 y2, scores (N,), classes (N,)."""
 Wanted = tuple[Array, Array]
-"""Of one picture: boxes (M, 4) x1 y1 x2 y2, classes (M,)."""
+"""Of one image: boxes (M, 4) x1 y1 x2 y2, classes (M,)."""
 
 
 def average_precision(predictions: Sequence[Found], truths: Sequence[Wanted], iou: float = 0.5) -> float:
@@ -23,10 +23,10 @@ def average_precision(predictions: Sequence[Found], truths: Sequence[Wanted], io
     was not taken by a prediction with a higher score; otherwise it is wrong.
     """
     if len(predictions) != len(truths):
-        raise ValueError(f"{len(predictions)} pictures predicted, {len(truths)} true")
+        raise ValueError(f"{len(predictions)} images predicted, {len(truths)} true")
     classes = np.unique(np.concatenate([np.asarray(kinds, np.int64) for _, kinds in truths]))
     if not len(classes):
-        raise ValueError("no true box in any picture: average precision means nothing")
+        raise ValueError("no true box in any image: average precision means nothing")
     return float(np.mean([_of_class(int(kind), predictions, truths, iou) for kind in classes]))
 
 

@@ -86,7 +86,7 @@ class Page:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def picture(self, top_px: int = 0, height_px: int | None = None) -> bytes:
+    def image(self, top_px: int = 0, height_px: int | None = None) -> bytes:
         """PNG of a part of the page; of what the window shows if no height is named."""
         clip: dict[str, Any] = {}
         if height_px is not None:

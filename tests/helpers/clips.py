@@ -1,4 +1,4 @@
-"""Videos for tests, made on the spot; every picture carries its number (see ``synthetic:counter``)."""
+"""Videos for tests, made on the spot; every image carries its number (see ``synthetic:counter``)."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ SIZE = (320, 240)
 
 
 def numbered(count: int, size: tuple[int, int] = SIZE) -> Iterator[U8]:
-    """``count`` BGR pictures that carry their index, over noise that differs from one to the next."""
+    """``count`` BGR images that carry their index, over noise that differs from one to the next."""
     config = SourceStage(source="synthetic:counter", size=f"{size[0]}x{size[1]}", limit=count)
     random = np.random.default_rng(0)
     noise = random.integers(0, 256, (size[1] // 8, size[0] // 8, 3), np.uint8).repeat(8, 0).repeat(8, 1)
     for frame in Synthetic("clip", "counter", config, Counter(), REAL).frames(threading.Event()):
-        picture = frame.planes[0].copy()
-        rows = picture[16 : noise.shape[0]]
+        image = frame.planes[0].copy()
+        rows = image[16 : noise.shape[0]]
         rows[:, : noise.shape[1]] = np.roll(noise, 3 * frame.index, axis=1)[16:]
         frame.lease.release()
-        yield picture
+        yield image
 
 
 def write_clip(
     path: Path,
-    pictures: int | Iterable[U8] = 30,
+    images: int | Iterable[U8] = 30,
     *,
     fps: float = 30,
     size: tuple[int, int] = SIZE,
@@ -47,7 +47,7 @@ def write_clip(
     colorspace: int = 2,
     color_range: int = 0,
 ) -> Path:
-    """Writes BGR pictures (a number: so many from :func:`numbered`) as a video; the suffix chooses the container."""
+    """Writes BGR images (a number: so many from :func:`numbered`) as a video; the suffix chooses the container."""
     with av.open(str(path), "w", container_options=container or {}) as out:
         stream = out.add_stream(codec, rate=Fraction(fps).limit_denominator(1001), options=options or _options(codec))
         stream.width, stream.height = size
@@ -56,22 +56,22 @@ def write_clip(
         context.colorspace, context.color_range = colorspace, color_range
         if rotation:
             stream.set_display_rotation(rotation)
-        for picture in numbered(pictures, size) if isinstance(pictures, int) else pictures:
-            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), "bgr24")
+        for image in numbered(images, size) if isinstance(images, int) else images:
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), "bgr24")
             out.mux(stream.encode(frame))
         out.mux(stream.encode())
     return path
 
 
 def h264_units(count: int, *, size: tuple[int, int] = SIZE, gop: int = 10) -> list[bytes]:
-    """Annex B access units, one per picture, each key frame with its parameter sets; without B frames."""
+    """Annex B access units, one per image, each key frame with its parameter sets; without B frames."""
     context = av.CodecContext.create("libx264", "w")
     context.width, context.height = size
     context.pix_fmt, context.time_base = "yuv420p", Fraction(1, 30)
     context.options = {"preset": "ultrafast", "tune": "zerolatency", "g": str(gop), "x264-params": "scenecut=0"}
     units = []
-    for index, picture in enumerate(numbered(count, size)):
-        frame = av.VideoFrame.from_ndarray(picture, "bgr24").reformat(format="yuv420p")
+    for index, image in enumerate(numbered(count, size)):
+        frame = av.VideoFrame.from_ndarray(image, "bgr24").reformat(format="yuv420p")
         frame.pts = index
         units += [bytes(packet) for packet in context.encode(frame)]
     return units + [bytes(packet) for packet in context.encode(None)]

@@ -23,7 +23,7 @@ class Precision:
 
 
 def precision(annotations: Path, found: Mapping[int, Detections]) -> Precision:
-    """Of the pictures in ``found``, by their id in ``annotations`` (COCO JSON); others do not count.
+    """Of the images in ``found``, by their id in ``annotations`` (COCO JSON); others do not count.
 
     Classes of the detections are the category ids of the file. Skips the test when pycocotools is missing.
     """
@@ -40,7 +40,7 @@ def precision(annotations: Path, found: Mapping[int, Detections]) -> Precision:
 
 
 def _rows(found: Mapping[int, Detections]) -> np.ndarray:
-    """(N, 7) picture, x, y, width, height, score, category."""
+    """(N, 7) image, x, y, width, height, score, category."""
     rows = [
         np.column_stack(
             [np.full(len(one), key), one.boxes[:, :2], one.boxes[:, 2:] - one.boxes[:, :2], one.scores, one.classes]

@@ -23,17 +23,17 @@ PAD = 114
 SIZES = ((640, 480), (1280, 720), (960, 540))
 
 
-def letterbox(picture: U8, size: tuple[int, int]) -> tuple[U8, float, tuple[int, int]]:
-    """``picture`` scaled into (width, height) without distortion, centred, the rest filled with PAD.
+def letterbox(image: U8, size: tuple[int, int]) -> tuple[U8, float, tuple[int, int]]:
+    """``image`` scaled into (width, height) without distortion, centered, the rest filled with PAD.
 
-    Returns the new (height, width, 3) picture, the scale and the (left, top) offset.
+    Returns the new (height, width, 3) image, the scale and the (left, top) offset.
     """
-    height, width = picture.shape[:2]
+    height, width = image.shape[:2]
     scale = min(size[0] / width, size[1] / height)
     inner = (round(width * scale), round(height * scale))
     left, top = (size[0] - inner[0]) // 2, (size[1] - inner[1]) // 2
     boxed = np.full((size[1], size[0], 3), PAD, np.uint8)
-    small = cv2.resize(picture, inner, interpolation=cv2.INTER_LINEAR)
+    small = cv2.resize(image, inner, interpolation=cv2.INTER_LINEAR)
     boxed[top : top + inner[1], left : left + inner[0]] = small
     return boxed, scale, (left, top)
 
@@ -66,7 +66,7 @@ def suppress(boxes: F32, scores: F32, classes: F32, floor: float = 0.05, iou: fl
 
 
 class DemoDetector:
-    """The shipped model as a function of one BGR picture."""
+    """The shipped model as a function of one BGR image."""
 
     def __init__(self, path: Path) -> None:
         options = onnxruntime.SessionOptions()
@@ -75,9 +75,9 @@ class DemoDetector:
         _, _, height, width = self._session.get_inputs()[0].shape
         self.size = (int(width), int(height))
 
-    def __call__(self, picture: U8) -> Found:
-        """Boxes in the picture's pixels, scores, classes; of everything scored 0.05 or more."""
-        boxed, scale, offset = letterbox(picture, self.size)
+    def __call__(self, image: U8) -> Found:
+        """Boxes in the image's pixels, scores, classes; of everything scored 0.05 or more."""
+        boxed, scale, offset = letterbox(image, self.size)
         planes = np.ascontiguousarray(boxed[..., ::-1].transpose(2, 0, 1)[None], np.float32) / np.float32(255)
         raw = self._session.run(None, {"images": planes})[0][0]
         boxes, scores, classes = suppress(*decode(raw, self.size))
@@ -90,9 +90,9 @@ def compare(detector: DemoDetector, seeds: Iterable[int], frames_each: int) -> t
     wanted: list[Wanted] = []
     for seed in seeds:
         width, height = SIZES[seed % len(SIZES)]
-        scene, picture = Conveyor(width, height, 30.0, seed), np.empty((height, width, 3), np.uint8)
+        scene, image = Conveyor(width, height, 30.0, seed), np.empty((height, width, 3), np.uint8)
         for index in range(seed % 7, 600, 600 // frames_each)[:frames_each]:
-            truth = scene.render(index, picture)
-            found.append(detector(picture))
+            truth = scene.render(index, image)
+            found.append(detector(image))
             wanted.append((truth.boxes, truth.classes))
     return found, wanted

@@ -8,7 +8,7 @@ from typing import Any
 
 from dla import Target, Tensor, Verdict, check
 
-PICTURE = (1, 16, 32, 32)
+IMAGE = (1, 16, 32, 32)
 ORIN = Target(2, "10.3", "fp16")
 INT8 = Target(2, "10.3", "int8")
 XAVIER = Target(1, "8.5.2", "fp16")
@@ -46,15 +46,15 @@ def listed(name: str, *values: float, dtype: str = "int64") -> Tensor:
     return stored(name, len(values), values=values, dtype=dtype)
 
 
-def unary(op: str, *more: Tensor | None, shape: Sequence[int | None] = PICTURE, **attributes: Any) -> Op:
+def unary(op: str, *more: Tensor | None, shape: Sequence[int | None] = IMAGE, **attributes: Any) -> Op:
     """``y = op(x, more…)``, of one shape."""
     return Op(op, (data("x", *shape), *more), (data("y", *shape),), attributes)
 
 
 def binary(op: str, a: Tensor | None = None, b: Tensor | None = None, **attributes: Any) -> Op:
     """``y = op(a, b)``."""
-    first, second = a or data("a", *PICTURE), b or data("b", *PICTURE)
-    return Op(op, (first, second), (data("y", *PICTURE),), attributes)
+    first, second = a or data("a", *IMAGE), b or data("b", *IMAGE)
+    return Op(op, (first, second), (data("y", *IMAGE),), attributes)
 
 
 def conv(
@@ -77,12 +77,12 @@ def conv(
 def deconv(*, kernel: tuple[int, int] = (2, 2), channels: tuple[int, int] = (16, 8), **attributes: Any) -> Op:
     """A ConvTranspose."""
     weight = stored("w", *channels, *kernel)
-    return Op("ConvTranspose", (data("x", *PICTURE), weight), (data("y", 1, 8, 64, 64),), attributes)
+    return Op("ConvTranspose", (data("x", *IMAGE), weight), (data("y", 1, 8, 64, 64),), attributes)
 
 
 def resize(*scales: float, opset: int = 17, **attributes: Any) -> Op:
     """A Resize by scales."""
-    inputs = (data("x", *PICTURE), None, listed("scales", *scales, dtype="float32"))
+    inputs = (data("x", *IMAGE), None, listed("scales", *scales, dtype="float32"))
     return replace(Op("Resize", inputs, (data("y", 1, 16, 64, 64),), attributes), opset=opset)
 
 

@@ -1,4 +1,4 @@
-"""The evaluation data: real models and photographs that do not come with the project.
+"""The evaluation data: real models and photos that do not come with the project.
 
 Looked for in the folder ``$EDGERT_DATA``, by default ``../shared/data`` beside the repository; a test that needs a part
 that is not there is skipped and says which.
@@ -37,15 +37,15 @@ def data(*parts: str) -> Path:
     return path
 
 
-def frame(picture: U8) -> Frame:
-    """A BGR picture as a frame."""
-    height, width = picture.shape[:2]
-    return Frame("photo", 0, 0, 0, width, height, "bgr", (picture,), lend(picture, Counter()))
+def frame(image: U8) -> Frame:
+    """A BGR image as a frame."""
+    height, width = image.shape[:2]
+    return Frame("photo", 0, 0, 0, width, height, "bgr", (image,), lend(image, Counter()))
 
 
 @dataclass(frozen=True)
 class Photo:
-    """A photograph and its true boxes: (N, 4) x1, y1, x2, y2 in pixels, and (N,) categories."""
+    """A photo and its true boxes: (N, 4) x1, y1, x2, y2 in pixels, and (N,) categories."""
 
     key: int
     path: Path
@@ -53,20 +53,20 @@ class Photo:
     categories: npt.NDArray[np.int64]
 
     @property
-    def picture(self) -> U8:
+    def image(self) -> U8:
         """(height, width, 3) BGR."""
         return read(self.path)
 
 
 def read(path: Path) -> U8:
-    """A picture file as (height, width, 3) BGR."""
-    picture = cv2.imread(str(path))
-    assert picture is not None, path
-    return picture.astype(np.uint8, copy=False)
+    """A image file as (height, width, 3) BGR."""
+    image = cv2.imread(str(path))
+    assert image is not None, path
+    return image.astype(np.uint8, copy=False)
 
 
 def photos(name: str, limit: int | None = None) -> list[Photo]:
-    """The first ``limit`` photographs of ``coco_val`` or ``coco_calib``."""
+    """The first ``limit`` photos of ``coco_val`` or ``coco_calib``."""
     table = json.loads(data("images", f"{name}.json").read_text())
     found = []
     for image in table["images"][:limit]:
@@ -86,14 +86,14 @@ class Network:
         options.intra_op_num_threads = 1
         options.log_severity_level = 3  # errors only
         self._session: Any = onnxruntime.InferenceSession(str(data("models", f"{name}.onnx")), options)
-        picture = self._session.get_inputs()[0]
-        self._name = picture.name
-        self._tensor = np.zeros(shape or picture.shape, np.float32)
+        image = self._session.get_inputs()[0]
+        self._name = image.name
+        self._tensor = np.zeros(shape or image.shape, np.float32)
         self._preprocessor = Preprocessor(config, self._tensor)
 
-    def run(self, picture: U8) -> tuple[list[Array], Geometry]:
-        """What it says about a picture, ready for a decoder."""
-        return self.run_frame(frame(picture))
+    def run(self, image: U8) -> tuple[list[Array], Geometry]:
+        """What it says about a image, ready for a decoder."""
+        return self.run_frame(frame(image))
 
     def run_frame(self, one: Frame) -> tuple[list[Array], Geometry]:
         """What it says about a frame or crop."""

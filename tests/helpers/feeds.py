@@ -1,4 +1,4 @@
-"""Pictures for calibration tests. They are here, and not in a test, because worker processes import them."""
+"""Images for calibration tests. They are here, and not in a test, because worker processes import them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Noise:
 
 @dataclass
 class Order:
-    """The pictures of another feed in another order."""
+    """The images of another feed in another order."""
 
     feed: Noise
     order: Sequence[int]
@@ -60,7 +60,7 @@ class Order:
 
 @dataclass
 class Lethal(Noise):
-    """Noise with one picture that kills the process it is made in, the first so many times.
+    """Noise with one image that kills the process it is made in, the first so many times.
 
     Attributes:
         folder: where deaths are written down.
@@ -79,7 +79,7 @@ class Lethal(Noise):
 
 @dataclass
 class Broken(Noise):
-    """Noise with one picture that something is wrong with."""
+    """Noise with one image that something is wrong with."""
 
     victim: int = 0
     value: float = float("nan")

@@ -20,8 +20,8 @@ from tests.helpers.gpu_scale import I64, scaled
 _GRAY = np.array([9798, 19235, 3735])  # red, green, blue in 1/32768: OpenCV's RGB2GRAY
 
 
-def picture(frame: Frame, width: int, height: int, order: str, how: str = "linear") -> I64:
-    """The frame at (height, width, channels) in grey levels, channels in ``order``: rgb, bgr or gray."""
+def image(frame: Frame, width: int, height: int, order: str, how: str = "linear") -> I64:
+    """The frame at (height, width, channels) in gray levels, channels in ``order``: rgb, bgr or gray."""
     if frame.format in ("i420", "nv12", "yuyv"):
         pairs = [frame.format == "nv12" and index > 0 for index in range(3)]
         planes = zip(_yuv(frame), pairs, strict=True)
@@ -39,19 +39,19 @@ def picture(frame: Frame, width: int, height: int, order: str, how: str = "linea
 
 
 def preprocess(frame: Frame, config: InputConfig, target: Target) -> npt.NDArray[Any]:
-    """One picture of the target: (height, width, channels) of its dtype, normalised, border included."""
+    """One image of the target: (height, width, channels) of its dtype, normalized, border included."""
     placement = place(frame, (target.width, target.height), config)
-    grey = np.full((target.height, target.width, target.channels), config.pad, np.int64)
+    gray = np.full((target.height, target.width, target.channels), config.pad, np.int64)
     left, top, width, height = placement.rectangle
-    levels = picture(placement.frame, width, height, config.color, config.interpolation)
-    grey[top : top + height, left : left + width] = levels
-    return _values(grey, normal_of(config, target.channels), target.dtype)
+    levels = image(placement.frame, width, height, config.color, config.interpolation)
+    gray[top : top + height, left : left + width] = levels
+    return _values(gray, normal_of(config, target.channels), target.dtype)
 
 
-def stored(pictures: list[npt.NDArray[Any]], target: Target, memory: U8) -> None:
-    """Writes pictures into a copy of the target's memory where the kernel writes them; padding channels as 0."""
+def stored(images: list[npt.NDArray[Any]], target: Target, memory: U8) -> None:
+    """Writes images into a copy of the target's memory where the kernel writes them; padding channels as 0."""
     flat = memory.view(target.dtype)
-    for row, pixels in enumerate(pictures):
+    for row, pixels in enumerate(images):
         size = (target.height, target.width, target.group if target.group > 1 else target.channels)
         per_item = [stride * flat.itemsize for stride in (target.strides[2], target.strides[3], target.strides[1])]
         out = np.lib.stride_tricks.as_strided(flat[row * target.strides[0] :], size, per_item)
@@ -74,9 +74,9 @@ def _toned(yuv: I64, frame: Frame, order: str) -> I64:
     return levels
 
 
-def _values(grey: I64, normal: Normal, dtype: str) -> npt.NDArray[Any]:
+def _values(gray: I64, normal: Normal, dtype: str) -> npt.NDArray[Any]:
     """One rounding, as a fused multiply-add has it."""
-    exact = (grey * normal.scale.astype(np.float64) + normal.bias).astype(np.float32)
+    exact = (gray * normal.scale.astype(np.float64) + normal.bias).astype(np.float32)
     if dtype in ("uint8", "int8"):
         bounds = np.iinfo(dtype)
         return np.clip(np.rint(exact), bounds.min, bounds.max).astype(dtype)

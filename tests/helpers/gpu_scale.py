@@ -38,7 +38,7 @@ class Spread:
 
 
 def scaled(plane: U8, width: int, height: int, how: str = "linear", *, paired: bool = False) -> I64:
-    """(h, w) uint8 → (height, width) grey levels.
+    """(h, w) uint8 → (height, width) gray levels.
 
     Args:
         how: linear, nearest, area or cubic.
@@ -53,7 +53,7 @@ def scaled(plane: U8, width: int, height: int, how: str = "linear", *, paired: b
 
 
 def taps(source: int, wanted: int, across: bool, nearest: bool) -> Taps:
-    """Pixel centres meet pixel centres. Positions are rounded to float32 and weights to 1/2048, as OpenCV does."""
+    """Pixel centers meet pixel centers. Positions are rounded to float32 and weights to 1/2048, as OpenCV does."""
     at = np.arange(wanted, dtype=np.int64)
     if nearest:
         index = np.minimum(np.floor(at * (1.0 / (wanted / source))).astype(np.int64), source - 1)
@@ -82,7 +82,7 @@ def _between(plane: U8, x: Taps, y: Taps) -> I64:
 
 
 def _area(plane: U8, width: int, height: int, paired: bool) -> I64:
-    """The average of what an output pixel covers; linear, between edges and not centres, where an axis grows."""
+    """The average of what an output pixel covers; linear, between edges and not centers, where an axis grows."""
     down, across = (1.0 / (out / source) for source, out in zip(plane.shape, (height, width), strict=True))
     if down < 1 or across < 1:
         x, y = _edge_taps(plane.shape[1], width, True), _edge_taps(plane.shape[0], height, False)

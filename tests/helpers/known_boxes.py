@@ -19,14 +19,14 @@ class KnownBoxes:
 
     Attributes:
         source: (N, 4) x1, y1, x2, y2 in source pixels.
-        centres, sizes: (N, 2) in network pixels.
+        centers, sizes: (N, 2) in network pixels.
         scores: (N,) 0.5 to 0.95, no two closer than 0.01.
         classes: (N,)
     """
 
     geometry: Geometry
     source: F32
-    centres: F32
+    centers: F32
     sizes: F32
     scores: F32
     classes: npt.NDArray[np.int32]
@@ -34,23 +34,23 @@ class KnownBoxes:
     @property
     def corners(self) -> F32:
         """(N, 4) x1, y1, x2, y2 in network pixels."""
-        return np.hstack([self.centres - self.sizes / 2, self.centres + self.sizes / 2])
+        return np.hstack([self.centers - self.sizes / 2, self.centers + self.sizes / 2])
 
 
 def letterbox(network: tuple[int, int]) -> Geometry:
-    """A 1000x600 picture, centred in the network with its shape kept."""
+    """A 1000x600 image, centered in the network with its shape kept."""
     scale = max(1000 / network[0], 600 / network[1])
     offset_x, offset_y = (1000 - network[0] * scale) / 2, (600 - network[1] * scale) / 2
     return Geometry(scale, scale, offset_x, offset_y, network, (0, 0, 1000, 600))
 
 
 def identity(network: tuple[int, int]) -> Geometry:
-    """A picture that is the network's input."""
+    """A image that is the network's input."""
     return Geometry(1, 1, 0, 0, network, (0, 0, *network))
 
 
 def known_boxes(seed: int, network: tuple[int, int], class_count: int, *, most: int = 9) -> KnownBoxes:
-    """One to nine boxes, each in a field of its own of a 3x3 board over the source picture."""
+    """One to nine boxes, each in a field of its own of a 3x3 board over the source image."""
     rng = np.random.default_rng(seed)
     geometry = letterbox(network)
     count = int(rng.integers(1, most + 1))

@@ -15,7 +15,7 @@ from edgert.graph.operations import Graph
 from edgert.graph.proto import Array
 
 Dims = Sequence[int | str | None]
-PICTURE: Dims = (1, 3, 8, 8)
+IMAGE: Dims = (1, 3, 8, 8)
 
 
 def make(
@@ -37,7 +37,7 @@ def make(
     return from_proto(proto, Path("test.onnx"))
 
 
-def conv(shape: Dims = PICTURE, seed: int = 0) -> Model:
+def conv(shape: Dims = IMAGE, seed: int = 0) -> Model:
     """``y`` = ReLU(3×3 convolution of ``x`` to 4 channels), ``mean`` = its average per channel."""
     random = np.random.default_rng(seed)
     weights = {"w": random.standard_normal((4, 3, 3, 3)).astype("f4"), "b": random.standard_normal(4).astype("f4")}
@@ -50,7 +50,7 @@ def conv(shape: Dims = PICTURE, seed: int = 0) -> Model:
     return make(nodes, {"x": (shape, TensorProto.FLOAT)}, outputs, weights)
 
 
-def means(shape: Dims = PICTURE) -> Model:
+def means(shape: Dims = IMAGE) -> Model:
     """``y`` [N, 3] = the average of each channel of ``x``."""
     nodes = [helper.make_node("ReduceMean", ["x"], ["y"], axes=[2, 3], keepdims=0)]
     return make(nodes, {"x": (shape, TensorProto.FLOAT)}, {"y": (shape[:2], TensorProto.FLOAT)})
@@ -103,14 +103,14 @@ def suppress(count: int = 10) -> Model:
 def unknown_operator() -> Model:
     """A node that no runtime knows."""
     node = helper.make_node("Frobnicate", ["x"], ["y"], name="the_odd_one")
-    return make([node], {"x": (PICTURE, TensorProto.FLOAT)}, {"y": (PICTURE, TensorProto.FLOAT)})
+    return make([node], {"x": (IMAGE, TensorProto.FLOAT)}, {"y": (IMAGE, TensorProto.FLOAT)})
 
 
 def bad_shapes() -> Model:
     """A convolution whose weights do not fit its input."""
     node = helper.make_node("Conv", ["x", "w"], ["y"])
     weights = {"w": np.zeros((4, 5, 3, 3), np.float32)}
-    return make([node], {"x": (PICTURE, TensorProto.FLOAT)}, {"y": (None, TensorProto.FLOAT)}, weights)
+    return make([node], {"x": (IMAGE, TensorProto.FLOAT)}, {"y": (None, TensorProto.FLOAT)}, weights)
 
 
 def texts() -> Model:

@@ -1,6 +1,6 @@
 """A stand-in for PyNvVideoCodec: FFmpeg decodes, surfaces lie in the memory of :class:`CudaDouble`.
 
-As strict as the real one: a surface keeps its picture until it is unlocked, is written over after that, and is unlocked
+As strict as the real one: a surface keeps its image until it is unlocked, is written over after that, and is unlocked
 once. What names and signatures the real one has is in ``tests/data/nvdec/api.json``.
 """
 
@@ -55,9 +55,9 @@ class Decoder:
         for memory in self._ready:  # those that were not fetched are lost, as in the real one
             self._free.append(memory)
         self._ready.clear()
-        pictures = self._context.decode(told)
-        self._ready.extend(self._surface(picture) for picture in pictures)
-        return len(pictures)
+        images = self._context.decode(told)
+        self._ready.extend(self._surface(image) for image in images)
+        return len(images)
 
     def GetLockedFrame(self) -> int:
         memory = self._ready.popleft()
@@ -77,8 +77,8 @@ class Decoder:
     def GetHeight(self) -> int:
         return self._size[1]
 
-    def _surface(self, picture: Any) -> Any:
-        pixels = picture.reformat(format="nv12").to_ndarray()
+    def _surface(self, image: Any) -> Any:
+        pixels = image.reformat(format="nv12").to_ndarray()
         self._size = (pixels.shape[1], pixels.shape[0] * 2 // 3)
         memory = self._free.pop() if self._free else self._allocate(pixels.size)
         memory.bytes[:] = pixels.reshape(-1)

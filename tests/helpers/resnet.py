@@ -32,7 +32,7 @@ class _Maker:
         return f"{name}_out"
 
     def conv(self, source: str, shape: tuple[int, int, int], name: str, stride: int = 1, gain: float = 2.0) -> str:
-        """Filters, channels, side; then normalised. Weights keep the spread of what they read."""
+        """Filters, channels, side; then normalized. Weights keep the spread of what they read."""
         filters, channels, side = shape
         spread = (gain / (channels * side * side)) ** 0.5
         weight = self.store(f"{name}_w", self.rng.standard_normal((filters, channels, side, side)) * spread)
@@ -56,7 +56,7 @@ class _Maker:
 
 
 def resnet50(classes: int = 1000, size_px: int = 224) -> Model:
-    """A classifier of (1, 3, size, size) float32 pictures with 25.6 million weights, none of them trained."""
+    """A classifier of (1, 3, size, size) float32 images with 25.6 million weights, none of them trained."""
     make = _Maker()
     found = make.relu(make.conv("x", (64, 3, 7), "stem", 2), "stem_relu")
     found = make.add("MaxPool", [found], "pool", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
@@ -71,9 +71,9 @@ def resnet50(classes: int = 1000, size_px: int = 224) -> Model:
     weight = make.store("fc_w", make.rng.standard_normal((classes, channels)) * channels**-0.5)
     bias = make.store("fc_b", make.rng.random(classes))
     make.nodes.append(helper.make_node("Gemm", [found, weight, bias], ["y"], "fc", transB=1))
-    picture = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, size_px, size_px])
+    image = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, size_px, size_px])
     scores = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, classes])
-    graph = helper.make_graph(make.nodes, "resnet50", [picture], [scores], make.stored)
+    graph = helper.make_graph(make.nodes, "resnet50", [image], [scores], make.stored)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     proto.ir_version = 8
     return from_proto(proto, "resnet50.onnx")

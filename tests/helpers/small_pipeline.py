@@ -47,7 +47,7 @@ def network(shape: Dims) -> Model:
 
 
 def small_pipeline(folder: Path, text: str = TEXT, shape: Dims = (1, 3, 16, 16), photos: int = 8) -> Path:
-    """Writes the pipeline, its model, labels and pictures; returns the pipeline file."""
+    """Writes the pipeline, its model, labels and images; returns the pipeline file."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "parts.onnx").write_bytes(to_bytes(network(shape)))
     (folder / "parts.txt").write_text("bolt\nnut\n")
@@ -60,7 +60,7 @@ def small_pipeline(folder: Path, text: str = TEXT, shape: Dims = (1, 3, 16, 16),
 
 
 def write_photo(path: Path, seed: int) -> None:
-    """A picture of noise."""
+    """A image of noise."""
     pixels = np.random.default_rng(seed).integers(0, 256, (24, 24, 3), np.uint8)
     assert cv2.imwrite(str(path), pixels)
 

@@ -1,4 +1,4 @@
-"""Accuracy of real models on labelled photographs: what is known of them comes out again."""
+"""Accuracy of real models on labeled photos: what is known of them comes out again."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ RECIPES = {
 
 
 def exam(name: str, labels: Path, limit: int | None = None) -> tuple[Model, Exam]:
-    task, picture = RECIPES[name]
-    config = ModelConfig(onnx=data("models", f"{name}.onnx"), task=parse_task(task), input=parse_input(picture))
+    task, image = RECIPES[name]
+    config = ModelConfig(onnx=data("models", f"{name}.onnx"), task=parse_task(task), input=parse_input(image))
     assert isinstance(config.input, InputConfig)
     model = load(config.onnx)
     return model, open_exam(model, config, open_dataset(labels, config.task, limit=limit))
@@ -56,7 +56,7 @@ def coarse(model: Model, bits: int) -> Model:
     return from_proto(proto, model.path)
 
 
-def test_a_detector_on_all_photographs() -> None:
+def test_a_detector_on_all_photos() -> None:
     found = judged("fastestdet", data("images", "coco_val.json"))
     assert found.images == 64
     assert found.values == {"map": pytest.approx(0.248, abs=0.003), "map50": pytest.approx(0.394, abs=0.003)}
@@ -64,7 +64,7 @@ def test_a_detector_on_all_photographs() -> None:
     assert (alone.low, alone.drop, alone.high) == (0, 0, 0)
 
 
-def test_a_classifier_on_fifty_photographs() -> None:
+def test_a_classifier_on_fifty_photos() -> None:
     found = judged("mobilenet_v1_025_224", data("images", "imagenet_labels.csv"), 50)
     assert found.images == 50 and 0.5 <= found.values["top1"] <= found.values["top5"] <= 0.95
 
@@ -91,14 +91,14 @@ def test_agreement_without_labels(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "map50", "mean"), [("yolox_nano_416", 0.517, 0.362), ("nanodet_m_320", 0.450, 0.299)])
-def test_detectors_on_all_photographs(name: str, map50: float, mean: float) -> None:
+def test_detectors_on_all_photos(name: str, map50: float, mean: float) -> None:
     found = judged(name, data("images", "coco_val.json"))
     assert found.values == {"map": pytest.approx(mean, abs=0.003), "map50": pytest.approx(map50, abs=0.003)}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "top1"), [("squeezenet_fp32", 0.624), ("mobilenet_v1_025_224", 0.624)])
-def test_classifiers_on_all_photographs(name: str, top1: float) -> None:
+def test_classifiers_on_all_photos(name: str, top1: float) -> None:
     """What the runtime's own stages give on these 250; on 1,000 the models have 0.619 and 0.596."""
     found = judged(name, data("images", "imagenet_labels.csv"))
     assert found.images == 250 and found.values["top1"] == pytest.approx(top1, abs=0.005)

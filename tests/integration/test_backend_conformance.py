@@ -190,17 +190,17 @@ class TestWhatIsComputed:
     def test_threads_get_the_same_as_one_alone(self, computing: Backend) -> None:
         model = models.conv((1, 3, 64, 64))
         engine = computing.compile(model, EngineOptions(threads=1))
-        pictures = [noise((1, 3, 64, 64), seed) for seed in range(4)]
+        images = [noise((1, 3, 64, 64), seed) for seed in range(4)]
         wrong: list[int] = []
 
         def work(number: int) -> None:
-            session, wanted = engine.session(), exact(model, x=pictures[number])[0]
+            session, wanted = engine.session(), exact(model, x=images[number])[0]
             for _ in range(25):
-                session.inputs["x"][:] = pictures[number]
+                session.inputs["x"][:] = images[number]
                 if not np.allclose(session.run()[0], wanted, atol=1e-4):
                     wrong.append(number)
 
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(len(pictures))]
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(len(images))]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -85,18 +85,18 @@ INT8 = "precision: {}, calibrate: {{images: photos, early_stop: false}}"
 
 
 def for_int8(folder: Path, stage: str = "", precision: str = "int8", batch: Any = "n", tail: str = "mean") -> Path:
-    """A pipeline of a network with weights, and a few photographs to calibrate it on."""
+    """A pipeline of a network with weights, and a few photos to calibrate it on."""
     path = written(folder, stage, INT8.format(precision))
     (folder / "net.onnx").write_bytes(to_bytes(convolution(batch, tail)))
     (folder / "photos").mkdir(exist_ok=True)
     for index in range(8):
-        picture = np.random.default_rng(index).integers(0, 256, (8, 8, 3), np.uint8)
-        cv2.imwrite(str(folder / "photos" / f"{index}.png"), picture)
+        image = np.random.default_rng(index).integers(0, 256, (8, 8, 3), np.uint8)
+        cv2.imwrite(str(folder / "photos" / f"{index}.png"), image)
     return path
 
 
 def convolution(batch: Any, tail: str) -> Model:
-    """The average of each channel behind a convolution; ``tail`` says which sizes hold it to one picture."""
+    """The average of each channel behind a convolution; ``tail`` says which sizes hold it to one image."""
     model = models.conv((batch, 3, 8, 8))
     del model.proto.graph.output[0]
     if tail == "first":
@@ -130,7 +130,7 @@ def test_int8_is_batched_and_its_batch_is_opened_where_the_file_fixes_it(
 @pytest.mark.parametrize("batch", ["n", 1])
 def test_int8_that_cannot_be_batched_is_refused_by_the_node(tmp_path: Path, batch: Any) -> None:
     file = load_pipeline(for_int8(tmp_path, "batch: {max: 4}", batch=batch, tail="first"))
-    with pytest.raises(ModelError, match="takes one picture at a time") as caught:
+    with pytest.raises(ModelError, match="takes one image at a time") as caught:
         assemble(file)
     assert "node 'taken' (Slice)" in caught.value.why
     assert ("the file leaves the batch open" in caught.value.why) == (batch == "n")
@@ -143,7 +143,7 @@ def test_auto_takes_the_float_model_whose_batch_int8_cannot_keep(
     caplog.set_level("INFO", "edgert.quantization")
     made = assemble(load_pipeline(for_int8(tmp_path, "batch: {max: 4}", "auto", tail="first")))
     assert [spec.shape for spec in made.engines["net"].inputs] == [(4, 3, 8, 8)]
-    assert "auto takes fp32: INT8 would take one picture at a time: node 'taken'" in caplog.text
+    assert "auto takes fp32: INT8 would take one image at a time: node 'taken'" in caplog.text
     made.close()
 
 

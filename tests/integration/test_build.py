@@ -27,7 +27,7 @@ from edgert.steps import Stopped
 from tests.helpers.small_pipeline import TEXT, Build, small_pipeline, write_photo
 from tests.helpers.trt_double import Double
 
-ALL = ["load", "shapes", "rewrite", "calibrate", *["quantise"] * 3, "survey", "lower", "verify", "place"]
+ALL = ["load", "shapes", "rewrite", "calibrate", *["quantize"] * 3, "survey", "lower", "verify", "place"]
 ALL += ["placement", "bundle"]
 
 
@@ -87,7 +87,7 @@ def test_a_second_build_does_nothing_and_the_same_again_elsewhere(tmp_path: Path
         ("stages.out.queue=7", ["bundle"]),
         ("name=other", ["bundle"]),
         ("models.parts.calibrate.limit=8", []),
-        ("models.parts.quantize.correct_bias=false", [*["quantise"] * 3, "verify", "bundle"]),
+        ("models.parts.quantize.correct_bias=false", [*["quantize"] * 3, "verify", "bundle"]),
         ("models.parts.calibrate.method=minmax", [*ALL[3:10], "placement", "bundle"]),
         ("models.parts.input.mean=1", [*ALL[3:10], "placement", "bundle"]),
         ("stages.find.every=2", ["place", "placement", "bundle"]),
@@ -102,11 +102,11 @@ def test_only_what_depends_on_a_change_is_done_again(
     assert Build(path, tmp_path / "a.edgert", cache, [override]).made == made
 
 
-def test_one_changed_picture_calibrates_again(tmp_path: Path, cache: Path) -> None:
+def test_one_changed_image_calibrates_again(tmp_path: Path, cache: Path) -> None:
     path = small_pipeline(tmp_path)
     Build(path, tmp_path / "a.edgert", cache)
     write_photo(tmp_path / "photos/3.png", 99)
-    assert Build(path, tmp_path / "a.edgert", cache).made[:2] == ["calibrate", "quantise"]
+    assert Build(path, tmp_path / "a.edgert", cache).made[:2] == ["calibrate", "quantize"]
     write_photo(tmp_path / "photos/3.png", 3)
     assert Build(path, tmp_path / "a.edgert", cache).made == ["bundle"]  # the first one's steps are still kept
 
@@ -160,18 +160,18 @@ def test_forms_follow_board_and_release(tmp_path: Path, cache: Path) -> None:
 def test_a_bundle_runs_and_gives_what_its_pipeline_gives(tmp_path: Path, cache: Path) -> None:
     path = small_pipeline(tmp_path)
     Build(path, tmp_path / "a.edgert", cache)
-    picture = np.random.default_rng(5).integers(0, 256, (24, 24, 3), np.uint8)
+    image = np.random.default_rng(5).integers(0, 256, (24, 24, 3), np.uint8)
     with unpacked(tmp_path / "a.edgert") as found:
-        packed = embedding(Pipeline(found.file), picture)
-    plain = embedding(Pipeline(path, ["models.parts.precision=fp32"]), picture)
+        packed = embedding(Pipeline(found.file), image)
+    plain = embedding(Pipeline(path, ["models.parts.precision=fp32"]), image)
     assert np.abs(packed - plain).max() < 0.05 * np.abs(plain).max()
 
 
-def embedding(pipeline: Pipeline, picture: np.ndarray) -> np.ndarray:
-    """What a pipeline makes of one picture."""
+def embedding(pipeline: Pipeline, image: np.ndarray) -> np.ndarray:
+    """What a pipeline makes of one image."""
     with pipeline:
         results = pipeline.results("find", timeout=20)
-        pipeline.submit(picture)
+        pipeline.submit(image)
         record = next(results).outputs["find"]
         pipeline.finish()
     assert isinstance(record, Embedding)
@@ -201,7 +201,7 @@ def test_open_dimensions_are_fixed_or_named(tmp_path: Path, cache: Path) -> None
 
 def test_what_cannot_be_built_is_named(tmp_path: Path, cache: Path) -> None:
     path = small_pipeline(tmp_path, TEXT.replace("    calibrate: {images: photos, early_stop: false}\n", ""))
-    with pytest.raises(CalibrationError, match="needs pictures") as caught:
+    with pytest.raises(CalibrationError, match="needs images") as caught:
         Build(path, tmp_path / "a.edgert", cache)
     assert "small.yaml:3" in caught.value.where or "models.parts" in caught.value.where
     path = small_pipeline(tmp_path)
@@ -324,7 +324,7 @@ TOLD = """    precision: int8
 
 
 def quantized(tmp_path: Path, cache: Path, text: str = TEXT) -> Path:
-    """A pipeline whose model came with Q/DQ nodes, and no pictures to calibrate on."""
+    """A pipeline whose model came with Q/DQ nodes, and no images to calibrate on."""
     Build(small_pipeline(tmp_path / "float"), tmp_path / "float.edgert", cache, tensorrt="11.4.1")
     path = small_pipeline(tmp_path / "qdq", text.replace(TOLD, ""))
     with open_bundle(tmp_path / "float.edgert") as bundle:

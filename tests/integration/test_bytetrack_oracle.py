@@ -24,8 +24,8 @@ FRAMES = 150
 WIDTH_PX, HEIGHT_PX = 1280, 720
 
 
-def _boxes(centres: F64, sizes: F64) -> F64:
-    return np.concatenate((centres - sizes / 2, centres + sizes / 2), axis=1)
+def _boxes(centers: F64, sizes: F64) -> F64:
+    return np.concatenate((centers - sizes / 2, centers + sizes / 2), axis=1)
 
 
 def _seen(rng: np.random.Generator, boxes: F64, scores: F64, *, miss: float = 0.03, noise_px: float = 1.0) -> Detected:
@@ -61,44 +61,44 @@ def _occlusion(rng: np.random.Generator) -> Iterator[Detected]:
 
 def _low_scores(rng: np.random.Generator) -> Iterator[Detected]:
     """A detector in two minds: scores on both sides of every threshold."""
-    centres, velocity = rng.uniform(0, 1, (25, 2)) * (WIDTH_PX, HEIGHT_PX), rng.normal(0, 4, (25, 2))
+    centers, velocity = rng.uniform(0, 1, (25, 2)) * (WIDTH_PX, HEIGHT_PX), rng.normal(0, 4, (25, 2))
     sizes = rng.uniform(40, 120, (25, 2))
     for frame in range(FRAMES):
-        yield _seen(rng, _boxes(centres + velocity * frame, sizes), rng.uniform(0.1, 1.0, 25))
+        yield _seen(rng, _boxes(centers + velocity * frame, sizes), rng.uniform(0.1, 1.0, 25))
 
 
 def _births_and_deaths(rng: np.random.Generator) -> Iterator[Detected]:
     """Nobody stays for long, and frames without anybody come by."""
-    centres, sizes = rng.uniform(0, 1, (30, 2)) * (WIDTH_PX, HEIGHT_PX), rng.uniform(40, 90, (30, 2))
+    centers, sizes = rng.uniform(0, 1, (30, 2)) * (WIDTH_PX, HEIGHT_PX), rng.uniform(40, 90, (30, 2))
     velocity = rng.normal(0, 3, (30, 2))
     for frame in range(FRAMES):
-        centres += velocity
+        centers += velocity
         reborn = rng.random(30) < 0.03
-        centres[reborn] = rng.uniform(0, 1, (int(reborn.sum()), 2)) * (WIDTH_PX, HEIGHT_PX)
+        centers[reborn] = rng.uniform(0, 1, (int(reborn.sum()), 2)) * (WIDTH_PX, HEIGHT_PX)
         present = ((frame + 10 * np.arange(30)) % 90 < 50) & (frame % 40 > 2)
-        yield _seen(rng, _boxes(centres, sizes)[present], rng.uniform(0.5, 0.95, int(present.sum())))
+        yield _seen(rng, _boxes(centers, sizes)[present], rng.uniform(0.5, 0.95, int(present.sum())))
 
 
 def _clutter(rng: np.random.Generator) -> Iterator[Detected]:
     """A few objects among many false alarms."""
-    centres, velocity = rng.uniform(0, 1, (10, 2)) * (WIDTH_PX, HEIGHT_PX), rng.normal(0, 4, (10, 2))
+    centers, velocity = rng.uniform(0, 1, (10, 2)) * (WIDTH_PX, HEIGHT_PX), rng.normal(0, 4, (10, 2))
     sizes = rng.uniform(40, 90, (10, 2))
     for frame in range(FRAMES):
         false = int(rng.poisson(15))
         places = rng.uniform(0, 1, (false, 2)) * (WIDTH_PX, HEIGHT_PX)
-        true = _boxes(centres + velocity * frame, sizes)
+        true = _boxes(centers + velocity * frame, sizes)
         boxes = np.concatenate((true, _boxes(places, rng.uniform(20, 200, (false, 2)))))
         yield _seen(rng, boxes, np.concatenate((rng.uniform(0.6, 0.95, 10), rng.uniform(0.1, 0.95, false))))
 
 
 def _crowd(rng: np.random.Generator) -> Iterator[Detected]:
-    """Fifty objects in a quarter of the picture: everybody overlaps somebody, many pairings compete."""
-    centres, velocity = rng.uniform(0, 350, (50, 2)), rng.normal(0, 2, (50, 2))
+    """Fifty objects in a quarter of the image: everybody overlaps somebody, many pairings compete."""
+    centers, velocity = rng.uniform(0, 350, (50, 2)), rng.normal(0, 2, (50, 2))
     sizes = rng.uniform(50, 110, (50, 2))
     for _ in range(FRAMES):
-        centres += velocity
-        velocity[(centres < 0) | (centres > 350)] *= -1
-        yield _seen(rng, _boxes(centres, sizes), rng.uniform(0.4, 0.95, 50), miss=0.1, noise_px=3.0)
+        centers += velocity
+        velocity[(centers < 0) | (centers > 350)] *= -1
+        yield _seen(rng, _boxes(centers, sizes), rng.uniform(0.4, 0.95, 50), miss=0.1, noise_px=3.0)
 
 
 SCENES = (_crossing, _occlusion, _low_scores, _births_and_deaths, _clutter, _crowd)

@@ -55,7 +55,7 @@ def saved(table: RangeTable, folder: Path) -> bytes:
 
 
 def every(feed: Noise, size: int) -> Any:
-    """The pictures of a feed as arrays of several."""
+    """The images of a feed as arrays of several."""
     for start in range(0, len(feed), size):
         yield np.concatenate([feed.feeds(n)[feed.input] for n in range(start, min(start + size, len(feed)))])
 
@@ -93,8 +93,8 @@ def test_only_wanted_tensors_are_in_the_table() -> None:
 
 def test_slices_do_not_change_a_bit_of_a_real_model() -> None:
     model = prepare(load(data("models", "nanodet_m_320.onnx")))
-    pictures = [("p", Noise(1, inputs(model)[0].shape, inputs(model)[0].name).feeds(0))]  # type: ignore[arg-type]
-    first, second = (Observer(model, slice_bytes=size).count(pictures) for size in (2**21, 2**40))
+    images = [("p", Noise(1, inputs(model)[0].shape, inputs(model)[0].name).feeds(0))]  # type: ignore[arg-type]
+    first, second = (Observer(model, slice_bytes=size).count(images) for size in (2**21, 2**40))
     assert first == second
 
 
@@ -131,7 +131,7 @@ def test_early_stop_does_not_depend_on_them_either(tmp_path: Path) -> None:
     assert 64 <= first.images < 300
     assert first.images % 32 == 0
     assert first.available == 300
-    assert any(f"settled after {first.images} pictures" in line for line in first.warnings)
+    assert any(f"settled after {first.images} images" in line for line in first.warnings)
     assert saved(calibrate(model, feed, **rule, threads=3), tmp_path) == saved(first, tmp_path)
     streamed = calibrate(model, every(feed, 5), **rule)
     assert streamed.histograms == first.histograms
@@ -143,19 +143,19 @@ def test_ranges_that_keep_growing_do_not_stop_early() -> None:
     assert (table.images, table.available, table.warnings) == (100, 100, ())
 
 
-def test_pictures_that_come_as_they_are_made_are_not_kept() -> None:
+def test_images_that_come_as_they_are_made_are_not_kept() -> None:
     started: list[int] = []
     done: list[int] = []
     feed = Noise(200)
 
-    def make_pictures() -> Any:
+    def make_images() -> Any:
         for number in range(200):
             started.append(number)
             ahead.append(len(started) - (done[-1] if done else 0))
             yield feed.feeds(number)
 
     ahead: list[int] = []
-    calibrate(small(), make_pictures(), threads=1, early_stop=False, progress=lambda n, total, _: done.append(n))
+    calibrate(small(), make_images(), threads=1, early_stop=False, progress=lambda n, total, _: done.append(n))
     assert len(started) == done[-1] == 200
     assert max(ahead) <= 12
 
@@ -174,7 +174,7 @@ def test_a_stopped_calibration_goes_on_to_the_same_result(number: int, early_sto
     settings: dict[str, Any] = {"early_stop": early_stop, "method": "mse"}
     whole = calibrate(model, Noise(90, growth=0.001), **settings)
     feed = Noise(90, growth=0.001)
-    with pytest.raises(CalibrationError, match=f"stopped after {number} pictures"):
+    with pytest.raises(CalibrationError, match=f"stopped after {number} images"):
         calibrate(model, feed, **settings, state=state, stop=stop, progress=stopping_at(number, stop.set))
     assert state.exists()
     feed.asked.clear()
@@ -197,7 +197,7 @@ def test_ctrl_c_keeps_what_was_counted(tmp_path: Path) -> None:
     assert table.histograms == calibrate(model, Noise(40)).histograms
 
 
-def test_state_of_other_pictures_is_started_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_state_of_other_images_is_started_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model, state = small(), tmp_path / "state"
     with pytest.raises(KeyboardInterrupt):
         calibrate(model, Noise(40), state=state, progress=stopping_at(16, interrupt))
@@ -216,32 +216,32 @@ def test_what_is_streamed_has_no_state(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 7])
-def test_too_few_pictures_are_refused(count: int) -> None:
+def test_too_few_images_are_refused(count: int) -> None:
     for feed in (Noise(count), every(Noise(count), 1)):
-        with pytest.raises(CalibrationError, match="no pictures" if not count else f"{count} pictures? .* too few"):
+        with pytest.raises(CalibrationError, match="no images" if not count else f"{count} images? .* too few"):
             calibrate(small(), feed)
 
 
-def test_few_pictures_are_worth_a_warning() -> None:
+def test_few_images_are_worth_a_warning() -> None:
     (line,) = calibrate(small(), Noise(8)).warnings
-    assert line.startswith("only 8 pictures")
+    assert line.startswith("only 8 images")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_is_not_finite_is_named(value: float) -> None:
-    with pytest.raises(CalibrationError, match=r"tensor 'x' .* picture 'noise-9'"):
+    with pytest.raises(CalibrationError, match=r"tensor 'x' .* image 'noise-9'"):
         calibrate(small(), Broken(20, victim=9, value=value))
 
 
 def test_overflow_inside_the_model_is_named(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    with pytest.raises(CalibrationError, match=r"tensor 'a' .* picture 'noise-9'"):
+    with pytest.raises(CalibrationError, match=r"tensor 'a' .* image 'noise-9'"):
         calibrate(small(), Broken(20, victim=9, value=3e38), state=state)
     assert state.exists()  # what came before is kept
 
 
-def test_a_picture_that_does_not_fit_is_named() -> None:
-    with pytest.raises(CalibrationError, match="picture 'noise-0' does not fit input 'x'") as caught:
+def test_a_image_that_does_not_fit_is_named() -> None:
+    with pytest.raises(CalibrationError, match="image 'noise-0' does not fit input 'x'") as caught:
         calibrate(small(), Noise(8, (1, 3, 8, 9)))
     assert "float32[1, 3, 8, 9]" in caught.value.why
     with pytest.raises(CalibrationError, match="nothing for input 'x'"):
@@ -257,7 +257,7 @@ def test_a_tensor_of_zeros_is_worth_a_warning() -> None:
     model = prepare(make(nodes, {"x": ((1, 3, 8, 8), F32)}, {"y": (None, F32)}, weights))
     table = calibrate(model, Noise(40))
     assert table.zero == ("dead", "y")
-    assert any("tensor 'dead' and 1 more was 0 in all pictures" in line for line in table.warnings)
+    assert any("tensor 'dead' and 1 more was 0 in all images" in line for line in table.warnings)
     assert table.amax("y") > 0
 
 

@@ -38,7 +38,7 @@ def test_a_killed_workers_shard_is_counted_again(tmp_path: Path) -> None:
     assert table.histograms == calibrate(small(), Noise(24), early_stop=False).histograms
 
 
-def test_a_picture_that_no_worker_survives_is_named(tmp_path: Path) -> None:
+def test_a_image_that_no_worker_survives_is_named(tmp_path: Path) -> None:
     feed = Lethal(24, victim=13, times=99, folder=tmp_path)
     with pytest.raises(CalibrationError, match="'noise-12', 'noise-13', 'noise-14', 'noise-15'") as caught:
         calibrate(small(), feed, workers=2, early_stop=False)
@@ -47,7 +47,7 @@ def test_a_picture_that_no_worker_survives_is_named(tmp_path: Path) -> None:
 
 
 def test_what_goes_wrong_in_a_process_is_told_as_in_this_one() -> None:
-    with pytest.raises(CalibrationError, match=r"tensor 'x' .* picture 'noise-9'") as caught:
+    with pytest.raises(CalibrationError, match=r"tensor 'x' .* image 'noise-9'") as caught:
         calibrate(small(), Broken(20, victim=9), workers=2)
     assert caught.value.fix
 
@@ -57,7 +57,7 @@ def test_a_cluster_counts_the_same(scheduler: str) -> None:
     table = calibrate(small(), Noise(40), dask=scheduler, progress=lambda n, total, name: done.append(n))
     assert done == list(range(4, 41, 4))
     assert table == calibrate(small(), Noise(40))
-    with pytest.raises(CalibrationError, match=r"tensor 'x' .* picture 'noise-9'"):
+    with pytest.raises(CalibrationError, match=r"tensor 'x' .* image 'noise-9'"):
         calibrate(small(), Broken(20, victim=9), dask=scheduler)
 
 

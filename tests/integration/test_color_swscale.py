@@ -1,4 +1,4 @@
-"""Our conversions beside FFmpeg's, on a smooth picture, where ways of interpolating chroma hardly differ."""
+"""Our conversions beside FFmpeg's, on a smooth image, where ways of interpolating chroma hardly differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Corrections of quantised weights and biases on real models and photographs."""
+"""Corrections of quantized weights and biases on real models and photos."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from edgert.quantization.prepare import prepare
 from edgert.quantization.scheme.scheme import Scheme, scheme
 from edgert.stages.preprocess import Preprocessor
 from tests.helpers.evaluation_data import data, frame
-from tests.helpers.evaluation_data import read as read_picture
+from tests.helpers.evaluation_data import read as read_image
 
-Pictures = list[dict[str, Any]]
+Images = list[dict[str, Any]]
 
 INPUTS = {
     "squeezenet_fp32": ("imagenet", InputConfig(resize="center_crop", crop=0.875, color="bgr", mean=(104, 117, 123))),
@@ -59,8 +59,8 @@ def graph(name: str) -> Graph:
     return read(model(name))
 
 
-def pictures(name: str, first: int, count: int) -> Pictures:
-    """Every eighth photograph from number ``first`` on, as the runtime feeds them."""
+def images(name: str, first: int, count: int) -> Images:
+    """Every eighth photo from number ``first`` on, as the runtime feeds them."""
     folder, config = INPUTS[name]
     (spec,) = graph(name).inputs
     tensor = np.zeros(spec.shape, np.float32)  # type: ignore[arg-type,type-var]
@@ -68,12 +68,12 @@ def pictures(name: str, first: int, count: int) -> Pictures:
     files = sorted(data("images", folder).iterdir())
     found = []
     for file in files[first::8][:count]:
-        preprocessor.into(0, frame(read_picture(file)))
+        preprocessor.into(0, frame(read_image(file)))
         found.append({spec.name: tensor.copy()})
     return found
 
 
-def table(name: str, net: Graph, decided: Scheme, feeds: Pictures) -> RangeTable:
+def table(name: str, net: Graph, decided: Scheme, feeds: Images) -> RangeTable:
     order = [spec.name for spec in net.inputs] + [one for node in net.nodes for one in node.outputs]
     names = sorted(decided.needed, key=order.index)
     histograms = {}
@@ -85,24 +85,24 @@ def table(name: str, net: Graph, decided: Scheme, feeds: Pictures) -> RangeTable
 
 
 @cache
-def setting(name: str) -> tuple[Pictures, Pictures, Scheme, RangeTable, Callable[[Graph], Graph]]:
-    """Pictures to correct with, others to judge by, and a quantiser with ranges from the first."""
-    feeds, judges = pictures(name, 0, 12), pictures(name, 3, 4)
+def setting(name: str) -> tuple[Images, Images, Scheme, RangeTable, Callable[[Graph], Graph]]:
+    """Images to correct with, others to judge by, and a quantizer with ranges from the first."""
+    feeds, judges = images(name, 0, 12), images(name, 3, 4)
     decided = scheme(graph(name), "ort")
     ranges = table(name, graph(name), decided, feeds)
     return feeds, judges, decided, ranges, lambda net: lower(net, decided, ranges.amax)
 
 
 def gain(name: str, net: Graph) -> float:
-    """Mean gain of the weighted nodes' outputs over plain quantisation, dB, on pictures nothing was fitted to."""
+    """Mean gain of the weighted nodes' outputs over plain quantization, dB, on images nothing was fitted to."""
     _, judges, _, _, lowered = setting(name)
     before, after = (sqnr(graph(name), lowered(one), judges, None, model(name)) for one in (graph(name), net))
     return float(np.mean([after[key] - before[key] for key in before if np.isfinite(before[key])]))
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_equalised_models_compute_the_same(name: str) -> None:
-    net, (feed,) = graph(name), pictures(name, 5, 1)
+def test_equalized_models_compute_the_same(name: str) -> None:
+    net, (feed,) = graph(name), images(name, 5, 1)
     done = equalize(net)
     before, after = Function(model(name))(feed), Function(write(done, model(name)))(feed)
     for key, wanted in before.items():
@@ -118,7 +118,7 @@ def test_bias_correction_helps_and_never_harms(name: str, least: float) -> None:
 
 
 def test_bias_correction_is_one_pass() -> None:
-    """Two passes over the pictures, a float and a quantised one, in pieces: not much dearer than in one piece."""
+    """Two passes over the images, a float and a quantized one, in pieces: not much dearer than in one piece."""
     name = "nanodet_m_320"
     feeds, _, _, _, lowered = setting(name)
     started = time.perf_counter()
@@ -134,17 +134,17 @@ def test_bias_correction_is_one_pass() -> None:
 
 @pytest.mark.parametrize("name", INPUTS)
 def test_evened_out_models_compute_the_same_to_the_bit(name: str) -> None:
-    feeds = pictures(name, 0, 4)
+    feeds = images(name, 0, 4)
     done = write(evened_out(graph(name), feeds, model(name)), model(name))
     before, after = Function(model(name), fused=False), Function(done, fused=False)
-    for feed in pictures(name, 5, 2):
+    for feed in images(name, 5, 2):
         for key, wanted in before(feed).items():
             np.testing.assert_array_equal(after(feed)[key], wanted)
 
 
 def test_evening_out_rescues_a_detector_on_a_gpu() -> None:
-    """YOLOX-nano's scores, all of it in INT8 as TensorRT's explicit quantisation has it."""
-    name, feeds, judges = "yolox_nano_416", pictures("yolox_nano_416", 0, 12), pictures("yolox_nano_416", 3, 4)
+    """YOLOX-nano's scores, all of it in INT8 as TensorRT's explicit quantization has it."""
+    name, feeds, judges = "yolox_nano_416", images("yolox_nano_416", 0, 12), images("yolox_nano_416", 3, 4)
     (output,) = graph(name).output_names
     found = []
     for net in (graph(name), evened_out(graph(name), feeds, model(name))):

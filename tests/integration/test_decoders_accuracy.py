@@ -1,7 +1,7 @@
-"""Decoders on real models and photographs: as accurate as the models are known to be.
+"""Decoders on real models and photos: as accurate as the models are known to be.
 
-What the evaluation data states is FP32 accuracy on pictures of the same kind, not these (128 of COCO val2017, 1,000 of
-ImageNet); the bounds here are it, or for the few pictures of the quick tests, a little below what they gave when the
+What the evaluation data states is FP32 accuracy on images of the same kind, not these (128 of COCO val2017, 1,000 of
+ImageNet); the bounds here are it, or for the few images of the quick tests, a little below what they gave when the
 bound was set.
 """
 
@@ -45,7 +45,7 @@ def coco_precision(model: str, limit: int | None = None) -> Precision:
     name, config = DETECTORS[model]
     network, decoder = Network(model, config), decoder_for(DetectTask(detect=name, score=0.01, iou=0.6, limit=100), ())
     found: dict[int, Detections] = {
-        photo.key: decoder(*network.run(photo.picture)) for photo in photos("coco_val", limit)
+        photo.key: decoder(*network.run(photo.image)) for photo in photos("coco_val", limit)
     }
     return precision(data("images", "coco_val.json"), found)
 
@@ -54,7 +54,7 @@ def coco_precision(model: str, limit: int | None = None) -> Precision:
     ("model", "map50", "mean"),
     [("yolox_nano_416", 0.59, 0.39), ("nanodet_m_320", 0.475, 0.30), ("fastestdet", 0.425, 0.26)],
 )
-def test_precision_on_sixteen_photographs(model: str, map50: float, mean: float) -> None:
+def test_precision_on_sixteen_photos(model: str, map50: float, mean: float) -> None:
     found = coco_precision(model, 16)
     assert found.map50 >= map50 and found.map >= mean
 
@@ -64,14 +64,14 @@ def test_precision_on_sixteen_photographs(model: str, map50: float, mean: float)
     ("model", "map50", "mean"),
     [("yolox_nano_416", 0.493, 0.339), ("nanodet_m_320", 0.448, 0.288), ("fastestdet", 0.353, 0.190)],
 )
-def test_precision_on_all_photographs(model: str, map50: float, mean: float) -> None:
+def test_precision_on_all_photos(model: str, map50: float, mean: float) -> None:
     """At least what is stated for the model."""
     found = coco_precision(model)
     assert found.map50 >= map50 and found.map >= mean
 
 
 def right_classes(model: str, step: int) -> float:
-    """Part of every ``step``-th ImageNet picture whose best class is right."""
+    """Part of every ``step``-th ImageNet image whose best class is right."""
     network, decoder = Network(model, CLASSIFIERS[model]), decoder_for(ClassifyTask(classify="auto"), ())
     with data("images", "imagenet_labels.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))[::step]
@@ -86,7 +86,7 @@ def right_classes(model: str, step: int) -> float:
 @pytest.mark.parametrize(
     ("model", "top1"), [("squeezenet_fp32", 0.6), ("mobilenet_v1_025_224", 0.6), ("mobilenet_v2_quant", 0.68)]
 )
-def test_classes_of_fifty_photographs(model: str, top1: float) -> None:
+def test_classes_of_fifty_photos(model: str, top1: float) -> None:
     assert right_classes(model, 5) >= top1
 
 
@@ -94,8 +94,8 @@ def test_classes_of_fifty_photographs(model: str, top1: float) -> None:
 @pytest.mark.parametrize(
     ("model", "top1"), [("squeezenet_fp32", 0.619), ("mobilenet_v1_025_224", 0.596), ("mobilenet_v2_quant", 0.66)]
 )
-def test_classes_of_all_photographs(model: str, top1: float) -> None:
-    """What is stated on 1,000 pictures; mobilenet_v2_quant, 0.682 there, gives 0.672 on these 250."""
+def test_classes_of_all_photos(model: str, top1: float) -> None:
+    """What is stated on 1,000 images; mobilenet_v2_quant, 0.682 there, gives 0.672 on these 250."""
     assert right_classes(model, 1) >= top1
 
 
@@ -109,7 +109,7 @@ def people(photo: Photo) -> np.ndarray:
 
 def inside(photo: Photo) -> np.ndarray:
     """(height, width) 1 where a person's box is."""
-    area = np.zeros(photo.picture.shape[:2], np.uint8)
+    area = np.zeros(photo.image.shape[:2], np.uint8)
     for x1, y1, x2, y2 in people(photo).round().astype(int):
         area[y1:y2, x1:x2] = 1
     return area
@@ -120,7 +120,7 @@ def test_people_are_segmented_where_their_boxes_are() -> None:
     decoder = decoder_for(SegmentTask(segment="argmax"), ())
     person = shared = boxes = 0
     for photo in with_people(16):
-        record: Segmentation = decoder(*network.run(photo.picture))
+        record: Segmentation = decoder(*network.run(photo.image))
         area = inside(photo)
         assert record.region == (0, 0, area.shape[1], area.shape[0])
         mask = (record.mask == VOC_PERSON).astype(np.uint8)
@@ -135,7 +135,7 @@ def test_faces_are_found_in_the_upper_half_of_people() -> None:
     decoder = decoder_for(DetectTask(detect="ssd", score=0.9, iou=0.3), ("face",))
     right = found = 0
     for photo in with_people(64):
-        record: Detections = decoder(*network.run(photo.picture))
+        record: Detections = decoder(*network.run(photo.image))
         if len(record) > len(people(photo)):
             continue  # a crowd, of which the file names only some
         x, y = ((record.boxes[:, :2] + record.boxes[:, 2:]) / 2).T[:, :, None]
@@ -151,7 +151,7 @@ def test_a_person_is_nearest_to_another_crop_of_the_same_person() -> None:
     decoder = decoder_for(EmbedTask(embed="l2"), ())
     vectors: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for photo in with_people(10):
-        whole = frame(photo.picture)
+        whole = frame(photo.image)
         for x1, y1, x2, y2 in people(photo):
             if x2 - x1 < 30 or y2 - y1 < 80:
                 continue
@@ -167,14 +167,14 @@ def test_a_person_is_nearest_to_another_crop_of_the_same_person() -> None:
 
 
 def test_text_is_found_where_it_was_written() -> None:
-    """A wide picture in a letterbox: the mask is of the picture, without the border."""
+    """A wide image in a letterbox: the mask is of the image, without the border."""
     config = InputConfig(resize="letterbox", mean=TORCH_MEAN, std=TORCH_STD)
     network = Network("ppocr_mobile_v2_det_ch", config, (1, 3, 480, 640))
     decoder = decoder_for(SegmentTask(segment="threshold", threshold=0.3), ("text",))
-    picture = np.full((360, 640, 3), 200, np.uint8)
-    cv2.putText(picture, "EXIT 42", (150, 150), cv2.FONT_HERSHEY_SIMPLEX, 2, (20, 20, 20), 5)
-    text = picture.min(axis=2) < 200
-    record: Segmentation = decoder(*network.run(picture))
+    image = np.full((360, 640, 3), 200, np.uint8)
+    cv2.putText(image, "EXIT 42", (150, 150), cv2.FONT_HERSHEY_SIMPLEX, 2, (20, 20, 20), 5)
+    text = image.min(axis=2) < 200
+    record: Segmentation = decoder(*network.run(image))
     assert record.mask.shape == (360, 640) and record.region == (0, 0, 640, 360)
     rows, columns = np.flatnonzero(text.any(axis=1)), np.flatnonzero(text.any(axis=0))
     hull = np.zeros_like(text)

@@ -1,4 +1,4 @@
-"""Real networks as a DLA would compute them, and models that another quantiser made."""
+"""Real networks as a DLA would compute them, and models that another quantizer made."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Reader(CalibrationDataReader):  # type: ignore[misc]
         return next(self._feeds, None)
 
 
-def test_a_model_of_another_quantiser_becomes_a_float_model_and_a_cache(tmp_path: Path) -> None:
+def test_a_model_of_another_quantizer_becomes_a_float_model_and_a_cache(tmp_path: Path) -> None:
     net = network("mobilenet_v1_025_224")
     source, made = tmp_path / "float.onnx", tmp_path / "qdq.onnx"
     source.write_bytes(to_bytes(net.model))

@@ -113,7 +113,7 @@ def test_a_pipeline_is_built_on_the_way(home: Path, tmp_path: Path) -> None:
         home / "small" / "small.yaml", overrides=("models.parts.precision=fp16",), tell=events.append
     ) as source:
         left = export(source, "onnx", tmp_path)
-    assert {event.step for event in events} >= {"load", "quantise", "bundle"}
+    assert {event.step for event in events} >= {"load", "quantize", "bundle"}
     types = {item.data_type for item in onnx.load(left.files[0]).graph.initializer}
     assert onnx.TensorProto.FLOAT16 in types
 

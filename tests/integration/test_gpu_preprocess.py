@@ -67,7 +67,7 @@ METHODS = ("linear", "nearest", "area", "cubic")
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("order", ["rgb", "bgr", "gray"])
 @pytest.mark.parametrize("how", METHODS)
-def test_every_format_and_colour_by_every_method(kernels: Kernels, form: Any, order: Any, how: Any) -> None:
+def test_every_format_and_color_by_every_method(kernels: Kernels, form: Any, order: Any, how: Any) -> None:
     color = Color("bt709" if order == "bgr" else "bt601", order == "gray")
     channels = 1 if order == "gray" else 3
     for index, (size, network) in enumerate((((122, 61), (64, 64)), ((40, 90), (52, 33)), ((64, 48), (64, 48)))):
@@ -86,7 +86,7 @@ def test_four_bytes_per_pixel(kernels: Kernels, form: Any, how: Any) -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("how", METHODS)
-def test_pictures_one_or_two_pixels_wide(kernels: Kernels, form: Any, how: Any) -> None:
+def test_images_one_or_two_pixels_wide(kernels: Kernels, form: Any, how: Any) -> None:
     for width in (1, 2, 3) if form != "yuyv" else (2, 4):
         frame = frame_of(width, 9, form)
         check(kernels, [frame], InputConfig(interpolation=how, resize="stretch"), target("nchw", "float16", 1, 16, 16))

@@ -74,10 +74,10 @@ def session(model: Model, level: str = "ORT_ENABLE_ALL") -> Any:
 
 
 def photo_feed(name: str, model: Model) -> Mapping[str, Any]:
-    """A photograph in the layout and range of the model's one input."""
+    """A photo in the layout and range of the model's one input."""
     photos = sorted((DATA / "images" / "coco_val").glob("*.jpg"))
     if not photos:
-        pytest.skip(f"no photographs in {DATA / 'images' / 'coco_val'}")
+        pytest.skip(f"no photos in {DATA / 'images' / 'coco_val'}")
     (spec,) = inputs(model)
     channels_last = spec.shape[3] == 3
     size = spec.shape[1:3] if channels_last else spec.shape[2:]
@@ -164,9 +164,9 @@ def test_the_old_style_model_loads_and_is_described() -> None:
     assert summary.metadata["author"] == "Justin Johnson"
 
 
-def test_the_quantised_model_is_recognised() -> None:
+def test_the_quantized_model_is_recognized() -> None:
     summary = inspect(model_path("mobilenet_v2_quant"))
-    assert summary.quantised == "qoperator"
+    assert summary.quantized == "qoperator"
     assert summary.macs == EXPECTED["mobilenet_v2_quant"][1]
 
 

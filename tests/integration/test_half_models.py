@@ -1,4 +1,4 @@
-"""Real models in float16, on photographs: how far from float32, what stays float32, and how large the file is."""
+"""Real models in float16, on photos: how far from float32, what stays float32, and how large the file is."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from edgert.graph.operations import Graph, read, write
 from edgert.quantization.fp16 import HalfGraph, rounded, to_half
 from edgert.quantization.prepare import prepare
 from tests.helpers.evaluation_data import data
-from tests.helpers.evaluation_data import read as read_picture
+from tests.helpers.evaluation_data import read as read_image
 
 Array = npt.NDArray[Any]
-PICTURES = 2
+IMAGES = 2
 
 
 @dataclass(frozen=True)
@@ -77,21 +77,21 @@ CASES = (
 )
 
 
-def pictures(case: Case, graph: Graph) -> list[dict[str, Array]]:
+def images(case: Case, graph: Graph) -> list[dict[str, Array]]:
     spec = graph.inputs[0]
     _, *sizes = (int(dim) for dim in spec.shape if isinstance(dim, int))
     planar = sizes[0] == 3
     height, width = sizes[1:] if planar else sizes[:2]
     found = []
-    for path in sorted(data("images", "coco_val").glob("*.jpg"))[:PICTURES]:
-        picture = cv2.resize(read_picture(path), (width, height)).astype(np.float32)
-        values = ((picture[..., ::-1] if case.rgb else picture) - np.float32(case.mean)) / np.float32(case.deviation)
+    for path in sorted(data("images", "coco_val").glob("*.jpg"))[:IMAGES]:
+        image = cv2.resize(read_image(path), (width, height)).astype(np.float32)
+        values = ((image[..., ::-1] if case.rgb else image) - np.float32(case.mean)) / np.float32(case.deviation)
         found.append({spec.name: np.ascontiguousarray(values.transpose(2, 0, 1) if planar else values)[None]})
     return found
 
 
 def measured(graph: Graph, model: Model, feeds: list[dict[str, Array]]) -> dict[str, float]:
-    """The largest magnitude of every float32 tensor over all pictures."""
+    """The largest magnitude of every float32 tensor over all images."""
     made = [name for node in graph.nodes for name in node.outputs if name in graph.specs]
     specs = tuple(graph.specs[name] for name in made if graph.specs[name].dtype == "float32")
     run = Function(write(replace(graph, outputs=specs), model))
@@ -122,7 +122,7 @@ def casts(graph: Graph) -> int:
 def test_a_model_in_float16_says_the_same(case: Case) -> None:
     model = prepare(load(data("models", f"{case.name}.onnx")))
     graph = read(model)
-    feeds = pictures(case, graph)
+    feeds = images(case, graph)
     exact = Function(model)
     ranges: list[Mapping[str, float] | None] = [None, measured(graph, model, feeds)]
     for amax in ranges:

@@ -23,9 +23,9 @@ class Net(tf.Module):
     def __init__(self):
         self.weights = tf.Variable(np.random.default_rng(0).standard_normal((3, 3, 3, 4)).astype("f4"))
 
-    @tf.function(input_signature=[tf.TensorSpec([None, 16, 16, 3], tf.float32, name="picture")])
-    def __call__(self, picture):
-        y = tf.nn.relu(tf.nn.conv2d(picture, self.weights, 1, "SAME"))
+    @tf.function(input_signature=[tf.TensorSpec([None, 16, 16, 3], tf.float32, name="image")])
+    def __call__(self, image):
+        y = tf.nn.relu(tf.nn.conv2d(image, self.weights, 1, "SAME"))
         return {"features": y, "mean": tf.reduce_mean(y, [1, 2])}
 
 net = Net()
@@ -46,9 +46,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_saved_model(folder: Path, tmp_path: Path) -> None:
-    wanted = Wanted(python=PYTHON, shapes={"picture": (2, 16, 16, 3)})
+    wanted = Wanted(python=PYTHON, shapes={"image": (2, 16, 16, 3)})
     made = import_model(str(folder / "saved"), tmp_path / "m.onnx", wanted)
-    assert [spec.name for spec in made.inputs] == ["picture"] and made.inputs[0].shape[1:] == (16, 16, 3)
+    assert [spec.name for spec in made.inputs] == ["image"] and made.inputs[0].shape[1:] == (16, 16, 3)
     assert {one.name: one.shape for one in made.differences} == {"features": (2, 16, 16, 4), "mean": (2, 4)}
     assert max(one.relative for one in made.differences) < 1e-5 and (tmp_path / "m.onnx").is_file()
 

@@ -31,8 +31,8 @@ class Net(torch.nn.Module):
         self.conv, self.drop = torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.Dropout(0.9)
         self.head = torch.nn.Linear(4, 5)
 
-    def forward(self, picture, scale):
-        y = self.drop(torch.relu(self.conv(picture)) * scale)
+    def forward(self, image, scale):
+        y = self.drop(torch.relu(self.conv(image)) * scale)
         return {"features": y, "scores": self.head(y.mean((2, 3)))}
 
 def model():
@@ -59,12 +59,12 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_function_that_makes_a_module(mine: Path) -> None:
-    made = import_model("mine:model", mine / "m.onnx", Wanted(dynamic={"picture": ["batch", None, None, None]}))
-    assert [str(spec) for spec in made.inputs] == ["picture float32[batch, 3, 16, 16]", "scale float32[1]"]
+    made = import_model("mine:model", mine / "m.onnx", Wanted(dynamic={"image": ["batch", None, None, None]}))
+    assert [str(spec) for spec in made.inputs] == ["image float32[batch, 3, 16, 16]", "scale float32[1]"]
     assert [one.name for one in made.differences] == ["features", "scores"]
     assert made.opset == 18 and max(one.relative for one in made.differences) < 1e-5
     run = Function(load(mine / "m.onnx"))
-    assert run({"picture": np.zeros((5, 3, 16, 16), "f4"), "scale": np.ones(1, "f4")})["scores"].shape == (5, 5)
+    assert run({"image": np.zeros((5, 3, 16, 16), "f4"), "scale": np.ones(1, "f4")})["scores"].shape == (5, 5)
 
 
 def test_an_exported_program_and_inputs_of_the_users_own(mine: Path) -> None:
@@ -73,9 +73,9 @@ def test_an_exported_program_and_inputs_of_the_users_own(mine: Path) -> None:
         "torch.export.save(torch.export.export(net.eval(), given), 'm.pt2')"
     )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=mine)
-    np.savez(mine / "own.npz", picture=np.full((2, 3, 16, 16), 3, "f4"), scale=np.full(1, 2, "f4"))
+    np.savez(mine / "own.npz", image=np.full((2, 3, 16, 16), 3, "f4"), scale=np.full(1, 2, "f4"))
     made = import_model("m.pt2", mine / "m.onnx", Wanted(inputs=mine / "own.npz"))
-    assert [spec.name for spec in made.inputs] == ["picture", "scale"] and made.differences[0].largest > 1
+    assert [spec.name for spec in made.inputs] == ["image", "scale"] and made.differences[0].largest > 1
 
 
 def test_what_cannot_be_exported_is_told_with_the_reason(mine: Path) -> None:
@@ -87,16 +87,16 @@ def test_what_cannot_be_exported_is_told_with_the_reason(mine: Path) -> None:
 
 
 def test_an_input_that_the_module_does_not_have_is_told(mine: Path) -> None:
-    with pytest.raises(ModelError, match="no input 'pictures'; did you mean 'picture'"):
-        import_model("mine:model", mine / "m.onnx", Wanted(dynamic={"pictures": ["n"]}))
+    with pytest.raises(ModelError, match="no input 'images'; did you mean 'image'"):
+        import_model("mine:model", mine / "m.onnx", Wanted(dynamic={"images": ["n"]}))
 
 
 def test_dimensions_that_are_not_there_or_cannot_be_open_are_told(mine: Path) -> None:
-    with pytest.raises(ModelError, match="'picture' has no dimension 4") as caught:
-        import_model("mine:model", mine / "m.onnx", Wanted(dynamic={"picture": ["n", None, None, None, "more"]}))
+    with pytest.raises(ModelError, match="'image' has no dimension 4") as caught:
+        import_model("mine:model", mine / "m.onnx", Wanted(dynamic={"image": ["n", None, None, None, "more"]}))
     assert caught.value.fix == "4 names at most; _ for what stays fixed"
-    with pytest.raises(BuildError, match="dimension 1 of 'picture' cannot stay open"):  # its weights have three
-        import_model("mine:model", mine / "m.onnx", Wanted(dynamic={"picture": ["n", "channels"]}))
+    with pytest.raises(BuildError, match="dimension 1 of 'image' cannot stay open"):  # its weights have three
+        import_model("mine:model", mine / "m.onnx", Wanted(dynamic={"image": ["n", "channels"]}))
     assert not (mine / "m.onnx").exists()
 
 

@@ -42,7 +42,7 @@ def forgotten() -> Iterator[None]:
         yield
 
 
-def picture(rows: int = 1, size: int = 8) -> np.ndarray:
+def image(rows: int = 1, size: int = 8) -> np.ndarray:
     return np.random.default_rng(1).standard_normal((rows, 3, size, size)).astype("f4")
 
 
@@ -67,18 +67,18 @@ def test_an_engine_computes_what_numpy_does(times: int) -> None:
     engine = backend("ort").compile(network(ops=["HardMishLite"] * times), EngineOptions(1))
     assert isinstance(engine, OwnEngine) and engine.info["operators"] == ["demo::HardMishLite"] * times
     session = engine.session()
-    session.inputs["x"][...] = picture()
-    np.testing.assert_allclose(session.run()[0], expected(picture(), times), rtol=1e-5, atol=1e-6)
+    session.inputs["x"][...] = image()
+    np.testing.assert_allclose(session.run()[0], expected(image(), times), rtol=1e-5, atol=1e-6)
 
 
 def test_sessions_do_not_share_tensors_and_shapes_come_from_profiles() -> None:
     options = EngineOptions(1, {"small": {"x": (1, 3, 8, 8)}, "large": {"x": (2, 3, 16, 16)}})
     engine = backend("ort").compile(network(("n", 3, "h", "w")), options)
     first, second = engine.session(), engine.session("large")
-    first.inputs["x"][...], second.inputs["x"][...] = picture(), picture(2, 16)
+    first.inputs["x"][...], second.inputs["x"][...] = image(), image(2, 16)
     made = first.run()[0]
-    np.testing.assert_allclose(second.run()[0], expected(picture(2, 16)), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(made, expected(picture()), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(second.run()[0], expected(image(2, 16)), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(made, expected(image()), rtol=1e-5, atol=1e-6)
     with pytest.raises(ModelError, match="no profile 'lage'; did you mean 'large'"):
         engine.session("lage")
 
@@ -142,7 +142,7 @@ def test_in_a_pipeline_and_its_bundle(tmp_path: Path) -> None:
 def test_measuring_a_model_runs_it_as_well() -> None:
     function = Function(network(("n", 3, "h", "w")), fused=False)
     assert (function.inputs, function.outputs) == (("x",), ("mean",))
-    np.testing.assert_allclose(function({"x": picture(2, 6)})["mean"], expected(picture(2, 6)), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(function({"x": image(2, 6)})["mean"], expected(image(2, 6)), rtol=1e-5, atol=1e-6)
 
 
 def test_an_operator_that_nobody_registered_is_a_build_error() -> None:
@@ -154,7 +154,7 @@ def test_an_operator_that_nobody_registered_is_a_build_error() -> None:
 def test_from_python(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(to_bytes(network()))
     with load_engine(tmp_path / "m.onnx", cache=False) as engine:
-        np.testing.assert_allclose(engine(picture()), expected(picture()), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(engine(image()), expected(image()), rtol=1e-5, atol=1e-6)
 
 
 def test_a_board_gets_it_on_its_gpu(tmp_path: Path) -> None:

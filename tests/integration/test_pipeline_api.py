@@ -70,25 +70,25 @@ def test_asking_again_and_again_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_pushing_copies_nothing(tmp_path: Path) -> None:
-    picture = np.full((240, 320, 3), 90, np.uint8)
+    image = np.full((240, 320, 3), 90, np.uint8)
     with edgert.Pipeline(write(tmp_path, "{source: api}")) as pipeline:
         results = pipeline.results("find", timeout=20)
         for index in range(3):
-            pipeline.submit(picture)
+            pipeline.submit(image)
             result = next(results)
             assert result.frame.index == index
-            assert np.shares_memory(np.asarray(result.frame), picture)
-            assert np.shares_memory(np.from_dlpack(result.frame), picture)
+            assert np.shares_memory(np.asarray(result.frame), image)
+            assert np.shares_memory(np.from_dlpack(result.frame), image)
         pipeline.finish()
         assert list(results) == []
         assert pipeline.summary().copies_per_frame == 0
 
 
 def test_pushing_from_several_threads(tmp_path: Path) -> None:
-    picture = np.zeros((240, 320, 3), np.uint8)
+    image = np.zeros((240, 320, 3), np.uint8)
     with edgert.Pipeline(write(tmp_path, "{source: api, queue: 4}")) as pipeline:
         results = pipeline.results("find", timeout=20)
-        pushers = [threading.Thread(target=lambda: [pipeline.submit(picture) for _ in range(10)]) for _ in range(3)]
+        pushers = [threading.Thread(target=lambda: [pipeline.submit(image) for _ in range(10)]) for _ in range(3)]
         for pusher in pushers:
             pusher.start()
         assert [next(results).frame.index for _ in range(30)] == list(range(30))

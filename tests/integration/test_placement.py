@@ -57,8 +57,8 @@ def split_engine(path: Path, *ends: float) -> SegmentedEngine:
     return compile_segments(ready, graph, partition(graph, places), None)
 
 
-def run(chain: Chain, slot: int, name: str, picture: Any) -> list[Any]:
-    chain.tensors(slot)[name][...] = picture
+def run(chain: Chain, slot: int, name: str, image: Any) -> list[Any]:
+    chain.tensors(slot)[name][...] = image
     for segment in range(chain.segments):
         chain.run(segment, slot)
     return [output.copy() for output in chain.outputs(slot)]
@@ -75,10 +75,10 @@ def test_a_split_model_says_what_the_whole_says(name: str, ends: tuple[float, ..
     (tensor,) = engine.inputs
     random = np.random.default_rng(0)
     for slot in range(chain.slots):
-        picture = random.random(MODELS[name], np.float32)
-        session.inputs[tensor.name][...] = picture
+        image = random.random(MODELS[name], np.float32)
+        session.inputs[tensor.name][...] = image
         expected = session.run()
-        for one, other in zip(expected, run(chain, slot, tensor.name, picture), strict=True):
+        for one, other in zip(expected, run(chain, slot, tensor.name, image), strict=True):
             assert one.shape == other.shape and one.dtype == other.dtype
             assert np.abs(one - other).max() <= TOLERANCE * max(1.0, float(np.abs(one).max()))
 

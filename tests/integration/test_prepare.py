@@ -17,7 +17,7 @@ from edgert.quantization.prepare import calibrated, prepare
 from tests.helpers.evaluation_data import data
 
 SHAPES: dict[str, dict[str, tuple[int, ...]]] = {"ppocr_mobile_v2_det_ch": {"x": (1, 3, 320, 448)}}
-TENSORS = {  # model → tensors worth a range: the picture, and all that its nodes compute
+TENSORS = {  # model → tensors worth a range: the image, and all that its nodes compute
     "deeplab_v3_mnv2_05": 109,
     "fastestdet": 212,
     "mobilenet_v1_025_224": 59,
@@ -66,7 +66,7 @@ def test_models_that_cannot_be_prepared_say_why() -> None:
     with pytest.raises(ModelError) as caught:
         prepare(load(data("models", "fns_candy.onnx")))
     assert "ImageScaler" in caught.value.why
-    with pytest.raises(ModelError, match="already quantised") as caught:
+    with pytest.raises(ModelError, match="already quantized") as caught:
         prepare(load(data("models", "mobilenet_v2_quant.onnx")))
     assert "'input_QuantizeLinear'" in caught.value.why
     with pytest.raises(ModelError, match="open dimensions"):

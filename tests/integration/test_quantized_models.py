@@ -27,7 +27,7 @@ from tests.helpers.evaluation_data import data
 Array = np.ndarray[Any, Any]
 PHOTOS = 8
 COMPARED = 2
-"""Of the photographs, by their outputs."""
+"""Of the photos, by their outputs."""
 
 
 @dataclass(frozen=True)
@@ -81,14 +81,14 @@ class Network:
         return self.outputs(self.model, fused=True)
 
     def outputs(self, model: Model, *, fused: bool) -> list[Array]:
-        """What the network says about each photograph, all of it in one vector."""
+        """What the network says about each photo, all of it in one vector."""
         call = Function(write(extract(read(infer(model)), self.wanted), model), threads=2, fused=fused)
         return [np.concatenate([value.ravel() for value in call(feeds).values()]) for feeds in self.feeds[:COMPARED]]
 
 
 @cache
 def network(name: str) -> Network:
-    """Prepared, with ranges from photographs."""
+    """Prepared, with ranges from photos."""
     case = CASES[name]
     width, height = case.size
     shape = (1, 3, height, width) if case.layout == "nchw" else (1, height, width, 3)
@@ -98,13 +98,13 @@ def network(name: str) -> Network:
     graph = read(model)
     folder = data("images", "imagenet" if case.size == (224, 224) else "coco_calib")
     files = sorted(file for file in folder.iterdir() if file.suffix.lower() in (".jpg", ".jpeg", ".png"))
-    feeds = tuple({source.name: picture(file, case)} for file in files[:: max(1, len(files) // PHOTOS)][:PHOTOS])
+    feeds = tuple({source.name: image(file, case)} for file in files[:: max(1, len(files) // PHOTOS)][:PHOTOS])
     peaks = measured(model, graph, feeds)
     wanted = (case.tensor,) if case.tensor else tuple(spec.name for spec in graph.outputs)
     return Network(model, graph, feeds, lambda names: max(1e-6, *(peaks[one] for one in names)), wanted)
 
 
-def picture(file: Path, case: Case) -> Array:
+def image(file: Path, case: Case) -> Array:
     image = cv2.imread(str(file))
     assert image is not None
     image = cv2.resize(image, case.size, interpolation=cv2.INTER_AREA)[..., :: 1 if case.color == "bgr" else -1]
@@ -142,7 +142,7 @@ def executed(model: Model, folder: Path) -> Counter[str]:
     """The operators that ONNX Runtime runs in place of the model's."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    options.optimized_model_filepath = str(folder / "optimised.onnx")
+    options.optimized_model_filepath = str(folder / "optimized.onnx")
     onnxruntime.InferenceSession(to_bytes(model), options, providers=["CPUExecutionProvider"])
     return Counter(node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node)
 

@@ -222,7 +222,7 @@ def test_ctrl_c_ends_the_job_on_the_board(there: Board, bundle: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_who_joined_a_job_that_is_cancelled_begins_anew(there: Board, bundle: Path, tmp_path: Path) -> None:
+def test_who_joined_a_job_that_is_canceled_begins_anew(there: Board, bundle: Path, tmp_path: Path) -> None:
     there.compiler(waits=True)
     first = RemoteBuild(there, bundle, tmp_path / "first.edgert")
     first.wait_for(LAST)

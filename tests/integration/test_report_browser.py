@@ -34,9 +34,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pixels(png: bytes) -> npt.NDArray[np.uint8]:
     """(height, width, 3) BGR."""
-    picture = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_COLOR)
-    assert picture is not None
-    return picture.astype(np.uint8, copy=False)
+    image = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_COLOR)
+    assert image is not None
+    return image.astype(np.uint8, copy=False)
 
 
 def assert_quiet(page: Page, path: Path) -> None:
@@ -48,10 +48,10 @@ def assert_quiet(page: Page, path: Path) -> None:
 @pytest.mark.parametrize("width_px", SIZES_PX)
 def test_page_is_drawn_without_complaint(page: Page, report: Path, width_px: int, dark: bool) -> None:
     page.open(report, width_px, dark=dark)
-    picture = pixels(page.picture())
-    assert picture.shape == (900, width_px, 3)
-    background = np.median(picture.reshape(-1, 3), axis=0)
-    inked = np.abs(picture.astype(np.int16) - background.astype(np.int16)).max(axis=2) > 60
+    image = pixels(page.image())
+    assert image.shape == (900, width_px, 3)
+    background = np.median(image.reshape(-1, 3), axis=0)
+    inked = np.abs(image.astype(np.int16) - background.astype(np.int16)).max(axis=2) > 60
     assert 0.02 < inked.mean() < 0.5
     assert inked.any(axis=1).mean() > 0.3  # lines of text and charts all the way down
     assert (background.mean() < 60) == dark
@@ -61,12 +61,12 @@ def test_page_is_drawn_without_complaint(page: Page, report: Path, width_px: int
 
 def test_charts_have_ink(page: Page, report: Path) -> None:
     page.open(report, 1000)
-    for chart, colours in ((".bar", 40), (".histogram", 20), (".interval", 20)):
+    for chart, colors in ((".bar", 40), (".histogram", 20), (".interval", 20)):
         box = page.evaluate(
             f"(b => [b.top + scrollY, b.height])(document.querySelector('{chart}').getBoundingClientRect())"
         )
-        picture = pixels(page.picture(int(box[0]), int(box[1])))
-        assert len(np.unique(picture.reshape(-1, 3), axis=0)) > colours, chart
+        image = pixels(page.image(int(box[0]), int(box[1])))
+        assert len(np.unique(image.reshape(-1, 3), axis=0)) > colors, chart
 
 
 def test_hostile_names_do_nothing_and_are_shown(page: Page, report: Path) -> None:
@@ -109,8 +109,8 @@ def test_hovering_a_bar_names_its_layer(page: Page, report: Path) -> None:
 
 def test_page_is_whole_without_scripts(page: Page, report: Path) -> None:
     page.open(report, 1000, scripts=False)
-    picture = pixels(page.picture())
-    assert picture.std() > 10
+    image = pixels(page.image())
+    assert image.std() > 10
     assert_quiet(page, report)
 
 
@@ -124,5 +124,5 @@ def test_empty_report_is_drawn_too(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "empty.html"
     save(replace(EMPTY, target="ONNX Runtime"), path)
     page.open(path, 400)
-    assert pixels(page.picture()).std() > 10
+    assert pixels(page.image()).std() > 10
     assert_quiet(page, path)

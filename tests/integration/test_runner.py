@@ -11,7 +11,7 @@ import pytest
 
 from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.memory import Counts
-from edgert.runtime import Node, Result, Runner, summarise
+from edgert.runtime import Node, Result, Runner, summarize
 from tests.helpers.stages import Does, Numbers, chain, link, tag
 
 LIMIT_S = 20.0
@@ -264,7 +264,7 @@ def test_a_stop_ends_within_two_seconds_however_much_waits_for_a_slow_stage() ->
     runner.shut_down()
     assert time.monotonic() - before < 2.0
     assert sink.closed == 1 and source.is_full()
-    summary = summarise(nodes, 10**9, Counts(), 0, {})
+    summary = summarize(nodes, 10**9, Counts(), 0, {})
     assert summary.frames_in == source.given == len(sink.seen) + summary.dropped
 
 
@@ -380,10 +380,10 @@ def test_what_a_user_keeps_stays_as_it_was() -> None:
     source, kept = Numbers(count=100, size=4), []
 
     def paint_and_keep(result: Result) -> None:
-        picture = np.asarray(result.frame)
-        picture[:] = result.frame.index
+        image = np.asarray(result.frame)
+        image[:] = result.frame.index
         if result.frame.index % 10 == 0:
-            kept.append(picture[0, :1])
+            kept.append(image[0, :1])
 
     run(*chain(source, Does(paint_and_keep))).raise_error()
     assert [int(view.max()) for view in kept] == [int(view.min()) for view in kept] == list(range(0, 100, 10))

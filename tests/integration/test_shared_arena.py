@@ -22,9 +22,9 @@ sides = (1024, 896)
 models = [network((1, 3, side, side)) for side in sides]
 tuning = Tuning(optimization="none", shared_arena=sys.argv[1] == "shared")
 sessions = [open_session(to_bytes(model), session_settings(1, tuning), model) for model in models]
-pictures = [np.random.default_rng(side).random((1, 3, side, side), dtype="f4") for side in sides]
+images = [np.random.default_rng(side).random((1, 3, side, side), dtype="f4") for side in sides]
 for _ in range(2):
-    means = [session.run(None, {"x": picture})[0].ravel().tolist() for session, picture in zip(sessions, pictures)]
+    means = [session.run(None, {"x": image})[0].ravel().tolist() for session, image in zip(sessions, images)]
 print(json.dumps([means, peak_rss_bytes() - before]))
 """
 

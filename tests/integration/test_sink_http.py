@@ -46,8 +46,8 @@ def ask(
 
 
 def shown(index: int = 0) -> Result:
-    picture = np.full((48, 64, 3), 20 + 40 * index, np.uint8)
-    return replace(result_of(frame_of(index=index), {"find": detections((1, 1, 9, 9))}), picture=picture)
+    image = np.full((48, 64, 3), 20 + 40 * index, np.uint8)
+    return replace(result_of(frame_of(index=index), {"find": detections((1, 1, 9, 9))}), image=image)
 
 
 class Viewer:
@@ -60,7 +60,7 @@ class Viewer:
         self.status = int(self.file.readline().split()[1])
         self.headers = http.client.parse_headers(self.file)
 
-    def picture(self) -> np.ndarray:
+    def image(self) -> np.ndarray:
         while not self.file.readline().startswith(b"Content-Type: image/jpeg"):
             pass
         length = int(self.file.readline().split(b":")[1])
@@ -98,8 +98,8 @@ def test_metrics_are_prometheus_text(sink: HttpSink) -> None:
     assert b"\n# TYPE edgert_finished_frames_total counter\nedgert_finished_frames_total 7\n" in body
 
 
-def test_a_snapshot_is_the_newest_picture(sink: HttpSink, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_NEXT_PICTURE_S", 0.05)
+def test_a_snapshot_is_the_newest_image(sink: HttpSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_NEXT_IMAGE_S", 0.05)
     assert ask(sink, "/snapshot.jpg")[0] == 503
     for index in range(3):
         sink.process(shown(index))
@@ -108,12 +108,12 @@ def test_a_snapshot_is_the_newest_picture(sink: HttpSink, monkeypatch: pytest.Mo
     assert abs(float(cv2.imdecode(np.frombuffer(body, np.uint8), 1).mean()) - 100) < 3
 
 
-def test_viewers_see_new_pictures(sink: HttpSink) -> None:
+def test_viewers_see_new_images(sink: HttpSink) -> None:
     viewer = Viewer(sink)
     assert viewer.status == 200 and viewer.headers["Content-Type"].startswith("multipart/x-mixed-replace; boundary=")
     for index in range(3):
         sink.process(shown(index))
-        assert abs(float(viewer.picture().mean()) - (20 + 40 * index)) < 3
+        assert abs(float(viewer.image().mean()) - (20 + 40 * index)) < 3
     viewer.close()
 
 
@@ -125,9 +125,9 @@ def test_a_viewer_who_does_not_read_stalls_nobody(sink: HttpSink) -> None:
     viewer, slowest = Viewer(sink), 0.0
     for index in range(20):
         started = time.monotonic()
-        sink.process(replace(result_of(frame_of(index=index)), picture=noise))
+        sink.process(replace(result_of(frame_of(index=index)), image=noise))
         slowest = max(slowest, time.monotonic() - started)
-        assert viewer.picture().shape == (480, 640, 3)
+        assert viewer.image().shape == (480, 640, 3)
     assert slowest < 0.2
     idle.close()
     viewer.close()
@@ -191,7 +191,7 @@ def test_close_ends_every_thread_at_once() -> None:
     viewers = [Viewer(sink) for _ in range(4)]
     halfway = socket.create_connection(("127.0.0.1", port_of(sink)))  # says nothing at all
     for viewer in viewers:
-        viewer.picture()
+        viewer.image()
     result.frame.lease.release()
     started = time.monotonic()
     sink.close()

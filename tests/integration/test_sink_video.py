@@ -25,7 +25,7 @@ STEP_NS = 33_366_667  # 29.97 Hz
 
 
 def scene(index: int, width: int, height: int) -> U8:
-    """A smooth BGR picture that differs from frame to frame and can be told apart by its mean."""
+    """A smooth BGR image that differs from frame to frame and can be told apart by its mean."""
     across = np.linspace(40, 120, width)[None, :, None] + np.linspace(0, 40, height)[:, None, None]
     return (across + np.array([0, 20, 40]) + index % 40).astype(np.uint8)
 
@@ -83,7 +83,7 @@ def test_a_fixed_rate(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["i420", "nv12", "yuyv", "bgr", "rgb", "gray"])
 @pytest.mark.parametrize("size", [(64, 48), (65, 49)])
-def test_every_pixel_format_with_its_colours(tmp_path: Path, form: PixelFormat, size: tuple[int, int]) -> None:
+def test_every_pixel_format_with_its_colors(tmp_path: Path, form: PixelFormat, size: tuple[int, int]) -> None:
     counter = Counter()
     color = Color("bt709", full_range=False)
     levels = {"i420": (120, 90, 180), "nv12": (120, (90, 180)), "yuyv": ((120, 120),)}
@@ -99,14 +99,14 @@ def test_every_pixel_format_with_its_colours(tmp_path: Path, form: PixelFormat, 
         assert (codec.colorspace, codec.color_range) == ((1, 1) if direct else (6, 1))
         if direct:
             assert np.abs(shown.to_ndarray()[:48].astype(int) - 120).max() <= 2
-        picture = shown.to_ndarray(format="bgr24", src_colorspace="ITU709" if direct else "ITU601")
-    assert np.abs(picture.astype(int) - frame.to_bgr()[:48, :64]).max() <= 6
+        image = shown.to_ndarray(format="bgr24", src_colorspace="ITU709" if direct else "ITU601")
+    assert np.abs(image.astype(int) - frame.to_bgr()[:48, :64]).max() <= 6
     assert counter.read().bytes_copied >= 64 * 48 * 3 // 2
 
 
-def test_the_drawn_picture_is_preferred(tmp_path: Path) -> None:
+def test_the_drawn_image_is_preferred(tmp_path: Path) -> None:
     drawn = np.full((40, 60, 3), (200, 40, 90), np.uint8)
-    write(VideoSink("video", tmp_path / "out.mkv", quality=5), [replace(r, picture=drawn) for r in results(3)])
+    write(VideoSink("video", tmp_path / "out.mkv", quality=5), [replace(r, image=drawn) for r in results(3)])
     assert np.abs(read(tmp_path / "out.mkv")[2][1].astype(int) - drawn).max() <= 6
 
 

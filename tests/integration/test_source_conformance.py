@@ -72,8 +72,8 @@ def _file(directory: Path) -> Iterator[Made]:
 
 @contextmanager
 def _images(directory: Path) -> Iterator[Made]:
-    for number, picture in enumerate(numbered(5)):
-        cv2.imwrite(str(directory / f"{number}.png"), picture)
+    for number, image in enumerate(numbered(5)):
+        cv2.imwrite(str(directory / f"{number}.png"), image)
     yield _by_line("images:*.png", False, directory, loop=True)
 
 

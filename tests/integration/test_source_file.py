@@ -220,7 +220,7 @@ def _sound(path: Path) -> None:
         (_text, "cannot open", "not a video"),
         (_empty, "cannot open", "not a video"),
         (_sound, "cannot play", "no video in it, only audio"),
-        (Path.mkdir, "no picture", "the folder holds none"),
+        (Path.mkdir, "no image", "the folder holds none"),
     ],
 )
 def test_what_is_no_video_is_refused(tmp_path: Path, make: object, what: str, why: str) -> None:
@@ -253,7 +253,7 @@ def test_a_file_without_one_good_frame_is_an_error(tmp_path: Path) -> None:
         read(clip)
 
 
-def test_stop_is_honoured_between_two_frames(clip: Path) -> None:
+def test_stop_is_honored_between_two_frames(clip: Path) -> None:
     stop = threading.Event()
     source = source_for("cam", SourceStage(source=str(clip), loop=True), Counter(), REAL, clip.parent)
     seen = 0

@@ -64,7 +64,7 @@ def test_planes_lie_where_the_format_says(name: str, format: str, shapes: list[t
     assert not frame.planes[0].flags.writeable
     for plane in frame.planes:
         first = np.atleast_1d(plane[0, 0])
-        assert (np.abs(plane[:, ::2].astype(int) - first).max()) <= 2, "one colour, without a byte of padding in it"
+        assert (np.abs(plane[:, ::2].astype(int) - first).max()) <= 2, "one color, without a byte of padding in it"
 
 
 def test_red_is_red() -> None:
@@ -127,7 +127,7 @@ def test_a_format_that_frames_cannot_have_names_the_way_out() -> None:
     assert "videoconvert" in caught.value.fix
 
 
-def test_live_drops_and_stop_is_honoured() -> None:
+def test_live_drops_and_stop_is_honored() -> None:
     made = source(f"videotestsrc is-live=true ! video/x-raw,format=NV12,{SIZE},framerate=30/1")
     assert made.live
     stop = threading.Event()

@@ -70,7 +70,7 @@ def number(frame: Frame) -> int:
     return read_counter(frame.to_host().planes[0])
 
 
-def test_every_frame_comes_once_in_order_with_its_time_and_colour(rig: Rig, clip: Path) -> None:
+def test_every_frame_comes_once_in_order_with_its_time_and_color(rig: Rig, clip: Path) -> None:
     seen = []
     for frame in rig.frames(clip):
         seen.append((number(frame), frame.index, frame.media_ns))
@@ -138,7 +138,7 @@ def test_the_decoder_works_in_our_context_and_on_our_stream(rig: Rig, clip: Path
     assert options["latency"] == 0
 
 
-def test_a_camera_on_the_network_gives_each_picture_out_at_once(rig: Rig) -> None:
+def test_a_camera_on_the_network_gives_each_image_out_at_once(rig: Rig) -> None:
     with RtspServer(h264_units(30)) as server:
         config = SourceStage(source=server.url, realtime=False, limit=5, reconnect=False)
         source = cast("Any", source_for("cam", config, Counter(), REAL, Path()))
@@ -228,7 +228,7 @@ def test_a_file_that_is_cut_off_is_told_as_on_the_processor(rig: Rig, clip: Path
 
 def test_times_follow_the_order_of_display() -> None:
     times = door.Times()
-    for pts in (40, 120, 80, 0, 60, 100):  # a picture from before the first key frame is never shown
+    for pts in (40, 120, 80, 0, 60, 100):  # a image from before the first key frame is never shown
         times.put(pts)
     assert [times.take() for _ in range(6)] == [40, 60, 80, 100, 120, None]
     for pts in range(200, 500, 10):  # the decoder leaves some out
@@ -276,4 +276,4 @@ def test_a_real_decoder_gives_the_pixels_of_the_processor(tmp_path: Path, codec:
             _same(*held.popleft())
     source.close()
     while held:
-        _same(*held.popleft())  # what is lent keeps its picture, also when the file is closed
+        _same(*held.popleft())  # what is lent keeps its image, also when the file is closed

@@ -79,7 +79,7 @@ def test_it_begins_at_a_key_frame(units: list[bytes]) -> None:
         camera = source(server.url)
         first = read_counter(take(camera.frames(threading.Event()), 1)[0].planes[0])
         camera.close()
-    assert first % 10 == 0, "every tenth picture is a key frame"
+    assert first % 10 == 0, "every tenth image is a key frame"
 
 
 def test_a_lost_connection_is_opened_again_and_the_clock_goes_on(

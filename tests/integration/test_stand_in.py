@@ -1,4 +1,4 @@
-"""This machine in the place of a board: paced, governed and labelled; and simulations against runs paced like that.
+"""This machine in the place of a board: paced, governed and labeled; and simulations against runs paced like that.
 
 The engines compute nothing here, so that a busy machine is fast enough.
 """
@@ -103,7 +103,7 @@ def test_every_output_says_that_it_is_simulated(tmp_path: Path) -> None:
     stages = {
         **FIND,
         "lines": {"sink": "jsonl", "from": "find", "path": str(tmp_path / "out.jsonl")},
-        "pictures": {"sink": "images", "from": "camera", "path": str(tmp_path / "out"), "every": 10},
+        "images": {"sink": "images", "from": "camera", "path": str(tmp_path / "out"), "every": 10},
     }
     summary, place = paced(pipeline(tmp_path, 60.0, stages), slower=2.0)
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()

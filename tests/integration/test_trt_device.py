@@ -64,7 +64,7 @@ def opened(library: Library) -> Iterator[Callable[..., TrtEngine]]:
     device.close()
 
 
-def picture(seed: int = 0) -> np.ndarray[Any, Any]:
+def image(seed: int = 0) -> np.ndarray[Any, Any]:
     return np.random.default_rng(seed).uniform(-1, 1, SHAPE).astype(np.float32)
 
 
@@ -92,8 +92,8 @@ def test_topologies_are_right(library: Library, opened: Any, name: str, precisio
     typed, options = as_precision(model, library, precision)
     engine = opened(build(request_of(typed, **options), wanted="tensorrt"))
     session = engine.session()
-    session.inputs["x"][...] = picture()
-    assert close(session.run()[0], exact(model, picture()), precision)
+    session.inputs["x"][...] = image()
+    assert close(session.run()[0], exact(model, image()), precision)
 
 
 def test_int8_by_calibration_cache(library: Library, opened: Any) -> None:
@@ -104,8 +104,8 @@ def test_int8_by_calibration_cache(library: Library, opened: Any) -> None:
     cache = write_cache(dict.fromkeys(names, 4 / 127), library.version)
     result = build(request_of(model, precision="int8", calibration=cache), wanted="tensorrt")
     session = opened(result).session()
-    session.inputs["x"][...] = picture()
-    assert close(session.run()[0], exact(model, picture()), "int8")
+    session.inputs["x"][...] = image()
+    assert close(session.run()[0], exact(model, image()), "int8")
 
 
 def test_the_inspector_knows_every_node(library: Library) -> None:
@@ -136,7 +136,7 @@ def test_profiles_and_fewer_rows(library: Library, opened: Any) -> None:
 
 def test_a_graph_gives_what_a_plain_run_gives(library: Library, opened: Any) -> None:
     session = opened(build(request_of(TOPOLOGIES["residual"]()), wanted="tensorrt")).session()
-    session.inputs["x"][...] = picture()
+    session.inputs["x"][...] = image()
     plain = session.run()[0].copy()
     graph = session.device.capture(session.stream, session.enqueue)
     session.outputs[0].fill(0)
@@ -175,5 +175,5 @@ def test_dla(library: Library, opened: Any, where: str) -> None:
     result = build(request, wanted="tensorrt")
     found = verify(request, result, "strict" if where == "mixed" or library.kind == "weak" else "warn")
     session = opened(result, dla_core=0, loadables=found.facts.loadables).session()
-    session.inputs["x"][...] = picture()
-    assert found.facts.loadables == 1 and close(session.run()[0], exact(model, picture()), "fp16")
+    session.inputs["x"][...] = image()
+    assert found.facts.loadables == 1 and close(session.run()[0], exact(model, image()), "fp16")

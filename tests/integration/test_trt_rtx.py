@@ -108,7 +108,7 @@ class TestDemoDetector:
         kinds = {layer.dtype for layer in demo(half)[1].layers if layer.kind == "CONVOLUTION"}
         assert kinds == {"HALF"}
 
-    def test_int8_has_quantised_layers(self) -> None:
+    def test_int8_has_quantized_layers(self) -> None:
         kinds = [layer.kind for layer in demo(int8)[1].layers]
         assert kinds.count("QUANTIZE") > 10 and kinds.count("DEQUANTIZE") > 10
 
@@ -118,9 +118,9 @@ class TestDemoDetector:
         assert steps[0].parent == "" and steps[0].step == 0
         assert any(step.step == step.steps for step in steps) and {step.parent for step in steps} > {""}
 
-    def test_cancelling(self) -> None:
+    def test_canceling(self) -> None:
         cancel = threading.Event()
-        with pytest.raises(BuildError, match="was cancelled"):
+        with pytest.raises(BuildError, match="was canceled"):
             build(
                 request_of(load(PARTS)),
                 wanted="tensorrt_rtx",

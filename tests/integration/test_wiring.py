@@ -16,10 +16,10 @@ from edgert.cli.pipeline_file import new
 from edgert.config import load_pipeline
 from edgert.errors import ConfigError, ModelError
 from edgert.wiring.findings import CheckReport, Finding
-from edgert.wiring.photos import save_picture
+from edgert.wiring.photos import save_image
 from edgert.wiring.starter import starter, write_pipeline
 from edgert.wiring.wiring_check import check
-from tests.bench.bench_check import DATA, RECIPES, pictures, pipeline_text
+from tests.bench.bench_check import DATA, RECIPES, images, pipeline_text
 from tests.helpers.command import ROOT
 
 ESSENTIAL = ("yolox_nano_416", "nanodet_m_320", "fastestdet", "squeezenet_fp32", "mobilenet_v1_025_224")
@@ -27,10 +27,10 @@ THE_REST = tuple(name for name in RECIPES if name not in ESSENTIAL)
 
 
 def photos(model: str, count: int) -> list[Path]:
-    """Every n-th of the photographs that suit a model."""
+    """Every n-th of the photos that suit a model."""
     if not (DATA / "models" / f"{model}.onnx").is_file():
-        pytest.skip(f"needs {model}.onnx and photographs under {DATA} (set EDGERT_DATA)")
-    found = pictures(RECIPES[model][2])
+        pytest.skip(f"needs {model}.onnx and photos under {DATA} (set EDGERT_DATA)")
+    found = images(RECIPES[model][2])
     return found[:: len(found) // count][:count]
 
 
@@ -57,7 +57,7 @@ def test_the_documented_wiring_is_fine(tmp_path: Path, model: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", [*ESSENTIAL, *THE_REST])
-def test_the_documented_colour_and_scale_win_or_tie_on_eight_photographs(tmp_path: Path, model: str) -> None:
+def test_the_documented_color_and_scale_win_or_tie_on_eight_photos(tmp_path: Path, model: str) -> None:
     report = checked(tmp_path, model, 8)
     written = next(row for row in report.rows if row.written)
     assert report.verdict != "wrong", report.findings
@@ -99,7 +99,7 @@ def test_a_wrong_decoder_is_told_and_the_right_one_named(tmp_path: Path) -> None
     assert data["verdict"] == "wrong" and data["findings"][0]["better"] == "detect: nanodet"
 
 
-def test_a_starter_with_photographs_is_wired_as_documented(tmp_path: Path) -> None:
+def test_a_starter_with_photos_is_wired_as_documented(tmp_path: Path) -> None:
     model = "fastestdet"
     shown = photos(model, 2)
     made = starter(DATA / "models" / f"{model}.onnx", shown, "clip.mp4", directory=tmp_path)
@@ -114,7 +114,7 @@ def test_a_starter_with_photographs_is_wired_as_documented(tmp_path: Path) -> No
 
 
 def tiny_model(path: Path, channels: int = 3, outputs: tuple[int, ...] = (1, 10)) -> Path:
-    """A classifier: mean colour times a fixed matrix. ``outputs`` other than (1, n) are reshaped zeros."""
+    """A classifier: mean color times a fixed matrix. ``outputs`` other than (1, n) are reshaped zeros."""
     size = int(np.prod(outputs))
     weights = np.random.default_rng(0).standard_normal((channels, size)).astype(np.float32) / 50
     nodes = [
@@ -140,8 +140,8 @@ def tiny_model(path: Path, channels: int = 3, outputs: tuple[int, ...] = (1, 10)
 def scene(path: Path) -> Path:
     import cv2
 
-    picture = np.random.default_rng(1).integers(0, 256, (48, 64, 3), dtype=np.uint8)
-    cv2.imwrite(str(path), picture)
+    image = np.random.default_rng(1).integers(0, 256, (48, 64, 3), dtype=np.uint8)
+    cv2.imwrite(str(path), image)
     return path
 
 
@@ -159,10 +159,10 @@ def test_a_starter_of_any_classifier_loads_and_can_be_checked_and_painted(tmp_pa
     report = check(load_pipeline(tmp_path / "p.yaml"), [scene(tmp_path / "a.png")], progress=lambda *s: steps.append(s))
     assert report.runs == len(steps) and all(done <= planned for done, planned in steps)
     assert sum(row.written for row in report.rows) == 1
-    save_picture(report, tmp_path / "out" / "best.png")
+    save_image(report, tmp_path / "out" / "best.png")
     assert (tmp_path / "out" / "best.png").stat().st_size > 100
-    with pytest.raises(ConfigError, match="cannot write a picture"):
-        save_picture(report, tmp_path / "best.txt")
+    with pytest.raises(ConfigError, match="cannot write a image"):
+        save_image(report, tmp_path / "best.txt")
 
 
 def test_a_gray_model_gets_a_gray_starter(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_size_that_the_model_fixes_has_no_range() -> None:
 
 
 def test_a_model_made_from_it_at_the_usual_size_is_taken_as_it_is() -> None:
-    """Quantised models have one size; the file's own was checked."""
+    """Quantized models have one size; the file's own was checked."""
     assert open_spans(conv((1, 3, 48, 64)), section(shape=RANGES)) == {}
 
 

@@ -1,4 +1,4 @@
-"""A check of a pipeline looks at models, pictures and code, and runs none of it."""
+"""A check of a pipeline looks at models, images and code, and runs none of it."""
 
 from __future__ import annotations
 
@@ -73,20 +73,20 @@ def test_stages_decoders_and_callbacks_are_read_and_not_run(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp32", "auto"])
-def test_pictures_that_are_not_there(tmp_path: Path, precision: str) -> None:
+def test_images_that_are_not_there(tmp_path: Path, precision: str) -> None:
     path = small_pipeline(tmp_path)
-    with pytest.raises(ConfigError, match="no pictures at") as caught:
+    with pytest.raises(ConfigError, match="no images at") as caught:
         validate(path, [f"models.parts.precision={precision}", "models.parts.calibrate.images=phtoos"])
     assert "did you mean 'photos'" in caught.value.why and caught.value.where.endswith("models.parts.calibrate")
 
 
-def test_labelled_pictures_that_are_not_there(tmp_path: Path) -> None:
+def test_labeled_images_that_are_not_there(tmp_path: Path) -> None:
     change = "models.parts.accuracy={dataset: absent.json, metric: top1, max_drop: 0.01}"
     with pytest.raises(ConfigError, match=r"absent\.json"):
         validate(small_pipeline(tmp_path), ["models.parts.task={classify: auto}", change])
 
 
-def test_int8_without_pictures(tmp_path: Path) -> None:
-    with pytest.raises(CalibrationError, match="needs pictures") as caught:
+def test_int8_without_images(tmp_path: Path) -> None:
+    with pytest.raises(CalibrationError, match="needs images") as caught:
         validate(small_pipeline(tmp_path), ["models.parts.calibrate=null"])
     assert "calibrate: {images: FOLDER}" in caught.value.fix

@@ -1,4 +1,4 @@
-"""Compiling for ONNX Runtime: prepared, optimised, and kept in the store."""
+"""Compiling for ONNX Runtime: prepared, optimized, and kept in the store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RECIPE = 1
 
 
 class OrtBackend:
-    """Compiles with all of ONNX Runtime's graph optimisations and keeps the optimised model in the store."""
+    """Compiles with all of ONNX Runtime's graph optimizations and keeps the optimized model in the store."""
 
     name = "ort"
 
@@ -67,7 +67,7 @@ class OrtBackend:
 
 
 def _session(model: Model, static: Shapes, options: EngineOptions) -> tuple[Any, bool]:
-    """An ONNX Runtime session and whether its optimised model came from the store."""
+    """An ONNX Runtime session and whether its optimized model came from the store."""
     key = _key(model, static, options.tuning.optimization)
     cached = options.store.get(key) if options.store else None
     settings = session_settings(options.threads, options.tuning)
@@ -78,7 +78,7 @@ def _session(model: Model, static: Shapes, options: EngineOptions) -> tuple[Any,
     if options.store is None:
         return open_session(to_bytes(ready), settings, model), False
     with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
-        content = Path(folder) / "optimised.onnx"
+        content = Path(folder) / "optimized.onnx"
         settings.optimized_model_filepath = str(content)
         session = open_session(to_bytes(ready), settings, model)
         _keep(options.store, key, content)
@@ -111,7 +111,7 @@ def _keep(store: Store, key: str, content: Path) -> None:
 
 
 def _key(model: Model, static: Shapes, optimization: str) -> str:
-    """What an optimised model depends on: the model, our preparation, ONNX Runtime, and the CPU's instructions."""
+    """What an optimized model depends on: the model, our preparation, ONNX Runtime, and the CPU's instructions."""
     shapes = sorted((k, list(v)) for k, v in static.items())
     facts = [_RECIPE, model.digest, shapes, optimization, ort().__version__, _cpu()]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]

@@ -69,7 +69,7 @@ def session_settings(threads: int | None, tuning: Tuning = USUAL) -> Any:
     settings.intra_op_num_threads = threads or 0
     if saturates_bytes():
         settings.add_session_config_entry("session.x64quantprecision", "1")  # exact, by uint8 weights, and slower
-    settings.log_severity_level = 3  # its warnings name nodes of the optimised graph, which help nobody
+    settings.log_severity_level = 3  # its warnings name nodes of the optimized graph, which help nobody
     return settings
 
 

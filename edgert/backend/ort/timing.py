@@ -24,7 +24,7 @@ _SUFFIX = "_kernel_time"
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A node of the optimised graph.
+    """A node of the optimized graph.
 
     Attributes:
         name: mostly of the node it was made from, or of the tensor that it writes, with something appended.

@@ -141,7 +141,7 @@ class Context:
 
     Args:
         context: what TensorRT made.
-        index: of the optimisation profile.
+        index: of the optimization profile.
         shapes: of inputs; those that are not there have the engine's own.
 
     Raises:
@@ -207,7 +207,7 @@ class Context:
         if not self._context.set_input_shape(name, shape):
             raise ModelError(
                 f"input {name!r} cannot be {list(shape)}",
-                why="no optimisation profile of the engine allows it",
+                why="no optimization profile of the engine allows it",
                 where=self._title,
                 fix="build the engine with a profile that has this shape",
             )
@@ -216,7 +216,7 @@ class Context:
         if self._engine.get_tensor_location(name) != self._trt.TensorLocation.DEVICE:
             raise ModelError(
                 f"tensor {name!r} is a shape",
-                why="edgert feeds pictures; shapes that are computed must be in the model",
+                why="edgert feeds images; shapes that are computed must be in the model",
                 where=self._title,
                 fix="give the model static shapes",
             )

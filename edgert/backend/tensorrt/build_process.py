@@ -136,7 +136,7 @@ def _layer(plain: Mapping[str, Any]) -> Layer:
 
 WORKER = "edgert.backend.tensorrt.build_worker"
 PATIENCE_S = 10.0
-"""How long a cancelled builder may take to reach its next step before its process is ended: trying one kernel takes
+"""How long a canceled builder may take to reach its next step before its process is ended: trying one kernel takes
 seconds at most, a DLA compiler is not asked in between."""
 _LOOK_S = 0.1
 _CHUNK_BYTES = 1 << 16
@@ -163,7 +163,7 @@ def build(
 
     Raises:
         CompileError: TensorRT's compiler failed or crashed; its log is kept.
-        BuildError: TensorRT refuses the model, took too long, or was cancelled; or there is no room for files.
+        BuildError: TensorRT refuses the model, took too long, or was canceled; or there is no room for files.
         DeviceError: TensorRT is not installed, or the DLA core is not there.
     """
     with tempfile.TemporaryDirectory(prefix="edgert-trt-") as name:
@@ -253,7 +253,7 @@ class _Run:
     @staticmethod
     def _why_stop(cancel: threading.Event | None, limit_s: float | None, passed_s: float) -> str:
         if cancel is not None and cancel.is_set():
-            return "cancelled"
+            return "canceled"
         return f"ended after {limit_s:g} s" if limit_s is not None and passed_s > limit_s else ""
 
     def wait(self) -> int:

@@ -107,7 +107,7 @@ class BuildRequest:
         opset: version of its standard operators, for messages; 0 where it is not known.
         explicit: whether the model has QuantizeLinear or DequantizeLinear nodes.
         precision: what may be computed in. TensorRT from 11 on, and TensorRT-RTX, take it from the model's types.
-        profiles: input → shapes, one mapping per optimisation profile; none where the model's shapes are static.
+        profiles: input → shapes, one mapping per optimization profile; none where the model's shapes are static.
         placement: node → ``gpu``, ``dla0`` or ``dla1``; a node that is left out runs on the GPU.
         half: nodes that stay float16 in an INT8 engine (8.6 to 10.x).
         obey: whether ``half`` must be obeyed, or only preferred.
@@ -155,7 +155,7 @@ class BuildRequest:
                 known = ", ".join((*LAYOUTS, *DTYPES))
                 raise self.refusal(f"tensor {name!r} cannot be {form.layout} {form.dtype}".rstrip(), f"known: {known}")
         if self.optimization_level is not None and not 0 <= self.optimization_level <= 5:
-            raise self.refusal(f"no optimisation level {self.optimization_level}", "levels are 0 to 5")
+            raise self.refusal(f"no optimization level {self.optimization_level}", "levels are 0 to 5")
         self._check_cores()
 
     def _check_cores(self) -> None:

@@ -2,7 +2,7 @@
 
 FOLDER has the request and gets the result, EVENTS is the number of a pipe that gets one JSON object per line of the log
 and per step, LIBRARY is ``auto``, ``tensorrt`` or ``tensorrt_rtx``. When the other end of the pipe is closed, or a
-file ``cancel`` is put into the folder, the build is cancelled. Whatever a compiler does to this process, it does to
+file ``cancel`` is put into the folder, the build is canceled. Whatever a compiler does to this process, it does to
 nobody else.
 """
 

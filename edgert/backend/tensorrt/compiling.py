@@ -100,11 +100,11 @@ class _Job:
         return place(self._trt, self._network, self.config, request, parts)
 
     def build(self, step: Step) -> bytes:
-        """The serialised engine."""
-        cancelled = _watch(self._trt, self.config, step)
+        """The serialized engine."""
+        canceled = _watch(self._trt, self.config, step)
         plan: IHostMemory = self._builder.build_serialized_network(self._network, self.config)
         if plan is None:
-            raise failure(self._request, self.log, cancelled=bool(cancelled))
+            raise failure(self._request, self.log, canceled=bool(canceled))
         return bytes(memoryview(plan))
 
     def _note(self, record: LogRecord) -> None:
@@ -112,10 +112,10 @@ class _Job:
         self._tell(record)
 
 
-def failure(request: BuildRequest, log: Sequence[LogRecord], *, cancelled: bool = False) -> BuildError:
+def failure(request: BuildRequest, log: Sequence[LogRecord], *, canceled: bool = False) -> BuildError:
     """Why there is no engine, from the log: the region that nothing could run, or memory, or the last errors."""
-    if cancelled:
-        return request.refusal("the build was cancelled", "it was asked to stop")
+    if canceled:
+        return request.refusal("the build was canceled", "it was asked to stop")
     kinds = {record.kind: record for record in log if record.severity in ("ERROR", "INTERNAL_ERROR")}
     if "implementation" in kinds:
         layer = kinds["implementation"].layer
@@ -158,18 +158,18 @@ def _configure(trt: Trt, config: IBuilderConfig, request: BuildRequest) -> None:
 
 
 def _watch(trt: Trt, config: IBuilderConfig, step: Step) -> list[Progress]:
-    """Sets a progress monitor where there are any (from 10.0); the list gets the step that cancelled the build."""
-    cancelled: list[Progress] = []
+    """Sets a progress monitor where there are any (from 10.0); the list gets the step that canceled the build."""
+    canceled: list[Progress] = []
 
     def on(progress: Progress) -> bool:
         if step(progress):
             return True
-        cancelled.append(progress)
+        canceled.append(progress)
         return False
 
     if hasattr(config, "progress_monitor"):
         config.progress_monitor = monitor_to(trt, on)
-    return cancelled
+    return canceled
 
 
 def inspection(trt: Trt, logger: ILogger, plan: bytes, request: BuildRequest) -> str:

@@ -13,7 +13,7 @@ def monitor_to(trt: Trt, progress: Callable[[Progress], bool]) -> IProgressMonit
 
     Args:
         progress: called at the start, at every step and at the end of a phase, from TensorRT's threads; the build is
-            cancelled when it gives False.
+            canceled when it gives False.
     """
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]

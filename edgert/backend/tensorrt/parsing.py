@@ -54,7 +54,7 @@ def set_formats(trt: Trt, network: INetworkDefinition, request: BuildRequest) ->
 
 
 def add_profiles(builder: Builder, network: INetworkDefinition, config: IBuilderConfig, request: BuildRequest) -> None:
-    """Optimisation profiles. Raises BuildError where an input with open dimensions has no shapes."""
+    """Optimization profiles. Raises BuildError where an input with open dimensions has no shapes."""
     inputs: dict[str, tuple[int, ...]] = {}
     for index in range(network.num_inputs):
         tensor: ITensor = network.get_input(index)
@@ -124,7 +124,7 @@ def _advice(text: str) -> str:
     if "Plugin not found" in text:
         return f"TensorRT has no such operator: write it with others; {_OTHERS}"
     if "zero point" in text:
-        return "quantise the float model with edgert quantize, which gives symmetric ranges"
+        return "quantize the float model with edgert quantize, which gives symmetric ranges"
     return _OTHERS
 
 

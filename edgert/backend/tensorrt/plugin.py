@@ -138,7 +138,7 @@ def creator_of(trt: Trt, one: Operator) -> Any:
     """What makes the plugins of an operator, from a node's attributes or from an engine's."""
 
     class OwnCreator(trt.IPluginCreatorV3One):  # type: ignore[misc]
-        """Its base must be initialised by name: pybind11 does not follow ``super``."""
+        """Its base must be initialized by name: pybind11 does not follow ``super``."""
 
         def __init__(self) -> None:
             trt.IPluginCreatorV3One.__init__(self)

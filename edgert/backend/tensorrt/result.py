@@ -185,7 +185,7 @@ class BuildResult:
     """An engine and how it came about.
 
     Attributes:
-        plan: the serialised engine.
+        plan: the serialized engine.
         timing_cache: what was measured, for the next build; empty where this TensorRT measures nothing.
         log: what TensorRT said, without the verbose lines that mean nothing to edgert.
         inspector: its own JSON about the engine's layers; empty where the engine cannot be opened, as without a GPU.

@@ -171,7 +171,7 @@ def build_retrying(
 
     Raises:
         CompileError: that of the last try, on the GPU.
-        BuildError: what another try would not change: a refusal, a bad model, a cancelled build.
+        BuildError: what another try would not change: a refusal, a bad model, a canceled build.
     """
     optional = len(request.demanded) < len(request.formats)
     attempt: Attempt | None = Attempt(request.pools, request.placement, optional=optional)

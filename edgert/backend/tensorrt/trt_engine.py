@@ -1,4 +1,4 @@
-"""A serialised engine opened for running."""
+"""A serialized engine opened for running."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def open_engine(
     host_code: bool = False,
     title: str = "engine",
 ) -> TrtEngine:
-    """Deserialises an engine.
+    """Deserializes an engine.
 
     Args:
         plan: what a build gave.
         library: the TensorRT that built it, or a later one for a version-compatible engine.
         device: the GPU.
         queue: takes the work of all sessions; one of its own by default. Engines of one DLA core must share one.
-        profiles: name → input shapes, one per optimisation profile of the engine, in order.
+        profiles: name → input shapes, one per optimization profile of the engine, in order.
         scales: int8 input → what one step is worth, where callers have real numbers.
         dla_core: the DLA core it was built for; None for none.
         loadables: DLA programs in it (:attr:`~edgert.backend.tensorrt.engine_layers.EngineFacts.loadables`).
@@ -94,7 +94,7 @@ def _check_loadables(loadables: int, resident: int, core: int | None, title: str
 
 
 def _take_core(runtime: Runtime, core: int, title: str) -> None:
-    """The core must be set before deserialising; one that is not there would be replaced without a word."""
+    """The core must be set before deserializing; one that is not there would be replaced without a word."""
     cores = runtime.num_DLA_cores
     if core < cores:
         runtime.DLA_core = core

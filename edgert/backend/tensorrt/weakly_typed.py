@@ -94,13 +94,13 @@ class WeakDialect:
 
 
 def cached_calibrator(trt: Trt, text: str) -> Any:
-    """A calibrator that feeds no pictures and has all scales already.
+    """A calibrator that feeds no images and has all scales already.
 
     The entropy calibrator of the second kind is the one that NVIDIA documents for a DLA.
     """
 
     class CachedCalibrator(trt.IInt8EntropyCalibrator2):  # type: ignore[misc]
-        """Its base must be initialised by name: pybind11 does not follow ``super``."""
+        """Its base must be initialized by name: pybind11 does not follow ``super``."""
 
         def __init__(self) -> None:
             trt.IInt8EntropyCalibrator2.__init__(self)

@@ -81,7 +81,7 @@ def _power(rules: Rules, state: State, seen: Observation) -> Trouble | None:
         return Trouble(_told(rules, drawn), helps, drawn, state.rose)
     if expected > cap and _is_blind(rules, state, seen):
         sensor = "no sensor" if seen.power_w is None else "the sensor lags"
-        return Trouble(f"{_told(rules, expected)}, modelled: {sensor}", helps)
+        return Trouble(f"{_told(rules, expected)}, modeled: {sensor}", helps)
     return None
 
 
@@ -183,7 +183,7 @@ def check_meter(budget: Budget, power: Reading) -> str:
     """What to tell of a power budget on a machine whose power no sensor knows; empty where one does, or none is asked.
 
     Args:
-        power: measured; or modelled, which the budget is then kept by; or unavailable, and then it is not watched.
+        power: measured; or modeled, which the budget is then kept by; or unavailable, and then it is not watched.
 
     Raises:
         BudgetError: ``when_exceeded: stop`` on such a machine: a pipeline is not ended for what a model says.
@@ -196,12 +196,12 @@ def check_meter(budget: Budget, power: Reading) -> str:
             "a power budget cannot be enforced here",
             why=f"this machine has no power sensor ({why})",
             where="budgets.power",
-            fix="when_exceeded: warn or degrade use modelled values; or leave budgets.power out",
+            fix="when_exceeded: warn or degrade use modeled values; or leave budgets.power out",
         )
     if not power.is_known:
         told = f"budgets.power is not watched: no power sensor, and no model of this machine ({why})"
         return f"{told}; budgets.cpu limits CPU time instead"
-    return f"budgets.power is kept by modelled values: no power sensor ({why})"
+    return f"budgets.power is kept by modeled values: no power sensor ({why})"
 
 
 def _far(setting: Setting, budget: Budget) -> float:

@@ -130,7 +130,7 @@ def scattered(move: Move) -> Scattered | None:
 
 
 def _matches(move: Move, expected: _LIST) -> bool:
-    """Whether every picture of the batch is rearranged in that way, and none takes pixels of another."""
+    """Whether every image of the batch is rearranged in that way, and none takes pixels of another."""
     _, channels, height, width = move.shape
     starts = np.arange(move.shape[0])[:, None, None, None] * (channels * height * width)
     return bool(np.array_equal(move.origin, starts + expected))

@@ -10,7 +10,7 @@ from edgert.memory.buffer import Counter
 from edgert.memory.cuda.block import Block, DeviceBlock, MappedBlock, StagedBlock
 from edgert.memory.cuda.capture import Graph, GraphDriver, capture
 from edgert.memory.cuda.current import Context, MemoryKind
-from edgert.memory.cuda.driver import failed, initialise, pycuda_driver
+from edgert.memory.cuda.driver import failed, initialize, pycuda_driver
 from edgert.memory.cuda.nvrtc import Module
 from edgert.memory.cuda.stream import Event, Stream
 
@@ -82,7 +82,7 @@ def open_device(ordinal: int = 0, *, counter: Counter | None = None, driver: Any
     if driver is None:
         driver = pycuda_driver()
     else:
-        initialise(driver)
+        initialize(driver)
     count = int(driver.Device.count())
     if not 0 <= ordinal < count:
         raise DeviceError(f"there is no GPU {ordinal}", why=f"this machine has {count}", fix="the first has number 0")

@@ -30,7 +30,7 @@ inconsistent state"; and what a GPU that fell off its bus gives."""
 
 
 def pycuda_driver() -> Any:
-    """The package's driver module, initialised.
+    """The package's driver module, initialized.
 
     Raises:
         DeviceError: there is no PyCUDA, no CUDA driver, no GPU, or a driver that is too old for this PyCUDA.
@@ -41,11 +41,11 @@ def pycuda_driver() -> Any:
         raise DeviceError("PyCUDA is not installed", why=str(error), fix=_INSTALL) from error
     except ImportError as error:
         raise unusable(str(error)) from error
-    initialise(driver)
+    initialize(driver)
     return driver
 
 
-def initialise(driver: Any) -> None:
+def initialize(driver: Any) -> None:
     """Starts the CUDA driver. Raises DeviceError where it does not work or is too old."""
     try:
         driver.init()

@@ -65,7 +65,7 @@ def crossing(
 # (formats, SRAM), https://github.com/NVIDIA/Deep-Learning-Accelerator-SW (operators).
 
 _ALIGN = np.array([16.0, 16.0, 32.0])
-_PICTURE = 4.0  # channels of the HWC4 format
+_IMAGE = 4.0  # channels of the HWC4 format
 _HALF_BYTES = 2.0
 
 
@@ -91,9 +91,9 @@ def dla_bytes(units: Table, speed: Speed, cost: DlaCost) -> Numbers:
 
 def _dense_seconds(units: Table, speed: Speed, cost: DlaCost) -> Numbers:
     align = _ALIGN[np.asarray(speed.precision, dtype=np.intp)]
-    is_picture = (units.channels <= _PICTURE) & (units.groups == 1)
+    is_image = (units.channels <= _IMAGE) & (units.groups == 1)
     is_grouped = units.groups > 1
-    channels = np.where(is_picture, _PICTURE, np.ceil(units.channels / align) * align)
+    channels = np.where(is_image, _IMAGE, np.ceil(units.channels / align) * align)
     columns = np.where(is_grouped, units.columns, np.ceil(units.columns / align) * align + cost.half_columns)
     macs = units.rows * units.groups * (channels * units.taps + cost.half_depth) * columns
     return np.asarray(macs / (np.asarray(speed.macs_per_s) * cost.dense))

@@ -62,7 +62,7 @@ class Tally:
     """What has been counted; replaced as a whole, so that an interrupt at any instant leaves one that is right.
 
     Attributes:
-        done: pictures, all of those before number ``done``.
+        done: images, all of those before number ``done``.
         counts: counted tensor → its histogram over them.
         before: the histograms when the ranges were last looked at, if they were.
         settled: whether the ranges had settled by then.
@@ -75,9 +75,9 @@ class Tally:
 
 
 def fingerprint(model: str, counted: Sequence[str], feed: Feed, settings: Mapping[str, object]) -> str:
-    """A digest of what counts depend on: the model (its digest), the counted tensors, the pictures, the settings.
+    """A digest of what counts depend on: the model (its digest), the counted tensors, the images, the settings.
 
-    Of the pictures it takes all names, and the arrays of the first, the last and the one in the middle: that shows
+    Of the images it takes all names, and the arrays of the first, the last and the one in the middle: that shows
     another preprocessing.
     """
     digest = hashlib.sha256()
@@ -142,7 +142,7 @@ def save_tally(tally: Tally, path: Path, key: str) -> None:
 
 
 def load_tally(path: Path, key: str) -> Tally:
-    """What the file holds; an empty tally when there is none, or when it belongs to another model, other pictures or
+    """What the file holds; an empty tally when there is none, or when it belongs to another model, other images or
     other settings, which is logged as a warning.
 
     Raises:
@@ -152,7 +152,7 @@ def load_tally(path: Path, key: str) -> Tally:
         return Tally()
     content = read_unfinished(path, _FORMAT, _HOLDS)
     if content.get("version") != _VERSION or content.get("key") != key:
-        log.warning("%s belongs to another model, other pictures or other settings; started over", path)
+        log.warning("%s belongs to another model, other images or other settings; started over", path)
         return Tally()
     try:
         before = None if content["before"] is None else _from_json(content["before"])
@@ -216,7 +216,7 @@ class Memo:
                 raise CalibrationError(
                     f"the {self._kind} with {describe(kept)} in higher precision is {value}",
                     why="it is compared with others, so it must be a finite number",
-                    fix="look for NaN or Inf in the model's outputs, or for labels that fit no picture",
+                    fix="look for NaN or Inf in the model's outputs, or for labels that fit no image",
                 )
             self.values[kept] = value
             self._save()

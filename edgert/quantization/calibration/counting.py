@@ -24,7 +24,7 @@ _DEATHS = 3
 
 
 class Pool(Protocol):
-    """Counts shards, several at a time. A shard's counts depend on its pictures alone.
+    """Counts shards, several at a time. A shard's counts depend on its images alone.
 
     Attributes:
         width: how many shards to hand out at once.
@@ -70,12 +70,12 @@ class Threads:
         return self._running.pop(shard.start).result()
 
     def close(self) -> None:
-        """See :class:`Pool`. What has begun ends with the picture it is at."""
+        """See :class:`Pool`. What has begun ends with the image it is at."""
         self._closed.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _count(self, shard: Shard) -> Counted:
-        return self._observer.count(takewhile(lambda _: not self._closed.is_set(), shard.pictures(self._feed)))
+        return self._observer.count(takewhile(lambda _: not self._closed.is_set(), shard.images(self._feed)))
 
 
 class Processes:
@@ -125,7 +125,7 @@ class Processes:
         return counted
 
     def close(self) -> None:
-        """See :class:`Pool`. What has begun ends with the picture it is at."""
+        """See :class:`Pool`. What has begun ends with the image it is at."""
         self._closed.value = True
         self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -157,11 +157,11 @@ class Processes:
 
 
 def deadly(shard: Shard, why: str) -> CalibrationError:
-    """The error for pictures that no worker survives."""
+    """The error for images that no worker survives."""
     return CalibrationError(
         f"counting {', '.join(map(repr, shard.names))} fails again and again",
         why=why,
-        fix="free some memory or use fewer workers; leave these pictures out if they are damaged; "
+        fix="free some memory or use fewer workers; leave these images out if they are damaged; "
         'in a script, call it below  if __name__ == "__main__":',
     )
 
@@ -187,4 +187,4 @@ def _begin(work: _Work) -> None:
 def _count(shard: Shard) -> Counted:
     assert _work is not None  # the initializer ran before
     observer, feed, closed = _work
-    return observer.count(takewhile(lambda _: not closed.value, shard.pictures(feed)))
+    return observer.count(takewhile(lambda _: not closed.value, shard.images(feed)))

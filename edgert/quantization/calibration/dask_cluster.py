@@ -109,4 +109,4 @@ def _pair(observer: Observer, feed: Feed | None) -> tuple[Observer, Feed | None]
 
 def _count(work: tuple[Observer, Feed | None], shard: Shard) -> dict[str, Histogram]:
     observer, feed = work
-    return observer.count(shard.pictures(feed))
+    return observer.count(shard.images(feed))

@@ -1,4 +1,4 @@
-"""What values the tensors of a model take, counted picture by picture."""
+"""What values the tensors of a model take, counted image by image."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def assemble(counted: Mapping[str, Histogram], made_of: Mapping[str, tuple[str, 
 
 
 Feeds = Mapping[str, Array]
-"""Input name → array, one picture."""
-Picture = tuple[str, Feeds]
+"""Input name → array, one image."""
+Image = tuple[str, Feeds]
 """What to call it in messages, and what to feed."""
 Counts = Mapping[str, Histogram]
 
@@ -69,11 +69,11 @@ class _Step:
 
 
 class Observer:
-    """Runs a prepared model once per picture and counts its tensors' values.
+    """Runs a prepared model once per image and counts its tensors' values.
 
     The graph runs in slices, so that one slice's tensors are in memory at a time, with what later slices read. Every
-    node computes exactly what the ONNX standard says (no fusion), on one thread, one picture at a time: so values, and
-    with them counts, depend on the picture and the machine's instructions alone, not on slices, threads, or what ran
+    node computes exactly what the ONNX standard says (no fusion), on one thread, one image at a time: so values, and
+    with them counts, depend on the image and the machine's instructions alone, not on slices, threads, or what ran
     before. Can be pickled, and used from several threads at once.
 
     Args:
@@ -109,30 +109,30 @@ class Observer:
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (self.model, self.tensors, self._slice_bytes)
 
-    def count(self, pictures: Iterable[Picture]) -> dict[str, Histogram]:
-        """New histograms of the counted tensors over some pictures.
+    def count(self, images: Iterable[Image]) -> dict[str, Histogram]:
+        """New histograms of the counted tensors over some images.
 
         Args:
-            pictures: each input as float32 (or the model's own type), of the model's shape exactly.
+            images: each input as float32 (or the model's own type), of the model's shape exactly.
 
         Raises:
-            CalibrationError: an array is missing or does not fit; NaN or infinity in a tensor; picture and tensor are
+            CalibrationError: an array is missing or does not fit; NaN or infinity in a tensor; image and tensor are
                 named.
             BuildError: ONNX Runtime fails.
         """
         histograms = {name: Histogram() for name in self.counted}
-        for name, feeds in pictures:
+        for name, feeds in images:
             self._observe(name, feeds, histograms)
         return histograms
 
-    def _observe(self, picture: str, feeds: Feeds, histograms: Mapping[str, Histogram]) -> None:
-        live = {spec.name: _fitting(spec, feeds, picture) for spec in self._inputs}
+    def _observe(self, image: str, feeds: Feeds, histograms: Mapping[str, Histogram]) -> None:
+        live = {spec.name: _fitting(spec, feeds, image) for spec in self._inputs}
         for name in self._fed:
-            _add(histograms[name], live[name], name, picture)
+            _add(histograms[name], live[name], name, image)
         for step in self._steps:
             live.update(step.function(live))
             for name in step.counted:
-                _add(histograms[name], live[name], name, picture)
+                _add(histograms[name], live[name], name, image)
             for name in step.dead:
                 live.pop(name, None)
 
@@ -147,7 +147,7 @@ def _checked(tensors: Iterable[str], known: Sequence[str], model: Model) -> tupl
     if strange:
         raise CalibrationError(
             f"tensor {strange[0]!r} of model {str(model.path)!r} cannot be calibrated",
-            why="it is no float32 tensor of the prepared model that depends on the pictures",
+            why="it is no float32 tensor of the prepared model that depends on the images",
             fix="name tensors of the model that prepare() gives",
         )
     return wanted
@@ -161,17 +161,17 @@ def _steps(graph: Graph, model: Model, wanted: frozenset[str], slice_bytes: int)
     return tuple(found)
 
 
-def _fitting(spec: TensorSpec, feeds: Feeds, picture: str) -> Array:
+def _fitting(spec: TensorSpec, feeds: Feeds, image: str) -> Array:
     """The array for an input. Raises CalibrationError when there is none, or one of another shape or type."""
     array = feeds.get(spec.name)
     if array is None:
         why = f"it has {', '.join(feeds) or 'nothing'}"
-        raise CalibrationError(f"picture {picture!r} has nothing for input {spec.name!r}", why=why, fix=_NAME_INPUTS)
+        raise CalibrationError(f"image {image!r} has nothing for input {spec.name!r}", why=why, fix=_NAME_INPUTS)
     if array.shape != spec.shape or array.dtype.name != spec.dtype:
         raise CalibrationError(
-            f"picture {picture!r} does not fit input {spec.name!r}",
+            f"image {image!r} does not fit input {spec.name!r}",
             why=f"it is {array.dtype.name}{list(array.shape)}; the model takes {spec}",
-            fix="preprocess it to that size and type, one picture per run",
+            fix="preprocess it to that size and type, one image per run",
         )
     return array
 
@@ -179,12 +179,12 @@ def _fitting(spec: TensorSpec, feeds: Feeds, picture: str) -> Array:
 _NAME_INPUTS = "give a mapping from the model's input names to arrays"
 
 
-def _add(histogram: Histogram, array: Array, tensor: str, picture: str) -> None:
+def _add(histogram: Histogram, array: Array, tensor: str, image: str) -> None:
     try:
         histogram.add(array)
     except CalibrationError as error:
         raise CalibrationError(
-            f"tensor {tensor!r} cannot be counted for picture {picture!r}",
+            f"tensor {tensor!r} cannot be counted for image {image!r}",
             why=str(error.what),
-            fix="check the preprocessing (mean, std) and the picture; a float model that overflows has no INT8 ranges",
+            fix="check the preprocessing (mean, std) and the image; a float model that overflows has no INT8 ranges",
         ) from error

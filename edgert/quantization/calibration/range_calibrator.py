@@ -1,4 +1,4 @@
-"""Ranges measured: pictures through the float model, every tensor's values counted."""
+"""Ranges measured: images through the float model, every tensor's values counted."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from edgert.quantization.calibration.shards import Batches, Feed, Shard, from_ba
 from edgert.quantization.calibration.threshold import PERCENTILE, check, threshold
 from edgert.quantization.calibration.value_histogram import Histogram
 
-# Whether more pictures would still move the ranges.
+# Whether more images would still move the ranges.
 
 CHECKPOINT = 32
-"""Pictures between two looks at the ranges."""
+"""Images between two looks at the ranges."""
 TOLERANCE = 0.005
-"""Ranges have settled when none moved by more than this share of itself over :data:`CHECKPOINT` pictures. Less than
+"""Ranges have settled when none moved by more than this share of itself over :data:`CHECKPOINT` images. Less than
 one INT8 step (1/127) at the largest value."""
 
 
@@ -64,13 +64,13 @@ class Settling:
         return threshold(whole, self._method, percentile=self._percentile)
 
 
-MIN_PICTURES = 8
+MIN_IMAGES = 8
 """Fewer say nothing about a network's ranges, and are refused."""
-FEW_PICTURES = 32
+FEW_IMAGES = 32
 """Fewer are worth a warning: NVIDIA's guide for TensorRT's calibrators speaks of about 500 for ImageNet."""
 
 Progress = Callable[[int, int | None, str], None]
-"""Called with the pictures done, how many there are (None when that is not known) and the last one's name."""
+"""Called with the images done, how many there are (None when that is not known) and the last one's name."""
 
 _TICK_S = 0.1  # how long a stop may go unnoticed
 _MAX_THREADS = 8  # of one process, unless told otherwise; each has the tensors of one slice in memory
@@ -91,15 +91,15 @@ def calibrate(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> RangeTable:
-    """Runs the model over pictures and returns the ranges of its tensors. Blocks until done.
+    """Runs the model over images and returns the ranges of its tensors. Blocks until done.
 
-    Counts are whole numbers, and every picture runs by itself on one thread: the result depends on the model, the
-    pictures and the machine's instructions, not on their grouping, on ``workers``, ``threads`` or ``dask``; without
-    early stop neither on their order. Memory does not grow with the number of pictures.
+    Counts are whole numbers, and every image runs by itself on one thread: the result depends on the model, the
+    images and the machine's instructions, not on their grouping, on ``workers``, ``threads`` or ``dask``; without
+    early stop neither on their order. Memory does not grow with the number of images.
 
     Args:
         model: a prepared model (:func:`~edgert.quantization.prepare.prepare`).
-        feed: pictures by number, or preprocessed arrays as they come, which are not kept.
+        feed: images by number, or preprocessed arrays as they come, which are not kept.
         method: how thresholds are chosen, one of :data:`~edgert.quantization.calibration.threshold.METHODS`; the
         table can be given
             another later.
@@ -107,17 +107,17 @@ def calibrate(
         tensors: those wanted; by default all that are worth a range.
         workers: processes. With one, this process counts, on ``threads`` threads (by default one per core, at most 8).
         dask: address of a Dask scheduler, whose workers count instead.
-        early_stop: stop when no threshold moved by more than 0.5 % over 32 pictures, looked at every 32 pictures in
+        early_stop: stop when no threshold moved by more than 0.5 % over 32 images, looked at every 32 images in
             their order. The table's warnings say so.
         state: a file that keeps what was counted when the call ends early, for whatever reason, and from which the same
-            call goes on; written every 10 s, removed at the end. One of another model, other pictures or other settings
+            call goes on; written every 10 s, removed at the end. One of another model, other images or other settings
             is started over, with a logged warning.
-        progress: called after every few pictures.
-        stop: ends the call when set, within a picture's time.
+        progress: called after every few images.
+        stop: ends the call when set, within a image's time.
 
     Raises:
-        CalibrationError: fewer than 8 pictures; one that does not fit; NaN or infinity in a tensor; stopped; workers
-            that keep dying over a picture; a file that holds no state; no cluster. Pictures and tensors are named.
+        CalibrationError: fewer than 8 images; one that does not fit; NaN or infinity in a tensor; stopped; workers
+            that keep dying over a image; a file that holds no state; no cluster. Images and tensors are named.
         EdgertError: what a feed raises.
         ArtifactError: the state cannot be written.
         BuildError: ONNX Runtime cannot run the model.
@@ -125,13 +125,13 @@ def calibrate(
     """
     check(method, percentile)
     observer = Observer(model, tensors)
-    pictures = feed if isinstance(feed, Feed) else None
-    key = _key(observer, pictures, state, {"method": method, "percentile": percentile, "early_stop": early_stop})
+    images = feed if isinstance(feed, Feed) else None
+    key = _key(observer, images, state, {"method": method, "percentile": percentile, "early_stop": early_stop})
     run = _Run(
         journal=Journal(state, key),
         settling=Settling(observer.parts.values(), method, percentile) if early_stop else None,
         progress=progress,
-        total=None if pictures is None else len(pictures),
+        total=None if images is None else len(images),
         stop=stop or threading.Event(),
     )
     if isinstance(feed, Feed):
@@ -139,7 +139,7 @@ def calibrate(
         shards = from_feed(feed, run.journal.tally.done)
     else:
         shards = from_batches(feed, inputs(model))
-    with run.journal, closing(_pool(observer, pictures, workers, threads, dask)) as pool:
+    with run.journal, closing(_pool(observer, images, workers, threads, dask)) as pool:
         run.collect(pool, shards)
     _check_number(run.journal.tally.done)
     return _table(observer, run, method, percentile)
@@ -147,7 +147,7 @@ def calibrate(
 
 @dataclass
 class _Run:
-    """One call: shards handed out, results added in the order of the pictures whoever finishes first."""
+    """One call: shards handed out, results added in the order of the images whoever finishes first."""
 
     journal: Journal
     settling: Settling | None
@@ -156,7 +156,7 @@ class _Run:
     stop: threading.Event
 
     def collect(self, pool: Pool, shards: Iterator[Shard]) -> None:
-        """Counts until the pictures are through or the ranges have settled."""
+        """Counts until the images are through or the ranges have settled."""
         waiting: deque[Shard] = deque()
         while not self.journal.tally.settled:
             for shard in islice(shards, pool.width - len(waiting)):
@@ -184,7 +184,7 @@ class _Run:
     def _stopped(self) -> CalibrationError:
         done = self.journal.tally.done
         return CalibrationError(
-            f"calibration was stopped after {done} pictures",
+            f"calibration was stopped after {done} images",
             why="it was asked to",
             fix="the same call goes on from there if it has a state file",
         )
@@ -200,22 +200,20 @@ def _key(observer: Observer, feed: Feed | None, state: Path | None, settings: Ma
         return ""
     if feed is None:
         raise CalibrationError(
-            "pictures that are handed over as they come cannot be gone on with later",
+            "images that are handed over as they come cannot be gone on with later",
             why="there is no telling whether they come in the same order again",
-            fix="give a feed of numbered pictures, or no state file",
+            fix="give a feed of numbered images, or no state file",
         )
     _check_number(len(feed))
     return fingerprint(observer.model.digest, observer.counted, feed, settings)
 
 
-def _check_number(pictures: int) -> None:
-    if pictures < MIN_PICTURES:
+def _check_number(images: int) -> None:
+    if images < MIN_IMAGES:
         raise CalibrationError(
-            f"{pictures} pictures are too few to measure ranges"
-            if pictures
-            else "there are no pictures to calibrate on",
-            why=f"ranges need at least {MIN_PICTURES}, better {FEW_PICTURES} or more; none are ever invented",
-            fix="give pictures like those the model will see in use",
+            f"{images} images are too few to measure ranges" if images else "there are no images to calibrate on",
+            why=f"ranges need at least {MIN_IMAGES}, better {FEW_IMAGES} or more; none are ever invented",
+            fix="give images like those the model will see in use",
         )
 
 
@@ -243,11 +241,11 @@ def _table(observer: Observer, run: _Run, method: str, percentile: float) -> Ran
 def _notes(table: RangeTable, settled: bool) -> Iterator[str]:
     if settled:
         yield (
-            f"ranges settled after {table.images} pictures: no threshold moved by more than {TOLERANCE:.1%} over the "
+            f"ranges settled after {table.images} images: no threshold moved by more than {TOLERANCE:.1%} over the "
             f"last {CHECKPOINT}; no more were looked at"
         )
-    elif table.images < FEW_PICTURES:
-        yield f"only {table.images} pictures: ranges may miss what others would show; {FEW_PICTURES} or more are better"
+    elif table.images < FEW_IMAGES:
+        yield f"only {table.images} images: ranges may miss what others would show; {FEW_IMAGES} or more are better"
     if table.zero:
         more = f" and {len(table.zero) - 1} more" if len(table.zero) > 1 else ""
-        yield f"tensor {table.zero[0]!r}{more} was 0 in all pictures: any scale fits, none was measured"
+        yield f"tensor {table.zero[0]!r}{more} was 0 in all images: any scale fits, none was measured"

@@ -24,17 +24,17 @@ _AGAIN = "calibrate again"
 
 @dataclass(frozen=True)
 class RangeTable:
-    """The values of every tensor over the calibration pictures, and how thresholds are chosen from them.
+    """The values of every tensor over the calibration images, and how thresholds are chosen from them.
 
     Attributes:
         model: digest of the prepared model whose tensors these are.
-        images: pictures counted.
+        images: images counted.
         method: how thresholds are chosen, one of :data:`~edgert.quantization.calibration.threshold.METHODS`.
         histograms: tensor → its values. Read them, do not add to them.
         chosen: tensor → method, where it differs.
         warnings: what the reader ought to know, a line each.
         percentile: what ``percentile`` means, wherever that method is used.
-        available: pictures there were, more than ``images`` when the ranges had settled before; None if unknown.
+        available: images there were, more than ``images`` when the ranges had settled before; None if unknown.
         version: of the edgert that counted.
 
     Raises:
@@ -60,7 +60,7 @@ class RangeTable:
 
     @property
     def zero(self) -> tuple[str, ...]:
-        """Tensors that were zero in all pictures, in order of name: their scale is a floor, not a measurement."""
+        """Tensors that were zero in all images, in order of name: their scale is a floor, not a measurement."""
         return tuple(sorted(name for name, histogram in self.histograms.items() if histogram.is_zero))
 
     def amax(self, names: Iterable[str] | str) -> float:
@@ -106,7 +106,7 @@ class RangeTable:
         whole = histograms[0] if len(group) == 1 else Histogram.merged(histograms)
         if not whole.values:
             raise CalibrationError(
-                f"tensor {group[0]!r} has no range", why="it had no elements in any picture", fix="leave it in float32"
+                f"tensor {group[0]!r} has no range", why="it had no elements in any image", fix="leave it in float32"
             )
         methods = {self.chosen.get(name, self.method) for name in group}
         return max(threshold(whole, method, percentile=self.percentile) for method in methods)
@@ -116,7 +116,7 @@ class RangeTable:
             raise CalibrationError(
                 f"tensor {name!r} has no range{nearest(name, self.histograms)}",
                 why=f"the table knows {len(self.histograms)} tensors of model {self.model[:12]}",
-                fix=f"{_AGAIN}, with the model as it is quantised",
+                fix=f"{_AGAIN}, with the model as it is quantized",
             )
         return self.histograms[name]
 

@@ -1,4 +1,4 @@
-"""Pictures in a fixed order, and the small shares of them that are handed out to be counted."""
+"""Images in a fixed order, and the small shares of them that are handed out to be counted."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import numpy as np
 from edgert.backend.base import Array
 from edgert.errors import CalibrationError
 from edgert.graph.model import TensorSpec
-from edgert.quantization.calibration.observe import Feeds, Picture
+from edgert.quantization.calibration.observe import Feeds, Image
 
 SHARD = 4
-"""Pictures counted at a time by one worker, which costs one set of histograms; divides what early stop looks at."""
+"""Images counted at a time by one worker, which costs one set of histograms; divides what early stop looks at."""
 
 
 @runtime_checkable
 class Feed(Protocol):
-    """Pictures by number, preprocessed.
+    """Images by number, preprocessed.
 
     Asked from several threads at once, and from other processes, which get a pickled copy. The same number must always
     give the same arrays.
     """
 
     def __len__(self) -> int:
-        """How many pictures there are."""
+        """How many images there are."""
         ...
 
     def name(self, index: int) -> str:
@@ -35,18 +35,18 @@ class Feed(Protocol):
         ...
 
     def feeds(self, index: int) -> Feeds:
-        """One picture: input name → array of the model's shape and type (float32), the caller's own."""
+        """One image: input name → array of the model's shape and type (float32), the caller's own."""
         ...
 
 
 Batches = Iterable[Array | Mapping[str, Array]]
-"""Preprocessed pictures as they come, one or more at a time along the first dimension: arrays, for a model of one
+"""Preprocessed images as they come, one or more at a time along the first dimension: arrays, for a model of one
 input, or mappings from input name to array."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shard:
-    """Consecutive pictures.
+    """Consecutive images.
 
     Attributes:
         start: number of the first.
@@ -60,11 +60,11 @@ class Shard:
 
     @property
     def end(self) -> int:
-        """Number of the picture behind the last."""
+        """Number of the image behind the last."""
         return self.start + len(self.names)
 
-    def pictures(self, feed: Feed | None) -> Iterator[Picture]:
-        """Each picture with its name, asked for when its turn comes."""
+    def images(self, feed: Feed | None) -> Iterator[Image]:
+        """Each image with its name, asked for when its turn comes."""
         for position, name in enumerate(self.names):
             yield name, self._feeds(position, feed)
 
@@ -76,20 +76,20 @@ class Shard:
 
 
 def from_feed(feed: Feed, start: int = 0) -> Iterator[Shard]:
-    """The pictures of a feed from number ``start`` on."""
+    """The images of a feed from number ``start`` on."""
     for first in range(start, len(feed), SHARD):
         yield Shard(first, tuple(feed.name(index) for index in range(first, min(first + SHARD, len(feed)))))
 
 
 def from_batches(batches: Batches, specs: Sequence[TensorSpec]) -> Iterator[Shard]:
-    """Pictures as they come, copied: whoever makes them may use the same memory again. How they are grouped leaves no
+    """Images as they come, copied: whoever makes them may use the same memory again. How they are grouped leaves no
     trace.
 
     Args:
         specs: the model's inputs.
 
     Raises:
-        CalibrationError: an item has not all of the inputs, or its arrays do not divide into pictures.
+        CalibrationError: an item has not all of the inputs, or its arrays do not divide into images.
     """
     rows = chain.from_iterable(_rows(item, number, specs) for number, item in enumerate(batches))
     start, waiting = 0, []
@@ -103,16 +103,16 @@ def from_batches(batches: Batches, specs: Sequence[TensorSpec]) -> Iterator[Shar
 
 
 def _handed(start: int, feeds: Sequence[Feeds]) -> Shard:
-    names = tuple(f"picture {number}" for number in range(start, start + len(feeds)))
+    names = tuple(f"image {number}" for number in range(start, start + len(feeds)))
     return Shard(start, names, tuple(feeds))
 
 
 def _rows(item: object, number: int, specs: Sequence[TensorSpec]) -> Iterator[Feeds]:
-    """One item as pictures: as many rows of each input as the model takes at a time."""
+    """One item as images: as many rows of each input as the model takes at a time."""
     arrays = _by_name(item, number, specs)
     counts = {spec.name: _count(arrays[spec.name], spec, number) for spec in specs}
     if len(set(counts.values())) > 1:
-        raise _unfit(number, f"it has different numbers of pictures for each input: {counts}")
+        raise _unfit(number, f"it has different numbers of images for each input: {counts}")
     for position in range(next(iter(counts.values()))):
         yield {spec.name: _row(arrays[spec.name], spec, position) for spec in specs}
 
@@ -154,7 +154,7 @@ def _row(array: Array, spec: TensorSpec, position: int) -> Array:
 
 def _unfit(number: int, why: str) -> CalibrationError:
     return CalibrationError(
-        f"item {number} of the pictures does not fit the model",
+        f"item {number} of the images does not fit the model",
         why=why,
-        fix="yield arrays, or mappings from input name to array, with the pictures along the first dimension",
+        fix="yield arrays, or mappings from input name to array, with the images along the first dimension",
     )

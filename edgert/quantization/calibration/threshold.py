@@ -94,7 +94,7 @@ def entropy(histogram: Histogram) -> float:
 
     For every i from 128 bins to all of them, P is bins 0..i with everything above added to its last bin, and Q is bins
     0..i without that, merged into 128 levels (bin k into level ``128 k // i``), each level's mass then spread evenly
-    over those of its bins that are not empty. Both are normalised; the i of the smallest sum of ``P log(P / Q)`` wins
+    over those of its bins that are not empty. Both are normalized; the i of the smallest sum of ``P log(P / Q)`` wins
     and the threshold is the upper edge of its last bin. Where P has mass and Q has none the divergence is infinite,
     which happens where the last bin itself is empty. Of equal minima (to 1e-9, beyond which order of summation
     decides) the last wins. The count of bin 0 is replaced by that of bin 1, which takes a spike of zeros out.
@@ -130,7 +130,7 @@ def _divergences(bins: Floats, last: npt.NDArray[np.int64]) -> Floats:
     mass, full, plogp = (_running(values) for values in (bins, bins > 0, _xlogx(bins)))
     edges = -(-np.arange(_TARGET_BINS + 1) * last[:, None] // _TARGET_BINS)  # first bin of each level
     level_mass, level_full = np.diff(mass[edges], axis=1), np.diff(full[edges], axis=1)
-    height = _log(level_mass / np.maximum(level_full, 1))  # log Q before it is normalised
+    height = _log(level_mass / np.maximum(level_full, 1))  # log Q before it is normalized
     inside, total, end = mass[last], mass[-1], bins[last - 1]
     outside = total - inside
     entropy_p = plogp[last - 1] + _xlogx(end + outside)

@@ -34,7 +34,7 @@ _LOG2_BINS = BINS.bit_length() - 1
 
 _MANY = 2**16
 """From so many values on OpenCV counts 16-bit integers in a third of the time, so fast that a count waits for the one
-before if that was of the same bin, as in a run of zeros. Neighbours are therefore counted in two banks."""
+before if that was of the same bin, as in a run of zeros. Neighbors are therefore counted in two banks."""
 
 _BANK = BINS + 32
 """Bins from one bank to the next; at a power of two both banks would meet in one set of the cache."""
@@ -47,7 +47,7 @@ class Histogram:
     """2,048 counts of |x| over [0, 2**exponent), with the exact extremes.
 
     A value x is counted in bin ``floor(|x| * 2**(11 - exponent))``. The exponent is the smallest from ``MIN_EXPONENT``
-    on that holds every value; when a larger one comes, the range doubles by adding neighbouring counts, which is exact.
+    on that holds every value; when a larger one comes, the range doubles by adding neighboring counts, which is exact.
     So all that a histogram holds depends on how often each value was added and on nothing else: not on order, on
     batches, or on how the values were spread over histograms that are merged.
 
@@ -294,7 +294,7 @@ def _not_finite(block: Array) -> CalibrationError:
     return CalibrationError(
         "there are values that are not finite",
         why=f"{nan} NaN and {infinite} infinite among {block.size} values",
-        fix="check what the model is fed (mean, std, colour order); a float model that overflows has no ranges",
+        fix="check what the model is fed (mean, std, color order); a float model that overflows has no ranges",
     )
 
 

@@ -1,7 +1,7 @@
-"""Running a graph piece by piece, all pictures side by side.
+"""Running a graph piece by piece, all images side by side.
 
-The graph is cut behind each tensor that somebody wants to see. Every picture is moved to the first cut, then every
-picture to the second, and so on: each node runs once per picture, and only what lies across the cut is in memory.
+The graph is cut behind each tensor that somebody wants to see. Every image is moved to the first cut, then every
+image to the second, and so on: each node runs once per image, and only what lies across the cut is in memory.
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ def _size_bytes(spec: TensorSpec | None) -> int:
 
 
 Feeds = Mapping[str, Array]
-"""Input name → array, one picture."""
+"""Input name → array, one image."""
 
 THREADS = 2
-"""Pictures that are on their way at once, unless told otherwise. Each runs on one thread."""
+"""Images that are on their way at once, unless told otherwise. Each runs on one thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def walk(
     threads: int = THREADS,
     stop: threading.Event | None = None,
 ) -> Iterator[list[Array]]:
-    """Yields each target's values, one array per picture, in the order of the targets; again for one named again.
+    """Yields each target's values, one array per image, in the order of the targets; again for one named again.
 
     Every node computes exactly what the ONNX standard says, Q/DQ pairs included. An array that a node computed may be
     changed in place until the next one is asked for: what follows then reads the changed values. Arrays of ``feeds``
@@ -156,9 +156,9 @@ def walk(
     Args:
         graph: types of its inner tensors are inferred where they are missing.
         targets: tensors, upstream ones first.
-        feeds: all pictures; their number bounds the memory, with what lies across a cut.
+        feeds: all images; their number bounds the memory, with what lies across a cut.
         like: the model that the graph was read from.
-        stop: ends the walk when set, before the next picture's next piece.
+        stop: ends the walk when set, before the next image's next piece.
 
     Raises:
         ModelError: nothing computes a target.

@@ -60,12 +60,12 @@ def choose_methods(
         graph: the float graph that the scheme was made for.
         scheme: which tensors are rounded, and which share a scale.
         table: their measured ranges.
-        feeds: a few pictures.
+        feeds: a few images.
         like: the model that the graph was read from.
         stop: ends it when set.
 
     Raises:
-        CalibrationError: there are no pictures, or the table lacks a tensor; stopped.
+        CalibrationError: there are no images, or the table lacks a tensor; stopped.
         BuildError: ONNX Runtime cannot run the graph.
     """
     return {name: one.method for one in choices(graph, scheme, table, feeds, like, stop=stop) for name in one.tensors}
@@ -82,11 +82,11 @@ def choices(
 ) -> tuple[Choice, ...]:
     """As :func:`choose_methods`, with the errors that decided it.
 
-    A tensor is rounded with each threshold in turn while everything else stays float. The graph runs once per picture,
-    and each weighted node once more per picture and threshold.
+    A tensor is rounded with each threshold in turn while everything else stays float. The graph runs once per image,
+    and each weighted node once more per image and threshold.
     """
     if not feeds:
-        raise CalibrationError("methods cannot be chosen by output error without pictures", why="0 given")
+        raise CalibrationError("methods cannot be chosen by output error without images", why="0 given")
     tables = {method: table.with_method(method) for method in METHODS}
     groups = dict.fromkeys(group for group in scheme.groups.values() if any(name in scheme.needed for name in group))
     thresholds = {group: {method: tables[method].amax(group) for method in METHODS} for group in groups}
@@ -122,7 +122,7 @@ def _linear(graph: Graph, node: Node, like: Model) -> Function:
 
 
 def _errors(function: Function, name: str, thresholds: Mapping[str, float], values: Array) -> Mapping[str, float]:
-    """Method → error of the node's output for one picture, relative to the output's own square."""
+    """Method → error of the node's output for one image, relative to the output's own square."""
 
     def power(array: Array) -> float:
         (output,) = function({name: array}).values()

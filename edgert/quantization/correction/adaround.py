@@ -2,7 +2,7 @@
 
 Nagel et al. 2020, "Up or Down? Adaptive Rounding for Post-Training Quantization" (https://arxiv.org/abs/2004.10568).
 The error of a layer's output is Δw·E[x·xᵀ]·Δwᵀ per output channel (their section 3), so the second moments of the
-inputs are all that is kept of the pictures; :mod:`edgert.quantization.correction.adaround` solves the rounding on them.
+inputs are all that is kept of the images; :mod:`edgert.quantization.correction.adaround` solves the rounding on them.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Effort:
         steps: of gradient descent; 0 flips single roundings only.
         rate: size of a step.
         pressure: weight of the term that drives relaxed roundings to 0 or 1, against an error of 1 per weight.
-        patches_per_unknown: patches to measure, over all pictures, for each weight of an output channel.
+        patches_per_unknown: patches to measure, over all images, for each weight of an output channel.
         least_patches: and never fewer.
         damping: added to the diagonal of the second moments, in parts of its mean: for what the patches do not tell.
-        centred: leaves the mean error to bias correction, which then must follow.
+        centered: leaves the mean error to bias correction, which then must follow.
     """
 
     steps: int = 300
@@ -57,7 +57,7 @@ class Effort:
     patches_per_unknown: int = 8
     least_patches: int = 4096
     damping: float = 0.01
-    centred: bool = True
+    centered: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -216,9 +216,9 @@ def round_weights(
 
     Args:
         graph: the float graph.
-        lowered: the same graph quantised to nearest: what its weighted nodes read decides the rounding.
+        lowered: the same graph quantized to nearest: what its weighted nodes read decides the rounding.
         scales: weight name → its scales, of a shape that broadcasts to the weight's.
-        feeds: pictures.
+        feeds: images.
         like: the model that the graph was read from.
         units: names of the weighted nodes to round; None: all that ``scales`` has.
         effort: work per layer.
@@ -226,8 +226,8 @@ def round_weights(
         stop: once set, no further weight is begun and what is done is returned.
 
     Raises:
-        CalibrationError: there are no pictures.
-        BuildError: ONNX Runtime cannot run the quantised graph.
+        CalibrationError: there are no images.
+        BuildError: ONNX Runtime cannot run the quantized graph.
     """
     found = roundings(graph, lowered, scales, feeds, like, units=units, effort=effort, progress=progress, stop=stop)
     return {one.weight: one.values for one in found}
@@ -247,7 +247,7 @@ def roundings(
 ) -> tuple[Rounding, ...]:
     """As :func:`round_weights`, with what was gained."""
     if not feeds:
-        raise CalibrationError("weights cannot be rounded by their effect without pictures", why="0 given")
+        raise CalibrationError("weights cannot be rounded by their effect without images", why="0 given")
     readers = _readers(graph, lowered, scales, units)
     total = sum(map(len, readers.values()))
     done: list[Rounding] = []
@@ -264,7 +264,7 @@ def roundings(
 def _readers(
     graph: Graph, lowered: Graph, scales: Mapping[str, Array], units: Collection[str] | None
 ) -> Mapping[str, list[Node]]:
-    """Tensor of the quantised graph → the nodes of the float graph that read it there, both in order."""
+    """Tensor of the quantized graph → the nodes of the float graph that read it there, both in order."""
     there = {node.outputs[0]: node.inputs[0] for node in lowered.nodes if node.outputs}
     found: dict[str, list[Node]] = {}
     for node in weighted(graph):
@@ -278,7 +278,7 @@ def _readers(
 def _round(graph: Graph, node: Node, scales: Array, values: Sequence[Array], effort: Effort) -> Rounding:
     kernel = kernel_of(graph, node)
     assert kernel is not None  # weighted() named it
-    gram = _moments(kernel, values, effort).gram(centred=effort.centred)
+    gram = _moments(kernel, values, effort).gram(centered=effort.centered)
     steps = canonical(np.broadcast_to(np.asarray(scales, np.float64), kernel.stored), node)
     groups, rows = kernel.values.shape[:2]
     wanted = (kernel.values / steps).reshape(groups, rows, -1)
@@ -291,7 +291,7 @@ def _round(graph: Graph, node: Node, scales: Array, values: Sequence[Array], eff
 
 
 def _moments(kernel: Kernel, values: Sequence[Array], effort: Effort) -> Moments:
-    """Second moments of patches drawn from every picture alike. The draw is the same every time."""
+    """Second moments of patches drawn from every image alike. The draw is the same every time."""
     moments, random = Moments.empty(kernel), np.random.default_rng(0)
     unknowns = moments.first.shape[1]
     each = max(effort.least_patches, effort.patches_per_unknown * unknowns) // len(values) + 1

@@ -1,4 +1,4 @@
-"""Bias correction: what quantisation adds to the mean of a channel is taken off its bias again.
+"""Bias correction: what quantization adds to the mean of a channel is taken off its bias again.
 
 The empirical form of Nagel et al. 2019, "Data-Free Quantization Through Weight Equalization and Bias Correction"
 (https://arxiv.org/abs/1906.04721), appendix D: layer after layer, each mean measured with everything upstream already
@@ -64,11 +64,11 @@ class Moments:
         self.first += rows.sum(axis=1, dtype=np.float64)
         self.second += rows.transpose(0, 2, 1) @ rows
 
-    def gram(self, *, centred: bool) -> F64:
-        """E[x·xᵀ] per group; ``centred``: the covariance, for a mean that a bias takes care of."""
+    def gram(self, *, centered: bool) -> F64:
+        """E[x·xᵀ] per group; ``centered``: the covariance, for a mean that a bias takes care of."""
         mean = self.first / self.count
         gram: F64 = self.second / self.count
-        return gram - mean[:, :, None] * mean[:, None, :] if centred else gram
+        return gram - mean[:, :, None] * mean[:, None, :] if centered else gram
 
 
 def patches(kernel: Kernel, values: Array, limit: int, random: np.random.Generator) -> F32:
@@ -124,10 +124,10 @@ def _each(values: Sequence[int] | None, rank: int) -> list[int]:
 
 _WORTH = 0.1
 """Part of a channel's squared error that a shift must take off to be made. Smaller ones do more harm by what they get
-wrong from a few pictures than good, most of all where errors are rare and large, as clipping makes them: evening out
-their mean moves everything else. With 0.02 the outputs of SqueezeNet on other pictures were worse than uncorrected, and
+wrong from a few images than good, most of all where errors are rare and large, as clipping makes them: evening out
+their mean moves everything else. With 0.02 the outputs of SqueezeNet on other images were worse than uncorrected, and
 YOLOX-nano found nothing any more; with 0.25 MobileNet's had nearly twice the noise that 0.02 left. (Measured on
-calibration pictures that nothing was fitted to.)"""
+calibration images that nothing was fitted to.)"""
 
 
 def correct_biases(
@@ -139,17 +139,17 @@ def correct_biases(
     threads: int = THREADS,
     stop: threading.Event | None = None,
 ) -> Graph:
-    """The float graph with the biases that its quantised form needs; lower it again to have them there.
+    """The float graph with the biases that its quantized form needs; lower it again to have them there.
 
     Args:
         graph: the float graph, clean.
         lowered: its quantized form; outputs of weighted nodes keep their names.
-        feeds: pictures, 16 or more; all of them move through both graphs side by side.
+        feeds: images, 16 or more; all of them move through both graphs side by side.
         like: the model that the graph was read from.
         stop: ends it when set.
 
     Raises:
-        CalibrationError: there are no pictures; stopped.
+        CalibrationError: there are no images; stopped.
         BuildError: ONNX Runtime cannot run one of the graphs.
     """
     return shift_biases(graph, mean_shifts(graph, lowered, feeds, like, threads=threads, stop=stop))
@@ -166,17 +166,17 @@ def mean_shifts(
 ) -> Mapping[str, F64]:
     """Output tensor of a weighted node → (channels,) to add to it so that its means are those of the float graph.
 
-    Channels whose mean is right as far as these pictures can tell get 0.
+    Channels whose mean is right as far as these images can tell get 0.
 
     Each shift is measured with those of all nodes before it in force. Nodes whose bias cannot be changed (see
-    :func:`can_shift`) are left out. Both graphs run once per picture.
+    :func:`can_shift`) are left out. Both graphs run once per image.
 
     Raises:
-        CalibrationError: there are no pictures; stopped.
+        CalibrationError: there are no images; stopped.
         BuildError: ONNX Runtime cannot run one of the graphs.
     """
     if not feeds:
-        raise CalibrationError("biases cannot be corrected without pictures", why="0 given", fix="give 16 or more")
+        raise CalibrationError("biases cannot be corrected without images", why="0 given", fix="give 16 or more")
     nodes = [n for n in weighted(graph) if can_shift(graph, n) and n.outputs[0] in lowered.producers]
     names = [node.outputs[0] for node in nodes]
     exact, coarse = (walk(one, names, feeds, like, threads=threads, stop=stop) for one in (graph, lowered))
@@ -199,7 +199,7 @@ def add_to_channels(arrays: Sequence[Array], shift: F64, axis: int) -> None:
 
 
 def channel_errors(axis: int, wanted: Sequence[Array], found: Sequence[Array]) -> tuple[F64, F64]:
-    """Mean and mean square of the error, (pictures, channels) each."""
+    """Mean and mean square of the error, (images, channels) each."""
     differences = [x - y for x, y in zip(wanted, found, strict=True)]
     means = np.stack([channel_means(one, axis) for one in differences])
     return means, np.stack([channel_means(np.square(one), axis) for one in differences])
@@ -207,7 +207,7 @@ def channel_errors(axis: int, wanted: Sequence[Array], found: Sequence[Array]) -
 
 def worthwhile(means: F64, squares: F64) -> F64:
     """Shifts per channel, 0 where one would take off less than :data:`_WORTH` of the error once the part of its square
-    that is the luck of the pictures, its squared standard error, is taken off."""
+    that is the luck of the images, its squared standard error, is taken off."""
     shift: F64 = means.mean(axis=0)
     luck = means.var(axis=0, ddof=1) / len(means) if len(means) > 1 else 0.0
     return np.where(shift * shift - luck > _WORTH * squares.mean(axis=0), shift, 0.0)

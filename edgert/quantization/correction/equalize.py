@@ -1,4 +1,4 @@
-"""Equalisation by what was seen: channels scaled so that those of one tensor reach equally far.
+"""Equalization by what was seen: channels scaled so that those of one tensor reach equally far.
 
 One scale holds for all channels of a tensor, so that a channel which is 200 times smaller than the largest is left with
 one step or none: YOLOX-nano's first SiLUs do that. Each channel is scaled as it is made, and back in the weights that
@@ -27,7 +27,7 @@ from edgert.quantization.calibration.walk import Feeds
 from edgert.quantization.lowering.weights import F64, arranged
 from edgert.quantization.scheme.channels import FIXED, Channels, Gate, Layer, channels, gates, opened
 
-# Cross-layer equalisation: channels scaled so that neighbouring layers have weights of one size.
+# Cross-layer equalization: channels scaled so that neighboring layers have weights of one size.
 #
 # Nagel et al. 2019, "Data-Free Quantization Through Weight Equalization and Bias Correction"
 # (https://arxiv.org/abs/1906.04721), section 4.1, for every class of channels that can be scaled, not pairs alone.
@@ -35,12 +35,12 @@ from edgert.quantization.scheme.channels import FIXED, Channels, Gate, Layer, ch
 _SWEEPS = 200
 _SETTLED = 0.01  # no scale changes by more than 1 % in a sweep: below what 127 steps can tell
 
-_LARGEST = 1024.0  # a channel further than 10 bits from its neighbours is dead, not small
+_LARGEST = 1024.0  # a channel further than 10 bits from its neighbors is dead, not small
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What equalisation does to one weighted node.
+    """What equalization does to one weighted node.
 
     Attributes:
         node: its name.
@@ -54,7 +54,7 @@ class Scaling:
 
 
 def equalize(graph: Graph, plan: Sequence[Scaling] | None = None) -> Graph:
-    """The graph with equalised weights; it computes the same, up to rounding of the new weights.
+    """The graph with equalized weights; it computes the same, up to rounding of the new weights.
 
     Args:
         graph: a clean float graph with known shapes.
@@ -81,7 +81,7 @@ def scalings(graph: Graph, peaks: Mapping[str, F64] | None = None) -> tuple[Scal
         graph: a clean float graph with known shapes.
         peaks: (channels,) largest value of a tensor that a Clip bounds. A Clip is not homogeneous, so without them its
             channels keep their scale; with them it is left alone as long as a channel stays below the bound, before
-            and after. Then the graph computes the same only for pictures like those the peaks were measured on.
+            and after. Then the graph computes the same only for images like those the peaks were measured on.
     """
     classes = channels(graph)
     floor = _floors(graph, classes, peaks or {})
@@ -167,18 +167,18 @@ def spread(graph: Graph, feeds: Sequence[Feeds], like: Model) -> Graph:
 
     Args:
         graph: a clean float graph with known shapes.
-        feeds: pictures, 8 or more: two left YOLOX-nano's INT8 with twice the loss that eight did.
+        feeds: images, 8 or more: two left YOLOX-nano's INT8 with twice the loss that eight did.
         like: the model that the graph was read from.
 
     Returns:
         The graph itself where there is nothing to gain.
 
     Raises:
-        CalibrationError: there are no pictures.
+        CalibrationError: there are no images.
         BuildError: ONNX Runtime cannot run the graph.
     """
     if not feeds:
-        raise CalibrationError("channels cannot be compared without pictures", why="0 given", fix="give 8 or more")
+        raise CalibrationError("channels cannot be compared without images", why="0 given", fix="give 8 or more")
     ready = opened(graph)
     found = gates(ready)
     classes = channels(ready, found)
@@ -224,7 +224,7 @@ def _shares(layer: Layer) -> F64:
 
 
 def channel_peaks(graph: Graph, tensors: Sequence[str], feeds: Sequence[Feeds], like: Model) -> Mapping[str, F64]:
-    """Tensor → (channels along axis 1,) largest magnitude over the pictures.
+    """Tensor → (channels along axis 1,) largest magnitude over the images.
 
     Raises:
         BuildError: ONNX Runtime cannot run the graph.

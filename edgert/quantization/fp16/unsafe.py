@@ -97,7 +97,7 @@ EXACT_INTEGERS = 2048
 LOST_SHARE = 0.01
 """How much of a stored tensor, by magnitude, float16 may lose; rounding of normal numbers takes at most 0.0005."""
 SCALE_ERROR = 2.0**-8
-"""How far a quantisation scale may be off: half a step of INT8 at its largest value."""
+"""How far a quantization scale may be off: half a step of INT8 at its largest value."""
 ASSUMED = 64.0
 """Magnitude taken for values that were not measured, where they are added up."""
 
@@ -266,7 +266,7 @@ def _assumed(graph: Graph, tensor: str) -> float:
 
 
 def _is_stashed(facts: Facts, node: Node) -> bool:
-    """Normalisations that the standard has computed in float32 whatever their type."""
+    """Normalizations that the standard has computed in float32 whatever their type."""
     knows = node.op == "LayerNormalization" or (node.op == "GroupNormalization" and facts.graph.opset >= 21)
     return knows and node.attributes.get("stash_type", 1) == 1
 

@@ -1,7 +1,7 @@
 """A model as a DLA would compute it, as a float32 graph that runs anywhere.
 
 It models the arithmetic that public sources tell of, and was never compared with a real DLA: docs/quantization.md has
-what is modelled, what is assumed, and what is left out.
+what is modeled, what is assumed, and what is left out.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from edgert.quantization.scheme.points import Scheme
 
 # How a DLA would run each node: in INT8, in FP16, or not at all.
 #
-# The scheme holds what the rules of :mod:`dla` say of every node, its parameters and its neighbours.
+# The scheme holds what the rules of :mod:`dla` say of every node, its parameters and its neighbors.
 
 Way = Literal["int8", "lookup", "half", "float", "moved"]
 """``int8``: integers in, integers out. ``lookup``: integers in and out, computed in FP16 in between. ``half``: in FP16,

@@ -23,7 +23,7 @@ from edgert.quantization.lowering.weights import (
 )
 
 LOW, HIGH = -128, 127
-"""Activations are clipped to these, weights to ±127 (TensorRT's guide to quantised types)."""
+"""Activations are clipped to these, weights to ±127 (TensorRT's guide to quantized types)."""
 
 _BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0))
 """floor(|v| + 0.5) would round 0.49999997 up, because the sum is rounded first. With this, for every float32 v, the sum

@@ -116,7 +116,7 @@ def lower(
             numbers as ``int8``; x86 multiplies uint8 by int8. TensorRT's forms are int8.
         activation: ``unsigned`` gives uint8 tensors that are never negative all 255 steps, zero point 0, where
             TensorRT has 127. ``affine`` gives every tensor all of them, between its own ends, as ONNX Runtime's
-            quantiser does; it needs ``span``. ONNX Runtime's form only.
+            quantizer does; it needs ``span``. ONNX Runtime's form only.
         per_channel: one scale per output channel of a weight, else one per weight.
         aligned: adds channels of zeros where that lets ONNX Runtime use its fast kernels (see
             :mod:`edgert.quantization.lowering.align`): the same numbers, but inner tensors are wider than in ``graph``.

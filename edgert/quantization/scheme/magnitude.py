@@ -44,7 +44,7 @@ class Sharing:
 
 
 HEADROOM = 4.0
-"""How much larger than the largest value measured those of other pictures are allowed to be."""
+"""How much larger than the largest value measured those of other images are allowed to be."""
 
 Array = npt.NDArray[Any]
 Measured = Mapping[str, float] | Callable[[str], float | None]
@@ -58,7 +58,7 @@ def magnitudes(graph: Graph, measured: Measured | None = None) -> dict[str, floa
     """Tensor → largest |x| to reckon with; tensors of which nothing is known are left out.
 
     Stored tensors count as they are, measured ones with :data:`HEADROOM`; what follows from an operator's inputs (a
-    Sigmoid gives at most 1, a Clip at most its bounds) holds for every picture. The least of what is known is taken.
+    Sigmoid gives at most 1, a Clip at most its bounds) holds for every image. The least of what is known is taken.
 
     Args:
         measured: see :data:`Measured`.
@@ -115,7 +115,7 @@ def _bound(graph: Graph, node: Node, known: Mapping[str, float]) -> float | None
 def _computed(graph: Graph, node: Node, known: Mapping[str, float], first: float | None) -> float | None:
     second = known.get(node.inputs[1]) if len(node.inputs) > 1 else None
     if about(node.op).kind == "dequantize":
-        return _dequantised(graph, node, second)
+        return _dequantized(graph, node, second)
     if node.op == "Exp" and first is not None:
         return math.exp(min(first, 700.0))  # beyond that float64 has no number for it
     if first is None or second is None:
@@ -140,7 +140,7 @@ def _padded(node: Node, known: Mapping[str, float], first: float | None) -> floa
     return None if value is None else max(first, value)
 
 
-def _dequantised(graph: Graph, node: Node, scale: float | None) -> float | None:
+def _dequantized(graph: Graph, node: Node, scale: float | None) -> float | None:
     """The integers' range times the largest scale; of stored integers their own range."""
     zero = graph.constants.get(node.inputs[2]) if len(node.inputs) > 2 else None
     stored = graph.constants.get(node.inputs[0])

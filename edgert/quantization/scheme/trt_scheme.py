@@ -1,4 +1,4 @@
-"""Where TensorRT wants Q/DQ: explicit quantisation, strongly typed.
+"""Where TensorRT wants Q/DQ: explicit quantization, strongly typed.
 
 After NVIDIA's guide "Q/DQ layer-placement recommendations" (TensorRT documentation, Working with quantized types):
 the inputs of weighted layers; none between a layer and the activation it fuses with, nor on a layer's own output unless

@@ -160,7 +160,7 @@ def _tell(run: Run, at: int, out: BinaryIO) -> int:
 def _end(run: Run) -> dict[str, Any]:
     known = json.loads(run.end.read_text(encoding="utf-8")) if run.end.exists() else {"code": None}
     free_bytes = shutil.disk_usage(run.folder).free
-    return {**known, "cancelled": run.cancelled.exists(), "log": _tail(run), "free_bytes": free_bytes}
+    return {**known, "canceled": run.canceled.exists(), "log": _tail(run), "free_bytes": free_bytes}
 
 
 def _tail(run: Run) -> str:
@@ -225,7 +225,7 @@ def _send(words: Sequence[str], source: BinaryIO, out: BinaryIO) -> None:
 def _cancel(words: Sequence[str], source: BinaryIO, out: BinaryIO) -> None:
     (name,) = words
     cancel(known_run(name))
-    write_line(out, {"cancelled": True})
+    write_line(out, {"canceled": True})
 
 
 ACTIONS: Mapping[str, Action] = {

@@ -197,7 +197,7 @@ def is_alive(run: Run) -> bool:
 def cancel(run: Run) -> None:
     """Asks a run to end; one that has ended already is left alone. Returns at once."""
     if not run.end.exists() and is_alive(run):
-        run.cancelled.touch()
+        run.canceled.touch()
         with contextlib.suppress(ProcessLookupError):  # it has ended since
             os.killpg(int(run.process.read_text(encoding="utf-8")), signal.SIGTERM)
 

@@ -82,9 +82,9 @@ class Run:
         return self.folder / "addition.zip"
 
     @property
-    def cancelled(self) -> Path:
+    def canceled(self) -> Path:
         """There once somebody asked it to end."""
-        return self.folder / "cancelled"
+        return self.folder / "canceled"
 
     @property
     def strict(self) -> Path:

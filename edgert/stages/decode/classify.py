@@ -1,4 +1,4 @@
-"""One label for the whole picture."""
+"""One label for the whole image."""
 
 from __future__ import annotations
 

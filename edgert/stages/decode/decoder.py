@@ -13,7 +13,7 @@ import numpy.typing as npt
 from edgert.runtime.records import Record
 from edgert.stages.crop import Geometry
 
-# What a decoder is: raw output tensors of one picture in, a typed record in source pixels out.
+# What a decoder is: raw output tensors of one image in, a typed record in source pixels out.
 
 Array = npt.NDArray[Any]
 
@@ -22,7 +22,7 @@ class Decoder(Protocol):
     """Reads what a network wrote."""
 
     def __call__(self, outputs: Sequence[Array], geometry: Geometry) -> Record:
-        """Decodes one picture.
+        """Decodes one image.
 
         Args:
             outputs: the network's outputs in its own order, the batch dimension already taken away. They are views
@@ -47,7 +47,7 @@ Size = tuple[int, int]
 
 
 def shapes_of(outputs: Sequence[Array]) -> Shapes:
-    """The shapes of one picture's outputs."""
+    """The shapes of one image's outputs."""
     return tuple(output.shape for output in outputs)
 
 

@@ -18,7 +18,7 @@ from edgert.stages.decode.look import Fit, Look
 # Non-maximum suppression: of the boxes that overlap, the best one stays.
 #
 # Not ``cv2.dnn.NMSBoxesBatched``: it keeps classes apart by shifting their boxes by the greatest coordinate, which
-# mixes them up where boxes reach below zero, as they do at the edge of a picture. It is quicker for a few dozen
+# mixes them up where boxes reach below zero, as they do at the edge of a image. It is quicker for a few dozen
 # boxes, slower for many; tests/bench/bench_decode.py has both.
 
 F32 = npt.NDArray[np.float32]
@@ -155,7 +155,7 @@ class Detector:
     Attributes:
         score: lowest score that counts.
         iou: overlap above which the weaker of two boxes of a class goes; unused by heads that leave no overlaps.
-        limit: most boxes per picture.
+        limit: most boxes per image.
     """
 
     head: Head
@@ -165,7 +165,7 @@ class Detector:
     labels: tuple[str, ...] = ()
 
     def check(self, shapes: Shapes, network: Size) -> None:
-        """Whether outputs of these shapes can be read and every class has a label; needs no picture.
+        """Whether outputs of these shapes can be read and every class has a label; needs no image.
 
         Raises:
             ModelError: the shapes are not this decoder's.
@@ -213,7 +213,7 @@ def every_class(scores: F32, floor: float) -> tuple[Index, F32, I32]:
     return rows, scores[rows, classes], classes.astype(np.int32)
 
 
-def corners(centres: F32, sizes: F32) -> F32:
-    """(M, 2) centres x, y and (M, 2) widths, heights → (M, 4) float32 x1, y1, x2, y2."""
+def corners(centers: F32, sizes: F32) -> F32:
+    """(M, 2) centers x, y and (M, 2) widths, heights → (M, 4) float32 x1, y1, x2, y2."""
     half = sizes * np.float32(0.5)
-    return np.concatenate([centres - half, centres + half], axis=1)
+    return np.concatenate([centers - half, centers + half], axis=1)

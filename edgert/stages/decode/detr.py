@@ -37,7 +37,7 @@ Activation = Literal["auto", "sigmoid", "softmax", "none"]
 class Detr:
     """Logits [Q, C] and boxes [Q, 4] in either order, one output [Q, 4 + C], or decoded boxes, scores and classes.
 
-    Boxes are centre x, y, width, height relative to the network's; decoded ones x1, y1, x2, y2 in network pixels.
+    Boxes are center x, y, width, height relative to the network's; decoded ones x1, y1, x2, y2 in network pixels.
 
     Attributes:
         activation: what makes scores of the class numbers. ``softmax`` takes the last column for "no object".

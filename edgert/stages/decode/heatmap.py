@@ -24,7 +24,7 @@ class Heatmap:
     A cell's index times its size is its place in the network's input, as in HRNet and SimpleBaseline.
 
     Attributes:
-        score: lowest mean of the points' scores for a body to count; a body is the whole picture's one.
+        score: lowest mean of the points' scores for a body to count; a body is the whole image's one.
         labels: names of the K points.
     """
 
@@ -37,7 +37,7 @@ class Heatmap:
         for channels, height, width, order in look.maps:
             stride = look.stride(height, width)
             if order == "nchw" and channels > 1 and stride is not None and 2 <= stride <= 8:
-                yield Fit(f"{channels} maps at 1/{stride:g} of the picture", 4 if channels in BODIES else 1)
+                yield Fit(f"{channels} maps at 1/{stride:g} of the image", 4 if channels in BODIES else 1)
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Raises ModelError unless the one output is maps, ConfigError for too few names."""

@@ -30,7 +30,7 @@ _OBJECT_POWER, _CLASS_POWER = 0.6, 0.4
 class FastestDet:
     """One output [5 + C, h, w]: objectness (sigmoid), x, y, w, h raw, classes (softmax).
 
-    Score = objectness^0.6 * class^0.4; centre = (column + tanh x) / w, (row + tanh y) / h; size = sigmoid of the other
+    Score = objectness^0.6 * class^0.4; center = (column + tanh x) / w, (row + tanh y) / h; size = sigmoid of the other
     two, all relative to the network's width and height.
     """
 
@@ -64,8 +64,8 @@ class FastestDet:
         size: F32 = np.array(network, np.float32)
         pitch: F32 = np.array([network[0] / width, network[1] / height], np.float32)
         position = np.stack([cell % width, cell // width], axis=1).astype(np.float32)
-        centre = (position + np.tanh(found[:, 1:3])) * pitch
-        return Candidates(corners(centre, size / (1 + np.exp(-found[:, 3:5]))), scores, classes)
+        center = (position + np.tanh(found[:, 1:3])) * pitch
+        return Candidates(corners(center, size / (1 + np.exp(-found[:, 3:5]))), scores, classes)
 
 
 _USUAL_SIDES = (32, 64, 68)
@@ -88,7 +88,7 @@ class NanoDet:
     """Per level scores [S, C], past their sigmoid, and sides [S, 4 * bins]; or, NanoDet Plus, all levels in one output
     [S, C + 4 * bins].
 
-    A side's distance = softmax over its bins * (0, 1, 2, ...) * stride, measured from the cell's centre. Outputs come
+    A side's distance = softmax over its bins * (0, 1, 2, ...) * stride, measured from the cell's center. Outputs come
     in any order and are matched by their shapes.
 
     Attributes:
@@ -141,11 +141,11 @@ class NanoDet:
         return found
 
 
-def _boxes(sides: F32, rows: Array, layout: _Layout, network: Size, centre: float) -> F32:
-    """``centre``: 0.5 puts a cell's centre at (index + 0.5) * stride - 0.5, the middle of its pixels."""
+def _boxes(sides: F32, rows: Array, layout: _Layout, network: Size, center: float) -> F32:
+    """``center``: 0.5 puts a cell's center at (index + 0.5) * stride - 0.5, the middle of its pixels."""
     grid = grid_of(network, layout.strides)
     stride = grid.stride[rows, None]
-    middle = np.stack([grid.x[rows], grid.y[rows]], axis=1) * stride + np.float32(centre) * (stride - 1)
+    middle = np.stack([grid.x[rows], grid.y[rows]], axis=1) * stride + np.float32(center) * (stride - 1)
     power = sides.reshape(-1, 4, layout.bins)
     power = np.exp(power - power.max(axis=2, keepdims=True))
     mean = (power @ np.arange(layout.bins, dtype=np.float32)) / power.sum(axis=2) * stride

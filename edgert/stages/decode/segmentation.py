@@ -39,7 +39,7 @@ class SegmentArgmax:
         for channels, height, width, order in look.maps:
             if channels > 1 and look.covers(height, width, order):
                 weight = 2 if channels == 3 and look.stride(height, width) == 1 else 3
-                yield Fit(f"{channels} channels over the picture, {order}", weight, channels)
+                yield Fit(f"{channels} channels over the image, {order}", weight, channels)
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Raises ModelError unless the output is such a map, ConfigError for too few labels."""
@@ -76,7 +76,7 @@ class SegmentThreshold:
     def fits(cls, look: Look) -> Iterator[Fit]:
         """One channel."""
         if any(channels == 1 and look.covers(height, width, order) for channels, height, width, order in look.maps):
-            yield Fit("one channel over the picture is a mask", 3)
+            yield Fit("one channel over the image is a mask", 3)
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Raises ModelError unless the one output is a map of one channel."""
@@ -135,7 +135,7 @@ def _fits(size: tuple[int, ...], network: Size) -> bool:
 
 
 def _unpadded(scores: Array, geometry: Geometry) -> tuple[Array, tuple[float, float, float, float]]:
-    """The part of (h, w, ...) that shows the picture, to the nearest cell, and the source pixels it covers."""
+    """The part of (h, w, ...) that shows the image, to the nearest cell, and the source pixels it covers."""
     height, width = scores.shape[:2]
     x = _span(width, geometry.network[0], geometry.scale_x, geometry.offset_x, geometry.bounds[0::2])
     y = _span(height, geometry.network[1], geometry.scale_y, geometry.offset_y, geometry.bounds[1::2])

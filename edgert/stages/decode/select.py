@@ -17,7 +17,7 @@ from edgert.stages.decode.detection import Detector
 
 
 class CheckedDecoder(Decoder, Protocol):
-    """A decoder that can say before the first picture whether it fits a model."""
+    """A decoder that can say before the first image whether it fits a model."""
 
     def check(self, shapes: Shapes, network: Size) -> None:
         """Args: shapes of the outputs without the batch dimension, and the network's (width, height).

@@ -28,7 +28,7 @@ from edgert.stages.decode.look import BODIES, STRIDES, Fit, Look
 
 @dataclass(frozen=True, slots=True)
 class YoloV5:
-    """One output [N, 5 + C]: centre x, y, width, height in network pixels; score = objectness * class."""
+    """One output [N, 5 + C]: center x, y, width, height in network pixels; score = objectness * class."""
 
     overlapping: ClassVar[bool] = True
     uncertain: ClassVar[tuple[str, ...]] = ()
@@ -88,7 +88,7 @@ def product_scores(rows: F32, floor: float) -> tuple[F32, I32, Bool]:
 class YoloX:
     """One output [S, 5 + C]: x, y, w, h relative to its cell, objectness and class scores already sigmoid.
 
-    Centre = (xy + cell) * stride, size = exp(wh) * stride, score = objectness * class; S counts the cells of all
+    Center = (xy + cell) * stride, size = exp(wh) * stride, score = objectness * class; S counts the cells of all
     levels. An export that decoded its boxes itself reads as ``yolov5``.
     """
 
@@ -126,7 +126,7 @@ class YoloX:
 
 @dataclass(frozen=True, slots=True)
 class YoloV8:
-    """One output [4 + C, S] or turned [S, 4 + C]: centre x, y, width, height in network pixels, class scores.
+    """One output [4 + C, S] or turned [S, 4 + C]: center x, y, width, height in network pixels, class scores.
 
     S counts the cells of strides 8, 16, 32; another number is taken for the longer side. An export with NMS in the
     graph, [N, 6], is read as ``yolov10``.

@@ -1,1 +1,1 @@
-"""Stages that read and write pictures and tensors where they lie, on an NVIDIA GPU."""
+"""Stages that read and write images and tensors where they lie, on an NVIDIA GPU."""

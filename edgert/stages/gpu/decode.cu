@@ -13,12 +13,12 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-#define CAPACITY 4096  // candidates of a picture; more are for the host to decode
+#define CAPACITY 4096  // candidates of a image; more are for the host to decode
 #define THREADS 1024
 
 struct Head {
     u64 values, candidates, sorted, counts, out;
-    long long stride;         // numbers per picture
+    long long stride;         // numbers per image
     int boxes, classes;
     int width;                // of the network, for the grids of yolox
     int height;
@@ -29,9 +29,9 @@ struct Head {
 struct Candidate { float box[4]; float score; int kind; int row; int unused; };
 struct Survivor { float box[4]; float score; int kind; };
 
-__device__ __forceinline__ float number(const Head& head, int picture, int box, int which) {
+__device__ __forceinline__ float number(const Head& head, int image, int box, int which) {
     const int each = head.classes + (HEAD == 2 ? 4 : 5);
-    const u64 at = picture * head.stride + (COLUMNS ? (long long)which * head.boxes + box : (long long)box * each + which);
+    const u64 at = image * head.stride + (COLUMNS ? (long long)which * head.boxes + box : (long long)box * each + which);
 #if HALF
     float wide;
     asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(((const u16*)head.values)[at]));
@@ -58,23 +58,23 @@ __device__ Cell cell_of(const Head& head, int box) {
 
 // One thread per box.
 extern "C" __global__ void __launch_bounds__(256) candidates(const Head head) {
-    const int box = blockIdx.x * 256 + threadIdx.x, picture = blockIdx.y;
+    const int box = blockIdx.x * 256 + threadIdx.x, image = blockIdx.y;
     if (box >= head.boxes) return;
     const int first = HEAD == 2 ? 4 : 5;
-    const float objectness = HEAD == 2 ? 1.0f : number(head, picture, box, 4);
+    const float objectness = HEAD == 2 ? 1.0f : number(head, image, box, 4);
     if (!(objectness >= head.score) && HEAD != 2) return;
-    float best = number(head, picture, box, first);
+    float best = number(head, image, box, first);
     int kind = 0;
     for (int c = 1; c < head.classes; ++c) {
-        float next = number(head, picture, box, first + c);
+        float next = number(head, image, box, first + c);
         if (next > best) { best = next; kind = c; }
     }
     const float score = HEAD == 2 ? best : __fmul_rn(best, objectness);
     if (!(score >= head.score)) return;
-    const int slot = atomicAdd((int*)head.counts + picture, 1);
+    const int slot = atomicAdd((int*)head.counts + image, 1);
     if (slot >= CAPACITY) return;
-    float x = number(head, picture, box, 0), y = number(head, picture, box, 1);
-    float width = number(head, picture, box, 2), height = number(head, picture, box, 3);
+    float x = number(head, image, box, 0), y = number(head, image, box, 1);
+    float width = number(head, image, box, 2), height = number(head, image, box, 3);
 #if HEAD == 0
     const Cell cell = cell_of(head, box);
     x = __fmul_rn(__fadd_rn(x, cell.x), cell.stride);
@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(256) candidates(const Head head) {
     width = __fmul_rn(expf(width), cell.stride);
     height = __fmul_rn(expf(height), cell.stride);
 #endif
-    Candidate* out = (Candidate*)head.candidates + picture * CAPACITY + slot;
+    Candidate* out = (Candidate*)head.candidates + image * CAPACITY + slot;
     const float half_width = __fmul_rn(width, 0.5f), half_height = __fmul_rn(height, 0.5f);
     out->box[0] = __fsub_rn(x, half_width);
     out->box[1] = __fsub_rn(y, half_height);
@@ -136,19 +136,19 @@ __device__ u32 choose(const Head& head, const Candidate* ranked, const u8* gone,
     return __ballot_sync(~0u, alive);
 }
 
-// One block per picture. Leaves the count of candidates at 0, ready for the next.
+// One block per image. Leaves the count of candidates at 0, ready for the next.
 extern "C" __global__ void __launch_bounds__(THREADS) suppress(const Head head) {
     __shared__ u64 keys[CAPACITY];
     __shared__ u8 gone[CAPACITY];
     __shared__ u32 winners;
-    const int picture = blockIdx.x;
-    const Candidate* found = (const Candidate*)head.candidates + picture * CAPACITY;
-    Candidate* ranked = (Candidate*)head.sorted + picture * CAPACITY;
-    int* out = (int*)(head.out + picture * (16 + head.limit * (long long)sizeof(Survivor)));
+    const int image = blockIdx.x;
+    const Candidate* found = (const Candidate*)head.candidates + image * CAPACITY;
+    Candidate* ranked = (Candidate*)head.sorted + image * CAPACITY;
+    int* out = (int*)(head.out + image * (16 + head.limit * (long long)sizeof(Survivor)));
     Survivor* survivors = (Survivor*)(out + 4);
-    const int all = ((int*)head.counts)[picture];
+    const int all = ((int*)head.counts)[image];
     __syncthreads();
-    if (threadIdx.x == 0) ((int*)head.counts)[picture] = 0;
+    if (threadIdx.x == 0) ((int*)head.counts)[image] = 0;
     if (all > CAPACITY) {
         if (threadIdx.x == 0) out[0] = -1;
         return;

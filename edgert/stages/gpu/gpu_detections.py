@@ -45,7 +45,7 @@ class HostReader:
         ]
 
     def read(self, geometries: Sequence[Geometry]) -> list[Record]:
-        """One record per picture, by the decoder."""
+        """One record per image, by the decoder."""
         arrays = [tensor.host for tensor in self._outputs]
         return [self._decoder(self._row(arrays, row), geometry) for row, geometry in enumerate(geometries)]
 
@@ -118,7 +118,7 @@ class GpuDetector:
         self._suppress = kernels.kernel("decode", definitions, _HEAD.size, function="suppress")
 
     def enqueue(self, rows: int, stream: Stream) -> None:
-        """Puts decoding and suppression of the first ``rows`` pictures on the stream. Does not wait."""
+        """Puts decoding and suppression of the first ``rows`` images on the stream. Does not wait."""
         grid = (-(-self._boxes // _THREADS), rows, 1)
         self._candidates.launch(self._argument, grid, (_THREADS, 1, 1), stream)
         self._suppress.launch(self._argument, (rows, 1, 1), (_BLOCK_OF_SUPPRESS, 1, 1), stream)

@@ -25,7 +25,7 @@ _SHARES = {"linear": (4, 2), "nearest": (4, 2), "area": (2, 2), "cubic": (2, 1)}
 class GpuPreprocessor:
     """Fills the rows of one input tensor; the GPU's counterpart of :class:`~edgert.stages.preprocess.Preprocessor`.
 
-    What it writes is within one grey level of what the CPU path writes. Padding that a layout has is written never or
+    What it writes is within one gray level of what the CPU path writes. Padding that a layout has is written never or
     as 0, so it stays what the memory was made as: zeros.
 
     Args:
@@ -35,7 +35,7 @@ class GpuPreprocessor:
         share: pixels of a row, and rows, that a thread computes.
 
     Raises:
-        ModelError: the target is not of the model's colour.
+        ModelError: the target is not of the model's color.
     """
 
     def __init__(

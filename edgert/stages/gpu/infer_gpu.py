@@ -96,7 +96,7 @@ class GpuLane:
         return place(on_gpu, self.network, self._config).geometry
 
     def submit(self, *geometries: Geometry) -> list[Pending]:
-        """Puts the rows that were filled on the stream, from picture to outputs. Does not wait."""
+        """Puts the rows that were filled on the stream, from image to outputs. Does not wait."""
         frames = [self._frames.pop(row) for row in range(len(geometries))]
         slot, turn = self._slots[self._turn], self._turn
         self._turn = (turn + 1) % len(self._slots)

@@ -1,4 +1,4 @@
-"""One set of tensors on the GPU, from picture to outputs, and the CUDA graphs of the way through it."""
+"""One set of tensors on the GPU, from image to outputs, and the CUDA graphs of the way through it."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Slot:
         self._session.stream.synchronize()
 
     def _run(self, rows: int, launches: Sequence[Launch]) -> None:
-        """Pictures of several formats take several launches; the last is the one in the graph."""
+        """Images of several formats take several launches; the last is the one in the graph."""
         stream, graphs = self._session.stream, self._graphs.get(rows)
         for launch in launches if graphs is None else launches[:-1]:
             launch.enqueue(stream)

@@ -1,4 +1,4 @@
-"""What the preprocessing kernel is told about each picture, as the struct that it reads."""
+"""What the preprocessing kernel is told about each image, as the struct that it reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edgert.memory.cuda import DeviceView
 from edgert.runtime import Color, Frame
 from edgert.stages.resampling import Placement, yuv_matrix
 
-# Where a picture goes: an engine's input tensor on the GPU, in whatever order the engine wants its numbers.
+# Where a image goes: an engine's input tensor on the GPU, in whatever order the engine wants its numbers.
 #
 # Layouts of a DLA: NVIDIA TensorRT, "DLA Supported I/O Formats".
 
@@ -29,17 +29,17 @@ _VECTORS = {"chw16": 16, "chw32": 32}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The shape of a batch of pictures in memory.
+    """The shape of a batch of images in memory.
 
     Attributes:
         layout: nchw and nhwc as ONNX has them; dla_linear is nchw with rows of a multiple of 64 bytes; dla_hwc4 is nhwc
             of 1 or 4 channels with such rows; chw16 and chw32 store 16 or 32 channels of a pixel next to each other;
             strided is whatever an engine tells, which may be any of these.
         dtype: NumPy's name.
-        rows: pictures in the batch.
+        rows: images in the batch.
         width, height: pixels.
         channels: 1 or 3.
-        strides: of picture, channel, row and pixel, in numbers.
+        strides: of image, channel, row and pixel, in numbers.
         vector: numbers that a pixel takes where its channels lie together; 1 where they do not.
         nbytes: all of it, padding included.
     """
@@ -60,7 +60,7 @@ class Target:
         return 4 if self.vector >= 4 and self.vector % 4 == 0 else 1
 
     def aligned(self, step: int) -> bool:
-        """Whether ``step`` neighbours of a row may be stored at once, the tensor's address being aligned."""
+        """Whether ``step`` neighbors of a row may be stored at once, the tensor's address being aligned."""
         sizes = (self.width, *self.strides[:3])
         return self.group == 1 and self.strides[3] == 1 and all(size % step == 0 for size in sizes)
 
@@ -104,7 +104,7 @@ def _padded(numbers: int, item: int) -> int:
 
 
 JOBS = 32
-"""Pictures per launch: their structs are passed by value, in the 4 KiB that every CUDA takes for arguments."""
+"""Images per launch: their structs are passed by value, in the 4 KiB that every CUDA takes for arguments."""
 
 _HEADER = struct.Struct("=Qq6i6f")
 _JOB = struct.Struct("=3Q12i12f")
@@ -127,14 +127,14 @@ class Shape:
 
     Attributes:
         paired: all chroma lies at even addresses, so that that of nv12 can be read in pairs.
-        narrow: a plane is one sample wide, so that the last sample has no neighbour.
+        narrow: a plane is one sample wide, so that the last sample has no neighbor.
     """
 
     paired: bool = True
     narrow: bool = False
 
     def __or__(self, other: Shape) -> Shape:
-        """What holds for two pictures."""
+        """What holds for two images."""
         return Shape(self.paired and other.paired, self.narrow or other.narrow)
 
 
@@ -145,7 +145,7 @@ def normal_of(config: InputConfig, channels: int) -> Normal:
 
 
 def new_batch(address: int, target: Target, config: InputConfig) -> bytearray:
-    """The struct of a target, its pictures not filled in."""
+    """The struct of a target, its images not filled in."""
     batch, normal = bytearray(BATCH_BYTES), normal_of(config, target.channels)
     three = [np.resize(part, 3).tolist() for part in (normal.scale, normal.bias)]
     size = (target.width, target.height)
@@ -156,7 +156,7 @@ def new_batch(address: int, target: Target, config: InputConfig) -> bytearray:
 
 
 def fill_job(batch: bytearray, slot: int, placement: Placement, order: str, row: int) -> Shape:
-    """Writes the struct of one picture, which goes to ``row`` of the target.
+    """Writes the struct of one image, which goes to ``row`` of the target.
 
     Returns:
         What the kernel may rely on.
@@ -187,7 +187,7 @@ def fill_job(batch: bytearray, slot: int, placement: Placement, order: str, row:
 
 
 def chroma_size(frame: Frame) -> tuple[int, int]:
-    """(width, height) of the chroma samples; those of the picture where there is no chroma."""
+    """(width, height) of the chroma samples; those of the image where there is no chroma."""
     if frame.format == "yuyv":
         return frame.width // 2, frame.height
     plane = frame.planes[1] if frame.format in ("i420", "nv12") else frame.planes[0]

@@ -1,22 +1,22 @@
-// One pass from decoded pictures to an engine's input: crop, scale, colour, normalise, lay out, convert.
+// One pass from decoded images to an engine's input: crop, scale, color, normalize, lay out, convert.
 //
-// The arithmetic is that of the CPU path, bit for bit up to the grey level: planes are scaled as OpenCV scales them
-// (modules/imgproc/src/resize.cpp; scale_two.cuh and scale_many.cuh) and colour converted in its 10-bit fixed point
-// (transform_8u), so that a network sees the same numbers wherever a picture was prepared. scale.py and reference.py in
+// The arithmetic is that of the CPU path, bit for bit up to the gray level: planes are scaled as OpenCV scales them
+// (modules/imgproc/src/resize.cpp; scale_two.cuh and scale_many.cuh) and color converted in its 10-bit fixed point
+// (transform_8u), so that a network sees the same numbers wherever a image was prepared. scale.py and reference.py in
 // this folder say the same in NumPy; tests hold the three together.
 //
 // Compiled for one combination at a time:
-//   SOURCE     0 i420, 1 nv12, 2 yuyv, 3 packed of PIXEL bytes, 4 grey
+//   SOURCE     0 i420, 1 nv12, 2 yuyv, 3 packed of PIXEL bytes, 4 gray
 //   PIXEL      bytes per pixel of a packed source; RED is where its red is, 0 or 2
-//   ORDER      0 rgb, 1 bgr, 2 grey out
+//   ORDER      0 rgb, 1 bgr, 2 gray out
 //   METHOD     how planes are scaled: 0 linear, 1 nearest, 2 area, 3 cubic
 //   VALUE      0 float32, 1 float16, 2 uint8, 3 int8
 //   GROUP      1: every channel has an address of its own; 3: packed; 4: one store of four channels
-//   ALIGNED    1: STEP neighbours of a row may be stored at once (GROUP 1)
+//   ALIGNED    1: STEP neighbors of a row may be stored at once (GROUP 1)
 //   STEP, ROWS pixels and rows per thread
 //   PAIRED     1: chroma of nv12 lies at even addresses
-//   NARROW     1: some plane is one sample wide, which has no neighbour to read
-//   JOBS       pictures in one launch
+//   NARROW     1: some plane is one sample wide, which has no neighbor to read
+//   JOBS       images in one launch
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -32,7 +32,7 @@ typedef unsigned long long u64;
 struct Job {
     u64 plane[3];
     int pitch[3];
-    int width, height;                // of the luma, or of the packed picture
+    int width, height;                // of the luma, or of the packed image
     int chroma_width, chroma_height;
     int left, top, out_width, out_height;
     int row;                          // of the batch
@@ -44,7 +44,7 @@ struct Batch {
     long long stride_n;               // strides in elements
     int stride_c, stride_y, stride_x;
     int width, height;                // of the network
-    int pad;                          // grey level of the border
+    int pad;                          // gray level of the border
     float scale[3], bias[3];
     Job job[JOBS];
 };
@@ -204,8 +204,8 @@ __device__ __forceinline__ Levels levels(
     return out;
 }
 
-__device__ __forceinline__ float normal(const Batch& batch, int channel, float grey) {
-    return __fmaf_rn(grey, batch.scale[channel] * UNIT, batch.bias[channel]);
+__device__ __forceinline__ float normal(const Batch& batch, int channel, float gray) {
+    return __fmaf_rn(gray, batch.scale[channel] * UNIT, batch.bias[channel]);
 }
 
 __device__ __forceinline__ Value value_of(float number) {
@@ -236,14 +236,14 @@ template <int N> __device__ __forceinline__ void pack(const float* numbers, Pack
     for (int i = 0; i < N; ++i) out.value[i] = value_of(numbers[i]);
 }
 
-__device__ __forceinline__ void store(const Batch& batch, Value* out, int x, const Levels* grey) {
+__device__ __forceinline__ void store(const Batch& batch, Value* out, int x, const Levels* gray) {
 #if GROUP == 1 && ALIGNED
 #pragma unroll
     for (int c = 0; c < CHANNELS; ++c) {
         float numbers[STEP];
         Pack<STEP> packed;
 #pragma unroll
-        for (int i = 0; i < STEP; ++i) numbers[i] = normal(batch, c, grey[i].channel[c]);
+        for (int i = 0; i < STEP; ++i) numbers[i] = normal(batch, c, gray[i].channel[c]);
         pack<STEP>(numbers, packed);
         *(Pack<STEP>*)(out + (u32)(c * batch.stride_c + x)) = packed;
     }
@@ -256,13 +256,13 @@ __device__ __forceinline__ void store(const Batch& batch, Value* out, int x, con
         float numbers[4];
         Pack<4> packed;
 #pragma unroll
-        for (int c = 0; c < 4; ++c) numbers[c] = c < CHANNELS ? normal(batch, c, grey[i].channel[c % 3]) : 0.0f;
+        for (int c = 0; c < 4; ++c) numbers[c] = c < CHANNELS ? normal(batch, c, gray[i].channel[c % 3]) : 0.0f;
         pack<4>(numbers, packed);
         *(Pack<4>*)pixel = packed;
 #else
 #pragma unroll
         for (int c = 0; c < CHANNELS; ++c) 
-            pixel[(u32)(c * batch.stride_c)] = value_of(normal(batch, c, grey[i].channel[c]));
+            pixel[(u32)(c * batch.stride_c)] = value_of(normal(batch, c, gray[i].channel[c]));
 #endif
     }
 #endif
@@ -278,9 +278,9 @@ extern "C" __global__ void __launch_bounds__(256) preprocess(ARGUMENT Batch batc
     const int column = threadIdx.x * STEP, x = left + column;
     if (x >= batch.width) return;
     const float pad = exact(batch.pad) / UNIT;
-    Value* picture = (Value*)batch.out + job.row * batch.stride_n;
+    Value* image = (Value*)batch.out + job.row * batch.stride_n;
     Column across[STEP], chroma_across[STEP];
-    u32 inside = 0;  // a bit for each pixel of this thread's that the picture covers
+    u32 inside = 0;  // a bit for each pixel of this thread's that the image covers
 #pragma unroll
     for (int i = 0; i < STEP; ++i) {
         across[i] = tables.luma_x[column + i];
@@ -293,7 +293,7 @@ extern "C" __global__ void __launch_bounds__(256) preprocess(ARGUMENT Batch batc
     for (int r = 0; r < ROWS; ++r) {
         const int row = threadIdx.y + 8 * r, y = top + row;
         if (y >= batch.height) return;
-        Levels grey[STEP];
+        Levels gray[STEP];
         const bool is_lit = y >= job.top && y < bottom && inside;
         if (is_lit) {
             const Row down = tables.luma_y[row];
@@ -303,13 +303,13 @@ extern "C" __global__ void __launch_bounds__(256) preprocess(ARGUMENT Batch batc
 #endif
 #pragma unroll
             for (int i = 0; i < STEP; ++i)
-                grey[i] = levels(job, tables, across[i], down, chroma_across[i], chroma_down, row);
+                gray[i] = levels(job, tables, across[i], down, chroma_across[i], chroma_down, row);
         }
         if (!is_lit || inside != (1u << STEP) - 1) {
 #pragma unroll
             for (int i = 0; i < STEP; ++i)
-                if (!is_lit || !(inside >> i & 1)) grey[i].channel[0] = grey[i].channel[1] = grey[i].channel[2] = pad;
+                if (!is_lit || !(inside >> i & 1)) gray[i].channel[0] = gray[i].channel[1] = gray[i].channel[2] = pad;
         }
-        store(batch, picture + (u32)(y * batch.stride_y), x, grey);
+        store(batch, image + (u32)(y * batch.stride_y), x, gray);
     }
 }

@@ -3,7 +3,7 @@
 
 struct Tap { int first, second, weight; };
 
-// Where an output pixel samples, and the weight of the second neighbour in 1/2048.
+// Where an output pixel samples, and the weight of the second neighbor in 1/2048.
 __device__ Tap tap(int at, int source, int wanted, bool across, int) {
     Tap out;
 #if METHOD == 1
@@ -33,7 +33,7 @@ struct Row { u32 upper, lower, near, far; };                   // bytes; weights
 
 __device__ __forceinline__ Column column_of(const Tap& tap, int size, int step) {
     Column out;
-    const bool is_last = !NARROW && tap.weight == 0 && tap.first == size - 1;  // then it is its own neighbour's neighbour
+    const bool is_last = !NARROW && tap.weight == 0 && tap.first == size - 1;  // then it is its own neighbor's neighbor
     out.offset = (tap.first - is_last) * step;
     out.weights = is_last ? 2048 << 16 : (2048 - tap.weight) | tap.weight << 16;
     return out;

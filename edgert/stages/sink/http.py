@@ -1,4 +1,4 @@
-"""A live page in the browser: the picture with its boxes, and how the pipeline is doing."""
+"""A live page in the browser: the image with its boxes, and how the pipeline is doing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOG = logging.getLogger(__name__)
 class HttpSink:
     """Serves ``/`` (the page), ``/stream.mjpg``, ``/snapshot.jpg``, ``/stats.json``, ``/metrics`` and ``/healthz``.
 
-    Pictures are encoded only while somebody looks, in his thread, and only the newest. Without a draw stage before
+    Images are encoded only while somebody looks, in his thread, and only the newest. Without a draw stage before
     it, boxes, labels, masks and keypoints are painted here. It holds on to one frame, the newest.
 
     Args:

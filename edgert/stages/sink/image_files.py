@@ -1,4 +1,4 @@
-"""Pictures as files, each one whole or not there at all."""
+"""Images as files, each one whole or not there at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import cv2
 from edgert.errors import StageError, nearest
 from edgert.runtime.frame import U8
 from edgert.runtime.records import Result
-from edgert.stages.draw import Pictures
+from edgert.stages.draw import Images
 
 # File names made from a pattern, and the folders they lie in.
 
@@ -79,11 +79,11 @@ _DEFAULT_NAME = "{stream}_{frame:06d}.jpg"
 
 
 class ImagesSink:
-    """Writes the drawn picture, or the frame where nothing was drawn.
+    """Writes the drawn image, or the frame where nothing was drawn.
 
     Args:
         path: a folder, which then gets ``{stream}_{frame:06d}.jpg``, or a pattern of such fields whose suffix says
-            the format. Without ``{frame}`` the same file is replaced each time and always holds the newest picture.
+            the format. Without ``{frame}`` the same file is replaced each time and always holds the newest image.
         every: writes the first and then every n-th frame of each stream.
 
     Raises:
@@ -95,11 +95,11 @@ class ImagesSink:
         self.pattern = path if path.suffix and not path.is_dir() else path / _DEFAULT_NAME
         self._every = every
         self._seen: Tally[str] = Tally()
-        self._pictures = Pictures()
+        self._images = Images()
         check_pattern(self.pattern, ("stream", "frame"), self._where)
         if self.pattern.suffix.lower() not in _SUFFIXES:
             raise StageError(
-                f"cannot write {self.pattern.suffix} pictures",
+                f"cannot write {self.pattern.suffix} images",
                 where=self._where,
                 fix=f"use one of {' '.join(_SUFFIXES)}, or a folder",
             )
@@ -110,7 +110,7 @@ class ImagesSink:
             make_parent(self.pattern, self._where)
 
     def process(self, result: Result) -> None:
-        """Writes one picture, or none where ``every`` passes it over. Raises StageError, for instance disk full."""
+        """Writes one image, or none where ``every`` passes it over. Raises StageError, for instance disk full."""
         stream = result.frame.stream
         number = self._seen[stream]
         self._seen[stream] += 1
@@ -118,24 +118,24 @@ class ImagesSink:
             self._check_streams()
             path = fill(self.pattern, stream, result.frame.index)
             make_parent(path, self._where)
-            self._write(path, self._encode(self._pictures.shown(result)))
+            self._write(path, self._encode(self._images.shown(result)))
 
     def close(self) -> None:
         """Gives the buffers back; every file is closed already."""
-        self._pictures = Pictures()
+        self._images = Images()
 
     def _check_streams(self) -> None:
         if len(self._seen) > 1 and not has_field(self.pattern, "stream"):
             raise StageError(
-                f"{self.pattern} would hold pictures of {len(self._seen)} streams",
+                f"{self.pattern} would hold images of {len(self._seen)} streams",
                 why=f"{', '.join(self._seen)} arrive at one sink",
                 where=self._where,
                 fix="put {stream} into path",
             )
 
-    def _encode(self, picture: U8) -> U8:
+    def _encode(self, image: U8) -> U8:
         try:
-            done, data = cv2.imencode(self.pattern.suffix.lower(), picture)
+            done, data = cv2.imencode(self.pattern.suffix.lower(), image)
         except cv2.error as error:
             raise self._not_encoded(str(error.err)) from error
         if not done:
@@ -143,7 +143,7 @@ class ImagesSink:
         return cast("U8", data)
 
     def _not_encoded(self, why: str) -> StageError:
-        return StageError(f"cannot encode a {self.pattern.suffix} picture", why=why, where=self._where)
+        return StageError(f"cannot encode a {self.pattern.suffix} image", why=why, where=self._where)
 
     def _write(self, path: Path, data: U8) -> None:
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -152,4 +152,4 @@ class ImagesSink:
             part.replace(path)
         except OSError as error:
             part.unlink(missing_ok=True)
-            raise cannot_write(path, error, self._where, kept="the pictures written so far are whole") from error
+            raise cannot_write(path, error, self._where, kept="the images written so far are whole") from error

@@ -24,7 +24,7 @@ import cv2
 from edgert.errors import EdgertError, StageError
 from edgert.runtime.json_form import plain
 from edgert.runtime.records import Classification, Detections, Keypoints, Result
-from edgert.stages.draw import Pictures, picture_of
+from edgert.stages.draw import Images, image_of
 from edgert.stages.overlay import Overlay, current_outputs
 from edgert.stages.sink.prometheus import CONTENT_TYPE, metrics_text
 
@@ -58,7 +58,7 @@ _TABLE_ROWS = 50
 
 
 class Live:
-    """Holds the newest result. Its picture is made and encoded by the viewer who asks first, and only then."""
+    """Holds the newest result. Its image is made and encoded by the viewer who asks first, and only then."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -67,7 +67,7 @@ class Live:
         self._number = 0
         self._closed = False
         self._jpeg: tuple[int, bytes] = (0, b"")
-        self._overlay, self._pictures = Overlay(_ELEMENTS), Pictures()
+        self._overlay, self._images = Overlay(_ELEMENTS), Images()
 
     def show(self, result: Result) -> None:
         """Replaces the newest result; a few microseconds whether or not anybody looks."""
@@ -87,7 +87,7 @@ class Live:
         _release(before)
 
     def jpeg_after(self, number: int, timeout_s: float) -> tuple[int, bytes] | None:
-        """The newest picture as JPEG and its number, once that is above ``number``; None when none came in time."""
+        """The newest image as JPEG and its number, once that is above ``number``; None when none came in time."""
         with self._changed:
             self._changed.wait_for(lambda: self._number > number or self._closed, timeout_s)
             result, newest = self._newest, self._number
@@ -115,13 +115,13 @@ class Live:
             return self._jpeg
 
     def _encode(self, result: Result) -> bytes:
-        picture = result.picture
-        if picture is None:
-            picture = picture_of(result, min(result.frame.width, _MAX_WIDTH), self._pictures)
-            self._overlay.paint(picture, result)
-        done, data = cv2.imencode(".jpg", picture, (cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY))
+        image = result.image
+        if image is None:
+            image = image_of(result, min(result.frame.width, _MAX_WIDTH), self._images)
+            self._overlay.paint(image, result)
+        done, data = cv2.imencode(".jpg", image, (cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY))
         if not done:
-            raise StageError("cannot encode a JPEG picture", why="OpenCV gives no reason")
+            raise StageError("cannot encode a JPEG image", why="OpenCV gives no reason")
         return data.tobytes()
 
 
@@ -144,10 +144,10 @@ _MAX_CONNECTIONS = 48
 _MAX_VIEWERS = 8
 _MAX_RATE_HZ = 30.0
 _IO_TIMEOUT_S = 10.0  # of a client that neither reads nor writes
-_NEXT_PICTURE_S = 2.0  # then the old one is sent again, to notice viewers who left
+_NEXT_IMAGE_S = 2.0  # then the old one is sent again, to notice viewers who left
 _GOODBYE_S = 0.4
-_SEND_BUFFER_BYTES = 1 << 18  # a few pictures: what a slow viewer may lag behind
-_BOUNDARY = b"edgert-picture"
+_SEND_BUFFER_BYTES = 1 << 18  # a few images: what a slow viewer may lag behind
+_BOUNDARY = b"edgert-image"
 _SAFETY = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -276,9 +276,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, CONTENT_TYPE, metrics_text(plain(self.server.stats())).encode())
 
     def _snapshot(self) -> None:
-        found = self.server.live.jpeg_after(0, _NEXT_PICTURE_S)
+        found = self.server.live.jpeg_after(0, _NEXT_IMAGE_S)
         if found is None:
-            self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", b"no picture yet\n", {"Retry-After": "1"})
+            self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", b"no image yet\n", {"Retry-After": "1"})
         else:
             self._send(HTTPStatus.OK, "image/jpeg", found[1])
 
@@ -291,21 +291,21 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self._head(HTTPStatus.OK, f"multipart/x-mixed-replace; boundary={_BOUNDARY.decode()}")
             if self.command == "GET":
-                self._pictures()
+                self._images()
         finally:
             viewers.release()
 
-    def _pictures(self) -> None:
+    def _images(self) -> None:
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         self.wfile.write(b"--" + _BOUNDARY + b"\r\n")
-        number, picture = 0, b""
+        number, image = 0, b""
         while not self.server.stopping.is_set():
             started = time.monotonic()
-            number, picture = self.server.live.jpeg_after(number, _NEXT_PICTURE_S) or (number, picture)
-            if picture:
-                # The boundary follows at once: browsers show a picture when they have seen its end.
-                head = b"Content-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n" % len(picture)
-                self.wfile.write(b"".join((head, picture, b"\r\n--", _BOUNDARY, b"\r\n")))
+            number, image = self.server.live.jpeg_after(number, _NEXT_IMAGE_S) or (number, image)
+            if image:
+                # The boundary follows at once: browsers show a image when they have seen its end.
+                head = b"Content-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n" % len(image)
+                self.wfile.write(b"".join((head, image, b"\r\n--", _BOUNDARY, b"\r\n")))
             self.server.stopping.wait(max(0.0, started + 1 / _MAX_RATE_HZ - time.monotonic()))
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes, headers: Mapping[str, str] | None = None) -> None:

@@ -142,13 +142,13 @@ def _budgets(budgets: Stats) -> Iterator[Family]:
 
 
 def _power(used: Stats) -> Iterator[Family]:
-    """``modelled`` where any of it is."""
+    """``modeled`` where any of it is."""
     times = {
-        "modelled": used["modelled_s"],
-        "measured": used["covered_s"] - used["modelled_s"],
+        "modeled": used["modeled_s"],
+        "measured": used["covered_s"] - used["modeled_s"],
         "missing": used["missing_s"],
     }
-    kind = {"kind": "modelled" if used["modelled_s"] else "measured"}
+    kind = {"kind": "modeled" if used["modeled_s"] else "measured"}
     yield Family("power_watts", "gauge", "Power, the mean of the run.", [(kind, _number(used, "mean"))])
     yield Family("energy_joules_total", "counter", "Energy.", [(kind, _number(used, "total"))])
     known = [({"kind": name}, value) for name, value in times.items()]

@@ -16,7 +16,7 @@ import numpy as np
 from edgert.errors import DeviceError, StageError
 from edgert.runtime.frame import U8, Color, yuv_planes
 from edgert.runtime.records import Result
-from edgert.stages.draw import Pictures
+from edgert.stages.draw import Images
 from edgert.stages.sink.image_files import cannot_write, check_pattern, fill, has_field, make_parent
 
 # A file for a muxer, which keeps what fitted when the disk is full.
@@ -79,28 +79,28 @@ def _whole_end(file: int) -> int:
     return end
 
 
-# Pictures as the I420 that video encoders take.
+# Images as the I420 that video encoders take.
 
 
 class I420Writer:
     """Writes one result after another as packed I420, each into a buffer nobody else uses any more."""
 
     def __init__(self) -> None:
-        self._packed, self._bgr = Pictures(), Pictures()
+        self._packed, self._bgr = Images(), Images()
 
     def write(self, result: Result) -> tuple[U8, Color]:
-        """The drawn picture, or the frame where nothing was drawn.
+        """The drawn image, or the frame where nothing was drawn.
 
         An i420 or nv12 frame goes over plane by plane, never through BGR. An odd last row or column is left out:
         4:2:0 has no half chroma pixels. The copy is counted.
 
         Returns:
-            (h * 3 / 2, w) uint8, h and w even: the plane Y, then U, then V; and how its colours are to be read.
+            (h * 3 / 2, w) uint8, h and w even: the plane Y, then U, then V; and how its colors are to be read.
         """
         width, height = size_of(result)
         counter = result.frame.lease.counter
         packed = self._packed.take((height * 3 // 2, width), counter)
-        if result.picture is None and result.frame.format in ("i420", "nv12"):
+        if result.image is None and result.frame.format in ("i420", "nv12"):
             _copy_planes(yuv_planes(result.frame), packed, height)
             color = result.frame.color
         else:
@@ -111,10 +111,10 @@ class I420Writer:
 
 
 def size_of(result: Result) -> tuple[int, int]:
-    """(width, height) of the video this result belongs to: its picture's, rounded down to even."""
-    if result.picture is None:
+    """(width, height) of the video this result belongs to: its image's, rounded down to even."""
+    if result.image is None:
         return result.frame.width & ~1, result.frame.height & ~1
-    height, width = result.picture.shape[:2]
+    height, width = result.image.shape[:2]
     return width & ~1, height & ~1
 
 
@@ -270,7 +270,7 @@ class _VideoFile:
             codec.framerate = self._rate
 
     def _tag(self, color: Color) -> None:
-        """Says in the file how its colours are meant; players otherwise guess from the size."""
+        """Says in the file how its colors are meant; players otherwise guess from the size."""
         codec = self._stream.codec_context
         codec.color_primaries, codec.color_trc, codec.colorspace = _CODE_POINTS[color.matrix]
         codec.color_range = _FULL if color.full_range else _LIMITED
@@ -311,7 +311,7 @@ class _VideoFile:
     def _other_size(self, result: Result) -> StageError:
         (width, height), (new_width, new_height) = self._size, size_of(result)
         return StageError(
-            f"the picture changed from {width}x{height} to {new_width}x{new_height}",
+            f"the image changed from {width}x{height} to {new_width}x{new_height}",
             why=f"{self._path} has one size from its first frame on",
             where=self._where,
             fix="put a draw stage with a fixed width in front, or write images",
@@ -321,7 +321,7 @@ class _VideoFile:
 def _encoder_options(encoder: str, quality: int) -> dict[str, str]:
     if encoder == "libx264":
         return {"preset": "veryfast", "crf": str(quality)}
-    scale = str(2 + quality * 29 // 51)  # CRF 0-51 onto MPEG-4's quantiser 2-31
+    scale = str(2 + quality * 29 // 51)  # CRF 0-51 onto MPEG-4's quantizer 2-31
     return {"qmin": scale, "qmax": scale}
 
 

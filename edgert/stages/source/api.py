@@ -14,7 +14,7 @@ from edgert.memory import Counter, lend
 from edgert.runtime.frame import U8, Frame, PixelFormat
 from edgert.runtime.stage import SourceStats
 from edgert.stages.source.planes import as_planes
-from edgert.stages.source.timeline import MediaClock, Picture, Timeline
+from edgert.stages.source.timeline import Image, MediaClock, Timeline
 
 DEFAULT_QUEUE = 4
 _POLL_S = 0.1
@@ -32,7 +32,7 @@ class ApiSource:
     def __init__(self, name: str, config: SourceStage, counter: Counter, clock: Clock) -> None:
         self._where, self._counter, self._clock = f"stages.{name}", counter, clock
         self._capacity = config.queue or DEFAULT_QUEUE
-        self._waiting: deque[Picture] = deque()
+        self._waiting: deque[Image] = deque()
         self._changed = threading.Condition()
         self._is_finished = self._is_over = False
         self._first_ns: int | None = None
@@ -79,7 +79,7 @@ class ApiSource:
             if self._is_over or self._is_finished:
                 why = "finish() was called" if self._is_finished else "the pipeline has ended"
                 raise StageError("no more frames can be submitted", why=why, where=self._where)
-            self._waiting.append(self._picture(planes, format, timestamp_ns))
+            self._waiting.append(self._image(planes, format, timestamp_ns))
             self._changed.notify_all()
             self._submitted += 1
             return self._submitted - 1
@@ -93,7 +93,7 @@ class ApiSource:
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         """Frames until :meth:`finish`, the limit, or ``stop``."""
         try:
-            yield from self._timeline.frames(self._pictures(stop), stop)
+            yield from self._timeline.frames(self._images(stop), stop)
         finally:
             self.close()
 
@@ -105,15 +105,15 @@ class ApiSource:
         """Refuses further frames and drops those that nobody took. May be called twice."""
         with self._changed:
             self._is_over = True
-            for picture in self._waiting:
-                picture.lease.release()
+            for image in self._waiting:
+                image.lease.release()
             self._waiting.clear()
             self._changed.notify_all()
 
     def _may_go_on(self) -> bool:
         return self._is_over or self._is_finished or len(self._waiting) < self._capacity
 
-    def _pictures(self, stop: threading.Event) -> Iterator[Picture]:
+    def _images(self, stop: threading.Event) -> Iterator[Image]:
         while not stop.is_set():
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._is_finished or self._is_over, _POLL_S)
@@ -121,14 +121,12 @@ class ApiSource:
                     if self._is_finished or self._is_over:
                         return
                     continue
-                picture = self._waiting.popleft()
+                image = self._waiting.popleft()
                 self._changed.notify_all()
-            yield picture
+            yield image
 
-    def _picture(self, planes: Sequence[U8], format: PixelFormat, timestamp_ns: int | None) -> Picture:
+    def _image(self, planes: Sequence[U8], format: PixelFormat, timestamp_ns: int | None) -> Image:
         height, width = planes[0].shape[:2]
         now_ns = self._clock.now_ns() if timestamp_ns is None else timestamp_ns
         self._first_ns = now_ns if self._first_ns is None else self._first_ns
-        return Picture(
-            format, width, height, tuple(planes), lend(planes, self._counter), now_ns, now_ns - self._first_ns
-        )
+        return Image(format, width, height, tuple(planes), lend(planes, self._counter), now_ns, now_ns - self._first_ns)

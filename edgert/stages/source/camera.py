@@ -20,7 +20,7 @@ from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, PixelFormat
 from edgert.stages.source import ffmpeg
 from edgert.stages.source.live import Device, LiveSource
-from edgert.stages.source.timeline import Canvas, MediaClock, Picture, Timeline
+from edgert.stages.source.timeline import Canvas, Image, MediaClock, Timeline
 from edgert.stages.source.userptr import UserPointerCamera, why_not_on
 from edgert.stages.source.v4l2 import Linux
 
@@ -28,7 +28,7 @@ log = logging.getLogger("edgert.source")
 
 DEVICES = Path("/dev")
 # FFmpeg's names of formats, as `format:` takes them, and the four letters V4L2 knows them by.
-_FOURCC = {"mjpeg": "MJPG", "yuyv422": "YUYV", "yuyv": "YUYV", "h264": "H264", "gray": "GREY", "nv12": "NV12"}
+_FOURCC = {"mjpeg": "MJPG", "yuyv422": "YUYV", "yuyv": "YUYV", "h264": "H264", "gray": "GRAY", "nv12": "NV12"}
 
 
 class Capture(Protocol):
@@ -120,7 +120,7 @@ def _through_ffmpeg(path: str, config: SourceStage, counter: Counter, clock: Clo
 
 
 class Camera:
-    """A V4L2 device opened by OpenCV. Pictures are BGR in buffers that are used again; with ``format: yuyv422`` they
+    """A V4L2 device opened by OpenCV. Images are BGR in buffers that are used again; with ``format: yuyv422`` they
     stay YUYV, which leaves out a conversion.
 
     Args:
@@ -155,14 +155,14 @@ class Camera:
             )
         self._ask(config)
 
-    def pictures(self) -> Iterator[Picture]:
-        """Blocks for each picture. Raises DeviceError when the camera gives no more."""
+    def images(self) -> Iterator[Image]:
+        """Blocks for each image. Raises DeviceError when the camera gives no more."""
         while self._capture.grab():
             now_ns = self._clock.now_ns()
-            picture, lease = self._retrieve()
-            if picture is None:
+            image, lease = self._retrieve()
+            if image is None:
                 break
-            yield self._picture(picture, lease, now_ns)
+            yield self._image(image, lease, now_ns)
         raise DeviceError(
             f"lost camera {self._path}",
             why="it gives no more frames",
@@ -188,28 +188,28 @@ class Camera:
             self._capture.set(cv2.CAP_PROP_FPS, config.fps)
 
     def _retrieve(self) -> tuple[U8 | None, Lease]:
-        """The grabbed picture, in a buffer of ours once its size is known."""
+        """The grabbed image, in a buffer of ours once its size is known."""
         if self._canvas is None:
-            is_good, picture = self._capture.retrieve(None)
-            if is_good and picture.ndim == 3 and picture.shape[2] == 3:
-                self._canvas = Canvas(picture.shape[1], picture.shape[0], self._counter)
+            is_good, image = self._capture.retrieve(None)
+            if is_good and image.ndim == 3 and image.shape[2] == 3:
+                self._canvas = Canvas(image.shape[1], image.shape[0], self._counter)
                 for device in self._shared:
                     self._canvas.share(device)
-            return (picture if is_good else None), lend(picture, self._counter)
+            return (image if is_good else None), lend(image, self._counter)
         buffer, lease = self._canvas.acquire()
-        is_good, picture = self._capture.retrieve(buffer)
-        if is_good and not np.shares_memory(picture, buffer):
+        is_good, image = self._capture.retrieve(buffer)
+        if is_good and not np.shares_memory(image, buffer):
             # The camera changed its size: OpenCV made an array of its own.
             lease.release()
             self._canvas = None
-            lease = lend(picture, self._counter)
-        return (picture if is_good else None), lease
+            lease = lend(image, self._counter)
+        return (image if is_good else None), lease
 
-    def _picture(self, picture: U8, lease: Lease, now_ns: int) -> Picture:
+    def _image(self, image: U8, lease: Lease, now_ns: int) -> Image:
         formats: dict[int, PixelFormat] = {3: "bgr", 2: "yuyv", 1: "gray"}
-        channels = 1 if picture.ndim == 2 else picture.shape[2]
-        height, width = picture.shape[:2]
-        return Picture(formats[channels], width, height, (picture,), lease, now_ns)
+        channels = 1 if image.ndim == 2 else image.shape[2]
+        height, width = image.shape[:2]
+        return Image(formats[channels], width, height, (image,), lease, now_ns)
 
 
 def device_path(source: str) -> str:

@@ -2,7 +2,7 @@
 
 A frame is a pure function of (width, height, fps, seed, index): any frame can be asked for at any time and always has
 the same pixels and the same truth. What changes with the seed is the belt, lamp, exposure, noise, gantry and which
-parts come when; the sprites of parts and the pictures of everything else are drawn once and kept.
+parts come when; the sprites of parts and the images of everything else are drawn once and kept.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Conveyor:
 
     Args:
         width, height: of the frames, in pixels, at least 64 each.
-        fps: frames per second; parts cross the picture in 4.5 to 7 seconds whatever it is.
+        fps: frames per second; parts cross the image in 4.5 to 7 seconds whatever it is.
         seed: any integer from 0 to 2**63 - 1. Raises ValueError when it or a size is out of range.
     """
 
@@ -121,7 +121,7 @@ class Conveyor:
         return self._truth(parts)
 
     def _parts(self, time_s: float) -> list[_Part]:
-        """The parts in the picture at a moment, oldest first."""
+        """The parts in the image at a moment, oldest first."""
         edge = MARGIN * self._radii_px[0]
         slowest_s = (self.width + 2 * edge) / (self._speed_px * 0.95)
         first = int(slowest_s / self._interval_s) + 3  # number of the part that enters at time 0
@@ -141,13 +141,13 @@ class Conveyor:
         return [self._part(int(numbers[i]), chance[i], float(x[i]), float(y[i])) for i in seen]
 
     def _placed(self, order: I64, chance: F64, time_s: float) -> F64:
-        """Distance travelled. Parts slip a little on the belt, so that some catch up with others."""
+        """Distance traveled. Parts slip a little on the belt, so that some catch up with others."""
         start_s = (order + 0.9 * (chance[:, 0] - 0.5)) * self._interval_s
         slip = 0.97 + 0.06 * chance[:, 1]
         return np.asarray((time_s - start_s) * slip * self._speed_px, np.float64)
 
     def _lanes(self, numbers: I64, chance: F64) -> F64:
-        """Middle of each part across the belt; the golden ratio keeps neighbours in time apart."""
+        """Middle of each part across the belt; the golden ratio keeps neighbors in time apart."""
         edge = rail_px(self.height) + 1.3 * self._radii_px[0]
         place = np.mod(numbers * 0.6180339887 + 0.25 * (chance[:, 2] - 0.5), 1)
         return np.asarray(edge + place * (self.height - 2 * edge), np.float64)
@@ -175,7 +175,7 @@ class Conveyor:
             self._lay(sprite, self._gantry_x + sprite.corner[0], y + sprite.corner[1], _GANTRY, out)
 
     def _lay(self, sprite: Sprite, x: int, y: int, mark: int, out: U8) -> None:
-        """Blend a sprite into the picture with its corner at (x, y), cut at the picture's edges."""
+        """Blend a sprite into the image with its corner at (x, y), cut at the image's edges."""
         rows, columns = sprite.solid.shape
         x1, y1, x2, y2 = max(x, 0), max(y, 0), min(x + columns, self.width), min(y + rows, self.height)
         if x1 >= x2 or y1 >= y2:

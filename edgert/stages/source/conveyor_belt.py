@@ -29,7 +29,7 @@ def rail_px(height: int) -> int:
 
 def draw_belt(width: int, height: int, period_px: int, look: Look, rng: Rng) -> U8:
     """A strip (belt rows, period_px + width, 3) uint8 BGR that repeats every ``period_px`` columns: any window of
-    ``width`` columns starting before the period is a picture of the belt."""
+    ``width`` columns starting before the period is a image of the belt."""
     rows, columns = height - 2 * rail_px(height), period_px + width
     cell = max(height / 120, 2.0)  # the weave of the fabric
     x, y = np.arange(period_px, dtype=np.float32), np.arange(rows, dtype=np.float32)[:, None]
@@ -76,17 +76,17 @@ def draw_rails(width: int, height: int, rng: Rng) -> tuple[U8, U8]:
     profile = profile - 0.25 * np.exp(-np.square((y - 0.30) / 0.03)) - 0.5 * (y > 0.95)
     brushed = cv2.blur(rng.standard_normal((rows, width), dtype=np.float32), (max(width // 12, 1), 1))
     metal = np.repeat((profile * 0.86 + 0.35 * brushed)[..., None], 3, axis=2) * np.array((1.02, 1.0, 0.97), np.float32)
-    picture = _bytes(metal)
+    image = _bytes(metal)
     radius = max(round(rows * 0.13), 2)
     for x in range(round(width / 14), width, round(width / 7)):
-        _screw(picture, (x, round(rows * 0.60)), radius)
-    return picture, np.ascontiguousarray(picture[::-1])
+        _screw(image, (x, round(rows * 0.60)), radius)
+    return image, np.ascontiguousarray(image[::-1])
 
 
-def _screw(picture: U8, at: tuple[int, int], radius: int) -> None:
-    cv2.circle(picture, (at[0] + radius // 3, at[1] + radius // 3), radius + 1, (70, 70, 70), -1, cv2.LINE_AA)
-    cv2.circle(picture, at, radius, (176, 180, 182), -1, cv2.LINE_AA)
-    cv2.circle(picture, at, max(radius // 2, 1), (58, 58, 60), -1, cv2.LINE_AA)
+def _screw(image: U8, at: tuple[int, int], radius: int) -> None:
+    cv2.circle(image, (at[0] + radius // 3, at[1] + radius // 3), radius + 1, (70, 70, 70), -1, cv2.LINE_AA)
+    cv2.circle(image, at, radius, (176, 180, 182), -1, cv2.LINE_AA)
+    cv2.circle(image, at, max(radius // 2, 1), (58, 58, 60), -1, cv2.LINE_AA)
 
 
 def draw_gantry(height: int, rng: Rng) -> Sprite:
@@ -181,12 +181,12 @@ def draw_light(width: int, height: int, rng: Rng) -> U8:
 
 
 def draw_noise(width: int, height: int, rng: Rng) -> U8:
-    """Sensor noise to subtract, (height, width, 3) uint8: mean 8, spread chosen per scene, faint in colour."""
+    """Sensor noise to subtract, (height, width, 3) uint8: mean 8, spread chosen per scene, faint in color."""
     spread = rng.uniform(1.8, 4.2)
     tile = rng.standard_normal((256, 256, 1), dtype=np.float32) + 0.5 * rng.standard_normal((256, 256, 3), np.float32)
     levels = np.clip(8 + spread * tile, 0, 32).astype(np.uint8)
     return np.ascontiguousarray(np.tile(levels, (-(-height // 256), -(-width // 256), 1))[:height, :width])
 
 
-def _bytes(picture: npt.NDArray[np.floating]) -> U8:
-    return np.asarray(np.clip(picture * 255 + 0.5, 0, 255), np.uint8)
+def _bytes(image: npt.NDArray[np.floating]) -> U8:
+    return np.asarray(np.clip(image * 255 + 0.5, 0, 255), np.uint8)

@@ -35,7 +35,7 @@ _STEEL, _DARK, _ZINC, _BRASS, _BLUE, _RED = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sprite:
-    """A picture to lay over another: ``under * keep / 255 + add``.
+    """A image to lay over another: ``under * keep / 255 + add``.
 
     Attributes:
         keep: (h, w, 3) uint8, how much of what lies beneath shows; below 255 in shadow, 0 under the part.
@@ -80,7 +80,7 @@ def _ramp(low: float, high: float, value: F32) -> F32:
 
 
 def _hexagon(u: F32, v: F32) -> F32:
-    """Distance from the centre in apothems' units: equal on all six sides."""
+    """Distance from the center in apothems' units: equal on all six sides."""
     a, b = np.abs(u), np.abs(v)
     return np.asarray(np.maximum(b, a * np.float32(0.8660254) + b * np.float32(0.5)), np.float32)
 
@@ -171,7 +171,7 @@ def _grid(side: int) -> tuple[F32, F32]:
 
 
 def _shade(height: F32, x: F32, y: F32, look: Look, shine: float) -> tuple[F32, F32]:
-    """Light coloured by the part (diffuse, reflected) and white light (highlight), from the normals of ``height``."""
+    """Light colored by the part (diffuse, reflected) and white light (highlight), from the normals of ``height``."""
     smooth = cv2.GaussianBlur(height, (0, 0), 1.2)
     step = 2 * MARGIN / len(height)
     nx = cv2.Sobel(smooth, cv2.CV_32F, 1, 0, scale=-1 / (8 * step))
@@ -207,7 +207,7 @@ def _shadow(height: F32, look: Look) -> F32:
 
 
 def _finish(layers: F32, radius_px: float, color: tuple[float, float, float], blur_px: int) -> Sprite:
-    """Scale to size, colour, smear along the belt's motion."""
+    """Scale to size, color, smear along the belt's motion."""
     side = 2 * round(MARGIN * radius_px)
     small = cv2.resize(layers, (side, side), interpolation=cv2.INTER_AREA)
     small = cv2.blur(small, (blur_px, 1), borderType=cv2.BORDER_CONSTANT)

@@ -16,8 +16,8 @@ from edgert.clock import Clock
 from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.memory import Counter
 from edgert.stages.source.live import redact
-from edgert.stages.source.planes import to_picture
-from edgert.stages.source.timeline import Picture
+from edgert.stages.source.planes import to_image
+from edgert.stages.source.timeline import Image
 
 if TYPE_CHECKING:
     import av
@@ -55,7 +55,7 @@ class Outline:
         duration_ns: length of its longest stream; None for streams without an end.
         frames: how many there are; 0 when unknown.
         end_bytes: where in the file the last frame ends, by its index; 0 when it has none.
-        is_silent: whether there is no sound or other stream beside the pictures.
+        is_silent: whether there is no sound or other stream beside the images.
     """
 
     period_ns: int
@@ -102,19 +102,19 @@ class Video:
         self._stream = self._video_stream()
         self.outline = _outline(self._container, self._stream)
 
-    def pictures(self) -> Iterator[Picture]:
-        """Decoded pictures in the order of display. Damaged ones are left out and counted in :attr:`skipped`.
+    def images(self) -> Iterator[Image]:
+        """Decoded images in the order of display. Damaged ones are left out and counted in :attr:`skipped`.
 
         Planes lie in the decoder's own frame, which the lease keeps. Raises StageError, or DeviceError when live.
         """
         if self._gpu is not None:
-            yield from self._gpu.pictures(self._packets())
+            yield from self._gpu.images(self._packets())
             return
         for frame in self._frames():
-            yield to_picture(frame, self._counter, self._clock.now_ns())
+            yield to_image(frame, self._counter, self._clock.now_ns())
 
     def why_not_on(self, device: CudaDevice) -> str:
-        """Why the GPU's own decoder cannot take this video; empty when it can. May read a file's first picture."""
+        """Why the GPU's own decoder cannot take this video; empty when it can. May read a file's first image."""
         from edgert.stages.source.nvdec import why_not
 
         reason = why_not(self._stream, device)
@@ -125,18 +125,18 @@ class Video:
         return "it says it was filmed upright, and is turned on the host" if is_turned else ""
 
     def decode_on(self, device: CudaDevice) -> None:
-        """From now on, pictures are decoded on the GPU, and stay there. Raises DeviceError."""
+        """From now on, images are decoded on the GPU, and stay there. Raises DeviceError."""
         from edgert.stages.source.nvdec import Nvdec
 
         low_latency = self._live and not self._stream.codec_context.has_b_frames
         self._gpu = Nvdec(self._stream, device, self._counter, self._clock, low_latency=low_latency, where=self.where)
 
     def count(self) -> int:
-        """How many pictures there are, from reading every packet and decoding none; the video is then at its end."""
+        """How many images there are, from reading every packet and decoding none; the video is then at its end."""
         return sum(packet.size > 0 for packet in self._packets())
 
     def close(self) -> None:
-        """Closes the file or connection. Pictures already handed out stay valid. May be called twice."""
+        """Closes the file or connection. Images already handed out stay valid. May be called twice."""
         if self._gpu is not None:
             self._gpu.close()
         self._container.close()

@@ -23,7 +23,7 @@ from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, Color, PixelFormat
 from edgert.stages.source.live import LiveSource, redact
 from edgert.stages.source.nvmm import NvmmLoans
-from edgert.stages.source.timeline import MediaClock, Picture, Timeline
+from edgert.stages.source.timeline import Image, MediaClock, Timeline
 
 # GStreamer's buffers as memory of this process, without copying them.
 
@@ -200,7 +200,7 @@ def _modules() -> tuple[Any, Any]:
 
 
 def gstreamer(where: str = "") -> tuple[Any, Any]:
-    """The ``Gst`` and ``GstVideo`` modules, initialised. Raises DeviceError when they are not installed."""
+    """The ``Gst`` and ``GstVideo`` modules, initialized. Raises DeviceError when they are not installed."""
     try:
         return _modules()
     except (ImportError, ValueError) as error:
@@ -242,8 +242,8 @@ class Pipeline:
         self._nvmm = NvmmLoans(device, counter) if device is not None else None
         self._offset: int | None = None
 
-    def pictures(self) -> Iterator[Picture]:
-        """Blocks for each picture; ends at the end of the stream. Raises DeviceError when an element fails, or after
+    def images(self) -> Iterator[Image]:
+        """Blocks for each image; ends at the end of the stream. Raises DeviceError when an element fails, or after
         ``timeout`` without a frame."""
         silent_since_ns = self._clock.now_ns()
         while True:
@@ -251,7 +251,7 @@ class Pipeline:
                 self._nvmm.settle()  # cameras own few buffers, and wait for them
             sample = self._sink.try_pull_sample(POLL_NS)
             if sample is not None:
-                yield self._picture(sample)
+                yield self._image(sample)
                 del sample
                 silent_since_ns = self._clock.now_ns()
                 continue
@@ -291,7 +291,7 @@ class Pipeline:
     def _error(self, why: str, fix: str) -> DeviceError:
         return DeviceError("the GStreamer pipeline failed", why=why, where=self._where, fix=fix)
 
-    def _picture(self, sample: Any) -> Picture:
+    def _image(self, sample: Any) -> Image:
         now_ns = self._clock.now_ns()
         buffer = sample.get_buffer()
         info = self._video.VideoInfo.new_from_caps(sample.get_caps())
@@ -306,7 +306,7 @@ class Pipeline:
         else:
             planes = mapping.planes(pixel_format, info.width, info.height, layout.offset, layout.stride)
             lease = lend(mapping, self._counter)
-        return Picture(
+        return Image(
             format=pixel_format,
             width=info.width,
             height=info.height,

@@ -1,4 +1,4 @@
-"""Pictures: one file, a folder, or a glob."""
+"""Images: one file, a folder, or a glob."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edgert.errors import StageError, nearest
 from edgert.memory import Counter, lend
 from edgert.runtime.frame import U8, Frame
 from edgert.runtime.stage import SourceStats
-from edgert.stages.source.timeline import MediaClock, Picture, Timeline
+from edgert.stages.source.timeline import Image, MediaClock, Timeline
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"})
 DEFAULT_FPS = 30.0
@@ -24,13 +24,13 @@ _SHOWN = 5
 
 
 class Images:
-    """Pictures as BGR frames, in natural order (``a2`` before ``a10``), upright as their EXIF says.
+    """Images as BGR frames, in natural order (``a2`` before ``a10``), upright as their EXIF says.
 
-    Sizes may differ from picture to picture. ``fps`` (30 by default) says how far apart they lie in media time, and
-    with ``realtime: true`` really. Pictures that cannot be read are skipped and counted.
+    Sizes may differ from image to image. ``fps`` (30 by default) says how far apart they lie in media time, and
+    with ``realtime: true`` really. Images that cannot be read are skipped and counted.
 
     Raises:
-        StageError: no picture matches, or none of them can be read.
+        StageError: no image matches, or none of them can be read.
     """
 
     live = False
@@ -46,29 +46,29 @@ class Images:
         self._timeline = Timeline(name, config, clock, media, fps=None, paced=bool(config.realtime))
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
-        """Frames until the last picture (never, when looping), the limit, or ``stop``."""
-        with closing(self._pictures(stop)) as pictures:
-            yield from self._timeline.frames(pictures, stop)
+        """Frames until the last image (never, when looping), the limit, or ``stop``."""
+        with closing(self._images(stop)) as images:
+            yield from self._timeline.frames(images, stop)
 
     def stats(self) -> SourceStats:
-        """Unreadable pictures so far."""
+        """Unreadable images so far."""
         return SourceStats(self._skipped)
 
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _pictures(self, stop: threading.Event) -> Generator[Picture, None, None]:
+    def _images(self, stop: threading.Event) -> Generator[Image, None, None]:
         while not stop.is_set():
             for path in self._paths:
                 if stop.is_set():
                     return
-                if (picture := read_picture(path)) is None:
+                if (image := read_image(path)) is None:
                     self._skipped += 1
                     self._unreadable[path] = None
                     continue
-                height, width = picture.shape[:2]
-                lease = lend(picture, self._counter)
-                yield Picture("bgr", width, height, (picture,), lease, self._clock.now_ns())
+                height, width = image.shape[:2]
+                lease = lend(image, self._counter)
+                yield Image("bgr", width, height, (image,), lease, self._clock.now_ns())
             if len(self._unreadable) == len(self._paths):
                 raise self._nothing_readable()
             if not self._loop:
@@ -85,7 +85,7 @@ class Images:
             found = [path for path in anchor.glob(str(pattern.relative_to(anchor))) if path.is_file()]
         if not found:
             raise StageError(
-                f"no picture at {pattern}",
+                f"no image at {pattern}",
                 why=self._why_none(),
                 where=self._where,
                 fix=f"check the path; folders are searched for {', '.join(sorted(SUFFIXES))}",
@@ -105,26 +105,26 @@ class Images:
         names = [path.name for path in self._paths]
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         return StageError(
-            f"none of the {len(names)} pictures at {self._pattern} can be read",
-            why=f"not a picture, or damaged: {', '.join(names[:_SHOWN])}{more}",
+            f"none of the {len(names)} images at {self._pattern} can be read",
+            why=f"not a image, or damaged: {', '.join(names[:_SHOWN])}{more}",
             where=self._where,
-            fix="check that they open elsewhere; an images: pattern must match pictures only",
+            fix="check that they open elsewhere; an images: pattern must match images only",
         )
 
 
-def is_picture(path: Path) -> bool:
-    """Whether a file begins as pictures do that can be read here. Looks at its first bytes only."""
+def is_image(path: Path) -> bool:
+    """Whether a file begins as images do that can be read here. Looks at its first bytes only."""
     return path.is_file() and bool(cv2.haveImageReader(str(path)))
 
 
-def read_picture(path: Path) -> U8 | None:
-    """A (height, width, 3) uint8 BGR picture turned as its EXIF says; None when it cannot be read."""
+def read_image(path: Path) -> U8 | None:
+    """A (height, width, 3) uint8 BGR image turned as its EXIF says; None when it cannot be read."""
     try:
-        picture: U8 | None = cv2.imread(str(path), cv2.IMREAD_COLOR)  # type: ignore[assignment]
+        image: U8 | None = cv2.imread(str(path), cv2.IMREAD_COLOR)  # type: ignore[assignment]
     except cv2.error:
         # Larger than OpenCV's limit on pixels, or a header that lies about it.
         return None
-    return picture
+    return image
 
 
 def _natural(path: Path) -> tuple[tuple[int, int, str], ...]:

@@ -13,7 +13,7 @@ from edgert.stages.context import Context
 from edgert.stages.source import rtsp
 
 _OWN_SIZE = "its frames have the size they were made in; models and sinks scale for themselves"
-_NO_CODEC = "its pictures are not decoded by edgert"
+_NO_CODEC = "its images are not decoded by edgert"
 _NO_END = "a live stream has no end to start again from"
 _CAMERA_S = "it is a camera's option"
 
@@ -44,7 +44,7 @@ class Images:
     unused: ClassVar[dict[str, str]] = {
         "size": _OWN_SIZE,
         "format": _CAMERA_S,
-        "decode": "pictures are decoded on the CPU",
+        "decode": "images are decoded on the CPU",
     }
     title: ClassVar[str] = "images"
 

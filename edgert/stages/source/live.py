@@ -15,7 +15,7 @@ from edgert.errors import DeviceError, EdgertError, StageError
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import Frame
 from edgert.runtime.stage import SourceStats
-from edgert.stages.source.timeline import Picture, Timeline
+from edgert.stages.source.timeline import Image, Timeline
 
 # Takes passwords out of text that people will read.
 
@@ -97,11 +97,11 @@ class Device(Protocol):
 
     @property
     def skipped(self) -> int:
-        """Damaged pictures so far."""
+        """Damaged images so far."""
         ...
 
-    def pictures(self) -> Iterator[Picture]:
-        """Blocks for each picture. Ends with the stream; raises DeviceError when it is lost."""
+    def images(self) -> Iterator[Image]:
+        """Blocks for each image. Ends with the stream; raises DeviceError when it is lost."""
         ...
 
     def close(self) -> None:
@@ -109,15 +109,15 @@ class Device(Protocol):
         ...
 
 
-Message = Picture | EdgertError | Literal["connected", "ended"]
+Message = Image | EdgertError | Literal["connected", "ended"]
 
 
 def _from_host(device: CudaDevice) -> str:
-    return "its pictures come in memory of the host"
+    return "its images come in memory of the host"
 
 
 def _as_they_are(device: CudaDevice) -> None:
-    """Devices whose pictures lie in memory of others."""
+    """Devices whose images lie in memory of others."""
 
 
 class LiveSource:
@@ -133,7 +133,7 @@ class LiveSource:
     Args:
         name: of the stage. title: how messages call the device, without secrets.
         connect: opens the device; raises DeviceError.
-        on_gpu: makes devices that are opened from now on give their pictures on a GPU; or says why not.
+        on_gpu: makes devices that are opened from now on give their images on a GPU; or says why not.
         share: makes devices that are opened from now on write where a GPU reads, too.
     """
 
@@ -168,8 +168,8 @@ class LiveSource:
         reader = self._reader = Reader(self._name, self._title, self._connect, self._reconnect, self._clock)
         reader.start()
         try:
-            with closing(self._pictures(reader, stop)) as pictures:
-                yield from self._timeline.frames(pictures, stop)
+            with closing(self._images(reader, stop)) as images:
+                yield from self._timeline.frames(images, stop)
         finally:
             reader.end()
 
@@ -183,11 +183,11 @@ class LiveSource:
         if self._reader is not None:
             self._reader.end()
 
-    def _pictures(self, reader: Reader, stop: threading.Event) -> Generator[Picture, None, None]:
+    def _images(self, reader: Reader, stop: threading.Event) -> Generator[Image, None, None]:
         while not stop.is_set():
             alive = reader.is_alive()  # asked first: what a reader puts before it ends must not look like its death
             message = reader.slot.take(POLL_S)
-            if isinstance(message, Picture):
+            if isinstance(message, Image):
                 self._lost += message.lost
                 yield message
                 del message  # a camera's buffer goes back when its frame is released, not one frame later
@@ -202,7 +202,7 @@ class LiveSource:
 
 
 class Reader(threading.Thread):
-    """Keeps one device open and puts what it gives into :attr:`slot`, one picture at a time."""
+    """Keeps one device open and puts what it gives into :attr:`slot`, one image at a time."""
 
     def __init__(self, name: str, title: str, connect: Callable[[], Device], reconnect: bool, clock: Clock) -> None:
         # A daemon, since a dead connection must not keep the program from ending.
@@ -220,7 +220,7 @@ class Reader(threading.Thread):
             return
         self._ended.set()
         left = self.slot.close()
-        if isinstance(left, Picture):
+        if isinstance(left, Image):
             left.lease.release()
         if self.is_alive():
             self.join(JOIN_S)
@@ -248,14 +248,14 @@ class Reader(threading.Thread):
         skipped = self.skipped
         self.slot.put("connected")
         try:
-            for picture in device.pictures():
+            for image in device.images():
                 self.skipped = skipped + device.skipped
                 if self._lost_ns is not None:
                     self._back()
-                if not self.slot.put(picture):
-                    picture.lease.release()
+                if not self.slot.put(image):
+                    image.lease.release()
                     return None
-                del picture
+                del image
         except DeviceError as error:
             return error
         finally:

@@ -1,4 +1,4 @@
-"""The one door to PyNvVideoCodec: video decoded by the GPU's own decoder, pictures lent where it wrote them.
+"""The one door to PyNvVideoCodec: video decoded by the GPU's own decoder, images lent where it wrote them.
 
 FFmpeg (through PyAV) reads the container; only its packets go to the decoder, so that files, cut-off recordings and
 cameras on the network are treated as they are with FFmpeg's decoder. API of version 2:
@@ -20,7 +20,7 @@ from edgert.memory import Counter, Lease
 from edgert.memory.cuda import CudaDevice, DeviceView, Loans, Stream
 from edgert.runtime.frame import U8
 from edgert.stages.source.planes import color_of_tags
-from edgert.stages.source.timeline import Picture
+from edgert.stages.source.timeline import Image
 
 if TYPE_CHECKING:
     import av
@@ -30,7 +30,7 @@ CODECS = {"h264": ("H264", "h264_mp4toannexb"), "hevc": ("HEVC", "hevc_mp4toanne
 """FFmpeg's codec → NVDEC's, and the filter that makes its packets what NVDEC reads: units with start codes."""
 _FORMATS = ("yuv420p", "yuvj420p", "nv12")
 _REORDERED = 24
-"""More pictures than a decoder holds back: 16 of a stream's own, and those that it works on."""
+"""More images than a decoder holds back: 16 of a stream's own, and those that it works on."""
 
 
 def nvdec() -> Any:
@@ -68,10 +68,10 @@ def missing() -> str:
 
 
 class Times:
-    """Times of pictures in the order of display, from those of packets in the order of decoding.
+    """Times of images in the order of display, from those of packets in the order of decoding.
 
-    The decoder locks a surface only where it does not tell its time (``GetLockedFrame``). Its pictures come in the
-    order of display, so each has the smallest time that is left. Pictures before the first key frame are never shown.
+    The decoder locks a surface only where it does not tell its time (``GetLockedFrame``). Its images come in the
+    order of display, so each has the smallest time that is left. Images before the first key frame are never shown.
     """
 
     def __init__(self) -> None:
@@ -86,10 +86,10 @@ class Times:
         if pts >= self._first:
             heapq.heappush(self._waiting, pts)
         if len(self._waiting) > _REORDERED:
-            heapq.heappop(self._waiting)  # of a picture that the decoder left out
+            heapq.heappop(self._waiting)  # of a image that the decoder left out
 
     def take(self) -> int | None:
-        """The next picture's; None where packets have none."""
+        """The next image's; None where packets have none."""
         return heapq.heappop(self._waiting) if self._waiting else None
 
 
@@ -107,13 +107,13 @@ class _Locks:
 class Nvdec:
     """Decodes the packets of one opened video stream on the GPU.
 
-    The decoder writes each picture into a surface of its own. The surface is lent until the picture's lease has ended
+    The decoder writes each image into a surface of its own. The surface is lent until the image's lease has ended
     and the GPU has read it; the decoder makes as many surfaces as are lent at a time. Its work is on a stream of its
     own, which readers on other streams wait for. What is lent stays valid after :meth:`close`.
 
     Args:
         stream: of an opened container.
-        low_latency: give each picture out at once; for streams without B frames only.
+        low_latency: give each image out at once; for streams without B frames only.
         where: which stage it belongs to, for messages.
 
     Raises:
@@ -146,8 +146,8 @@ class Nvdec:
         """Surfaces that were not given back to the decoder yet."""
         return self._loans.lent
 
-    def pictures(self, packets: Iterable[av.Packet[Any]]) -> Iterator[Picture]:
-        """Pictures in the order of display. Damage inside of one is concealed by the decoder.
+    def images(self, packets: Iterable[av.Packet[Any]]) -> Iterator[Image]:
+        """Images in the order of display. Damage inside of one is concealed by the decoder.
 
         Raises:
             DeviceError: the decoder gives up: the GPU cannot decode this stream, or has too little memory.
@@ -164,12 +164,12 @@ class Nvdec:
         """Takes no more packets, and waits for the GPU's work with surfaces that came back."""
         self._loans.close()
 
-    def _decoded(self, packet: av.Packet[Any] | None) -> Iterator[Picture]:
+    def _decoded(self, packet: av.Packet[Any] | None) -> Iterator[Image]:
         """What one packet completes; None ends the stream."""
         self._loans.settle()
         count = self._called(self._decoder.GetNumDecodedFrame, self._told(packet))
         for _ in range(count):
-            yield self._picture(int(self._called(self._decoder.GetLockedFrame)))
+            yield self._image(int(self._called(self._decoder.GetLockedFrame)))
 
     def _told(self, packet: av.Packet[Any] | None) -> Any:
         """The packet as the decoder reads it: by address, which ``packet`` keeps valid for the call."""
@@ -182,7 +182,7 @@ class Nvdec:
             told.decode_flag = int(self._module.VideoPacketFlag.ENDOFPICTURE)
         return told
 
-    def _picture(self, surface: int) -> Picture:
+    def _image(self, surface: int) -> Image:
         """Rows lie without gaps, chroma behind luma."""
         lease = self._loans.lend(surface)
         width, height = self._decoder.GetWidth(), self._decoder.GetHeight()
@@ -190,7 +190,7 @@ class Nvdec:
             self._plane(surface, (height, width), (width, 1), lease),
             self._plane(surface + width * height, (height // 2, width // 2, 2), (width, 2, 1), lease),
         )
-        return Picture(
+        return Image(
             format="nv12",
             width=width,
             height=height,

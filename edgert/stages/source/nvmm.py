@@ -62,7 +62,7 @@ class MappedAddress(ctypes.Structure):
 
 
 class SurfaceParams(ctypes.Structure):
-    """``NvBufSurfaceParams``: one picture."""
+    """``NvBufSurfaceParams``: one image."""
 
     _fields_ = (
         ("width", _U32),
@@ -80,7 +80,7 @@ class SurfaceParams(ctypes.Structure):
 
 
 class Surface(ctypes.Structure):
-    """``NvBufSurface``: a batch of pictures, here of one."""
+    """``NvBufSurface``: a batch of images, here of one."""
 
     _fields_ = (
         ("gpu_id", _U32),
@@ -132,7 +132,7 @@ class JetsonCalls:
             raise DeviceError("there is no NVMM memory here", why=str(error), fix=fix) from error
 
     def map_egl(self, surface: int) -> int:
-        """``NvBufSurfaceMapEglImage`` of the first picture; its address is then in the struct."""
+        """``NvBufSurfaceMapEglImage`` of the first image; its address is then in the struct."""
         return int(self._surface.NvBufSurfaceMapEglImage(ctypes.c_void_p(surface), 0))
 
     def unmap_egl(self, surface: int) -> int:
@@ -174,7 +174,7 @@ class OnGpu:
         surface: its address; valid for as long as the buffer that it came from.
 
     Attributes:
-        planes: of the first picture.
+        planes: of the first image.
         width, height: pixels.
 
     Raises:
@@ -184,7 +184,7 @@ class OnGpu:
     def __init__(self, surface: int, calls: Calls) -> None:
         self._surface, self._calls = surface, calls
         self._undo: list[tuple[str, int]] = []
-        params = _picture(surface)
+        params = _image(surface)
         self.width, self.height = int(params.width), int(params.height)
         try:
             frame = self._mapped(params)
@@ -211,39 +211,39 @@ class OnGpu:
         return frame
 
 
-def _picture(surface: int) -> SurfaceParams:
+def _image(surface: int) -> SurfaceParams:
     batch = Surface.from_address(surface)
     if batch.mem_type not in (0, _SURFACE_ARRAY) or not batch.surface_list:
-        why = f"its memory type is {batch.mem_type}, with {batch.num_filled} pictures"
-        raise DeviceError("a buffer is no picture in NVMM memory", why=why, fix=_FIX)
+        why = f"its memory type is {batch.mem_type}, with {batch.num_filled} images"
+        raise DeviceError("a buffer is no image in NVMM memory", why=why, fix=_FIX)
     params: SurfaceParams = batch.surface_list[0]
     if params.layout != _PITCH_LAYOUT:
         raise DeviceError(
-            "a picture in NVMM memory cannot be read by kernels", why="its layout is block linear", fix=_FIX
+            "a image in NVMM memory cannot be read by kernels", why="its layout is block linear", fix=_FIX
         )
     return params
 
 
 def _planes(frame: EglFrame, params: SurfaceParams) -> Sequence[MappedPlane]:
     if frame.frame_type != _EGL_FRAME_PITCH:
-        raise DeviceError("a picture in NVMM memory cannot be read by kernels", why="CUDA sees it as arrays", fix=_FIX)
+        raise DeviceError("a image in NVMM memory cannot be read by kernels", why="CUDA sees it as arrays", fix=_FIX)
     pitches = params.plane_params.pitch
     return tuple(MappedPlane(int(frame.planes[n] or 0), int(pitches[n])) for n in range(frame.plane_count))
 
 
 def _checked(code: int, name: str) -> None:
     if code:
-        raise DeviceError("a picture in NVMM memory cannot be used by CUDA", why=f"{name} returned {code}", fix=_FIX)
+        raise DeviceError("a image in NVMM memory cannot be used by CUDA", why=f"{name} returned {code}", fix=_FIX)
 
 
-# Pictures in a Jetson's video memory, lent to the GPU; each keeps its buffer until the GPU has read it.
+# Images in a Jetson's video memory, lent to the GPU; each keeps its buffer until the GPU has read it.
 
 
 class NvmmLoans:
     """Makes planes of NVMM buffers, for one thread.
 
     Args:
-        calls: gives the C functions, when the first picture is there.
+        calls: gives the C functions, when the first image is there.
     """
 
     def __init__(self, device: CudaDevice, counter: Counter, calls: Callable[[], Calls] = jetson_calls) -> None:
@@ -256,7 +256,7 @@ class NvmmLoans:
         """Planes (NV12) and lease of the NvBufSurface at this address; ``owner`` keeps it, and is let go afterwards.
 
         Raises:
-            DeviceError: it is no picture that kernels can read.
+            DeviceError: it is no image that kernels can read.
         """
         with self._device:
             mapped = OnGpu(surface, self._calls())

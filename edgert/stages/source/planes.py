@@ -1,4 +1,4 @@
-"""Decoded FFmpeg frames as NumPy planes: where the bytes lie, what colour they mean, which way up they are."""
+"""Decoded FFmpeg frames as NumPy planes: where the bytes lie, what color they mean, which way up they are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from edgert.errors import StageError, nearest
 from edgert.memory import Counter, lend
 from edgert.runtime.frame import U8, Color, PixelFormat
-from edgert.stages.source.timeline import Picture
+from edgert.stages.source.timeline import Image
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
@@ -138,7 +138,7 @@ _FULL_RANGE = 2  # AVCOL_RANGE_JPEG
 _TURNS = {-90: cv2.ROTATE_90_CLOCKWISE, 90: cv2.ROTATE_90_COUNTERCLOCKWISE, 180: cv2.ROTATE_180, -180: cv2.ROTATE_180}
 
 
-def to_picture(frame: VideoFrame, counter: Counter, now_ns: int) -> Picture:
+def to_image(frame: VideoFrame, counter: Counter, now_ns: int) -> Image:
     """The frame's planes, lent as they lie.
 
     Only two cases copy, and are counted: pixel formats that edgert does not read (10 bit, 4:2:2 planar, RGB with
@@ -155,7 +155,7 @@ def to_picture(frame: VideoFrame, counter: Counter, now_ns: int) -> Picture:
         planes = _to_turned(planes, turn, counter)
         lease = lend(planes, counter)
         height, width = planes[0].shape[:2]
-    return Picture(
+    return Image(
         format=pixel_format,
         width=width,
         height=height,

@@ -15,7 +15,7 @@ from edgert.memory.cuda import CudaDevice
 from edgert.stages.source.ffmpeg import Video
 from edgert.stages.source.live import LiveSource, redact
 from edgert.stages.source.nvdec import missing
-from edgert.stages.source.timeline import MediaClock, Picture, Timeline
+from edgert.stages.source.timeline import Image, MediaClock, Timeline
 
 log = logging.getLogger("edgert.source")
 
@@ -60,11 +60,11 @@ def options_for(config: SourceStage) -> dict[str, str]:
         return {"rw_timeout": timeout_us}
     return {
         "rtsp_transport": config.transport,
-        "allowed_media_types": "video",  # sound would only hide that the picture stands still
+        "allowed_media_types": "video",  # sound would only hide that the image stands still
         "timeout": timeout_us,
         "max_delay": "0" if config.transport == "tcp" else "100000",  # µs to wait for late packets to sort them in
         "fpsprobesize": "0",  # do not hold frames back to guess their rate
-        "analyzeduration": "2000000",  # µs; needed only when the server's SDP leaves the picture size out
+        "analyzeduration": "2000000",  # µs; needed only when the server's SDP leaves the image size out
     }
 
 
@@ -97,9 +97,9 @@ class Stream:
         """Damaged packets and frames so far."""
         return self._video.skipped
 
-    def pictures(self) -> Iterator[Picture]:
+    def images(self) -> Iterator[Image]:
         """Ends only where the stream had announced its length; an end without that is a loss."""
-        yield from self._video.pictures()
+        yield from self._video.images()
         if not self._video.outline.duration_ns:
             raise DeviceError(
                 f"lost {self._video.target}",

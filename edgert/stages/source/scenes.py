@@ -17,25 +17,25 @@ from edgert.memory import Counter, Lease, lend
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, Frame
 from edgert.runtime.stage import SourceStats
-from edgert.stages.source.timeline import Canvas, MediaClock, Picture, Timeline
+from edgert.stages.source.timeline import Canvas, Image, MediaClock, Timeline
 
 if TYPE_CHECKING:
     from edgert.stages.source.conveyor import Conveyor, Truth
 
 DEFAULT_SIZE = (640, 480)
 DEFAULT_FPS = 30.0
-NOISE_PICTURES = 8
+NOISE_IMAGES = 8
 BLANK_GRAY = 114
-"""The grey that letterboxes are padded with."""
+"""The gray that letterboxes are padded with."""
 _BIT_PX = 8
 _BITS = 32
 
 
 class Scene(Protocol):
-    """Makes the picture of any index."""
+    """Makes the image of any index."""
 
-    def picture(self, index: int) -> tuple[U8, Lease]:
-        """A (height, width, 3) uint8 BGR picture and its lease."""
+    def image(self, index: int) -> tuple[U8, Lease]:
+        """A (height, width, 3) uint8 BGR image and its lease."""
         ...
 
     def truth(self, index: int) -> Truth | None:
@@ -43,11 +43,11 @@ class Scene(Protocol):
         ...
 
     def share(self, device: CudaDevice) -> None:
-        """Pictures that are made from now on lie in memory that this GPU reads, too."""
+        """Images that are made from now on lie in memory that this GPU reads, too."""
         ...
 
     def close(self) -> None:
-        """Gives memory back that pictures are drawn in."""
+        """Gives memory back that images are drawn in."""
         ...
 
 
@@ -81,8 +81,8 @@ class Synthetic:
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         """Frames until the limit or ``stop``."""
-        with closing(self._pictures(stop)) as pictures:
-            yield from self._timeline.frames(pictures, stop)
+        with closing(self._images(stop)) as images:
+            yield from self._timeline.frames(images, stop)
 
     def truth(self, index: int) -> Truth:
         """What is on frame ``index``. Raises StageError for scenes without objects."""
@@ -92,7 +92,7 @@ class Synthetic:
         return truth
 
     def share(self, device: CudaDevice) -> None:
-        """Draws where this GPU reads; pictures that are made once are copied there. Ask before the start."""
+        """Draws where this GPU reads; images that are made once are copied there. Ask before the start."""
         self._scene.share(device)
         self._timeline.share(device)
 
@@ -104,27 +104,27 @@ class Synthetic:
         """Gives memory back; frames already handed out stay valid."""
         self._scene.close()
 
-    def _pictures(self, stop: threading.Event) -> Generator[Picture, None, None]:
+    def _images(self, stop: threading.Event) -> Generator[Image, None, None]:
         index = 0
         while not stop.is_set():
-            picture, lease = self._scene.picture(index)
-            height, width = picture.shape[:2]
+            image, lease = self._scene.image(index)
+            height, width = image.shape[:2]
             media_ns = round(index * self._period_ns)
-            yield Picture("bgr", width, height, (picture,), lease, self._clock.now_ns(), media_ns)
+            yield Image("bgr", width, height, (image,), lease, self._clock.now_ns(), media_ns)
             index += 1
 
 
 class _Still:
-    """A few pictures made once and lent over and over; nobody may change them."""
+    """A few images made once and lent over and over; nobody may change them."""
 
-    def __init__(self, pictures: list[U8], counter: Counter) -> None:
-        self._pictures, self._counter = pictures, counter
-        for picture in pictures:
-            picture.flags.writeable = False
+    def __init__(self, images: list[U8], counter: Counter) -> None:
+        self._images, self._counter = images, counter
+        for image in images:
+            image.flags.writeable = False
 
-    def picture(self, index: int) -> tuple[U8, Lease]:
-        picture = self._pictures[index % len(self._pictures)]
-        return picture, lend(picture, self._counter)
+    def image(self, index: int) -> tuple[U8, Lease]:
+        image = self._images[index % len(self._images)]
+        return image, lend(image, self._counter)
 
     def truth(self, index: int) -> None:
         return None
@@ -141,7 +141,7 @@ def _blank(width: int, height: int, fps: float, seed: int, counter: Counter) -> 
 def _noise(width: int, height: int, fps: float, seed: int, counter: Counter) -> Scene:
     random = np.random.default_rng(seed)
     shape = (height, width, 3)
-    return _Still([random.integers(0, 256, shape, np.uint8) for _ in range(NOISE_PICTURES)], counter)
+    return _Still([random.integers(0, 256, shape, np.uint8) for _ in range(NOISE_IMAGES)], counter)
 
 
 class _Counting:
@@ -153,7 +153,7 @@ class _Counting:
         self._canvas = Canvas(width, height, counter)
         self.share, self.close = self._canvas.share, self._canvas.close
 
-    def picture(self, index: int) -> tuple[U8, Lease]:
+    def image(self, index: int) -> tuple[U8, Lease]:
         buffer, lease = self._canvas.acquire()
         bits = np.unpackbits(np.array([index], ">u4").view(np.uint8)) * np.uint8(255)
         buffer[:] = BLANK_GRAY
@@ -164,13 +164,13 @@ class _Counting:
         return None
 
 
-def read_counter(picture: U8) -> int:
-    """The index that ``synthetic:counter`` put into a picture; survives compression at the original size.
+def read_counter(image: U8) -> int:
+    """The index that ``synthetic:counter`` put into a image; survives compression at the original size.
 
     Args:
-        picture: (height, width, 3) uint8 BGR or RGB, or (height, width) luma.
+        image: (height, width, 3) uint8 BGR or RGB, or (height, width) luma.
     """
-    gray = picture if picture.ndim == 2 else picture[..., 1]
+    gray = image if image.ndim == 2 else image[..., 1]
     middle = gray[_BIT_PX // 2, _BIT_PX // 2 : _BITS * _BIT_PX : _BIT_PX]
     return int(np.packbits(middle > BLANK_GRAY).view(">u4")[0])
 
@@ -191,13 +191,13 @@ class _Conveyor:
             raise ConfigError("synthetic:conveyor cannot be made", why=str(error), fix="set size: and fps:") from error
         self._asked = threading.Lock()
 
-    def picture(self, index: int) -> tuple[U8, Lease]:
+    def image(self, index: int) -> tuple[U8, Lease]:
         buffer, lease = self._canvas.acquire()
         self._scene.render(index, buffer)
         return buffer, lease
 
     def truth(self, index: int) -> Truth:
-        """Renders a second time, in a scene of its own: the truth is what can be seen, so it takes a picture."""
+        """Renders a second time, in a scene of its own: the truth is what can be seen, so it takes a image."""
         with self._asked:
             self._oracle = self._oracle or self._again()
             scratch, lease = self._canvas.acquire()

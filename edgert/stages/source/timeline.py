@@ -14,20 +14,20 @@ from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, Color, Frame, PixelFormat
 from edgert.stages.gpu.upload import Staging, shared_supply
 
-# A picture before it has a place in a stream, and the buffers that pictures are made in.
+# A image before it has a place in a stream, and the buffers that images are made in.
 
 YUV = Color()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Picture:
+class Image:
     """What a decoder or camera hands over; becomes a Frame once it has a number and a position.
 
     Attributes:
         format, width, height, planes, lease, color: as in :class:`edgert.runtime.frame.Frame`.
         timestamp_ns: monotonic clock when it was captured or decoded.
         media_ns: position by the stream's own clock, which may jump; None when it has none.
-        lost: pictures known to be missing just before this one.
+        lost: images known to be missing just before this one.
     """
 
     format: PixelFormat
@@ -42,7 +42,7 @@ class Picture:
 
 
 class Canvas:
-    """BGR buffers of one size for pictures that are made here, used again once their leases end."""
+    """BGR buffers of one size for images that are made here, used again once their leases end."""
 
     def __init__(self, width: int, height: int, counter: Counter) -> None:
         self.width, self.height = width, height
@@ -62,7 +62,7 @@ class Canvas:
         return lent[0].reshape(self.height, self.width, 3), lent[1]
 
     def close(self) -> None:
-        """Gives the memory back when the last picture is gone; whoever draws another gets new memory."""
+        """Gives the memory back when the last image is gone; whoever draws another gets new memory."""
         self._supply = None
 
 
@@ -152,11 +152,11 @@ class Thinner:
         return True
 
 
-# Gives pictures their place in a stream: number, position, pace, and an end.
+# Gives images their place in a stream: number, position, pace, and an end.
 
 
 class Timeline:
-    """Turns pictures into frames, obeying ``fps``, ``limit`` and pacing.
+    """Turns images into frames, obeying ``fps``, ``limit`` and pacing.
 
     Args:
         stream: name of the source stage.
@@ -179,44 +179,44 @@ class Timeline:
         """From now on, frames lie in memory that this GPU reads; those of others are copied there, and counted."""
         self._staging = Staging(device)
 
-    def frames(self, pictures: Iterable[Picture], stop: threading.Event) -> Iterator[Frame]:
-        """Frames until the pictures end, the limit is reached or ``stop`` is set. Leases pass on to the frames;
-        those of pictures that are left out end here."""
+    def frames(self, images: Iterable[Image], stop: threading.Event) -> Iterator[Frame]:
+        """Frames until the images end, the limit is reached or ``stop`` is set. Leases pass on to the frames;
+        those of images that are left out end here."""
         try:
-            yield from self._placed(pictures, stop)
+            yield from self._placed(images, stop)
         finally:
             if self._staging is not None:
                 self._staging.close()
 
-    def _placed(self, pictures: Iterable[Picture], stop: threading.Event) -> Iterator[Frame]:
+    def _placed(self, images: Iterable[Image], stop: threading.Event) -> Iterator[Frame]:
         index = count = 0
-        for picture in pictures:
-            media_ns = self.media.at(picture.media_ns, picture.timestamp_ns)
-            index += picture.lost
+        for image in images:
+            media_ns = self.media.at(image.media_ns, image.timestamp_ns)
+            index += image.lost
             is_kept = self._thinner.keeps(media_ns)
             if stop.is_set() or (is_kept and self._pacer and not self._pacer.wait(media_ns, stop)):
-                picture.lease.release()
+                image.lease.release()
                 return
             if not is_kept:
-                picture.lease.release()
+                image.lease.release()
                 continue
-            yield self._frame(picture, index, media_ns)
-            del picture  # nothing here holds on to a camera's buffer while the next frame is awaited
+            yield self._frame(image, index, media_ns)
+            del image  # nothing here holds on to a camera's buffer while the next frame is awaited
             index, count = index + 1, count + 1
             if count == self._limit:
                 return
 
-    def _frame(self, picture: Picture, index: int, media_ns: int) -> Frame:
+    def _frame(self, image: Image, index: int, media_ns: int) -> Frame:
         frame = Frame(
             stream=self._stream,
             index=index,
-            timestamp_ns=self._clock.now_ns() if self._pacer else picture.timestamp_ns,
+            timestamp_ns=self._clock.now_ns() if self._pacer else image.timestamp_ns,
             media_ns=media_ns,
-            width=picture.width,
-            height=picture.height,
-            format=picture.format,
-            planes=picture.planes,
-            lease=picture.lease,
-            color=picture.color,
+            width=image.width,
+            height=image.height,
+            format=image.format,
+            planes=image.planes,
+            lease=image.lease,
+            color=image.color,
         )
         return frame if self._staging is None else self._staging.taken(frame)

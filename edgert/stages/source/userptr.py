@@ -21,7 +21,7 @@ from edgert.memory import Counter
 from edgert.memory.cuda import Block, CudaDevice, DeviceView, Loans, StreamLease
 from edgert.runtime.frame import U8, Color, PixelFormat
 from edgert.stages.source import v4l2
-from edgert.stages.source.timeline import Picture
+from edgert.stages.source.timeline import Image
 
 log = logging.getLogger("edgert.source")
 
@@ -29,7 +29,7 @@ FORMATS: dict[str, tuple[str, PixelFormat]] = {
     "yuyv422": ("YUYV", "yuyv"),
     "yuyv": ("YUYV", "yuyv"),
     "nv12": ("NV12", "nv12"),
-    "gray": ("GREY", "gray"),
+    "gray": ("GRAY", "gray"),
 }
 """``format:`` of a source → V4L2's four letters, and what frames are called."""
 BUFFERS = 6
@@ -48,7 +48,7 @@ def why_not_on(config: SourceStage, device: CudaDevice) -> str:
 class UserPointerCamera:
     """One opened camera; see :class:`~edgert.stages.source.live.Device`.
 
-    A buffer goes back to the driver when its picture's lease has ended and the GPU has read it. Buffers that are lent
+    A buffer goes back to the driver when its image's lease has ended and the GPU has read it. Buffers that are lent
     when the camera is closed are freed when they come back.
 
     Raises:
@@ -75,22 +75,22 @@ class UserPointerCamera:
         self._sequence: int | None = None
         self._blocks: list[Block] = []
         try:
-            self._picture_format = self._agreed(config)
+            self._image_format = self._agreed(config)
             self._start()
         except DeviceError:
             self.close()
             raise
 
-    def pictures(self) -> Iterator[Picture]:
-        """Blocks for each picture. Raises DeviceError when the camera is gone, or gives none in time."""
+    def images(self) -> Iterator[Image]:
+        """Blocks for each image. Raises DeviceError when the camera is gone, or gives none in time."""
         waited_since_ns = self._clock.now_ns()
         while True:
             self._loans.settle(_POLL_S if len(self._lent) == BUFFERS else 0.0)
             if len(self._lent) < BUFFERS and self._node.wait(_POLL_S):
-                picture = self._next()
-                if picture is not None:
-                    yield picture
-                    del picture
+                image = self._next()
+                if image is not None:
+                    yield image
+                    del image
                 waited_since_ns = self._clock.now_ns()
             elif self._clock.now_ns() - waited_since_ns > self._timeout_s * 1e9:
                 raise self._node.error("lost", f"no frame for {self._timeout_s:g} s")
@@ -132,7 +132,7 @@ class UserPointerCamera:
 
     def _start(self) -> None:
         self._node.ask(v4l2.REQBUFS, v4l2.RequestBuffers(BUFFERS, v4l2.CAPTURE, v4l2.USERPTR))
-        nbytes = -(-self._picture_format.sizeimage // _PAGE_BYTES) * _PAGE_BYTES
+        nbytes = -(-self._image_format.sizeimage // _PAGE_BYTES) * _PAGE_BYTES
         for index in range(BUFFERS):
             self._blocks.append(self._device.block(nbytes))
             self._queue(index)
@@ -151,8 +151,8 @@ class UserPointerCamera:
             ),
         )
 
-    def _next(self) -> Picture | None:
-        """The picture that the driver has filled; None for a damaged one."""
+    def _next(self) -> Image | None:
+        """The image that the driver has filled; None for a damaged one."""
         told = v4l2.Buffer(type=v4l2.CAPTURE, memory=v4l2.USERPTR)
         self._node.ask(v4l2.DQBUF, told)
         if told.flags & v4l2.FLAG_ERROR:
@@ -167,20 +167,20 @@ class UserPointerCamera:
             lease.after(self._stream)
         now_ns, taken_ns = self._clock.now_ns(), told.seconds * 1_000_000_000 + told.microseconds * 1000
         is_ours = told.flags & v4l2.FLAG_CLOCK_MASK == v4l2.FLAG_MONOTONIC
-        return Picture(
+        return Image(
             format=self._format,
-            width=self._picture_format.width,
-            height=self._picture_format.height,
+            width=self._image_format.width,
+            height=self._image_format.height,
             planes=self._planes(told.index, lease),
             lease=lease,
             timestamp_ns=min(taken_ns, now_ns) if is_ours else now_ns,
             media_ns=taken_ns if is_ours else None,
-            color=color_of(self._picture_format),
+            color=color_of(self._image_format),
             lost=0 if last is None else max(self._sequence - last - 1, 0),
         )
 
     def _planes(self, index: int, lease: StreamLease) -> tuple[U8, ...]:
-        width, height, row = (int(getattr(self._picture_format, name)) for name in ("width", "height", "bytesperline"))
+        width, height, row = (int(getattr(self._image_format, name)) for name in ("width", "height", "bytesperline"))
         at = self._blocks[index].address
         shapes: dict[str, list[tuple[int, tuple[int, ...], tuple[int, ...]]]] = {
             "yuyv": [(at, (height, width, 2), (row, 2, 1))],
@@ -205,6 +205,6 @@ class UserPointerCamera:
 
 
 def color_of(pix: v4l2.PixFormat) -> Color:
-    """By what the driver says of its colours."""
+    """By what the driver says of its colors."""
     full = pix.quantization == v4l2.QUANTIZATION_FULL or pix.colorspace == v4l2.COLORSPACE_JPEG
     return Color("bt709" if pix.colorspace == v4l2.COLORSPACE_REC709 else "bt601", full)

@@ -15,7 +15,7 @@ from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import Frame
 from edgert.runtime.stage import SourceStats
 from edgert.stages.source.ffmpeg import Outline, Video
-from edgert.stages.source.timeline import MediaClock, Picture, Timeline
+from edgert.stages.source.timeline import Image, MediaClock, Timeline
 
 CUT_NS = 250_000_000
 """A video this much shorter than its container says was cut off; less may be rounding."""
@@ -50,8 +50,8 @@ class VideoFile:
 
     def frames(self, stop: threading.Event) -> Iterator[Frame]:
         """Frames until the file ends (never, when looping), the limit is reached, or ``stop`` is set."""
-        with closing(self._pictures()) as pictures:
-            yield from self._timeline.frames(pictures, stop)
+        with closing(self._images()) as images:
+            yield from self._timeline.frames(images, stop)
 
     def on_gpu(self, device: CudaDevice) -> str:
         """Decodes on this GPU, where frames then stay; or says why not, and goes on as before. Ask before the start."""
@@ -73,13 +73,13 @@ class VideoFile:
             self._video.close()
             self._video = None
 
-    def _pictures(self) -> Generator[Picture, None, None]:
+    def _images(self) -> Generator[Image, None, None]:
         while True:
             video = self._video = self._video or self._open()
             count, end_ns = 0, 0
-            for picture in video.pictures():
-                count, end_ns = count + 1, (picture.media_ns or 0) + video.outline.period_ns
-                yield picture
+            for image in video.images():
+                count, end_ns = count + 1, (image.media_ns or 0) + video.outline.period_ns
+                yield image
             self.close()
             if count == 0:
                 raise self._error("gave no frame", f"all {video.skipped} pieces of it are damaged", "record it again")

@@ -179,7 +179,7 @@ def test_the_layouts_of_a_dla_are_written_by_the_kernel(
     assert address in {int(one) for one in rig.device.gpu.allocations}
 
 
-def test_pictures_are_written_in_the_steps_of_an_int8_input() -> None:
+def test_images_are_written_in_the_steps_of_an_int8_input() -> None:
     bound = {"x": ((1, 3, SIDE, SIDE), "INT8", "INPUT"), "y": OUTPUT}
     rig = Rig(loadables=1, scales={"x": 0.5}, bound=bound, strides={"x": (1024, 1, 64, 4)})
     lane = rig.ready()
@@ -192,10 +192,10 @@ def test_outputs_in_a_layout_of_a_dla_are_read_by_the_host(caplog: pytest.LogCap
     bound = {"x": PLAIN, "y": ((1, 3, 2, 2), "HALF", "OUTPUT")}
     rig = Rig(loadables=1, bound=bound, strides={"y": (4, 4, 2, 1)}, vectors={"y": (1, 16)})
     assert rig.lane() is None
-    assert "parts.onnx: pictures are prepared on the host: output 'y' is in a DLA's layout" in caplog.text
+    assert "parts.onnx: images are prepared on the host: output 'y' is in a DLA's layout" in caplog.text
 
 
-def test_without_a_compiler_for_kernels_the_host_prepares_pictures(
+def test_without_a_compiler_for_kernels_the_host_prepares_images(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def missing() -> None:

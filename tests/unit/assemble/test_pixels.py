@@ -47,8 +47,8 @@ def test_a_source_whose_readers_are_on_the_gpu_is_asked_and_told_about(caplog: p
     ("more", "reason"),
     [
         ({"paint": {"draw": "boxes", "from": "find"}}, "'paint' draws on them"),
-        ({"film": {"sink": "video", "from": "find", "path": "a.mp4"}}, "'film' is a sink that takes pictures: video"),
-        ({"page": {"sink": "http", "from": "find"}}, "'page' is a sink that takes pictures: http"),
+        ({"film": {"sink": "video", "from": "find", "path": "a.mp4"}}, "'film' is a sink that takes images: video"),
+        ({"page": {"sink": "http", "from": "find"}}, "'page' is a sink that takes images: http"),
         ({"own": {"python": "mine:f", "from": "find"}}, "your own code sees them at 'own'"),
         ({"slow": {"infer": "plates", "from": "camera"}}, "'slow' runs its model on the processor"),
     ],
@@ -86,7 +86,7 @@ def test_decode_cpu_and_machines_without_a_gpu_change_nothing(caplog: pytest.Log
         assert not caplog.messages
         put(source, "cpu")
         put(object())
-    told = ["decode: cpu", "its pictures are made on the host"]
+    told = ["decode: cpu", "its images are made on the host"]
     assert not source.asked and caplog.messages == [f"camera: frames on the host: {reason}" for reason in told]
 
 

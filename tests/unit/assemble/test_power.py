@@ -8,7 +8,7 @@ from edgert.clock import VirtualClock
 from tests.helpers.sysfs import plant
 
 
-def test_a_board_without_its_sensor_has_modelled_power_that_grows_with_the_gpus_load(tmp_path: Path) -> None:
+def test_a_board_without_its_sensor_has_modeled_power_that_grows_with_the_gpus_load(tmp_path: Path) -> None:
     plant(tmp_path, "agx-orin-jp6")
     model = power_model(tmp_path)
     assert model is not None
@@ -17,7 +17,7 @@ def test_a_board_without_its_sensor_has_modelled_power_that_grows_with_the_gpus_
     idle = model()
     load.write_text("1000")
     busy = model()
-    assert (idle.kind, idle.unit, idle.source) == ("modelled", "W", "cost model of agx-orin-64gb")
+    assert (idle.kind, idle.unit, idle.source) == ("modeled", "W", "cost model of agx-orin-64gb")
     assert idle.value is not None and busy.value is not None and 0 < idle.value < busy.value
 
 
@@ -26,5 +26,5 @@ def test_meters_fall_back_on_it_and_a_workstation_has_none(tmp_path: Path) -> No
     for folder in tmp_path.rglob("hwmon*"):
         if folder.is_dir() and any(folder.glob("**/curr*_input")):
             shutil.rmtree(folder, ignore_errors=True)
-    assert meters_here(VirtualClock(), tmp_path).sample().power.kind == "modelled"
+    assert meters_here(VirtualClock(), tmp_path).sample().power.kind == "modeled"
     assert power_model(tmp_path / "empty") is None

@@ -61,7 +61,7 @@ def test_a_file_that_is_nowhere_says_where_it_was_looked_for(tmp_path: Path, mon
     assert "--yaml" in caught.value.fix
 
 
-def test_a_board_of_ones_own_need_not_be_recognised_nor_advertised(tmp_path: Path) -> None:
+def test_a_board_of_ones_own_need_not_be_recognized_nor_advertised(tmp_path: Path) -> None:
     text = _own(tmp_path).read_text(encoding="utf-8")
     head, rest = text.split("match:\n")
     bare = head + rest[rest.index("memory:\n") :]

@@ -9,7 +9,7 @@ from edgert.budget.governor import Action, Budget, Observation, Rules, Setting
 from edgert.budget.loop import LOOK_S, Loop
 from edgert.budget.watch import CPU_LOOKS, Eyes, Watch
 from edgert.clock import VirtualClock
-from edgert.meters import Reading, measured, modelled
+from edgert.meters import Reading, measured, modeled
 from edgert.meters.all import Meters
 from tests.helpers.sysfs import plant
 
@@ -53,10 +53,10 @@ def _with(sample: object, reading: Reading) -> object:
     return replace(sample, readings={**sample.readings, "cpu.process": reading})  # type: ignore[type-var, attr-defined]
 
 
-def test_a_meter_that_vanishes_is_told_and_modelled_power_taken(tmp_path: Path) -> None:
+def test_a_meter_that_vanishes_is_told_and_modeled_power_taken(tmp_path: Path) -> None:
     plant(tmp_path, "agx-orin-jp6")
     clock = VirtualClock()
-    eyes = Eyes(meters(tmp_path, clock, modelled(21.0, "W", "the board's model")), Budget(30.0))
+    eyes = Eyes(meters(tmp_path, clock, modeled(21.0, "W", "the board's model")), Budget(30.0))
     for _ in range(2):
         eyes.look()
         clock.wait(NEVER, LOOK_S)
@@ -66,7 +66,7 @@ def test_a_meter_that_vanishes_is_told_and_modelled_power_taken(tmp_path: Path) 
         seen = eyes.look()
         clock.wait(NEVER, LOOK_S)
     assert seen.power_w == pytest.approx(21.0)
-    assert any("modelled from now on" in note for note in eyes.notes)
+    assert any("modeled from now on" in note for note in eyes.notes)
 
 
 class Ending(VirtualClock):
@@ -86,7 +86,7 @@ class Ending(VirtualClock):
 def test_energy_of_the_run_stands_beside_the_budget(tmp_path: Path) -> None:
     plant(tmp_path, "agx-orin-jp6")
     clock = VirtualClock()
-    eyes = Eyes(meters(tmp_path, clock, modelled(21.0, "W", "the board's model")), Budget(30.0))
+    eyes = Eyes(meters(tmp_path, clock, modeled(21.0, "W", "the board's model")), Budget(30.0))
     watts = eyes.look().power_w or Meters(tmp_path, nvml=lambda _: "").sample().power.value
     assert watts is not None
     for _ in range(4):
@@ -95,13 +95,13 @@ def test_energy_of_the_run_stands_beside_the_budget(tmp_path: Path) -> None:
     used = eyes.used
     assert used is not None and (used.unit, used.limit) == ("W", 30.0)
     assert used.mean == pytest.approx(watts) and used.total == pytest.approx(4 * LOOK_S * watts)
-    assert (used.covered_s, used.modelled_s, used.missing_s) == (2.0, 0.0, 0.0)
+    assert (used.covered_s, used.modeled_s, used.missing_s) == (2.0, 0.0, 0.0)
     for path in tmp_path.rglob("curr*_input"):
         path.unlink()
     for _ in range(2):
         clock.wait(NEVER, LOOK_S)
         eyes.look()
-    assert eyes.used is not None and eyes.used.modelled_s == 1.0
+    assert eyes.used is not None and eyes.used.modeled_s == 1.0
 
 
 def test_energy_is_told_only_where_power_or_cpu_time_is_promised(tmp_path: Path) -> None:

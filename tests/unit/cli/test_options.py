@@ -12,7 +12,7 @@ from edgert.cli import app
 
 GROUP: Any = typer.main.get_command(app)
 LEAST_WORDS = 4
-FORMER = ("--tensorrt", "--image", "--picture", "--html", "--for", "--seconds")
+FORMER = ("--tensorrt", "--image", "--image", "--html", "--for", "--seconds")
 
 
 def parameters() -> list[tuple[str, Any]]:

@@ -24,7 +24,7 @@ def test_help_and_usage_load_nothing_heavy(words: tuple[str, ...]) -> None:
     assert loaded(f"sys.argv = {['edgert', *words]}; from edgert.cli import main; main()") == set()
 
 
-def test_a_pipeline_file_is_read_without_pictures_and_arrays() -> None:
+def test_a_pipeline_file_is_read_without_images_and_arrays() -> None:
     assert (
         loaded(f"from edgert.config import load_pipeline; load_pipeline({str(ROOT / 'pipelines/hello.yaml')!r})")
         == set()

@@ -8,7 +8,7 @@ import pytest
 from edgert.cli.run_summary import print_summary
 from edgert.config import load_pipeline
 from edgert.memory import Counts
-from edgert.runtime import summarise
+from edgert.runtime import summarize
 
 FILE = """\
 budgets: {power: 15W, when_exceeded: degrade}
@@ -24,13 +24,13 @@ GOVERNOR = {
     "events": [{"at_s": 3.0, "kind": "switch", "setting": "", "reason": "all frames -> 50 % of the frames: hot"}],
     "notes": ["power: lost (gone)"],
 }
-USED = {"unit": "W", "limit": 15.0, "mean": 12.34, "total": 49.4, "covered_s": 4.0, "modelled_s": 1.0, "missing_s": 0.1}
+USED = {"unit": "W", "limit": 15.0, "mean": 12.34, "total": 49.4, "covered_s": 4.0, "modeled_s": 1.0, "missing_s": 0.1}
 
 
 def told(folder: Path, capsys: pytest.CaptureFixture[str], **budgets: Any) -> str:
     (folder / "p.yaml").write_text(FILE)
     given = {"governor": GOVERNOR, "held_back": 7, **budgets}
-    print_summary(load_pipeline(folder / "p.yaml"), summarise([], 4_000_000_000, Counts(), 1 << 20, {}, given))
+    print_summary(load_pipeline(folder / "p.yaml"), summarize([], 4_000_000_000, Counts(), 1 << 20, {}, given))
     return " ".join(capsys.readouterr().out.split())
 
 
@@ -39,7 +39,7 @@ def test_a_summary_tells_settings_actions_and_power_beside_its_budget(
 ) -> None:
     said = told(tmp_path, capsys, used=USED)
     assert "budgets: all frames 75% of the time, 50 % of the frames 25% of the time; 7 frames held back" in said
-    assert "power: 12.3 of 15 W on average (1 s modelled)" in said
+    assert "power: 12.3 of 15 W on average (1 s modeled)" in said
     assert "3.0 s switch: all frames -> 50 % of the frames: hot" in said
     assert "note: power: lost (gone)" in said
     assert "over budget" not in said

@@ -1,4 +1,4 @@
-"""In which layout an engine with DLA layers takes its picture: when one of the DLA's is asked for, and why not else."""
+"""In which layout an engine with DLA layers takes its image: when one of the DLA's is asked for, and why not else."""
 
 from __future__ import annotations
 
@@ -96,11 +96,11 @@ def test_one_channel_and_groups(group: int, wanted: str) -> None:
     assert found.format is not None and found.format.layout == wanted
 
 
-def test_what_is_no_picture() -> None:
+def test_what_is_no_image() -> None:
     flat = read(
         make([helper.make_node("Relu", ["x"], ["y"], name="first")], {"x": ((1, 8), FLOAT)}, {"y": ((1, 8), FLOAT)})
     )
-    assert asked(flat).in_words({}) == "inputs plain: the model takes something else than one picture"
+    assert asked(flat).in_words({}) == "inputs plain: the model takes something else than one image"
 
 
 class TestFinished:
@@ -154,9 +154,9 @@ class TestFinished:
 
         def compute(addresses: dict[str, int], shapes: dict[str, tuple[int, ...]]) -> None:
             steps = on.device.array(addresses["x"], "int8", (8, 64)).reshape(8, 16, 4)[:, :8, :3]
-            picture = np.ascontiguousarray(steps.transpose(2, 0, 1)[None], np.float32) * np.float32(SCALE)
-            read_there.append(picture)
-            on.device.array(addresses["y"], "float32", SHAPE)[...] = function({"x": picture})["y"]
+            image = np.ascontiguousarray(steps.transpose(2, 0, 1)[None], np.float32) * np.float32(SCALE)
+            read_there.append(image)
+            on.device.array(addresses["y"], "float32", SHAPE)[...] = function({"x": image})["y"]
 
         bound = {"x": (SHAPE, "INT8", "INPUT"), "y": (SHAPE, "FLOAT", "OUTPUT")}
         on = bench(bound=bound, compute=compute, strides={"x": (8 * 64, 1, 64, 4)})

@@ -74,12 +74,12 @@ def test_what_is_no_release(text: str) -> None:
         tensorrt_of(board("orin-nano-8gb"), text)
 
 
-def test_auto_precision_follows_pictures_and_board() -> None:
+def test_auto_precision_follows_images_and_board() -> None:
     host, jetson = BuildTarget(None), target("orin-nx-16gb")
-    pictures = {"images": "photos"}
+    images = {"images": "photos"}
     assert [precision_of(config(), one) for one in (host, jetson)] == ["fp32", "fp16"]
-    assert [precision_of(config(calibrate=pictures), one) for one in (host, jetson)] == ["int8", "int8"]
-    assert precision_of(config(precision="fp32", calibrate=pictures), jetson) == "fp32"
+    assert [precision_of(config(calibrate=images), one) for one in (host, jetson)] == ["int8", "int8"]
+    assert precision_of(config(precision="fp32", calibrate=images), jetson) == "fp32"
 
 
 @pytest.mark.parametrize(

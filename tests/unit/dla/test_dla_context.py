@@ -1,11 +1,11 @@
-"""Rules that need a node's neighbours."""
+"""Rules that need a node's neighbors."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from dla import Target, Verdict, check_graph
-from tests.helpers.dla_nodes import INT8, ORIN, PICTURE, TYPED, Op, binary, data, listed, stored, unary
+from tests.helpers.dla_nodes import IMAGE, INT8, ORIN, TYPED, Op, binary, data, listed, stored, unary
 
 
 def link(op: Op, reads: tuple[str, ...], makes: str) -> Op:
@@ -18,7 +18,7 @@ def link(op: Op, reads: tuple[str, ...], makes: str) -> Op:
 
 def reshape(before: str, after: str) -> Op:
     shape = listed("shape", 1, 32, 16, 32)
-    return link(Op("Reshape", (data("x", *PICTURE), shape), (data("y", 1, 32, 16, 32),)), (before,), after)
+    return link(Op("Reshape", (data("x", *IMAGE), shape), (data("y", 1, 32, 16, 32),)), (before,), after)
 
 
 def told(nodes: list[Op], target: Target = ORIN, scaled: object = None) -> dict[str, Verdict]:
@@ -38,18 +38,18 @@ def test_reshape_beside_a_concat_is_refused() -> None:
 
 def test_reshape_before_a_slice_is_refused_through_an_identity() -> None:
     limits = [listed(name, *values) for name, values in (("starts", (0,)), ("ends", (8,)), ("axes", (1,)))]
-    cut = link(Op("Slice", (data("x", *PICTURE), *limits), (data("y", *PICTURE),)), ("i",), "c")
+    cut = link(Op("Slice", (data("x", *IMAGE), *limits), (data("y", *IMAGE),)), ("i",), "c")
     found = told([reshape("x", "r"), link(unary("Identity"), ("r",), "i"), cut])
     assert found["Reshape_r"].rule == "context.reshape" and found["Identity_i"].is_folded
 
 
 def compared(reads: tuple[str, str], makes: str) -> Op:
-    op = Op("Greater", (data("a", *PICTURE), data("b", *PICTURE)), (data("y", *PICTURE, dtype="bool"),))
+    op = Op("Greater", (data("a", *IMAGE), data("b", *IMAGE)), (data("y", *IMAGE, dtype="bool"),))
     return link(op, reads, makes)
 
 
 def cast(reads: str, makes: str) -> Op:
-    op = Op("Cast", (data("x", *PICTURE, dtype="bool"),), (data("y", *PICTURE),), {"to": 1})
+    op = Op("Cast", (data("x", *IMAGE, dtype="bool"),), (data("y", *IMAGE),), {"to": 1})
     return link(op, (reads,), makes)
 
 

@@ -158,7 +158,7 @@ def test_product_with_a_stored_matrix_is_a_convolution() -> None:
     assert answer(deep) == "verify"
 
 
-def test_batch_normalisation_is_a_scale() -> None:
+def test_batch_normalization_is_a_scale() -> None:
     statistics = [stored(name, 16) for name in "sbmv"]
     assert verdict(unary("BatchNormalization", *statistics)).rule == "scale"
     assert verdict(unary("BatchNormalization", *statistics, training_mode=1)).rule == "batchnorm.form"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dla import LAYERS, LIMITS, RULES, SOURCES, Target, Tensor, check
-from tests.helpers.dla_nodes import INT8, ORIN, PICTURE, TYPED, Op, answer, conv, data, listed, stored, unary, verdict
+from tests.helpers.dla_nodes import IMAGE, INT8, ORIN, TYPED, Op, answer, conv, data, listed, stored, unary, verdict
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_unknown_rank() -> None:
 @pytest.mark.parametrize(("dtype", "expected"), [("float32", "yes"), ("float16", "yes"), ("int64", "no"),
                                                  ("bfloat16", "no"), ("object", "no")])  # fmt: skip
 def test_types(dtype: str, expected: str) -> None:
-    assert answer(Op("Relu", (data("x", *PICTURE, dtype=dtype),), (data("y", *PICTURE, dtype=dtype),))) == expected
+    assert answer(Op("Relu", (data("x", *IMAGE, dtype=dtype),), (data("y", *IMAGE, dtype=dtype),))) == expected
 
 
 def test_other_domains_are_plugins() -> None:
@@ -87,8 +87,8 @@ FOLDED = {
     "cast": unary("Cast", to=1),
     "one part": unary("Concat", axis=1),
     "order kept": unary("Transpose", perm=[0, 1, 2, 3]),
-    "shape kept": unary("Reshape", listed("shape", *PICTURE)),
-    "quantise": unary("QuantizeLinear", stored("s", values=(0.1,)), stored("z", values=(0.0,), dtype="int8")),
+    "shape kept": unary("Reshape", listed("shape", *IMAGE)),
+    "quantize": unary("QuantizeLinear", stored("s", values=(0.1,)), stored("z", values=(0.0,), dtype="int8")),
 }
 
 
@@ -100,7 +100,7 @@ def test_folded(op: Op) -> None:
 
 def test_not_folded() -> None:
     training = unary("Dropout", None, stored("t", values=(1.0,), dtype="bool"))
-    half = Op("Cast", (data("x", *PICTURE),), (data("y", *PICTURE, dtype="float16"),), {"to": 10})
+    half = Op("Cast", (data("x", *IMAGE),), (data("y", *IMAGE, dtype="float16"),), {"to": 10})
     for op in (training, half, unary("Transpose", perm=[0, 1, 3, 2])):
         assert not verdict(op).is_folded and answer(op) != "yes"
 

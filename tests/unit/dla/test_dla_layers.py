@@ -9,11 +9,11 @@ import pytest
 
 from dla import Target
 from tests.helpers.dla_nodes import (
+    IMAGE,
     INT8,
     MIDDLE,
     OLD,
     ORIN,
-    PICTURE,
     TYPED,
     XAVIER,
     Op,
@@ -55,7 +55,7 @@ def test_rounding_the_size_up_pads() -> None:
 
 def test_pooling_gives_no_indices() -> None:
     pool = unary("MaxPool", kernel_shape=[2, 2])
-    assert verdict(replace(pool, outputs=(*pool.outputs, data("i", *PICTURE)))).rule == "pool.outputs"
+    assert verdict(replace(pool, outputs=(*pool.outputs, data("i", *IMAGE)))).rule == "pool.outputs"
 
 
 @pytest.mark.parametrize(("counts", "pads", "xavier"), [(1, 1, "yes"), (0, 1, "no"), (0, 0, "yes")])
@@ -153,8 +153,8 @@ def test_operands_of_powers_and_divisions() -> None:
     assert (answer(binary("Div", b=SCALAR), MIDDLE), answer(binary("Div", b=SCALAR), XAVIER)) == ("yes", "no")
 
 
-def compared(op: str, shape: tuple[int, ...] = PICTURE) -> Op:
-    return Op(op, (data("a", *PICTURE), data("b", *shape)), (data("y", *PICTURE, dtype="bool"),))
+def compared(op: str, shape: tuple[int, ...] = IMAGE) -> Op:
+    return Op(op, (data("a", *IMAGE), data("b", *shape)), (data("y", *IMAGE, dtype="bool"),))
 
 
 @pytest.mark.parametrize("op", ["Equal", "Greater", "Less"])
@@ -173,7 +173,7 @@ def test_concat(axis: int, expected: str) -> None:
 
 
 def test_concat_with_a_stored_part_is_a_doubt() -> None:
-    assert answer(binary("Concat", b=stored("c", *PICTURE), axis=1)) == "verify"
+    assert answer(binary("Concat", b=stored("c", *IMAGE), axis=1)) == "verify"
 
 
 NEAREST = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
@@ -208,7 +208,7 @@ def test_resize(scales: tuple[float, ...], kind: dict[str, Any], expected: str, 
 
 
 def test_resize_by_sizes_says_what_they_come_to() -> None:
-    inputs = (data("x", *PICTURE), None, None, listed("sizes", 1, 16, 64, 64))
+    inputs = (data("x", *IMAGE), None, None, listed("sizes", 1, 16, 64, 64))
     found = verdict(Op("Resize", inputs, (data("y", 1, 16, 64, 64),), NEAREST))
     assert found.answer == "no" and "2×2" in found.reason and "scales" in found.fix
 
@@ -223,7 +223,7 @@ def test_upsample_is_an_old_resize() -> None:
 def sliced(*limits: tuple[int, ...], made: tuple[int, ...] = (1, 8, 32, 32)) -> Op:
     names = ("starts", "ends", "axes", "steps")
     more = [listed(name, *values) for name, values in zip(names, limits, strict=False)]
-    return Op("Slice", (data("x", *PICTURE), *more), (data("y", *made),))
+    return Op("Slice", (data("x", *IMAGE), *more), (data("y", *made),))
 
 
 def test_slice() -> None:
@@ -231,9 +231,9 @@ def test_slice() -> None:
     assert verdict(sliced((0,), (99,), (2,), (2,))).rule == "slice.step"
     limits = [listed(name, value) for name, value in (("starts", 0), ("ends", 1), ("axes", 0))]
     assert verdict(Op("Slice", (data("x", 2, 4, 8, 8), *limits), (data("y", 1, 4, 8, 8),))).rule == "slice.axis"
-    computed = Op("Slice", (data("x", *PICTURE), data("s", 1), data("e", 1)), (data("y", *PICTURE),))
+    computed = Op("Slice", (data("x", *IMAGE), data("s", 1), data("e", 1)), (data("y", *IMAGE),))
     assert "its limits are computed at run time" in verdict(computed).reason and answer(computed) == "no"
-    old = Op("Slice", (data("x", *PICTURE),), (data("y", *PICTURE),), {"starts": [0], "ends": [8], "axes": [1]})
+    old = Op("Slice", (data("x", *IMAGE),), (data("y", *IMAGE),), {"starts": [0], "ends": [8], "axes": [1]})
     assert answer(replace(old, opset=9)) == "yes"
 
 
@@ -245,7 +245,7 @@ def test_slices_of_int8_are_documented_for_no_release() -> None:
 
 def test_split() -> None:
     parts = (data("a", 1, 8, 32, 32), data("b", 1, 8, 32, 32))
-    split = Op("Split", (data("x", *PICTURE), listed("split", 8, 8)), parts, {"axis": 1})
+    split = Op("Split", (data("x", *IMAGE), listed("split", 8, 8)), parts, {"axis": 1})
     assert (answer(split), answer(split, INT8)) == ("yes", "verify")
     assert verdict(replace(split, attributes={"axis": -4})).rule == "split.axis"
 
@@ -301,7 +301,7 @@ def test_other_reductions_are_rewritten(op: str) -> None:
 
 
 @pytest.mark.parametrize(("size", "expected"), [(3, "yes"), (9, "yes"), (2, "no"), (4, "no"), (11, "no")])
-def test_response_normalisation(size: int, expected: str) -> None:
+def test_response_normalization(size: int, expected: str) -> None:
     assert answer(unary("LRN", size=size)) == expected
 
 
@@ -312,10 +312,10 @@ def moved(op: str, before: tuple[int, ...], after: tuple[int, ...], **attributes
 @pytest.mark.parametrize(
     ("op", "words"),
     [
-        (moved("Reshape", PICTURE, (1, 32, 16, 32)), "takes a Reshape apart"),
-        (moved("Reshape", PICTURE, (1, 16, 1024)), "both must be 4"),
-        (moved("Reshape", PICTURE, (16, 1, 32, 32)), "the batch must stay"),
-        (moved("Transpose", PICTURE, (1, 32, 32, 16), perm=[0, 2, 3, 1]), "takes a Transpose apart"),
+        (moved("Reshape", IMAGE, (1, 32, 16, 32)), "takes a Reshape apart"),
+        (moved("Reshape", IMAGE, (1, 16, 1024)), "both must be 4"),
+        (moved("Reshape", IMAGE, (16, 1, 32, 32)), "the batch must stay"),
+        (moved("Transpose", IMAGE, (1, 32, 32, 16), perm=[0, 2, 3, 1]), "takes a Transpose apart"),
         (moved("Transpose", (2, 2, 4, 4), (2, 2, 4, 4), perm=[1, 0, 2, 3]), "the batch must stay"),
     ],
 )
@@ -325,7 +325,7 @@ def test_shuffles_are_never_more_than_a_doubt(op: Op, words: str) -> None:
 
 
 def test_reshape_to_a_computed_shape() -> None:
-    op = Op("Reshape", (data("x", *PICTURE), data("s", 4, dtype="int64")), (data("y", 1, 32, 16, 32),))
+    op = Op("Reshape", (data("x", *IMAGE), data("s", 4, dtype="int64")), (data("y", 1, 32, 16, 32),))
     assert answer(op) == "no" and "its shape is computed at run time" in verdict(op).reason
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from dla import Target
 from tests.helpers.dla_nodes import (
+    IMAGE,
     INT8,
     OLD,
     ORIN,
-    PICTURE,
     TYPED,
     XAVIER,
     Op,
@@ -25,11 +25,11 @@ from tests.helpers.dla_nodes import (
 )
 
 WEIGHTS = stored("w", 8, 4)
-BOOLEAN = data("x", *PICTURE, dtype="bool")
+BOOLEAN = data("x", *IMAGE, dtype="bool")
 CASES: dict[str, tuple[Op, Target, str]] = {
     "general.dimension": (unary("Relu", shape=(1, 9000, 4, 4)), ORIN, "no"),
-    "general.type": (Op("Relu", (data("x", *PICTURE, dtype="int64"),), (data("y", *PICTURE),)), ORIN, "no"),
-    "general.form": (Op("Relu", (), (data("y", *PICTURE),)), ORIN, "no"),
+    "general.type": (Op("Relu", (data("x", *IMAGE, dtype="int64"),), (data("y", *IMAGE),)), ORIN, "no"),
+    "general.form": (Op("Relu", (), (data("y", *IMAGE),)), ORIN, "no"),
     "clip.ceiling": (unary("Clip", min=-1.0, max=6.0), ORIN, "no"),
     "prelu.slope": (unary("PRelu", data("slope", 1, 16, 1, 1)), ORIN, "no"),
     "unary.trigonometry": (unary("Sin"), ORIN, "verify"),
@@ -38,9 +38,9 @@ CASES: dict[str, tuple[Op, Target, str]] = {
     "general.domain": (replace(unary("Relu"), domain="custom"), ORIN, "no"),
     "pool.stride": (unary("MaxPool", kernel_shape=[2, 2], strides=[17, 17]), ORIN, "no"),
     "pool.dilation": (unary("MaxPool", kernel_shape=[2, 2], dilations=[2, 2]), ORIN, "no"),
-    "pool.outputs": (replace(unary("MaxPool", kernel_shape=[2, 2]), outputs=(data("y", *PICTURE),) * 2), ORIN, "no"),
+    "pool.outputs": (replace(unary("MaxPool", kernel_shape=[2, 2]), outputs=(data("y", *IMAGE),) * 2), ORIN, "no"),
     "concat.axis": (binary("Concat", axis=2), ORIN, "no"),
-    "concat.inputs": (binary("Concat", b=stored("b", *PICTURE), axis=1), ORIN, "verify"),
+    "concat.inputs": (binary("Concat", b=stored("b", *IMAGE), axis=1), ORIN, "verify"),
     "elementwise.release": (binary("Div"), OLD, "no"),
     "elementwise.min": (binary("Min"), ORIN, "verify"),
     "scale.form": (binary("Add", b=stored("b", 32)), ORIN, "verify"),
@@ -48,7 +48,7 @@ CASES: dict[str, tuple[Op, Target, str]] = {
     "pow.operands": (binary("Pow"), ORIN, "no"),
     "compare.precision": (binary("Greater"), ORIN, "no"),
     "compare.open": (binary("Greater"), INT8, "verify"),
-    "cast.comparison": (Op("Cast", (BOOLEAN,), (data("y", *PICTURE, dtype="float16"),), {"to": 10}), ORIN, "verify"),
+    "cast.comparison": (Op("Cast", (BOOLEAN,), (data("y", *IMAGE, dtype="float16"),), {"to": 10}), ORIN, "verify"),
     "gemm.scale": (Op("Gemm", (data("x", 1, 8), WEIGHTS), (data("y", 1, 4),), {"alpha": 2.0}), ORIN, "verify"),
     "lrn.window": (unary("LRN", size=4), ORIN, "no"),
     "softmax.generation": (unary("Softmax", axis=1, shape=(1, 8, 1, 1)), XAVIER, "no"),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dla import ORIN, Region, Target, Verdict, regions, summarise
+from dla import ORIN, Region, Target, Verdict, regions, summarize
 from dla.limit import GLOBAL_BYTES, LOCAL_BYTES
 from tests.helpers.dla_nodes import Op, data, stored
 
@@ -211,8 +211,8 @@ def test_summary() -> None:
     refused = Verdict("no", "conv.kernel", "too large", "smaller")
     verdicts = [YES, refused, MAYBE, FOLDED]
     sure: tuple[Region, ...] = regions(nodes, verdicts, TARGET)
-    told = summarise(nodes, verdicts, sure, sure, {"n0": 60, "n1": 30, "n2": 10})
+    told = summarize(nodes, verdicts, sure, sure, {"n0": 60, "n1": 30, "n2": 10})
     assert (told.nodes, told.yes, told.verify, told.no, told.folded) == (3, 1, 1, 1, 1)
     assert (told.macs, told.macs_yes, told.macs_verify, told.segments) == (100, 0.6, 0.1, 1)
     assert (told.refusals[0].rule, told.refusals[0].macs, told.refusals[0].example) == ("conv.kernel", 0.3, "n1")
-    assert summarise(nodes, verdicts, sure, sure, {}).macs_yes == 0
+    assert summarize(nodes, verdicts, sure, sure, {}).macs_yes == 0

@@ -8,14 +8,14 @@ from edgert.dataset.labels import Boxes, BoxTruth
 from edgert.runtime import Detections
 
 
-def scene(pictures: int, classes: int = 4, seed: int = 0, *, crowds: bool = True) -> tuple[BoxTruth, list[Detections]]:
-    """Truth and detections of as many pictures; some have no box, some no detection, and a class may be missing."""
+def scene(images: int, classes: int = 4, seed: int = 0, *, crowds: bool = True) -> tuple[BoxTruth, list[Detections]]:
+    """Truth and detections of as many images; some have no box, some no detection, and a class may be missing."""
     random = np.random.default_rng(seed)
     truth, found = [], []
-    for _ in range(pictures):
+    for _ in range(images):
         boxes = some_boxes(random, int(random.integers(0, 6)))
         kinds = random.integers(0, classes, len(boxes))
-        truth.append(labelled(boxes, kinds, (random.random(len(boxes)) < 0.15) & crowds))
+        truth.append(labeled(boxes, kinds, (random.random(len(boxes)) < 0.15) & crowds))
         found.append(detected(random, boxes, kinds, classes))
     return BoxTruth(tuple(truth), tuple(range(classes))), found
 
@@ -25,7 +25,7 @@ def some_boxes(random: np.random.Generator, count: int) -> np.ndarray:
     return np.concatenate([corners, corners + random.uniform(20, 120, (count, 2))], axis=1)
 
 
-def labelled(boxes: np.ndarray, kinds: np.ndarray, crowds: np.ndarray | None = None) -> Boxes:
+def labeled(boxes: np.ndarray, kinds: np.ndarray, crowds: np.ndarray | None = None) -> Boxes:
     boxes = np.asarray(boxes, np.float64).reshape(-1, 4)
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
     crowds = np.zeros(len(boxes), np.bool_) if crowds is None else crowds

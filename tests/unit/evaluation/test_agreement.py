@@ -45,7 +45,7 @@ def test_boxes_are_paired_once_and_by_class(one: Detections, other: Detections, 
     assert agreement([other], [one]) == pytest.approx(wanted)
 
 
-def test_pictures_count_alike() -> None:
+def test_images_count_alike() -> None:
     assert agreement([boxes((0, 0, 9, 9)), boxes()], [boxes((0, 0, 9, 9)), boxes((0, 0, 9, 9))]) == 0.5
 
 

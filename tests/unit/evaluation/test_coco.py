@@ -1,4 +1,4 @@
-"""Average precision: COCO's evaluator's own values, and the same for pictures drawn again."""
+"""Average precision: COCO's evaluator's own values, and the same for images drawn again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from edgert.dataset.labels import BoxTruth
 from edgert.evaluation.coco_metric import precision
 from edgert.runtime import Detections
-from tests.unit.evaluation.detections import labelled, scene
+from tests.unit.evaluation.detections import labeled, scene
 
 
 def evaluator(truth: BoxTruth, found: list[Detections]) -> tuple[float, float]:
@@ -21,14 +21,14 @@ def evaluator(truth: BoxTruth, found: list[Detections]) -> tuple[float, float]:
     from pycocotools.cocoeval import COCOeval
 
     annotations, rows = list[object](), list[list[float]]()
-    for picture, boxes in enumerate(truth.pictures):
+    for image, boxes in enumerate(truth.images):
         for corners, kind, area, crowd in zip(boxes.corners, boxes.classes, boxes.areas, boxes.crowds, strict=True):
             box = [*corners[:2], *(corners[2:] - corners[:2])]
-            one = {"id": len(annotations) + 1, "image_id": picture, "category_id": int(kind), "bbox": box}
+            one = {"id": len(annotations) + 1, "image_id": image, "category_id": int(kind), "bbox": box}
             annotations.append({**one, "area": area, "iscrowd": int(crowd)})
-    for picture, record in enumerate(found):
+    for image, record in enumerate(found):
         for corners, score, kind in zip(record.boxes.astype(float), record.scores, record.classes, strict=True):
-            rows.append([picture, *corners[:2], *(corners[2:] - corners[:2]), score, kind])
+            rows.append([image, *corners[:2], *(corners[2:] - corners[:2]), score, kind])
     with contextlib.redirect_stdout(io.StringIO()):
         index = COCO()
         index.dataset = {
@@ -54,7 +54,7 @@ def test_values_are_the_evaluators_own(seed: int, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_resampled_values_are_the_evaluators_on_the_drawn_pictures(seed: int) -> None:
+def test_resampled_values_are_the_evaluators_on_the_drawn_images(seed: int) -> None:
     truth, found = scene(12, seed=seed)
     judged = precision(truth, found)
     random = np.random.default_rng(seed)
@@ -62,8 +62,8 @@ def test_resampled_values_are_the_evaluators_on_the_drawn_pictures(seed: int) ->
     weights = np.array([np.bincount(one, minlength=12) for one in drawn], np.float64)
     wanted = []
     for one in drawn:
-        pictures = tuple(truth.pictures[n] for n in one)
-        wanted.append(evaluator(replace(truth, pictures=pictures), [found[n] for n in one]))
+        images = tuple(truth.images[n] for n in one)
+        wanted.append(evaluator(replace(truth, images=images), [found[n] for n in one]))
     np.testing.assert_allclose(judged["map50"].values(weights), [one[0] for one in wanted], atol=1e-12)
     np.testing.assert_allclose(judged["map"].values(weights), [one[1] for one in wanted], atol=1e-12)
     once = np.ones((1, 12))
@@ -82,7 +82,7 @@ def test_large_and_small_draws_are_worked_on_alike(monkeypatch: pytest.MonkeyPat
 
 def test_nothing_found_is_zero_and_nothing_true_is_not_a_number() -> None:
     none = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int32))
-    truth = BoxTruth((labelled([[0, 0, 9, 9]], [0]), labelled([], [])), (0,))
+    truth = BoxTruth((labeled([[0, 0, 9, 9]], [0]), labeled([], [])), (0,))
     judged = precision(truth, [none, none])["map"]
     assert judged.value == 0
     np.testing.assert_array_equal(judged.values(np.array([[1.0, 1], [0, 2]])), [0, np.nan])
@@ -90,7 +90,7 @@ def test_nothing_found_is_zero_and_nothing_true_is_not_a_number() -> None:
 
 def test_a_perfect_detector_has_one_and_foreign_classes_do_not_count() -> None:
     boxes = np.array([[0, 0, 50, 50], [60, 60, 90, 100]], np.float32)
-    truth = BoxTruth((labelled(boxes, [2, 5]),), (2, 5))
+    truth = BoxTruth((labeled(boxes, [2, 5]),), (2, 5))
     extra = np.concatenate([boxes, boxes])
     found = Detections(extra, np.array([0.9, 0.8, 0.7, 0.6], np.float32), np.array([2, 5, 7, 8], np.int32))
     judged = precision(truth, [found])

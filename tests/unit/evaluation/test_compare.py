@@ -66,7 +66,7 @@ def test_agreement_is_compared_with_itself() -> None:
 def test_average_precision_is_resampled() -> None:
     truth, found = scene(40, seed=3)
     worse = [one.select(np.arange(len(one)) % 4 != 0) for one in found]
-    images = len(truth.pictures)
+    images = len(truth.images)
     results = [
         Accuracy(name, images, {key: m.value for key, m in evidence.items()}, evidence, 1, 1, 1, ())
         for name, evidence in (("a", precision(truth, found)), ("b", precision(truth, worse)))
@@ -82,7 +82,7 @@ def test_metrics_that_are_not_there_are_named() -> None:
         compare(one, one, "top11")
     with pytest.raises(ConfigError, match="nothing to compare by"):
         chosen_metric({}, None)
-    with pytest.raises(ConfigError, match="1 and 2 pictures"):
+    with pytest.raises(ConfigError, match="1 and 2 images"):
         compare(one, result(top1=mean_of([1.0, 0.0])))
 
 

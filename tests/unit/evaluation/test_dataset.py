@@ -1,4 +1,4 @@
-"""Datasets: which labels a path means, where their pictures are, and how mistakes are told."""
+"""Datasets: which labels a path means, where their images are, and how mistakes are told."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ def written(folder: Path, data: object, name: str = "val.json") -> Path:
 
 
 def by_name(dataset: Dataset) -> dict[str, int]:
-    return {dataset.album.name(n): n for n in range(len(dataset.album))}
+    return {dataset.image_dataset.name(n): n for n in range(len(dataset.image_dataset))}
 
 
 def boxes_of(dataset: Dataset, name: str) -> tuple[list[list[float]], list[int]]:
     assert isinstance(dataset.truth, BoxTruth)
-    one = dataset.truth.pictures[by_name(dataset)[name]]
+    one = dataset.truth.images[by_name(dataset)[name]]
     return one.corners.tolist(), one.classes.tolist()
 
 
 @pytest.mark.parametrize("place", ["val", "images", ".", "../val", "../images"])
-def test_coco_pictures_are_found_beside_the_file(tmp_path: Path, place: str) -> None:
+def test_coco_images_are_found_beside_the_file(tmp_path: Path, place: str) -> None:
     for name in "ab":
         photo(tmp_path / "sets" / place / f"{name}.png")
     dataset = open_dataset(written(tmp_path, coco(), "sets/instances_val.json"))
     assert sorted(by_name(dataset)) == ["a.png", "b.png"]
-    assert dataset.album.frame(0).width == 16
+    assert dataset.image_dataset.frame(0).width == 16
 
 
 def test_categories_are_counted_off_or_are_class_indices(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_categories_are_counted_off_or_are_class_indices(tmp_path: Path) -> None
     dataset = open_dataset(written(tmp_path, coco()))
     assert boxes_of(dataset, "a.png") == ([[1, 2, 5, 7], [0, 0, 8, 8]], [1, 0])
     assert isinstance(dataset.truth, BoxTruth) and dataset.truth.classes == (0, 1, 2)
-    one = dataset.truth.pictures[by_name(dataset)["a.png"]]
+    one = dataset.truth.images[by_name(dataset)["a.png"]]
     assert one.crowds.tolist() == [False, True] and one.areas.tolist() == [20, 9]
     assert "counted off" in dataset.notes[0]
     from_zero = coco(categories=[{"id": n, "name": str(n)} for n in (0, 1, 3, 8)])
@@ -117,18 +117,18 @@ def test_a_dataset_without_a_box_is_refused(tmp_path: Path) -> None:
         open_dataset(written(tmp_path, coco(annotations=[])))
 
 
-def test_missing_pictures_are_counted_and_named(tmp_path: Path) -> None:
+def test_missing_images_are_counted_and_named(tmp_path: Path) -> None:
     photo(tmp_path / "val" / "a.png")
     with pytest.raises(ConfigError) as caught:
         open_dataset(written(tmp_path, coco()))
-    assert caught.value.what.startswith("1 of 2 pictures are not in") and caught.value.why.startswith("b.png")
-    with pytest.raises(ConfigError, match=r"no picture of .*other\.json was found"):
+    assert caught.value.what.startswith("1 of 2 images are not in") and caught.value.why.startswith("b.png")
+    with pytest.raises(ConfigError, match=r"no image of .*other\.json was found"):
         open_dataset(written(tmp_path / "else", coco(), "other.json"))
 
 
 def classes_of(dataset: Dataset) -> dict[str, int]:
     assert isinstance(dataset.truth, ClassTruth)
-    return {dataset.album.name(n): dataset.truth.classes[n] for n in range(len(dataset.album))}
+    return {dataset.image_dataset.name(n): dataset.truth.classes[n] for n in range(len(dataset.image_dataset))}
 
 
 def test_a_list_of_classes(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_list_of_classes(tmp_path: Path) -> None:
         photo(tmp_path / "photos" / f"{name}.png")
     path = written(tmp_path, "file,label_index\na.png,4\nb.png,0\n\nc.png,17\n", "photos_labels.csv")
     assert classes_of(open_dataset(path)) == {"a.png": 4, "b.png": 0, "c.png": 17}
-    assert len(open_dataset(path, limit=2).album) == 2
+    assert len(open_dataset(path, limit=2).image_dataset) == 2
     path = written(tmp_path, "file,label\na.png,cat\nc.png,dog\n", "photos.csv")
     assert classes_of(open_dataset(path, labels=("dog", "cat"))) == {"a.png": 1, "c.png": 0}
 
@@ -144,11 +144,11 @@ def test_a_list_of_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "labels", "line", "what"),
     [
-        ("name,class\na,1\n", (), 1, "not a list of labelled pictures"),
+        ("name,class\na,1\n", (), 1, "not a list of labeled images"),
         ("file,label_index\na.png,1\nb.png,one\n", (), 3, "'one' is no class index"),
         ("file,label_index\na.png,7\n", ("x", "y"), 2, "'7' is no class index"),
         ("file,label\na.png,catt\n", ("dog", "cat"), 2, "did you mean 'cat'?"),
-        ("file,label_index\na.png\n", (), 2, "names no picture and label"),
+        ("file,label_index\na.png\n", (), 2, "names no image and label"),
     ],
 )
 def test_mistakes_in_lists_name_the_line(
@@ -191,14 +191,14 @@ def test_masks_of_the_same_stem(tmp_path: Path) -> None:
     assert isinstance(dataset.truth, MaskTruth)
     assert [path.stem + ".jpg" for path in dataset.truth.files] == list(by_name(dataset))
     (tmp_path / "masks" / "b.png").unlink()
-    with pytest.raises(ConfigError, match=r"1 of 2 pictures in .* have no mask"):
+    with pytest.raises(ConfigError, match=r"1 of 2 images in .* have no mask"):
         open_dataset(tmp_path, SEGMENT)
 
 
-def test_pictures_without_labels(tmp_path: Path) -> None:
+def test_images_without_labels(tmp_path: Path) -> None:
     photo(tmp_path / "a.png")
     for task in (None, CLASSIFY, SEGMENT):
         dataset = open_dataset(tmp_path, task)
         assert dataset.truth is None and list(by_name(dataset)) == ["a.png"]
-    with pytest.raises(ConfigError, match="no pictures at"):
+    with pytest.raises(ConfigError, match="no images at"):
         open_dataset(tmp_path / "nowhere")

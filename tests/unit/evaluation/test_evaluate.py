@@ -1,4 +1,4 @@
-"""Evaluating: every picture once, whatever the threads, and what goes wrong is told with its picture."""
+"""Evaluating: every image once, whatever the threads, and what goes wrong is told with its image."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Pictures of one bright channel each, in folders of that channel's number."""
+    """Images of one bright channel each, in folders of that channel's number."""
     random = np.random.default_rng(0)
     for number in range(COUNT):
-        picture = random.integers(0, 60, (8, 8, 3), np.uint8)
-        picture[..., number % 3] += 150
+        image = random.integers(0, 60, (8, 8, 3), np.uint8)
+        image[..., number % 3] += 150
         path = tmp_path / "photos" / str(number % 3) / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        assert cv2.imwrite(str(path), picture)
+        assert cv2.imwrite(str(path), image)
     return tmp_path / "photos"
 
 
@@ -53,7 +53,7 @@ def channel_means() -> Model:
         helper.make_node("GlobalAveragePool", ["x"], ["pooled"]),
         helper.make_node("Flatten", ["pooled"], ["means"]),
     ]
-    inputs, outputs = {"x": (models.PICTURE, TensorProto.FLOAT)}, {"means": ((1, 3), TensorProto.FLOAT)}
+    inputs, outputs = {"x": (models.IMAGE, TensorProto.FLOAT)}, {"means": ((1, 3), TensorProto.FLOAT)}
     return models.make(nodes, inputs, outputs)
 
 
@@ -87,8 +87,8 @@ def test_the_result_does_not_depend_on_threads(photos: Path) -> None:
 
 def worse(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
     """Takes channel 2 for channel 0."""
-    (picture,) = feeds.values()
-    means = picture.mean(axis=(2, 3))
+    (image,) = feeds.values()
+    means = image.mean(axis=(2, 3))
     means[:, 0] = np.maximum(means[:, 0], means[:, 2] + 0.01)
     return {"means": means.astype(np.float32)}
 
@@ -131,15 +131,15 @@ def test_a_reference_alone_tells_nothing_without_labels(photos: Path) -> None:
 def test_a_version_with_another_input_is_refused(photos: Path) -> None:
     renamed = models.make(
         [
-            helper.make_node("GlobalAveragePool", ["picture"], ["pooled"]),
+            helper.make_node("GlobalAveragePool", ["image"], ["pooled"]),
             helper.make_node("Flatten", ["pooled"], ["means"]),
         ],
-        {"picture": (models.PICTURE, TensorProto.FLOAT)},
+        {"image": (models.IMAGE, TensorProto.FLOAT)},
         {"means": ((1, 3), TensorProto.FLOAT)},
     )
     with pytest.raises(ModelError, match="a version to compare does not take 'x'") as caught:
         side_by_side({"fp32": MEANS, "other": renamed}, exam(photos))
-    assert "it takes picture" in caught.value.why and "--input" in caught.value.fix
+    assert "it takes image" in caught.value.why and "--input" in caught.value.fix
 
 
 def test_without_labels_versions_are_compared_with_each_other(photos: Path) -> None:
@@ -181,7 +181,7 @@ def test_it_can_be_stopped(photos: Path) -> None:
     assert seen == [1, 2, 3]
 
 
-def test_what_fails_is_told_once_with_its_picture(photos: Path) -> None:
+def test_what_fails_is_told_once_with_its_image(photos: Path) -> None:
     one = exam(photos)
 
     def wrong(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
@@ -194,7 +194,7 @@ def test_what_fails_is_told_once_with_its_picture(photos: Path) -> None:
         evaluate(lambda feeds: {"other": np.zeros(1)}, one)
     broken = photos / "0" / "0.png"
     broken.write_bytes(broken.read_bytes()[:40])
-    with pytest.raises(ConfigError, match="1 of 12 pictures cannot be read"):
+    with pytest.raises(ConfigError, match="1 of 12 images cannot be read"):
         evaluate(MEANS, one)
 
 

@@ -1,4 +1,4 @@
-"""Masks on disk: grey, with a palette, and what is refused."""
+"""Masks on disk: gray, with a palette, and what is refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def palette_png(path: Path, indices: np.ndarray, palette: np.ndarray) -> Path:
-    """A PNG of colour type 3 (W3C PNG specification)."""
+    """A PNG of color type 3 (W3C PNG specification)."""
     height, width = indices.shape
     header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([8, 3, 0, 0, 0])
     rows = b"".join(b"\0" + row.tobytes() for row in indices.astype(np.uint8))
@@ -28,7 +28,7 @@ def palette_png(path: Path, indices: np.ndarray, palette: np.ndarray) -> Path:
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])
-def test_grey_masks(tmp_path: Path, dtype: str) -> None:
+def test_gray_masks(tmp_path: Path, dtype: str) -> None:
     mask = np.arange(60, dtype=dtype).reshape(6, 10)
     assert cv2.imwrite(str(tmp_path / "a.png"), mask)
     found = read_mask(tmp_path / "a.png")
@@ -44,16 +44,16 @@ def test_palette_masks_are_read_as_indices(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_mask(palette_png(tmp_path / "voc.png", indices, palette)), indices)
 
 
-def test_of_equal_colours_the_first_index_counts(tmp_path: Path) -> None:
+def test_of_equal_colors_the_first_index_counts(tmp_path: Path) -> None:
     palette = np.array([[0, 0, 0], [128, 0, 0], [0, 0, 0]])
     mask = palette_png(tmp_path / "a.png", np.array([[0, 1, 2]]), palette)
     np.testing.assert_array_equal(read_mask(mask), [[0, 1, 0]])
 
 
-def test_colour_pictures_large_indices_and_damage_are_refused(tmp_path: Path) -> None:
+def test_color_images_large_indices_and_damage_are_refused(tmp_path: Path) -> None:
     assert cv2.imwrite(str(tmp_path / "rgb.png"), np.zeros((4, 4, 3), np.uint8))
     assert cv2.imwrite(str(tmp_path / "ids.png"), np.full((4, 4), 1000, np.uint16))
     (tmp_path / "bad.png").write_bytes(b"\x89PNG no")
-    for name, why in (("rgb", "is a colour picture"), ("ids", "indices up to 1000"), ("bad", "cannot read the mask")):
+    for name, why in (("rgb", "is a color image"), ("ids", "indices up to 1000"), ("bad", "cannot read the mask")):
         with pytest.raises(ConfigError, match=why):
             read_mask(tmp_path / f"{name}.png")

@@ -73,7 +73,7 @@ def vectors(*rows: list[float]) -> list[np.ndarray]:
     return [np.array(row, np.float32) for row in rows]
 
 
-def test_retrieval_counts_pictures_that_have_a_partner() -> None:
+def test_retrieval_counts_images_that_have_a_partner() -> None:
     scorer = IdentityScorer(IdentityTruth(("a", "a", "b", "b", "c")))
     notes = vectors([1, 0], [0.9, 0.1], [0, 1], [1, 0.05], [0.5, 0.5])
     evidence = scorer.evidence(notes, None)

@@ -146,7 +146,7 @@ def test_several_profiles_are_numbered_where_trtexec_can() -> None:
     assert told[5] == "--profile=0" and told[9] == "--profile=1" and told[10] == "--minShapes=x:4x3x8x8"
     old = command(asked, library_named("8.6.2"), "m/e")
     assert sum(option.startswith("--minShapes") for option in old.options) == 1
-    assert "1 of 2 optimisation profiles" in old.unsaid[0]
+    assert "1 of 2 optimization profiles" in old.unsaid[0]
 
 
 def test_formats_are_told_for_every_tensor_of_a_side() -> None:

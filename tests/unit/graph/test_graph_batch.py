@@ -55,7 +55,7 @@ def squeezed() -> Model:
 
 
 def beside() -> Model:
-    """A class token beside pictures' own, as transformers have it."""
+    """A class token beside images' own, as transformers have it."""
     nodes = [
         node("Reshape", ["x", "to"], ["tokens"]),
         node("Concat", ["token", "tokens", "token"], ["y"], axis=1),
@@ -74,9 +74,9 @@ def test_rows_are_what_each_is_alone(model: Model) -> None:
     made = with_open_batch(infer(model))
     assert has_open_batch(made) and not has_open_batch(model)
     assert [spec.shape[0] for spec in (*inputs(made), *outputs(made))] == ["batch", "batch"]
-    pictures = np.random.default_rng(0).standard_normal((3, 6, SIDE, SIDE)).astype(np.float32)
-    (together,) = ReferenceEvaluator(made.proto).run(None, {"x": pictures})
-    alone = [ReferenceEvaluator(model.proto).run(None, {"x": one[None]})[0] for one in pictures]
+    images = np.random.default_rng(0).standard_normal((3, 6, SIDE, SIDE)).astype(np.float32)
+    (together,) = ReferenceEvaluator(made.proto).run(None, {"x": images})
+    alone = [ReferenceEvaluator(model.proto).run(None, {"x": one[None]})[0] for one in images]
     assert np.allclose(together, np.concatenate(alone), atol=1e-6)
 
 

@@ -59,7 +59,7 @@ def test_recurrent_layers() -> None:
     assert found.macs == 7 * 2 * (20 * 3 + 20 * 5)
 
 
-def test_quantised_layers() -> None:
+def test_quantized_layers() -> None:
     one, zero = np.float32(1), np.uint8(0)
     scales = {"xs": one, "xz": zero, "ws": one, "wz": zero, "ys": one, "yz": zero}
     byte = {"x": value("x", [1, 3, 8, 8], "uint8")}

@@ -45,7 +45,7 @@ def test_what_cannot_be_known_is_left_out() -> None:
     assert found == {"x": "float32", "s": "int64"}
 
 
-def test_scales_decide_what_a_dequantised_tensor_is() -> None:
+def test_scales_decide_what_a_dequantized_tensor_is() -> None:
     nodes = [node("DequantizeLinear", ["x", "s"], ["d"])]
     stored = {"s": np.float16(0.5)}
     graph = read(make(nodes, {"x": value("x", [2], "int8")}, {"d": value("d", [2], "float16")}, stored, opset=19))

@@ -128,7 +128,7 @@ def test_a_folded_name_that_a_body_captures_is_stored() -> None:
     onnx.checker.check_model(folded.proto, full_check=True)
 
 
-def test_quantised_weights_are_not_dequantised() -> None:
+def test_quantized_weights_are_not_dequantized() -> None:
     nodes = [node("DequantizeLinear", ["q", "s"], ["w"]), node("MatMul", ["x", "w"], ["y"])]
     stored_ = {"q": np.ones((4, 4), np.int8), "s": np.float32(0.5)}
     model = make(nodes, {"x": [1, 4]}, {"y": None}, stored_)

@@ -39,7 +39,7 @@ def test_a_plain_model(tmp_path: Path) -> None:
     assert list(found.ops) == ["Relu", "Conv"]
     assert (found.macs, found.params, found.weight_bytes) == (4 * 36 * 27, 108, 432)
     assert found.activation_bytes == sum(cost.activation_bytes for cost in found.costs) == 4 * (192 + 144 + 4 * 144)
-    assert (found.dynamic, found.uncounted, found.quantised, found.warnings) == ((), "", "", ())
+    assert (found.dynamic, found.uncounted, found.quantized, found.warnings) == ((), "", "", ())
     assert found.metadata == {"stride": "32"}
 
 
@@ -65,7 +65,7 @@ def test_stored_tensors_among_the_inputs() -> None:
     )
 
 
-def test_quantised_models() -> None:
+def test_quantized_models() -> None:
     one, zero = np.float32(1), np.int8(0)
     qdq = [
         node("QuantizeLinear", ["x", "s", "z"], ["q"]),
@@ -73,7 +73,7 @@ def test_quantised_models() -> None:
         node("MatMul", ["d", "w"], ["y"]),
     ]
     found = inspect(make(qdq, {"x": [2, 4]}, {"y": None}, {"s": one, "z": zero, "w": weights(4, 4)}))
-    assert found.quantised == "qdq"
+    assert found.quantized == "qdq"
     assert "Q/DQ" in warnings(found)
     qoperator = [
         node("QuantizeLinear", ["x", "s", "z"], ["q"]),
@@ -81,7 +81,7 @@ def test_quantised_models() -> None:
         node("DequantizeLinear", ["p", "s", "z"], ["y"]),
     ]
     found = inspect(make(qoperator, {"x": [2, 4]}, {"y": None}, {"s": one, "z": zero, "w": np.ones((4, 4), np.int8)}))
-    assert found.quantised == "qoperator"
+    assert found.quantized == "qoperator"
     assert "TensorRT takes no such model" in warnings(found)
 
 

@@ -130,7 +130,7 @@ def test_a_pipeline_file_is_sent_to_its_own_check(tmp_path: Path) -> None:
     assert "edgert validate checks a pipeline file" in refusal(tmp_path / "p.yaml").fix
 
 
-def test_unrecognised_bytes(tmp_path: Path) -> None:
+def test_unrecognized_bytes(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"\xde\xad\xbe\xef" * 8)
     assert "not an ONNX model" in refusal(tmp_path / "m.onnx").what
 

@@ -30,7 +30,7 @@ def test_missing_parts_and_wrong_classes_cost() -> None:
     assert average_precision([found], [(np.array([BOX, FAR]), np.array([0, 1]))]) == pytest.approx(0.5)
 
 
-def test_parts_of_different_pictures_do_not_mix() -> None:
+def test_parts_of_different_images_do_not_mix() -> None:
     nothing = (np.zeros((0, 4)), np.zeros(0), np.zeros(0))
     found = (np.array([BOX]), np.array([0.9]), np.zeros(1))
     truth = (np.array([BOX]), np.zeros(1))

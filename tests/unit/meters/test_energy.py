@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgert.meters import measured, modelled, unavailable
+from edgert.meters import measured, modeled, unavailable
 from edgert.meters.energy import SENSOR_AVERAGE_S, Energy
 
 S = 1_000_000_000
@@ -27,11 +27,11 @@ def test_time_without_a_sensor_is_missing_and_not_zero_watts() -> None:
     assert (energy.joules, energy.covered_s, energy.missing_s, energy.average_w) == (10.0, 1.0, 2.0, 10.0)
 
 
-def test_modelled_time_is_told_apart() -> None:
+def test_modeled_time_is_told_apart() -> None:
     energy = Energy()
     energy.add(0, measured(10.0, "W", "x"))
-    energy.add(S, modelled(10.0, "W", "y"))
-    assert (energy.modelled_s, energy.joules) == (1.0, 10.0)
+    energy.add(S, modeled(10.0, "W", "y"))
+    assert (energy.modeled_s, energy.joules) == (1.0, 10.0)
 
 
 def test_a_long_pause_is_not_guessed_and_time_that_stands_still_is_ignored() -> None:

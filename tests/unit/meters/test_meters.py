@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from edgert.clock import VirtualClock
-from edgert.meters import Reading, modelled
+from edgert.meters import Reading, modeled
 from edgert.meters.all import Meters
 from tests.helpers.sysfs import hwmon, plant, write
 
@@ -16,7 +16,7 @@ def no_nvml(root: Path) -> str:
 
 
 def model() -> Reading:
-    return modelled(7.0, "W", "cost model")
+    return modeled(7.0, "W", "cost model")
 
 
 def meters(root: Path, clock: VirtualClock | None = None, with_model: bool = False) -> Meters:
@@ -89,8 +89,8 @@ def test_a_meter_that_vanishes_is_replaced_by_the_model_and_both_are_told(tmp_pa
     shutil.rmtree(tmp_path / "sys/class/hwmon/hwmon3")
     later(clock, 0.5)
     gone = watch.sample()
-    assert (gone.power.kind, gone.power.value) == ("modelled", 7.0)
-    assert any("modelled from now on" in note for note in gone.notes)
+    assert (gone.power.kind, gone.power.value) == ("modeled", 7.0)
+    assert any("modeled from now on" in note for note in gone.notes)
     later(clock, 0.5)
     assert watch.sample().notes == ()
 
@@ -102,7 +102,7 @@ def test_a_sensor_that_comes_back_under_another_number_is_found(tmp_path: Path) 
     watch.sample()
     (tmp_path / "sys/class/hwmon/hwmon3").rename(tmp_path / "sys/class/hwmon/hwmon9")
     later(clock, 0.5)
-    assert watch.sample().power.kind == "modelled"
+    assert watch.sample().power.kind == "modeled"
     later(clock, 5.0)
     back = watch.sample()
     assert (back.power.kind, back.power.value) == ("measured", pytest.approx(5.3))

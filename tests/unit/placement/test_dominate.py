@@ -50,4 +50,4 @@ def test_what_does_not_fit_one_core_in_time_still_uses_the_beaten_one() -> None:
     assert set(slow.networks[0].engines[0].assignment) == {"dla0"}
     busy = solve([network(1.2, rate_hz=190)], "energy")  # 190 × 6 ms are more than a second
     assert {"dla0", "dla1"} <= set(busy.networks[0].engines[0].assignment)
-    assert max(busy.utilisation.values()) <= 1 + 1e-9
+    assert max(busy.utilization.values()) <= 1 + 1e-9

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgert.errors import PlacementError
-from edgert.placement.cutting import neighbours, segments
+from edgert.placement.cutting import neighbors, segments
 from edgert.placement.exact import exact
 from edgert.placement.min_cut import Cutter, cut
 from edgert.placement.occupancy import ENERGY, LATENCY, Load, Price, accelerators, loads, preferring
@@ -76,7 +76,7 @@ def test_segments_are_connected_pieces_that_can_run_in_their_order(seed: int) ->
     random = np.random.default_rng(seed)
     net = random_network(seed, 14, among=BOARD, forbidden=0.0, skips=0.7)
     assignment = tuple(random.choice(BOARD[: 2 + seed % 2], 14).tolist())
-    before, after = neighbours(net)
+    before, after = neighbors(net)
     found = segments(net, assignment)
     assert sorted(unit for segment in found for unit in segment.units) == list(range(14))
     done: set[int] = set()

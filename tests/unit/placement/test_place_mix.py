@@ -152,7 +152,7 @@ def test_networks_without_a_rate_share_what_others_leave() -> None:
     free = random_network(2, 8, among=BOARD, name="free")
     placement = solve([paced, free], "throughput")
     assert placement.networks[0].fps == pytest.approx(30.0, rel=1e-4)
-    assert max(placement.utilisation.values()) == pytest.approx(1.0, rel=1e-4)
+    assert max(placement.utilization.values()) == pytest.approx(1.0, rel=1e-4)
     assert placement.networks[1].fps > 0
 
 
@@ -209,7 +209,7 @@ def test_shares_that_are_given_are_kept(objective: Objective) -> None:
     assert [[name] for name in first.engines[1].assignment] == able
     assert first.fps == pytest.approx(1.0) and second.fps >= 1.0 - 1e-6
     if objective == "throughput":
-        assert found.value == pytest.approx(1 / max(found.utilisation.values()), rel=1e-3)
+        assert found.value == pytest.approx(1 / max(found.utilization.values()), rel=1e-3)
 
 
 @pytest.mark.slow

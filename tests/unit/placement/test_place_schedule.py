@@ -22,7 +22,7 @@ def test_one_stream_below_capacity_has_the_latency_of_a_run() -> None:
     (flow,) = played.streams
     assert flow.p50_ms == flow.p99_ms == pytest.approx(11.0)
     assert flow.fps == pytest.approx(50.0, rel=0.01)
-    assert played.utilisation == pytest.approx({"gpu": 0.2, "dla0": 0.3}, rel=0.01)
+    assert played.utilization == pytest.approx({"gpu": 0.2, "dla0": 0.3}, rel=0.01)
 
 
 def test_segments_of_different_frames_run_at_once() -> None:
@@ -59,7 +59,7 @@ def test_contention_slows_what_overlaps() -> None:
     tight = play(hungry, 5_000, Contention(10e9, 1.0, 4e9))
     assert free.streams[0].fps == pytest.approx(100, rel=0.01)
     assert tight.streams[0].fps == pytest.approx(50, rel=0.01)  # 4 of the 8 GB/s asked for
-    assert tight.utilisation["gpu"] == pytest.approx(1.0, rel=0.01)
+    assert tight.utilization["gpu"] == pytest.approx(1.0, rel=0.01)
 
 
 def test_work_already_done_when_contention_begins_is_kept() -> None:

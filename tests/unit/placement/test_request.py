@@ -50,7 +50,7 @@ def test_a_glob_may_fit_a_node_that_was_folded_away() -> None:
     assert set(assign(chain(), {"*": "cpu0", "/backbone/bn": "cpu1"}, [*NAMES, "/backbone/bn"]).values()) == {"cpu0"}
 
 
-def quantised() -> Graph:
+def quantized() -> Graph:
     """conv → relu in bytes: Q and DQ between them that the file does not know."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], name="first"),
@@ -63,10 +63,10 @@ def quantised() -> Graph:
     return read(models.make(nodes, {"x": ((1, 2), kind)}, {"y": ((1, 2), kind)}, weights))
 
 
-def test_a_quantised_model_hands_on_bytes() -> None:
-    places = assign(quantised(), {"*": "cpu0", "second": "cpu1"}, ["first", "second"])
+def test_a_quantized_model_hands_on_bytes() -> None:
+    places = assign(quantized(), {"*": "cpu0", "second": "cpu1"}, ["first", "second"])
     assert places == {"first": "cpu0", "a_quantized": "cpu0", "a_dequantized": "cpu1", "second": "cpu1"}
-    places = assign(quantised(), {"*": "cpu1", "first": "cpu0"}, ["first", "second"])
+    places = assign(quantized(), {"*": "cpu1", "first": "cpu0"}, ["first", "second"])
     assert places["a_quantized"] == "cpu0" and places["a_dequantized"] == "cpu1"
 
 

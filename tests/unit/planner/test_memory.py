@@ -32,7 +32,7 @@ def test_weights_lie_with_their_accelerator_and_tensors_with_all(tmp_path: Path)
     assert parts["net", "dla0+gpu", "activations"] == engine_bytes(net) - 1500
     assert parts["cam", "cpu", "frames"] > 0
     (context,) = [part for part in found if part.name == "CUDA"]
-    assert context.size_bytes == CONTEXT_BYTES and context.note.startswith("modelled") and context.on == "gpu"
+    assert context.size_bytes == CONTEXT_BYTES and context.note.startswith("modeled") and context.on == "gpu"
 
 
 def test_a_plan_shows_the_parts_of_what_it_chose_and_says_what_is_not_in_it(tmp_path: Path) -> None:

@@ -16,5 +16,5 @@ def config(tmp_path: Path) -> ModelConfig:
     """The small network as a classifier in a file."""
     path = tmp_path / "net.onnx"
     path.write_bytes(to_bytes(network()))
-    picture = InputConfig(resize="stretch", std=(64.0,))
-    return ModelConfig(onnx=path, task=ClassifyTask(classify="softmax"), input=picture)
+    image = InputConfig(resize="stretch", std=(64.0,))
+    return ModelConfig(onnx=path, task=ClassifyTask(classify="softmax"), input=image)

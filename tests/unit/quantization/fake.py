@@ -1,4 +1,4 @@
-"""A plain quantiser to test corrections with: stored weights per channel, inputs of weighted nodes per tensor.
+"""A plain quantizer to test corrections with: stored weights per channel, inputs of weighted nodes per tensor.
 
 Nothing is shared, fused or left out; the scales of activations are what the caller says.
 """

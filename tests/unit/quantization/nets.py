@@ -1,4 +1,4 @@
-"""Small graphs to quantise, named node by node, and the ranges that small arrays give them."""
+"""Small graphs to quantize, named node by node, and the ranges that small arrays give them."""
 
 from __future__ import annotations
 

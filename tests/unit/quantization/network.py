@@ -1,21 +1,21 @@
-"""A small network to quantise."""
+"""A small network to quantize."""
 
 from __future__ import annotations
 
 import numpy as np
 from onnx import TensorProto, helper
 
-from edgert.dataset.images import Album, open_album
+from edgert.dataset.images import ImageDataset, open_images
 from edgert.graph import Model
 from tests.helpers.models import make
 
-SIZE, PICTURES = 16, 32
+SIZE, IMAGES = 16, 32
 
 
-def album(count: int, seed: int) -> Album:
-    """Pictures of noise."""
+def image_dataset(count: int, seed: int) -> ImageDataset:
+    """Images of noise."""
     random = np.random.default_rng(seed)
-    return open_album([random.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8) for _ in range(count)])
+    return open_images([random.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8) for _ in range(count)])
 
 
 def network(*, pooled: bool = True) -> Model:

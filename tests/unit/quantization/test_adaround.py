@@ -89,8 +89,8 @@ def test_moments_are_those_of_all_patches() -> None:
     moments = Moments.empty(kernel)
     for part in (x[:2], x[2:]):
         moments.add(patches(kernel, part, 100, RNG))
-    np.testing.assert_allclose(moments.gram(centred=False)[0], x.T @ x / 6, atol=1e-6)
-    np.testing.assert_allclose(moments.gram(centred=True)[0], np.cov(x.T, bias=True), atol=1e-6)
+    np.testing.assert_allclose(moments.gram(centered=False)[0], x.T @ x / 6, atol=1e-6)
+    np.testing.assert_allclose(moments.gram(centered=True)[0], np.cov(x.T, bias=True), atol=1e-6)
 
 
 def net() -> Model:
@@ -109,7 +109,7 @@ def net() -> Model:
 def problem() -> tuple[Any, ...]:
     model = net()
     graph = read(model)
-    smooth = [np.cumsum(weights(1, 3, 12, 12, seed=seed), axis=3) for seed in range(4)]  # neighbours are alike
+    smooth = [np.cumsum(weights(1, 3, 12, 12, seed=seed), axis=3) for seed in range(4)]  # neighbors are alike
     feeds = [{"x": x} for x in smooth]
     scales = {name: scales_of(graph, one) for one in graph.nodes if kernel_of(graph, one) for name in [one.inputs[1]]}
     return graph, lower(graph, peaks(graph, feeds, model)), scales, feeds, model
@@ -156,7 +156,7 @@ def test_progress_is_told_and_a_stop_keeps_what_is_done() -> None:
     assert [(one.done, one.total, one.rounding.node) for one in told] == [(1, 3, "first")]
 
 
-def test_no_pictures_are_refused() -> None:
+def test_no_images_are_refused() -> None:
     graph, lowered, scales, _, model = problem()
-    with pytest.raises(CalibrationError, match="without pictures"):
+    with pytest.raises(CalibrationError, match="without images"):
         round_weights(graph, lowered, scales, [], model)

@@ -14,17 +14,19 @@ from edgert.quantization.int8_model import recipe_of
 from edgert.quantization.prepare import calibrated
 from edgert.quantization.recipe import Quantizer
 from edgert.quantization.scheme.scheme import Target, scheme
-from tests.unit.quantization.network import PICTURES, SIZE, album
+from tests.unit.quantization.network import IMAGES, SIZE, image_dataset
 
 
 def test_without_a_target_every_tensor_is_measured(config: ModelConfig) -> None:
-    found = calibrate_section(config, album=album(PICTURES, 5))
+    found = calibrate_section(config, image_dataset=image_dataset(IMAGES, 5))
     assert tuple(found.table.histograms) == calibrated(read(found.model))
 
 
 @pytest.mark.parametrize("target", ["ort", "gpu", "dla"])
 def test_for_one_target_only_what_it_rounds_is_measured_to_the_same_model(config: ModelConfig, target: Target) -> None:
-    everything, few = (calibrate_section(config, target=one, album=album(PICTURES, 5)) for one in (None, target))
+    everything, few = (
+        calibrate_section(config, target=one, image_dataset=image_dataset(IMAGES, 5)) for one in (None, target)
+    )
     needed = set(scheme(read(few.model), target).needed)
     assert set(few.table.histograms) == needed
     assert needed < set(everything.table.histograms) or target == "dla"

@@ -39,16 +39,16 @@ def feeds(count: int) -> list[dict[str, Any]]:
 
 
 def problem(gain: float) -> tuple[Graph, Scheme, RangeTable, list[dict[str, Any]], Model]:
-    model, pictures = net(gain), feeds(3)
+    model, images = net(gain), feeds(3)
     graph = read(model)
     decided = scheme(graph, "ort")
     histograms = {}
     names = [name for name in ("x", "a", "r", "y") if name in decided.needed]
-    for name, values in zip(names, walk(graph, names, pictures, model), strict=True):
+    for name, values in zip(names, walk(graph, names, images, model), strict=True):
         histograms[name] = Histogram()
         for one in values:
             histograms[name].add(one)
-    return graph, decided, RangeTable(model.digest, 3, "mse", histograms), pictures, model
+    return graph, decided, RangeTable(model.digest, 3, "mse", histograms), images, model
 
 
 def found(gain: float) -> dict[str, Choice]:
@@ -69,12 +69,12 @@ def test_the_choice_has_the_least_error() -> None:
 
 
 def test_errors_are_those_of_the_rounded_input() -> None:
-    graph, decided, table, pictures, model = problem(1.0)
+    graph, decided, table, images, model = problem(1.0)
     one = found(1.0)["r"]
     v = graph.constants["v"][:, :, 0, 0].astype(np.float64)
     scale = one.thresholds["minmax"] / 127
     total = 0.0
-    for (values,) in zip(*walk(graph, ["r"], pictures, model), strict=True):
+    for (values,) in zip(*walk(graph, ["r"], images, model), strict=True):
         x = values.reshape(4, -1).astype(np.float64)
         rounded = np.clip(np.rint(x / scale), -127, 127) * scale
         total += np.square(v @ (rounded - x)).sum() / np.square(v @ x).sum()
@@ -83,15 +83,15 @@ def test_errors_are_those_of_the_rounded_input() -> None:
 
 
 def test_every_tensor_with_a_scale_gets_a_method_and_those_nobody_weighs_the_default() -> None:
-    graph, decided, table, pictures, model = problem(1.0)
-    methods = choose_methods(graph, decided, table, pictures, model)
+    graph, decided, table, images, model = problem(1.0)
+    methods = choose_methods(graph, decided, table, images, model)
     assert set(methods) == set(decided.needed)
-    unread = [one for one in choices(graph, decided, table, pictures, model) if not one.errors]
+    unread = [one for one in choices(graph, decided, table, images, model) if not one.errors]
     assert all(one.method == "mse" for one in unread)
     table.with_chosen(methods)
 
 
-def test_no_pictures_are_refused() -> None:
+def test_no_images_are_refused() -> None:
     graph, decided, table, _, model = problem(1.0)
-    with pytest.raises(CalibrationError, match="without pictures"):
+    with pytest.raises(CalibrationError, match="without images"):
         choose_methods(graph, decided, table, [], model)

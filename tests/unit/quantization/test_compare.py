@@ -48,7 +48,7 @@ def test_equal_graphs_have_no_noise() -> None:
     assert sqnr(read(MODEL), read(MODEL), FEEDS[:2], ["y"], MODEL) == {"y": math.inf}
 
 
-def test_sums_over_pictures_are_those_of_all_elements() -> None:
+def test_sums_over_images_are_those_of_all_elements() -> None:
     whole = agreement(read(MODEL), other(0.5), FEEDS, ["a"], MODEL)["a"]
     parts = [agreement(read(MODEL), other(0.5), [one], ["a"], MODEL)["a"] for one in FEEDS]
     assert whole.signal == pytest.approx(sum(one.signal for one in parts))
@@ -69,6 +69,6 @@ def test_ends_of_the_scale(sums: Agreement, decibels: float, cosine: float) -> N
     assert sums.sqnr_db == pytest.approx(decibels) and sums.cosine == pytest.approx(cosine)
 
 
-def test_no_pictures_tell_nothing() -> None:
-    with pytest.raises(CalibrationError, match="without pictures"):
+def test_no_images_tell_nothing() -> None:
+    with pytest.raises(CalibrationError, match="without images"):
         sqnr(read(MODEL), other(2), [], ["y"], MODEL)

@@ -36,19 +36,19 @@ def feeds(count: int, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def coarse(graph: Graph, amax: dict[str, float]) -> Graph:
-    """A quantiser whose weights are all a little too small: every mean is off."""
+    """A quantizer whose weights are all a little too small: every mean is off."""
     return lower(with_constants(graph, {n: graph.constants[n] * np.float32(0.9) for n in ("w", "d", "v", "u")}), amax)
 
 
 @pytest.mark.parametrize("biased", [True, False])
 def test_means_of_every_layer_meet(biased: bool) -> None:
-    model, pictures = net(biased=biased), feeds(4)
+    model, images = net(biased=biased), feeds(4)
     graph = read(model)
-    amax = {name: 2 * peak for name, peak in peaks(graph, pictures, model).items()}
-    done = coarse(correct_biases(graph, coarse(graph, amax), pictures, model), amax)
+    amax = {name: 2 * peak for name, peak in peaks(graph, images, model).items()}
+    done = coarse(correct_biases(graph, coarse(graph, amax), images, model), amax)
     names = ["a", "c", "e"]
     for wanted, plain, found in zip(
-        *(walk(one, names, pictures, model) for one in (graph, coarse(graph, amax), done)), strict=True
+        *(walk(one, names, images, model) for one in (graph, coarse(graph, amax), done)), strict=True
     ):
         mean, before, after = (np.mean([channel_means(x, 1) for x in one], axis=0) for one in (wanted, plain, found))
         off, left = np.abs(before - mean), np.abs(after - mean)
@@ -58,16 +58,16 @@ def test_means_of_every_layer_meet(biased: bool) -> None:
 
 def test_upstream_corrections_are_in_force() -> None:
     """A layer behind one that is already right needs no more than its own error taken off."""
-    model, pictures = net(), feeds(3)
+    model, images = net(), feeds(3)
     graph = read(model)
     biased = shift_biases(graph, {"a": np.full(8, 0.5)})
-    shifts = mean_shifts(graph, biased, pictures, model)
+    shifts = mean_shifts(graph, biased, images, model)
     np.testing.assert_allclose(shifts["a"], -0.5, atol=1e-6)
     for name in ("c", "e", "y"):
         np.testing.assert_allclose(shifts[name], 0, atol=1e-6)
 
 
-def test_outputs_come_closer_on_other_pictures() -> None:
+def test_outputs_come_closer_on_other_images() -> None:
     model = net()
     graph = read(model)
     amax = {name: 1.5 * peak for name, peak in peaks(graph, feeds(4), model).items()}
@@ -106,12 +106,12 @@ def test_a_matmul_is_corrected_through_the_add_behind_it() -> None:
     model = infer(make(nodes, {"x": [1, 5, 3]}, {"y": None}, {"w": weights(3, 4), "b": weights(4), "v": weights(4, 2)}))
     graph = read(model)
     assert [can_shift(graph, one) for one in graph.nodes] == [True, False, False]
-    pictures = [{"x": np.abs(weights(1, 5, 3, seed=seed))} for seed in range(3)]
+    images = [{"x": np.abs(weights(1, 5, 3, seed=seed))} for seed in range(3)]
     lowered = with_constants(graph, {"w": graph.constants["w"] + np.float32(0.1)})
-    shifts = mean_shifts(graph, lowered, pictures, model)
+    shifts = mean_shifts(graph, lowered, images, model)
     assert list(shifts) == ["a"] and shifts["a"].shape == (4,)
     done = shift_biases(lowered, shifts)
-    wanted, found = (next(walk(one, ["c"], pictures, model)) for one in (graph, done))
+    wanted, found = (next(walk(one, ["c"], images, model)) for one in (graph, done))
     np.testing.assert_allclose(np.mean(found, axis=(0, 1, 2)), np.mean(wanted, axis=(0, 1, 2)), atol=1e-5)
 
 
@@ -123,17 +123,17 @@ def test_what_cannot_be_shifted_is_refused_by_name() -> None:
         shift_biases(graph, {"y": np.zeros(4)})
 
 
-def test_no_pictures_are_refused() -> None:
-    with pytest.raises(CalibrationError, match="without pictures"):
+def test_no_images_are_refused() -> None:
+    with pytest.raises(CalibrationError, match="without images"):
         correct_biases(read(net()), read(net()), [], net())
 
 
 def test_what_may_be_luck_is_left_alone() -> None:
-    """The same weights but for noise that has no mean: a few pictures show one all the same."""
+    """The same weights but for noise that has no mean: a few images show one all the same."""
     graph = read(net())
     noise = np.random.default_rng(3).standard_normal(graph.constants["w"].shape) / 20
     off = noise - noise.mean(axis=(1, 2, 3), keepdims=True)
-    pictures = [{"x": weights(1, 3, 12, 12, seed=seed)} for seed in range(6)]
+    images = [{"x": weights(1, 3, 12, 12, seed=seed)} for seed in range(6)]
     lowered = with_constants(graph, {"w": (graph.constants["w"] + off).astype(np.float32)})
-    shifts = mean_shifts(graph, lowered, pictures, net())
+    shifts = mean_shifts(graph, lowered, images, net())
     assert (shifts["a"] == 0).all()

@@ -1,4 +1,4 @@
-"""A quantised model as a report."""
+"""A quantized model as a report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edgert.config import AccuracyConfig, CalibrateConfig, ClassifyTask, InputConfig, ModelConfig, QuantizeConfig
-from edgert.dataset.images import open_album
+from edgert.dataset.images import open_images
 from edgert.evaluation import Standing, compare
 from edgert.evaluation.evaluate_model import Accuracy
 from edgert.evaluation.score import mean_of
@@ -20,12 +20,12 @@ from edgert.graph.operations import read
 from edgert.quantization.calibrated import Calibrated, calibrate_section
 from edgert.quantization.calibration.threshold import METHODS
 from edgert.quantization.describe import accuracy_rows, describe, speed_rows, summary
-from edgert.quantization.describe_layers import EQUALISATION
+from edgert.quantization.describe_layers import EQUALIZATION
 from edgert.quantization.int8_model import quantize_section
 from edgert.quantization.mixed import MixedPrecision, Scan, Sensitivity
 from edgert.quantization.outcome import Outcome
 from edgert.report import judge, render
-from tests.unit.quantization.network import PICTURES, SIZE, network
+from tests.unit.quantization.network import IMAGES, SIZE, network
 
 LAYERS = ("first", "second", "third", "last")
 
@@ -42,7 +42,7 @@ def section(file: Path, **quantize: object) -> ModelConfig:
         onnx=file,
         task=ClassifyTask(classify="softmax"),
         input=InputConfig(resize="stretch", std=(64.0,)),
-        calibrate=CalibrateConfig(images="photos", limit=PICTURES, early_stop=False),  # type: ignore[arg-type]
+        calibrate=CalibrateConfig(images="photos", limit=IMAGES, early_stop=False),  # type: ignore[arg-type]
         quantize=QuantizeConfig.model_validate(quantize),
     )
 
@@ -50,8 +50,8 @@ def section(file: Path, **quantize: object) -> ModelConfig:
 @cache
 def calibrated(file: Path, equalize: bool) -> Calibrated:
     random = np.random.default_rng(5)
-    pictures = [random.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8) for _ in range(PICTURES)]
-    return calibrate_section(section(file, equalize=equalize), album=open_album(pictures))
+    images = [random.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8) for _ in range(IMAGES)]
+    return calibrate_section(section(file, equalize=equalize), image_dataset=open_images(images))
 
 
 def outcome(config: ModelConfig, *, judged: bool = False) -> Outcome:
@@ -141,8 +141,8 @@ def test_corrections_are_read_off_the_weights(file: Path) -> None:
     made = outcome(config)
     report = describe(made, config)
     by_kind = {one.kind: [c for c in report.corrections if c.kind == one.kind] for one in report.corrections}
-    assert {one.nodes for one in by_kind[EQUALISATION]} >= {("first",), ("second",)}
-    assert by_kind[EQUALISATION][0].effect.startswith("outputs divided by ")
+    assert {one.nodes for one in by_kind[EQUALIZATION]} >= {("first",), ("second",)}
+    assert by_kind[EQUALIZATION][0].effect.startswith("outputs divided by ")
     (turned,) = by_kind["AdaRound"]
     assert turned.nodes == ("second",) and 0 < float(turned.effect.split("%")[0]) < 50
     assert {one.nodes[0] for one in by_kind["Bias correction"]} <= set(LAYERS)
@@ -175,11 +175,11 @@ def test_provenance_sizes_and_settings(file: Path) -> None:
     origin = report.provenance
     assert (origin.model, origin.digest) == ("net.onnx", hashlib.sha256(file.read_bytes()).hexdigest())
     assert (origin.images, origin.source, origin.method, origin.command) == (
-        PICTURES, "a belt", "mse", "edgert quantize",
+        IMAGES, "a belt", "mse", "edgert quantize",
     )  # fmt: skip
     assert {"edgert", "onnx", "onnxruntime", "numpy"} <= set(origin.versions) and "core" in origin.machine
     assert report.sizes_bytes == {"FP32": file.stat().st_size, "INT8": len(to_bytes(made.model))}
-    assert report.settings["calibrate.limit"] == str(PICTURES) and report.settings["quantize.keep"] == "[third]"
+    assert report.settings["calibrate.limit"] == str(IMAGES) and report.settings["quantize.keep"] == "[third]"
     assert "quantize.adaround" not in report.settings
     assert describe(made, config).provenance.source.endswith("photos")
     assert report.target == "ONNX Runtime"
@@ -193,7 +193,7 @@ def test_without_a_judge_accuracy_is_absent_with_its_reason(file: Path) -> None:
 def test_agreement_without_labels(file: Path) -> None:
     report = describe(outcome(section(file), judged=True), section(file))
     (row,) = report.accuracy
-    assert (row.metric, row.fp32, row.labelled, row.images) == ("agreement", 1.0, False, PICTURES)
+    assert (row.metric, row.fp32, row.labeled, row.images) == ("agreement", 1.0, False, IMAGES)
     assert row.max_drop is None and row.interval is not None and row.interval[0] <= row.drop <= row.interval[1]
 
 
@@ -234,8 +234,8 @@ def test_the_budget_of_the_section(file: Path, tmp_path: Path) -> None:
     assert made.standing is not None
     (drop,) = made.standing.comparisons
     budget = replace(drop, max_drop=0.2)
-    labelled = replace(made, standing=replace(made.standing, comparisons=(budget,)), labelled=True)
+    labeled = replace(made, standing=replace(made.standing, comparisons=(budget,)), labeled=True)
     accuracy = AccuracyConfig(dataset=tmp_path, metric="top1", max_drop=0.2)
-    report = describe(labelled, section(file).model_copy(update={"accuracy": accuracy}))
-    assert report.accuracy[0].max_drop == 0.2 and report.accuracy[0].labelled
+    report = describe(labeled, section(file).model_copy(update={"accuracy": accuracy}))
+    assert report.accuracy[0].max_drop == 0.2 and report.accuracy[0].labeled
     assert report.settings["accuracy.max_drop"] == "0.2"

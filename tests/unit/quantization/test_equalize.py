@@ -132,7 +132,7 @@ def test_transposed_convolutions_and_fully_connected_layers() -> None:
     assert_same_function(model, equalize(read(model)))
 
 
-def test_a_flattened_picture_is_a_run_of_columns_per_channel() -> None:
+def test_a_flattened_image_is_a_run_of_columns_per_channel() -> None:
     model = chain(node("Relu", ["a"], ["r"]), node("Flatten", ["r"], ["m"]),
                   last=node("Gemm", ["m", "v"], ["y"], "last"), stored={"v": weights(144, 3)})  # fmt: skip
     _, last = scalings(read(model))

@@ -148,7 +148,7 @@ def test_outputs_that_are_inputs_or_stored() -> None:
         assert {spec.dtype for spec in result.graph.outputs} == {io}
 
 
-def quantised(opset: int, weight_scale: Any = None, bias: bool = False) -> Model:
+def quantized(opset: int, weight_scale: Any = None, bias: bool = False) -> Model:
     """Q → DQ → Conv with INT8 weights → Q → DQ → Relu, as strongly typed TensorRT wants it."""
     scale = np.full(4, 0.01, np.float32) if weight_scale is None else np.float32(weight_scale)
     stored = {
@@ -175,7 +175,7 @@ def quantised(opset: int, weight_scale: Any = None, bias: bool = False) -> Model
 
 
 def test_scales_become_float16_where_the_opset_has_it() -> None:
-    model = quantised(19)
+    model = quantized(19)
     result, converted = half(model)
     assert not result.kept
     types = stored_types(converted)
@@ -189,7 +189,7 @@ def test_scales_become_float16_where_the_opset_has_it() -> None:
 
 
 def test_before_that_casts_stand_around_them() -> None:
-    model = quantised(17)
+    model = quantized(17)
     result, _ = half(model)
     assert set(kept(result)) == {"dq", "dw", "q", "qc", "dc"}
     assert kept(result)["dw"] == "DequantizeLinear has no float16 form in opset 17"
@@ -197,7 +197,7 @@ def test_before_that_casts_stand_around_them() -> None:
 
 
 def test_the_integer_bias_is_scaled_in_float32() -> None:
-    model = quantised(19, weight_scale=[1e-4] * 4, bias=True)
+    model = quantized(19, weight_scale=[1e-4] * 4, bias=True)
     result, _ = half(model)
     assert list(kept(result)) == ["db"]
     assert "scale 'sb' has values such as 2e-06" in kept(result)["db"]
@@ -205,7 +205,7 @@ def test_the_integer_bias_is_scaled_in_float32() -> None:
 
 
 def test_scales_of_dead_channels_are_raised() -> None:
-    model = quantised(19, weight_scale=[0.01, 1e-30, 3e-6, 0.02])
+    model = quantized(19, weight_scale=[0.01, 1e-30, 3e-6, 0.02])
     result, converted = half(model)
     assert not result.kept
     constants = read(converted).constants
@@ -219,11 +219,11 @@ def test_scales_of_dead_channels_are_raised() -> None:
 
 
 def test_scales_that_are_all_small_stay() -> None:
-    assert list(kept(half(quantised(19, weight_scale=[3e-6] * 4))[0])) == ["dw"]
+    assert list(kept(half(quantized(19, weight_scale=[3e-6] * 4))[0])) == ["dw"]
 
 
 def test_units_that_are_kept_between_q_and_dq_stay_float32() -> None:
-    model = quantised(19)
+    model = quantized(19)
     result, _ = half(model, keep=["conv", "relu"])
     types = dtypes(result.graph)
     assert types["wd"] == types["xd"] == types["c"] == types["cd"] == "float32"

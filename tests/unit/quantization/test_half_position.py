@@ -10,7 +10,7 @@ from tests.unit.quantization.halves import X, half, kept, run
 
 
 def detector(boxes: int = 900, stride: int = 8) -> Model:
-    """(conv + grid) · stride for the centre, exp(conv) · stride for the size, sigmoid for the score."""
+    """(conv + grid) · stride for the center, exp(conv) · stride for the size, sigmoid for the score."""
     side = int(boxes**0.5)
     ys, xs = np.mgrid[:side, :side]
     stored = {

@@ -217,7 +217,7 @@ def test_powers(exponent: float, stays: bool) -> None:
     assert bool(half(with_constant("Pow", exponent))[0].kept) == stays
 
 
-def test_a_layer_normalisation_in_pieces_stays_from_square_to_mean() -> None:
+def test_a_layer_normalization_in_pieces_stays_from_square_to_mean() -> None:
     nodes = [
         node("ReduceMean", ["x"], ["m"], "mean", axes=[-1]),
         node("Sub", ["x", "m"], ["d"], "sub"),
@@ -234,7 +234,7 @@ def test_a_layer_normalisation_in_pieces_stays_from_square_to_mean() -> None:
 
 
 @pytest.mark.parametrize(("stash", "stays"), [(1, False), (10, True)])
-def test_a_layer_normalisation_that_counts_in_float32_may_be_float16(stash: int, stays: bool) -> None:
+def test_a_layer_normalization_that_counts_in_float32_may_be_float16(stash: int, stays: bool) -> None:
     stored = {"g": np.ones(256, np.float32)}
     nodes = [node("LayerNormalization", ["x", "g"], ["y"], "n", stash_type=stash)]
     graph = read(make(nodes, {"x": [1, 8, 256]}, {"y": [1, 8, 256]}, stored))

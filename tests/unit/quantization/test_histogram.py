@@ -90,7 +90,7 @@ def test_a_power_of_two_needs_the_doubled_range(power: int) -> None:
     assert of([exact]).counts[BINS // 2] == 1
 
 
-def test_the_range_doubles_by_adding_neighbours() -> None:
+def test_the_range_doubles_by_adding_neighbors() -> None:
     histogram = of(np.arange(BINS) / BINS)
     assert histogram.exponent == 0
     assert histogram.counts.tolist() == [1] * BINS

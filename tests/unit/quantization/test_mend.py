@@ -18,13 +18,13 @@ COSTS = {"stem": 0.3, "body": 0.02, "head": 0.2}
 
 @dataclass
 class Maker:
-    """Stands for a quantiser: its models say how they were made."""
+    """Stands for a quantizer: its models say how they were made."""
 
     name: str = "plain"
     corrects: bool = True
     made: list[tuple[frozenset[str], bool]] = field(default_factory=list)
     units: tuple[str, ...] = tuple(COSTS)
-    feeds: tuple[str, ...] = ("picture",)
+    feeds: tuple[str, ...] = ("image",)
     model: Any = field(default_factory=lambda: SimpleNamespace(digest="0"))
     recipe: str = "recipe"
 
@@ -80,7 +80,7 @@ def test_biases_are_corrected_where_that_is_better(correction: float, wanted: bo
     assert cast(Any, made.quantized) == ("plain", frozenset(), wanted)
 
 
-def test_without_pictures_to_correct_over_there_is_one_version() -> None:
+def test_without_images_to_correct_over_there_is_one_version() -> None:
     maker = Maker(corrects=False)
     assert not mended(maker, Judge(floor=0.0)).corrected
     assert maker.made == [(frozenset(), False)]

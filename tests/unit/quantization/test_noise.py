@@ -7,7 +7,7 @@ from edgert.quantization.error import noise_share
 
 
 def outputs(**arrays: list[float] | np.ndarray) -> list[dict[str, np.ndarray]]:
-    """One picture's outputs per entry along the first axis."""
+    """One image's outputs per entry along the first axis."""
     count = len(next(iter(arrays.values())))
     return [{name: np.asarray(array[n], np.float32)[None] for name, array in arrays.items()} for n in range(count)]
 

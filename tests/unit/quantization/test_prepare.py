@@ -1,4 +1,4 @@
-"""The model that is quantised, and what is refused."""
+"""The model that is quantized, and what is refused."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def test_weights_may_lie_beside_the_model(tmp_path: Path) -> None:
         (helper.make_node("QLinearSigmoid", ["x"], ["y"], name="q", domain="com.microsoft"), {}),
     ],
 )
-def test_a_quantised_model_is_refused(node: Any, stored: dict[str, Any]) -> None:
-    with pytest.raises(ModelError, match="already quantised") as caught:
+def test_a_quantized_model_is_refused(node: Any, stored: dict[str, Any]) -> None:
+    with pytest.raises(ModelError, match="already quantized") as caught:
         prepare(one(node, **stored))
     assert f"node 'q' is a {node.op_type}" in caught.value.why
 
@@ -111,7 +111,7 @@ def test_a_model_fed_bytes_is_refused() -> None:
 
 
 def test_a_model_without_weights_is_refused() -> None:
-    with pytest.raises(ModelError, match="nothing to quantise"):
+    with pytest.raises(ModelError, match="nothing to quantize"):
         prepare(one(helper.make_node("Relu", ["x"], ["y"])))
 
 
@@ -138,7 +138,7 @@ def test_what_is_worth_a_range() -> None:
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"]),
         helper.make_node("Shape", ["ids"], ["s"]),
-        helper.make_node("Cast", ["s"], ["size"], to=F32),  # float, but the same for every picture
+        helper.make_node("Cast", ["s"], ["size"], to=F32),  # float, but the same for every image
         helper.make_node("Mul", ["k", "k"], ["kk"]),
         helper.make_node("Mul", ["size", "kk"], ["sized"]),
         helper.make_node("ReduceMax", ["sized"], ["one"], keepdims=0),

@@ -26,7 +26,7 @@ def taken_apart(model: Model) -> Unquantized:
     return ranges_of_qdq(graph_of(clean(model)[0]))
 
 
-def quantised(model: Model, target: Target) -> Model:
+def quantized(model: Model, target: Target) -> Model:
     graph = graph_of(model)
     return write(lower(graph, scheme(graph, target), amax_of(model, feeds_of(model))), model)
 
@@ -68,7 +68,7 @@ class TestGraph:
     @pytest.mark.parametrize("target", ["gpu", "dla"])
     @pytest.mark.parametrize("model", [residual(), branches()], ids=["residual", "branches"])
     def test_has_no_rounding_left_and_computes_nearly_the_same(self, model: Model, target: Target) -> None:
-        found = taken_apart(quantised(model, target))
+        found = taken_apart(quantized(model, target))
         ops = [one.op for one in found.graph.nodes]
         assert "QuantizeLinear" not in ops
         assert "DequantizeLinear" not in ops
@@ -114,7 +114,7 @@ class TestScales:
         for model in (residual(), branches()):
             graph, amax = graph_of(model), amax_of(model, feeds_of(model))
             expected = dla_scales(graph, scheme(graph, "dla"), amax)
-            found = taken_apart(quantised(model, "dla"))
+            found = taken_apart(quantized(model, "dla"))
             assert {name: found.scales[name] for name in expected if name != "y"} == {
                 name: scale for name, scale in expected.items() if name != "y"
             }
@@ -237,7 +237,7 @@ class TestRefusals:
         assert error.what == f"node 'odd' is a {op}: the model computes on integers"
         assert "QuantFormat.QDQ" in error.fix
 
-    def test_a_model_that_is_not_quantised(self) -> None:
+    def test_a_model_that_is_not_quantized(self) -> None:
         assert "no Q/DQ nodes" in refusal(residual()).what
 
     @pytest.mark.parametrize("zero", [np.int8(3), np.uint8(0), np.uint8(127)])
@@ -273,7 +273,7 @@ class TestRefusals:
     def test_a_scale_that_is_computed(self) -> None:
         nodes = [node("ReduceMax", ["x"], ["s"], keepdims=0), node("QuantizeLinear", ["x", "s", "z"], ["q"], name="Q"),
                  node("DequantizeLinear", ["q", "s", "z"], ["y"], name="D")]  # fmt: skip
-        assert refusal(plain(nodes, {"z": np.array(0, np.int8)})).what == "node 'Q' quantises at run time"
+        assert refusal(plain(nodes, {"z": np.array(0, np.int8)})).what == "node 'Q' quantizes at run time"
 
     @pytest.mark.parametrize("scale", [0.0, -0.1, np.nan, np.inf])
     def test_a_scale_that_is_none(self, scale: float) -> None:

@@ -20,7 +20,7 @@ from edgert.graph.operations import read, write
 from edgert.quantization.from_qdq import qdq_model
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_cache import dla_scales, parse_cache
-from edgert.quantization.prepare import is_quantised, prepare
+from edgert.quantization.prepare import is_quantized, prepare
 from edgert.quantization.scheme.scheme import Target, scheme
 from tests.unit.graph.graphs import make, node
 from tests.unit.quantization.nets import amax_of, conv, feeds_of, graph_of, residual, shuffled, stored
@@ -103,7 +103,7 @@ class TestCommand:
         cache = parse_cache((tmp_path / "net.cache").read_text())
         assert cache.version == "8.6.2"
         plain = load(tmp_path / "net.float.onnx")
-        assert not is_quantised(plain)
+        assert not is_quantized(plain)
         assert set(cache.scales) <= read(plain).names
         assert cache.scales == pytest.approx({name: measured(model)[name] for name in cache.scales}, rel=1e-6)
         assert "tensor 'y'" in output  # it has no scale, and is named

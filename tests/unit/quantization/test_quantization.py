@@ -15,12 +15,12 @@ from edgert.quantization.int8_model import quantize_section, rounded
 from edgert.quantization.judge import Judge, NoiseJudge, examiner
 from edgert.quantization.outcome import Outcome
 from edgert.quantization.recipe import Recipe
-from tests.unit.quantization.network import PICTURES, SIZE, album
+from tests.unit.quantization.network import IMAGES, SIZE, image_dataset
 
 
 @pytest.fixture
 def calibrated(config: ModelConfig) -> Calibrated:
-    return calibrate_section(config, target="ort", album=album(PICTURES, 5))
+    return calibrate_section(config, target="ort", image_dataset=image_dataset(IMAGES, 5))
 
 
 def demand(monkeypatch: pytest.MonkeyPatch, floor: float, goal: float) -> None:
@@ -31,7 +31,7 @@ def demand(monkeypatch: pytest.MonkeyPatch, floor: float, goal: float) -> None:
 def test_a_sound_model_is_let_alone(config: ModelConfig, calibrated: Calibrated) -> None:
     made = quantize_section(config, calibrated)
     assert made.is_sound and made.search is None and made.warnings == ()
-    assert made.standing is not None and made.standing.metric == "agreement" and not made.labelled
+    assert made.standing is not None and made.standing.metric == "agreement" and not made.labeled
 
 
 def test_a_spoilt_model_keeps_layers_and_says_so(
@@ -78,20 +78,22 @@ def test_outputs_nobody_explains_are_judged_by_their_noise(config: ModelConfig, 
     assert by_vectors is not None and by_vectors.metric == "cosine" and by_vectors.floor == judge.SOUND["cosine"]
 
 
-def test_without_pictures_nobody_judges(config: ModelConfig, calibrated: Calibrated) -> None:
+def test_without_images_nobody_judges(config: ModelConfig, calibrated: Calibrated) -> None:
     blind = Calibrated(calibrated.model, calibrated.table, None)
     assert examiner(config, blind) is None
     made = quantize_section(config, blind)
     assert made.is_sound and made.standing is None and made.sqnr_db == {}
 
 
-def test_the_exam_takes_pictures_that_nothing_was_corrected_over(config: ModelConfig) -> None:
-    many = calibrate_section(config, album=album(judge.CORRECTION_PICTURES + judge.AGREEMENT_PICTURES + 5, 5))
+def test_the_exam_takes_images_that_nothing_was_corrected_over(config: ModelConfig) -> None:
+    many = calibrate_section(
+        config, image_dataset=image_dataset(judge.CORRECTION_IMAGES + judge.AGREEMENT_IMAGES + 5, 5)
+    )
     found = examiner(config, many)
     assert isinstance(found, Judge) and many.feed is not None
-    assert len(found.exam) == judge.AGREEMENT_PICTURES
-    assert found.exam.feed.name(0) == many.feed.name(judge.CORRECTION_PICTURES)
-    few = calibrate_section(config, album=album(40, 5))
+    assert len(found.exam) == judge.AGREEMENT_IMAGES
+    assert found.exam.feed.name(0) == many.feed.name(judge.CORRECTION_IMAGES)
+    few = calibrate_section(config, image_dataset=image_dataset(40, 5))
     found = examiner(config, few)
     assert isinstance(found, Judge) and len(found.exam) == 40
 
@@ -116,7 +118,7 @@ def test_evening_out_is_only_for_who_allows_it(
     config: ModelConfig, calibrated: Calibrated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     demand(monkeypatch, 1.01, 1.01)
-    whole = calibrate_section(config, album=album(PICTURES, 5))
+    whole = calibrate_section(config, image_dataset=image_dataset(IMAGES, 5))
 
     def made(**allowed: bool) -> Outcome:
         return quantize_section(config, whole, target="gpu", budget_s=0, **allowed)

@@ -200,7 +200,7 @@ class TestOrt:
         assert why in reason(found, "n")
         assert "n" not in {unit.name for unit in found.units}
 
-    def test_kept_units_are_read_and_written_rounded_by_their_neighbours(self) -> None:
+    def test_kept_units_are_read_and_written_rounded_by_their_neighbors(self) -> None:
         found = plan(residual(), "ort", "c1")
         assert found.kept[0].nodes == ("c1", "relu1")
         assert {"r0", "r1"} <= set(found.points)

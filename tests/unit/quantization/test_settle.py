@@ -1,4 +1,4 @@
-"""When more pictures would not move the ranges."""
+"""When more images would not move the ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures in a fixed order, however they come."""
+"""Images in a fixed order, however they come."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from edgert.quantization.calibration.shards import SHARD, Feed, Shard, from_batc
 from tests.helpers.feeds import Noise
 
 SPEC = TensorSpec("x", (1, 3, 8, 8), "float32")
-PICTURES = [Noise(11).feeds(number)["x"] for number in range(11)]
+IMAGES = [Noise(11).feeds(number)["x"] for number in range(11)]
 
 
 def arrays(shards: Any) -> list[np.ndarray]:
-    return [feeds["x"] for shard in shards for _, feeds in shard.pictures(None)]
+    return [feeds["x"] for shard in shards for _, feeds in shard.images(None)]
 
 
 def test_a_feed_is_shared_out_in_order() -> None:
@@ -27,9 +27,9 @@ def test_a_feed_is_shared_out_in_order() -> None:
     shards = list(from_feed(feed))
     assert [(shard.start, shard.end) for shard in shards] == [(0, 4), (4, 8), (8, 11)]
     assert feed.asked == []
-    found = [picture for shard in shards for picture in shard.pictures(feed)]
+    found = [image for shard in shards for image in shard.images(feed)]
     assert [name for name, _ in found] == [f"noise-{number}" for number in range(11)]
-    np.testing.assert_array_equal([feeds["x"] for _, feeds in found], PICTURES)
+    np.testing.assert_array_equal([feeds["x"] for _, feeds in found], IMAGES)
 
 
 def test_a_feed_can_be_gone_on_with() -> None:
@@ -39,11 +39,11 @@ def test_a_feed_can_be_gone_on_with() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8, 11])
 def test_grouping_leaves_no_trace(size: int) -> None:
-    batches = [np.concatenate(PICTURES[start : start + size]) for start in range(0, 11, size)]
+    batches = [np.concatenate(IMAGES[start : start + size]) for start in range(0, 11, size)]
     shards = list(from_batches(iter(batches), [SPEC]))
     assert [(shard.start, len(shard.names)) for shard in shards] == [(0, SHARD), (4, SHARD), (8, 3)]
-    assert shards[2].names == ("picture 8", "picture 9", "picture 10")
-    np.testing.assert_array_equal(arrays(shards), PICTURES)
+    assert shards[2].names == ("image 8", "image 9", "image 10")
+    np.testing.assert_array_equal(arrays(shards), IMAGES)
 
 
 def test_arrays_are_copied_and_not_kept_longer_than_asked_for() -> None:
@@ -51,15 +51,15 @@ def test_arrays_are_copied_and_not_kept_longer_than_asked_for() -> None:
 
     def reuse() -> Any:
         memory = np.empty((1, 3, 8, 8), np.float32)
-        for picture in PICTURES:
+        for image in IMAGES:
             given.append(1)
-            memory[...] = picture
+            memory[...] = image
             yield memory
 
     shards = from_batches(reuse(), [SPEC])
     first = next(shards)
     assert len(given) == SHARD
-    np.testing.assert_array_equal(arrays([first]), PICTURES[:SHARD])
+    np.testing.assert_array_equal(arrays([first]), IMAGES[:SHARD])
 
 
 def test_several_inputs_come_as_mappings() -> None:
@@ -79,12 +79,12 @@ def test_several_inputs_come_as_mappings() -> None:
     ],
 )
 def test_an_item_that_does_not_fit_is_told_by_number(item: Any, why: str) -> None:
-    with pytest.raises(CalibrationError, match="item 1 of the pictures") as caught:
-        list(from_batches([PICTURES[0], item], [SPEC]))
+    with pytest.raises(CalibrationError, match="item 1 of the images") as caught:
+        list(from_batches([IMAGES[0], item], [SPEC]))
     assert re.search(why, caught.value.why)
 
 
-def test_inputs_with_different_numbers_of_pictures_are_refused() -> None:
+def test_inputs_with_different_numbers_of_images_are_refused() -> None:
     specs = [TensorSpec(name, (1, 3), "float32") for name in "ab"]
     with pytest.raises(CalibrationError, match="item 0") as caught:
         list(from_batches([{"a": np.zeros((2, 3), "f4"), "b": np.zeros((3, 3), "f4")}], specs))

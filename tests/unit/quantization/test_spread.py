@@ -180,7 +180,7 @@ def test_peaks_are_the_largest_magnitudes_of_each_channel() -> None:
     assert found["a"].shape == (4,)
 
 
-def test_without_pictures_there_is_nothing_to_see() -> None:
+def test_without_images_there_is_nothing_to_see() -> None:
     model = chain(*GATES["silu"])
-    with pytest.raises(CalibrationError, match="without pictures"):
+    with pytest.raises(CalibrationError, match="without images"):
         spread(read(model), [], model)

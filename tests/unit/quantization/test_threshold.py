@@ -35,7 +35,7 @@ DATA = {
     "uniform": RNG.uniform(-1, 1, SIZE),
     "sigmoid": 1 / (1 + np.exp(-RNG.normal(-3, 2, SIZE))),
     "silu": (lambda x: x / (1 + np.exp(-x)))(RNG.normal(0, 2, SIZE)),
-    "picture": RNG.integers(0, 256, SIZE) / 255,
+    "image": RNG.integers(0, 256, SIZE) / 255,
     "outlier": rare(30),
     "far outlier": rare(-4000),
     "sparse": np.where(RNG.random(SIZE) < 0.995, 0, RNG.laplace(0, 1, SIZE)),
@@ -138,23 +138,23 @@ def slow_divergence(bins: Array, last: int) -> float:
     """The divergence as the method is told: level by level, bin by bin."""
     reference = bins[:last].astype(np.float64)
     reference[-1] += bins[last:].sum()
-    quantised = np.zeros(last)
+    quantized = np.zeros(last)
     for level in range(128):
         own = [k for k in range(level * last // 128, last) if k * 128 // last == level]
         full = [k for k in own if bins[k] > 0]
         for k in full:
-            quantised[k] = bins[full].sum() / len(full)
-    return float(scipy_entropy(reference, quantised))
+            quantized[k] = bins[full].sum() / len(full)
+    return float(scipy_entropy(reference, quantized))
 
 
 def plain_divergence(bins: Array, last: int) -> float:
     """The same, all levels at once."""
     level, full = np.arange(last) * 128 // last, bins[:last] > 0
     mass, number = np.bincount(level, bins[:last], 128), np.bincount(level, full, 128)
-    quantised = np.where(full, (mass / np.maximum(number, 1))[level], 0)
+    quantized = np.where(full, (mass / np.maximum(number, 1))[level], 0)
     reference = bins[:last].astype(np.float64)
     reference[-1] += bins[last:].sum()
-    p, q = reference[reference > 0] / reference.sum(), quantised[reference > 0] / max(quantised.sum(), 1)
+    p, q = reference[reference > 0] / reference.sum(), quantized[reference > 0] / max(quantized.sum(), 1)
     return float((p * np.log(p / q)).sum()) if q.all() else np.inf
 
 
@@ -179,7 +179,7 @@ def test_entropy_chooses_as_a_slow_search_does_on_random_counts(seed: int) -> No
     assert entropy(histogram) == plain_entropy(histogram)
 
 
-@pytest.mark.parametrize("name", ["normal", "relu", "heavy", "relu6", "picture", "far outlier", "one value"])
+@pytest.mark.parametrize("name", ["normal", "relu", "heavy", "relu6", "image", "far outlier", "one value"])
 def test_entropy_chooses_as_a_slow_search_does_on_values(name: str) -> None:
     histogram = of(DATA[name])
     assert entropy(histogram) == plain_entropy(histogram)

@@ -148,7 +148,7 @@ def test_events_are_told_from_any_line_on(content: Content) -> None:
     follow(run, 14, out)
     line, end = told(out)
     assert line == {"at": 28, "text": '{"step": "b"}'}
-    assert end["at"] == 28 and end["end"]["code"] == 0 and not end["end"]["cancelled"]
+    assert end["at"] == 28 and end["end"]["code"] == 0 and not end["end"]["canceled"]
     assert end["end"]["log"].splitlines()[-1] == "the last" and len(end["end"]["log"].splitlines()) == 20
 
 
@@ -177,10 +177,10 @@ def test_a_job_needs_its_bundle(content: Content) -> None:
         start(run_of(f"{DIGEST}.{1:012x}"))
 
 
-def test_cancelling_what_has_ended_does_nothing(content: Content) -> None:
+def test_canceling_what_has_ended_does_nothing(content: Content) -> None:
     run = a_run(content)
     cancel(run)
-    assert not run.cancelled.exists()
+    assert not run.canceled.exists()
 
 
 def test_what_nothing_needs_is_swept(content: Content) -> None:

@@ -71,7 +71,7 @@ def test_what_will_not_mend_itself_is_not_waited_for(said: str) -> None:
 
 
 def end(**changes: Any) -> dict[str, Any]:
-    return {"code": 1, "cancelled": False, "log": "the log", "free_bytes": 2**30, **changes}
+    return {"code": 1, "canceled": False, "log": "the log", "free_bytes": 2**30, **changes}
 
 
 def test_what_was_made_is_fetched() -> None:
@@ -100,7 +100,7 @@ def test_a_result_that_could_not_be_packed_is_told() -> None:
         ({"code": 70}, BuildError, "edgert failed with exit code 70 on jetson", "the log"),
         ({"code": 70, "log": ""}, BuildError, "edgert failed with exit code 70", "it said nothing"),
         ({"free_bytes": 100}, ArtifactError, "the disk of jetson is full", "100 bytes are free"),
-        ({"cancelled": True}, Stopped, "the build was stopped", ""),
+        ({"canceled": True}, Stopped, "the build was stopped", ""),
     ],
 )
 def test_other_ends(changes: dict[str, Any], kind: type[Exception], what: str, why: str) -> None:
@@ -110,7 +110,7 @@ def test_other_ends(changes: dict[str, Any], kind: type[Exception], what: str, w
 
 
 def test_a_job_without_an_outcome_is_abandoned() -> None:
-    assert is_abandoned(end(cancelled=True)) and is_abandoned(end(code=None))
+    assert is_abandoned(end(canceled=True)) and is_abandoned(end(code=None))
     assert not is_abandoned(end(code=1))
 
 

@@ -63,7 +63,7 @@ def test_bars_below_zero_hang_from_the_line() -> None:
     assert float(up) + float(up_height) == pytest.approx(float(down))
 
 
-def test_marks_of_neighbours_do_not_touch() -> None:
+def test_marks_of_neighbors_do_not_touch() -> None:
     bars = [Bar(30.0, str(number)) for number in range(400)]
     bars[200:203] = [Bar(10.0, name, name) for name in ("1", "2", "3")]
     heights = numbers(bar_chart(bars, title="t", grid=grid), r'<text x="[\d.]+%" y="([\d.]+)" class="mark"')

@@ -164,7 +164,7 @@ def test_both_palettes_are_readable() -> None:
 
 
 def contrast(one: str, other: str) -> float:
-    """WCAG 2.2 contrast ratio of two colours."""
+    """WCAG 2.2 contrast ratio of two colors."""
 
     def luminance(color: str) -> float:
         parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]

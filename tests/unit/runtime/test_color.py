@@ -52,9 +52,9 @@ def test_every_yuv_form_matches_the_equations(
     form: PixelFormat, width: int, height: int, color: Color, padding: int
 ) -> None:
     frame = frame_of(width, height, form, color=color, padding=padding)
-    picture = bgr_from(frame)
-    assert picture.shape == (height, width, 3)
-    assert np.abs(picture - reference(frame)).max() <= 1
+    image = bgr_from(frame)
+    assert image.shape == (height, width, 3)
+    assert np.abs(image - reference(frame)).max() <= 1
 
 
 def test_packed_forms() -> None:
@@ -73,7 +73,7 @@ def test_white_black_and_red_are_what_the_standards_say() -> None:
 
 @pytest.mark.parametrize("color", COLORS, ids=str)
 @pytest.mark.parametrize("form", ["i420", "nv12", "yuyv", "bgr", "rgb", "gray"])
-def test_a_smaller_picture_is_scaled_before_it_is_converted(form: PixelFormat, color: Color) -> None:
+def test_a_smaller_image_is_scaled_before_it_is_converted(form: PixelFormat, color: Color) -> None:
     flat = frame_of(64, 48, form, color=color, pixels=tuple(np.full_like(p, 90) for p in frame_of(64, 48, form).planes))
     for height, width in ((24, 32), (31, 41), (96, 130)):
         out = np.zeros((height, width, 3), np.uint8)
@@ -89,12 +89,12 @@ def test_writes_into_a_part_of_a_larger_array() -> None:
 
 
 @pytest.mark.parametrize("out", [np.zeros((8, 16), np.uint8), np.zeros((8, 16, 3), np.float32)])
-def test_refuses_what_is_no_picture(out: npt.NDArray[np.generic]) -> None:
-    with pytest.raises(StageError, match="cannot write a picture"):
+def test_refuses_what_is_no_image(out: npt.NDArray[np.generic]) -> None:
+    with pytest.raises(StageError, match="cannot write a image"):
         bgr_into(frame_of(16, 8, "i420"), out)  # type: ignore[arg-type]
 
 
 def test_to_bgr_is_counted() -> None:
     counter = Counter()
-    picture = frame_of(16, 8, "nv12", counter=counter).to_bgr()
-    assert (counter.read().copies, counter.read().bytes_copied) == (1, picture.nbytes)
+    image = frame_of(16, 8, "nv12", counter=counter).to_bgr()
+    assert (counter.read().copies, counter.read().bytes_copied) == (1, image.nbytes)

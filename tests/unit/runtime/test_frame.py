@@ -40,8 +40,8 @@ def test_use_after_release_is_an_error() -> None:
 def test_to_bgr_is_counted() -> None:
     counter = Counter()
     frame = frame_of(width=8, height=6, form="i420", counter=counter)
-    picture = frame.to_bgr()
-    assert (picture.shape, picture.dtype) == ((6, 8, 3), np.uint8)
+    image = frame.to_bgr()
+    assert (image.shape, image.dtype) == ((6, 8, 3), np.uint8)
     assert (counter.read().copies, counter.read().bytes_copied) == (1, 144)
 
 

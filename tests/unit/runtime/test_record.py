@@ -43,10 +43,10 @@ def test_adding_an_output_leaves_the_result_as_it_was() -> None:
 
 
 def test_merging_keeps_what_either_knows() -> None:
-    frame, picture = frame_of(timestamp_ns=9), np.zeros((2, 2, 3), np.uint8)
+    frame, image = frame_of(timestamp_ns=9), np.zeros((2, 2, 3), np.uint8)
     first, second = result_of(frame, {"a": 1}), result_of(frame, {"b": 2})
-    painted = type(first)(frame, {"c": 3}, picture)
+    painted = type(first)(frame, {"c": 3}, image)
     merged = first.merged(second).merged(painted)
     assert merged.outputs == {"a": 1, "b": 2, "c": 3}
-    assert merged.picture is picture and painted.merged(first).picture is picture
+    assert merged.image is image and painted.merged(first).image is image
     assert merged.timestamp_ns == 9

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from edgert.memory import Counts
-from edgert.runtime import Node, SourceStats, summarise
+from edgert.runtime import Node, SourceStats, summarize
 from tests.helpers.stages import Does, Numbers, chain, link, result
 
 
@@ -18,7 +18,7 @@ def test_threads_are_looked_at_over_the_same_last_minute_of_a_run_that_has_ended
             node.timing.passed_on(at_ms * 1_000_000)
     nodes[1].timing.held_back(3_000_000)
     nodes[1].timing.opened_ns, nodes[2].timing.opened_ns = -5, 45_000_000
-    summary = summarise(nodes, 70 * 10**9, Counts(), 0, {})
+    summary = summarize(nodes, 70 * 10**9, Counts(), 0, {})
     assert [summary.simulation[name].batch_fill_ms for name in "12"] == [3.0, 0.0]
     assert [summary.simulation[name].startup_ms for name in "12"] == [0.0, 45.0]
     first, second, third = (summary.simulation[name].slow_phases for name in "012")
@@ -27,11 +27,11 @@ def test_threads_are_looked_at_over_the_same_last_minute_of_a_run_that_has_ended
     slow = [[ratio > 1.9 for ratio in slow_phases] for slow_phases in (first, second)]
     assert slow[0] == slow[1] and sum(slow[0]) == 10 and set(third) == {1.0}
     assert set(summary.to_json()["simulation"]) == {"0", "1", "2"}
-    assert "simulation" not in summarise(nodes, 70 * 10**9, Counts(), 0, {}, has_ended=False).to_json()
+    assert "simulation" not in summarize(nodes, 70 * 10**9, Counts(), 0, {}, has_ended=False).to_json()
 
 
 def test_before_anything_ran_all_is_zero() -> None:
-    summary = summarise(chain(Numbers(), Does()), 0, Counts(), 0, {})
+    summary = summarize(chain(Numbers(), Does()), 0, Counts(), 0, {})
     assert (summary.frames_in, summary.frames_out, summary.fps, summary.copies_per_frame) == (0, 0, 0, 0)
     assert summary.stages["1"].busy_ms_per_result == 0
 
@@ -48,7 +48,7 @@ def test_a_run_in_numbers() -> None:
     stage.meter.results_in = 8
     for index in range(3):
         sink.inlet.channels[0].put(result(index))
-    summary = summarise([source, stage, sink], 2_000_000_000, Counts(20, 600), 123, {"m": {"threads": 2}})
+    summary = summarize([source, stage, sink], 2_000_000_000, Counts(20, 600), 123, {"m": {"threads": 2}})
     assert (summary.frames_in, summary.frames_out, summary.fps, summary.dropped) == (10, 6, 3.0, 2)
     assert (summary.copies_per_frame, summary.bytes_copied_per_frame) == (2, 60)
     busy = summary.stages["1"]
@@ -68,18 +68,18 @@ def test_frames_out_are_those_of_the_busiest_end_and_halves_lost_in_joins_are_dr
     link(source, left)
     link(source, right)
     left.meter.results_in, right.meter.results_in, right.meter.unmatched = 5, 7, 2
-    summary = summarise([source, left, right], 10**9, Counts(), 0, {})
+    summary = summarize([source, left, right], 10**9, Counts(), 0, {})
     assert (summary.frames_out, summary.dropped) == (7, 2)
 
 
 def test_a_source_that_nobody_listens_to() -> None:
     source = Node("s", Numbers())
     source.meter.results_out = 4
-    assert summarise([source], 10**9, Counts(), 0, {}).frames_out == 4
+    assert summarize([source], 10**9, Counts(), 0, {}).frames_out == 4
 
 
 def test_it_is_json() -> None:
-    summary = summarise(chain(Numbers(), Does()), 10**9, Counts(), 5, {"m": {"backend": "null"}})
+    summary = summarize(chain(Numbers(), Does()), 10**9, Counts(), 5, {"m": {"backend": "null"}})
     assert json.loads(json.dumps(summary.to_json()))["engine"]["m"]["backend"] == "null"
     assert set(summary.to_json()) >= {
         "frames_in",

@@ -39,9 +39,9 @@ def tracks(tracker: ByteTrack) -> Tracks:
     return Tracks(tracker._ids[rows], tracker._side[:, rows].T.copy(), tracker._missed[rows])
 
 
-def _detected(centres: Any, scores: Any = 0.9, classes: Any = 0, size_px: float = 40.0) -> Detected:
-    """Square boxes around centres, as a detector gives them."""
-    middle = np.asarray(centres, np.float32).reshape(-1, 2)
+def _detected(centers: Any, scores: Any = 0.9, classes: Any = 0, size_px: float = 40.0) -> Detected:
+    """Square boxes around centers, as a detector gives them."""
+    middle = np.asarray(centers, np.float32).reshape(-1, 2)
     half = np.float32(size_px / 2)
     boxes = np.concatenate((middle - half, middle + half), axis=1)
     count = len(middle)
@@ -85,11 +85,11 @@ def test_one_frame_is_enough_if_asked() -> None:
 
 def test_ids_are_int64_in_the_order_of_the_detections() -> None:
     tracker = ByteTrack()
-    centres = np.array([[100, 100], [300, 100], [500, 100]])
-    tracker.update(*_detected(centres))
-    first = tracker.update(*_detected(centres))
+    centers = np.array([[100, 100], [300, 100], [500, 100]])
+    tracker.update(*_detected(centers))
+    first = tracker.update(*_detected(centers))
     assert first.dtype == np.int64
-    assert tracker.update(*_detected(centres[::-1])).tolist() == first[::-1].tolist()
+    assert tracker.update(*_detected(centers[::-1])).tolist() == first[::-1].tolist()
 
 
 def test_doubtful_detections_continue_tracks_but_start_none() -> None:

@@ -32,13 +32,13 @@ def plain_frame(width: int = 320, height: int = 240, counter: Counter | None = N
 
 
 def drawn(elements: Sequence[str], outputs: dict[str, object], frame: Frame | None = None) -> U8:
-    picture = stage(*elements).process(result_of(frame or plain_frame(), outputs)).picture
-    assert picture is not None
-    return picture
+    image = stage(*elements).process(result_of(frame or plain_frame(), outputs)).image
+    assert image is not None
+    return image
 
 
-def changed(picture: U8) -> npt.NDArray[np.bool_]:
-    return (picture != GRAY).any(axis=2)
+def changed(image: U8) -> npt.NDArray[np.bool_]:
+    return (image != GRAY).any(axis=2)
 
 
 def extent(touched: npt.NDArray[np.bool_]) -> tuple[int, int, int, int]:
@@ -47,10 +47,10 @@ def extent(touched: npt.NDArray[np.bool_]) -> tuple[int, int, int, int]:
 
 
 def test_a_box_changes_its_border_and_nothing_else() -> None:
-    picture = drawn(["boxes"], {"find": detections((40, 60, 200, 180))})
-    touched = changed(picture)
-    assert tuple(picture[60, 120]) == color_of(0)  # top edge, in the colour of class 0
-    assert tuple(picture[120, 40]) == tuple(picture[120, 200]) == tuple(picture[180, 120]) == color_of(0)
+    image = drawn(["boxes"], {"find": detections((40, 60, 200, 180))})
+    touched = changed(image)
+    assert tuple(image[60, 120]) == color_of(0)  # top edge, in the color of class 0
+    assert tuple(image[120, 40]) == tuple(image[120, 200]) == tuple(image[180, 120]) == color_of(0)
     assert not touched[65:175, 45:195].any()
     left, top, right, bottom = extent(touched)
     assert (abs(left - 40), abs(top - 60), abs(right - 200), abs(bottom - 180)) <= (3, 3, 3, 3)
@@ -62,9 +62,9 @@ def test_the_frame_itself_is_never_touched() -> None:
     assert (frame.planes[0] == GRAY).all()
 
 
-def test_boxes_follow_a_scaled_picture_and_a_cropped_frame() -> None:
+def test_boxes_follow_a_scaled_image_and_a_cropped_frame() -> None:
     record = detections((40, 60, 200, 180))
-    small = stage("boxes", width=160).process(result_of(plain_frame(), {"find": record})).picture
+    small = stage("boxes", width=160).process(result_of(plain_frame(), {"find": record})).image
     assert small is not None and small.shape == (120, 160, 3)
     assert np.allclose(extent(changed(small)), (20, 30, 100, 90), atol=3)
     crop = drawn(["boxes"], {"find": record}, plain_frame().crop(20, 50, 320, 240))
@@ -73,31 +73,31 @@ def test_boxes_follow_a_scaled_picture_and_a_cropped_frame() -> None:
 
 def test_boxes_far_outside_and_not_finite_do_no_harm() -> None:
     record = detections((-1e9, -1e9, -1e8, -1e8), (np.nan, 0, np.inf, 5), (400, 400, 1e12, 1e12))
-    picture = drawn(["boxes", "labels"], {"find": record})
-    assert picture.shape == (240, 320, 3)
+    image = drawn(["boxes", "labels"], {"find": record})
+    assert image.shape == (240, 320, 3)
 
 
-def test_labels_stand_above_the_box_or_inside_at_the_top_of_the_picture() -> None:
+def test_labels_stand_above_the_box_or_inside_at_the_top_of_the_image() -> None:
     above = extent(changed(drawn(["labels"], {"find": detections((40, 60, 200, 180))})))
     assert above[3] < 60 and 38 <= above[0] <= 40
     inside = extent(changed(drawn(["labels"], {"find": detections((40, 2, 200, 180))})))
     assert 0 <= inside[1] <= 2 and inside[3] < 40
 
 
-def test_a_label_at_the_right_edge_stays_in_the_picture() -> None:
+def test_a_label_at_the_right_edge_stays_in_the_image() -> None:
     whole = extent(changed(drawn(["labels"], {"find": detections((40, 60, 200, 180))})))
     edge = extent(changed(drawn(["labels"], {"find": detections((310, 60, 320, 180))})))
     assert edge[2] == 319 and edge[2] - edge[0] == whole[2] - whole[0]
 
 
-def test_a_tracked_object_keeps_its_colour_and_is_drawn_once() -> None:
+def test_a_tracked_object_keeps_its_color_and_is_drawn_once() -> None:
     found = detections((40, 60, 200, 180))
     tracked = detections((42, 62, 198, 178), ids=(5,))
-    picture = drawn(["boxes"], {"find": found, "track": tracked})
-    assert np.array_equal(picture, drawn(["boxes"], {"track": tracked}))
-    assert tuple(picture[62, 120]) == color_of(5)
+    image = drawn(["boxes"], {"find": found, "track": tracked})
+    assert np.array_equal(image, drawn(["boxes"], {"track": tracked}))
+    assert tuple(image[62, 120]) == color_of(5)
     other_class = replace(tracked, classes=np.array([2], np.int32))
-    assert np.array_equal(picture, drawn(["boxes"], {"track": other_class}))
+    assert np.array_equal(image, drawn(["boxes"], {"track": other_class}))
 
 
 def test_two_detectors_are_both_drawn() -> None:
@@ -111,17 +111,17 @@ def test_a_mask_is_blended_and_its_background_left_alone() -> None:
     mask = np.zeros((12, 16), np.uint8)
     mask[:, 8:] = 2
     region = (0.0, 0.0, 320.0, 240.0)
-    picture = drawn(["masks"], {"s": Segmentation(mask, region, ("background", "road", "car"))})
-    assert not changed(picture)[:, :140].any()
-    assert np.abs(picture[120, 300].astype(int) - (GRAY + np.array(color_of(2))) / 2).max() <= 2
+    image = drawn(["masks"], {"s": Segmentation(mask, region, ("background", "road", "car"))})
+    assert not changed(image)[:, :140].any()
+    assert np.abs(image[120, 300].astype(int) - (GRAY + np.array(color_of(2))) / 2).max() <= 2
     first_counts = drawn(["masks"], {"s": Segmentation(mask, region, ("road", "car", "sky"))})
     assert changed(first_counts).all()
 
 
 def test_a_mask_that_covers_a_part_or_hangs_over_the_edge() -> None:
     mask = np.ones((4, 4), np.uint8)
-    picture = drawn(["masks"], {"s": Segmentation(mask, (280, 200, 400, 300))})
-    touched = changed(picture)
+    image = drawn(["masks"], {"s": Segmentation(mask, (280, 200, 400, 300))})
+    touched = changed(image)
     assert touched[205:, 285:].all() and not touched[:200].any() and not touched[:, :280].any()
     assert not changed(drawn(["masks"], {"s": Segmentation(mask, (400, 300, 500, 400))})).any()
 
@@ -150,8 +150,8 @@ def test_trails_follow_an_object() -> None:
         x = 20 + 10 * index
         track = detections((x, 100, x + 20, 120), ids=(3,))
         result = paint.process(result_of(plain_frame(index=index), {"track": track}))
-    assert result.picture is not None
-    touched = changed(result.picture)
+    assert result.image is not None
+    touched = changed(result.image)
     assert touched[110, 40:210].all() and not touched[:100].any() and not touched[:, 230:].any()
 
 
@@ -182,35 +182,35 @@ def test_boxes_found_inside_a_box_are_drawn() -> None:
     assert touched[80, 140] and touched[110, 140]
 
 
-def test_classes_of_the_whole_picture_and_the_stats_stand_in_the_corner() -> None:
+def test_classes_of_the_whole_image_and_the_stats_stand_in_the_corner() -> None:
     whole = Classification(np.array([0.9, 0.1], np.float32), np.array([0, 1], np.int32), ("cat", "dog"))
     left, top, right, bottom = extent(changed(drawn(["labels", "stats"], {"c": whole})))
     assert left < 10 and top < 10 and right < 320 and bottom < 80
 
 
-def test_a_picture_is_as_large_as_the_frame_and_counted_once() -> None:
+def test_a_image_is_as_large_as_the_frame_and_counted_once() -> None:
     counter = Counter()
     frame = frame_of(33, 21, "i420", counter=counter)
-    picture = stage("boxes").process(Result(frame)).picture
-    assert picture is not None and picture.shape == (21, 33, 3)
-    assert np.array_equal(picture, frame.to_bgr())
-    assert counter.read().copies == 2 and counter.read().bytes_copied == 2 * picture.nbytes
+    image = stage("boxes").process(Result(frame)).image
+    assert image is not None and image.shape == (21, 33, 3)
+    assert np.array_equal(image, frame.to_bgr())
+    assert counter.read().copies == 2 and counter.read().bytes_copied == 2 * image.nbytes
 
 
-def test_drawing_on_a_drawn_picture_leaves_the_first_alone() -> None:
+def test_drawing_on_a_drawn_image_leaves_the_first_alone() -> None:
     first = stage("boxes").process(result_of(plain_frame(), {"find": detections((10, 10, 60, 60))}))
-    assert first.picture is not None
-    before = first.picture.copy()
+    assert first.image is not None
+    before = first.image.copy()
     second = stage("boxes").process(first.with_output("more", detections((100, 100, 160, 160), ids=(1,))))
     smaller = stage("boxes", width=160).process(first)
-    assert np.array_equal(first.picture, before)
-    assert second.picture is not None and changed(second.picture)[100, 130]
-    assert smaller.picture is not None and smaller.picture.shape == (120, 160, 3)
+    assert np.array_equal(first.image, before)
+    assert second.image is not None and changed(second.image)[100, 130]
+    assert smaller.image is not None and smaller.image.shape == (120, 160, 3)
 
 
-def test_pictures_are_used_again_but_never_while_somebody_looks() -> None:
+def test_images_are_used_again_but_never_while_somebody_looks() -> None:
     counter, paint = Counter(), stage("boxes")
-    kept = paint.process(Result(plain_frame(counter=counter))).picture
+    kept = paint.process(Result(plain_frame(counter=counter))).image
     assert kept is not None
     view = kept[10:20]
     del kept
@@ -225,7 +225,7 @@ def test_pictures_are_used_again_but_never_while_somebody_looks() -> None:
 
 
 @pytest.mark.parametrize("size", [(320, 240), (640, 360), (1280, 720), (1920, 1080)])
-def test_text_and_lines_grow_with_the_picture(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_and_lines_grow_with_the_image(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     width, height = size
     left, top, right, bottom = extent(
         changed(drawn(["labels"], {"f": detections((50, 100, 200, 200))}, plain_frame(width, height)))
@@ -243,7 +243,7 @@ def test_older_opencv_writes_with_strokes(monkeypatch: pytest.MonkeyPatch) -> No
     assert bottom < 60 and top > 30 and 30 < right - left < 160
 
 
-def test_text_is_readable_on_every_colour() -> None:
+def test_text_is_readable_on_every_color() -> None:
     for number in range(14):
         ground = color_of(number)
         luma = np.array([(0.0722, 0.7152, 0.2126)]) @ np.array([ground, text_color(ground)], float).T
@@ -252,8 +252,8 @@ def test_text_is_readable_on_every_colour() -> None:
 
 
 def test_a_word_is_as_wide_as_its_letters() -> None:
-    picture = np.zeros((100, 400, 3), np.uint8)
-    Pen(20).boxed(picture, "i", 0, 0, (90, 90, 90))
-    narrow = extent(picture.any(axis=2))[2]
-    Pen(20).boxed(picture, "wide word", 0, 0, (90, 90, 90))
-    assert extent(picture.any(axis=2))[2] > 3 * narrow
+    image = np.zeros((100, 400, 3), np.uint8)
+    Pen(20).boxed(image, "i", 0, 0, (90, 90, 90))
+    narrow = extent(image.any(axis=2))[2]
+    Pen(20).boxed(image, "wide word", 0, 0, (90, 90, 90))
+    assert extent(image.any(axis=2))[2] > 3 * narrow

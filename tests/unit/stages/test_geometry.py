@@ -5,7 +5,7 @@ import numpy as np
 from edgert.stages.crop import Geometry
 
 
-def test_boxes_are_clipped_to_the_picture_and_points_are_not() -> None:
+def test_boxes_are_clipped_to_the_image_and_points_are_not() -> None:
     geometry = Geometry(2, 2, 10, 20, (50, 50), (10, 20, 110, 120))
     assert geometry.boxes(np.array([[-5, -5, 80, 20]], np.float32)).tolist() == [[10, 20, 110, 60]]
     assert geometry.points(np.array([[-5, -5, 0.5]], np.float32)).tolist() == [[0, 10, 0.5]]

@@ -43,7 +43,7 @@ def chain_of(engine: SegmentedEngine, every: int = 1) -> list[Stage]:
     ]
 
 
-def picture(index: int) -> Result:
+def image(index: int) -> Result:
     return result_of(frame_of(8, 8, index=index), {"before": 1})
 
 
@@ -59,7 +59,7 @@ def test_the_record_takes_the_place_of_what_was_handed_over(engine: SegmentedEng
     stages = chain_of(engine)
     for stage in stages:
         stage.open()
-    handed = stages[0].process(picture(0))
+    handed = stages[0].process(image(0))
     assert isinstance(handed, Result) and isinstance(handed.outputs["find"], Handover)
     out = through(stages[1:], handed)
     assert list(out.outputs) == ["before", "find"] and isinstance(out.outputs["find"], float)
@@ -69,22 +69,22 @@ def test_the_record_takes_the_place_of_what_was_handed_over(engine: SegmentedEng
 
 def test_frames_that_are_left_out_pass_untouched(engine: SegmentedEngine) -> None:
     stages = chain_of(engine, every=2)
-    found = ["find" in through(stages, picture(index)).outputs for index in range(5)]
+    found = ["find" in through(stages, image(index)).outputs for index in range(5)]
     assert found == [True, False, True, False, True]
 
 
 def test_as_many_frames_may_be_under_way_as_channels_hold(engine: SegmentedEngine) -> None:
     """One in each segment's hands and one before each but the first; the oldest is not overwritten."""
     first, second, last = chain_of(engine)
-    alone = [through(chain_of(engine), picture(index)).outputs["find"] for index in range(10)]
-    under_way = [first.process(picture(index)) for index in range(5)]
+    alone = [through(chain_of(engine), image(index)).outputs["find"] for index in range(10)]
+    under_way = [first.process(image(index)) for index in range(5)]
     assert all(isinstance(one, Result) for one in under_way)
     slots = [one.outputs["find"].slot for one in under_way]  # type: ignore[union-attr]
     assert slots == list(range(5))
     for index in range(5, 10):
         oldest = under_way.pop(0)
         assert through([second, last], oldest).outputs["find"] == alone[index - 5]  # type: ignore[arg-type]
-        under_way.append(first.process(picture(index)))
+        under_way.append(first.process(image(index)))
     assert len(set(alone)) == 10 and all(a != b for a, b in pairwise(alone))
 
 
@@ -108,7 +108,7 @@ def test_a_pinned_stage_is_the_stage(engine: SegmentedEngine) -> None:
     stage = Pinned(chain_of(engine)[0], core)
     stage.open()
     assert os.sched_getaffinity(0) == {core}
-    out = stage.process(picture(0))
+    out = stage.process(image(0))
     assert isinstance(out, Result) and "find" in out.outputs
     stage.close()
     assert os.sched_getaffinity(0) == before

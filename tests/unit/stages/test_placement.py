@@ -42,7 +42,7 @@ def test_boxes_there_and_back(size: tuple[int, int], network: tuple[int, int], c
 
 @settings(max_examples=100, deadline=None)
 @given(SIZES, SIZES, CONFIGS)
-def test_the_picture_lies_inside_the_network(
+def test_the_image_lies_inside_the_network(
     size: tuple[int, int], network: tuple[int, int], config: InputConfig
 ) -> None:
     frame = frame_of(*size)
@@ -57,7 +57,7 @@ def test_the_picture_lies_inside_the_network(
         assert put.rectangle == (0, 0, *network)
 
 
-def test_a_letterbox_of_a_wide_picture() -> None:
+def test_a_letterbox_of_a_wide_image() -> None:
     put = place(frame_of(1280, 720), (640, 640), InputConfig())
     assert put.rectangle == (0, 140, 640, 360)
     assert put.geometry.boxes(np.array([[0, 140, 640, 500]], np.float32)).tolist() == [[0, 0, 1280, 720]]
@@ -65,13 +65,13 @@ def test_a_letterbox_of_a_wide_picture() -> None:
     assert top.rectangle == (0, 0, 640, 360)
 
 
-def test_a_centre_crop_is_cut_out_of_the_middle() -> None:
+def test_a_center_crop_is_cut_out_of_the_middle() -> None:
     put = place(frame_of(100, 60), (30, 30), InputConfig(resize="center_crop", crop=0.5))
     assert (put.frame.origin, put.frame.width, put.frame.height) == ((35, 15), 30, 30)
     assert put.geometry.bounds == (35, 15, 65, 45)
 
 
-def test_the_geometry_of_a_crop_leads_back_to_the_whole_picture() -> None:
+def test_the_geometry_of_a_crop_leads_back_to_the_whole_image() -> None:
     crop = frame_of(100, 80).crop(20, 30, 60, 70)
     put = place(crop, (80, 80), InputConfig())
     assert put.geometry.boxes(np.array([[0, 0, 40, 80]], np.float32)).tolist() == [[20, 30, 40, 70]]

@@ -16,13 +16,13 @@ from edgert.memory import aligned_empty
 from edgert.runtime import Color, Frame, PixelFormat
 from edgert.stages.preprocess import Preprocessor, layout_of
 from edgert.stages.resampling import place
-from tests.helpers.picture_reference import as_people_write_it, picture, smooth_frame
+from tests.helpers.image_reference import as_people_write_it, image, smooth_frame
 
 FORMATS: list[PixelFormat] = ["i420", "nv12", "yuyv", "bgr", "rgb", "gray"]
 COLORS = [Color(matrix, full) for matrix, full in product(("bt601", "bt709"), (False, True))]  # type: ignore[arg-type]
 PACKED, FROM_YUV = 1.5, 3.3
-"""Grey levels from exact arithmetic, at most. Resizing rounds every plane to whole levels, off by up to 0.75; that of a
-colour difference counts up to 2.1 times in blue (BT.709, limited range), and the converted picture is rounded again."""
+"""Gray levels from exact arithmetic, at most. Resizing rounds every plane to whole levels, off by up to 0.75; that of a
+color difference counts up to 2.1 times in blue (BT.709, limited range), and the converted image is rounded again."""
 ON_AVERAGE = 0.6
 
 
@@ -34,7 +34,7 @@ def tensor_of(layout: str, width: int, height: int, channels: int, dtype: str, r
 
 
 def seen(tensor: npt.NDArray[Any], layout: str, config: InputConfig, row: int = 0) -> npt.NDArray[np.float64]:
-    """A row as (h, w, c) grey levels again."""
+    """A row as (h, w, c) gray levels again."""
     values = tensor[row].astype(np.float64)
     values = values.transpose(1, 2, 0) if layout == "nchw" else values
     return values * np.array(config.std) + np.array(config.mean)
@@ -48,11 +48,11 @@ def assert_close(found: npt.NDArray[np.float64], exact: npt.NDArray[np.float64],
 
 
 def expected(frame: Frame, config: InputConfig, width: int, height: int) -> npt.NDArray[np.float64]:
-    """(h, w, c) grey levels, by the slow way."""
+    """(h, w, c) gray levels, by the slow way."""
     channels = 1 if config.color == "gray" else 3
     put = place(frame, (width, height), config)
     out = np.full((height, width, channels), float(config.pad))
-    small = picture(put.frame, put.width, put.height, config.color)
+    small = image(put.frame, put.width, put.height, config.color)
     out[put.top : put.top + put.height, put.left : put.left + put.width] = small.reshape(
         put.height, put.width, channels
     )
@@ -84,7 +84,7 @@ def test_every_format_order_layout_and_type(form: PixelFormat, order: Any, layou
     size=st.tuples(st.integers(2, 70), st.integers(2, 70)),
     network=st.tuples(st.integers(4, 50), st.integers(4, 50)),
     pad=st.integers(0, 9),
-    grey=st.integers(0, 255),
+    gray=st.integers(0, 255),
     seed=st.integers(0, 5),
 )
 def test_any_size_and_any_row_length(
@@ -96,11 +96,11 @@ def test_any_size_and_any_row_length(
     size: tuple[int, int],
     network: tuple[int, int],
     pad: int,
-    grey: int,
+    gray: int,
     seed: int,
 ) -> None:
     width, height = (size[0] & ~1, size[1]) if form == "yuyv" else size  # pixels of YUYV come in pairs
-    config = InputConfig(resize=resize, anchor=anchor, color=order, layout=layout, pad=grey)
+    config = InputConfig(resize=resize, anchor=anchor, color=order, layout=layout, pad=gray)
     frame = smooth_frame(form, width, height, COLORS[seed % 4], seed, pad)
     tensor = tensor_of(layout, *network, 1 if order == "gray" else 3, "float32", rows=3)
     Preprocessor(config, tensor).into(1, frame)
@@ -169,7 +169,7 @@ def test_int8_is_rounded_and_clipped(layout: Any) -> None:
 class TestBorder:
     @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
     @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "int8"])
-    def test_is_the_pad_level_normalised_like_a_pixel(self, layout: Any, dtype: str) -> None:
+    def test_is_the_pad_level_normalized_like_a_pixel(self, layout: Any, dtype: str) -> None:
         mean, std = ((0.0,), (1.0,)) if dtype == "uint8" else ((100.0,), (2.0,))
         config = InputConfig(pad=114, mean=mean, std=std, layout=layout)
         tensor = tensor_of(layout, 20, 20, 3, dtype)
@@ -183,7 +183,7 @@ class TestBorder:
         Preprocessor(config, tensor).into(0, smooth_frame("i420", 20, 10, Color(full_range=False)))
         assert np.unique(tensor[0, 0, :5]).tolist() == [50]
 
-    def test_is_cleaned_when_the_picture_moves_and_for_each_row_apart(self) -> None:
+    def test_is_cleaned_when_the_image_moves_and_for_each_row_apart(self) -> None:
         config = InputConfig(pad=3)
         tensor = tensor_of("nchw", 20, 20, 3, "float32", rows=2)
         fill = Preprocessor(config, tensor)
@@ -218,7 +218,7 @@ def test_at_steady_state_nothing_grows(form: PixelFormat) -> None:
     after, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert after - before < 4096
-    assert peak - before < 128 * 96  # not even one plane of the picture
+    assert peak - before < 128 * 96  # not even one plane of the image
 
 
 def test_the_source_is_left_alone() -> None:
@@ -278,8 +278,8 @@ def test_the_layout_is_read_from_the_shape(shape: tuple[int, ...], wanted: str, 
         ((), "auto", 3),
     ],
 )
-def test_a_shape_that_is_no_picture(shape: tuple[int, ...], wanted: str, channels: int) -> None:
-    with pytest.raises(ModelError, match="does not fit a picture") as caught:
+def test_a_shape_that_is_no_image(shape: tuple[int, ...], wanted: str, channels: int) -> None:
+    with pytest.raises(ModelError, match="does not fit a image") as caught:
         layout_of(shape, wanted, channels, "m.onnx")
     assert caught.value.where == "m.onnx"
 

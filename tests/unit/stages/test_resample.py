@@ -8,7 +8,7 @@ import pytest
 from edgert.runtime import Color
 from edgert.stages.resampling import INTERPOLATIONS, Resampler, yuv_matrix
 from tests.helpers.frames import frame_of
-from tests.helpers.picture_reference import rgb_of, smooth_frame
+from tests.helpers.image_reference import rgb_of, smooth_frame
 
 COLORS = [Color(matrix, full) for matrix, full in product(("bt601", "bt709"), (False, True))]  # type: ignore[arg-type]
 
@@ -27,31 +27,31 @@ def test_the_matrix_is_the_standards(color: Color) -> None:
 
 
 @pytest.mark.parametrize("color", COLORS)
-def test_grey_is_grey_and_black_and_white_are_the_ends(color: Color) -> None:
+def test_gray_is_gray_and_black_and_white_are_the_ends(color: Color) -> None:
     low, high = (0, 255) if color.full_range else (16, 235)
     for level, wanted in ((low, 0), (high, 255)):
         planes = np.full((8, 8), level, np.uint8), np.full((4, 4), 128, np.uint8), np.full((4, 4), 128, np.uint8)
         frame = frame_of(8, 8, "i420", pixels=planes, color=color)
-        assert (Resampler(4, 4, "rgb", "linear").picture(frame, 4, 4) == wanted).all()
+        assert (Resampler(4, 4, "rgb", "linear").image(frame, 4, 4) == wanted).all()
 
 
 @pytest.mark.parametrize("how", INTERPOLATIONS)
 @pytest.mark.parametrize("form", ["i420", "nv12", "yuyv", "bgr", "gray"])
-def test_a_flat_picture_stays_flat_at_any_size(form: str, how: str) -> None:
+def test_a_flat_image_stays_flat_at_any_size(form: str, how: str) -> None:
     frame = smooth_frame(form, 30, 22)  # type: ignore[arg-type]
     for plane in frame.planes:
         plane[:] = 128
     resampler = Resampler(64, 48, "rgb", how)
     for width, height in ((64, 48), (1, 1), (7, 3), (30, 22)):
-        picture = resampler.picture(frame, width, height)
-        assert picture.shape == (height, width, 3) and np.unique(picture).size == 1
+        image = resampler.image(frame, width, height)
+        assert image.shape == (height, width, 3) and np.unique(image).size == 1
 
 
 def test_area_averages_and_nearest_does_not() -> None:
     checks = np.indices((32, 32)).sum(axis=0) % 2 * 255
     frame = frame_of(32, 32, "gray", pixels=(checks.astype(np.uint8),))
-    area = Resampler(8, 8, "gray", "area").picture(frame, 8, 8)
-    nearest = Resampler(8, 8, "gray", "nearest").picture(frame, 8, 8)
+    area = Resampler(8, 8, "gray", "area").image(frame, 8, 8)
+    nearest = Resampler(8, 8, "gray", "nearest").image(frame, 8, 8)
     assert set(area.ravel()) <= {127, 128} and set(nearest.ravel()) <= {0, 255}
 
 
@@ -65,6 +65,6 @@ def test_only_gray_of_limited_yuv_is_limited() -> None:
 def test_frames_of_changing_size_may_follow_each_other() -> None:
     resampler = Resampler(16, 16, "rgb", "linear")
     sizes = [(8, 8), (40, 30), (8, 8), (6, 50)]
-    first = [resampler.picture(smooth_frame("yuyv", *size), 16, 16).copy() for size in sizes]
-    fresh = [Resampler(16, 16, "rgb", "linear").picture(smooth_frame("yuyv", *size), 16, 16) for size in sizes]
+    first = [resampler.image(smooth_frame("yuyv", *size), 16, 16).copy() for size in sizes]
+    fresh = [Resampler(16, 16, "rgb", "linear").image(smooth_frame("yuyv", *size), 16, 16) for size in sizes]
     assert all((a == b).all() for a, b in zip(first, fresh, strict=True))

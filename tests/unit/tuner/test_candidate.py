@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edgert.backend import USUAL, Tuning
 from edgert.config import EmbedTask, ModelConfig
-from edgert.tuner.candidates import Freedom, Tactic, backends_of, batches, forms_of, lean, neighbours, structures
+from edgert.tuner.candidates import Freedom, Tactic, backends_of, batches, forms_of, lean, neighbors, structures
 
 DEFAULT = Tactic("ort", "ort", 4, 2)
 FREE = Freedom(DEFAULT, ("ort", "openvino"), ("float", "ort"), 8, replicated=True, pinned=True)
@@ -45,20 +45,20 @@ def test_what_the_file_says_is_kept() -> None:
     made = ("float", "ort")
     assert forms_of("auto", made) == made
     assert (forms_of("int8", made), forms_of("fp32", made)) == (("ort",), ("float",))
-    assert forms_of("int8", ("float",)) == ("float",)  # quantised already
+    assert forms_of("int8", ("float",)) == ("float",)  # quantized already
     tuned = replace(FREE, default=replace(DEFAULT, tuning=Tuning(arena=False)))
     assert not any(one.tuning.arena for one in structures(tuned))
 
 
-def test_neighbours_differ_in_one_thing_that_matters() -> None:
-    found = neighbours(DEFAULT, ())
+def test_neighbors_differ_in_one_thing_that_matters() -> None:
+    found = neighbors(DEFAULT, ())
     assert {str(one).partition("threads, ")[2] for one in found} == {
         "extended optimizations", "basic optimizations", "no spinning", "no arena", "no prepacking", "balanced",
         "branches in parallel",
     }  # fmt: skip
-    assert len(neighbours(replace(DEFAULT, threads=1), ())) == 4  # no pool of threads: nothing spins
-    assert neighbours(DEFAULT, found) == []
-    assert neighbours(replace(DEFAULT, backend="openvino"), ()) == []
+    assert len(neighbors(replace(DEFAULT, threads=1), ())) == 4  # no pool of threads: nothing spins
+    assert neighbors(DEFAULT, found) == []
+    assert neighbors(replace(DEFAULT, backend="openvino"), ()) == []
 
 
 def test_a_gpu_takes_one_frame_after_another_with_and_without_rounding() -> None:
@@ -71,11 +71,11 @@ def test_a_gpu_takes_one_frame_after_another_with_and_without_rounding() -> None
         "tensorrt float, 8 threads",
         "tensorrt fp16, 8 threads",
     ]
-    steps = neighbours(structures(free)[1], ())
+    steps = neighbors(structures(free)[1], ())
     assert {str(one).partition("threads, ")[2] for one in steps} == {
         "extended optimizations", "basic optimizations", "channels first", "heuristic convolutions",
     }  # fmt: skip
-    assert neighbours(structures(free)[-1], ()) == []  # TensorRT searches by itself
+    assert neighbors(structures(free)[-1], ()) == []  # TensorRT searches by itself
 
 
 def test_a_backend_that_is_named_is_searched_whichever_it_is() -> None:

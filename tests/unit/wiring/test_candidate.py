@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgert.config import ClassifyTask, DetectTask, InputConfig
-from edgert.wiring.likely import Setting, colors_and_scales, for_checking, named, placements, same_picture, variants
+from edgert.wiring.likely import Setting, colors_and_scales, for_checking, named, placements, same_image, variants
 
 IMAGENET_BGR = {"mean": (103.53, 116.28, 123.675), "std": (57.375, 57.12, 58.395)}
 
@@ -19,7 +19,7 @@ def test_every_documented_scale_is_among_the_candidates_and_the_written_one_is_f
 
 def test_no_candidate_makes_the_same_input_as_another() -> None:
     tried = colors_and_scales(InputConfig(mean=(0.0, 0.0, 0.0), std=(255.0,)), "float32")
-    assert len({same_picture(one) for one in tried}) == len(tried)
+    assert len({same_image(one) for one in tried}) == len(tried)
     assert sum(one.color == "rgb" and set(one.mean) == {0.0} and one.std == (255.0,) for one in tried) == 1
 
 

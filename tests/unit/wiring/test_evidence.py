@@ -14,8 +14,8 @@ from edgert.wiring.evidence import NOTHING, Answers, Evidence, relative, samenes
 from edgert.wiring.photos import with_views
 
 GEOMETRY = Geometry(1.0, 1.0, 0.0, 0.0, (64, 64), (0.0, 0.0, 64.0, 64.0))
-PICTURE = np.zeros((64, 64, 3), np.uint8)
-PHOTO, SHIFTED = with_views(Path("p"), PICTURE, PICTURE, False), with_views(Path("p"), PICTURE, PICTURE, True)
+IMAGE = np.zeros((64, 64, 3), np.uint8)
+PHOTO, SHIFTED = with_views(Path("p"), IMAGE, IMAGE, False), with_views(Path("p"), IMAGE, IMAGE, True)
 NOWHERE: list[list[float]] = []
 
 
@@ -38,7 +38,7 @@ def test_an_object_that_the_mirror_image_shows_too_is_confirmed() -> None:
     assert found.value == pytest.approx(0.8**3)
 
 
-def test_objects_that_do_not_move_with_the_picture_are_not() -> None:
+def test_objects_that_do_not_move_with_the_image_are_not() -> None:
     assert seen(boxes([[10, 10, 30, 30]]), boxes([[10, 10, 30, 30]]), boxes(NOWHERE)).value == 0
 
 
@@ -96,7 +96,7 @@ def segmentation(maps: np.ndarray) -> Segmentation:
     return Segmentation(maps.argmax(axis=0).astype(np.uint8), (0.0, 0.0, 64.0, 64.0))
 
 
-def test_a_mask_that_moves_with_the_picture_carries_information() -> None:
+def test_a_mask_that_moves_with_the_image_carries_information() -> None:
     left, right = masks()
     blank = np.stack([np.full((32, 32), 20, np.float32), np.zeros((32, 32), np.float32)])
     record = segmentation(left)

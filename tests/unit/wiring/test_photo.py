@@ -1,4 +1,4 @@
-"""Photographs, their views, and the control picture."""
+"""Photos, their views, and the control image."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from edgert.wiring.photos import read_photos, scrambled, with_views
 
 
 def scene(width: int = 60, height: int = 40) -> np.ndarray:
-    picture = np.full((height, width, 3), (200, 120, 40), np.uint8)
-    picture[10:20, 5:25] = (10, 240, 90)
-    return picture
+    image = np.full((height, width, 3), (200, 120, 40), np.uint8)
+    image[10:20, 5:25] = (10, 240, 90)
+    return image
 
 
 def test_a_folder_is_sampled_evenly(tmp_path: Path) -> None:
     for n in range(9):
         cv2.imwrite(str(tmp_path / f"{n}.png"), scene())
-    (tmp_path / "notes.txt").write_text("no picture")
+    (tmp_path / "notes.txt").write_text("no image")
     found = read_photos([tmp_path], limit=3)
     assert [path.name for path, _ in found] == ["0.png", "4.png", "8.png"]
     assert np.array_equal(found[0][1], scene())
 
 
-def test_a_large_photograph_is_shrunk(tmp_path: Path) -> None:
+def test_a_large_photo_is_shrunk(tmp_path: Path) -> None:
     cv2.imwrite(str(tmp_path / "large.jpg"), np.zeros((1000, 3840, 3), np.uint8))
-    ((_, picture),) = read_photos([tmp_path / "large.jpg"])
-    assert picture.shape == (500, 1920, 3)
+    ((_, image),) = read_photos([tmp_path / "large.jpg"])
+    assert image.shape == (500, 1920, 3)
 
 
-def test_missing_broken_and_absent_photographs_are_told(tmp_path: Path) -> None:
+def test_missing_broken_and_absent_photos_are_told(tmp_path: Path) -> None:
     cv2.imwrite(str(tmp_path / "photo.png"), scene())
     (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff half a file")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"no image .*did you mean 'photo.png'"):
         read_photos([tmp_path / "phot.png"])
-    with pytest.raises(ConfigError, match="no picture that can be read"):
+    with pytest.raises(ConfigError, match="no image that can be read"):
         read_photos([tmp_path / "broken.jpg"])
-    with pytest.raises(ConfigError, match="holds no picture"):
+    with pytest.raises(ConfigError, match="holds no image"):
         read_photos([tmp_path / "empty"])
     with pytest.raises(ConfigError, match="no image was given"):
         read_photos([])
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_boxes_of_every_view_come_back_to_where_they_are_in_the_photograph(many: bool) -> None:
+def test_boxes_of_every_view_come_back_to_where_they_are_in_the_photo(many: bool) -> None:
     photo = with_views(Path("p.png"), scene(), scene(), many)
     assert len(photo.views) == (5 if many else 3)
     for view in photo.views:
@@ -60,12 +60,12 @@ def test_boxes_of_every_view_come_back_to_where_they_are_in_the_photograph(many:
         assert view.columns(np.array([back[0]])) == (box[0, 2] if view.mirrored else box[0, 0])
 
 
-def test_the_control_keeps_the_colours_and_loses_the_object() -> None:
-    picture = scene()
-    control = scrambled(picture)
-    assert control.shape == picture.shape
-    assert np.abs(control.mean(axis=(0, 1)) - picture.mean(axis=(0, 1))).max() < 12
-    flat = (picture.reshape(-1, 3) == (10, 240, 90)).all(axis=1).sum()
+def test_the_control_keeps_the_colors_and_loses_the_object() -> None:
+    image = scene()
+    control = scrambled(image)
+    assert control.shape == image.shape
+    assert np.abs(control.mean(axis=(0, 1)) - image.mean(axis=(0, 1))).max() < 12
+    flat = (image.reshape(-1, 3) == (10, 240, 90)).all(axis=1).sum()
     kept = (np.abs(control.reshape(-1, 3).astype(int) - (10, 240, 90)).max(axis=1) < 10).sum()
     assert kept < flat / 10
-    assert np.array_equal(control, scrambled(picture))
+    assert np.array_equal(control, scrambled(image))

@@ -36,7 +36,7 @@ def tally(ranking: Ranking, pad: int, values: Sequence[float], looks: Sequence[f
     return made
 
 
-def test_one_photograph_tells_only_large_differences_apart() -> None:
+def test_one_photo_tells_only_large_differences_apart() -> None:
     ranking = Ranking(())
     best, near, far = (tally(ranking, pad, [value]) for pad, value in enumerate((0.9, 0.6, 0.1)))
     assert ranking.best() is best
@@ -44,7 +44,7 @@ def test_one_photograph_tells_only_large_differences_apart() -> None:
     assert ranking.gap(best, far).clear
 
 
-def test_many_photographs_that_agree_tell_small_ones() -> None:
+def test_many_photos_that_agree_tell_small_ones() -> None:
     ranking = Ranking(())
     steady = np.linspace(0.5, 0.9, 8)
     best, other = tally(ranking, 0, steady), tally(ranking, 1, steady - 0.2)
@@ -53,14 +53,14 @@ def test_many_photographs_that_agree_tell_small_ones() -> None:
     assert ranking.gap(other, best).errors == pytest.approx(-ranking.gap(best, other).errors)
 
 
-def test_photographs_that_disagree_are_a_tie() -> None:
+def test_photos_that_disagree_are_a_tie() -> None:
     ranking = Ranking(())
     best = tally(ranking, 0, [0.9, 0.1, 0.9, 0.1, 0.9, 0.9, 0.1, 0.9])
     other = tally(ranking, 1, [0.1, 0.9, 0.1, 0.9, 0.1, 0.9, 0.9, 0.1])
     assert 0 < ranking.gap(best, other).errors < 2
 
 
-def test_settings_are_compared_on_the_photographs_they_share() -> None:
+def test_settings_are_compared_on_the_photos_they_share() -> None:
     ranking = Ranking(())
     best, dropped = tally(ranking, 0, [0.5, 0.0, 0.0]), tally(ranking, 1, [0.5])
     assert ranking.gap(best, dropped).mean == 0

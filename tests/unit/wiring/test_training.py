@@ -11,8 +11,8 @@ from edgert.config import InputConfig
 from edgert.wiring.photos import with_views
 from edgert.wiring.training import CalibratedRange, Layer, TrainingStatistics
 
-PICTURE = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
-VIEW = with_views(Path("p"), PICTURE, PICTURE, False).views[0]
+IMAGE = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+VIEW = with_views(Path("p"), IMAGE, IMAGE, False).views[0]
 
 
 class Echo:
@@ -25,7 +25,7 @@ class Echo:
         return [self.inputs["x"]]
 
 
-def test_the_range_of_a_quantised_input_fits_one_scale_only() -> None:
+def test_the_range_of_a_quantized_input_fits_one_scale_only() -> None:
     memory = CalibratedRange((-2.13, 2.63))  # ImageNet's mean and std
     mean, std = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
     fits = [
@@ -53,7 +53,7 @@ def test_batch_statistics_fit_the_scale_they_were_gathered_at() -> None:
     assert raw < 1e-6
 
 
-def test_several_photographs_count_together() -> None:
+def test_several_photos_count_together() -> None:
     layer = Layer("x", np.full(3, 0.5), np.full(3, 0.25))
     memory = TrainingStatistics([layer], Echo())
     black, white = np.array([[0.0] * 3, [0.0] * 3]), np.array([[1.0] * 3, [1.0] * 3])

@@ -191,7 +191,7 @@ class TestShapes:
         bench.backend.compile(models.conv((1, 3, "h", "w")), EngineOptions(profiles={"default": {"x": (1, 3, 8, 8)}}))
         assert bench.requests[0].profiles == ()
 
-    def test_several_are_optimisation_profiles(self) -> None:
+    def test_several_are_optimization_profiles(self) -> None:
         bound = {"x": ((1, 3, -1, -1), "FLOAT", "INPUT"), "y": ((1, 4, 8, 8), "FLOAT", "OUTPUT")}
         bench = Bench(bound=bound)
         profiles = {"small": {"x": (1, 3, 8, 8)}, "large": {"x": (1, 3, 16, 16)}}

@@ -60,11 +60,11 @@ def test_an_error_keeps_its_class() -> None:
 
 
 @pytest.mark.parametrize("deed", ["patient", "stubborn"])
-def test_cancelling(deed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_canceling(deed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE_S", 0.2)
     cancel = threading.Event()
     started = time.monotonic()
-    with pytest.raises(BuildError, match="was cancelled"):
+    with pytest.raises(BuildError, match="was canceled"):
         run(request(deed), log=lambda record: cancel.set(), cancel=cancel)
     assert time.monotonic() - started < 30
 

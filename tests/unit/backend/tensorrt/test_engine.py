@@ -125,7 +125,7 @@ class TestProfiles:
 
 
 class TestDla:
-    def test_the_core_is_set_before_deserialising(self) -> None:
+    def test_the_core_is_set_before_deserializing(self) -> None:
         bench = Bench()
         engine = bench.open(dla_core=1, loadables=2)
         core, opened = (
@@ -164,8 +164,8 @@ class TestDla:
     def test_strides_of_a_tensor_in_vectors_are_told_in_numbers(self) -> None:
         bound = {"x": ((1, 3, 2, 2), "HALF", "INPUT"), "y": ((1, 3, 2, 2), "HALF", "OUTPUT")}
         session = Bench(bound=bound, strides={"x": (4, 4, 2, 1)}, vectors={"x": (1, 16)}).open().session()
-        picture, (out,) = session.inputs_on_gpu["x"], session.outputs_on_gpu
-        assert picture.strides == (64, 1, 32, 16) and not picture.is_plain and picture.block.nbytes == 4 * 16 * 2
+        image, (out,) = session.inputs_on_gpu["x"], session.outputs_on_gpu
+        assert image.strides == (64, 1, 32, 16) and not image.is_plain and image.block.nbytes == 4 * 16 * 2
         assert out.strides == () and out.is_plain
 
     def test_vectors_are_packed_and_unpacked(self) -> None:

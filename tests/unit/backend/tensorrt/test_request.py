@@ -56,7 +56,7 @@ REQUEST = BuildRequest(
         ({"profiles": ({"x": SPAN},)}, "several shapes in an engine with DLA"),
         ({"formats": {"x": Format("CHW17")}}, "CHW17"),
         ({"formats": {"x": Format("LINEAR", "complex64")}}, "complex64"),
-        ({"optimization_level": 6}, "optimisation level 6"),
+        ({"optimization_level": 6}, "optimization level 6"),
     ],
 )
 def test_refusals(change: dict[str, Any], what: str) -> None:

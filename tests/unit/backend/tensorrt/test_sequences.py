@@ -364,7 +364,7 @@ class TestProgress:
 
     def test_false_cancels(self) -> None:
         double = Double("10.3", replace(SCRIPT, steps=self.STEPS))
-        with pytest.raises(BuildError, match="was cancelled"):
+        with pytest.raises(BuildError, match="was canceled"):
             compile_engine(library_of(double), REQUEST, lambda record: None, lambda one: one.step < 1)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from edgert.budget.governor import Budget, Rules, Setting, check_meter, check_settings, start
 from edgert.errors import BudgetError
-from edgert.meters import measured, modelled, unavailable
+from edgert.meters import measured, modeled, unavailable
 
 SETTINGS = (Setting("MAXN, gpu", 20.0, 60.0, 20.0), Setting("15W, dla0", 9.04, 30.0, 45.0))
 
@@ -33,11 +33,11 @@ def test_a_prediction_that_nothing_can_be_chosen_by(numbers: tuple[float, float]
         Setting("odd", *numbers)
 
 
-def test_power_without_a_sensor_is_modelled_and_told_or_refused() -> None:
+def test_power_without_a_sensor_is_modeled_and_told_or_refused() -> None:
     missing = unavailable("W", "INA3221", "none here")
     told = check_meter(Budget(8.0, when_exceeded="degrade"), missing)
     assert "not watched" in told and "budgets.cpu" in told
-    assert "modelled" in check_meter(Budget(8.0), modelled(7.0, "W", "cost model"))
+    assert "modeled" in check_meter(Budget(8.0), modeled(7.0, "W", "cost model"))
     assert check_meter(Budget(8.0, when_exceeded="stop"), measured(7.0, "W", "VDD_IN")) == ""
     assert check_meter(Budget(None, 50.0, when_exceeded="stop"), missing) == ""
     with pytest.raises(BudgetError) as caught:

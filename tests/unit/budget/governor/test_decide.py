@@ -87,7 +87,7 @@ def test_without_a_sensor_the_model_decides_and_says_so() -> None:
     law = rules(13.0)
     actions, state = looks(law, replace(start(law), index=0), *steady(0.5, 1.0, None))
     assert (actions[0].kind, state.index) == ("switch", 2)
-    assert actions[0].reason.endswith("modelled: no sensor")
+    assert actions[0].reason.endswith("modeled: no sensor")
 
 
 def test_heat_is_answered_with_less_power_one_step_at_a_time() -> None:

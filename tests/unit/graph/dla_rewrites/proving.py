@@ -1,4 +1,4 @@
-"""Small graphs rewritten, and both run by ONNX Runtime without its own optimisations."""
+"""Small graphs rewritten, and both run by ONNX Runtime without its own optimizations."""
 
 from __future__ import annotations
 

@@ -93,9 +93,9 @@ def test_dla_wastes_a_step_on_every_depthwise_channel() -> None:
     assert busy == pytest.approx(16 * 64 * 9 * 1024 / 0.5e12)
 
 
-def test_dla_has_a_format_for_pictures() -> None:
-    picture, more = (dla_seconds(convolution(channels, 16), FAST, DLA)[0] - 5e-6 for channels in (3, 5))
-    assert more == pytest.approx(4 * picture)
+def test_dla_has_a_format_for_images() -> None:
+    image, more = (dla_seconds(convolution(channels, 16), FAST, DLA)[0] - 5e-6 for channels in (3, 5))
+    assert more == pytest.approx(4 * image)
 
 
 def test_dla_moves_what_its_sram_does_not_hold() -> None:

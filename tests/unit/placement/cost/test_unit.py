@@ -90,7 +90,7 @@ def test_branch_or_output_ends_a_unit() -> None:
     assert fused(graph) == [["Conv"], ["Relu"]]
 
 
-def test_views_cost_nothing_and_belong_to_a_neighbour() -> None:
+def test_views_cost_nothing_and_belong_to_a_neighbor() -> None:
     b = Builder(1, 8, 4, 4)
     x = b.linear(b.flat(b.reshape(b.conv("input", 8, 3), 1, 8, 16, 1)), 10)
     graph = b.graph(b.reshape(x, 10))

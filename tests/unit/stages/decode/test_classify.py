@@ -11,7 +11,7 @@ from edgert.errors import ConfigError, ModelError
 from edgert.stages.decode.classify import Classify
 from tests.helpers.known_boxes import identity
 
-PICTURE = identity((224, 224))
+IMAGE = identity((224, 224))
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -24,7 +24,7 @@ def test_auto_sees_whether_a_softmax_is_still_to_do(seed: int, count: int, top: 
     logits = (np.random.default_rng(seed).standard_normal(count) * 4).astype(np.float32)
     expected = softmax(logits.astype(np.float64))
     for output in (logits, expected.astype(np.float32)):
-        record = Classify(top=top)([output], PICTURE)
+        record = Classify(top=top)([output], IMAGE)
         assert len(record.scores) == min(top, count) and record.classes.dtype == np.int32
         np.testing.assert_allclose(record.scores, expected[record.classes], atol=1e-5)
         np.testing.assert_allclose(record.scores, np.sort(expected)[::-1][:top], atol=1e-5)
@@ -33,14 +33,14 @@ def test_auto_sees_whether_a_softmax_is_still_to_do(seed: int, count: int, top: 
 def test_the_file_can_say_what_the_output_is() -> None:
     """Positive numbers that happen to sum to one are taken for probabilities, unless told."""
     output = np.array([0.7, 0.2, 0.1], np.float32)
-    np.testing.assert_allclose(Classify("auto")([output], PICTURE).scores, output)
-    np.testing.assert_allclose(Classify("logits")([output], PICTURE).scores, softmax(output), rtol=1e-6)
-    np.testing.assert_allclose(Classify("softmax")([output * 3], PICTURE).scores, output * 3)
+    np.testing.assert_allclose(Classify("auto")([output], IMAGE).scores, output)
+    np.testing.assert_allclose(Classify("logits")([output], IMAGE).scores, softmax(output), rtol=1e-6)
+    np.testing.assert_allclose(Classify("softmax")([output * 3], IMAGE).scores, output * 3)
 
 
 def test_dimensions_of_one_and_half_precision_do_not_matter() -> None:
     output = softmax(np.arange(1000) / 100).astype(np.float16).reshape(1000, 1, 1)
-    record = Classify(top=2)([output], PICTURE)
+    record = Classify(top=2)([output], IMAGE)
     assert record.classes.tolist() == [999, 998] and record.scores.dtype == np.float32
     np.testing.assert_allclose(record.scores, output.reshape(-1)[[999, 998]])
 
@@ -54,4 +54,4 @@ def test_a_map_is_not_a_row_of_classes() -> None:
 def test_every_class_needs_a_label() -> None:
     with pytest.raises(ConfigError, match="1000 labels for 1001 classes"):
         Classify(labels=("x",) * 1000).check(((1001,),), (224, 224))
-    assert Classify(labels=("a", "b"))([np.float32([0.1, 0.9])], PICTURE).labels == ("a", "b")
+    assert Classify(labels=("a", "b"))([np.float32([0.1, 0.9])], IMAGE).labels == ("a", "b")

@@ -42,7 +42,7 @@ def yolox_output(known: KnownBoxes, classes: int) -> np.ndarray:
     output = np.random.default_rng(0).uniform(0, 0.2, (len(grid.x), 5 + classes)).astype(np.float32)
     rows = some_cells(known, len(output))
     stride = grid.stride[rows, None]
-    output[rows, :2] = known.centres / stride - np.stack([grid.x[rows], grid.y[rows]], axis=1)
+    output[rows, :2] = known.centers / stride - np.stack([grid.x[rows], grid.y[rows]], axis=1)
     output[rows, 2:4] = np.log(known.sizes / stride)
     output[rows, 4] = 0.98
     output[rows, 5:] = spread(known, classes, known.scores / 0.98)
@@ -63,7 +63,7 @@ def test_yolov5(seed: int, network: tuple[int, int]) -> None:
     output = np.zeros((3 * all_cells(network, (8, 16, 32)), 12), np.float32)
     rows = some_cells(known, len(output))
     output[rows] = np.hstack(
-        [known.centres, known.sizes, np.full((len(rows), 1), 0.97), spread(known, 7, known.scores / 0.97)]
+        [known.centers, known.sizes, np.full((len(rows), 1), 0.97), spread(known, 7, known.scores / 0.97)]
     )
     assert_same(Detector(YoloV5())([output], known.geometry), known)
 
@@ -74,7 +74,7 @@ def test_yolov8(seed: int, network: tuple[int, int], turned: bool, classes: int)
     known = known_boxes(seed, network, classes)
     output = np.zeros((all_cells(network, (8, 16, 32)), 4 + classes), np.float32)
     output[some_cells(known, len(output))] = np.hstack(
-        [known.centres, known.sizes, spread(known, classes, known.scores)]
+        [known.centers, known.sizes, spread(known, classes, known.scores)]
     )
     output = output if turned else np.ascontiguousarray(output.T)
     assert_same(Detector(YoloV8())([output], known.geometry), known)
@@ -123,11 +123,11 @@ def test_torchvision_counts_classes_from_one() -> None:
     assert_same(Detector(Decoded(background="first"))(outputs, known.geometry), known)
 
 
-def distances(known: KnownBoxes, rows: np.ndarray, centre: float, strides: tuple[int, ...], bins: int) -> np.ndarray:
+def distances(known: KnownBoxes, rows: np.ndarray, center: float, strides: tuple[int, ...], bins: int) -> np.ndarray:
     """(N, 4 * bins) whose softmax has its mean at each side's distance; all of it in the two nearest bins."""
     grid = grid_of(known.geometry.network, strides)
     stride = grid.stride[rows, None]
-    middle = np.stack([grid.x[rows], grid.y[rows]], axis=1) * stride + centre * (stride - 1)
+    middle = np.stack([grid.x[rows], grid.y[rows]], axis=1) * stride + center * (stride - 1)
     exact = np.hstack([middle - known.corners[:, :2], known.corners[:, 2:] - middle]) / stride
     assert exact.min() >= 0 and exact.max() < bins - 1
     low = np.floor(exact).astype(int)
@@ -137,10 +137,10 @@ def distances(known: KnownBoxes, rows: np.ndarray, centre: float, strides: tuple
     return np.log(power).reshape(len(rows), -1).astype(np.float32)
 
 
-def centre_cells(known: KnownBoxes, centre: float) -> np.ndarray:
-    """Rows of the stride 16 level, which follows that of stride 8: the cells nearest to the boxes' centres."""
+def center_cells(known: KnownBoxes, center: float) -> np.ndarray:
+    """Rows of the stride 16 level, which follows that of stride 8: the cells nearest to the boxes' centers."""
     network = known.geometry.network
-    column, row = np.round(known.centres / 16 - centre).astype(int).T
+    column, row = np.round(known.centers / 16 - center).astype(int).T
     return all_cells(network, (8,)) + row * (network[0] // 16) + column
 
 
@@ -149,7 +149,7 @@ def centre_cells(known: KnownBoxes, centre: float) -> np.ndarray:
 def test_nanodet(seed: int, network: tuple[int, int], order: list[int]) -> None:
     known = known_boxes(seed, network, 80)
     counts = [all_cells(network, (stride,)) for stride in (8, 16, 32)]
-    rows = centre_cells(known, 0.5)
+    rows = center_cells(known, 0.5)
     scores = np.full((sum(counts), 80), 0.01, np.float32)
     sides = np.zeros((sum(counts), 32), np.float32)
     scores[rows] = spread(known, 80, known.scores)
@@ -165,7 +165,7 @@ def test_nanodet(seed: int, network: tuple[int, int], order: list[int]) -> None:
 def test_nanodet_plus(seed: int, network: tuple[int, int]) -> None:
     known = known_boxes(seed, network, 80)
     strides = (8, 16, 32, 64)
-    rows = centre_cells(known, 0)
+    rows = center_cells(known, 0)
     output = np.full((all_cells(network, strides), 112), 0.01, np.float32)
     output[rows] = np.hstack([spread(known, 80, known.scores), distances(known, rows, 0, strides, 8)])
     assert_same(Detector(NanoDet())([output], known.geometry), known)
@@ -188,11 +188,11 @@ def test_ssd(background: str, swapped: bool) -> None:
 @quick
 @given(seed=st.integers(0, 2**32 - 1))
 def test_fastestdet(seed: int) -> None:
-    """Inverse of the formulas; a cell holds centres within one cell of its own."""
+    """Inverse of the formulas; a cell holds centers within one cell of its own."""
     known = known_boxes(seed, (352, 352), 80)
     output = np.full((85, 22, 22), 0.01, np.float32)
-    column, row = (known.centres // 16).astype(int).T
-    place = known.centres / 16 - np.stack([column, row], axis=1)
+    column, row = (known.centers // 16).astype(int).T
+    place = known.centers / 16 - np.stack([column, row], axis=1)
     output[0, row, column] = 0.98
     output[1:3, row, column] = np.arctanh(np.clip(place, 0, 0.9999)).T
     output[3:5, row, column] = sigmoid_inverse(known.sizes / 352).T
@@ -204,7 +204,7 @@ def queries(known: KnownBoxes) -> tuple[np.ndarray, np.ndarray]:
     """Relative boxes of 100 queries and which of them are taken."""
     rows = some_cells(known, 100)
     boxes = np.full((100, 4), 0.5, np.float32)
-    boxes[rows] = np.hstack([known.centres, known.sizes]) / np.tile(known.geometry.network, 2)
+    boxes[rows] = np.hstack([known.centers, known.sizes]) / np.tile(known.geometry.network, 2)
     return boxes, rows
 
 
@@ -288,12 +288,12 @@ def test_wrong_shapes_name_the_decoder_that_fits() -> None:
 
 
 @pytest.mark.parametrize("head", [YoloX(), YoloV5(), YoloV8(), Decoded(), NanoDet(), Ssd(), FastestDet(), Detr()])
-def test_every_head_refuses_a_picture(head: Head) -> None:
+def test_every_head_refuses_a_image(head: Head) -> None:
     with pytest.raises(ModelError, match="cannot read the model's outputs"):
         Detector(head).check(((3, 720, 720, 1),), (720, 720))
 
 
-def test_too_few_labels_are_refused_before_the_first_picture() -> None:
+def test_too_few_labels_are_refused_before_the_first_image() -> None:
     with pytest.raises(ConfigError, match="2 labels for 80 classes"):
         Detector(YoloX(), labels=("a", "b")).check(((3549, 85),), (416, 416))
     Detector(YoloX(), labels=("x",) * 81).check(((3549, 85),), (416, 416))

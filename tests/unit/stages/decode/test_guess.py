@@ -33,11 +33,11 @@ MODELS = [
 ]
 
 
-@pytest.mark.parametrize(("expected", "shapes", "names", "picture"), MODELS)
+@pytest.mark.parametrize(("expected", "shapes", "names", "image"), MODELS)
 def test_the_first_guess_is_right(
-    expected: str, shapes: list[tuple[int | None, ...]], names: list[str], picture: tuple[int | None, ...]
+    expected: str, shapes: list[tuple[int | None, ...]], names: list[str], image: tuple[int | None, ...]
 ) -> None:
-    found = guess(shapes, names, picture, None)
+    found = guess(shapes, names, image, None)
     assert str(found[0]) == expected
     assert found[0].reason
 

@@ -38,7 +38,7 @@ def test_yolo_pose(seed: int, count: int, final: bool) -> None:
     else:
         output = np.zeros((5 + 3 * count, all_cells((640, 384), (8, 16, 32))), np.float32)
         columns = np.random.default_rng(1).choice(output.shape[1], len(points), replace=False)
-        output[:, columns] = np.hstack([known.centres, known.sizes, scores, points]).T
+        output[:, columns] = np.hstack([known.centers, known.sizes, scores, points]).T
     record = YoloPose(labels=tuple("abcdefghijklmnopq"))([output], known.geometry)
     np.testing.assert_allclose(record.boxes, known.source, atol=0.05)
     np.testing.assert_allclose(record.points, source, atol=0.05)
@@ -55,18 +55,18 @@ def test_two_boxes_on_one_body_become_one() -> None:
     np.testing.assert_array_equal(record.points, [[[30, 31, 1]]])
 
 
-def gaussians(centres: np.ndarray, height: int, width: int, sigma: float = 2.0) -> np.ndarray:
+def gaussians(centers: np.ndarray, height: int, width: int, sigma: float = 2.0) -> np.ndarray:
     y, x = np.indices((height, width))
-    distance = (x - centres[:, 0, None, None]) ** 2 + (y - centres[:, 1, None, None]) ** 2
+    distance = (x - centers[:, 0, None, None]) ** 2 + (y - centers[:, 1, None, None]) ** 2
     return (0.9 * np.exp(-distance / (2 * sigma**2))).astype(np.float32)
 
 
 @settings(deadline=None)
 @given(seed=SEEDS)
 def test_the_peak_of_a_gaussian_is_found_to_a_hundredth_of_a_cell(seed: int) -> None:
-    centres = np.random.default_rng(seed).uniform([1, 1], [46, 62], (17, 2))
-    found = peaks(gaussians(centres, 64, 48))
-    np.testing.assert_allclose(found[:, :2], centres, atol=0.01)
+    centers = np.random.default_rng(seed).uniform([1, 1], [46, 62], (17, 2))
+    found = peaks(gaussians(centers, 64, 48))
+    np.testing.assert_allclose(found[:, :2], centers, atol=0.01)
     assert (found[:, 2] > 0.8).all()
 
 
@@ -81,9 +81,9 @@ def test_a_flat_map_has_no_step() -> None:
 
 def test_heat_maps_become_one_body_in_source_pixels() -> None:
     geometry = letterbox((192, 256))
-    centres = np.array([[10, 25], [30.25, 40.5], [20.5, 31]])
-    record = Heatmap(labels=("a", "b", "c"))([gaussians(centres, 64, 48)], geometry)
-    source = centres * 4 * geometry.scale_x + [geometry.offset_x, geometry.offset_y]
+    centers = np.array([[10, 25], [30.25, 40.5], [20.5, 31]])
+    record = Heatmap(labels=("a", "b", "c"))([gaussians(centers, 64, 48)], geometry)
+    source = centers * 4 * geometry.scale_x + [geometry.offset_x, geometry.offset_y]
     np.testing.assert_allclose(record.points[0, :, :2], source, atol=0.2)
     np.testing.assert_allclose(record.boxes, [[*source.min(axis=0), *source.max(axis=0)]], atol=0.2)
     assert record.points.shape == (1, 3, 3) and 0.8 < record.scores[0] <= 0.9

@@ -65,7 +65,7 @@ def test_blocks_agree_with_the_plain_algorithm(limit: int) -> None:
 
 
 def test_a_chain_is_settled_link_by_link() -> None:
-    """Each box overlaps its neighbours alone: the first suppresses the second, which then cannot touch the third."""
+    """Each box overlaps its neighbors alone: the first suppresses the second, which then cannot touch the third."""
     start = np.arange(100, dtype=np.float32) * 4
     boxes = np.stack([start, 0 * start, start + 10, 0 * start + 10], axis=1)
     rows = suppress(boxes, np.linspace(0.9, 0.1, 100, dtype=np.float32), np.zeros(100, np.int32), 0.4, 300)

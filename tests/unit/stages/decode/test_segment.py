@@ -12,8 +12,8 @@ from edgert.stages.crop import Geometry
 from edgert.stages.decode.segmentation import VOID, SegmentArgmax, SegmentThreshold, argmax_channels
 from tests.helpers.known_boxes import identity
 
-CENTRED = Geometry(10, 10, 0, -160, (64, 64), (0, 0, 640, 320))
-"""A 640x320 picture in the middle rows of a 64x64 network: 16 rows of padding above and below."""
+CENTERED = Geometry(10, 10, 0, -160, (64, 64), (0, 0, 640, 320))
+"""A 640x320 image in the middle rows of a 64x64 network: 16 rows of padding above and below."""
 
 
 @settings(deadline=None)
@@ -39,12 +39,12 @@ def test_padding_is_cut_off_in_every_layout(layout: str, step: int) -> None:
     truth = np.random.default_rng(1).integers(0, 21, (side, side))
     scores = np.eye(21, dtype=np.float32)[truth]
     output = {"chw": np.ascontiguousarray(scores.transpose(2, 0, 1)), "hwc": scores, "hw": truth, "1hw": truth[None]}
-    record = SegmentArgmax()([output[layout]], CENTRED)
+    record = SegmentArgmax()([output[layout]], CENTERED)
     np.testing.assert_array_equal(record.mask, truth[side // 4 : -side // 4])
     assert record.mask.dtype == np.uint8 and record.region == (0, 0, 640, 320)
 
 
-def test_a_picture_in_the_top_left_corner() -> None:
+def test_a_image_in_the_top_left_corner() -> None:
     corner = Geometry(2, 2, 0, 0, (64, 64), (0, 0, 100, 128))
     output = np.zeros((2, 64, 64), np.float32)
     output[1, :, :50] = 1
@@ -59,7 +59,7 @@ def test_a_crop_s_mask_lies_where_the_crop_lies() -> None:
 
 
 @given(width=st.integers(20, 2000), height=st.integers(20, 2000))
-def test_the_region_never_leaves_the_picture(width: int, height: int) -> None:
+def test_the_region_never_leaves_the_image(width: int, height: int) -> None:
     scale = max(width, height) / 64
     geometry = Geometry(
         scale, scale, (width - 64 * scale) / 2, (height - 64 * scale) / 2, (64, 64), (0, 0, width, height)
@@ -75,7 +75,7 @@ def test_the_region_never_leaves_the_picture(width: int, height: int) -> None:
 @pytest.mark.parametrize("shape", [(1, 64, 64), (64, 64, 1), (64, 64)])
 def test_one_channel_against_a_threshold(shape: tuple[int, ...]) -> None:
     score = np.linspace(0, 1, 64 * 64, dtype=np.float32).reshape(64, 64)
-    record = SegmentThreshold(0.3, ("text",))([score.reshape(shape)], CENTRED)
+    record = SegmentThreshold(0.3, ("text",))([score.reshape(shape)], CENTERED)
     np.testing.assert_array_equal(record.mask, score[16:48] >= np.float32(0.3))
     assert record.mask.dtype == np.uint8 and record.labels == ("", "text")
 

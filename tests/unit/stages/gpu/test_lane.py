@@ -122,7 +122,7 @@ def test_sizes_of_a_batch_are_rounded_up_and_rows_keep_their_order() -> None:
     geometries = [rig.lane.fill(nv12(row), row) for row in range(3)]
     assert [value for value, _ in rig.lane.run(*geometries)] == [9, 10, 11]
     assert rig.sessions[0].sizes[-1] == 4
-    assert rig.gpu.launches[-1][1][2] == 3  # pictures in the grid
+    assert rig.gpu.launches[-1][1][2] == 3  # images in the grid
     rig.close()
 
 

@@ -76,7 +76,7 @@ def test_all_of_it_is_one_graph_where_the_engines_stream_decodes(monkeypatch: py
     rig.close()
 
 
-def test_pictures_of_several_formats_are_several_launches_before_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_of_several_formats_are_several_launches_before_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CudaDevice, "capture", lambda device, stream, enqueue: Recorded(stream, enqueue))
     rig = Rig(rows=2)
     rig.lane.warm_up()

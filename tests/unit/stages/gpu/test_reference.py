@@ -17,7 +17,7 @@ from edgert.stages.resampling import place
 from tests.helpers.frames import frame_of
 from tests.helpers.gpu_reference import preprocess, stored
 from tests.helpers.gpu_scale import scaled
-from tests.helpers.picture_reference import resized
+from tests.helpers.image_reference import resized
 
 FORMATS: tuple[PixelFormat, ...] = get_args(PixelFormat)
 SIZE = st.integers(2, 90)
@@ -45,7 +45,7 @@ def cpu_levels(frame: Any, config: InputConfig, width: int, height: int) -> Any:
     padding=st.integers(0, 9),
     seed=st.integers(0, 2**16),
 )
-def test_is_within_one_grey_level_of_the_cpu_path(
+def test_is_within_one_gray_level_of_the_cpu_path(
     form: PixelFormat, size: tuple[int, int], network: tuple[int, int], resize_how: Any, order: Any, how: Any,
     color: Color, padding: int, seed: int,
 ) -> None:  # fmt: skip
@@ -58,7 +58,7 @@ def test_is_within_one_grey_level_of_the_cpu_path(
     if how == "cubic":  # OpenCV rounds halves in what its vectors leave over otherwise than in all before
         left, _, across, _ = place(frame, network, config).rectangle
         over = apart[:, max(left + across - VECTOR + 1, 0) : left + across]
-        assert over.max() <= 3  # of colours, made from three planes that are a level apart
+        assert over.max() <= 3  # of colors, made from three planes that are a level apart
         over[...] = 0
     assert apart.max() <= 1
 
@@ -114,13 +114,13 @@ def test_area_and_cubic_are_opencvs_own(
 
 @settings(max_examples=200, deadline=None)
 @given(source=st.tuples(SIZE, SIZE), wanted=st.tuples(SIZE, SIZE))
-def test_scaling_is_bilinear_between_pixel_centres(source: tuple[int, int], wanted: tuple[int, int]) -> None:
+def test_scaling_is_bilinear_between_pixel_centers(source: tuple[int, int], wanted: tuple[int, int]) -> None:
     plane = np.random.default_rng(source).integers(0, 256, source[::-1], np.uint8)
     assert np.abs(scaled(plane, *wanted) - resized(plane, *wanted)).max() <= 1
 
 
 @pytest.mark.parametrize(("dtype", "mean", "std"), [("float32", (3.0,), (7.0,)), ("float16", (123.7,), (58.4,))])
-def test_normalises_like_the_cpu_path(dtype: Any, mean: Any, std: Any) -> None:
+def test_normalizes_like_the_cpu_path(dtype: Any, mean: Any, std: Any) -> None:
     frame, config = frame_of(40, 30, "bgr"), InputConfig(resize="none", mean=mean, std=std)
     tensor = np.empty((1, 3, 30, 40), dtype)
     Preprocessor(config, tensor).into(0, frame)
@@ -154,12 +154,12 @@ LAYOUTS: dict[str, Any] = {
 def test_every_layout_is_the_one_that_tensorrt_describes(layout: Any) -> None:
     dtype: Any = "int8" if layout == "chw32" else "float16"
     wanted = target(layout, dtype, 2, 7, 5)
-    pictures = [np.random.default_rng(row).integers(-100, 100, (5, 7, 3)).astype(dtype) for row in range(2)]
+    images = [np.random.default_rng(row).integers(-100, 100, (5, 7, 3)).astype(dtype) for row in range(2)]
     memory = np.zeros(wanted.nbytes, np.uint8)
-    stored(pictures, wanted, memory)
+    stored(images, wanted, memory)
     seen = LAYOUTS[layout](memory.view(dtype))
-    assert all((seen[row] == pictures[row]).all() for row in range(2))
-    assert np.count_nonzero(memory.view(dtype)) == sum(np.count_nonzero(one) for one in pictures)
+    assert all((seen[row] == images[row]).all() for row in range(2))
+    assert np.count_nonzero(memory.view(dtype)) == sum(np.count_nonzero(one) for one in images)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_types_that_a_layout_has_not(layout: Any, dtype: Any) -> None:
         target(layout, dtype, 1, 8, 8)
 
 
-def test_neighbours_are_stored_together_only_where_rows_allow_it() -> None:
+def test_neighbors_are_stored_together_only_where_rows_allow_it() -> None:
     def aligned(layout: Any, width: int, height: int = 6) -> bool:
         one: Target = target(layout, "float16", 1, width, height)
         return one.aligned(4)

@@ -68,7 +68,7 @@ def synthetic(scene: str) -> Synthetic:
 
 
 @pytest.mark.parametrize(("scene", "copies"), [("conveyor", 0), ("counter", 0), ("noise", 12), ("blank", 12)])
-def test_scenes_are_drawn_where_the_gpu_reads_and_pictures_made_once_are_copied_there(scene: str, copies: int) -> None:
+def test_scenes_are_drawn_where_the_gpu_reads_and_images_made_once_are_copied_there(scene: str, copies: int) -> None:
     device, source = gpu(), synthetic(scene)
     source.share(device)
     plain = synthetic(scene).frames(threading.Event())
@@ -95,7 +95,7 @@ def test_a_users_frames_are_copied_in_the_sources_thread() -> None:
 
 
 class Capture:
-    """A camera that writes its number of pictures so far where it is told to."""
+    """A camera that writes its number of images so far where it is told to."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -51,9 +51,9 @@ def test_pixels_survive(tmp_path: Path, form: str) -> None:
     assert np.array_equal(cv2.imread(str(tmp_path / "0.png")), frame.to_bgr())
 
 
-def test_the_drawn_picture_is_preferred(tmp_path: Path) -> None:
+def test_the_drawn_image_is_preferred(tmp_path: Path) -> None:
     drawn = np.full((5, 6, 3), 77, np.uint8)
-    write(ImagesSink("s", tmp_path / "{frame}.png"), replace(Result(frame_of()), picture=drawn))
+    write(ImagesSink("s", tmp_path / "{frame}.png"), replace(Result(frame_of()), image=drawn))
     assert np.array_equal(cv2.imread(str(tmp_path / "0.png")), drawn)
 
 

@@ -29,7 +29,7 @@ def test_only_the_newest_frame_is_held_and_none_after_close() -> None:
     assert live.jpeg_after(0, 0) is None
 
 
-def test_pictures_are_encoded_once_and_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_encoded_once_and_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded = []
     encode = cv2.imencode
     monkeypatch.setattr(cv2, "imencode", lambda *args: encoded.append(1) or encode(*args))
@@ -48,10 +48,10 @@ def test_boxes_are_painted_when_nobody_drew() -> None:
     live.show(result)
     found = live.jpeg_after(0, 0)
     assert found is not None
-    picture = cv2.imdecode(np.frombuffer(found[1], np.uint8), cv2.IMREAD_COLOR)
+    image = cv2.imdecode(np.frombuffer(found[1], np.uint8), cv2.IMREAD_COLOR)
     bare = result.frame.to_bgr()
-    edge = np.abs(picture[100:150, 39:42].astype(int) - bare[100:150, 39:42]).mean()
-    assert picture.shape == (240, 320, 3) and edge > 40 and lease.alive
+    edge = np.abs(image[100:150, 39:42].astype(int) - bare[100:150, 39:42]).mean()
+    assert image.shape == (240, 320, 3) and edge > 40 and lease.alive
 
 
 def test_a_large_frame_is_shown_smaller() -> None:
@@ -62,7 +62,7 @@ def test_a_large_frame_is_shown_smaller() -> None:
     assert cv2.imdecode(np.frombuffer(found[1], np.uint8), cv2.IMREAD_COLOR).shape == (320, 1280, 3)
 
 
-def test_the_table_shows_what_is_in_the_picture_once() -> None:
+def test_the_table_shows_what_is_in_the_image_once() -> None:
     live = Live()
     assert live.table() == {"stream": None, "frame": None, "objects": []}
     outputs = {

@@ -10,14 +10,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from edgert import __version__
 from edgert.memory import Counts
-from edgert.runtime import SourceStats, summarise
+from edgert.runtime import SourceStats, summarize
 from edgert.runtime.json_form import plain
 from edgert.stages.sink.prometheus import metrics_text
 from tests.helpers.command import ROOT
 from tests.helpers.stages import Does, Numbers, chain
 
 AWKWARD = 'TensorRT says "no":\nC:\\trt'
-USED = {"unit": "W", "limit": 15.0, "mean": 9.5, "total": 19.0, "covered_s": 2.0, "modelled_s": 0.0, "missing_s": 0.5}
+USED = {"unit": "W", "limit": 15.0, "mean": 9.5, "total": 19.0, "covered_s": 2.0, "modeled_s": 0.0, "missing_s": 0.5}
 ENGINES = {
     "parts": {
         "engine": "onnxruntime",
@@ -49,7 +49,7 @@ def stats(**changes: Any) -> dict[str, Any]:
     stage.meter.busy_ns, stage.meter.wait_in_ns = 500_000_000, 250_000_000
     for latency_ms in (10, 10, 40):
         sink.meter.latency.add(latency_ms * 1_000_000)
-    summary = summarise([source, stage, sink], 2_000_000_000, Counts(20, 600, 7), 123, ENGINES, BUDGETS)
+    summary = summarize([source, stage, sink], 2_000_000_000, Counts(20, 600, 7), 123, ENGINES, BUDGETS)
     told: dict[str, Any] = plain({**summary.to_json(), "promised": PROMISED, **changes})
     return told
 
@@ -95,13 +95,13 @@ def test_budgets_governor_and_power() -> None:
     assert found["edgert_governor_setting_seconds_total", "half"] == 0.5
     assert found["edgert_held_back_frames_total",] == 4 and found["edgert_planned_memory_bytes",] == 1 << 20
     assert found["edgert_power_watts", "measured"] == 9.5 and found["edgert_energy_joules_total", "measured"] == 19
-    known = {kind: found["edgert_power_known_seconds_total", kind] for kind in ("measured", "modelled", "missing")}
-    assert known == {"measured": 2.0, "modelled": 0.0, "missing": 0.5}
+    known = {kind: found["edgert_power_known_seconds_total", kind] for kind in ("measured", "modeled", "missing")}
+    assert known == {"measured": 2.0, "modeled": 0.0, "missing": 0.5}
 
 
-def test_power_that_is_modelled_in_part_is_called_so() -> None:
-    found = values(stats(budgets={**BUDGETS, "used": {**USED, "modelled_s": 0.25}}))
-    assert found["edgert_power_watts", "modelled"] == 9.5 and ("edgert_power_watts", "measured") not in found
+def test_power_that_is_modeled_in_part_is_called_so() -> None:
+    found = values(stats(budgets={**BUDGETS, "used": {**USED, "modeled_s": 0.25}}))
+    assert found["edgert_power_watts", "modeled"] == 9.5 and ("edgert_power_watts", "measured") not in found
     assert found["edgert_power_known_seconds_total", "measured"] == 1.75
 
 

@@ -34,7 +34,7 @@ class HastyClock(RealClock):
 
 
 class FakeCapture:
-    """Gives ``frames`` pictures, each filled with its number, then fails like an unplugged camera."""
+    """Gives ``frames`` images, each filled with its number, then fails like an unplugged camera."""
 
     def __init__(self, frames: int, shape: tuple[int, ...] = (6, 8, 3), is_there: bool = True) -> None:
         self.frames, self.shape, self.is_there = frames, shape, is_there

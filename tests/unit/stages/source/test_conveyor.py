@@ -15,8 +15,8 @@ def scene() -> Conveyor:
 
 
 def shot(scene: Conveyor, index: int) -> tuple[npt.NDArray[np.uint8], Truth]:
-    picture = np.empty((scene.height, scene.width, 3), np.uint8)
-    return picture, scene.render(index, picture)
+    image = np.empty((scene.height, scene.width, 3), np.uint8)
+    return image, scene.render(index, image)
 
 
 def test_a_frame_depends_on_seed_and_index_alone(scene: Conveyor) -> None:
@@ -29,13 +29,13 @@ def test_a_frame_depends_on_seed_and_index_alone(scene: Conveyor) -> None:
     np.testing.assert_array_equal(before.boxes, after.boxes)
 
 
-def test_another_seed_or_index_is_another_picture(scene: Conveyor) -> None:
-    picture, _ = shot(scene, 40)
+def test_another_seed_or_index_is_another_image(scene: Conveyor) -> None:
+    image, _ = shot(scene, 40)
     for other in (shot(scene, 41), shot(Conveyor(WIDTH, HEIGHT, FPS, seed=8), 40)):
-        assert np.mean(picture != other[0]) > 0.5
+        assert np.mean(image != other[0]) > 0.5
 
 
-def test_truth_has_the_promised_types_and_stays_inside_the_picture(scene: Conveyor) -> None:
+def test_truth_has_the_promised_types_and_stays_inside_the_image(scene: Conveyor) -> None:
     for index in range(0, 150, 10):
         _, truth = shot(scene, index)
         assert truth.boxes.dtype == np.float32 and truth.boxes.shape == (len(truth.ids), 4)
@@ -62,7 +62,7 @@ def test_every_kind_passes_and_the_belt_is_never_empty(scene: Conveyor) -> None:
 
 
 def test_parts_are_occluded_now_and_then(scene: Conveyor) -> None:
-    """A part shrinks and grows again while it passes under the gantry, away from the picture's edges."""
+    """A part shrinks and grows again while it passes under the gantry, away from the image's edges."""
     widths: dict[int, list[float]] = {}
     for index in range(150):
         _, truth = shot(scene, index)
@@ -80,8 +80,8 @@ def test_it_draws_into_memory_with_padded_rows(scene: Conveyor) -> None:
 
 
 def test_frames_far_into_the_stream_still_hold_parts(scene: Conveyor) -> None:
-    picture, truth = shot(scene, 10**7)
-    assert len(truth.ids) >= 4 and picture.std() > 10
+    image, truth = shot(scene, 10**7)
+    assert len(truth.ids) >= 4 and image.std() > 10
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Pictures from folders and globs."""
+"""Images from folders and globs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_folder_leaves_other_files_out_and_a_glob_picks(tmp_path: Path) -> Non
     assert values(images(tmp_path / "a.png")) == [1]
 
 
-def test_a_recursive_glob_finds_deeper_pictures(tmp_path: Path) -> None:
+def test_a_recursive_glob_finds_deeper_images(tmp_path: Path) -> None:
     (tmp_path / "day1").mkdir()
     write(tmp_path / "day1" / "a.png", 3)
     assert values(images(tmp_path / "**" / "*.png")) == [3]
@@ -60,9 +60,9 @@ def test_sizes_may_differ(tmp_path: Path) -> None:
     ]
 
 
-def test_unreadable_pictures_are_skipped_and_counted(tmp_path: Path) -> None:
+def test_unreadable_images_are_skipped_and_counted(tmp_path: Path) -> None:
     write(tmp_path / "a.png", 1)
-    (tmp_path / "b.png").write_bytes(b"not a picture")
+    (tmp_path / "b.png").write_bytes(b"not a image")
     source = images(tmp_path)
     assert values(source) == [1]
     assert source.stats().skipped == 1
@@ -73,7 +73,7 @@ def test_when_none_is_readable_they_are_named(tmp_path: Path) -> None:
         (tmp_path / f"bad{number}.jpg").write_bytes(b"\xff\xd8 no")
     with pytest.raises(StageError) as caught:
         values(images(tmp_path))
-    assert "none of the 7 pictures" in caught.value.what
+    assert "none of the 7 images" in caught.value.what
     assert "bad0.jpg, bad1.jpg" in caught.value.why
     assert "and 2 more" in caught.value.why
 
@@ -83,7 +83,7 @@ def test_nothing_found_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(StageError) as caught:
         images(tmp_path / "fromt.png")
     assert "did you mean 'front.png'?" in caught.value.why
-    with pytest.raises(StageError, match="no picture"):
+    with pytest.raises(StageError, match="no image"):
         images(tmp_path / "nowhere" / "*.png")
     (tmp_path / "empty").mkdir()
     with pytest.raises(StageError) as caught:
@@ -91,11 +91,11 @@ def test_nothing_found_names_the_nearest(tmp_path: Path) -> None:
     assert "holds none" in caught.value.why
 
 
-def test_pictures_stand_upright_as_exif_says(tmp_path: Path) -> None:
+def test_images_stand_upright_as_exif_says(tmp_path: Path) -> None:
     path = tmp_path / "phone.jpg"
-    picture = np.zeros((16, 32, 3), np.uint8)
-    picture[:, :16] = 255
-    encoded = cv2.imencode(".jpg", picture)[1].tobytes()
+    image = np.zeros((16, 32, 3), np.uint8)
+    image[:, :16] = 255
+    encoded = cv2.imencode(".jpg", image)[1].tobytes()
     # TIFF header, one entry: orientation (0x0112) = 6, "turn 90 degrees clockwise" (Exif 2.3, 4.6.4).
     exif = (
         b"Exif\x00\x00II*\x00\x08\x00\x00\x00\x01\x00\x12\x01\x03\x00\x01\x00\x00\x00\x06\x00\x00\x00\x00\x00\x00\x00"

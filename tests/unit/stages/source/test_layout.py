@@ -86,5 +86,5 @@ def test_refusals_say_why(format: Any, array: Any, what: str, why: str) -> None:
 
 
 def test_a_flipped_view_may_be_copied_when_asked() -> None:
-    picture = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
-    assert (as_planes(picture[:, ::-1], "bgr", "", copy=True)[0] == picture[:, ::-1]).all()
+    image = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+    assert (as_planes(image[:, ::-1], "bgr", "", copy=True)[0] == image[:, ::-1]).all()

@@ -33,20 +33,20 @@ class EndingReader:
         return None
 
 
-def pictures(last: DeviceError | None) -> list[object]:
+def images(last: DeviceError | None) -> list[object]:
     def connect() -> Any:
         raise AssertionError("the reader is a double; it connects to nothing")
 
-    timeline = cast(Timeline, None)  # a reader without pictures needs none
+    timeline = cast(Timeline, None)  # a reader without images needs none
     live = LiveSource("cam", "the camera", connect, timeline, RealClock(), live=True, reconnect=False)
-    return list(live._pictures(cast(Reader, EndingReader(last)), threading.Event()))
+    return list(live._images(cast(Reader, EndingReader(last)), threading.Event()))
 
 
 def test_the_last_word_of_a_reader_is_heard_although_it_has_ended() -> None:
     with pytest.raises(DeviceError, match="cable"):
-        pictures(DeviceError("the cable is out"))
+        images(DeviceError("the cable is out"))
 
 
 def test_a_reader_that_ends_without_a_word_is_told() -> None:
     with pytest.raises(StageError, match="the reader of the camera died"):
-        pictures(None)
+        images(None)

@@ -112,7 +112,7 @@ def test_a_call_that_fails_is_named_and_what_was_done_is_undone(fails: str, orde
     ("options", "frame_type", "why"),
     [
         ({"layout": 1}, 1, "its layout is block linear"),
-        ({"mem_type": 2}, 1, "its memory type is 2, with 1 pictures"),
+        ({"mem_type": 2}, 1, "its memory type is 2, with 1 images"),
         ({}, 0, "CUDA sees it as arrays"),
     ],
 )

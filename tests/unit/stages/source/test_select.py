@@ -48,7 +48,7 @@ def test_kinds(source: str, kind: str) -> None:
     assert kind_of(source) == kind
 
 
-def test_a_folder_is_pictures_and_an_existing_file_with_a_colon_is_a_file(tmp_path: Path) -> None:
+def test_a_folder_is_images_and_an_existing_file_with_a_colon_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "cam:1.mp4").write_bytes(b"")
     assert kind_of("photos", tmp_path) == "images"

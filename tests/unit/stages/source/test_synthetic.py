@@ -28,7 +28,7 @@ def test_every_scene_gives_frames_of_the_asked_size(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["noise", "conveyor"])
-def test_the_same_seed_gives_the_same_pictures(name: str) -> None:
+def test_the_same_seed_gives_the_same_images(name: str) -> None:
     def last(seed: int) -> np.ndarray:
         return list(scene(name, size="128x96", limit=3, seed=seed).frames(threading.Event()))[-1].planes[0]
 

@@ -147,16 +147,16 @@ def test_frames_are_what_the_camera_wrote_where_the_gpu_reads(integrated: bool, 
     opened = rig.open()
     rig.clock.wait(threading.Event(), 5.0)
     copies = rig.device.counter.read().copies
-    pictures = opened.pictures()
-    first, second = next(pictures), next(pictures)
+    images = opened.images()
+    first, second = next(images), next(images)
     plane = cast("Any", second.planes[0])
     assert (plane.shape, plane.strides, second.format) == ((480, 640, 2), (1280, 2, 1), "yuyv")
     assert second.color == Color("bt709", full_range=True)
     assert (first.media_ns, second.media_ns, second.lost) == (500_000_000, 1_500_000_000, 0)
     assert rig.device.counter.read().copies == copies + uploads
     assert (plane.to_host() == 1).all()
-    for picture in (first, second):
-        picture.lease.release()
+    for image in (first, second):
+        image.lease.release()
     opened.close()
     assert rig.device.live_bytes == 0
 
@@ -164,16 +164,16 @@ def test_frames_are_what_the_camera_wrote_where_the_gpu_reads(integrated: bool, 
 def test_a_buffer_is_queued_again_when_the_gpu_has_read_it() -> None:
     rig = Rig(Kernel())
     opened = rig.open()
-    pictures = opened.pictures()
-    held = [next(pictures) for _ in range(BUFFERS)]
+    images = opened.images()
+    held = [next(images) for _ in range(BUFFERS)]
     assert not rig.kernel.queued
     rig.gpu.paused = True
     cast("StreamLease", held[0].lease).after(rig.device.stream())
     held[0].lease.release()
-    again = next(pictures)  # waits for the GPU, having nothing else
+    again = next(images)  # waits for the GPU, having nothing else
     assert cast("Any", again.planes[0]).pointer == cast("Any", held[0].planes[0]).pointer
-    for picture in (*held[1:], again):
-        picture.lease.release()
+    for image in (*held[1:], again):
+        image.lease.release()
     opened.close()
     assert rig.device.live_bytes == 0
 
@@ -181,25 +181,25 @@ def test_a_buffer_is_queued_again_when_the_gpu_has_read_it() -> None:
 def test_what_is_lent_outlives_the_camera() -> None:
     rig = Rig(Kernel())
     opened = rig.open()
-    picture = next(opened.pictures())
+    image = next(opened.images())
     opened.close()
-    assert (cast("Any", picture.planes[0]).to_host() == 0).all() and rig.device.live_bytes
-    picture.lease.release()
+    assert (cast("Any", image.planes[0]).to_host() == 0).all() and rig.device.live_bytes
+    image.lease.release()
     assert rig.device.live_bytes == 0
 
 
 def test_damaged_and_lost_frames_are_counted() -> None:
     rig = Rig(Kernel())
     opened = rig.open()
-    pictures = opened.pictures()
-    next(pictures).lease.release()
+    images = opened.images()
+    next(images).lease.release()
     rig.kernel.sequence += 2
-    late = next(pictures)
+    late = next(images)
     assert late.lost == 2
     late.lease.release()
     rig.kernel.flags, rig.kernel.frames = 0x40, 1
     with pytest.raises(DeviceError) as caught:
-        next(pictures)
+        next(images)
     assert opened.skipped == 1 and caught.value.why == "no frame for 5 s"
     opened.close()
 
@@ -232,7 +232,7 @@ def test_an_unplugged_camera_is_lost() -> None:
     rig = Rig(Kernel(v4l2.DQBUF, errno.ENODEV))
     opened = rig.open()
     with pytest.raises(DeviceError) as caught:
-        next(opened.pictures())
+        next(opened.images())
     assert (caught.value.what, caught.value.why) == ("lost camera /dev/video0", "VIDIOC_DQBUF: No such device")
     rig.kernel.fails = v4l2.STREAMOFF
     opened.close()

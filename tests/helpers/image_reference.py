@@ -1,4 +1,4 @@
-"""Preprocessing as slowly and exactly as it can be written: float64 throughout, one picture at a time."""
+"""Preprocessing as slowly and exactly as it can be written: float64 throughout, one image at a time."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _padded(plane: U8, pad: int) -> U8:
 
 
 def resized(plane: npt.NDArray[Any], width: int, height: int) -> F64:
-    """Bilinear between pixel centres, edges repeated: what cv2.INTER_LINEAR means."""
+    """Bilinear between pixel centers, edges repeated: what cv2.INTER_LINEAR means."""
     found: F64 = plane.astype(np.float64)
     for axis, size in ((0, height), (1, width)):
         at = np.clip((np.arange(size) + 0.5) * plane.shape[axis] / size - 0.5, 0, plane.shape[axis] - 1)
@@ -90,8 +90,8 @@ def rgb_of(y: F64, u: F64, v: F64, color: Color) -> F64:
     return np.clip(np.stack([red, green, blue], axis=-1) * 255, 0, 255)
 
 
-def picture(frame: Frame, width: int, height: int, order: str) -> F64:
-    """The frame at (height, width[, 3]) in grey levels 0-255, not rounded."""
+def image(frame: Frame, width: int, height: int, order: str) -> F64:
+    """The frame at (height, width[, 3]) in gray levels 0-255, not rounded."""
     if frame.format in ("i420", "nv12", "yuyv"):
         luma, *chroma = (resized(plane, width, height) for plane in yuv_planes(frame))
         if order == "gray":
@@ -111,7 +111,7 @@ def picture(frame: Frame, width: int, height: int, order: str) -> F64:
 
 
 def as_people_write_it(frame: Frame, width: int, height: int) -> F64:
-    """RGB by OpenCV: the whole picture converted first, then resized. What networks were trained on."""
+    """RGB by OpenCV: the whole image converted first, then resized. What networks were trained on."""
     y, u, v = yuv_planes(frame)
     cb, cr = (cv2.resize(plane.astype(np.float64), (frame.width, frame.height)) for plane in (u, v))
     return np.clip(cv2.resize(rgb_of(y.astype(np.float64), cb, cr, frame.color), (width, height)), 0, 255)

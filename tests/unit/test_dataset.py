@@ -1,0 +1,176 @@
+"""Datasets: order, what is refused, and that they survive being sent to another process."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle  # noqa: TID251 - what a process pool does to an dataset
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from edgert.dataset.images import ImageDataset, open_images
+from edgert.errors import ConfigError, StageError
+from tests.helpers.clips import write_clip
+
+
+def write(path: Path, value: int = 0, size: tuple[int, int] = (8, 6)) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    assert cv2.imwrite(str(path), np.full((size[1], size[0], 3), value, np.uint8))
+    return path
+
+
+def names(image_dataset: ImageDataset) -> list[str]:
+    return [image_dataset.name(n) for n in range(len(image_dataset))]
+
+
+def value(image_dataset: ImageDataset, index: int) -> int:
+    frame = image_dataset.frame(index)
+    found = int(frame.planes[0][0, 0, 0])
+    frame.lease.release()
+    return found
+
+
+def test_a_folder_is_shuffled_the_same_way_everywhere(tmp_path: Path) -> None:
+    for number in reversed(range(20)):
+        write(tmp_path / f"class{number // 5}_{number}.png", number)
+    (tmp_path / "labels.txt").write_text("bolt")
+    wanted = sorted(
+        (f"class{n // 5}_{n}.png" for n in range(20)), key=lambda name: hashlib.sha256(name.encode()).digest()
+    )
+    image_dataset = open_images(tmp_path)
+    assert names(image_dataset) == wanted
+    assert [value(image_dataset, n) for n in range(20)] == [int(name.split("_")[1][:-4]) for name in wanted]
+    assert names(open_images(str(tmp_path), limit=7)) == wanted[:7]
+    assert len({name[:6] for name in wanted[:7]}) >= 3, "the first few should be of several classes"
+
+
+def test_a_folder_of_folders_and_a_glob(tmp_path: Path) -> None:
+    write(tmp_path / "cat" / "1.png"), write(tmp_path / "dog" / "1.png"), write(tmp_path / "dog" / "2.bmp")
+    assert sorted(names(open_images(tmp_path))) == ["cat/1.png", "dog/1.png", "dog/2.bmp"]
+    assert sorted(names(open_images(tmp_path / "*" / "1.png"))) == ["cat/1.png", "dog/1.png"]
+    assert names(open_images(f"{tmp_path}/**/*.bmp")) == ["dog/2.bmp"]
+
+
+def test_listed_files_keep_their_order(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{name}.png", n) for n, name in enumerate("cab")]
+    image_dataset = open_images(paths)
+    assert [value(image_dataset, n) for n in range(3)] == [0, 1, 2]
+    assert names(open_images(paths, limit=2)) == [str(path) for path in paths[:2]]
+    assert len(open_images(paths[0])) == 1
+
+
+def test_arrays_are_taken_as_they_are() -> None:
+    image = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
+    image_dataset = open_images([image, image[:2]])
+    frame = image_dataset.frame(1)
+    assert (frame.width, frame.height) == (5, 2) and np.shares_memory(frame.planes[0], image)
+    with pytest.raises(ConfigError, match=r"image 0 is float32 \[4, 5\]"):
+        open_images([np.zeros((4, 5), np.float32)])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match="not as both"):
+        open_images([image, "a.png"])
+
+
+def test_a_path_that_is_not_there_names_the_nearest(tmp_path: Path) -> None:
+    write(tmp_path / "photos" / "a.png")
+    with pytest.raises(ConfigError) as caught:
+        open_images(tmp_path / "fotos" / "deeper", where="p.yaml:3 models.net.calibrate.images")
+    assert "did you mean 'photos'?" in caught.value.why
+    assert caught.value.where.startswith("p.yaml:3")
+    with pytest.raises(ConfigError, match="no image matches"):
+        open_images(tmp_path / "photos" / "*.tif")
+    with pytest.raises(ConfigError) as caught:
+        open_images([tmp_path / "photos" / "a.pgn"])
+    assert "did you mean 'a.png'?" in caught.value.why
+
+
+def test_a_folder_without_images_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(ConfigError, match="holds no image"):
+        open_images(tmp_path)
+    with pytest.raises(ConfigError, match="list of them is empty"):
+        open_images([])
+
+
+def test_files_that_are_no_images_are_told_at_once_and_together(tmp_path: Path) -> None:
+    write(tmp_path / "good.png")
+    for number in range(7):
+        (tmp_path / f"bad{number}.jpg").write_bytes(b"not a image" if number else b"")
+    with pytest.raises(ConfigError) as caught:
+        open_images(tmp_path)
+    assert caught.value.what == "7 of 8 images cannot be read"
+    assert caught.value.why.count(".jpg") == 5 and "and 2 more" in caught.value.why
+
+
+def test_damage_that_shows_only_when_decoding_is_told_of_all_images(tmp_path: Path) -> None:
+    for name in "abc":
+        write(tmp_path / f"{name}.png", size=(64, 64))
+    for name in "ab":
+        path = tmp_path / f"{name}.png"
+        path.write_bytes(path.read_bytes()[:30])
+    image_dataset = open_images(tmp_path)
+    broken = names(image_dataset).index("b.png")
+    with pytest.raises(ConfigError) as caught:
+        image_dataset.frame(broken)
+    assert caught.value.what == "2 of 3 images cannot be read"
+    assert "b.png, a.png" in caught.value.why
+
+
+def test_an_image_dataset_survives_pickling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "photos" / "a.png", 9)
+    clip = write_clip(tmp_path / "clip.mp4", 12)
+    monkeypatch.chdir(tmp_path)
+    image_datasets = [open_images("photos"), open_images("clip.mp4", limit=3)]
+    monkeypatch.chdir("/")
+    image_datasets[1].frame(1).lease.release()
+    for image_dataset in image_datasets:
+        again: ImageDataset = pickle.loads(pickle.dumps(image_dataset))
+        assert names(again) == names(image_dataset)
+        first, second = image_dataset.frame(0), again.frame(0)
+        np.testing.assert_array_equal(first.to_bgr(), second.to_bgr())
+    assert clip.exists()
+
+
+def counter(image_dataset: ImageDataset, index: int) -> bytes:
+    frame = image_dataset.frame(index)
+    luma = frame.planes[0].tobytes()
+    frame.lease.release()
+    return luma
+
+
+def test_frames_of_a_video_are_spread_evenly_and_can_be_had_in_any_order(tmp_path: Path) -> None:
+    clip = write_clip(tmp_path / "clip.mp4", 30)
+    whole, few = open_images(clip), open_images(clip, limit=5)
+    assert len(whole) == 30 and len(open_images(clip, limit=99)) == 30
+    assert names(few) == [f"clip.mp4 frame {n}" for n in (3, 9, 15, 21, 27)]
+    frames = [counter(whole, n) for n in range(30)]
+    assert len(set(frames)) == 30
+    assert [counter(few, n) for n in (4, 0, 2, 1, 3)] == [frames[n] for n in (27, 3, 15, 9, 21)]
+
+
+def test_a_video_serves_several_threads(tmp_path: Path) -> None:
+    clip = write_clip(tmp_path / "clip.mp4", 30)
+    wanted = [counter(open_images(clip), n) for n in range(30)]
+    image_dataset = open_images(clip)
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(lambda n: counter(image_dataset, n), range(30))) == wanted
+
+
+def test_a_frame_stays_valid_while_it_is_held(tmp_path: Path) -> None:
+    image_dataset = open_images(write_clip(tmp_path / "clip.mp4", 30))
+    held = image_dataset.frame(0)
+    before = held.planes[0].copy()
+    for n in range(1, 30):
+        image_dataset.frame(n).lease.release()
+    assert held.lease.alive
+    np.testing.assert_array_equal(held.planes[0], before)
+    held.lease.release()
+
+
+def test_what_is_neither_image_nor_video_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "annotations.json"
+    path.write_text('{"images": []}' * 100)
+    with pytest.raises(StageError, match="cannot open"):
+        open_images(path)
