@@ -17,7 +17,7 @@ from pydantic_core import PydanticUndefined
 
 from edgert.board.record import boards
 from edgert.cli import app
-from edgert.cli import boards as board_table
+from edgert.cli.boards import LEGEND, LIST, list_row, mode_headings, mode_row, remarks
 from edgert.config import engine_choice, model_section, pipeline_file
 from edgert.config import stages as stage
 from edgert.config.kinded import Kinded, section_of
@@ -229,18 +229,18 @@ def results_page() -> str:
 
 def boards_page() -> str:
     """What boards there are, and their power modes."""
-    rows = [board_table.list_row(board) for board in boards()]
+    rows = [list_row(board) for board in boards()]
     parts = [
         "# Boards",
         "",
         "Written by `scripts/write_docs.py` from `configs/boards`, as `edgert boards` shows them.",
-        board_table.LEGEND,
+        LEGEND,
         "",
         "`edgert boards NAME --sources` names the source of every number and says how far it can be trusted: *high*,",
         "in the maker's own file or data sheet, or several independent sources agree; *medium*, in one table, or in a",
         "copy that could not be compared; *low*, derived from other numbers, or assumed.",
         "",
-        *table(board_table.LIST, rows),
+        *table(LIST, rows),
         "## A board of your own",
         "",
         "    edgert boards orin-nx-16gb --yaml > my-board.yaml",
@@ -255,10 +255,10 @@ def boards_page() -> str:
         "",
     ]
     for board in boards():
-        modes = [board_table.mode_row(board, mode) for mode in board.modes]
-        remarks = [line.replace("* ", "\\* ", 1) for line in board_table.remarks(board)]
-        parts += [f"### {board.name}", "", *table(board_table.mode_headings(board), modes)]
-        parts += [line for remark in remarks for line in (remark, "")]
+        modes = [mode_row(board, mode) for mode in board.modes]
+        notes = [line.replace("* ", "\\* ", 1) for line in remarks(board)]
+        parts += [f"### {board.name}", "", *table(mode_headings(board), modes)]
+        parts += [line for remark in notes for line in (remark, "")]
     return "\n".join(parts)
 
 
