@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from edgert import __version__
+from edgert._version import __version__
 from edgert.errors import ArtifactError, BuildError, EdgertError
 from edgert.files import FileStore
 from edgert.shipped import checkout

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from edgert import __version__
+from edgert._version import __version__
 from edgert.errors import ArtifactError
 from edgert.zip_archive import Member, check_paths
 

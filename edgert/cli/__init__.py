@@ -69,7 +69,7 @@ def _edgert(
     version: Annotated[bool, typer.Option("--version", help="Print the version of edgert and exit.")] = False,
 ) -> None:
     if version:
-        from edgert import __version__
+        from edgert._version import __version__
 
         typer.echo(f"edgert {__version__}")
         raise typer.Exit

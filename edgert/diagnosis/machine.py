@@ -35,7 +35,7 @@ def python(evidence: Evidence) -> Finding:
 
 def edgert(evidence: Evidence) -> Finding:
     """This edgert and where it runs from."""
-    from edgert import __version__
+    from edgert._version import __version__
 
     root = checkout()
     place = f"{root} (checkout)" if root else f"{Path(__file__).resolve().parents[1]} (installed)"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from edgert import __version__
+from edgert._version import __version__
 from edgert.board import Machine, detect
 from edgert.board.host import core_count
 from edgert.files import cache_folder

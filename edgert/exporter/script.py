@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
-from edgert import __version__
+from edgert._version import __version__
 from edgert.backend.base import EngineOptions
 from edgert.backend.tensorrt import BuildRequest
 from edgert.backend.tensorrt.build_request import GPU

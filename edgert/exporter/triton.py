@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
-from edgert import __version__
+from edgert._version import __version__
 from edgert.compiler.prepared import FLOAT, FP16, ORT
 from edgert.config import ClassifyTask
 from edgert.config.engine_choice import ReplicateConfig

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
-from edgert import __version__
+from edgert._version import __version__
 from edgert.backend import backend
 from edgert.board.host import core_count, cpu_name
 from edgert.config import ModelConfig, PythonTask

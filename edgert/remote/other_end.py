@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgert import __version__
+from edgert._version import __version__
 from edgert.board import HOST
 from edgert.board.record import find_board
 from edgert.compiler.build_target import THIS_MACHINE, BuildTarget, build_target

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgert import __version__
+from edgert._version import __version__
 from edgert.errors import CalibrationError, cause, nearest
 from edgert.files import replace_text
 from edgert.quantization.calibration.threshold import PERCENTILE, check, threshold

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from edgert import __version__
+from edgert._version import __version__
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

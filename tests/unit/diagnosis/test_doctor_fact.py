@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgert import __version__
+from edgert._version import __version__
 from edgert.diagnosis import facts
 from tests.unit.board.tree import jetson
 

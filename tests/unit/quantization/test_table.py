@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edgert import __version__
+from edgert._version import __version__
 from edgert.errors import ArtifactError, CalibrationError
 from edgert.graph.model import Model
 from edgert.quantization.calibration.ranges import RangeTable, load_table, save_table

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edgert import __version__
+from edgert._version import __version__
 from edgert.config import load_pipeline
 from edgert.errors import ArtifactError, ConfigError, DeviceError
 from edgert.remote.link import Link

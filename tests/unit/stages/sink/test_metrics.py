@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from edgert import __version__
+from edgert._version import __version__
 from edgert.memory import Counts
 from edgert.runtime import SourceStats, summarize
 from edgert.runtime.json_form import plain
