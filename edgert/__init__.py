@@ -18,7 +18,7 @@ _HOME = {
     "load_pipeline": "edgert.config",
     "load_engine": "edgert.engine",
     "LoadedEngine": "edgert.engine",
-    "build": "edgert.importer",
+    "build": "edgert.importer.from_torch",
     "calibrate": "edgert.quantization.facade",
     "quantize": "edgert.quantization.facade",
     "op": "edgert.custom_op",
