@@ -150,7 +150,7 @@ def rewrite_step(subject: Subject, shaped: Product, is_quantized: bool) -> Step:
         from edgert.quantization.batched import opened
         from edgert.quantization.calibrated import one_size
         from edgert.quantization.prepare import prepare
-        from edgert.quantization.recipe import equalized
+        from edgert.quantization.quantizer import equalized
 
         model, changes = subject.model(shaped.files[MODEL]), []
         if wanted["fit"]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from edgert.compiler.model_state import MODEL, Subject, as_files, software
 from edgert.config import DetectTask, PythonTask
 from edgert.errors import BuildError, CalibrationError
-from edgert.quantization.demand import CALIBRATE_FIX, needs_images
+from edgert.quantization.run import CALIBRATE_FIX, needs_images
 from edgert.steps import Product, Report, Step, digest_of, to_json
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from edgert.evaluation import Standing
     from edgert.graph.model import Model
     from edgert.quantization.calibration.ranges import RangeTable
-    from edgert.quantization.outcome import Outcome
+    from edgert.quantization.int8_model import Outcome
 
 Form = Literal["ort", "gpu", "dla"]
 RANGES, KEPT, CHOSEN, EVIDENCE = "ranges.json", "kept.json", "chosen.json", "evidence.json"

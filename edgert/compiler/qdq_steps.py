@@ -70,8 +70,8 @@ def qdq_cache_step(subject: Subject, taken: Product, rewritten: Product) -> Step
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.graph.operations import read
+        from edgert.quantization.from_qdq import spread_scales
         from edgert.quantization.lowering.trt_cache import write_cache
-        from edgert.quantization.qdq_ranges import spread_scales
         from edgert.quantization.scheme.trt_scheme import layer_precisions
 
         graph, found = read(subject.model(rewritten.files[MODEL])), taken.json(TAKEN)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgert.quantization.calibrated import Calibrated, calibrate_section
 from edgert.quantization.calibration.ranges import save_table
-from edgert.quantization.outcome import Bar, as_progress
+from edgert.quantization.run import Bar, as_progress
 from edgert.quantization.section import model_section
 
 

@@ -20,10 +20,10 @@ from edgert.quantization.calibration.range_calibrator import Progress, calibrate
 from edgert.quantization.calibration.ranges import RangeTable, load_table
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import Feeds
-from edgert.quantization.correction.equalize import spread
-from edgert.quantization.demand import needs_images
+from edgert.quantization.equalization import spread
 from edgert.quantization.prepare import calibrated, prepare
-from edgert.quantization.recipe import Recipe, equalized, matching
+from edgert.quantization.quantizer import Recipe, equalized, matching
+from edgert.quantization.run import needs_images
 from edgert.quantization.scheme.scheme import Scheme, Target, scheme
 
 SPREAD_IMAGES = 32
@@ -73,7 +73,7 @@ class Calibrated:
         return calibrate(self.model, self.feed, tensors=missing, early_stop=self._stopped_early).histograms
 
     def evened(self, recipe: Recipe, *, stop: threading.Event | None = None) -> Calibrated | None:
-        """The same function with channels that reach equally far (:mod:`~edgert.quantization.correction.equalize`),
+        """The same function with channels that reach equally far (:mod:`~edgert.quantization.equalization`),
         its ranges measured
         anew; None where there is nothing to even out, or nothing to see it by.
 

@@ -24,8 +24,8 @@ from edgert.quantization.describe_layers import (
     layer_rows,
     tensor_rows,
 )
-from edgert.quantization.outcome import Outcome
-from edgert.quantization.recipe import Recipe
+from edgert.quantization.int8_model import Outcome
+from edgert.quantization.quantizer import Recipe
 from edgert.quantization.scheme.scheme import Target
 from edgert.quantization.throughput import run_ms
 from edgert.report import AccuracyRow, Correction, Note, Part, Provenance, QuantizationReport, SpeedRow

@@ -18,12 +18,11 @@ from edgert.quantization.calibrated import prepared
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.threshold import METHODS, threshold
 from edgert.quantization.calibration.value_histogram import Histogram
-from edgert.quantization.correction.equalize import scalings
+from edgert.quantization.equalization import scalings
+from edgert.quantization.int8_model import Outcome
 from edgert.quantization.lowering.weights import bias_factor, quantize_weight, scale_axis, spread, weight_scales
-from edgert.quantization.operator import is_weighted
-from edgert.quantization.outcome import Outcome
-from edgert.quantization.recipe import matching
-from edgert.quantization.scheme.points import Scheme, Target
+from edgert.quantization.quantizer import matching
+from edgert.quantization.scheme.units import Scheme, Target, is_weighted
 from edgert.report import Correction, LayerRow, Note, TensorRow
 
 COST_MEANING = "part of the outputs that is noise when it alone is INT8"

@@ -17,8 +17,7 @@ from edgert.quantization.calibrated import Calibrated, calibrate_section, prepar
 from edgert.quantization.calibration.range_calibrator import Progress
 from edgert.quantization.calibration.range_calibrator import calibrate as count
 from edgert.quantization.calibration.ranges import RangeTable, load_table
-from edgert.quantization.int8_model import quantize_section
-from edgert.quantization.outcome import Outcome
+from edgert.quantization.int8_model import Outcome, quantize_section
 from edgert.quantization.scheme.scheme import Target
 
 Images = str | Path | Iterable[Any]

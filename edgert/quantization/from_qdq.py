@@ -1,25 +1,184 @@
-"""A model that came with Q/DQ nodes in the forms of a DLA: its own scales instead of ranges measured on images."""
+"""Scales carried to where none was given: a DLA wants one on every tensor, and Q/DQ models have them on few."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from edgert.config import ModelConfig
 from edgert.errors import CalibrationError, ModelError
 from edgert.graph.load import load
 from edgert.graph.model import Model
-from edgert.graph.operations import read, write
+from edgert.graph.operations import Graph, read, write
+from edgert.graph.operators import about
 from edgert.graph.passes.clean import clean
 from edgert.graph.static_shape import with_shapes
 from edgert.quantization.calibrated import one_size
+from edgert.quantization.lowering.emulated_forms import unrounded, ways
 from edgert.quantization.lowering.lower import lower
-from edgert.quantization.lowering.trt_cache import write_cache
-from edgert.quantization.lowering.weights import LIMIT
-from edgert.quantization.operator import is_weighted
-from edgert.quantization.qdq_ranges import ranges_of_qdq
+from edgert.quantization.lowering.trt_cache import dla_groups, hidden, write_cache
+from edgert.quantization.lowering.weights import LIMIT, scale_axis, weight_scales
+from edgert.quantization.prepare import calibrated
 from edgert.quantization.scheme.scheme import USUAL_DLA, Dla, Scheme, scheme
 from edgert.quantization.scheme.trt_scheme import layer_precisions
+from edgert.quantization.scheme.units import data_inputs, is_weighted
+from edgert.quantization.strip_qdq import Step, strip
+
+# Weights of a model that came quantized: whether TensorRT, which computes their scales itself, comes to the same.
+
+_TOLERANCE = 1e-3
+"""Of NVIDIA's qdq-translator."""
+
+
+def weight_problems(graph: Graph, steps: Mapping[str, Step]) -> Iterator[str]:
+    """A sentence for each weighted node whose scales are not max|w| / 127 per output channel."""
+    for node in graph.nodes:
+        if not is_weighted(graph, node) or node.inputs[1] not in steps:
+            continue
+        weight, step = graph.constants[node.inputs[1]], steps[node.inputs[1]]
+        axis = scale_axis(node, weight)
+        computed = weight_scales(weight, axis)
+        others = None if axis is None else tuple(dim for dim in range(weight.ndim) if dim != axis)
+        alive = np.abs(weight).max(axis=others, initial=0.0) > 0
+        if not step.is_per_tensor and step.scale.size != computed.size:
+            yield f"node {node.name!r} has {step.scale.size} weight scales; TensorRT will use {computed.size}"
+            continue
+        given = np.broadcast_to(step.scale.reshape(-1) if computed.ndim else step.scale.reshape(()), computed.shape)
+        off = alive & (np.abs(computed / given - 1) > _TOLERANCE)
+        if np.any(off):
+            worst = float(np.max(np.abs(computed / given - 1), where=off, initial=0.0))
+            yield (
+                f"node {node.name!r}: in {int(np.sum(off))} of {computed.size} channels the weight's scale is not "
+                f"max|w|/127, by up to {worst:.2%}; TensorRT rounds it again with its own"
+            )
+
+
+def float_nodes(graph: Graph, steps: Mapping[str, Step]) -> tuple[str, ...]:
+    """Names of the weighted nodes whose weight was not quantized."""
+    return tuple(node.name for node in graph.nodes if is_weighted(graph, node) and node.inputs[1] not in steps)
+
+
+_UNIT = float(np.float32(1) / np.float32(LIMIT))
+"""Of what lies within ±1 whatever goes in and has no range of its own."""
+_SAME = 1e-6
+"""Relative difference that a scale stored twice may show."""
+
+
+def spread_scales(graph: Graph, given: Mapping[str, float]) -> tuple[Mapping[str, float], tuple[str, ...]]:
+    """Scales of all tensors that have one or must have a neighbor's, and a sentence for each that has none.
+
+    A scale holds for everything that moves, pools, concatenates or bounds values, both ways, as a DLA needs it
+    (:func:`~edgert.quantization.lowering.trt_cache.dla_groups`); of several the largest holds. What a fused
+    convolution hands to the
+    addition behind it is never rounded, and gets the addition's.
+
+    Args:
+        graph: the float graph.
+        given: tensor → scale.
+    """
+    found, problems, silent = dict[str, float](), list[str](), hidden(graph)
+    for members in dict.fromkeys(dla_groups(graph).values()):
+        scale, problem = _common(graph, members, silent, given)
+        problems += [problem] if problem else []
+        found.update(dict.fromkeys(members, scale) if scale else {})
+    _hand_back(graph, found)
+    names = calibrated(graph)
+    problems += [_gap(graph, name) for name in names if name not in found]
+    return {name: found[name] for name in names if name in found}, tuple(problems)
+
+
+def _common(
+    graph: Graph, members: Collection[str], silent: Collection[str], given: Mapping[str, float]
+) -> tuple[float, str]:
+    """The scale of a set, 0 where nothing tells it, and what is lost by it."""
+    scales = {name: given[name] for name in members if name in given and name not in silent}
+    scales = scales or {name: given[name] for name in members if name in given}
+    if not scales:
+        return (_UNIT if _is_bounded(graph, members) else 0.0), ""
+    largest, least = max(scales.values()), min(scales.values())
+    if largest <= least * (1 + _SAME):
+        return largest, ""
+    return largest, (
+        f"tensors {', '.join(map(repr, scales))} must share a scale on a DLA and have several: "
+        f"the largest, {largest:.6g}, is {largest / least:.3g} times the least"
+    )
+
+
+def _is_bounded(graph: Graph, members: Collection[str]) -> bool:
+    """Whether every tensor of the set comes from a bounded function, directly or from another one of the set."""
+    for name in members:
+        maker = graph.producers.get(name)
+        if maker is None or maker.domain:
+            return False
+        if not about(maker.op).is_bounded and not set(data_inputs(graph, maker)) <= set(members):
+            return False
+    return True
+
+
+def _hand_back(graph: Graph, found: dict[str, float]) -> None:
+    """Gives tensors inside a fused unit the scale of what reads them, last ones first."""
+    whole = scheme(graph, "dla")
+    inside = unrounded(graph, whole, ways(graph, whole))
+    for node in reversed(graph.nodes):
+        for name in node.outputs:
+            if name in inside and name not in found:
+                (reader,) = graph.consumers[name]
+                found.update({name: found[reader.outputs[0]]} if reader.outputs[0] in found else {})
+
+
+def _gap(graph: Graph, name: str) -> str:
+    maker = graph.producers.get(name)
+    what = f"input {name!r}" if maker is None else f"tensor {name!r} (from {maker.op} {maker.name!r})"
+    return f"{what} has no scale: no Q/DQ is on it or on what shares one with it, and the DLA will not run it in INT8"
+
+
+# Models that come quantized, with QuantizeLinear and DequantizeLinear nodes: their float form and their scales.
+#
+# TensorRT up to 10 takes no such nodes on a DLA. It takes the float model and the scales beside it, one for every
+# tensor, and computes the weights' scales itself. What this does to get there, and the precondition on weights, is
+# what NVIDIA's qdq-translator does (github.com/NVIDIA/Deep-Learning-Accelerator-SW, tools/qdq-translator).
+
+
+@dataclass(frozen=True, eq=False)
+class Unquantized:
+    """A quantized model taken apart.
+
+    Attributes:
+        graph: without Q/DQ; weights are what their integers stood for, tensors keep the names they had in front of
+            their Q.
+        scales: tensor → scale of one step, for every float32 tensor that has one by its own Q/DQ or by those of a
+            neighbor it must share one with; what :func:`~edgert.quantization.lowering.trt_cache.write_cache` takes.
+        float_nodes: weighted nodes that were not quantized; to be named as FP16 exceptions, for with a scale on either
+            side TensorRT would run them in INT8.
+        problems: what will not be as it was in the model, a sentence each, naming the node or tensor.
+    """
+
+    graph: Graph
+    scales: Mapping[str, float]
+    float_nodes: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+def ranges_of_qdq(graph: Graph) -> Unquantized:
+    """Takes the Q/DQ nodes out of a graph.
+
+    Args:
+        graph: cleaned, with types of tensors known.
+
+    Raises:
+        ModelError: the graph has no Q/DQ; it is in QOperator form or quantizes at run time; a zero point is not in the
+            middle; a pair's Q and DQ differ; an activation has several scales; something computes on integers, or
+            integers are fed or given out. The node is named.
+    """
+    stripped = strip(graph)
+    scales, gaps = spread_scales(stripped.graph, stripped.scales)
+    problems = (*stripped.problems, *weight_problems(stripped.graph, stripped.weights), *gaps)
+    return Unquantized(stripped.graph, scales, float_nodes(stripped.graph, stripped.weights), problems)
+
+
+# A model that came with Q/DQ nodes in the forms of a DLA: its own scales instead of ranges measured on images.
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +246,7 @@ def qdq_model(model: Model) -> QdqModel:
         model: with static shapes.
 
     Raises:
-        ModelError: see :func:`~edgert.quantization.qdq_ranges.ranges_of_qdq`; or no layer in it has stored weights.
+        ModelError: see :func:`~edgert.quantization.from_qdq.ranges_of_qdq`; or no layer in it has stored weights.
     """
     cleaned, _ = clean(model)
     try:

@@ -5,20 +5,67 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from edgert.config import ModelConfig
 from edgert.errors import BuildError, EdgertError
+from edgert.evaluation import Standing
 from edgert.graph.model import Model
 from edgert.quantization.calibrated import Calibrated
-from edgert.quantization.error import sqnr
-from edgert.quantization.judge import CORRECTION_IMAGES, Examiner, Judge, examiner
-from edgert.quantization.outcome import Bar, Outcome, Tell
-from edgert.quantization.recipe import Quantized, Quantizer, Recipe, for_this_machine
+from edgert.quantization.calibration.ranges import RangeTable
+from edgert.quantization.evaluator import CORRECTION_IMAGES, Examiner, Judge, examiner
+from edgert.quantization.mixed_precision import MixedPrecision, Scan
+from edgert.quantization.noise import sqnr
+from edgert.quantization.quantizer import Quantized, Quantizer, Recipe, for_this_machine
 from edgert.quantization.recovery import SCAN_IMAGES, Means, Mended, mend
+from edgert.quantization.run import Bar, Tell
 from edgert.quantization.scheme.scheme import USUAL_DLA, Dla, Target
+
+# What came of quantizing a model.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """An INT8 model, what it was made of, and how good it is.
+
+    Attributes:
+        prepared: the float model it was made of.
+        table: the ranges, with the thresholds' methods as they were used.
+        recipe: how it was made.
+        quantized: the INT8 model.
+        kept: units left in higher precision → why.
+        standing: FP32 and INT8 on the labeled images; without labels their agreement on the calibration images.
+        labeled: whether ``standing`` is of labeled images.
+        scan: which units cost most, if that was looked into.
+        search: how the units to keep were found, if there was a budget to meet.
+        sqnr_db: tensor → signal to quantization noise: outputs of weighted nodes and of the graph.
+        seconds: for making it all.
+        warnings: what had to be done, or could not be, without being asked for.
+        is_sound: whether it is as good as its budget asks, or without one as good as INT8 usually is; also where
+            nothing could tell.
+    """
+
+    prepared: Model
+    table: RangeTable
+    recipe: Recipe
+    quantized: Quantized
+    kept: Mapping[str, str]
+    standing: Standing | None
+    labeled: bool
+    scan: Scan | None
+    search: MixedPrecision | None
+    sqnr_db: Mapping[str, float]
+    seconds: float
+    warnings: tuple[str, ...] = ()
+    is_sound: bool = True
+
+    @property
+    def model(self) -> Model:
+        """The INT8 model."""
+        return self.quantized.model
+
 
 BUDGET_S = 600.0
 """The time that looking for layers to keep may take, unless told otherwise."""
@@ -62,7 +109,7 @@ def quantize_section(
         stop: ends it when set, within a image's time.
         judged: False leaves it at the noise of the outputs, where the section sets no budget.
         even: lets TensorRT's forms have their channels evened out where that saves accuracy
-            (:mod:`~edgert.quantization.correction.equalize`). Not for a calibration cache, which belongs to the model
+            (:mod:`~edgert.quantization.equalization`). Not for a calibration cache, which belongs to the model
             as it is.
         strict: False hands out a model that misses its budget as well; it is not ``is_sound`` then.
 

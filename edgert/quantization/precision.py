@@ -25,16 +25,15 @@ from edgert.graph.operations import read, write
 from edgert.graph.passes.clean import clean
 from edgert.graph.static_shape import with_shapes
 from edgert.prepared_model import default_profile
-from edgert.quantization.demand import needs_images
-from edgert.quantization.fp16 import Kept, to_half
-from edgert.quantization.outcome import Bar, Tell, as_progress
+from edgert.quantization.fp16.to_fp16 import Kept, to_half
 from edgert.quantization.prepare import is_quantized
-from edgert.quantization.recipe import matching
+from edgert.quantization.quantizer import matching
+from edgert.quantization.run import Bar, Tell, as_progress, needs_images
 
 if TYPE_CHECKING:
     from edgert.evaluation import Dataset
     from edgert.quantization.calibrated import Calibrated
-    from edgert.quantization.outcome import Outcome
+    from edgert.quantization.int8_model import Outcome
 
 
 # A model of a pipeline file in float16.

@@ -12,7 +12,7 @@ from edgert.graph.operators import QDQ, WEIGHTED, about, is_integer
 from edgert.graph.opset import raise_opset
 from edgert.graph.passes.clean import clean
 from edgert.graph.static_shape import with_shapes
-from edgert.quantization.operator import is_weighted
+from edgert.quantization.scheme.units import is_weighted
 
 log = logging.getLogger("edgert.quantize")
 

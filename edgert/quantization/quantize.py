@@ -17,10 +17,10 @@ from edgert.graph.operations import read
 from edgert.quantization.calibrated import calibrate_section, with_ranges
 from edgert.quantization.describe import describe, summary
 from edgert.quantization.from_qdq import qdq_section
-from edgert.quantization.int8_model import BUDGET_S, quantize_section
+from edgert.quantization.int8_model import BUDGET_S, Outcome, quantize_section
 from edgert.quantization.lowering.trt_cache import cache_of, version_number
-from edgert.quantization.outcome import Bar, Outcome, Tell, as_progress
 from edgert.quantization.prepare import is_quantized
+from edgert.quantization.run import Bar, Tell, as_progress
 from edgert.quantization.scheme.scheme import Target
 from edgert.quantization.scheme.trt_scheme import fp16_exceptions, layer_precisions
 from edgert.quantization.section import ModelSection, model_section

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from edgert.quantization.error import rounding_noise
-from edgert.quantization.judge import Examiner, Result
-from edgert.quantization.mixed import MixedPrecision, Scan, scan, search
-from edgert.quantization.outcome import Tell
-from edgert.quantization.recipe import Quantized, Quantizer
+from edgert.quantization.evaluator import Examiner, Result
+from edgert.quantization.mixed_precision import MixedPrecision, Scan, scan, search
+from edgert.quantization.noise import rounding_noise
+from edgert.quantization.quantizer import Quantized, Quantizer
+from edgert.quantization.run import Tell
 
 SCAN_IMAGES = 4
 """Images that tell which layers cost most: only their order matters."""

@@ -19,15 +19,14 @@ from edgert.graph.operations import Graph
 from edgert.quantization.calibrated import Calibrated, calibrate_section, prepared
 from edgert.quantization.calibration.ranges import load_table
 from edgert.quantization.calibration.walk import Feeds
-from edgert.quantization.demand import needs_images
-from edgert.quantization.error import sqnr
-from edgert.quantization.int8_model import recipe_of
-from edgert.quantization.judge import CORRECTION_IMAGES, examiner
+from edgert.quantization.evaluator import CORRECTION_IMAGES, examiner
+from edgert.quantization.int8_model import Outcome, recipe_of
 from edgert.quantization.lowering.emulate import emulate_dla
-from edgert.quantization.outcome import Bar, Outcome, Tell, as_progress
+from edgert.quantization.noise import sqnr
 from edgert.quantization.precision import half_model
-from edgert.quantization.recipe import Array, Quantized, Quantizer
+from edgert.quantization.quantizer import Array, Quantized, Quantizer
 from edgert.quantization.recovery import SCAN_IMAGES, Means, mend
+from edgert.quantization.run import Bar, Tell, as_progress, needs_images
 from edgert.quantization.scheme.scheme import Scheme, Target
 
 PRECISIONS = ("int8", "fp16")

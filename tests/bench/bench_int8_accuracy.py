@@ -46,8 +46,7 @@ from edgert.evaluation import Accuracy, Dataset, Exam, evaluate, open_dataset, o
 from edgert.graph import load
 from edgert.graph.model import Model
 from edgert.quantization.calibrated import calibrate_section
-from edgert.quantization.int8_model import quantize_section
-from edgert.quantization.outcome import Outcome
+from edgert.quantization.int8_model import Outcome, quantize_section
 
 DROPS = {"squeezenet_fp32": 1.0, "mobilenet_v1_025_224": 1.0, "yolox_nano_416": 0.7, "nanodet_m_320": 0.7}
 """Largest drop from FP32, in points."""

@@ -36,7 +36,7 @@ from edgert.config import ModelConfig
 from edgert.graph.model import Model
 from edgert.prepared_model import build_engine
 from edgert.quantization.calibrated import Calibrated, calibrate_section
-from edgert.quantization.recipe import Quantizer, Recipe, for_this_machine
+from edgert.quantization.quantizer import Quantizer, Recipe, for_this_machine
 from edgert.quantization.throughput import fastest
 
 MODELS = ("squeezenet_fp32", "mobilenet_v1_025_224", "yolox_nano_416", "nanodet_m_320")

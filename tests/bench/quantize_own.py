@@ -19,9 +19,9 @@ from zoo import model_config, photos, some
 from edgert.graph import to_bytes
 from edgert.meters import peak_rss_bytes
 from edgert.quantization.calibrated import calibrate_section
+from edgert.quantization.evaluator import CORRECTION_IMAGES
 from edgert.quantization.int8_model import recipe_of
-from edgert.quantization.judge import CORRECTION_IMAGES
-from edgert.quantization.recipe import Quantizer
+from edgert.quantization.quantizer import Quantizer
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from edgert.backend.ort import Function
 from edgert.errors import CalibrationError
 from edgert.graph import Model, inputs, load
 from edgert.graph.operations import extract, read, write
-from edgert.quantization.calibration.observe import Observer
+from edgert.quantization.calibration.observer import Observer
 from edgert.quantization.calibration.range_calibrator import calibrate
 from edgert.quantization.calibration.ranges import RangeTable, save_table
 from edgert.quantization.calibration.value_histogram import Histogram

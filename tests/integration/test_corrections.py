@@ -14,17 +14,17 @@ from edgert.backend.ort import Function
 from edgert.config import InputConfig
 from edgert.graph import Model, load
 from edgert.graph.operations import Graph, read, write
+from edgert.quantization.adaround import Effort, roundings
+from edgert.quantization.bias_correction import correct_biases
+from edgert.quantization.calibration.method_choice import choices
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import walk
-from edgert.quantization.calibration.weighing import choices
-from edgert.quantization.correction.adaround import Effort, roundings
-from edgert.quantization.correction.bias import correct_biases
-from edgert.quantization.correction.equalize import equalize, scalings
-from edgert.quantization.correction.equalize import spread as evened_out
-from edgert.quantization.error import sqnr
+from edgert.quantization.equalization import equalize, scalings
+from edgert.quantization.equalization import spread as evened_out
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.weights import kernel_of, scale_axis, spread, weight_scales, weighted
+from edgert.quantization.noise import sqnr
 from edgert.quantization.prepare import prepare
 from edgert.quantization.scheme.scheme import Scheme, scheme
 from edgert.stages.preprocess import Preprocessor

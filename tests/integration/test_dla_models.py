@@ -13,10 +13,10 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from edgert.errors import ModelError
 from edgert.graph import clean, infer, load, to_bytes
 from edgert.graph.operations import read, write
+from edgert.quantization.from_qdq import ranges_of_qdq
 from edgert.quantization.lowering.emulate import emulate_dla
 from edgert.quantization.lowering.trt_cache import cache_of, parse_cache, write_cache
 from edgert.quantization.prepare import calibrated
-from edgert.quantization.qdq_ranges import ranges_of_qdq
 from edgert.quantization.scheme.scheme import scheme
 from edgert.quantization.scheme.trt_scheme import fp16_exceptions, layer_precisions
 from tests.helpers.evaluation_data import data

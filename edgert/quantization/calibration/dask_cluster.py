@@ -11,17 +11,17 @@ from typing import Any
 
 from edgert import install
 from edgert.errors import CalibrationError, DeviceError
-from edgert.quantization.calibration.counting import deadly
-from edgert.quantization.calibration.observe import Observer
+from edgert.quantization.calibration.observer import Observer
 from edgert.quantization.calibration.shards import Feed, Shard
 from edgert.quantization.calibration.value_histogram import Histogram
+from edgert.quantization.calibration.workers import deadly
 
 _CONNECT_S = 10
 _AHEAD = 2  # shards per thread of the cluster: one being counted, one waiting
 
 
 class Cluster:
-    """See :class:`~edgert.quantization.calibration.counting.Pool`: the threads of a Dask cluster's workers.
+    """See :class:`~edgert.quantization.calibration.workers.Pool`: the threads of a Dask cluster's workers.
 
     Args:
         address: of the scheduler, ``"tcp://10.0.0.5:8786"``.
@@ -47,11 +47,11 @@ class Cluster:
         self._running: dict[int, Any] = {}
 
     def submit(self, shard: Shard) -> None:
-        """See :class:`~edgert.quantization.calibration.counting.Pool`."""
+        """See :class:`~edgert.quantization.calibration.workers.Pool`."""
         self._running[shard.start] = self._client.submit(_count, self._work, shard, pure=False)
 
     def take(self, shard: Shard, timeout_s: float) -> dict[str, Histogram] | None:
-        """See :class:`~edgert.quantization.calibration.counting.Pool`.
+        """See :class:`~edgert.quantization.calibration.workers.Pool`.
 
         Raises:
             CalibrationError: no worker survives this shard, or the cluster is gone.
@@ -76,7 +76,7 @@ class Cluster:
         return counted
 
     def close(self) -> None:
-        """See :class:`~edgert.quantization.calibration.counting.Pool`. The cluster itself stays."""
+        """See :class:`~edgert.quantization.calibration.workers.Pool`. The cluster itself stays."""
         self._client.cancel([self._work, *self._running.values()])
         self._client.close()
 

@@ -14,13 +14,13 @@ from edgert.board.host import core_count
 from edgert.errors import CalibrationError
 from edgert.graph.model import Model, inputs
 from edgert.quantization.calibration.checkpoint import Histograms, Journal, Tally, fingerprint
-from edgert.quantization.calibration.counting import Pool, Processes, Threads
 from edgert.quantization.calibration.dask_cluster import Cluster
-from edgert.quantization.calibration.observe import Observer, assemble
+from edgert.quantization.calibration.observer import Observer, assemble
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.shards import Batches, Feed, Shard, from_batches, from_feed
 from edgert.quantization.calibration.threshold import PERCENTILE, check, threshold
 from edgert.quantization.calibration.value_histogram import Histogram
+from edgert.quantization.calibration.workers import Pool, Processes, Threads
 
 # Whether more images would still move the ranges.
 

@@ -12,7 +12,7 @@ import numpy as np
 from edgert.backend.base import Array
 from edgert.errors import CalibrationError
 from edgert.graph.model import TensorSpec
-from edgert.quantization.calibration.observe import Feeds, Image
+from edgert.quantization.calibration.observer import Feeds, Image
 
 SHARD = 4
 """Images counted at a time by one worker, which costs one set of histograms; divides what early stop looks at."""

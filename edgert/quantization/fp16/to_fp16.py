@@ -6,14 +6,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+
 from edgert.errors import ModelError
 from edgert.graph.model import TensorSpec
 from edgert.graph.operations import Graph, Names, Node
 from edgert.graph.record import free_name
-from edgert.graph.types import cast_node
-from edgert.quantization.fp16.choice import Plan, makes_float32, plan
-from edgert.quantization.fp16.storage import halved_weight, with_holdable_scales
-from edgert.quantization.scheme.magnitude import Array, Measured
+from edgert.graph.types import cast_node, dtypes
+from edgert.quantization.fp16.magnitudes import Array, Measured
+from edgert.quantization.fp16.plan import Plan, makes_float32, plan
+from edgert.quantization.fp16.weights import halved_weight, with_holdable_scales
 
 Precision = Literal["float32", "float16"]
 _OTHER: Mapping[Precision, Precision] = {"float32": "float16", "float16": "float32"}
@@ -45,7 +47,7 @@ def to_half(
     """Makes float16 of every float32 node that can bear it; other types, shape arithmetic among them, stay.
 
     Stored tensors are converted, weights so that each filter keeps its sum
-    (:mod:`~edgert.quantization.fp16.storage`). Cast
+    (:mod:`~edgert.quantization.fp16.weights`). Cast
     nodes are put where the two types meet: one per tensor, none where a tensor is only moved between float32 nodes.
     Tensors keep their names where they are computed; the converted one is called ``name_float16`` or ``name_float32``.
     Inputs, outputs, and whatever the body of an If or Loop reads keep their names in any case.
@@ -58,7 +60,7 @@ def to_half(
 
     Q/DQ nodes follow: from opset 19 they take float16 scales, before that they are float32 between Casts. Scales of
     stored weights that are too small for that are raised where it makes no difference
-    (:func:`~edgert.quantization.fp16.storage.with_holdable_scales`).
+    (:func:`~edgert.quantization.fp16.weights.with_holdable_scales`).
 
     Args:
         graph: of static shapes and unique node names; of any precision.
@@ -197,3 +199,58 @@ class _Conversion:
                 for dtype, alias in called.items():
                     specs[alias] = replace(self._source.specs[name], name=alias, dtype=dtype)
         return specs
+
+
+# What a float16 graph computes, on processors that have no float16 arithmetic.
+
+
+def rounded(graph: Graph) -> Graph:
+    """The same graph with every float16 node computed in float32 and its results rounded to float16.
+
+    ONNX Runtime's CPU kernels compute chains of float16 nodes in float32 without rounding in between, which hides
+    overflow; in this graph it shows. It is what a processor gives that multiplies float16 and adds up in float32, as
+    tensor cores do; where a backend adds up in float16 the result is worse.
+
+    Inputs and outputs keep names and types.
+    """
+    halves = {name for name, dtype in dtypes(graph).items() if dtype == "float16"}
+    names = Names(graph)
+    read = {name for node in graph.nodes for name in node.inputs if name in halves}
+    wide = {name: names.new(f"{name}_wide") for name in sorted(read)}
+    raw = {name: names.new(f"{name}_raw") for node in graph.nodes for name in node.outputs if name in halves}
+    steps = _Steps(wide, raw, {node.name for node in graph.nodes})
+    nodes = [*steps.widened(spec.name for spec in graph.inputs)]
+    for node in graph.nodes:
+        nodes.extend(steps.of(node))
+    stored = {wide[name]: graph.constants[name].astype(np.float32) for name in wide if name in graph.constants}
+    return replace(graph, nodes=tuple(nodes), constants={**graph.constants, **stored})
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """Names of float16 tensors in float32: as they are read, and as they are computed; node names taken."""
+
+    wide: Mapping[str, str]
+    raw: Mapping[str, str]
+    taken: set[str]
+
+    def of(self, node: Node) -> Iterator[Node]:
+        """A node in float32, what rounds its results, and what reads them back."""
+        inputs = tuple(self.wide.get(name, name) for name in node.inputs)
+        if node.op == "Cast":
+            yield replace(node, inputs=inputs)
+        else:
+            yield replace(node, inputs=inputs, outputs=tuple(self.raw.get(name, name) for name in node.outputs))
+            for name in filter(self.raw.__contains__, node.outputs):
+                yield self._cast(self.raw[name], name, "float16")
+        yield from self.widened(node.outputs)
+
+    def widened(self, names: Iterable[str]) -> Iterator[Node]:
+        """Casts to float32 of those that somebody reads."""
+        for name in filter(self.wide.__contains__, names):
+            yield self._cast(name, self.wide[name], "float32")
+
+    def _cast(self, source: str, target: str, dtype: str) -> Node:
+        name = free_name(f"Cast_{target}", self.taken)
+        self.taken.add(name)
+        return cast_node(source, target, dtype, name)

@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from edgert.graph.operations import Graph, Node
 from edgert.graph.operators import ACTIVATIONS, COMBINING, about, of_kind
-from edgert.quantization.operator import is_weighted
-from edgert.quantization.scheme.magnitude import Sharing
+from edgert.quantization.scheme.units import Sharing, is_weighted
 
 Array = npt.NDArray[Any]
 

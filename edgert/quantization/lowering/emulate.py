@@ -18,8 +18,7 @@ from edgert.graph.proto import Array
 from edgert.quantization.lowering.emulated_forms import Kind, Tensors, unrounded, ways
 from edgert.quantization.lowering.emulated_numbers import add_half, add_values, weighted_form
 from edgert.quantization.lowering.trt_cache import Amax, DlaScales
-from edgert.quantization.operator import data_inputs, data_outputs, is_activation, is_weighted
-from edgert.quantization.scheme.points import Scheme
+from edgert.quantization.scheme.units import Scheme, data_inputs, data_outputs, is_activation, is_weighted
 
 _EXACT = of_values("picked") | {"Relu"}
 """On integers of one scale these give integers of that scale."""

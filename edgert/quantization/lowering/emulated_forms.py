@@ -12,8 +12,7 @@ from edgert.graph.draft import Builder
 from edgert.graph.operations import Graph, Node
 from edgert.graph.value import is_movement, non_negative
 from edgert.quantization.lowering.emulated_numbers import add_half, add_steps, add_values
-from edgert.quantization.operator import data_inputs, data_outputs
-from edgert.quantization.scheme.points import Scheme
+from edgert.quantization.scheme.units import Scheme, data_inputs, data_outputs
 
 # How a DLA would run each node: in INT8, in FP16, or not at all.
 #

@@ -16,11 +16,17 @@ from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.lowering.align import align
 from edgert.quantization.lowering.ort_form import Activation, Span, Storage, absorb, lower_ort, roundings
 from edgert.quantization.lowering.trt_cache import cache_of, dla_scales, parse_cache
-from edgert.quantization.lowering.weights import LIMIT, quantize_weight, scale_axis, weight_scales
-from edgert.quantization.rounding import Rounding, store_dequantized
-from edgert.quantization.scheme.points import Point, Scheme
+from edgert.quantization.lowering.weights import (
+    LIMIT,
+    Rounding,
+    quantize_weight,
+    scale_axis,
+    store_dequantized,
+    weight_scales,
+)
 from edgert.quantization.scheme.scheme import Dla, scheme
 from edgert.quantization.scheme.trt_scheme import fp16_exceptions, layer_precisions
+from edgert.quantization.scheme.units import Point, Scheme
 
 Amax = Callable[[tuple[str, ...]], float]
 

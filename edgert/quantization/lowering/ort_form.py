@@ -26,17 +26,17 @@ from edgert.graph.proto import Array
 from edgert.graph.value import clip_bounds, non_negative
 from edgert.quantization.lowering.weights import (
     LIMIT,
+    Rounding,
     Weight,
     fit_bias,
     quantize_bias,
     quantize_weight,
     scale_axis,
     spread,
+    store_dequantized,
     weight_scales,
 )
-from edgert.quantization.operator import CLIPS
-from edgert.quantization.rounding import Rounding, store_dequantized
-from edgert.quantization.scheme.points import Point, Scheme
+from edgert.quantization.scheme.units import CLIPS, Point, Scheme
 
 # How ONNX Runtime's form stores each tensor: type, zero point, scale.
 

@@ -19,11 +19,9 @@ import numpy as np
 from edgert.errors import CalibrationError, nearest
 from edgert.graph.operations import Graph
 from edgert.quantization.lowering.weights import LIMIT
-from edgert.quantization.operator import CLIPS, data_inputs, data_outputs
 from edgert.quantization.prepare import calibrated
-from edgert.quantization.scheme.magnitude import Sharing
-from edgert.quantization.scheme.points import Scheme
 from edgert.quantization.scheme.trt_scheme import commutes
+from edgert.quantization.scheme.units import CLIPS, Scheme, Sharing, data_inputs, data_outputs
 
 # The scale of every tensor on a DLA: one set of numbers for the calibration cache, the Q/DQ form and the emulation.
 

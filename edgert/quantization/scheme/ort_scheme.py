@@ -12,10 +12,19 @@ from edgert.graph.fusion import INT8_ONNX_RUNTIME
 from edgert.graph.operations import Graph, Node
 from edgert.graph.operators import MEANS, about, of_kind
 from edgert.graph.value import clip_bounds, is_movement
-from edgert.quantization.fuse import fuse
-from edgert.quantization.operator import CLIPS, data_inputs, data_outputs, is_activation, is_float, is_weighted
-from edgert.quantization.scheme.magnitude import Sharing
-from edgert.quantization.scheme.points import Point, Scheme, Skipped
+from edgert.quantization.scheme.units import (
+    CLIPS,
+    Point,
+    Scheme,
+    Sharing,
+    Skipped,
+    data_inputs,
+    data_outputs,
+    fuse,
+    is_activation,
+    is_float,
+    is_weighted,
+)
 
 # Which nodes ONNX Runtime can run on integers, on a CPU, and which of those it runs well.
 #

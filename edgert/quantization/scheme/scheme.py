@@ -11,10 +11,9 @@ from collections.abc import Collection
 from dla import Target as Dla
 from edgert.errors import ModelError, nearest
 from edgert.graph.operations import Graph
-from edgert.quantization.fuse import Unit
 from edgert.quantization.scheme.ort_scheme import plan_ort
-from edgert.quantization.scheme.points import USUAL_DLA, Point, Scheme, Skipped, Target
 from edgert.quantization.scheme.trt_scheme import plan_dla, plan_gpu
+from edgert.quantization.scheme.units import USUAL_DLA, Point, Scheme, Skipped, Target, Unit
 
 __all__ = ["USUAL_DLA", "Dla", "Point", "Scheme", "Skipped", "Target", "Unit", "scheme", "units"]
 

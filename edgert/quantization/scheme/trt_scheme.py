@@ -18,10 +18,19 @@ from edgert.graph.fusion import INT8_TENSORRT
 from edgert.graph.operations import Graph, Node
 from edgert.graph.operators import about
 from edgert.graph.value import is_movement
-from edgert.quantization.fuse import Unit, fuse
-from edgert.quantization.operator import CLIPS, data_inputs, data_outputs, is_activation
-from edgert.quantization.scheme.magnitude import Sharing
-from edgert.quantization.scheme.points import USUAL_DLA, Point, Scheme, Skipped
+from edgert.quantization.scheme.units import (
+    CLIPS,
+    USUAL_DLA,
+    Point,
+    Scheme,
+    Sharing,
+    Skipped,
+    Unit,
+    data_inputs,
+    data_outputs,
+    fuse,
+    is_activation,
+)
 
 # The nodes that stay in FP16 where TensorRT up to 10 builds in INT8, and how trtexec is told.
 

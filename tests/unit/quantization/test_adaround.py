@@ -10,9 +10,9 @@ from edgert.backend.ort import Function
 from edgert.errors import CalibrationError
 from edgert.graph import Model, infer
 from edgert.graph.operations import read
+from edgert.quantization.adaround import Effort, Progress, errors, round_weights, roundings, solve
+from edgert.quantization.bias_correction import Moments, patches
 from edgert.quantization.calibration.walk import walk
-from edgert.quantization.correction.adaround import Effort, Progress, errors, round_weights, roundings, solve
-from edgert.quantization.correction.bias import Moments, patches
 from edgert.quantization.lowering.weights import kernel_of
 from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node, weights

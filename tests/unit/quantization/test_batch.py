@@ -16,7 +16,7 @@ from edgert.graph import Model, inputs, outputs
 from edgert.quantization.batched import opened, takes_several
 from edgert.quantization.calibration.range_calibrator import calibrate
 from edgert.quantization.prepare import prepare
-from edgert.quantization.recipe import Quantizer, Recipe
+from edgert.quantization.quantizer import Quantizer, Recipe
 from edgert.quantization.scheme.scheme import Target
 from tests.helpers.models import make
 from tests.unit.quantization.network import IMAGES, SIZE, network

@@ -12,7 +12,7 @@ from edgert.graph.operations import read
 from edgert.quantization.calibrated import Calibrated, calibrate_section
 from edgert.quantization.int8_model import recipe_of
 from edgert.quantization.prepare import calibrated
-from edgert.quantization.recipe import Quantizer
+from edgert.quantization.quantizer import Quantizer
 from edgert.quantization.scheme.scheme import Target, scheme
 from tests.unit.quantization.network import IMAGES, SIZE, image_dataset
 

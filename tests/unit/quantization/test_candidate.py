@@ -16,10 +16,10 @@ from edgert.errors import CalibrationError
 from edgert.evaluation import Dataset, open_exam, side_by_side
 from edgert.graph import Model, load
 from edgert.graph.operations import Graph
-from edgert.quantization import recipe
+from edgert.quantization import quantizer as recipe
 from edgert.quantization.calibrated import calibrate_section
 from edgert.quantization.calibration.ranges import save_table
-from edgert.quantization.evaluation_report import evaluation_report
+from edgert.quantization.evaluate import evaluation_report
 from edgert.quantization.variants import Wanted, versions
 from tests.helpers.models import with_constants
 from tests.unit.quantization.network import IMAGES, SIZE, image_dataset

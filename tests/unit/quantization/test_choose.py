@@ -8,11 +8,11 @@ import pytest
 from edgert.errors import CalibrationError
 from edgert.graph import Model, infer
 from edgert.graph.operations import Graph, read
+from edgert.quantization.calibration.method_choice import Choice, choices, choose_methods
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.threshold import METHODS
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import walk
-from edgert.quantization.calibration.weighing import Choice, choices, choose_methods
 from edgert.quantization.scheme.scheme import Scheme, scheme
 from tests.unit.graph.graphs import make, node, weights
 

@@ -8,7 +8,7 @@ import pytest
 from edgert.errors import CalibrationError
 from edgert.graph import infer
 from edgert.graph.operations import Graph, read
-from edgert.quantization.error import Agreement, agreement, sqnr
+from edgert.quantization.noise import Agreement, agreement, sqnr
 from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node, weights
 

@@ -8,10 +8,10 @@ import pytest
 from edgert.errors import CalibrationError
 from edgert.graph import Model, infer
 from edgert.graph.operations import Graph, read
+from edgert.quantization.bias_correction import can_shift, correct_biases, mean_shifts, shift_biases
 from edgert.quantization.calibration.walk import walk
-from edgert.quantization.correction.bias import can_shift, correct_biases, mean_shifts, shift_biases
-from edgert.quantization.error import agreement
 from edgert.quantization.lowering.weights import channel_means
+from edgert.quantization.noise import agreement
 from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node, weights
 from tests.unit.quantization.fake import lower, peaks

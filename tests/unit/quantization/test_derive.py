@@ -6,7 +6,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from edgert.graph.operations import Graph, read
-from edgert.quantization.calibration.observe import MOST_PARTS, assemble, parts
+from edgert.quantization.calibration.observer import MOST_PARTS, assemble, parts
 from edgert.quantization.calibration.value_histogram import Histogram
 from tests.helpers.models import make
 

@@ -21,9 +21,8 @@ from edgert.quantization.calibrated import Calibrated, calibrate_section
 from edgert.quantization.calibration.threshold import METHODS
 from edgert.quantization.describe import accuracy_rows, describe, speed_rows, summary
 from edgert.quantization.describe_layers import EQUALIZATION
-from edgert.quantization.int8_model import quantize_section
-from edgert.quantization.mixed import MixedPrecision, Scan, Sensitivity
-from edgert.quantization.outcome import Outcome
+from edgert.quantization.int8_model import Outcome, quantize_section
+from edgert.quantization.mixed_precision import MixedPrecision, Scan, Sensitivity
 from edgert.report import judge, render
 from tests.unit.quantization.network import IMAGES, SIZE, network
 

@@ -12,8 +12,8 @@ from edgert.graph.operations import Graph, Node
 from edgert.quantization.lowering.emulate import emulate_dla
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_cache import cache_of, parse_cache
-from edgert.quantization.operator import is_activation
 from edgert.quantization.scheme.scheme import scheme
+from edgert.quantization.scheme.units import is_activation
 from tests.unit.graph.graphs import make, node
 from tests.unit.quantization.nets import amax_of, conv, feeds_of, graph_of, residual, shuffled, stored
 

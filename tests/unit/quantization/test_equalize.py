@@ -8,7 +8,7 @@ import pytest
 from edgert.backend.ort import Function
 from edgert.graph import Model, infer
 from edgert.graph.operations import Graph, read, write
-from edgert.quantization.correction.equalize import equalize, scalings
+from edgert.quantization.equalization import equalize, scalings
 from edgert.quantization.lowering.weights import kernel_of
 from edgert.quantization.scheme.channels import FIXED, channels
 from tests.unit.graph.graphs import make, node, weights

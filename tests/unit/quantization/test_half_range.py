@@ -10,8 +10,8 @@ import pytest
 from edgert.backend.ort import Function
 from edgert.graph import Model, infer
 from edgert.graph.operations import Graph, read, write
-from edgert.quantization.fp16 import rounded, to_half
-from edgert.quantization.fp16.storage import balanced
+from edgert.quantization.fp16.to_fp16 import rounded, to_half
+from edgert.quantization.fp16.weights import balanced
 from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node, weights
 from tests.unit.quantization.halves import WEIGHTS, X, assert_near, chain, conv, feeds, half, kept, run

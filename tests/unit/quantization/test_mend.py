@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from edgert.quantization import recovery as module
-from edgert.quantization.judge import Result
-from edgert.quantization.recipe import Quantized, Quantizer
+from edgert.quantization.evaluator import Result
+from edgert.quantization.quantizer import Quantized, Quantizer
 from edgert.quantization.recovery import Means, Mended, mend
 
 COSTS = {"stem": 0.3, "body": 0.02, "head": 0.2}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from edgert.clock import VirtualClock
 from edgert.errors import CalibrationError
-from edgert.quantization.mixed import MixedPrecision, scan, search
+from edgert.quantization.mixed_precision import MixedPrecision, scan, search
 
 Measure = Callable[[frozenset[str]], float]
 

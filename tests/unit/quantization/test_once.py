@@ -36,7 +36,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, list[Any]]:
 
     for target in TARGETS:
         count(import_module("edgert.quantization.scheme.scheme"), f"plan_{target}", "scheme")
-    count(import_module("edgert.quantization.recipe"), "lower", "lower")
+    count(import_module("edgert.quantization.quantizer"), "lower", "lower")
     return found
 
 

@@ -11,9 +11,9 @@ from edgert.backend.ort import Function
 from edgert.errors import ModelError
 from edgert.graph import Model, clean, infer
 from edgert.graph.operations import Node, read, write
+from edgert.quantization.from_qdq import Unquantized, ranges_of_qdq
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_cache import dla_scales, parse_cache, write_cache
-from edgert.quantization.qdq_ranges import Unquantized, ranges_of_qdq
 from edgert.quantization.scheme.scheme import Target, scheme
 from tests.unit.graph.graphs import make, node
 from tests.unit.quantization.nets import Array, amax_of, branches, conv, feeds_of, graph_of, residual, stored

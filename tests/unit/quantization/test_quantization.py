@@ -8,13 +8,12 @@ import pytest
 from edgert.backend.ort import Function
 from edgert.config import EmbedTask, ModelConfig
 from edgert.graph.operations import read
-from edgert.quantization import judge
+from edgert.quantization import evaluator
 from edgert.quantization.calibrated import Calibrated, calibrate_section
 from edgert.quantization.describe import summary
-from edgert.quantization.int8_model import quantize_section, rounded
-from edgert.quantization.judge import Judge, NoiseJudge, examiner
-from edgert.quantization.outcome import Outcome
-from edgert.quantization.recipe import Recipe
+from edgert.quantization.evaluator import Judge, NoiseJudge, examiner
+from edgert.quantization.int8_model import Outcome, quantize_section, rounded
+from edgert.quantization.quantizer import Recipe
 from tests.unit.quantization.network import IMAGES, SIZE, image_dataset
 
 
@@ -24,8 +23,8 @@ def calibrated(config: ModelConfig) -> Calibrated:
 
 
 def demand(monkeypatch: pytest.MonkeyPatch, floor: float, goal: float) -> None:
-    monkeypatch.setattr(judge, "SOUND", {"agreement": floor})
-    monkeypatch.setattr(judge, "REPAIRED", {"agreement": goal})
+    monkeypatch.setattr(evaluator, "SOUND", {"agreement": floor})
+    monkeypatch.setattr(evaluator, "REPAIRED", {"agreement": goal})
 
 
 def test_a_sound_model_is_let_alone(config: ModelConfig, calibrated: Calibrated) -> None:
@@ -75,7 +74,7 @@ def test_outputs_nobody_explains_are_judged_by_their_noise(config: ModelConfig, 
     made = quantize_section(vectors, calibrated, judged=False)
     assert made.standing is None and made.is_sound
     by_vectors = examiner(vectors, calibrated)
-    assert by_vectors is not None and by_vectors.metric == "cosine" and by_vectors.floor == judge.SOUND["cosine"]
+    assert by_vectors is not None and by_vectors.metric == "cosine" and by_vectors.floor == evaluator.SOUND["cosine"]
 
 
 def test_without_images_nobody_judges(config: ModelConfig, calibrated: Calibrated) -> None:
@@ -87,12 +86,12 @@ def test_without_images_nobody_judges(config: ModelConfig, calibrated: Calibrate
 
 def test_the_exam_takes_images_that_nothing_was_corrected_over(config: ModelConfig) -> None:
     many = calibrate_section(
-        config, image_dataset=image_dataset(judge.CORRECTION_IMAGES + judge.AGREEMENT_IMAGES + 5, 5)
+        config, image_dataset=image_dataset(evaluator.CORRECTION_IMAGES + evaluator.AGREEMENT_IMAGES + 5, 5)
     )
     found = examiner(config, many)
     assert isinstance(found, Judge) and many.feed is not None
-    assert len(found.exam) == judge.AGREEMENT_IMAGES
-    assert found.exam.feed.name(0) == many.feed.name(judge.CORRECTION_IMAGES)
+    assert len(found.exam) == evaluator.AGREEMENT_IMAGES
+    assert found.exam.feed.name(0) == many.feed.name(evaluator.CORRECTION_IMAGES)
     few = calibrate_section(config, image_dataset=image_dataset(40, 5))
     found = examiner(config, few)
     assert isinstance(found, Judge) and len(found.exam) == 40

@@ -5,8 +5,8 @@ import pytest
 
 from edgert.errors import ModelError
 from edgert.graph import Model
-from edgert.quantization.scheme.magnitude import Sharing
 from edgert.quantization.scheme.scheme import Scheme, Target, scheme, units
+from edgert.quantization.scheme.units import Sharing
 from tests.unit.graph.graphs import make, node
 from tests.unit.quantization.nets import branches, conv, graph_of, residual, shuffled, stored
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edgert.clock import VirtualClock
 from edgert.errors import ArtifactError, CalibrationError
-from edgert.quantization.mixed import Scan, scan
+from edgert.quantization.mixed_precision import Scan, scan
 
 COSTS = {"stem": 0.5, "body": 0.0, "neck": 0.1, "head": 2.0}
 

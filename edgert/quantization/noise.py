@@ -16,7 +16,7 @@ from edgert.graph.model import Model
 from edgert.graph.operations import Graph
 from edgert.quantization.calibration.walk import Feeds, check_stop, walk
 from edgert.quantization.lowering.weights import F64, weighted
-from edgert.quantization.recipe import Quantizer
+from edgert.quantization.quantizer import Quantizer
 
 _CHUNK = 8  # images on their way at once; more only cost memory, fewer rebuild the pieces more often
 

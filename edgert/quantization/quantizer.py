@@ -18,13 +18,13 @@ import numpy.typing as npt
 from edgert.errors import CalibrationError, nearest
 from edgert.graph.model import Model
 from edgert.graph.operations import Graph, Node, read, write
+from edgert.quantization.adaround import round_weights
+from edgert.quantization.bias_correction import correct_biases
+from edgert.quantization.calibration.method_choice import choose_methods
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import Feeds, check_stop
-from edgert.quantization.calibration.weighing import choose_methods
-from edgert.quantization.correction.adaround import round_weights
-from edgert.quantization.correction.bias import correct_biases
-from edgert.quantization.correction.equalize import equalize
+from edgert.quantization.equalization import equalize
 from edgert.quantization.lowering.align import align
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.ort_form import Activation, Storage

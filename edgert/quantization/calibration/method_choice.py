@@ -19,7 +19,7 @@ from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.threshold import METHODS
 from edgert.quantization.calibration.walk import THREADS, Feeds, walk
 from edgert.quantization.lowering.weights import kernel_of
-from edgert.quantization.scheme.points import Scheme
+from edgert.quantization.scheme.units import Scheme
 
 DEFAULT = "mse"
 """What is chosen where methods tie, and where no weighted node reads a tensor: then its own error is what counts."""

@@ -86,7 +86,7 @@ class Observer:
         model: the prepared model.
         tensors: those wanted.
         parts: wanted tensor → the tensors that are counted for it, whose histograms add up to its own
-            (:func:`~edgert.quantization.calibration.observe.assemble`).
+            (:func:`~edgert.quantization.calibration.observer.assemble`).
         counted: tensors that are counted.
 
     Raises:

@@ -18,7 +18,7 @@ from edgert.graph.operations import Graph, Node
 from edgert.graph.operators import MEANS, QDQ, WEIGHTED, about
 from edgert.graph.types import Signature, signature
 from edgert.graph.value import is_square, non_negative
-from edgert.quantization.scheme.magnitude import HEADROOM, largest
+from edgert.quantization.fp16.magnitudes import HEADROOM, largest
 
 # Which inputs and outputs of a node become float16 when the node does.
 
@@ -121,7 +121,7 @@ class Facts:
 
     Attributes:
         types: tensor → element type.
-        reach: tensor → largest magnitude to reckon with, :func:`~edgert.quantization.scheme.magnitude.magnitudes`.
+        reach: tensor → largest magnitude to reckon with, :func:`~edgert.quantization.fp16.magnitudes.magnitudes`.
     """
 
     graph: Graph

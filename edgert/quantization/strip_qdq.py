@@ -54,7 +54,7 @@ class Stripped:
 
 
 def strip(graph: Graph) -> Stripped:
-    """See :func:`edgert.quantization.qdq_ranges.ranges_of_qdq`. Raises ModelError."""
+    """See :func:`edgert.quantization.from_qdq.ranges_of_qdq`. Raises ModelError."""
     _refuse_others(graph)
     walk = _Walk(graph)
     for node in graph.nodes:

@@ -19,9 +19,9 @@ from edgert.evaluation.compare import chosen_metric
 from edgert.graph.model import Model
 from edgert.quantization.calibrated import Calibrated
 from edgert.quantization.calibration.walk import Feeds
-from edgert.quantization.error import OutputNoise
-from edgert.quantization.outcome import Bar
-from edgert.quantization.recipe import Quantized
+from edgert.quantization.noise import OutputNoise
+from edgert.quantization.quantizer import Quantized
+from edgert.quantization.run import Bar
 from edgert.runtime import Frame
 
 AGREEMENT_IMAGES = 64

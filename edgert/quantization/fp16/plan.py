@@ -12,8 +12,8 @@ from edgert.graph.operations import Graph, Node
 from edgert.graph.operators import ARITHMETIC, about, of_kind
 from edgert.graph.types import dtypes
 from edgert.graph.value import is_movement
-from edgert.quantization.fp16.unsafe import EXACT_INTEGERS, Facts, Ports, ports, reason
-from edgert.quantization.scheme.magnitude import Array, Measured, magnitudes
+from edgert.quantization.fp16.magnitudes import Array, Measured, magnitudes
+from edgert.quantization.fp16.rules import EXACT_INTEGERS, Facts, Ports, ports, reason
 
 # The end of a detector, where it computes positions: a float16 step can be a pixel there, and unequal scores equal.
 
@@ -144,7 +144,7 @@ def plan(graph: Graph, keep: Collection[str], measured: Measured | None, pinned:
 
     Args:
         keep: names of nodes that stay float32.
-        measured: see :data:`~edgert.quantization.scheme.magnitude.Measured`.
+        measured: see :data:`~edgert.quantization.fp16.magnitudes.Measured`.
         pinned: tensors that must exist in float32 in any case.
 
     Raises:

@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Protocol
 
 from edgert.errors import CalibrationError
-from edgert.quantization.calibration.observe import Observer
+from edgert.quantization.calibration.observer import Observer
 from edgert.quantization.calibration.shards import Feed, Shard
 from edgert.quantization.calibration.value_histogram import Histogram
 

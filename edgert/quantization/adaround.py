@@ -2,7 +2,7 @@
 
 Nagel et al. 2020, "Up or Down? Adaptive Rounding for Post-Training Quantization" (https://arxiv.org/abs/2004.10568).
 The error of a layer's output is Δw·E[x·xᵀ]·Δwᵀ per output channel (their section 3), so the second moments of the
-inputs are all that is kept of the images; :mod:`edgert.quantization.correction.adaround` solves the rounding on them.
+inputs are all that is kept of the images; :mod:`edgert.quantization.adaround` solves the rounding on them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from edgert.backend.base import Array
 from edgert.errors import CalibrationError
 from edgert.graph.model import Model
 from edgert.graph.operations import Graph, Node
+from edgert.quantization.bias_correction import F32, SUPPORTED, Moments, patches
 from edgert.quantization.calibration.walk import THREADS, Feeds, walk
-from edgert.quantization.correction.bias import F32, SUPPORTED, Moments, patches
 from edgert.quantization.lowering.weights import F64, Kernel, arranged, canonical, kernel_of, weighted
 
 # Rounding a matrix so that its product with given inputs changes least: a relaxed descent, then a discrete one.

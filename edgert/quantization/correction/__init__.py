@@ -1,1 +1,0 @@
-"""Corrections that win back accuracy: equalization, bias correction, AdaRound."""
