@@ -351,7 +351,7 @@ def test_typed_at_a_prompt(home: Path, tmp_path: Path) -> None:
     done = edgert("export", bundle, "--format", "trtexec", "-o", "out", "--json", "out.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     told = json.loads((tmp_path / "out.json").read_text())
-    assert told["files"][-1] == "out/build.sh" and "What trtexec has no words for:" in done.stdout
+    assert told["files"][-1] == "out/build.sh" and "What trtexec cannot express:" in done.stdout
     assert all(line in done.stdout for line in told["unsaid"])
     wrong = in_process("export", bundle, "--format", "tritn", "-o", "out", cwd=tmp_path)
     assert wrong.returncode == 1 and "no 'tritn'; did you mean 'triton'?" in wrong.stderr

@@ -167,7 +167,7 @@ def test_every_part_runs_on_its_core(tmp_path: Path, placement: str, monkeypatch
     real = host.pin
 
     def pin(core: int) -> frozenset[int]:
-        before = real(host)
+        before = real(core)
         pinned[threading.current_thread().name] = set(os.sched_getaffinity(0))
         return before
 

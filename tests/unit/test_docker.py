@@ -85,7 +85,8 @@ def test_the_wheel_needs_no_more_than_that() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     needed = {*wheel["packages"], *wheel["force-include"], "pyproject.toml"}
-    needed |= {project["project"]["readme"], *project["project"]["license-files"]}
+    readme = project["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["fragments"]
+    needed |= {*(part["path"] for part in readme), *project["project"]["license-files"]}
     for file in FILES:
         assert needed <= {source for line in lines(file, "COPY") for source in line.split()[:-1]}
 

@@ -123,7 +123,7 @@ def test_a_package_cannot_take_a_name_of_edgert(site: Path, tmp_path: Path) -> N
         (SINK, "bad:Cvs", "no attribute 'Cvs'"),
         ("def Csv(): pass", "bad:Csv", "bad:Csv is not a class"),
         ("class Csv: pass", "bad:Csv", "has no takes_images: ClassVar[bool]"),
-        (SINK.replace("takes_images", "takes_images"), "bad:Csv", "has no takes_images: ClassVar[bool]"),
+        (SINK.replace("takes_images", "takes_pixels"), "bad:Csv", "has no takes_images: ClassVar[bool]"),
         (SINK.replace("def make", "def male"), "bad:Csv", "has no method make"),
         (
             SINK.replace("(SinkStage)", "").replace("path: O", "model_validate = print; path: O"),

@@ -39,7 +39,7 @@ def test_inputs(text: str, wanted: InputConfig) -> None:
         ("mean=1,2", "cannot use 'mean=1,2': mean needs 1 or 3 values"),
         ("std=0", "std is divided by and cannot be 0"),
         ("crop=2", "cannot use 'crop=2'"),
-        ("color=gray", "cannot use 'color=gray'"),
+        ("color=grey", "cannot use 'color=grey'"),
     ],
 )
 def test_wrong_inputs(text: str, what: str) -> None:
@@ -50,7 +50,7 @@ def test_wrong_inputs(text: str, what: str) -> None:
 
 def test_the_nearest_value_is_told() -> None:
     with pytest.raises(ConfigError, match="did you mean 'gray'"):
-        parse_input("color=gray")
+        parse_input("color=grey")
 
 
 @pytest.mark.parametrize(
