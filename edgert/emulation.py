@@ -1,4 +1,4 @@
-"""``edgert run --as``: this machine in the place of a board, as fast as that would be and with its predicted power."""
+"""``edgert run --as``: emulates a board on this machine, with the board's predicted speed and power."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from edgert.meters.rails import POWER
 from edgert.meters.reading import modeled
 from edgert.meters.thermal import MARGIN, TEMPERATURE
 from edgert.placement.cost.coefficients import coefficients
-from edgert.placement.rows import Objective, Row
-from edgert.planner.clock_steps import step_of
+from edgert.placement.plan_record import Objective, Row
 from edgert.planner.planning import ALL, plan
+from edgert.planner.power_steps import step_of
 from edgert.prepared_model import build_engine
-from edgert.simulator import Plant
+from edgert.simulator import ThermalModel
+from edgert.simulator.board_platform import BoardSlots, platform_of
 from edgert.simulator.design import levels_of
-from edgert.simulator.emulated_engine import PacedEngine, Pacer
-from edgert.simulator.pipeline_design import Lane
-from edgert.simulator.virtual_board import BoardLanes, rig_of
+from edgert.simulator.paced_engine import PacedEngine, Pacer
+from edgert.simulator.pipeline_design import InferenceSlot
 
 _RUNS = 5
 _ROOM = 1.5  # so much faster than the board this machine has to be, or its time is stretched
@@ -39,8 +39,8 @@ _BUSY = 0.8  # part of this machine's cores that models may take
 
 
 @dataclass(frozen=True, slots=True)
-class StandIn:
-    """Everything that makes a pipeline run as if on a board.
+class Emulation:
+    """What a pipeline runs with so that this machine emulates a board.
 
     Attributes:
         file: the pipeline, without its placements, which are the board's.
@@ -66,7 +66,7 @@ class StandIn:
         names = ("clock", "engines", "meters", "predicted", "label")
         return {name: getattr(self, name) for name in names}
 
-    def told(self, frames: int) -> dict[str, Any]:
+    def report(self, frames: int) -> dict[str, Any]:
         """What the board would have drawn so far, as plain data.
 
         Args:
@@ -74,14 +74,14 @@ class StandIn:
         """
         meters = self.meters
         meters.catch_up()
-        seconds, energy_j = meters.seconds, meters.plant.energy_j
+        seconds, energy_j = meters.seconds, meters.thermal.energy_j
         late, runs = meters.pacer.late, meters.pacer.runs
         return {
             "simulated": self.label,
             "slower": self.clock.factor,
             "power_w": energy_j / seconds if seconds else None,
             "energy_j_per_frame": energy_j / frames if frames else None,
-            "temperature_c": meters.plant.temperature_c,
+            "temperature_c": meters.thermal.temperature_c,
             "busy": {name: asdict(one) for name, one in meters.pacer.used().items()},
             "late_runs": late / runs if runs else 0.0,
             "notes": list(self.notes),
@@ -89,11 +89,11 @@ class StandIn:
 
 
 class BoardMeters(Meters):
-    """This machine's meters, with the power and the temperature of the board in the place of its own."""
+    """This machine's meters, except for power and temperature, which are the emulated board's."""
 
-    def __init__(self, pacer: Pacer, plant: Plant, clock: Clock) -> None:
+    def __init__(self, pacer: Pacer, thermal: ThermalModel, clock: Clock) -> None:
         super().__init__(clock=clock)
-        self.pacer, self.plant, self._board_clock = pacer, plant, clock
+        self.pacer, self.thermal, self._board_clock = pacer, thermal, clock
         self._began_ns = self._last_ns = clock.now_ns()
 
     @property
@@ -105,8 +105,8 @@ class BoardMeters(Meters):
         """Lets the board draw and get warm until now."""
         now_ns = self._board_clock.now_ns()
         if now_ns > self._last_ns:
-            self.plant.tick(self.pacer.used(), (now_ns - self._last_ns) / 1e9)
-            self.pacer.clock = self.plant.clock
+            self.thermal.tick(self.pacer.used(), (now_ns - self._last_ns) / 1e9)
+            self.pacer.clock = self.thermal.clock
             self._last_ns = now_ns
 
     def sample(self) -> Sample:
@@ -115,9 +115,9 @@ class BoardMeters(Meters):
         sample, source = super().sample(), "simulated board"
         own = {name: one for name, one in sample.readings.items() if not name.startswith(f"{POWER}.")}
         board = {
-            POWER: modeled(self.plant.power_w, "W", source),
-            TEMPERATURE: modeled(self.plant.temperature_c, "C", source),
-            MARGIN: modeled(self.plant.margin_c, "C", source),
+            POWER: modeled(self.thermal.power_w, "W", source),
+            TEMPERATURE: modeled(self.thermal.temperature_c, "C", source),
+            MARGIN: modeled(self.thermal.margin_c, "C", source),
         }
         return replace(sample, readings={**own, **board})
 
@@ -139,15 +139,15 @@ class PacedEngines:
         return self._built[name]
 
 
-def stand_in(
+def emulate(
     file: PipelineFile,
     board: str,
     mode: str | None = None,
     *,
     objective: Objective = "throughput",
     slower: float = 1.0,
-) -> StandIn:
-    """Makes this machine take the place of a board. Compiles the models and runs each a few times.
+) -> Emulation:
+    """Prepares this machine to emulate a board: compiles the models and runs each a few times.
 
     Args:
         slower: real seconds for each of the board's, at least.
@@ -161,41 +161,41 @@ def stand_in(
         raise ConfigError("one board at a time", where="--as", fix="edgert plan --board all compares them")
     row = made[0].rows[made[0].chosen or 0]
     record = find_board(board, file.document.path.parent)
-    rig = rig_of(record, record.mode(row.mode), coefficients(record.soc))
-    assert rig.power is not None and rig.cooling is not None
-    rows = (row, *row.stand_ins)
-    lanes = _lanes(file, rows)
-    here = _here(file, lanes)
-    engines = {name: _engine(here, name) for name in lanes}
-    factor = max(slower, *(_factor(here, one, lanes, engines) for one in rows))
+    platform = platform_of(record, record.mode(row.mode), coefficients(record.soc))
+    assert platform.power is not None and platform.cooling is not None
+    rows = (row, *row.fallbacks)
+    slots = _slots(file, rows)
+    here = _here(file, slots)
+    engines = {name: _engine(here, name) for name in slots}
+    factor = max(slower, *(_factor(here, one, slots, engines) for one in rows))
     clock = SlowClock(factor)
-    pacer = Pacer(clock, rig.contention)
+    pacer = Pacer(clock, platform.contention)
     label = f"simulated: {made[0].title} in {row.mode}" + (f", {factor:.1f} times slower" if factor > 1 else "")
-    runs = {name: [part for lane in lanes[name] for part in lane.parts] for name in lanes}
+    runs = {name: [part for slot in slots[name] for part in slot.parts] for name in slots}
     paced = {name: PacedEngine(engine, runs[name], pacer, label) for name, engine in engines.items()}
-    meters = BoardMeters(pacer, Plant(rig.power, rig.cooling), clock)
-    predicted = tuple(step_of(one, rig.power) for one in rows)
-    return StandIn(here, clock, PacedEngines(paced), meters, predicted, label, _notes(factor))
+    meters = BoardMeters(pacer, ThermalModel(platform.power, platform.cooling), clock)
+    predicted = tuple(step_of(one, platform.power) for one in rows)
+    return Emulation(here, clock, PacedEngines(paced), meters, predicted, label, _notes(factor))
 
 
-def _lanes(file: PipelineFile, rows: Sequence[Row]) -> dict[str, Sequence[Lane]]:
-    """Model → its lanes, as the first of the rows has them that runs it."""
-    found: dict[str, Sequence[Lane]] = {}
+def _slots(file: PipelineFile, rows: Sequence[Row]) -> dict[str, Sequence[InferenceSlot]]:
+    """Model → its slots, as the first of the rows has them that runs it."""
+    found: dict[str, Sequence[InferenceSlot]] = {}
     for at, row in zip(levels_of(file), rows, strict=True):
-        made = BoardLanes(at, row)
+        made = BoardSlots(at, row)
         for name, stage in at.config.stages.items():
             if isinstance(stage, InferStage) and stage.infer not in found:
                 found[stage.infer] = made(name, stage, True)
     return found
 
 
-def _here(file: PipelineFile, lanes: Mapping[str, Sequence[Lane]]) -> PipelineFile:
+def _here(file: PipelineFile, slots: Mapping[str, Sequence[InferenceSlot]]) -> PipelineFile:
     """The pipeline with as many replicas of each model as the board would have engines of it, wherever they run; of
     those that take turns as many as of the one that has most, as they run in the same threads."""
     models = {}
     for name, config in file.config.models.items():
         turns = [chain for one in file.config.models if name in (chain := variants_of(file.config.models, one))]
-        count = max((len(lanes.get(one, (None,))) for chain in turns for one in chain), default=1)
+        count = max((len(slots.get(one, (None,))) for chain in turns for one in chain), default=1)
         threads = max(count, threads_of(file.config, name))
         update = {"placement": "auto", "replicas": count, "threads": threads}
         models[name] = config.model_copy(update=update)
@@ -218,12 +218,14 @@ def _engine(file: PipelineFile, name: str) -> Engine:
     return build_engine(model, config, threads, max(rows))
 
 
-def _factor(file: PipelineFile, row: Row, lanes: Mapping[str, Sequence[Lane]], engines: Mapping[str, Engine]) -> float:
+def _factor(
+    file: PipelineFile, row: Row, slots: Mapping[str, Sequence[InferenceSlot]], engines: Mapping[str, Engine]
+) -> float:
     """How many times slower than real time this machine has to run, to be no slower than the board on its clock."""
     factors, cores = [1.0], 0.0
     for model in row.models:
         real_ms = _run_ms(engines[model.name])
-        factors.append(_ROOM * real_ms / min(lane.engine_ms for lane in lanes[model.name]))
+        factors.append(_ROOM * real_ms / min(slot.engine_ms for slot in slots[model.name]))
         cores += model.rate_hz * min(1.0, row.headroom) * real_ms / 1e3 * _threads(file, model.name)
     return max(*factors, cores / core_count() / _BUSY)
 

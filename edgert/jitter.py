@@ -20,7 +20,7 @@ SLOT_MS = 50.0
 """Of a slow phase. What is over sooner is a matter of single runs; a core that somebody else slows down stays slow for
 up to seconds, and work that has to wait piles up meanwhile."""
 AROUND = 5
-"""Times that tell what is usual at their moment."""
+"""Neighboring times whose median is the usual time at a moment."""
 LEAST_MS = 1e-6
 """Times are taken to be this long at least: a clock's step."""
 
@@ -105,7 +105,7 @@ def mean_of(quantiles: Quantiles) -> float:
 
 
 def draw(quantiles: Quantiles, chance: Random) -> float:
-    """One time as a ratio to the median: the quantile of an even draw, straight lines between those that are told."""
+    """One time as a ratio to the median: the quantile of an even draw, straight lines between those that are given."""
     if not quantiles:
         return 1.0
     place = chance.random()

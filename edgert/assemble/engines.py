@@ -23,7 +23,7 @@ from edgert.graph.operations import Graph, read
 from edgert.graph.passes.clean import clean
 from edgert.graph.static_shape import with_shapes
 from edgert.placement.cutting import Part, partition
-from edgert.placement.requested import accelerators_of, assign, check_accelerators, weights_of
+from edgert.placement.placement_section import accelerators_of, assign, check_accelerators, weights_of
 from edgert.placement.segment_engines import SegmentedEngine, compile_segments
 from edgert.prepared_model import build_engine, default_profile
 

@@ -16,7 +16,7 @@ from edgert.budget.loop import Loop
 from edgert.budget.watch import ALLOWED_PATIENCE, CORES, CPU_PATIENCE, VARIANT_PATIENCE, Eyes, Watch
 from edgert.clock import Clock
 from edgert.config import InferStage, PipelineFile, SourceStage
-from edgert.config.flow import sources_of, stages_at, stand_ins, streams_of
+from edgert.config.flow import fallbacks, sources_of, stages_at, streams_of
 from edgert.config.pipeline_file import BudgetConfig
 from edgert.errors import BudgetError, EdgertError, StageError
 from edgert.meters.all import Meters
@@ -126,7 +126,7 @@ def watch(
         return None
     meters.sample()  # energy counters give no power before they are read a second time
     gates, streams = _gates(assembly, clock), streams_of(file.config.stages)
-    smaller = stand_ins(file.config.stages, file.config.models)
+    smaller = fallbacks(file.config.stages, file.config.models)
     found = ways(streams, smaller) if budgets.when_exceeded == "degrade" else ways(streams)[:1]
     timed = {name: _timed(_run_of(engine)) for name, engine in assembly.engines.items()}
     costs = [_cost(file, assembly.live, timed, level) for level in range(1 + len(smaller))]

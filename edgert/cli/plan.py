@@ -22,7 +22,7 @@ from edgert.cli.table import console
 from edgert.shipped import pipeline_path
 
 if TYPE_CHECKING:
-    from edgert.placement.rows import Objective
+    from edgert.placement.plan_record import Objective
 
 
 def plan(
@@ -61,7 +61,7 @@ def plan(
     from edgert.config import load_pipeline
     from edgert.planner import plan as plan_pipeline
     from edgert.planner.plan_page import save
-    from edgert.planner.text import to_json
+    from edgert.planner.plan_text import to_json
 
     made = plan_pipeline(
         load_pipeline(pipeline_path(pipeline), overrides or ()),
@@ -84,7 +84,7 @@ def plan(
 
 def _objective(text: str) -> Objective:
     from edgert.errors import ConfigError, nearest
-    from edgert.placement.rows import OBJECTIVES
+    from edgert.placement.plan_record import OBJECTIVES
 
     for known in OBJECTIVES:
         if text == known:

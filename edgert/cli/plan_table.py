@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from edgert.cli import table
 from edgert.cli.run_summary import parts_table
 from edgert.cli.table import Column
-from edgert.planner.text import basis, board_headline, headline, listed, why_not
+from edgert.planner.plan_text import basis, board_headline, headline, listed, why_not
 from edgert.report.numbers import share
 from edgert.units import format_bytes
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from edgert.placement.rows import BoardPlan, ModelRow, Plan, Row
+    from edgert.placement.plan_record import BoardPlan, ModelRow, Plan, Row
 
 _MOST_REASONS = 6
 _NUMBERS = (
@@ -64,11 +64,11 @@ def _show_board(console: Console, board: BoardPlan) -> None:
 
 
 def _show_models(console: Console, chosen: Row) -> None:
-    """Where each model runs, those that a governor may put in the place of others among them."""
+    """Where each model runs, fallback models included."""
     from rich.markup import escape
 
     models: dict[str, ModelRow] = {}
-    for row in (chosen, *chosen.stand_ins):
+    for row in (chosen, *chosen.fallbacks):
         models.update({model.name: model for model in row.models if model.name not in models})
     for model in models.values():
         for engine in model.engines:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from edgert.assemble.board_watts import PowerStep, PowerSteps
     from edgert.compiler.unpack import Unpacked
     from edgert.config import PipelineFile
-    from edgert.emulation import StandIn
+    from edgert.emulation import Emulation
     from edgert.steps import Tell
 
 
@@ -51,7 +51,7 @@ def tell_steps(file: PipelineFile, root: Path, *, is_placed: bool, to_stderr: bo
     """The clocks and power modes that a governor would choose among, with the changes each takes; makes none.
 
     Args:
-        is_placed: see :func:`edgert.planner.clock_steps.power_steps`.
+        is_placed: see :func:`edgert.planner.power_steps.power_steps`.
 
     Returns:
         The same as plain data.
@@ -59,7 +59,7 @@ def tell_steps(file: PipelineFile, root: Path, *, is_placed: bool, to_stderr: bo
     Raises:
         BudgetError: there is nothing to govern by clocks.
     """
-    from edgert.planner.clock_steps import power_steps
+    from edgert.planner.power_steps import power_steps
 
     with PowerControl(dry_run=True, root=root) as control:
         steps = power_steps(file, control, is_placed=is_placed, root=root)
@@ -151,7 +151,7 @@ def run(
         with pipe as running, stop_on_signal(running.stop):
             show(running, duration_s=duration, plain=plain, quiet=quiet, label=label)
             summary = running.summary()
-            told = place.told(summary.frames_out) if place else {}
+            told = place.report(summary.frames_out) if place else {}
         print_summary(running.file, summary, to_stderr=is_stdout(json))
         if place is not None:
             _tell_place(told)
@@ -166,7 +166,7 @@ def _power(stack: ExitStack, file: PipelineFile, bundle: Unpacked | None, as_boa
     if as_board is not None:
         raise typer.BadParameter("a board that is not here has no clocks to change", param_hint="--allow-power-control")
     from edgert.budget.control import PowerControl
-    from edgert.planner.clock_steps import power_steps
+    from edgert.planner.power_steps import power_steps
 
     control = stack.enter_context(PowerControl(allow=True))
     return power_steps(file, control, is_placed=bundle is not None)
@@ -176,12 +176,12 @@ def _predicted(file: PipelineFile) -> tuple[PowerStep, ...]:
     """What a plan says of this board, where the governor has models to choose among; most pipelines start without."""
     if all(model.degrade_to is None for model in file.config.models.values()):
         return ()
-    from edgert.planner.clock_steps import levels_here
+    from edgert.planner.power_steps import levels_here
 
     return levels_here(file)
 
 
-def _in_place_of(file: PipelineFile, board: str | None, mode: str | None, bundle: Unpacked | None) -> StandIn | None:
+def _in_place_of(file: PipelineFile, board: str | None, mode: str | None, bundle: Unpacked | None) -> Emulation | None:
     """What makes this machine take the place of a board, where one is named."""
     if board is None:
         if mode is not None:
@@ -189,9 +189,9 @@ def _in_place_of(file: PipelineFile, board: str | None, mode: str | None, bundle
         return None
     if bundle is not None:
         raise typer.BadParameter("it is for pipeline files; a bundle is made for its own board", param_hint="--as")
-    from edgert.emulation import stand_in
+    from edgert.emulation import emulate
 
-    place = stand_in(file, board, mode)
+    place = emulate(file, board, mode)
     typer.secho(place.label, fg="yellow", err=True)
     for note in place.notes:
         typer.secho(f"note: {note}", err=True)

@@ -43,7 +43,7 @@ def plan_step(file: PipelineFile, target: BuildTarget, digests: Mapping[str, str
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.planner import plan
-        from edgert.planner.text import to_json as plain
+        from edgert.planner.plan_text import to_json as plain
 
         try:
             made = plan(file, board=target.asked, mode=target.mode, tensorrt=target.tensorrt)

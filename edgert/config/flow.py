@@ -110,19 +110,19 @@ def _check_has_detections(name: str, stages: Mapping[str, StageConfig], where: W
     )
 
 
-# Models that stand in for others when a budget is exceeded: ``degrade_to``, followed to its end.
+# Fallback models, used when a budget is exceeded: ``degrade_to``, followed to its end.
 
 
 def variants_of(models: Mapping[str, ModelConfig], name: str) -> tuple[str, ...]:
-    """A model and those that take its place, one after the other."""
+    """A model and its fallback models, one after the other."""
     found = [name]
     while (smaller := models[found[-1]].degrade_to) is not None:
         found.append(smaller)
     return tuple(found)
 
 
-def stand_ins(stages: Mapping[str, StageConfig], models: Mapping[str, ModelConfig]) -> list[tuple[str, ...]]:
-    """For each level of degrading, the models that are in the place of others then; fewest first."""
+def fallbacks(stages: Mapping[str, StageConfig], models: Mapping[str, ModelConfig]) -> list[tuple[str, ...]]:
+    """The fallback models in use at each level of degrading; fewest first."""
     used = dict.fromkeys(stage.infer for stage in stages.values() if isinstance(stage, InferStage))
     chains = [chain for name in used if len(chain := variants_of(models, name)) > 1]
     deepest = max(map(len, chains), default=1)
@@ -148,13 +148,13 @@ def _at(stage: StageConfig, models: Mapping[str, ModelConfig], level: int) -> St
 
 
 def users_of(stages: Mapping[str, StageConfig], models: Mapping[str, ModelConfig], name: str) -> list[InferStage]:
-    """The stages that run a model, be it in the place of another."""
+    """The stages that run a model, be it as a fallback."""
     infers = [stage for stage in stages.values() if isinstance(stage, InferStage)]
     return [stage for stage in infers if name in variants_of(models, stage.infer)]
 
 
 def check_variants(models: Mapping[str, ModelConfig], where: Where) -> None:
-    """Raises ConfigError for a stand-in that is not there, leads back, or does something else."""
+    """Raises ConfigError for a fallback model that is not defined, leads back, or has another task."""
     for name, model in models.items():
         if model.degrade_to is not None:
             _check(name, model, model.degrade_to, models, where(("models", name, "degrade_to")))

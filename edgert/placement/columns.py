@@ -1,7 +1,7 @@
 """Placements of one network as columns of a linear program, and the search for those that prices make worth having.
 
-Accelerators that can stand in for one another (two DLA cores) are one class with as much time as they have together.
-With equal prices no network gains by using two of a class: moving its units to one of them drops hand-overs.
+Accelerators that are interchangeable (two DLA cores) are one class with as much time as they have together.
+With equal prices no network gains by using two of a class: moving its units to one of them drops transitions.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy.typing as npt
 from edgert.placement.constraints import Limits
 from edgert.placement.exact import Condition, exact
 from edgert.placement.min_cut import Cutter
-from edgert.placement.occupancy import LATENCY, Price, Use, preferring, use
 from edgert.placement.problem import GPU, Assignment, Network
+from edgert.placement.run_load import LATENCY, Price, Use, preferring, use
 
 F64 = npt.NDArray[np.float64]
 
@@ -27,7 +27,7 @@ _EXACT_S = 5.0  # for one network and price, where more than two classes make a 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One way to run one network.
+    """One placement of one network.
 
     Attributes:
         network: its index.
@@ -60,7 +60,7 @@ class Resources:
     """What runs use up, per second: classes of accelerators, then traffic and energy where they are limited.
 
     Attributes:
-        classes: accelerators that can stand in for one another.
+        classes: interchangeable accelerators.
         amounts: milliseconds of each class, bytes, millijoules.
         has_traffic, has_energy: whether these rows are there.
     """
@@ -114,7 +114,7 @@ def _alike(networks: Sequence[Network], one: str, other: str, among: Sequence[st
     places = [(one, name) for name in among if name != one] + [(name, one) for name in among if name != one]
     swapped = [(swap.get(start, start), swap.get(end, end)) for start, end in places]
     return all(unit.costs.get(one) == unit.costs.get(other) for unit in units) and all(
-        edge.crossings.get(place) == edge.crossings.get(twin)
+        edge.transitions.get(place) == edge.transitions.get(twin)
         for edge in edges
         for place, twin in zip(places, swapped, strict=True)
     )

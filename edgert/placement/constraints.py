@@ -10,8 +10,8 @@ from typing import Literal
 from edgert.errors import PlacementError
 from edgert.placement.contention import Asked
 from edgert.placement.cutting import Segment, segments
-from edgert.placement.occupancy import Load, handed, loads
 from edgert.placement.problem import Assignment, Network
+from edgert.placement.run_load import Load, handed, loads
 from edgert.placement.schedule import Replica, Stream
 from edgert.placement.segment_engines import steps
 
@@ -198,8 +198,8 @@ def asked(networks: Sequence[Network], placement: Placement) -> dict[str, Asked]
             often = one.fps / network.batch * engine.weight
             for unit, name in zip(network.units, engine.assignment, strict=True):
                 traffic[name] += often * unit.costs[name].traffic_bytes
-            for _, start, _, crossing in handed(network, engine.assignment):
-                traffic[crossing.mover(start)] += often * crossing.traffic_bytes
+            for _, start, _, transition in handed(network, engine.assignment):
+                traffic[transition.mover(start)] += often * transition.traffic_bytes
     return {
         name: Asked(min(busy, 1.0), traffic[name] / busy if busy > 0 else 0.0)
         for name, busy in placement.utilization.items()
@@ -231,12 +231,12 @@ def kept(networks: Sequence[Network], found: Placement, limits: Limits) -> Place
     if not any(network.shares for network in networks):
         return found
     pairs = zip(networks, found.networks, strict=True)
-    each = [dealt(network) if network.shares else one for network, one in pairs]
+    each = [dispatched(network) if network.shares else one for network, one in pairs]
     made = together(found.objective, networks, each, limits, value=found.value, gap=found.gap)
     return replace(made, value=_multiple(networks, made)) if found.objective == "throughput" else made
 
 
-def dealt(network: Network) -> Placed:
+def dispatched(network: Network) -> Placed:
     """The network as its shares say, with as many runs as the accelerator that is busiest with it has time for."""
     engines = [(share, _whole(network, name)) for name, share in network.shares.items()]
     found: list[tuple[float, Assignment, Load]] = [(share, one, loads(network, one)) for share, one in engines]

@@ -153,11 +153,11 @@ def cut(graph: Graph, part: Part, like: Model) -> Model:
     ends = {spec.name for spec in (*graph.inputs, *graph.outputs)}
     for spec in (*found.inputs, *found.outputs):
         if spec.name not in ends and not spec.is_static:
-            raise _not_there(part, _told(spec))
+            raise _not_there(part, _shown(spec))
     return write(found, like)
 
 
-def _told(spec: TensorSpec) -> str:
+def _shown(spec: TensorSpec) -> str:
     return f"tensor {spec} has a size that is not known before the model runs"
 
 

@@ -59,7 +59,7 @@ class Survey:
 
     @property
     def doubtful(self) -> frozenset[str]:
-        """Names of the nodes that only the device can tell about."""
+        """Names of the nodes that only the device can answer for."""
         return self._named("verify")
 
     @property
@@ -105,7 +105,7 @@ class Difference:
     Attributes:
         what: in words.
         before, after: as text, with its unit.
-        is_better: whether it moved the right way; None where it stayed.
+        is_better: whether the change is an improvement; None where nothing changed.
     """
 
     what: str

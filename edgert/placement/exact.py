@@ -10,12 +10,12 @@ from itertools import product
 from edgert.errors import PlacementError
 from edgert.placement.cutting import segments
 from edgert.placement.integer import Answer, Forest, Program, forbid
-from edgert.placement.occupancy import Load, Price, handed, loads, preferring, priced, priced_crossing, stranded, use
-from edgert.placement.problem import Assignment, Crossing, Edge, Network
+from edgert.placement.problem import Assignment, Edge, Network, Transition
+from edgert.placement.run_load import Load, Price, handed, loads, preferring, priced, priced_transition, stranded, use
 
 _TOLERANCE = 1e-6  # HiGHS keeps rows this well; they are scaled to 1
 
-_TELL_S = 1.0  # for each condition of what cannot be had: it only makes a better sentence
+_EXPLAIN_S = 1.0  # for each condition of what cannot be had: it only makes a better sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class Condition:
         for index in range(len(network.units)) if self.units is None else self.units:
             unit, name = network.units[index], assignment[index]
             total += priced(unit.costs[name], self.price, name) + self.weights.get(name, 0) * unit.weight_bytes
-        for edge, start, end, crossing in handed(network, assignment):
-            total += priced_crossing(crossing, self.price, start, end) if self.counts(edge) else 0.0
+        for edge, start, end, transition in handed(network, assignment):
+            total += priced_transition(transition, self.price, start, end) if self.counts(edge) else 0.0
         return total <= self.most + _TOLERANCE * abs(self.most) + 1e-12
 
     def counts(self, edge: Edge) -> bool:
@@ -90,7 +90,7 @@ def exact(
     keeps the conditions is the answer, with its gap.
 
     Raises:
-        PlacementError: no placement keeps the conditions (says what each can reach), or none was found in time.
+        PlacementError: no placement keeps the conditions (names what each can reach), or none was found in time.
     """
     model = _Model(network, among, price, conditions, loadables or {})
     end, bound, best = (
@@ -138,7 +138,7 @@ class _Model:
             for name in among
             if name in unit.costs
         }
-        self._crossings: list[tuple[int, Edge, tuple[str, str], Crossing]] = []
+        self._transitions: list[tuple[int, Edge, tuple[str, str], Transition]] = []
         for index in range(len(network.units)):
             self.program.equal({self._runs[index, name]: 1.0 for name in self._able(index)}, 1.0)
         is_bought = any(min(_signs(condition)) < 0 for condition in conditions)
@@ -189,10 +189,10 @@ class _Model:
         home = self._network.home
         starts = [home] if edge.producer is None else self._able(edge.producer)
         ends = dict.fromkeys([*self._among, home])
-        moves = {pair: edge.crossings.get(pair) for pair in product(starts, ends) if pair[0] != pair[1]}
+        moves = {pair: edge.transitions.get(pair) for pair in product(starts, ends) if pair[0] != pair[1]}
         if not any(moves.values()):
             return
-        moved = {pair: self._moved(edge, pair, crossing) for pair, crossing in moves.items()}
+        moved = {pair: self._moved(edge, pair, transition) for pair, transition in moves.items()}
         for end in ends:
             arriving = {variable: -1.0 for (_, other), variable in moved.items() if other == end}
             readers = [self._runs[unit, end] for unit in edge.consumers if (unit, end) in self._runs]
@@ -215,16 +215,16 @@ class _Model:
         if edge.is_output and end == self._network.home:
             self.program.at_most({**arriving, **made}, -1.0)
 
-    def _moved(self, edge: Edge, pair: tuple[str, str], crossing: Crossing | None) -> int:
-        cost = priced_crossing(crossing, self._price, *pair) / self.scale if crossing else 0.0
+    def _moved(self, edge: Edge, pair: tuple[str, str], transition: Transition | None) -> int:
+        cost = priced_transition(transition, self._price, *pair) / self.scale if transition else 0.0
         variable = self.program.variable(cost)
-        if crossing:
-            self._crossings.append((variable, edge, pair, crossing))
+        if transition:
+            self._transitions.append((variable, edge, pair, transition))
         return variable
 
     def _keep(self, condition: Condition) -> None:
-        moved = [one for one in self._crossings if condition.counts(one[1])]
-        terms = {variable: priced_crossing(one, condition.price, *pair) for variable, _, pair, one in moved}
+        moved = [one for one in self._transitions if condition.counts(one[1])]
+        terms = {variable: priced_transition(one, condition.price, *pair) for variable, _, pair, one in moved}
         for (index, name), variable in self._runs.items():
             if condition.units is not None and index not in condition.units:
                 continue
@@ -269,15 +269,15 @@ def _impossible(
     conditions: Sequence[Condition],
     loadables: Mapping[str, int],
 ) -> PlacementError:
-    """Says of each condition what it could reach by itself, with loadables enough."""
-    told = []
+    """With what each condition could reach by itself, with loadables enough."""
+    reasons = []
     for condition in conditions:
         if min(_signs(condition)) >= 0 and not condition.weights:
-            alone = exact(network, among, condition.price, time_limit_s=_TELL_S)
-            told.append(f"{condition.name} at most {condition.most:.4g}: alone it can be {alone.cost:.4g}")
-    told += [f"at most {most} loadables on {name}" for name, most in loadables.items()]
+            alone = exact(network, among, condition.price, time_limit_s=_EXPLAIN_S)
+            reasons.append(f"{condition.name} at most {condition.most:.4g}: alone it can be {alone.cost:.4g}")
+    reasons += [f"at most {most} loadables on {name}" for name, most in loadables.items()]
     return PlacementError(
-        f"no placement of {network.name} keeps all its limits", why="; ".join(told), fix="relax one of them"
+        f"no placement of {network.name} keeps all its limits", why="; ".join(reasons), fix="relax one of them"
     )
 
 

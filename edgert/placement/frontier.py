@@ -1,4 +1,4 @@
-"""What cannot be had better in one way without being worse in another."""
+"""Pareto fronts: placements, rows and accelerators that no other beats in every respect."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from itertools import combinations
 from typing import TypeVar
 
 from edgert.placement.min_cut import Cutter, Found
-from edgert.placement.occupancy import Price, Use, accelerators, preferring, stranded
-from edgert.placement.problem import Assignment, Cost, Crossing, Network
+from edgert.placement.problem import Assignment, Cost, Network, Transition
+from edgert.placement.run_load import Price, Use, accelerators, preferring, stranded
 
 # Accelerators that another one beats in everything, so that nothing is lost by leaving them out.
 #
 # One beats another if every unit that the other can run costs it no more time, energy and traffic, and handing
-# tensors to and from it costs no more. Moving all of the other's units to it then costs no more either: crossings
+# tensors to and from it costs no more. Moving all of the other's units to it then costs no more either: transitions
 # between the two go away, and a tensor that both read is handed over once. It is only time that may run out, so
 # whoever leaves the beaten ones out has to check that it does not.
 
-_FREE = Crossing(0.0)
+_FREE = Transition(0.0)
 
 
 def undominated(network: Network, among: Sequence[str]) -> tuple[str, ...]:
@@ -39,20 +39,22 @@ def _beats(network: Network, one: str, other: str, among: Sequence[str]) -> bool
         if other in unit.costs and (one not in unit.costs or not _no_more(unit.costs[one], unit.costs[other])):
             return False
     rest = [name for name in among if name not in (one, other)]
-    return all(_crosses_no_more(edge.crossings, one, other, rest) for edge in network.edges)
+    return all(_crosses_no_more(edge.transitions, one, other, rest) for edge in network.edges)
 
 
-def _crosses_no_more(crossings: Mapping[tuple[str, str], Crossing], one: str, other: str, rest: Sequence[str]) -> bool:
+def _crosses_no_more(
+    transitions: Mapping[tuple[str, str], Transition], one: str, other: str, rest: Sequence[str]
+) -> bool:
     pairs = [((name, one), (name, other)) for name in rest] + [((one, name), (other, name)) for name in rest]
-    return all(_no_more(crossings.get(mine, _FREE), crossings.get(theirs, _FREE)) for mine, theirs in pairs)
+    return all(_no_more(transitions.get(mine, _FREE), transitions.get(theirs, _FREE)) for mine, theirs in pairs)
 
 
-def _no_more(one: Cost | Crossing, other: Cost | Crossing) -> bool:
+def _no_more(one: Cost | Transition, other: Cost | Transition) -> bool:
     return all(mine <= theirs for mine, theirs in zip(_taken(one), _taken(other), strict=True))
 
 
-def _taken(part: Cost | Crossing) -> tuple[float, ...]:
-    shares = (part.from_ms, part.gpu_ms, part.to_ms) if isinstance(part, Crossing) else ()
+def _taken(part: Cost | Transition) -> tuple[float, ...]:
+    shares = (part.from_ms, part.gpu_ms, part.to_ms) if isinstance(part, Transition) else ()
     return (part.time_ms, part.energy_mj, part.traffic_bytes, *shares)
 
 
@@ -108,7 +110,7 @@ def front(network: Network, among: Sequence[str] | None = None, *, static_w: flo
 
 
 def _swept(cutter: Cutter, static_w: float) -> list[Point]:
-    """Between two corners lies another or none: a cut at the slope that joins them tells."""
+    """Between two corners lies another or none: a cut at the slope that joins them finds out."""
 
     def corner(time: float, energy: float) -> Point:
         found: Found = cutter.solve(Price(latency=time + energy * static_w, energy=energy))[0]

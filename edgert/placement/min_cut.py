@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.placement.integer import sink_side
-from edgert.placement.occupancy import Price, Use, preferring, stranded
-from edgert.placement.problem import GPU, Assignment, Cost, Crossing, Edge, Network
+from edgert.placement.problem import GPU, Assignment, Cost, Edge, Network, Transition
+from edgert.placement.run_load import Price, Use, preferring, stranded
 
 # A network as arcs for a minimum cut between two accelerators.
 #
@@ -29,7 +29,7 @@ from edgert.placement.problem import GPU, Assignment, Cost, Crossing, Edge, Netw
 
 SOURCE, SINK = -1, -2
 TIME, ENERGY, TRAFFIC, FIRST, SECOND, REFORMAT, HOME, ENTRIES = range(8)
-"""Columns of an arc's load: as in Load; busy time of the first and the second; the shares of handing over of the GPU
+"""Columns of an arc's load: as in Load; busy time of the first and the second; the shares of transitions of the GPU
 and of the home where they are neither of the two; tensors that the second is handed."""
 
 _NUMBERS = 8
@@ -94,52 +94,54 @@ class Arcs:
             self.finite.append(arc)
             self._numbers += (cost.time_ms, cost.energy_mj, cost.traffic_bytes, cost.time_ms, 0.0, 0.0, column, column)
 
-    def _cross(self, arc: Arc, one: Crossing, start: str, end: str) -> None:
+    def _cross(self, arc: Arc, one: Transition, start: str, end: str) -> None:
         self.finite.append(arc)
         shares = (one.from_ms, one.gpu_ms, one.to_ms, self._columns[start], self._columns[end])
         self._numbers += (one.time_ms, one.energy_mj, one.traffic_bytes, *shares)
 
     def _hand(self, edge: Edge) -> None:
         """A tensor: from its producer or home to its readers and, an output, home."""
-        (first, second), home, crossings = self._pair, self._network.home, edge.crossings
+        (first, second), home, transitions = self._pair, self._network.home, edge.transitions
         source, sink = (SOURCE, SINK) if edge.producer is None else (edge.producer, edge.producer)
         origins = (first, second) if edge.producer is not None else (home, home)
         returns = home if edge.is_output and edge.producer is not None else None
-        if origins[0] != second and (crossing := crossings.get((origins[0], second))):
-            self._to_second(edge.consumers, source, crossing, origins[0], is_sure=returns == second)
-        if origins[1] != first and (crossing := crossings.get((origins[1], first))):
-            self._to_first(edge.consumers, sink, crossing, origins[1], is_sure=returns == first)
+        if origins[0] != second and (transition := transitions.get((origins[0], second))):
+            self._to_second(edge.consumers, source, transition, origins[0], is_sure=returns == second)
+        if origins[1] != first and (transition := transitions.get((origins[1], first))):
+            self._to_first(edge.consumers, sink, transition, origins[1], is_sure=returns == first)
         if returns is not None and returns not in self._pair:
-            if crossing := crossings.get((first, home)):
-                self._cross((source, SINK), crossing, first, home)
-            if crossing := crossings.get((second, home)):
-                self._cross((SOURCE, source), crossing, second, home)
+            if transition := transitions.get((first, home)):
+                self._cross((source, SINK), transition, first, home)
+            if transition := transitions.get((second, home)):
+                self._cross((SOURCE, source), transition, second, home)
 
     def _to_second(
-        self, consumers: Sequence[int], source: int, crossing: Crossing, start: str, *, is_sure: bool
+        self, consumers: Sequence[int], source: int, transition: Transition, start: str, *, is_sure: bool
     ) -> None:
         """Paid when the source is on the first's side and a reader on the second's; ``is_sure``: the home is there."""
         second = self._pair[1]
         if is_sure:
-            self._cross((source, SINK), crossing, start, second)
+            self._cross((source, SINK), transition, start, second)
         elif len(consumers) == 1:
-            self._cross((source, consumers[0]), crossing, start, second)
+            self._cross((source, consumers[0]), transition, start, second)
         elif consumers:
-            self._cross((source, self.nodes), crossing, start, second)
+            self._cross((source, self.nodes), transition, start, second)
             members = [(self.nodes, unit) for unit in consumers]
             self.second_any += members
             self.endless += members
             self.nodes += 1
 
-    def _to_first(self, consumers: Sequence[int], sink: int, crossing: Crossing, start: str, *, is_sure: bool) -> None:
+    def _to_first(
+        self, consumers: Sequence[int], sink: int, transition: Transition, start: str, *, is_sure: bool
+    ) -> None:
         """Paid when the source, here ``sink``, is on the second's side and a reader on the first's."""
         first = self._pair[0]
         if is_sure:
-            self._cross((SOURCE, sink), crossing, start, first)
+            self._cross((SOURCE, sink), transition, start, first)
         elif len(consumers) == 1:
-            self._cross((consumers[0], sink), crossing, start, first)
+            self._cross((consumers[0], sink), transition, start, first)
         elif consumers:
-            self._cross((self.nodes, sink), crossing, start, first)
+            self._cross((self.nodes, sink), transition, start, first)
             self.first_any += [(self.nodes, unit) for unit in consumers]
             self.endless += [(unit, self.nodes) for unit in consumers]
             self.nodes += 1

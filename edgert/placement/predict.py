@@ -19,5 +19,5 @@ def part_ms(profile: Profile, graph: Graph, parts: Sequence[Part], number: int) 
     crossed = [*made_before.intersection(part.inputs), *read_later.intersection(part.outputs)]
     hops = (number > 0) + (number < len(parts) - 1)
     return (
-        work + sum(handing.crossing_ms(tensor_bytes(graph, name)) for name in crossed) / 2 + hops * handing.hop_ms / 2
+        work + sum(handing.transition_ms(tensor_bytes(graph, name)) for name in crossed) / 2 + hops * handing.hop_ms / 2
     )

@@ -35,7 +35,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
+class Transition:
     """One tensor handed from one accelerator to another; paid once, however many units read it there.
 
     Attributes:
@@ -88,7 +88,7 @@ class Edge:
         producer: index of the unit that writes it; None for an input of the network.
         consumers: indices of the units that read it.
         is_output: whether it also leaves the network.
-        crossings: (from, to) → what handing it over costs; a pair that is missing costs nothing.
+        transitions: (from, to) → what handing it over costs; a pair that is missing costs nothing.
         size_bytes: of one run.
     """
 
@@ -96,7 +96,7 @@ class Edge:
     producer: int | None
     consumers: tuple[int, ...]
     is_output: bool = False
-    crossings: Mapping[tuple[str, str], Crossing] = field(default_factory=dict)
+    transitions: Mapping[tuple[str, str], Transition] = field(default_factory=dict)
     size_bytes: int = 0
 
 
@@ -111,7 +111,7 @@ class Network:
         home: accelerator where inputs come from and outputs go to.
         rate_hz: how often it must run; None: as often as it can.
         batch: frames per run.
-        shares: accelerator → part of the frames, where the file deals them to engines that run the whole network;
+        shares: accelerator → part of the frames, where the file dispatches them to engines that run the whole network;
             empty: the solvers choose.
     """
 
@@ -161,12 +161,12 @@ def _unit(unit: Unit, weight: float) -> Unit:
 
 
 def _edge(edge: Edge, weight: float, start: int) -> Edge:
-    crossings = {pair: _crossing(one, weight) for pair, one in edge.crossings.items()}
+    transitions = {pair: _transition(one, weight) for pair, one in edge.transitions.items()}
     producer = None if edge.producer is None else edge.producer + start
     consumers = tuple(unit + start for unit in edge.consumers)
-    return replace(edge, producer=producer, consumers=consumers, crossings=crossings)
+    return replace(edge, producer=producer, consumers=consumers, transitions=transitions)
 
 
-def _crossing(one: Crossing, weight: float) -> Crossing:
+def _transition(one: Transition, weight: float) -> Transition:
     loads = (one.time_ms, one.gpu_ms, one.energy_mj, one.traffic_bytes, one.from_ms, one.to_ms)
-    return Crossing(*(weight * load for load in loads))
+    return Transition(*(weight * load for load in loads))

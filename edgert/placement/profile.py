@@ -17,7 +17,7 @@ from edgert.errors import ArtifactError, PlacementError, cause
 from edgert.graph.operations import Graph
 from edgert.jitter import Quantiles, check_quantiles
 from edgert.placement.contention import Contention
-from edgert.placement.problem import Cost, Crossing, Edge, Network, Unit
+from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
 
 SCHEMA = 1
 MAX_GAP = 0.10
@@ -58,7 +58,7 @@ class Whole:
 
 
 MEASURED = Contention(total_bytes_s=1.0)
-"""What accelerators that were profiled share; a unit's traffic is a share of it, as :meth:`Whole.demand` says."""
+"""What accelerators that were profiled share; a unit's traffic is a share of it, as :meth:`Whole.demand` returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Handing:
     tensor_ms: float
     ms_per_mib: float
 
-    def crossing_ms(self, size_bytes: int) -> float:
+    def transition_ms(self, size_bytes: int) -> float:
         """For one tensor, both sides together, without the hop."""
         return self.tensor_ms + self.ms_per_mib * size_bytes / 2**20
 
@@ -135,7 +135,7 @@ class Profile:
 
 
 def from_json(data: object, where: str = "") -> Profile:
-    """The profile that :meth:`Profile.to_json` told. Raises ArtifactError for anything else."""
+    """The profile that :meth:`Profile.to_json` returned. Raises ArtifactError for anything else."""
     try:
         if not isinstance(data, dict) or data["schema"] != SCHEMA:
             raise ValueError(f"its schema is not {SCHEMA}")
@@ -150,7 +150,7 @@ def from_json(data: object, where: str = "") -> Profile:
 
 
 def read_profile(path: Path) -> Profile:
-    """Reads a profile. Raises ArtifactError when it is not there, damaged, or says impossible times."""
+    """Reads a profile. Raises ArtifactError when it is not there, damaged, or holds impossible times."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -225,19 +225,19 @@ def _edges(profile: Profile, graph: Graph) -> tuple[Edge, ...]:
         if users or leaves:
             size_bytes = tensor_bytes(graph, name)
             is_free = producer is None or not users  # what comes in or goes out is in memory anyway
-            crossings = {} if is_free else _crossings(profile, size_bytes)
-            edges.append(Edge(name, producer, tuple(users), leaves, crossings, size_bytes))
+            transitions = {} if is_free else _transitions(profile, size_bytes)
+            edges.append(Edge(name, producer, tuple(users), leaves, transitions, size_bytes))
     return tuple(edges)
 
 
-def _crossings(profile: Profile, size_bytes: int) -> dict[tuple[str, str], Crossing]:
-    time_ms = profile.handing.hop_ms + profile.handing.crossing_ms(size_bytes)
-    crossing = Crossing(time_ms, from_ms=time_ms / 2, to_ms=time_ms / 2)
-    return {(a, b): crossing for a in profile.whole for b in profile.whole if a != b}
+def _transitions(profile: Profile, size_bytes: int) -> dict[tuple[str, str], Transition]:
+    time_ms = profile.handing.hop_ms + profile.handing.transition_ms(size_bytes)
+    transition = Transition(time_ms, from_ms=time_ms / 2, to_ms=time_ms / 2)
+    return {(a, b): transition for a in profile.whole for b in profile.whole if a != b}
 
 
 def tensor_bytes(graph: Graph, name: str) -> int:
-    """Size of a tensor; 0 where the graph does not tell it."""
+    """Size of a tensor; 0 where the graph does not have it."""
     ends = {spec.name: spec for spec in (*graph.inputs, *graph.outputs)}
     spec = graph.specs.get(name) or ends.get(name)
     if spec is None or not spec.is_static:

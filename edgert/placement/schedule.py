@@ -44,7 +44,7 @@ class Timeline:
 
 
 class Progress:
-    """Work under way at a speed that may change.
+    """Work in progress at a speed that may change.
 
     Args:
         time_ms: what it takes at speed 1.
@@ -266,7 +266,7 @@ def play(streams: Sequence[Stream], duration_ms: float, contention: Contention |
     """
     for stream in streams:
         if not any(replica.weight > 0 for replica in stream.replicas):
-            raise PlacementError(f"{stream.name} has no engine that frames are dealt to")
+            raise PlacementError(f"{stream.name} has no engine that frames are dispatched to")
     return _Simulation(streams, duration_ms, contention).run()
 
 

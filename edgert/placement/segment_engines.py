@@ -19,8 +19,8 @@ from edgert.graph.model import Model, TensorSpec
 from edgert.graph.operations import Graph
 from edgert.memory import aligned_empty
 from edgert.placement.cutting import Part, Segment, cut, segments
-from edgert.placement.occupancy import handed
-from edgert.placement.problem import Assignment, Crossing, Network
+from edgert.placement.problem import Assignment, Network, Transition
+from edgert.placement.run_load import handed
 
 # An engine as steps, one after the other: what its execution context does with a frame.
 
@@ -64,8 +64,8 @@ def steps(network: Network, assignment: Assignment) -> tuple[Step, ...]:
     place = {unit: index for index, segment in enumerate(cuts) for unit in segment.units}
     before: list[list[Step]] = [[] for _ in range(len(cuts) + 1)]
     after: list[list[Step]] = [[] for _ in cuts]
-    for edge, start, end, crossing in handed(network, assignment):
-        given, *taken = _moved(crossing, start, end)
+    for edge, start, end, transition in handed(network, assignment):
+        given, *taken = _moved(transition, start, end)
         reader = min((place[unit] for unit in edge.consumers if assignment[unit] == end), default=len(cuts))
         before[reader] += taken
         (before[reader] if edge.producer is None else after[place[edge.producer]]).append(given)
@@ -80,12 +80,12 @@ def _run(network: Network, segment: Segment) -> Step:
     return Step(segment.accelerator, sum(cost.time_ms for cost in costs), sum(cost.traffic_bytes for cost in costs))
 
 
-def _moved(crossing: Crossing, start: str, end: str) -> list[Step]:
+def _moved(transition: Transition, start: str, end: str) -> list[Step]:
     """Of who hands over, of the GPU, of who takes it, of nobody; the traffic is with who moves it."""
-    shares = crossing.busy(start, end)
-    traffic = (0.0, crossing.traffic_bytes, 0.0) if crossing.gpu_ms else (crossing.traffic_bytes, 0.0, 0.0)
+    shares = transition.busy(start, end)
+    traffic = (0.0, transition.traffic_bytes, 0.0) if transition.gpu_ms else (transition.traffic_bytes, 0.0, 0.0)
     busy = [Step(name, busy_ms, moved) for (name, busy_ms), moved in zip(shares, traffic, strict=True)]
-    return [*busy, Step(None, crossing.time_ms - sum(busy_ms for _, busy_ms in shares))]
+    return [*busy, Step(None, transition.time_ms - sum(busy_ms for _, busy_ms in shares))]
 
 
 def _in_turn(found: list[Step], last: str) -> list[Step]:
@@ -115,7 +115,7 @@ class SegmentedEngine:
 
     Attributes:
         segments: in the order in which they run.
-        inputs, outputs, outputs_known, batched: as :class:`~edgert.backend.Engine` tells them of the whole model.
+        inputs, outputs, outputs_known, batched: as :class:`~edgert.backend.Engine` has them, of the whole model.
         info: plain facts for the summary.
     """
 
@@ -146,7 +146,7 @@ class SegmentedEngine:
         return spec.name in self._tensors
 
     def chain(self, waiting: int) -> Chain:
-        """Tensors of its own for one lane of frames.
+        """Tensors of its own for one slot of frames.
 
         Args:
             waiting: frames that may wait between two segments.

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from edgert.files import replace_text
+from edgert.placement.plan_record import BoardPlan, EngineRow, ModelRow, Plan, Row
 from edgert.placement.problem import Edge, Unit
-from edgert.placement.rows import BoardPlan, EngineRow, ModelRow, Plan, Row
-from edgert.planner.text import basis, headline, listed, share_text
+from edgert.planner.plan_text import basis, headline, listed, share_text
 from edgert.report.diagram import Box, Line, network_image
 from edgert.report.html import Cell, Column, Markup, code, columns, document, figures, join, paragraph, table, tag
 from edgert.report.numbers import counted, fixed, share, significant, size
@@ -191,18 +191,18 @@ def _budgets(row: Row) -> Markup:
 def _model(model: ModelRow) -> Markup:
     """Every engine drawn, the one with the most frames first."""
     engines = sorted(model.engines, key=lambda engine: -engine.share)
-    told = paragraph(
+    times = paragraph(
         f"{significant(model.rate_hz)} runs a second asked; one run alone takes {significant(model.latency_ms)} ms, "
         f"with everything running {significant(model.p50_ms)} ms (p50) and {significant(model.p99_ms)} ms (p99)."
     )
-    return join([told, *(_engine(model, engine) for engine in engines)])
+    return join([times, *(_engine(model, engine) for engine in engines)])
 
 
 def _engine(model: ModelRow, engine: EngineRow) -> Markup:
     names = engine.accelerators
     keys = [tag("span", name, class_=f"key {name}") for name in names]
     caption = tag("figcaption", share_text(engine), " ", tag("span", *keys, class_="legend"))
-    if len(names) == 1:  # one color says nothing that the caption does not
+    if len(names) == 1:  # one color adds nothing to the caption
         return tag("figure", caption)
     boxes = [_box(unit, where) for unit, where in zip(model.network.units, engine.assignment, strict=True)]
     lines = [line for edge in model.network.edges for line in _lines(edge, engine, model.network.home)]
@@ -222,6 +222,6 @@ def _lines(edge: Edge, engine: EngineRow, home: str) -> Iterator[Line]:
     source = engine.assignment[edge.producer]
     for consumer in edge.consumers:
         target = engine.assignment[consumer]
-        cost = edge.crossings.get((source, target))
-        crossing = f"\n{source} to {target}: {cost.time_ms:.3f} ms" if cost else ""
-        yield Line(edge.producer, consumer, f"{edge.name}, {size(edge.size_bytes)}{crossing}", source != target)
+        cost = edge.transitions.get((source, target))
+        transition = f"\n{source} to {target}: {cost.time_ms:.3f} ms" if cost else ""
+        yield Line(edge.producer, consumer, f"{edge.name}, {size(edge.size_bytes)}{transition}", source != target)

@@ -14,27 +14,27 @@ from edgert.bundle.measured import MeasuredEngine, read_measured, told
 from edgert.config import PipelineFile
 from edgert.errors import ConfigError, EdgertError, PlacementError
 from edgert.graph.load import load
-from edgert.placement.choose import solve
 from edgert.placement.constraints import Limits, Placed, Placement, streams
+from edgert.placement.cost.board_network import network
 from edgert.placement.cost.coefficients import Accuracy, Coefficients, coefficients
 from edgert.placement.cost.fused_kernels import units
-from edgert.placement.cost.priced import network
 from edgert.placement.cost.speeds import power
 from edgert.placement.cost.work import Work
 from edgert.placement.dla_share import Survey
+from edgert.placement.plan_record import BoardPlan, EngineRow, ModelRow, Objective, Plan, Row
 from edgert.placement.problem import Network, Unit
 from edgert.placement.profile import Profile, read_profile
-from edgert.placement.rows import BoardPlan, EngineRow, ModelRow, Objective, Plan, Row
 from edgert.placement.schedule import play
-from edgert.planner.board_model import Subject, overridden, subjects
-from edgert.planner.cores import HOST, plan_host
-from edgert.planner.memory_rows import NOT_PLANNED, board_parts, row_memory
+from edgert.placement.solver import solve
+from edgert.planner.host_plan import HOST, plan_host
+from edgert.planner.measured_times import scaled
+from edgert.planner.plan_memory import NOT_PLANNED, board_parts, row_memory
+from edgert.planner.plan_text import check_mode, has_no_mode, releases
+from edgert.planner.planned_model import PlannedModel, overridden, subjects
 from edgert.planner.selection import Machine, frame_rate_hz, judged, longest_ms
-from edgert.planner.text import check_mode, has_no_mode, releases
-from edgert.planner.unit_times import scaled
-from edgert.simulator import Rig
-from edgert.simulator.design import counterpart, demands, levels_of, with_stand_ins
-from edgert.simulator.virtual_board import contention_of, rig_of, sized
+from edgert.simulator import Platform
+from edgert.simulator.board_platform import contention_of, platform_of, sized
+from edgert.simulator.design import counterpart, demands, levels_of, with_fallbacks
 
 ALL = "all"
 _SOLVE_S = 0.5  # for one placement that has to be searched for; the best by then is taken
@@ -68,8 +68,8 @@ def plan(
         objective: what each placement is made best in.
         tensorrt: the release that will build engines for the DLA; by default that of the board's usual JetPack.
         profiles: measured on the machine that is planned for, one of each model; needed for ``board="host"``, whose
-            speed no model tells. For a board: bundles that were finished there, whose engines' times are taken.
-        progress: told which board is next.
+            speed no model predicts. For a board: bundles that were finished there, whose engines' times are taken.
+        progress: called with the board that is next.
 
     Raises:
         ConfigError: no such board, mode or release of TensorRT, or nothing to plan for.
@@ -93,7 +93,7 @@ def plan(
         if progress is not None:
             progress(one.title, number, len(asked))
         planners = [_BoardPlanner(at, subjects, one, objective, tensorrt, measured) for at, subjects in levels]
-        planner = replace(planners[0], stand_ins=tuple(planners[1:]))
+        planner = replace(planners[0], fallbacks=tuple(planners[1:]))
         made.append(planner.plan(mode, strict=len(asked) == 1))
     fitting = [one for one, result in zip(asked, made, strict=True) if result.chosen is not None]
     smallest = min(fitting, key=_size, default=None)
@@ -102,7 +102,7 @@ def plan(
     return Plan(file.config.name, objective, tuple(made), smallest.name if smallest else None, tuple(notes))
 
 
-def _measured(planned: Sequence[Subject], profiles: Sequence[Path]) -> tuple[MeasuredEngine, ...]:
+def _measured(planned: Sequence[PlannedModel], profiles: Sequence[Path]) -> tuple[MeasuredEngine, ...]:
     """Engines that ran on a board. Raises ConfigError for one of another model, ArtifactError for no such bundle."""
     engines = [engine for path in profiles for engine in read_measured(path)]
     for subject in planned:
@@ -132,7 +132,7 @@ def _boards(asked: str, file: PipelineFile) -> tuple[Board, ...]:
     if asked == "auto":
         raise ConfigError(
             "which board is it planned for?",
-            why="the pipeline says board: auto, which is whatever machine it runs on",
+            why="the pipeline has board: auto, which is whatever machine it runs on",
             where=file.where("board"),
             fix="--board NAME, or --board all for those that fit (edgert boards lists them); for this machine --board "
             "host --profile FILE, measured by edgert bench --units",
@@ -148,12 +148,12 @@ def _size(board: Board) -> tuple[float, float]:
 @dataclass(frozen=True, eq=False)
 class _BoardPlanner:
     file: PipelineFile
-    subjects: Sequence[Subject]
+    subjects: Sequence[PlannedModel]
     board: Board
     objective: Objective
     tensorrt: str | None
     measured: tuple[MeasuredEngine, ...] = ()
-    stand_ins: tuple[_BoardPlanner, ...] = ()
+    fallbacks: tuple[_BoardPlanner, ...] = ()
 
     def plan(self, mode: str, *, strict: bool) -> BoardPlan:
         """All rows; ``strict`` raises what forbids the whole board instead of noting it."""
@@ -162,7 +162,7 @@ class _BoardPlanner:
         errors: dict[str, EdgertError] = {} if modes else {mode: has_no_mode(self.board, mode)}
         for one in modes:
             try:
-                rows += self._with_stand_ins(one)
+                rows += self._with_fallbacks(one)
             except (PlacementError, ConfigError) as error:
                 errors[one.name] = error
         if strict and not rows:
@@ -172,10 +172,12 @@ class _BoardPlanner:
         )
         machine = Machine(self.board.name, self.board.title, self.board.memory.most_bytes)
         budgets, objective = self.file.config.budgets, self.objective
-        return sized(self.file, rows, lambda found: judged(machine, found, budgets, objective, skipped), self._rig_of)
+        return sized(
+            self.file, rows, lambda found: judged(machine, found, budgets, objective, skipped), self._platform_of
+        )
 
-    def _rig_of(self, mode: str) -> Rig:
-        return rig_of(self.board, self.board.mode(mode), self.costs)
+    def _platform_of(self, mode: str) -> Platform:
+        return platform_of(self.board, self.board.mode(mode), self.costs)
 
     def _named(self, mode: str, strict: bool) -> tuple[Mode, ...]:
         """The mode of that name; of several boards not every one needs to have it."""
@@ -193,11 +195,11 @@ class _BoardPlanner:
                     fix=f"placement: auto, or a board that has one: {having}",
                 )
 
-    def _with_stand_ins(self, mode: Mode) -> Iterator[Row]:
-        """A mode's rows, each with those of the models that a governor may put in the place of others."""
-        levels = [list(planner._rows(mode)) for planner in (self, *self.stand_ins)]
+    def _with_fallbacks(self, mode: Mode) -> Iterator[Row]:
+        """A mode's rows, each with those of the fallback models that a governor may switch to."""
+        levels = [list(planner._rows(mode)) for planner in (self, *self.fallbacks)]
         for row in levels[0] if all(levels) else ():
-            yield with_stand_ins(self.file, row, [counterpart(row, others) for others in levels[1:]])
+            yield with_fallbacks(self.file, row, [counterpart(row, others) for others in levels[1:]])
 
     def _rows(self, mode: Mode) -> Iterator[Row]:
         self._check_dla()
@@ -310,7 +312,7 @@ class _Scene:
             steps=memory.steps,
         )
 
-    def _network(self, subject: Subject, found: Survey | None, works: Sequence[Work]) -> Network:
+    def _network(self, subject: PlannedModel, found: Survey | None, works: Sequence[Work]) -> Network:
         planner = self._planner
         made = network(
             subject.demand.model,
@@ -355,7 +357,7 @@ def _headroom(networks: Iterable[Network], placement: Placement) -> float:
     return met / max(max(placement.utilization.values(), default=0.0), 1e-9)
 
 
-def _model(subject: Subject, network: Network, one: Placed, latency_ms: tuple[float, float]) -> ModelRow:
+def _model(subject: PlannedModel, network: Network, one: Placed, latency_ms: tuple[float, float]) -> ModelRow:
     engines = tuple(EngineRow(engine.assignment, engine.weight) for engine in one.engines)
     return ModelRow(
         name=subject.demand.model,

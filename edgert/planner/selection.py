@@ -10,12 +10,12 @@ from edgert.config import InferStage, PipelineConfig, SourceStage
 from edgert.config.flow import inputs_of, order
 from edgert.config.pipeline_file import BudgetConfig
 from edgert.placement.frontier import pareto
-from edgert.placement.rows import BoardPlan, Objective, Row
-from edgert.planner.text import where
+from edgert.placement.plan_record import BoardPlan, Objective, Row
+from edgert.planner.plan_text import where
 from edgert.simulator.design import ASSUMED_HZ
 from edgert.units import format_bytes
 
-# A frame's way through a pipeline: how often one comes, and how long models keep it.
+# A frame's path through a pipeline: how often one comes, and how long models keep it.
 
 
 def frame_rate_hz(config: PipelineConfig) -> float:
@@ -71,15 +71,15 @@ def judged(
     board: Machine, rows: Sequence[Row], budgets: BudgetConfig, objective: Objective, skipped: tuple[str, ...] = ()
 ) -> BoardPlan:
     """The rows best first, with what each misses; the first that misses nothing is taken."""
-    told = [_told(row, budgets, board) for row in rows]
+    rated = [_rated(row, budgets, board) for row in rows]
     best = pareto(
-        told,
+        rated,
         lambda row: -row.headroom,
         lambda row: row.p99_ms,
         lambda row: _or_none(row.power_w),
         lambda row: float(row.memory_bytes),
     )
-    marked = [replace(row, is_best=any(row is one for one in best)) for row in told]
+    marked = [replace(row, is_best=any(row is one for one in best)) for row in rated]
     ordered = sorted(
         marked,
         key=lambda row: (
@@ -92,12 +92,12 @@ def judged(
     return BoardPlan(board.name, board.title, tuple(ordered), chosen, advice, skipped)
 
 
-def _told(row: Row, budgets: BudgetConfig, board: Machine) -> Row:
+def _rated(row: Row, budgets: BudgetConfig, board: Machine) -> Row:
     factors = _factors(row, budgets, board)
     tightest = max(factors, key=factors.__getitem__)
     misses = tuple(_misses(row, budgets, board))
-    stand_ins = tuple(_told(one, budgets, board) for one in row.stand_ins)
-    return replace(row, misses=misses, tightest=tightest, margin=1 - factors[tightest], stand_ins=stand_ins)
+    fallbacks = tuple(_rated(one, budgets, board) for one in row.fallbacks)
+    return replace(row, misses=misses, tightest=tightest, margin=1 - factors[tightest], fallbacks=fallbacks)
 
 
 def _misses(row: Row, budgets: BudgetConfig, board: Machine) -> Iterator[str]:

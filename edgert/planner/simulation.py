@@ -14,18 +14,18 @@ from edgert.board.host import core_accelerators
 from edgert.board.record import find_board
 from edgert.budget.governor import Budget, Rules, Setting, check_settings
 from edgert.config import InferStage, PipelineFile, SourceStage
-from edgert.config.flow import stand_ins, streams_of
+from edgert.config.flow import fallbacks, streams_of
 from edgert.errors import ConfigError
 from edgert.placement.cost.coefficients import coefficients
+from edgert.placement.plan_record import Objective, Row
 from edgert.placement.profile import Profile, read_profile
-from edgert.placement.rows import Objective, Row
-from edgert.planner.clock_steps import step_of
 from edgert.planner.planning import ALL, plan
-from edgert.simulator import Design, Governing, Rig, Simulated, simulate
+from edgert.planner.power_steps import step_of
+from edgert.simulator import Design, Governing, Platform, Simulated, simulate
+from edgert.simulator.board_platform import AMBIENT_C, BoardSlots, HostSlots, platform_of
 from edgert.simulator.design import ASSUMED_HZ, demands, levels_of
-from edgert.simulator.pipeline_design import Lanes, Scene, design_of
+from edgert.simulator.pipeline_design import Scene, Slots, design_of
 from edgert.simulator.recorded import StageTimes, read_stage_times, read_trace
-from edgert.simulator.virtual_board import AMBIENT_C, BoardLanes, HostLanes, rig_of
 
 SECONDS = 60.0
 _MODELED = "times and power by a model fitted to published measurements; nothing of this was measured on the board"
@@ -38,11 +38,11 @@ class Circumstances:
 
     Attributes:
         seconds: to be simulated.
-        seed: of all chance.
+        seed: of the random numbers for jitter and objects.
         trace: what a camera delivered; see :mod:`edgert.simulator.recorded`.
-        objects: mean on a frame where no trace tells; None: as many as the pipeline's crops take at most.
+        objects: mean on a frame without a trace; None: as many as the pipeline's crops take at most.
         jitter: standard deviation of cameras' frames in time, as a part of the period.
-        stages: summary of a run that tells what stages take besides models; None: nothing.
+        stages: summary of a run, with the times of stages other than models; None: they take none.
         ambient_c: around the board.
     """
 
@@ -79,7 +79,7 @@ class Simulation:
     played: Simulated = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; says that it is simulated."""
+        """Plain data, marked as simulated."""
         return {"simulated": True, **asdict(self), "played": self.played.to_json()}
 
 
@@ -119,35 +119,35 @@ def simulate_pipeline(
     found = made[0]
     row = found.rows[found.chosen or 0]
     record = find_board(asked, file.document.path.parent)
-    rig = rig_of(record, record.mode(row.mode), coefficients(record.soc), given.ambient_c)
+    platform = platform_of(record, record.mode(row.mode), coefficients(record.soc), given.ambient_c)
     closest = f"no row of the plan keeps every budget; {row.mode}, {row.name} is closest"
     notes = () if found.chosen is not None else (closest,)
-    lanes = [BoardLanes(at, one) for at, one in zip(levels_of(file), (row, *row.stand_ins), strict=True)]
-    return _played(file, (row.board, found.title, row), lanes, rig, scene, given, notes)
+    slots = [BoardSlots(at, one) for at, one in zip(levels_of(file), (row, *row.fallbacks), strict=True)]
+    return _played(file, (row.board, found.title, row), slots, platform, scene, given, notes)
 
 
 def _on_host(file: PipelineFile, profiles: Sequence[Path], scene: Scene, given: Circumstances) -> Simulation:
     levels = levels_of(file)
     known = _profiles(levels, profiles)
-    lanes = [HostLanes(at, known) for at in levels]
-    rig = Rig(tuple(core_accelerators()))
-    return _played(file, (HOST, "This machine", None), lanes, rig, scene, given, lanes[0].notes)
+    slots = [HostSlots(at, known) for at in levels]
+    platform = Platform(tuple(core_accelerators()))
+    return _played(file, (HOST, "This machine", None), slots, platform, scene, given, slots[0].notes)
 
 
 def _played(
     file: PipelineFile,
     where: tuple[str, str, Row | None],
-    lanes: Sequence[Lanes],
-    rig: Rig,
+    slots: Sequence[Slots],
+    platform: Platform,
     scene: Scene,
     given: Circumstances,
     notes: Sequence[str],
 ) -> Simulation:
     board, title, row = where
-    design = design_of(file, lanes[0], scene, lanes[1:])
+    design = design_of(file, slots[0], scene, slots[1:])
     budget = _budget(file, row)
-    governing = _governing(file, budget, _steps(file, lanes, row, rig))
-    played = simulate(design, rig, given.seconds, seed=given.seed, governing=governing)
+    governing = _governing(file, budget, _steps(file, slots, row, platform))
+    played = simulate(design, platform, given.seconds, seed=given.seed, governing=governing)
     return Simulation(
         pipeline=file.config.name,
         board=board,
@@ -197,25 +197,25 @@ def _budget(file: PipelineFile, row: Row | None) -> Budget:
     )
 
 
-def _steps(file: PipelineFile, lanes: Sequence[Lanes], row: Row | None, rig: Rig) -> list[PowerStep]:
+def _steps(file: PipelineFile, slots: Sequence[Slots], row: Row | None, platform: Platform) -> list[PowerStep]:
     """What is predicted at each level of degraded models. Of this machine that is the slowest engine's run only, as in
     a run."""
-    if row is not None and rig.power is not None:
-        return [step_of(one, rig.power) for one in (row, *row.stand_ins)]
-    return [PowerStep("", 0.0, 0.0, 1.0, _slowest_ms(at, one)) for at, one in zip(levels_of(file), lanes, strict=True)]
+    if row is not None and platform.power is not None:
+        return [step_of(one, platform.power) for one in (row, *row.fallbacks)]
+    return [PowerStep("", 0.0, 0.0, 1.0, _slowest_ms(at, one)) for at, one in zip(levels_of(file), slots, strict=True)]
 
 
-def _slowest_ms(file: PipelineFile, lanes: Lanes) -> float:
+def _slowest_ms(file: PipelineFile, slots: Slots) -> float:
     stages = [(name, stage) for name, stage in file.config.stages.items() if isinstance(stage, InferStage)]
-    return max(min(lane.engine_ms for lane in lanes(name, stage, True)) for name, stage in stages)
+    return max(min(slot.engine_ms for slot in slots(name, stage, True)) for name, stage in stages)
 
 
 def _governing(file: PipelineFile, budget: Budget, steps: Sequence[PowerStep]) -> Governing | None:
-    """The same ways as in a run: fewer frames of all streams, then fewer streams, then all of that with stand-ins."""
+    """A run's settings: fewer frames of all streams, then fewer streams, then both with fallback models."""
     if budget.power_w is None and budget.latency_ms is None:
         return None
     sources = {name: stage for name, stage in file.config.stages.items() if isinstance(stage, SourceStage)}
-    streams, smaller = streams_of(file.config.stages), stand_ins(file.config.stages, file.config.models)
+    streams, smaller = streams_of(file.config.stages), fallbacks(file.config.stages, file.config.models)
     found = ways(streams, smaller) if budget.when_exceeded == "degrade" else ways(streams)[:1]
     rates_hz = {name: stage.fps or ASSUMED_HZ for name, stage in sources.items()}
 
@@ -232,10 +232,10 @@ def _governing(file: PipelineFile, budget: Budget, steps: Sequence[PowerStep]) -
 def _notes(file: PipelineFile, design: Design, scene: Scene, row: Row | None) -> list[str]:
     notes = list(dict.fromkeys(note for demand in demands(file.config) for note in demand.notes if "fps" in note))
     if not scene.times.threads:
-        notes.append("stages other than models take no time: --stages tells what a run measured of them")
+        notes.append("stages other than models take no time: --stages takes the times that a run measured")
     if any(source.most for source in design.sources) and scene.objects is None and not scene.traces:
         most = max(source.most for source in design.sources)
-        notes.append(f"{most} objects on every frame, as many as crops take: --objects or --trace tell others")
+        notes.append(f"{most} objects on every frame, as many as crops take: --objects or --trace set others")
     if row is not None:
         notes.append("the board's cooler is assumed, and how fast heat lowers the clocks of GPU and DLA")
     elif file.config.budgets.power is not None:

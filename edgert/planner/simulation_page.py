@@ -58,10 +58,12 @@ def save(simulation: Simulation, path: Path) -> None:
 
 
 def _header(simulation: Simulation) -> Markup:
-    is_kept, told = kept(simulation)
+    is_kept, budgets = kept(simulation)
     badges = [tag("span", "simulated", class_="badge open")]
-    if told:
-        badges.append(tag("span", f"{'✓' if is_kept else '✗'} {told}", class_=f"badge {'good' if is_kept else 'bad'}"))
+    if budgets:
+        badges.append(
+            tag("span", f"{'✓' if is_kept else '✗'} {budgets}", class_=f"badge {'good' if is_kept else 'bad'}")
+        )
     return tag(
         "header",
         tag("p", f"Simulation · {simulation.basis} · ", code(simulation.pipeline), class_="kicker"),

@@ -11,7 +11,7 @@ from edgert.report.numbers import counted, difference, fixed, milliseconds, scor
 from edgert.report.quantization_record import REFERENCE, AccuracyRow, QuantizationReport, SpeedRow
 from edgert.report.verdict_section import speed_base
 
-_NO_LABELS = "Without labels, FP32's own answers stood in for the truth: this is agreement with FP32, not accuracy."
+_NO_LABELS = "Without labels, FP32's own answers served as ground truth: this is agreement with FP32, not accuracy."
 _STATES = {True: ("✓ kept", "good"), False: ("✗ missed", "bad"), None: ("–", None)}
 
 
@@ -125,7 +125,7 @@ def speed_section(report: QuantizationReport) -> Markup:
 
 
 def _lead(rows: Sequence[SpeedRow]) -> str:
-    """What all rows share is said once, above the table."""
+    """What all rows share, for the line above the table."""
     shared = [rows[0].engine if _is_one(rows, "engine") else "", rows[0].machine if _is_one(rows, "machine") else ""]
     where = ", ".join(filter(None, shared))
     runs = f", median of {counted(rows[0].runs, 'run')}" if _is_one(rows, "runs") else ""

@@ -71,7 +71,7 @@ _MIDDLE = 50.0  # labels of lines right of here stand on their left side
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar: its value (None: not known; infinite: to the top), what hovering says, and how it stands out.
+    """One bar: its value (None: not known; infinite: to the top), what hovering shows, and how it stands out.
 
     ``mark`` is written above it and gives it the color of the worst; ``rug`` puts a dash under it.
     """
@@ -98,7 +98,7 @@ def bar_chart(bars: Sequence[Bar], *, title: str, grid: Callable[[float], tuple[
 
     Args:
         bars: at least one.
-        title: what a reader who cannot see it is told.
+        title: text for screen readers.
         grid: labels of a grid line at a value, with their units: left and right of the chart.
     """
     known = [bar.value for bar in bars if bar.value is not None and math.isfinite(bar.value)]
@@ -167,7 +167,7 @@ def interval_chart(intervals: Sequence[Interval], *, title: str, show: Callable[
 
     Args:
         intervals: at least one, all in one unit.
-        title: what a reader who cannot see it is told.
+        title: text for screen readers.
         show: a number of the axis with its unit.
     """
     ends = [0.0]

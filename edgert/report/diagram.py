@@ -1,7 +1,7 @@
 """Where the boxes of a directed graph go: in rows, every box below those that feed it, with few crossing lines.
 
 The method is that of Sugiyama, Tagawa and Toda (1981, https://doi.org/10.1109/TSMC.1981.4308636): rows by longest path,
-a stand-in on every row that a long line passes, rows ordered by the mean place of their neighbors, and then places as
+a dummy node on every row that a long line passes, rows ordered by the mean place of their neighbors, and then places as
 near to that mean as the order and the room between neighbors allow, which is isotonic regression.
 """
 
@@ -14,7 +14,7 @@ from itertools import pairwise
 from edgert.report.html import Markup, shape, tag, visible
 
 _SWEEPS = 8  # down and up in turns; more changed nothing in the networks tried
-_STAND_IN = 0.4  # room a passing line takes, in boxes
+_DUMMY = 0.4  # space that a passing line takes, in boxes
 
 Point = tuple[float, float]
 """Across and down, in boxes."""
@@ -44,7 +44,7 @@ def arrange(count: int, lines: Iterable[tuple[int, int]]) -> Layout:
 
 
 class _Drawing:
-    """Boxes first, then a stand-in for each row that a line passes; ``after`` and ``before`` are its neighbors."""
+    """Boxes first, then a dummy node for each row that a line passes; ``after`` and ``before`` are its neighbors."""
 
     def __init__(self, count: int, lines: Sequence[tuple[int, int]]) -> None:
         self.count, self.lines = count, lines
@@ -104,7 +104,7 @@ class _Drawing:
             self.x[node] = value + offset
 
     def _room(self, node: int) -> float:
-        return 1.0 if node < self.count else _STAND_IN
+        return 1.0 if node < self.count else _DUMMY
 
 
 def _rows(count: int, lines: Sequence[tuple[int, int]]) -> list[int]:
@@ -161,7 +161,7 @@ def network_image(boxes: Sequence[Box], lines: Sequence[Line], *, title: str) ->
     Args:
         boxes: at least one, every one after those that feed it.
         lines: each from a box to one that comes later.
-        title: what a reader who cannot see it is told.
+        title: text for screen readers.
     """
     layout = arrange(len(boxes), [(line.start, line.end) for line in lines])
     width, height = _px(layout.width, _ROOM_X), _px(layout.height, _ROOM_Y)

@@ -58,12 +58,12 @@ def save_survey(survey: Survey, model: str, board: str, path: Path) -> None:
 
 def headline(survey: Survey, board: str) -> str:
     """One sentence."""
-    told = survey.summary
+    found = survey.summary
     if survey.target.release.answer == "no":
         return f"Nothing of it can run on a DLA of {board}: {survey.target.release.reason}."
-    work = f" with {share(told.macs_yes)} of the work" if told.macs else ""
-    parts = f"in {counted(told.segments, 'segment')}" if told.segments else "in no segment"
-    return f"A DLA of {board} runs {told.yes} of {counted(told.nodes, 'node')}{work}, {parts}."
+    work = f" with {share(found.macs_yes)} of the work" if found.macs else ""
+    parts = f"in {counted(found.segments, 'segment')}" if found.segments else "in no segment"
+    return f"A DLA of {board} runs {found.yes} of {counted(found.nodes, 'node')}{work}, {parts}."
 
 
 def verdict_word(verdict: Verdict) -> str:
@@ -72,13 +72,13 @@ def verdict_word(verdict: Verdict) -> str:
 
 
 def _header(survey: Survey, model: str, sentence: str) -> Markup:
-    told, target = survey.summary, survey.target
+    found, target = survey.summary, survey.target
     kicker = f"DLA check · TensorRT {target.tensorrt}, {target.precision.upper()} · "
     shown = (
-        ("Nodes that run", f"{told.yes}", f"of {told.nodes}; {told.folded} more fold away"),
-        ("Work that runs", share(told.macs_yes) if told.macs else "–", f"of {significant(told.macs / 1e6)} M MACs"),
-        ("To be verified", f"{told.verify}", f"nodes, {share(told.macs_verify)} of the work"),
-        ("Loadables", f"{told.segments}", f"a core holds {MAX_LOADABLES}; {told.segments_hoped} if all verify"),
+        ("Nodes that run", f"{found.yes}", f"of {found.nodes}; {found.folded} more fold away"),
+        ("Work that runs", share(found.macs_yes) if found.macs else "–", f"of {significant(found.macs / 1e6)} M MACs"),
+        ("To be verified", f"{found.verify}", f"nodes, {share(found.macs_verify)} of the work"),
+        ("Loadables", f"{found.segments}", f"a core holds {MAX_LOADABLES}; {found.segments_hoped} if all verify"),
     )
     return tag(
         "header",
@@ -118,8 +118,8 @@ def _map(survey: Survey) -> Markup:
 
 
 def _obstacles(survey: Survey) -> Markup:
-    told = survey.summary
-    reasons = [("no", reason) for reason in told.refusals] + [("verify", reason) for reason in told.doubts]
+    summary = survey.summary
+    reasons = [("no", reason) for reason in summary.refusals] + [("verify", reason) for reason in summary.doubts]
     if not reasons:
         return paragraph("Nothing: every node that needs a layer has one.", "lead")
     lead = "Those with most work first. A doubt is a limit that public sources do not settle; the device does."
@@ -156,7 +156,7 @@ def _mark(word: str) -> Cell:
 def _segments(survey: Survey) -> Markup:
     if not survey.regions:
         return paragraph("None: no node is sure to run.", "absent")
-    lead = "Each is one loadable. Its ends are handed over between GPU and DLA."
+    lead = "Each is one loadable. Tensors at its ends are reformatted between GPU and DLA."
     found = survey.regions
     columns = [
         Column("Segment", list(range(1, len(found) + 1)), "number"),

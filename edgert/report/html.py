@@ -127,7 +127,7 @@ def table(caption: str, columns: Sequence[Column], *, head: int = 0, sortable: b
     """A table.
 
     Args:
-        caption: read out before the table; not shown, for a heading says the same.
+        caption: read out before the table; not shown, for a heading has the same text.
         columns: of equal length.
         head: the column whose cells name their rows.
         sortable: a click on a header sorts, where scripts may run.

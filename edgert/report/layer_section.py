@@ -63,11 +63,11 @@ def kept_section(report: QuantizationReport) -> Markup:
 
 
 def _lead(layers: Sequence[LayerRow], known: Sequence[float], worst: Sequence[int]) -> str:
-    said = f"Half of the layers have more than {decibels(statistics.median(known))}"
+    spread = f"Half of the layers have more than {decibels(statistics.median(known))}"
     if not worst:
-        return f"{said}."
+        return f"{spread}."
     low = layers[worst[0]].sqnr_db or 0.0
-    return f"{said}; the noisiest has {decibels(low)}, where the noise is {_noise(low)} as large as the signal."
+    return f"{spread}; the noisiest has {decibels(low)}, where the noise is {_noise(low)} as large as the signal."
 
 
 def _noise(sqnr_db: float) -> str:
@@ -139,7 +139,7 @@ def _numbers(places: Sequence[int]) -> Column:
 def _columns(
     report: QuantizationReport, places: Sequence[int], cost: Literal["number", "minor number"] = "number"
 ) -> list[Column]:
-    """What every table tells of a layer; the name comes first."""
+    """What every table shows of a layer; the name comes first."""
     layers = [report.layers[place] for place in places]
     columns = [
         Column("Layer", [code(layer.name) for layer in layers], "name"),

@@ -1,4 +1,4 @@
-"""Numbers as people read them: no digit that says nothing, a real minus, and a unit that does not wrap away."""
+"""Numbers as people read them: no meaningless digit, a real minus, and a unit that does not wrap away."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def histogram_chart(
         counts: (bins,) counts of equal bins from zero up; neighbors are added up to what can be seen.
         bin_width: in the values' own unit.
         largest: the largest value; the axis ends there or at the largest marker.
-        title: what a reader who cannot see it is told; shown on hovering.
+        title: text for screen readers; shown on hovering.
         rows: lines of labels to keep room for, so that charts side by side have equal plots; at least one per marker.
     """
     end = max([largest, *(marker.value for marker in markers)]) * _ROOM
@@ -167,7 +167,7 @@ def series_chart(
 
     Args:
         times_s: rising, from 0 at the left; at least one.
-        title: what a reader who cannot see it is told.
+        title: text for screen readers.
         show: a value with its unit.
         limit: a budget, drawn across.
     """

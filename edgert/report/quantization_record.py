@@ -193,7 +193,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizationReport:
-    """Everything that is told of one quantized model; whatever is not known is left out.
+    """Everything that a page shows of one quantized model; whatever is not known is left out.
 
     Attributes:
         provenance: where the result comes from.

@@ -139,10 +139,10 @@ def _listed(clauses: list[str]) -> str:
 def _drop_clause(row: AccuracyRow) -> str:
     amount = difference(abs(row.drop), row.unit)
     if amount == difference(0.0, row.unit):
-        said = f"{row.metric} stays the same"
+        clause = f"{row.metric} stays the same"
     else:
-        said = f"{row.metric} {'falls' if row.drop > 0 else 'rises'} by {amount}"
-    return said if row.max_drop is None else f"{said} ({_number(row.max_drop, row.unit)} allowed)"
+        clause = f"{row.metric} {'falls' if row.drop > 0 else 'rises'} by {amount}"
+    return clause if row.max_drop is None else f"{clause} ({_number(row.max_drop, row.unit)} allowed)"
 
 
 def _speed_clause(report: QuantizationReport) -> str:

@@ -1,8 +1,8 @@
 """A pipeline played event by event: its sources, queues and threads, the accelerators, the board's power and heat."""
 
 from edgert.simulator.design import Design, Edge, Node, Source, Task
-from edgert.simulator.hardware import Cooling, CoreStep, Plant
-from edgert.simulator.play import Governing, Rig, simulate
+from edgert.simulator.hardware import Cooling, CoreStep, ThermalModel
+from edgert.simulator.play import Governing, Platform, simulate
 from edgert.simulator.statistics import Moment, Simulated, StageCount
 
 __all__ = [
@@ -13,11 +13,11 @@ __all__ = [
     "Governing",
     "Moment",
     "Node",
-    "Plant",
-    "Rig",
+    "Platform",
     "Simulated",
     "Source",
     "StageCount",
     "Task",
+    "ThermalModel",
     "simulate",
 ]

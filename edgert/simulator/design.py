@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 
 from edgert.budget.footprint import Kind
 from edgert.config import CropStage, InferStage, PipelineConfig, PipelineFile, SourceStage, StageConfig
-from edgert.config.flow import sources_of, stages_at, stand_ins, upstream
+from edgert.config.flow import fallbacks, sources_of, stages_at, upstream
 from edgert.jitter import STEADY, Jitter
-from edgert.placement.rows import Row
+from edgert.placement.plan_record import Row
 from edgert.placement.segment_engines import Step
 from edgert.policy import Drop
 
 # How often each model of a pipeline has to run.
 
 ASSUMED_HZ = 30.0
-"""Of a source whose rate the file does not tell."""
+"""Of a source whose rate the file does not give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def _source_rates(stages: Mapping[str, StageConfig]) -> tuple[dict[str, float], 
 
 
 def _runs_per_frame(stages: Mapping[str, StageConfig], name: str) -> float:
-    """Crops multiply along the way: a stage on crops, after a stage that crops, runs once for each."""
+    """Crops multiply from stage to stage: a stage on crops, after a stage that crops, runs once for each."""
     stage = stages[name]
     assert isinstance(stage, InferStage)
     own = stage.crop.limit if stage.crop is not None else 1
@@ -84,21 +84,21 @@ def _crops_before(stages: Mapping[str, StageConfig], name: str) -> float:
     return count
 
 
-# A pipeline with models in the place of others, level by level, as a governor may choose to run it.
+# A pipeline with fallback models, level by level, as a governor may choose to run it.
 
 _LOADED: tuple[Kind, ...] = ("weights", "activations", "bindings", "structure")  # of an engine
 
 
 def levels_of(file: PipelineFile) -> tuple[PipelineFile, ...]:
-    """The pipeline as its file has it, then with every model's first stand-in, and so on to the last."""
+    """The pipeline as its file has it, then with every model's first fallback model, and so on to the last."""
     config = file.config
-    count = 1 + len(stand_ins(config.stages, config.models))
+    count = 1 + len(fallbacks(config.stages, config.models))
     return tuple(_at(file, level) for level in range(count))
 
 
-def smaller_of(file: PipelineFile, level: int) -> tuple[str, ...]:
-    """The models that are in the place of others at a level; none at 0."""
-    return ((), *stand_ins(file.config.stages, file.config.models))[level]
+def fallback_models_at(file: PipelineFile, level: int) -> tuple[str, ...]:
+    """The fallback models that run at a level; none at 0."""
+    return ((), *fallbacks(file.config.stages, file.config.models))[level]
 
 
 def _at(file: PipelineFile, level: int) -> PipelineFile:
@@ -106,7 +106,7 @@ def _at(file: PipelineFile, level: int) -> PipelineFile:
     return replace(file, config=file.config.model_copy(update={"stages": stages})) if level else file
 
 
-def with_stand_ins(file: PipelineFile, row: Row, others: Sequence[Row]) -> Row:
+def with_fallbacks(file: PipelineFile, row: Row, others: Sequence[Row]) -> Row:
     """A row together with those of further levels, all of whose engines are loaded from the start."""
     memory, loaded = list(row.memory), {model.name for model in row.models}
     for other in others:
@@ -118,8 +118,8 @@ def with_stand_ins(file: PipelineFile, row: Row, others: Sequence[Row]) -> Row:
     def held(one: Row) -> Row:
         return replace(one, memory=tuple(memory), memory_bytes=held_bytes)
 
-    named = [held(replace(one, smaller=smaller_of(file, level))) for level, one in enumerate(others, 1)]
-    return held(replace(row, stand_ins=tuple(named)))
+    named = [held(replace(one, fallback_models=fallback_models_at(file, level))) for level, one in enumerate(others, 1)]
+    return held(replace(row, fallbacks=tuple(named)))
 
 
 def counterpart(row: Row, others: Sequence[Row]) -> Row:
@@ -209,7 +209,7 @@ class Node:
         wakeup_latency_ms: how late it goes on when something comes that it waited for: quantiles at
             :data:`edgert.jitter.AT`; empty: at once.
         startup_ms: when it is ready for its first result.
-        stand_ins: tasks at further levels of degrading, the last for all beyond; empty: always the same.
+        fallbacks: tasks at further levels of degrading, the last for all beyond; empty: always the same.
         levels: of each listener that results are dispatched to, the level of degrading at which it gets any; empty:
             any.
     """
@@ -223,7 +223,7 @@ class Node:
     spread: int | None = None
     wakeup_latency_ms: tuple[float, ...] = ()
     startup_ms: float = 0.0
-    stand_ins: tuple[Task, ...] = ()
+    fallbacks: tuple[Task, ...] = ()
     levels: tuple[int, ...] = ()
 
 

@@ -156,7 +156,7 @@ def _threads(step: Step) -> int:
     return step.threads if isinstance(step, CoreStep) else 1
 
 
-# What a board draws and how warm it gets while it works, and what its sensor says of it.
+# What a board draws and how warm it gets while it works, and what its sensor reads.
 #
 # Heat is one resistance and one capacity, the simplest model with a time constant: C dT/dt = P - (T - ambient) / R.
 # No resistance of a module with its cooler is published, so :class:`Cooling` is an assumption that people set for
@@ -188,8 +188,8 @@ class Cooling:
     throttle_c: float = 95.0
 
 
-class Plant:
-    """Power and temperature, tick by tick.
+class ThermalModel:
+    """A board's power and temperature, tick by tick.
 
     Args:
         power: watts of idling and of each accelerator, joules of each byte.
@@ -210,7 +210,7 @@ class Plant:
 
     @property
     def sensed_w(self) -> float:
-        """What a Jetson's sensor says: the mean of the last 0.4 s."""
+        """What a Jetson's sensor reads: the mean of the last 0.4 s."""
         return sum(self._ticks) / len(self._ticks)
 
     @property

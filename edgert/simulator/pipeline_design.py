@@ -21,12 +21,12 @@ from edgert.stages.source.select import is_live, kind_of
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
-    """One way through a model.
+class InferenceSlot:
+    """An inference slot: one engine of a model and the threads that run it.
 
     Attributes:
         parts: what its threads do, one after the other; frames follow one another from part to part.
-        weight: its share of the frames, against those of the other lanes.
+        weight: its share of the frames, against those of the other slots.
         cores: of each part, where its own work is done; any core where there are none.
         rows: crops that fit in one run.
     """
@@ -56,7 +56,7 @@ class Lane:
 
 
 Steps = tuple[Step, ...]
-Lanes = Callable[[str, InferStage, bool], Sequence[Lane]]
+Slots = Callable[[str, InferStage, bool], Sequence[InferenceSlot]]
 """Called with a stage's name, the stage, and whether any source is live."""
 
 
@@ -77,18 +77,18 @@ class Scene:
     times: StageTimes = field(default_factory=StageTimes)
 
 
-def design_of(file: PipelineFile, lanes: Lanes, scene: Scene, stand_ins: Sequence[Lanes] = ()) -> Design:
+def design_of(file: PipelineFile, slots: Slots, scene: Scene, fallbacks: Sequence[Slots] = ()) -> Design:
     """What ``edgert run`` would set up.
 
     Args:
-        stand_ins: of each further level of degraded models; none: they are never degraded.
+        fallbacks: of each further level of degraded models; none: they are never degraded.
 
     Raises:
         ConfigError: a trace is of no source of the pipeline.
     """
     stages = file.config.stages
     _check_traces(stages, scene.traces)
-    designer = _Designer(stages, file.config.models, file.document.path.parent, (lanes, *stand_ins), scene)
+    designer = _Designer(stages, file.config.models, file.document.path.parent, (slots, *fallbacks), scene)
     return designer.design()
 
 
@@ -102,7 +102,7 @@ class _Designer:
     stages: Mapping[str, StageConfig]
     models: Mapping[str, ModelConfig]
     directory: Path
-    lanes: Sequence[Lanes]
+    slots: Sequence[Slots]
     scene: Scene
 
     def design(self) -> Design:
@@ -159,39 +159,39 @@ class _Designer:
 
     def _infers(self, name: str, stage: InferStage, inputs: tuple[Edge, ...]) -> list[Node]:
         """One thread, a chain of them, or a dispatcher, chains and what puts their results in order again."""
-        ways = self._ways(name, stage)
-        is_cut = any(len(lanes[0].parts) > 1 for _, lanes in ways)
+        branches = self._branches(name, stage)
+        is_cut = any(len(slots[0].parts) > 1 for _, slots in branches)
         capacity = SEGMENT_QUEUE if is_cut else STAGE_QUEUE
-        if len(ways) == 1:
-            lanes = ways[0][1]
-            first = len(lanes[0].parts) - 1
+        if len(branches) == 1:
+            slots = branches[0][1]
+            first = len(slots[0].parts) - 1
             labels = [*(f"{name}:{number}" for number in range(first)), name]
-            return self._chain(name, stage, lanes, labels, inputs, capacity)
-        label, weights = f"{name}:dispatch", tuple(lanes[0].weight for _, lanes in ways)
-        dispatcher = self._passing(label, inputs, weights=weights, levels=tuple(level for level, _ in ways))
+            return self._chain(name, stage, slots, labels, inputs, capacity)
+        label, weights = f"{name}:dispatch", tuple(slots[0].weight for _, slots in branches)
+        dispatcher = self._passing(label, inputs, weights=weights, levels=tuple(level for level, _ in branches))
         nodes, ends, count = [dispatcher], [], 0
-        for _, lanes in ways:
-            way = (Edge(dispatcher.name, capacity, "never"),)
-            labels = [f"{name}:{number}" for number in range(count, count + len(lanes[0].parts))]
-            made = self._chain(name, stage, lanes, labels, way, capacity)
+        for _, slots in branches:
+            feed = (Edge(dispatcher.name, capacity, "never"),)
+            labels = [f"{name}:{number}" for number in range(count, count + len(slots[0].parts))]
+            made = self._chain(name, stage, slots, labels, feed, capacity)
             count += len(made)
             ends.append(Edge(made[-1].name, capacity, "never"))
             nodes += made
         return [*nodes, self._passing(name, tuple(ends), reorders=dispatcher.name, joins=False)]
 
-    def _ways(self, name: str, stage: InferStage) -> list[tuple[int, Sequence[Lane]]]:
-        """The threads, or chains of them, that a stage has, each with the level at which it gets frames and its lanes
+    def _branches(self, name: str, stage: InferStage) -> list[tuple[int, Sequence[InferenceSlot]]]:
+        """The threads, or chains of them, that a stage has, each with the level at which it gets frames and its slots
         at that level and further ones. As in a run, models take turns in the same threads, or, where they are placed
         or their engines differ in number, each in its own."""
         any_live = any(is_live_source(one, self.directory) for one in self.stages.values())
-        chain = variants_of(self.models, stage.infer)[: len(self.lanes)]
+        chain = variants_of(self.models, stage.infer)[: len(self.slots)]
         as_stages = [stage.model_copy(update={"infer": one}) for one in chain]
-        levels = [lanes(name, one, any_live) for lanes, one in zip(self.lanes, as_stages, strict=False)]
+        levels = [slots(name, one, any_live) for slots, one in zip(self.slots, as_stages, strict=False)]
         is_placed = any(self.models[one].placement != "auto" for one in chain)
-        shapes = {tuple(len(lane.parts) for lane in lanes) for lanes in levels}
+        shapes = {tuple(len(slot.parts) for slot in slots) for slots in levels}
         if len(levels) == 1 or is_placed or len(shapes) > 1:
-            return [(level, (lane,)) for level, lanes in enumerate(levels) for lane in lanes]
-        return [(0, lanes) for lanes in zip(*levels, strict=True)]
+            return [(level, (slot,)) for level, slots in enumerate(levels) for slot in slots]
+        return [(0, slots) for slots in zip(*levels, strict=True)]
 
     def _passing(self, name: str, inputs: tuple[Edge, ...], **how: Any) -> Node:
         """One that dispatches frames or restores their order."""
@@ -202,25 +202,25 @@ class _Designer:
         self,
         name: str,
         stage: InferStage,
-        lanes: Sequence[Lane],
+        slots: Sequence[InferenceSlot],
         labels: Sequence[str],
         inputs: tuple[Edge, ...],
         capacity: int,
     ) -> list[Node]:
-        """The threads of one lane, or of one at each level; what the stage does besides its model is done by the
+        """The threads of one slot, or of one at each level; what the stage does besides its model is done by the
         first."""
         nodes: list[Node] = []
         for number, label in enumerate(labels):
             measured = self._measured(label, name, len(labels))
-            task = self._task(stage, lanes[0], number, measured)
-            others = tuple(_instead(task, stage, lanes[0], lane, number) for lane in lanes[1:])
+            task = self._task(stage, slots[0], number, measured)
+            others = tuple(_instead(task, stage, slots[0], slot, number) for slot in slots[1:])
             node = Node(
                 label,
                 inputs,
                 task,
                 wakeup_latency_ms=measured.wakeup_latency_ms,
                 startup_ms=measured.startup_ms,
-                stand_ins=others,
+                fallbacks=others,
             )
             nodes.append(node)
             inputs = (Edge(label, capacity, "never"),)
@@ -229,20 +229,20 @@ class _Designer:
     def _measured(self, label: str, name: str, threads: int) -> StageTime:
         times = self.scene.times
         if threads > 1:
-            return times.of(label)  # a run that was cut elsewhere tells nothing of this segment
+            return times.of(label)  # a run that was cut elsewhere has no times of this segment
         return times.of_stage(name) if label == name else times.of_part(label, name)
 
-    def _task(self, stage: InferStage, lane: Lane, number: int, measured: StageTime) -> Task:
+    def _task(self, stage: InferStage, slot: InferenceSlot, number: int, measured: StageTime) -> Task:
         crops = stage.crop.limit if stage.crop is not None else None
         runs = 1.0 if crops is None else self._objects(crops)
         jitter = measured.jitter if self._is_even(stage) else STEADY
-        own = _own(measured, lane.core(0), lane.part_ms(0) * runs, jitter.quantiles or lane.jitter)
-        batch, parts = _batch(stage, lane), lane.parts[number]
+        own = _own(measured, slot.core(0), slot.part_ms(0) * runs, jitter.quantiles or slot.jitter)
+        batch, parts = _batch(stage, slot), slot.parts[number]
         if batch is not None and measured.batch_fill_ms:
             own, parts = _divided(own, parts, measured.batch_fill_ms)
         steps, run = _together(own if number == 0 else (), jitter), _together(parts, jitter)
         wait_ms = 1e3 * stage.batch.wait if stage.batch is not None else 0.0
-        return Task(steps, run, stage.every, crops, lane.rows, batch, wait_ms, jitter)
+        return Task(steps, run, stage.every, crops, slot.rows, batch, wait_ms, jitter)
 
     def _is_even(self, stage: InferStage) -> bool:
         """Whether all results are the same work. If not, the jitter of a run is that of the work as well."""
@@ -272,17 +272,17 @@ def _divided(own: Steps, parts: Steps, batch_fill_ms: float) -> tuple[Steps, Ste
     return _longer(own, before_ms / own_ms), _longer(parts, (parts_ms + own_ms - before_ms) / parts_ms)
 
 
-def _instead(task: Task, stage: InferStage, first: Lane, lane: Lane, number: int) -> Task:
-    """A task with the runs of another lane's model, as much slower than planned as those of the first lane are; the
+def _instead(task: Task, stage: InferStage, first: InferenceSlot, slot: InferenceSlot, number: int) -> Task:
+    """A task with the runs of another slot's model, as much slower than planned as those of the first slot are; the
     rest of its work is taken to be the same."""
     planned_ms = first.part_ms(number)
     slower = _mean_ms(task.run) * task.jitter.mean / planned_ms if planned_ms else 1.0
-    run = _together(_longer(lane.parts[number], slower), task.jitter)
-    return replace(task, run=run, rows=lane.rows, batch=_batch(stage, lane))
+    run = _together(_longer(slot.parts[number], slower), task.jitter)
+    return replace(task, run=run, rows=slot.rows, batch=_batch(stage, slot))
 
 
-def _batch(stage: InferStage, lane: Lane) -> int | None:
-    return min(stage.batch.max, lane.rows) if stage.batch is not None else None
+def _batch(stage: InferStage, slot: InferenceSlot) -> int | None:
+    return min(stage.batch.max, slot.rows) if stage.batch is not None else None
 
 
 def _mean_ms(steps: Steps) -> float:

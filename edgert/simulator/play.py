@@ -1,4 +1,4 @@
-"""Plays a design on a rig."""
+"""Plays a design on a platform: its threads, cores and accelerators, power and heat, and a governor."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from edgert.placement.cost.speeds import Power
 from edgert.placement.schedule import Accelerators, Then, Timeline, Used
 from edgert.placement.segment_engines import Step
 from edgert.simulator.design import Design
-from edgert.simulator.entities import Camera, connected
-from edgert.simulator.hardware import ANY_CORE, TICK_MS, Chance, Cooling, Cores, Plant
+from edgert.simulator.hardware import ANY_CORE, TICK_MS, Chance, Cooling, Cores, ThermalModel
+from edgert.simulator.sources import Camera, connected
 from edgert.simulator.statistics import Meter, Simulated
 from edgert.simulator.threads import LEAST_MS, BatchThread, Thread, Token
 
 
 @dataclass(frozen=True, slots=True)
-class Rig:
+class Platform:
     """What a pipeline is played on.
 
     Attributes:
@@ -51,19 +51,21 @@ class Governing:
 
 
 def simulate(
-    design: Design, rig: Rig, seconds: float, *, seed: int = 0, governing: Governing | None = None
+    design: Design, platform: Platform, seconds: float, *, seed: int = 0, governing: Governing | None = None
 ) -> Simulated:
     """Plays a pipeline for so long. The same seed gives the same outcome."""
-    return _Simulation(design, rig, seconds, seed, governing).run()
+    return _Simulation(design, platform, seconds, seed, governing).run()
 
 
 class _Simulation:
-    def __init__(self, design: Design, rig: Rig, seconds: float, seed: int, governing: Governing | None) -> None:
+    def __init__(
+        self, design: Design, platform: Platform, seconds: float, seed: int, governing: Governing | None
+    ) -> None:
         self._end_ms, self._chance = 1e3 * seconds, Random(seed)  # noqa: S311 - a simulation
         self._time = Timeline()
-        self._cores = Cores(self._time, rig.cores or (ANY_CORE,), self._chance)
-        self._accelerators = Accelerators(self._time, rig.contention)
-        self._plant = Plant(rig.power, rig.cooling) if rig.power and rig.cooling else None
+        self._cores = Cores(self._time, platform.cores or (ANY_CORE,), self._chance)
+        self._accelerators = Accelerators(self._time, platform.contention)
+        self._thermal = ThermalModel(platform.power, platform.cooling) if platform.power and platform.cooling else None
         finished, chance = self._finished, Chance(self._chance, self._time)
         self._threads = [
             (BatchThread if node.task.batch else Thread)(node, self._perform, finished, chance) for node in design.nodes
@@ -73,7 +75,7 @@ class _Simulation:
             for source in design.sources
         ]
         connected(self._cameras, self._threads)
-        self._meter = Meter(self._cameras, self._threads, self._plant, self._end_ms)
+        self._meter = Meter(self._cameras, self._threads, self._thermal, self._end_ms)
         self._governing = governing
         self._is_stopped = False
         self._loop = Loop(governing.rules, self._carry, 0) if governing else None
@@ -88,7 +90,7 @@ class _Simulation:
             self._time.at(1e3 * LOOK_S, self._look)
         while self._time.now_ms < self._end_ms and not self._is_over():
             self._time.run(min(self._time.now_ms + TICK_MS, self._end_ms))
-        return self._meter.told(self._time.now_ms, self._used(), self._loop.told() if self._loop else None)
+        return self._meter.result(self._time.now_ms, self._used(), self._loop.told() if self._loop else None)
 
     def _is_over(self) -> bool:
         """Whether sources have ended and nothing is under way any more, or a governor has stopped everything."""
@@ -116,9 +118,9 @@ class _Simulation:
 
     def _tick(self) -> None:
         used = self._used()
-        if self._plant is not None:
-            self._plant.tick(used)
-            self._accelerators.throttle(self._plant.clock)
+        if self._thermal is not None:
+            self._thermal.tick(used)
+            self._accelerators.throttle(self._thermal.clock)
         self._meter.tick(self._time.now_ms, used, self._loop.setting.name if self._loop else "")
         self._time.at(self._time.now_ms + TICK_MS, self._tick)
 
@@ -128,9 +130,9 @@ class _Simulation:
         self._loop.step(
             Observation(
                 round(self._time.now_ms * 1e6),
-                self._plant.sensed_w if self._plant else None,
+                self._thermal.sensed_w if self._thermal else None,
                 latency_ms=self._meter.recent_p99_ms(self._time.now_ms),
-                margin_c=self._plant.margin_c if self._plant else None,
+                margin_c=self._thermal.margin_c if self._thermal else None,
                 queued=queued,
                 lost=lost,
             )

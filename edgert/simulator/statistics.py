@@ -12,8 +12,8 @@ from edgert.budget.loop import Governed
 from edgert.placement.schedule import Used
 from edgert.runtime.metrics import Percentiles
 from edgert.runtime.throttle import Crowd
-from edgert.simulator.entities import Camera
-from edgert.simulator.hardware import Plant
+from edgert.simulator.hardware import ThermalModel
+from edgert.simulator.sources import Camera
 from edgert.simulator.threads import Thread
 
 # What a simulation found, as plain records.
@@ -66,7 +66,7 @@ class Simulated:
     Attributes:
         seconds: simulated.
         frames_in, frames_out: that sources gave, and that the last stages took.
-        dropped: lost on the way.
+        dropped: lost between stages.
         latency_ms: from capture to the end of the last stages.
         power_w, energy_j_per_frame: averages, the latter over ``frames_out``; None where power is not known.
         temperature_c: the highest.
@@ -102,16 +102,16 @@ _NEAR_MS = 1e-6
 
 
 class Meter:
-    """Told of every result that came out, and of the time that goes by.
+    """Counts every result that comes out, and samples as time goes by.
 
     Args:
         end_ms: when the simulation ends at the latest.
     """
 
     def __init__(
-        self, cameras: Sequence[Camera], threads: Sequence[Thread], plant: Plant | None, end_ms: float
+        self, cameras: Sequence[Camera], threads: Sequence[Thread], thermal: ThermalModel | None, end_ms: float
     ) -> None:
-        self._cameras, self._threads, self._plant = cameras, threads, plant
+        self._cameras, self._threads, self._thermal = cameras, threads, thermal
         self._ends = [thread for thread in threads if not thread.outlets]
         self._moment_ms = min(_MOMENT_MS, end_ms)
         self._times_ms: list[float] = []
@@ -139,22 +139,22 @@ class Meter:
 
     def tick(self, now_ms: float, used: Mapping[str, Used], setting: str) -> None:
         """Time went by."""
-        if self._plant is not None:
-            self._hottest_c = max(self._hottest_c, self._plant.temperature_c)
-            self._throttled_ms += (now_ms - self._ticked_ms) * (self._plant.clock < 1)
+        if self._thermal is not None:
+            self._hottest_c = max(self._hottest_c, self._thermal.temperature_c)
+            self._throttled_ms += (now_ms - self._ticked_ms) * (self._thermal.clock < 1)
         self._ticked_ms = now_ms
         started_ms = 1e3 * self._moments[-1].at_s if self._moments else 0.0
         if now_ms - started_ms >= self._moment_ms - _NEAR_MS:
             self._moments.append(self._moment(now_ms, now_ms - started_ms, used, setting))
 
-    def told(self, now_ms: float, used: Mapping[str, Used], governed: Governed | None) -> Simulated:
+    def result(self, now_ms: float, used: Mapping[str, Used], governed: Governed | None) -> Simulated:
         """Everything."""
         frames_in = sum(camera.passed for camera in self._cameras)
         frames_out = max((thread.taken for thread in self._ends), default=frames_in)
         seconds = now_ms / 1e3
-        plant = self._plant
+        thermal = self._thermal
         known_s = self._ticked_ms / 1e3
-        power_w = plant.energy_j / known_s if plant and known_s else None
+        power_w = thermal.energy_j / known_s if thermal and known_s else None
         return Simulated(
             seconds=seconds,
             frames_in=frames_in,
@@ -164,7 +164,7 @@ class Meter:
             latency_ms=_percentiles(self._latencies_ms),
             power_w=power_w,
             energy_j_per_frame=power_w * seconds / frames_out if power_w is not None and frames_out else None,
-            temperature_c=self._hottest_c if plant else None,
+            temperature_c=self._hottest_c if thermal else None,
             throttled_s=self._throttled_ms / 1e3,
             busy={name: one.busy_ms / now_ms for name, one in used.items()},
             stages=self._stages(),
@@ -175,7 +175,7 @@ class Meter:
     def _moment(self, now_ms: float, passed_ms: float, used: Mapping[str, Used], setting: str) -> Moment:
         latencies = self._latencies_ms[self._seen :]
         out, dropped = max((thread.taken for thread in self._ends), default=0), self._lost()
-        energy_j = self._plant.energy_j if self._plant else 0.0
+        energy_j = self._thermal.energy_j if self._thermal else 0.0
         before = self._busy_ms
         self._busy_ms = {name: one.busy_ms for name, one in used.items()}
         made = Moment(
@@ -184,8 +184,8 @@ class Meter:
             p50_ms=_percentile(latencies, 50),
             p99_ms=_percentile(latencies, 99),
             dropped=dropped - self._dropped,
-            power_w=1e3 * (energy_j - self._energy_j) / passed_ms if self._plant else None,
-            temperature_c=self._plant.temperature_c if self._plant else None,
+            power_w=1e3 * (energy_j - self._energy_j) / passed_ms if self._thermal else None,
+            temperature_c=self._thermal.temperature_c if self._thermal else None,
             busy={name: (busy - before.get(name, 0.0)) / passed_ms for name, busy in self._busy_ms.items()},
             setting=setting,
         )
@@ -206,6 +206,6 @@ def _percentile(values: Sequence[float], percent: float) -> float | None:
 
 
 def _percentiles(values: Sequence[float]) -> Percentiles:
-    """As the runtime tells them; zeros when empty."""
+    """As in the runtime's summary; zeros when empty."""
     p50, p95, p99 = np.percentile(values, (50, 95, 99)).tolist() if values else (0.0, 0.0, 0.0)
     return Percentiles(p50, p95, p99, float(np.mean(values)) if values else 0.0, len(values))

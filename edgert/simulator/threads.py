@@ -88,7 +88,7 @@ class Thread(Sender):
 
     Args:
         perform: carries out its steps.
-        finished: told of every result it is done with.
+        finished: called with every result it is done with.
         chance: of how long things take.
     """
 
@@ -108,7 +108,7 @@ class Thread(Sender):
     @property
     def task(self) -> Task:
         """What it does with the next result."""
-        tasks = (self.node.task, *self.node.stand_ins)
+        tasks = (self.node.task, *self.node.fallbacks)
         return tasks[min(self.level, len(tasks) - 1)]
 
     @property

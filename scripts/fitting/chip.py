@@ -9,7 +9,7 @@ import numpy as np
 import yaml
 from scipy.stats import spearmanr
 
-from edgert.placement.cost.coefficients import Accuracy, Coefficients, ContentionCost, CrossingCost, DlaCost, GpuCost
+from edgert.placement.cost.coefficients import Accuracy, Coefficients, ContentionCost, DlaCost, GpuCost, TransitionCost
 from scripts.fitting.power import fit_power, leave_one_out_power
 from scripts.fitting.solve import Trial
 from scripts.fitting.time import Fit, fit_dla, fit_gpu
@@ -36,11 +36,11 @@ class Chip:
     dla: Fit | None
 
 
-def fit_chip(soc: str, contention: ContentionCost, crossing: CrossingCost | None, like: DlaCost | None) -> Chip:
+def fit_chip(soc: str, contention: ContentionCost, transition: TransitionCost | None, like: DlaCost | None) -> Chip:
     """Fits one chip.
 
     Args:
-        crossing: of an AGX Xavier; None while that is being fitted.
+        transition: of an AGX Xavier; None while that is being fitted.
         like: the DLA of the chip with the most rows; None: that is this one. Chips without a DLA ignore it.
     """
     gpu = fit_gpu(soc)
@@ -53,7 +53,7 @@ def fit_chip(soc: str, contention: ContentionCost, crossing: CrossingCost | None
         soc=soc,
         gpu=gpu_cost,
         dla=dla_cost,
-        crossing=crossing or CrossingCost(to_dla_us=0, from_dla_us=0),
+        transition=transition or TransitionCost(to_dla_us=0, from_dla_us=0),
         power=fit_power(soc, gpu_cost, dla_cost),
         contention=contention,
         gpu_accuracy=accuracy(gpu.trials),
@@ -130,7 +130,7 @@ def _assumed(soc: str, gpu: Fit, dla: Fit | None, *, has_power: bool) -> dict[st
     if soc != "tegra194":
         found["contention"] = _NO_CONTENTION
         if dla:
-            found["crossing"] = _NO_CROSSING
+            found["transition"] = _NO_CROSSING
     if not has_power:
         found["power"] = _NO_POWER
     return found

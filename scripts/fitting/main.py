@@ -11,11 +11,11 @@ import numpy as np
 from edgert.placement.cost.coefficients import Coefficients, DlaCost, GpuCost
 from scripts.fitting.chip import Chip, by_board, fit_chip, rank_correlation, text
 from scripts.fitting.contention import contention_error, fit_contention
-from scripts.fitting.crossing import fit_crossing
 from scripts.fitting.design import Design
 from scripts.fitting.row import PUBLISHED
 from scripts.fitting.solve import Trial
 from scripts.fitting.time import Fit
+from scripts.fitting.transition import fit_transition
 
 _SOCS = ("tegra234", "tegra194", "tegra264", "tegra210")
 _LIKE = {"tegra186": ("tegra210", "nothing is published for TX2 here; Jetson Nano's, which has no tensor cores either")}
@@ -42,8 +42,8 @@ def fit_all() -> list[Chip]:
         chip = fit_chip(soc, contention, None, like)
         like = like or chip.coefficients.dla
         chips.append(chip)
-    crossing = fit_crossing(next(chip.coefficients.gpu for chip in chips if chip.coefficients.soc == "tegra194"))
-    return [Chip(chip.coefficients.model_copy(update={"crossing": crossing}), chip.gpu, chip.dla) for chip in chips]
+    transition = fit_transition(next(chip.coefficients.gpu for chip in chips if chip.coefficients.soc == "tegra194"))
+    return [Chip(chip.coefficients.model_copy(update={"transition": transition}), chip.gpu, chip.dla) for chip in chips]
 
 
 def _keep(found: Sequence[Coefficients], *, is_check: bool) -> int:

@@ -22,15 +22,15 @@ import report
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edgert.benchmark.measure import Figure
-from edgert.placement.assign import Dealer
-from edgert.placement.choose import solve
 from edgert.placement.constraints import Limits, streams
+from edgert.placement.engine_selection import EngineSelector
 from edgert.placement.exact import Condition, exact
 from edgert.placement.frontier import front
 from edgert.placement.min_cut import cut
-from edgert.placement.mix import blend, board_of, demands
-from edgert.placement.occupancy import ENERGY, LATENCY
+from edgert.placement.run_load import ENERGY, LATENCY
 from edgert.placement.schedule import play
+from edgert.placement.solver import solve
+from edgert.placement.throughput import blend, board_of, demands
 from tests.helpers.placement import BOARD, GPU_DLA, random_network
 
 CUT_BAR_MS, MIX_BAR_MS, GAP_BAR, PLAY_BAR_MS = 20.0, 500.0, 0.1, 1000.0
@@ -79,7 +79,7 @@ def many_networks() -> Iterator[Figure]:
 
     def mix() -> object:
         resources, wanted = board_of(nets, limits), demands(nets)
-        return Dealer(nets, resources, wanted, limits).deal(blend(nets, resources, wanted, limits))
+        return EngineSelector(nets, resources, wanted, limits).select(blend(nets, resources, wanted, limits))
 
     placement = solve(nets, "throughput")
     alone = blend(nets, board_of(nets, limits), demands(nets), limits)

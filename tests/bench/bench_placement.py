@@ -38,9 +38,9 @@ from edgert.graph.load import load
 from edgert.graph.operations import Graph, read
 from edgert.graph.passes.clean import clean
 from edgert.placement.cutting import partition
+from edgert.placement.plan_record import Row
 from edgert.placement.profile import Profile
-from edgert.placement.rows import Row
-from edgert.planner.cores import plan_host
+from edgert.planner.host_plan import plan_host
 from edgert.prepared_model import build_engine
 from edgert.runtime import Result, Runner
 from tests.helpers.written import as_written

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.errors import PlacementError
-from edgert.placement.occupancy import Price, priced, priced_crossing, stranded, targets
 from edgert.placement.problem import Assignment, Edge, Network
+from edgert.placement.run_load import Price, priced, priced_transition, stranded, targets
 
 F64 = npt.NDArray[np.float64]
 
@@ -82,8 +82,8 @@ def _between(network: Network, among: Sequence[str], price: Price) -> list[F64]:
 def _handed(edge: Edge, assignment: Assignment, home: str, price: Price) -> float:
     source = home if edge.producer is None else assignment[edge.producer]
     others = targets(edge, assignment, home) - {source}
-    moves = ((other, edge.crossings.get((source, other))) for other in others)
-    return sum(priced_crossing(crossing, price, source, other) for other, crossing in moves if crossing)
+    moves = ((other, edge.transitions.get((source, other))) for other in others)
+    return sum(priced_transition(transition, price, source, other) for other, transition in moves if transition)
 
 
 def _arrivals(costs: F64, label: int, name: str, pairs: F64, among: Sequence[str], limited: Sequence[str]) -> F64:

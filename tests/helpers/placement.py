@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from edgert.placement.occupancy import Price
-from edgert.placement.problem import Cost, Crossing, Edge, Network, Unit
+from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
+from edgert.placement.run_load import Price
 
 F64 = npt.NDArray[np.float64]
 GPU_DLA = ("gpu", "dla0")
@@ -41,7 +41,7 @@ def random_network(
     edges = tuple(_edge(random, index, read, among, alike) for index, read in enumerate(readers))
     others = random.integers(0, units, int(random.integers(0, 2))).tolist() if skips else []
     consumers = sorted({0, *others})
-    image = Edge("image", None, tuple(consumers), crossings=_crossings(random, among, alike), size_bytes=1000)
+    image = Edge("image", None, tuple(consumers), transitions=_transitions(random, among, alike), size_bytes=1000)
     return Network(name, nodes, (image, *edges), home=home, rate_hz=rate_hz)
 
 
@@ -78,24 +78,24 @@ def _readers(random: np.random.Generator, units: int, skips: float, linked: bool
 
 def _edge(random: np.random.Generator, index: int, readers: list[int], among: Sequence[str], alike: bool) -> Edge:
     is_output = not readers or random.random() < 0.1
-    crossings = _crossings(random, among, alike)
-    return Edge(f"t{index}", index, tuple(readers), is_output, crossings, size_bytes=int(random.integers(1, 10**6)))
+    transitions = _transitions(random, among, alike)
+    return Edge(f"t{index}", index, tuple(readers), is_output, transitions, size_bytes=int(random.integers(1, 10**6)))
 
 
-def _crossings(random: np.random.Generator, among: Sequence[str], alike: bool) -> dict[tuple[str, str], Crossing]:
-    made = {"in": _crossing(random), "out": _crossing(random), "over": _crossing(random)}
-    crossings = {}
+def _transitions(random: np.random.Generator, among: Sequence[str], alike: bool) -> dict[tuple[str, str], Transition]:
+    made = {"in": _transition(random), "out": _transition(random), "over": _transition(random)}
+    transitions = {}
     for one, other in itertools.permutations(among, 2):
         kind = "in" if one == among[0] else "out" if other == among[0] else "over"
-        crossings[one, other] = made[kind] if alike else _crossing(random)
-    return crossings
+        transitions[one, other] = made[kind] if alike else _transition(random)
+    return transitions
 
 
-def _crossing(random: np.random.Generator) -> Crossing:
+def _transition(random: np.random.Generator) -> Transition:
     time_ms = float(random.uniform(0.02, 0.09))
     gpu_ms, energy_mj = time_ms * random.uniform(0, 1), random.uniform(0, 0.5)
     rest_ms = time_ms - gpu_ms
-    return Crossing(time_ms, gpu_ms, energy_mj, random.uniform(0, 1e5), 0.3 * rest_ms, 0.5 * rest_ms)
+    return Transition(time_ms, gpu_ms, energy_mj, random.uniform(0, 1e5), 0.3 * rest_ms, 0.5 * rest_ms)
 
 
 class Everything:
@@ -125,7 +125,7 @@ class Everything:
         for edge in network.edges:
             self._hand_over(edge)
 
-    def _add(self, where: npt.NDArray[np.bool_], cost: Cost | Crossing) -> None:
+    def _add(self, where: npt.NDArray[np.bool_], cost: Cost | Transition) -> None:
         self.latency_ms[where] += cost.time_ms
         self.energy_mj[where] += cost.energy_mj
         self.traffic_bytes[where] += cost.traffic_bytes
@@ -139,16 +139,16 @@ class Everything:
             for consumer in edge.consumers:
                 wanted |= self.labels[:, consumer] == target
             for start in range(len(self.among)):
-                crossing = edge.crossings.get((self.among[start], self.among[target]))
-                if crossing and start != target:
+                transition = edge.transitions.get((self.among[start], self.among[target]))
+                if transition and start != target:
                     where = wanted & (source == start)
-                    self._add(where, crossing)
-                    self.busy_ms[where, start] += crossing.from_ms
-                    self.busy_ms[where, target] += crossing.to_ms
+                    self._add(where, transition)
+                    self.busy_ms[where, start] += transition.from_ms
+                    self.busy_ms[where, target] += transition.to_ms
                     if "gpu" in self.among:
-                        self.busy_ms[where, self.among.index("gpu")] += crossing.gpu_ms
+                        self.busy_ms[where, self.among.index("gpu")] += transition.gpu_ms
                     else:
-                        self.reformat_ms[where] += crossing.gpu_ms
+                        self.reformat_ms[where] += transition.gpu_ms
 
     def cost(self, price: Price) -> F64:
         """Of every assignment."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from edgert.config.engine_choice import PlacementConfig, ReplicateConfig
 from edgert.errors import PlacementError
+from edgert.placement.plan_record import ModelRow
 from edgert.placement.problem import Network
-from edgert.placement.rows import ModelRow
 
 _CLOSE, _MOST = 0.03, 20
 """Weights are the smallest whole numbers whose shares are so close, of at most so many frames a turn."""

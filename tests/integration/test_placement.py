@@ -86,9 +86,9 @@ def test_a_split_model_says_what_the_whole_says(name: str, ends: tuple[float, ..
 def test_tensors_are_handed_on_in_place_and_nothing_is_allocated_per_frame() -> None:
     engine = split_engine(ASSETS / "parts.onnx", 0.5)
     chain = engine.chain(1)
-    crossing = set(engine.segments[0].outputs).intersection(engine.segments[1].inputs)
-    assert crossing
-    for name in crossing:  # every slot has its own
+    transition = set(engine.segments[0].outputs).intersection(engine.segments[1].inputs)
+    assert transition
+    for name in transition:  # every slot has its own
         assert len({chain.tensors(slot)[name].ctypes.data for slot in range(chain.slots)}) == chain.slots
     (tensor,) = engine.inputs
     assert len({chain.tensors(slot)[tensor.name].ctypes.data for slot in range(chain.slots)}) == 1
@@ -103,7 +103,7 @@ def test_tensors_are_handed_on_in_place_and_nothing_is_allocated_per_frame() -> 
             chain.run(1, slot)
     after, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    smallest = min(chain.tensors(0)[name].nbytes for name in crossing)
+    smallest = min(chain.tensors(0)[name].nbytes for name in transition)
     assert peak - before < smallest and after - before < 20_000  # Python's own small change, not a tensor
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from edgert.placement.problem import Cost, Crossing, Edge, Network, Unit
-from edgert.placement.rows import BoardPlan, EngineRow, ModelRow, Plan, Row
+from edgert.placement.plan_record import BoardPlan, EngineRow, ModelRow, Plan, Row
+from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
 from edgert.planner.plan_page import save
 from tests.helpers.browser import Page, browser
 
 COUNT = 500
-CROSSINGS = {("gpu", "dla0"): Crossing(0.1), ("dla0", "gpu"): Crossing(0.1)}
+CROSSINGS = {("gpu", "dla0"): Transition(0.1), ("dla0", "gpu"): Transition(0.1)}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def made() -> Plan:
     pairs = [(place, place + 1) for place in range(COUNT - 1)] + [
         (place, place + 3) for place in range(0, COUNT - 3, 4)
     ]
-    edges = tuple(Edge(f"t{a}.{b}", a, (b,), crossings=CROSSINGS, size_bytes=1024) for a, b in pairs)
+    edges = tuple(Edge(f"t{a}.{b}", a, (b,), transitions=CROSSINGS, size_bytes=1024) for a, b in pairs)
     assignment = tuple("dla0" if place // 4 % 2 else "gpu" for place in range(COUNT))
     model = ModelRow(
         "net", Network("net", units, edges), (EngineRow(assignment, 1.0),), 30.0, 5.0, 5.0, 6.0, 0.5, {"dla0": 9}

@@ -12,7 +12,7 @@ from edgert.placement.cost.speeds import Power
 from edgert.placement.segment_engines import Step
 from edgert.planner.simulation import Simulation
 from edgert.planner.simulation_page import save
-from edgert.simulator import Cooling, Design, Edge, Node, Rig, Source, Task, simulate
+from edgert.simulator import Cooling, Design, Edge, Node, Platform, Source, Task, simulate
 from tests.helpers.browser import Page, browser
 
 
@@ -26,8 +26,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Too many frames for the model, of a pipeline whose name would like to be a script."""
     find = Node("find", (Edge("camera", 1, "oldest"),), Task(run=(Step("gpu", 20.0),)))
-    rig = Rig(power=Power(5.0, 10.0, 0.0, 0.0), cooling=Cooling(2.0))
-    played = simulate(Design((Source("camera", 80.0),), (find, Node("end", (Edge("find", 2, "never"),)))), rig, 30.0)
+    platform = Platform(power=Power(5.0, 10.0, 0.0, 0.0), cooling=Cooling(2.0))
+    played = simulate(
+        Design((Source("camera", 80.0),), (find, Node("end", (Edge("find", 2, "never"),)))), platform, 30.0
+    )
     name = "<script>hacked=1</script>"
     made = Simulation(name, "b", "A Board", "15W", "gpu", Budget(14.0, 50.0), "a model", ("assumed",), played)
     file = tmp_path_factory.mktemp("page") / "simulated.html"

@@ -1,6 +1,6 @@
 """The numbers of the cost formulas: one file per chip in ``configs/costs``, written by ``scripts/fit_costs``.
 
-They were fitted to published speeds alone; each file says which rows, how far off the formulas are
+They were fitted to published speeds alone; each file names the rows, how far off the formulas are
 on networks that were left out, and which numbers nobody has measured.
 """
 
@@ -77,7 +77,7 @@ class DlaCost(_Part):
     fp16_share: Share
 
 
-class CrossingCost(_Part):
+class TransitionCost(_Part):
     """Of :mod:`edgert.placement.cost.times`.
 
     Attributes:
@@ -141,7 +141,7 @@ class Coefficients(_Part):
     soc: str
     gpu: GpuCost
     dla: DlaCost | None = None
-    crossing: CrossingCost
+    transition: TransitionCost
     power: PowerCost
     contention: ContentionCost
     gpu_accuracy: Accuracy | None = None

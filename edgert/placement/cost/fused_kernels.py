@@ -37,7 +37,7 @@ def units(graph: Graph, allowed: Collection[str] | None = None) -> tuple[Work, .
 
 
 class _Fuser:
-    """One walk over the nodes in order; ``owner`` tells whose unit a node has joined."""
+    """One walk over the nodes in order; ``owner`` maps a node to the unit it has joined."""
 
     def __init__(self, graph: Graph, allowed: Collection[str] | None) -> None:
         self.graph, self.shapes, self.allowed = graph, Shapes(graph), allowed

@@ -1,6 +1,6 @@
 """What handing a tensor between GPU and DLA costs: a reformat kernel on the GPU, and starting the other engine.
 
-Reformats run on the GPU in both directions (https://github.com/NVIDIA/Deep-Learning-Accelerator-SW, FAQ), so a crossing
+Reformats run on the GPU in both directions (https://github.com/NVIDIA/Deep-Learning-Accelerator-SW, FAQ), so that one
 takes GPU time even where the GPU computes nothing else. The fixed parts belong to whom they were measured on: they are
 what a run on the GPU alone, or on the DLA alone, took longer when it also had to give a tensor away. A loadable's start
 keeps the DLA busy as it does in the published rates of one whole loadable after the other.
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgert.placement.cost.coefficients import CrossingCost, DlaCost, GpuCost
+from edgert.placement.cost.coefficients import DlaCost, GpuCost, TransitionCost
 from edgert.placement.cost.speeds import Power, Speed
 from edgert.placement.cost.work import Numbers, Table
-from edgert.placement.problem import GPU, Crossing
+from edgert.placement.problem import GPU, Transition
 
 _PASSES = 2  # read in one format, written in the other
 
@@ -38,9 +38,9 @@ class Reformat:
         return self.launch_ms + _PASSES * size_bytes / self.bytes_per_ms
 
 
-def crossing(
-    size_bytes: float, start: str, end: str, cost: CrossingCost, reformat: Reformat, watts: Power, run_us: float = 0.0
-) -> Crossing:
+def transition(
+    size_bytes: float, start: str, end: str, cost: TransitionCost, reformat: Reformat, watts: Power, run_us: float = 0.0
+) -> Transition:
     """One tensor from accelerator ``start`` to ``end``; between two DLA cores it is reformatted once, too.
 
     Args:
@@ -52,7 +52,7 @@ def crossing(
     from_ms, to_ms = is_out_of * cost.from_dla_us / 1e3, is_into * run_us / 1e3
     traffic = float(_PASSES * size_bytes)
     energy_mj = watts.energy_mj(GPU, gpu_ms, traffic) + watts.dla_w * (from_ms + to_ms)
-    return Crossing(gpu_ms + from_ms + to_ms, gpu_ms, energy_mj, traffic, from_ms, to_ms)
+    return Transition(gpu_ms + from_ms + to_ms, gpu_ms, energy_mj, traffic, from_ms, to_ms)
 
 
 # Time of units on a DLA core: channels in steps, and whatever the managed SRAM does not hold goes through DRAM.

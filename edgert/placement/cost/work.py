@@ -67,7 +67,7 @@ class Work:
         read, written: elements of activations.
         weights: elements of stored tensors.
         inputs, outputs: names of activations read and of those that are read elsewhere or leave the graph.
-        curved: elements that pass a sigmoid or its like on the way out, which the DLA does in steps of their own.
+        curved: elements that pass a sigmoid or its like at the output, which the DLA does in steps of their own.
         launches: kernels started; 0 where an earlier unit of the same form and input takes this one along.
     """
 

@@ -6,8 +6,8 @@ import pytest
 
 from edgert.config.engine_choice import ReplicateConfig
 from edgert.errors import PlacementError
+from edgert.placement.plan_record import EngineRow, ModelRow
 from edgert.placement.problem import Assignment, Cost, Network, Unit
-from edgert.placement.rows import EngineRow, ModelRow
 from tests.helpers.written import as_written, whole_weights
 
 NODES = (("conv[1]", "relu*"), ("add?",), ("head",))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgert.placement.choose import solve
 from edgert.placement.frontier import undominated
-from edgert.placement.problem import Cost, Crossing, Edge, Network, Unit
+from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
+from edgert.placement.solver import solve
 
 NAMES = ("gpu", "dla0", "dla1")
 
 
-def network(second: float, *, crossing: float = 0.1, missing: bool = False, rate_hz: float | None = None) -> Network:
+def network(second: float, *, transition: float = 0.1, missing: bool = False, rate_hz: float | None = None) -> Network:
     """Three units in a row; ``second``: the times of dla1 against those of dla0."""
     units = []
     for number in range(3):
@@ -19,10 +19,10 @@ def network(second: float, *, crossing: float = 0.1, missing: bool = False, rate
         if missing and number == 1:
             del costs["dla0"]
         units.append(Unit(f"u{number}", (f"u{number}",), costs))
-    there, back = Crossing(0.1, 0.05), Crossing(crossing, 0.05)
-    crossings = {("gpu", "dla0"): there, ("dla0", "gpu"): there, ("gpu", "dla1"): back, ("dla1", "gpu"): back}
-    edges = [Edge("x", None, (0,), crossings=crossings), Edge("a", 0, (1,), crossings=crossings)]
-    edges += [Edge("b", 1, (2,), crossings=crossings), Edge("y", 2, (), is_output=True, crossings=crossings)]
+    there, back = Transition(0.1, 0.05), Transition(transition, 0.05)
+    transitions = {("gpu", "dla0"): there, ("dla0", "gpu"): there, ("gpu", "dla1"): back, ("dla1", "gpu"): back}
+    edges = [Edge("x", None, (0,), transitions=transitions), Edge("a", 0, (1,), transitions=transitions)]
+    edges += [Edge("b", 1, (2,), transitions=transitions), Edge("y", 2, (), is_output=True, transitions=transitions)]
     return Network("net", tuple(units), tuple(edges), rate_hz=rate_hz)
 
 
@@ -37,7 +37,7 @@ def test_a_quicker_later_one_replaces_the_first() -> None:
 
 
 def test_better_in_one_thing_and_worse_in_another_both_stay() -> None:
-    assert undominated(network(0.5, crossing=0.2), NAMES) == NAMES
+    assert undominated(network(0.5, transition=0.2), NAMES) == NAMES
     assert undominated(network(1.5, missing=True), NAMES) == NAMES
 
 

@@ -9,8 +9,8 @@ from edgert.errors import PlacementError
 from edgert.placement.cutting import neighbors, segments
 from edgert.placement.exact import exact
 from edgert.placement.min_cut import Cutter, cut
-from edgert.placement.occupancy import ENERGY, LATENCY, Load, Price, accelerators, loads, preferring
-from edgert.placement.problem import GPU, Cost, Crossing, Edge, Network, Unit
+from edgert.placement.problem import GPU, Cost, Edge, Network, Transition, Unit
+from edgert.placement.run_load import ENERGY, LATENCY, Load, Price, accelerators, loads, preferring
 from tests.helpers.chain import best_chain, is_chain
 from tests.helpers.placement import BOARD, GPU_DLA, Everything, chain_network, random_network
 
@@ -21,11 +21,11 @@ PRICES = (LATENCY, ENERGY, Price(latency=1, energy=0.1), PRICED)
 def fork(*, home: str = "gpu") -> Network:
     """One unit read by two, whose outputs leave."""
     cost = {"gpu": Cost(1.0, 10.0, 100.0), "dla0": Cost(2.0, 2.0, 100.0)}
-    over = {("gpu", "dla0"): Crossing(0.5, 0.25, 1.0, 7.0), ("dla0", "gpu"): Crossing(0.25, 0.125, 1.0, 7.0)}
+    over = {("gpu", "dla0"): Transition(0.5, 0.25, 1.0, 7.0), ("dla0", "gpu"): Transition(0.25, 0.125, 1.0, 7.0)}
     units = tuple(Unit(name, (name,), cost, weight_bytes=3) for name in "abc")
     edges = (
-        Edge("in", None, (0,), crossings=over),
-        Edge("mid", 0, (1, 2), crossings=over),
+        Edge("in", None, (0,), transitions=over),
+        Edge("mid", 0, (1, 2), transitions=over),
         Edge("left", 1, (), True, over),
         Edge("right", 2, (), True, over),
     )
@@ -43,7 +43,7 @@ def test_a_tensor_is_handed_over_once_to_each_accelerator() -> None:
 
 
 def test_an_output_that_is_also_read_at_home_is_handed_over_once() -> None:
-    over = {("dla0", "gpu"): Crossing(1.0)}
+    over = {("dla0", "gpu"): Transition(1.0)}
     cost = {"gpu": Cost(1.0), "dla0": Cost(1.0)}
     net = Network("n", (Unit("a", (), cost), Unit("b", (), cost)), (Edge("t", 0, (1,), True, over),))
     assert loads(net, ("dla0", "gpu")).latency_ms == 3.0

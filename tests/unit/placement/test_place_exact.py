@@ -10,7 +10,7 @@ from edgert.placement.cutting import segments
 from edgert.placement.exact import Condition, exact, keeps, plain
 from edgert.placement.frontier import front, pareto
 from edgert.placement.min_cut import cut
-from edgert.placement.occupancy import ENERGY, LATENCY, Price
+from edgert.placement.run_load import ENERGY, LATENCY, Price
 from tests.helpers.placement import BOARD, GPU_DLA, Everything, random_network
 
 

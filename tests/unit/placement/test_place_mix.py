@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from edgert.errors import PlacementError
-from edgert.placement.assign import Dealer
-from edgert.placement.choose import solve
 from edgert.placement.columns import classed
 from edgert.placement.constraints import Limits, Objective, Placement, engine_bytes
 from edgert.placement.contention import Contention
-from edgert.placement.mix import blend, board_of, demands
-from edgert.placement.occupancy import accelerators, loads, preferring, use
+from edgert.placement.engine_selection import EngineSelector
 from edgert.placement.problem import Cost, Edge, Network, Unit
+from edgert.placement.run_load import accelerators, loads, preferring, use
+from edgert.placement.solver import solve
+from edgert.placement.throughput import blend, board_of, demands
 from tests.helpers.placement import BOARD, GPU_DLA, Everything, random_network
 
 optimize = pytest.importorskip("scipy.optimize", reason="scipy, the solvers' engine, is not installed")
@@ -69,7 +69,7 @@ def test_no_mix_of_all_placements_is_better(seed: int) -> None:
     best = best_mix(nets, among, limits)
     assert found.multiplier == pytest.approx(best, rel=1e-6)
     assert found.bound >= best * (1 - 1e-9) and found.gap <= 1e-6
-    multiplier, engines = Dealer(nets, resources, demands(nets), limits).deal(found)
+    multiplier, engines = EngineSelector(nets, resources, demands(nets), limits).select(found)
     busy = {name: sum(one.runs_hz * one.load.busy_ms.get(name, 0) for one in engines) for name in among}
     assert multiplier == pytest.approx(best, rel=1e-6)
     assert max(busy.values()) <= 1000 * (1 + 1e-5)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from edgert.errors import PlacementError
-from edgert.placement.choose import solve
 from edgert.placement.constraints import streams
 from edgert.placement.contention import Asked, Contention, settle, stretched
-from edgert.placement.occupancy import loads
-from edgert.placement.problem import Cost, Crossing, Edge, Network, Unit
+from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
+from edgert.placement.run_load import loads
 from edgert.placement.schedule import Replica, Stream, play
 from edgert.placement.segment_engines import Step, steps
+from edgert.placement.solver import solve
 from tests.helpers.placement import BOARD, random_network
 
 GPU_4, DLA_6 = Step("gpu", 4.0), Step("dla0", 6.0)
@@ -138,31 +138,31 @@ def test_rounds_end_when_demand_stays() -> None:
 def test_who_hands_over_and_who_takes_it_are_busy_beside_their_segments() -> None:
     """1 ms of who hands over, 2 of the GPU, 3 of who takes it, 4 of nobody; the GPU moves the bytes."""
     cost = {name: Cost(10.0) for name in BOARD}
-    over = {("dla0", "dla1"): Crossing(10.0, 2.0, traffic_bytes=5.0, from_ms=1.0, to_ms=3.0)}
+    over = {("dla0", "dla1"): Transition(10.0, 2.0, traffic_bytes=5.0, from_ms=1.0, to_ms=3.0)}
     units = tuple(Unit(name, (name,), cost) for name in "ab")
-    net = Network("n", units, (Edge("t", 0, (1,), crossings=over),))
+    net = Network("n", units, (Edge("t", 0, (1,), transitions=over),))
     made = steps(net, ("dla0", "dla1"))
     assert made == (Step("dla0", 11.0), Step("gpu", 2.0, 5.0), Step(None, 4.0), Step("dla1", 13.0))
     assert loads(net, ("dla0", "dla1")).busy_ms == {"dla0": 11.0, "gpu": 2.0, "dla1": 13.0}
 
 
 def test_what_comes_from_home_and_goes_there_is_homes_work() -> None:
-    both = {("cpu0", "cpu1"): Crossing(3.0, from_ms=1.0, to_ms=2.0, traffic_bytes=7.0)}
+    both = {("cpu0", "cpu1"): Transition(3.0, from_ms=1.0, to_ms=2.0, traffic_bytes=7.0)}
     both["cpu1", "cpu0"] = both["cpu0", "cpu1"]
-    edges = (Edge("x", None, (0,), crossings=both), Edge("y", 0, (), is_output=True, crossings=both))
+    edges = (Edge("x", None, (0,), transitions=both), Edge("y", 0, (), is_output=True, transitions=both))
     net = Network("n", (Unit("a", ("a",), {"cpu1": Cost(10.0)}),), edges, home="cpu0")
     assert steps(net, ("cpu1",)) == (Step("cpu0", 1.0, 7.0), Step("cpu1", 13.0, 7.0), Step("cpu0", 2.0))
 
 
 def test_a_dla_that_starts_often_has_less_time_for_frames() -> None:
     """Every second unit cannot run on the DLA; each time it is entered it starts anew."""
-    into, back = Crossing(1.0, 0.1, from_ms=0.0, to_ms=0.9), Crossing(0.1, 0.1)
+    into, back = Transition(1.0, 0.1, from_ms=0.0, to_ms=0.9), Transition(0.1, 0.1)
     over = {("gpu", "dla0"): into, ("dla0", "gpu"): back}
     units = tuple(
         Unit(f"u{n}", (f"u{n}",), {"gpu": Cost(1.0)} | ({} if n % 2 else {"dla0": Cost(1.0)})) for n in range(4)
     )
     edges = tuple(Edge(f"t{n}", n, (n + 1,) if n < 3 else (), n == 3, over) for n in range(4))
-    net = Network("n", units, (Edge("x", None, (0,), crossings=over), *edges))
+    net = Network("n", units, (Edge("x", None, (0,), transitions=over), *edges))
     placement = solve([net], "throughput")
     (flow,) = play(streams([net], placement, saturated=True), 5000).streams
     assert placement.value == pytest.approx(1e3 / 2.815, rel=0.002), "free starts would promise 1e3 / 2.4"

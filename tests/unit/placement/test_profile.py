@@ -12,7 +12,6 @@ from edgert.errors import ArtifactError, PlacementError
 from edgert.graph.operations import Graph, read
 from edgert.jitter import AT
 from edgert.placement.cutting import partition
-from edgert.placement.occupancy import loads
 from edgert.placement.predict import part_ms
 from edgert.placement.profile import (
     MEASURED,
@@ -24,6 +23,7 @@ from edgert.placement.profile import (
     network_of,
     read_profile,
 )
+from edgert.placement.run_load import loads
 from edgert.placement.schedule import Replica, Stream, play
 from edgert.placement.segment_engines import steps
 from tests.helpers import models
@@ -142,11 +142,11 @@ def test_the_network_for_the_solvers() -> None:
     assert [unit.name for unit in network.units] == ["a", "b", "c"]
     assert network.units[0].costs["cpu1"].time_ms == 5.0 and network.home == "cpu0"
     edges = {edge.name: edge for edge in network.edges}
-    assert (edges["x"].producer, edges["x"].consumers, edges["x"].crossings) == (None, (0,), {})
+    assert (edges["x"].producer, edges["x"].consumers, edges["x"].transitions) == (None, (0,), {})
     assert (edges["a"].producer, edges["a"].consumers, edges["a"].size_bytes) == (0, (1, 2), MIB)
-    over = edges["a"].crossings["cpu0", "cpu1"]
+    over = edges["a"].transitions["cpu0", "cpu1"]
     assert over.time_ms == pytest.approx(0.1 + 0.2 + 0.4) and over.from_ms == over.to_ms == over.time_ms / 2
-    assert edges["y"].is_output and edges["y"].crossings == {}
+    assert edges["y"].is_output and edges["y"].transitions == {}
 
 
 def test_a_network_of_other_nodes_is_refused() -> None:
@@ -156,7 +156,7 @@ def test_a_network_of_other_nodes_is_refused() -> None:
     assert caught.value.why == "'c' is in the model alone"
 
 
-def test_a_part_pays_half_of_every_crossing() -> None:
+def test_a_part_pays_half_of_every_transition() -> None:
     parts = partition(graph(), {"a": "cpu0", "b": "cpu1", "c": "cpu1"})
     assert part_ms(profile(), graph(), parts, 0) == pytest.approx(5 + 0.6 / 2 + 0.1 / 2)
     assert part_ms(profile(), graph(), parts, 1) == pytest.approx(5 + 0.6 / 2 + 0.1 / 2)

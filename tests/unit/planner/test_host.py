@@ -16,7 +16,7 @@ from edgert.placement.cost.fused_kernels import units
 from edgert.placement.profile import Handing, Profile, ProfiledUnit, Whole
 from edgert.planner import plan
 from edgert.planner.plan_page import render
-from edgert.planner.text import to_json
+from edgert.planner.plan_text import to_json
 from tests.unit.planner.test_make import network
 
 CORES = ("cpu0", "cpu1")

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from edgert.config.pipeline_file import BudgetConfig
-from edgert.placement.rows import BoardPlan, Objective, Row
+from edgert.placement.plan_record import BoardPlan, Objective, Row
+from edgert.planner.plan_text import board_headline
 from edgert.planner.selection import Machine, judged
-from edgert.planner.text import board_headline
 
 BOARD = Machine("orin-nx-16gb", "Jetson Orin NX 16GB", 2**34)
 ROW = Row(BOARD.name, "15W", "gpu", (), 2.0, 60.0, 8.0, 9.0, 2**20, 300.0, {"gpu": 0.5}, 0.2)

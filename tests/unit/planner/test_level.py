@@ -20,8 +20,8 @@ from edgert.errors import ConfigError
 from edgert.graph import to_bytes
 from edgert.planner import plan
 from edgert.planner.plan_page import render
+from edgert.planner.plan_text import to_json
 from edgert.planner.simulation import Circumstances, simulate_pipeline
-from edgert.planner.text import to_json
 from tests.helpers.models import make
 from tests.unit.planner.test_simulation import profile
 
@@ -64,12 +64,12 @@ stages:
 def test_a_plan_has_a_row_of_every_model_that_a_governor_may_choose(tmp_path: Path) -> None:
     made = plan(pipeline(tmp_path, "power: 30W"), mode=MODE)
     (row,) = made.boards[0].rows
-    (other,) = row.stand_ins
-    assert other.smaller == ("net-dla",) and other.models[0].engines[0].accelerators == ("dla0",)
+    (other,) = row.fallbacks
+    assert other.fallback_models == ("net-dla",) and other.models[0].engines[0].accelerators == ("dla0",)
     assert other.power_w is not None and row.power_w is not None and other.power_w < row.power_w
     assert other.is_simulated and other.p99_ms > row.p99_ms
-    told = to_json(made)["boards"][0]["rows"][0]["stand_ins"]
-    assert [one["smaller"] for one in told] == [["net-dla"]] and told[0]["power_w"] == other.power_w
+    told = to_json(made)["boards"][0]["rows"][0]["fallbacks"]
+    assert [one["fallback_models"] for one in told] == [["net-dla"]] and told[0]["power_w"] == other.power_w
     console = Console(width=160, record=True)
     show_plan(console, made)
     text = console.export_text()
@@ -81,7 +81,7 @@ def test_all_that_are_loaded_count_in_its_memory(tmp_path: Path) -> None:
     (row,) = plan(pipeline(tmp_path, "power: 30W"), mode=MODE).boards[0].rows
     weights = {part.name: (part.on, part.size_bytes) for part in row.memory if part.kind == "weights"}
     assert weights.keys() == {"net", "net-dla"} and weights["net-dla"][0] == "dla0"
-    assert row.memory_bytes == sum(part.size_bytes for part in row.memory) == row.stand_ins[0].memory_bytes
+    assert row.memory_bytes == sum(part.size_bytes for part in row.memory) == row.fallbacks[0].memory_bytes
 
 
 def test_a_power_budget_that_the_gpu_breaks_is_kept_on_the_dla_without_losing_a_frame(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import ConfigError, PlacementError
 from edgert.graph import to_bytes
 from edgert.planner import Plan, plan
-from edgert.planner.board_model import subjects
 from edgert.planner.plan_page import render
-from edgert.planner.text import board_headline, to_json
+from edgert.planner.plan_text import board_headline, to_json
+from edgert.planner.planned_model import subjects
 from tests.helpers.models import make
 
 ORIN = "orin-nx-16gb"

@@ -16,7 +16,7 @@ from edgert.errors import ArtifactError, ConfigError
 from edgert.graph.load import load
 from edgert.placement.problem import Cost, Network, Unit
 from edgert.planner import plan
-from edgert.planner.unit_times import factors_of, scaled, times_of
+from edgert.planner.measured_times import factors_of, scaled, times_of
 from tests.helpers.trt_bench import ORIN
 from tests.helpers.trt_bundle import PIPELINE, bench, engine, trt_bundle
 
@@ -119,7 +119,7 @@ def test_layers_without_any_time_tell_nothing() -> None:
 
 
 def test_handing_over_is_not_counted_twice() -> None:
-    """A plan counts crossings by themselves, but knows of none where there is one accelerator."""
+    """A plan counts transitions by themselves, but knows of none where there is one accelerator."""
     both = replace(ENGINE, placement={"conv": "dla0"}, layers=layers(("conv", 2.0), ("relu", 1.0), moves=1.0))
     assert sum(times_of(NETWORK, [both]).values()) == pytest.approx(3.0 * 3 / 4)
     assert sum(times_of(NETWORK, [replace(both, placement={})]).values()) == pytest.approx(3.0)

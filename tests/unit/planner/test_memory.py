@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgert.placement.choose import solve
 from edgert.placement.constraints import engine_bytes
-from edgert.placement.problem import Cost, Crossing, Edge, Network, Unit
+from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
+from edgert.placement.solver import solve
 from edgert.planner import plan
-from edgert.planner.memory_rows import CONTEXT_BYTES, NOT_PLANNED, board_parts, row_memory
+from edgert.planner.plan_memory import CONTEXT_BYTES, NOT_PLANNED, board_parts, row_memory
 from edgert.planner.plan_page import render
-from edgert.planner.text import to_json
+from edgert.planner.plan_text import to_json
 from edgert.shipped import data_folder
 from tests.unit.planner.test_make import ORIN, pipeline
 
@@ -18,8 +18,8 @@ from tests.unit.planner.test_make import ORIN, pipeline
 def network(name: str) -> Network:
     """Two units, the first for the DLA only, the second for the GPU only."""
     units = (Unit("a", ("a",), {"dla0": Cost(1.0)}, 1000), Unit("b", ("b",), {"gpu": Cost(1.0)}, 500))
-    crossing = {("dla0", "gpu"): Crossing(0.1)}
-    edges = (Edge("x", None, (0,), False, {}, 64), Edge("y", 0, (1,), False, crossing, 32))
+    transition = {("dla0", "gpu"): Transition(0.1)}
+    edges = (Edge("x", None, (0,), False, {}, 64), Edge("y", 0, (1,), False, transition, 32))
     return Network(name, units, edges, "gpu", 10.0)
 
 

@@ -21,14 +21,14 @@ from edgert.placement.cost.coefficients import coefficients
 from edgert.placement.cost.speeds import power
 from edgert.placement.profile import Handing, Profile, ProfiledUnit, Whole
 from edgert.planner import plan
-from edgert.planner.clock_steps import step_of
+from edgert.planner.power_steps import step_of
 from edgert.planner.simulation import Circumstances, Simulation, simulate_pipeline
 from edgert.planner.simulation_page import kept, render, simulation_headline
 from edgert.simulator import Simulated
+from edgert.simulator.board_platform import static_graph
 from edgert.simulator.hardware import ANY_CORE, CoreStep
-from edgert.simulator.pipeline_design import Lane, Scene, design_of
+from edgert.simulator.pipeline_design import InferenceSlot, Scene, design_of
 from edgert.simulator.recorded import StageTime, StageTimes
-from edgert.simulator.virtual_board import static_graph
 from tests.helpers.models import make
 
 ORIN = "orin-nx-16gb"
@@ -245,12 +245,12 @@ stages:
   right: {source: 'usb:1', fps: 30}
   look: {infer: net, from: [left, right], batch: {max: 2}}
 """)
-    by_profile = [Lane(((CoreStep(ANY_CORE, ms),),), rows=2) for ms in (10.0, 4.0)]
-    lanes = [lambda *_, lane=lane: [lane] for lane in by_profile]
+    by_profile = [InferenceSlot(((CoreStep(ANY_CORE, ms),),), rows=2) for ms in (10.0, 4.0)]
+    slots = [lambda *_, slot=slot: [slot] for slot in by_profile]
     times = StageTimes({"look": StageTime(16.0, batch_fill_ms=1.0)})  # 1 ms to fill, and 15 where the profile says 10
-    design = design_of(load_pipeline(tmp_path / "p.yaml"), lanes[0], Scene({}, times=times), lanes[1:])
+    design = design_of(load_pipeline(tmp_path / "p.yaml"), slots[0], Scene({}, times=times), slots[1:])
     node = design.nodes[0]
-    tasks = (node.task, *node.stand_ins)
+    tasks = (node.task, *node.fallbacks)
     assert [[step.time_ms for step in task.steps] for task in tasks] == [[1.0], [1.0]]
     assert [[step.time_ms for step in task.run] for task in tasks] == [[15.0], [6.0]]
     assert [task.batch for task in tasks] == [2, 2]

@@ -10,7 +10,7 @@ from edgert.placement.segment_engines import Step
 from edgert.runtime.channel import Inlet
 from edgert.runtime.throttle import Crowd
 from edgert.simulator.design import Design, Edge, Node, Source, Task
-from edgert.simulator.play import Governing, Rig, simulate
+from edgert.simulator.play import Governing, Platform, simulate
 from tests.unit.runtime.test_channel import result
 
 
@@ -35,7 +35,7 @@ def test_a_camera_s_queue_loses_frames_just_when_more_come_than_go(load: float, 
     model = Node("model", (Edge("cam", capacity, "oldest"),), Task(run=(Step("gpu", 1e3 * load / rate_hz),)))
     rules = Rules(Budget(latency_ms=1e6), (Setting("all", 0.0, rate_hz, 0.0),))
     played = simulate(
-        Design((Source("cam", rate_hz),), (model,)), Rig(), 10.0, governing=Governing(rules, ({"cam": 1.0},))
+        Design((Source("cam", rate_hz),), (model,)), Platform(), 10.0, governing=Governing(rules, ({"cam": 1.0},))
     )
     assert played.governed is not None and played.governed.queued is not None
     if load < 0.98:

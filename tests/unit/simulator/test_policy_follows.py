@@ -19,8 +19,8 @@ from edgert.placement.segment_engines import Step
 from edgert.policy import BoundedQueue, Drop, RateLimiter
 from edgert.runtime import Frame, Gate, Inlet
 from edgert.simulator.design import Edge, Node, Source, Task
-from edgert.simulator.entities import Camera
 from edgert.simulator.hardware import Chance
+from edgert.simulator.sources import Camera
 from edgert.simulator.threads import BatchThread, Channel, Sender, Thread, Token
 from edgert.stages.crop import Geometry
 from edgert.stages.infer import InferBatch
@@ -125,7 +125,7 @@ def test_a_changed_policy_drops_others() -> None:
 
 
 class Busy:
-    """A lane whose filling and running take time on a virtual clock."""
+    """A slot whose filling and running take time on a virtual clock."""
 
     idle = True
 
@@ -155,8 +155,8 @@ def test_same_arrivals_same_batches(gaps: list[int], most: int, wait_ms: int, fi
     """Of frames that all wait in one queue, with any patience."""
     arrivals = [(float(at) + 0.4, 0) for at in accumulate(gaps)]
     clock = VirtualClock()
-    lane = Busy(clock, fill_ms, run_ms)
-    stage = InferBatch("find", lane, most, wait_ms / 1e3, clock)  # type: ignore[arg-type]
+    slot = Busy(clock, fill_ms, run_ms)
+    stage = InferBatch("find", slot, most, wait_ms / 1e3, clock)  # type: ignore[arg-type]
     waiting = list(enumerate(at for at, _ in arrivals))
     while waiting or stage.due_ns() is not None:
         if waiting and waiting[0][1] * 1e6 <= clock.now_ns():
@@ -165,7 +165,7 @@ def test_same_arrivals_same_batches(gaps: list[int], most: int, wait_ms: int, fi
             list(stage.flush())
         else:
             wait(clock, waiting[0][1] - clock.now_ns() / 1e6 + 1e-6)
-    assert batches_of(arrivals, most, wait_ms, fill_ms, run_ms) == lane.batches
+    assert batches_of(arrivals, most, wait_ms, fill_ms, run_ms) == slot.batches
 
 
 def batches_of(arrivals: Arrivals, most: int, wait_ms: float, fill_ms: float, run_ms: float) -> list[tuple[int, ...]]:

@@ -9,7 +9,19 @@ from edgert.jitter import AT, Jitter
 from edgert.placement.contention import Contention
 from edgert.placement.cost.speeds import Power
 from edgert.placement.segment_engines import Step
-from edgert.simulator import Cooling, CoreStep, Design, Edge, Governing, Node, Rig, Simulated, Source, Task, simulate
+from edgert.simulator import (
+    Cooling,
+    CoreStep,
+    Design,
+    Edge,
+    Governing,
+    Node,
+    Platform,
+    Simulated,
+    Source,
+    Task,
+    simulate,
+)
 
 NEWEST, WAIT = (1, "oldest"), (2, "never")
 
@@ -30,7 +42,7 @@ def line(run_ms: float, source: Source, task: Task | None = None) -> Design:
 
 
 def test_a_camera_that_the_model_keeps_up_with() -> None:
-    played = simulate(line(10.0, Source("camera", 30.0)), Rig(), 10.0)
+    played = simulate(line(10.0, Source("camera", 30.0)), Platform(), 10.0)
     assert played.frames_in == 300 and played.dropped == 0
     assert played.fps == pytest.approx(30.0, rel=0.01)
     assert played.latency_ms.p50 == pytest.approx(10.0, abs=0.1) == pytest.approx(played.latency_ms.p99, abs=0.1)
@@ -41,7 +53,7 @@ def test_two_cameras_that_begin_together_wait_for_one_another_and_others_do_not(
     def mean_ms(start_ms: float) -> float:
         sources = (Source("left", 30.0), Source("right", 30.0, start_ms=start_ms))
         node = Node("find", (Edge("left", *NEWEST), Edge("right", *NEWEST)), Task(run=gpu(10.0)), joins=False)
-        return simulate(Design(sources, (node,)), Rig(), 10.0).latency_ms.mean
+        return simulate(Design(sources, (node,)), Platform(), 10.0).latency_ms.mean
 
     assert (mean_ms(0.0), mean_ms(16.0)) == (pytest.approx(15.0, rel=0.02), pytest.approx(10.0, rel=0.02))
 
@@ -49,19 +61,19 @@ def test_two_cameras_that_begin_together_wait_for_one_another_and_others_do_not(
 def test_frames_that_come_before_a_thread_is_ready_are_lost() -> None:
     camera = Source("camera", 100.0, limit=100)
     node = Node("find", (Edge("camera", *NEWEST),), Task(run=gpu(2.0)), startup_ms=55.0)
-    played = simulate(Design((camera,), (node,)), Rig(), 2.0)
+    played = simulate(Design((camera,), (node,)), Platform(), 2.0)
     assert (played.frames_out, played.dropped) == (95, 5)  # of 0 to 50 ms the last is kept
 
 
 def test_frames_that_come_late_crowd_the_next() -> None:
     late_ms = tuple(0.0 if at < 0.9 else 12.0 for at in AT)
-    punctual = simulate(line(9.0, Source("camera", 100.0, is_ahead=True)), Rig(), 20.0)
-    late = simulate(line(9.0, Source("camera", 100.0, late_ms=late_ms, is_ahead=True)), Rig(), 20.0)
+    punctual = simulate(line(9.0, Source("camera", 100.0, is_ahead=True)), Platform(), 20.0)
+    late = simulate(line(9.0, Source("camera", 100.0, late_ms=late_ms, is_ahead=True)), Platform(), 20.0)
     assert punctual.latency_ms.p99 == pytest.approx(9.0, abs=0.2) and late.latency_ms.p99 > 14.0
 
 
 def test_a_camera_too_fast_loses_the_oldest_and_latency_stays_bounded() -> None:
-    played = simulate(line(20.0, Source("camera", 100.0)), Rig(), 10.0)
+    played = simulate(line(20.0, Source("camera", 100.0)), Platform(), 10.0)
     assert played.fps == pytest.approx(50.0, rel=0.02)
     assert played.dropped == pytest.approx(500, abs=5)
     assert played.latency_ms.p99 <= 20.0 + 20.0 + 0.2  # at most one run before its own
@@ -73,7 +85,9 @@ def test_a_file_goes_as_fast_as_the_slowest_stage_and_loses_nothing() -> None:
         Node("paint", (Edge("find", *WAIT),), Task((CoreStep("cpu", 8.0),))),
         Node("end", (Edge("paint", *WAIT),)),
     )
-    played = simulate(Design((Source("clip", is_ahead=True, is_live=False, limit=100),), nodes), Rig(("cpu0",)), 60.0)
+    played = simulate(
+        Design((Source("clip", is_ahead=True, is_live=False, limit=100),), nodes), Platform(("cpu0",)), 60.0
+    )
     assert (played.frames_in, played.frames_out, played.dropped) == (100, 100, 0)
     assert played.seconds == pytest.approx(0.82, abs=0.12)  # ends with the file, not with the minute
 
@@ -84,7 +98,7 @@ def test_two_halves_of_a_frame_are_joined_and_lost_ones_given_up() -> None:
         Node("slow", (Edge("camera", *NEWEST),), Task(run=(Step("dla0", 30.0),))),
         Node("both", (Edge("fast", *WAIT), Edge("slow", *WAIT))),
     )
-    played = simulate(Design((Source("camera", 50.0),), nodes), Rig(), 10.0)
+    played = simulate(Design((Source("camera", 50.0),), nodes), Platform(), 10.0)
     assert played.fps == pytest.approx(1e3 / 30, rel=0.03)  # what the slow half lost is never whole
     assert played.stages["both"].dropped == pytest.approx(played.stages["slow"].dropped, abs=3)
 
@@ -97,7 +111,7 @@ def test_frames_dealt_to_two_engines_come_out_in_order() -> None:
         Node("find", (Edge("find:0", *WAIT), Edge("find:1", *WAIT)), reorders="find:dispatch", joins=False),
         Node("end", (Edge("find", *WAIT),)),
     )
-    played = simulate(Design((Source("clip", is_ahead=True, is_live=False),), nodes), Rig(), 10.0)
+    played = simulate(Design((Source("clip", is_ahead=True, is_live=False),), nodes), Platform(), 10.0)
     assert played.fps == pytest.approx(150.0, rel=0.02)
     stages = played.stages
     assert stages["find:0"].results_in == pytest.approx(2 * stages["find:1"].results_in, abs=3)
@@ -105,9 +119,9 @@ def test_frames_dealt_to_two_engines_come_out_in_order() -> None:
 
 def test_crops_are_run_in_batches_of_as_many_as_fit() -> None:
     task = Task(run=gpu(2.0), crops=8, rows=4)
-    played = simulate(line(0.0, Source("camera", 20.0, most=6), task), Rig(), 5.0)
+    played = simulate(line(0.0, Source("camera", 20.0, most=6), task), Platform(), 5.0)
     assert played.latency_ms.p50 == pytest.approx(12.0, abs=0.1)  # four and two
-    many = simulate(line(0.0, Source("camera", 20.0, objects=3.0), task), Rig(), 30.0, seed=1)
+    many = simulate(line(0.0, Source("camera", 20.0, objects=3.0), task), Platform(), 30.0, seed=1)
     assert many.busy["gpu"] == pytest.approx(20 * 3 * 2 / 1e3, rel=0.1)
 
 
@@ -120,9 +134,9 @@ def test_frames_of_two_cameras_run_together_when_both_have_come_and_never_wait()
         )
         return Design((Source("a", 25.0), Source("b", second_hz)), nodes)
 
-    together = simulate(design(25.0), Rig(), 4.0)
+    together = simulate(design(25.0), Platform(), 4.0)
     assert together.frames_out == 200 and together.latency_ms.p99 == pytest.approx(7.0, abs=0.2)
-    alone = simulate(design(0.1), Rig(), 4.0)
+    alone = simulate(design(0.1), Platform(), 4.0)
     assert alone.latency_ms.p50 == pytest.approx(3.5, abs=0.2)
 
 
@@ -131,7 +145,7 @@ def test_detections_spread_into_results_of_their_own() -> None:
         Node("cut", (Edge("camera", *NEWEST),), spread=4),
         Node("read", (Edge("cut", *WAIT),), Task(run=gpu(1.0))),
     )
-    played = simulate(Design((Source("camera", 10.0, most=3),), nodes), Rig(), 5.0)
+    played = simulate(Design((Source("camera", 10.0, most=3),), nodes), Platform(), 5.0)
     assert played.stages["read"].results_in == 3 * played.frames_in
 
 
@@ -141,8 +155,8 @@ def test_accelerators_slow_one_another_down_through_memory() -> None:
         Node("b", (Edge("camera", *NEWEST),), Task(run=(Step("dla0", 10.0, 1e8),))),
     )
     design = Design((Source("camera", 20.0),), nodes)
-    assert simulate(design, Rig(), 2.0).latency_ms.p50 == pytest.approx(10.0, abs=0.1)
-    tight = Rig(contention=Contention(12e9, floor_share=0.5))
+    assert simulate(design, Platform(), 2.0).latency_ms.p50 == pytest.approx(10.0, abs=0.1)
+    tight = Platform(contention=Contention(12e9, floor_share=0.5))
     assert simulate(design, tight, 2.0).latency_ms.p50 == pytest.approx(20.0, abs=0.1)
 
 
@@ -152,7 +166,7 @@ def test_cores_are_shared_by_threads_that_are_ready() -> None:
         return tuple(Node(f"n{i}", (Edge("camera", *NEWEST),), Task(one)) for i, one in enumerate(steps))
 
     def p50(made: tuple[Node, ...]) -> float:
-        return simulate(Design((Source("camera", 20.0),), made), Rig(("cpu0", "cpu1")), 2.0).latency_ms.p50
+        return simulate(Design((Source("camera", 20.0),), made), Platform(("cpu0", "cpu1")), 2.0).latency_ms.p50
 
     assert p50(nodes("cpu", "cpu")) == pytest.approx(10.0, abs=0.1)
     assert p50(nodes("cpu0", "cpu0")) == pytest.approx(20.0, abs=0.1)
@@ -165,7 +179,7 @@ SPREAD = tuple(1.0 + max(0.0, at - 0.5) for at in AT)
 
 def jittered(rows: int = 1, seed: int = 0) -> Simulated:
     step = CoreStep("cpu0", 10.0, jitter=SPREAD).times(rows)
-    return simulate(line(0.0, Source("camera", 5.0), Task(run=(step,))), Rig(("cpu0",)), 400.0, seed=seed)
+    return simulate(line(0.0, Source("camera", 5.0), Task(run=(step,))), Platform(("cpu0",)), 400.0, seed=seed)
 
 
 def test_times_scatter_as_told_and_the_same_way_for_a_seed() -> None:
@@ -184,7 +198,7 @@ def test_rows_of_a_run_scatter_each_by_itself() -> None:
 
 def test_a_trace_says_when_frames_come_and_what_is_on_them() -> None:
     source = Source("camera", times_ms=(0.0, 10.0, 100.0), objects=(0, 2, 1))
-    played = simulate(line(0.0, source, Task(run=gpu(1.0), crops=8)), Rig(), 0.3)
+    played = simulate(line(0.0, source, Task(run=gpu(1.0), crops=8)), Platform(), 0.3)
     assert played.frames_in == 6  # three, then over again
     assert played.busy["gpu"] == pytest.approx(6 / 300, rel=0.01)
 
@@ -193,8 +207,8 @@ POWER = Power(static_w=5.0, gpu_w=20.0, dla_w=0.0, dram_pj_per_byte=100.0)
 
 
 def test_power_is_idle_plus_work_and_heat_follows_slowly() -> None:
-    rig = Rig(power=POWER, cooling=Cooling(2.0, tau_s=10.0, ambient_c=30.0))
-    played = simulate(line(0.0, Source("camera", 50.0), Task(run=gpu(10.0, 1e7))), rig, 60.0)
+    platform = Platform(power=POWER, cooling=Cooling(2.0, tau_s=10.0, ambient_c=30.0))
+    played = simulate(line(0.0, Source("camera", 50.0), Task(run=gpu(10.0, 1e7))), platform, 60.0)
     expected_w = 5.0 + 20.0 * 0.5 + 50 * 1e7 * 100e-12
     assert played.power_w == pytest.approx(expected_w, rel=0.01)
     assert played.energy_j_per_frame == pytest.approx(expected_w / 50, rel=0.02)
@@ -204,10 +218,10 @@ def test_power_is_idle_plus_work_and_heat_follows_slowly() -> None:
 
 
 def test_heat_lowers_clocks_until_the_trip_point_is_kept_and_frames_are_lost() -> None:
-    hot = Rig(power=POWER, cooling=Cooling(4.0, tau_s=60.0, ambient_c=30.0))  # 95 C at 16.25 of 25 W
+    hot = Platform(power=POWER, cooling=Cooling(4.0, tau_s=60.0, ambient_c=30.0))  # 95 C at 16.25 of 25 W
     design = line(0.0, Source("camera", 100.0), Task(run=gpu(12.0)))
     played = simulate(design, hot, 240.0)
-    cool = simulate(design, Rig(power=POWER, cooling=Cooling(1.0)), 240.0)
+    cool = simulate(design, Platform(power=POWER, cooling=Cooling(1.0)), 240.0)
     assert played.temperature_c is not None and 95.0 <= played.temperature_c <= 100.0
     assert played.throttled_s > 30.0 and cool.throttled_s == 0.0
     assert played.moments[-1].temperature_c == pytest.approx(95.0, abs=3.0)
@@ -219,9 +233,9 @@ def governed(cap_w: float | None, latency_ms: float | None = None) -> Simulated:
     shares = (1.0, 0.8, 0.6, 0.4)
     settings = tuple(Setting(f"{s:.0%}", 5.0 + 8.0 * s, 40.0 * s, 20.0, idle_w=5.0) for s in shares)
     rules = Rules(Budget(cap_w, latency_ms, when_exceeded="degrade"), settings)
-    rig = Rig(power=POWER, cooling=Cooling(1.0))
+    platform = Platform(power=POWER, cooling=Cooling(1.0))
     governing = Governing(rules, tuple({"camera": share} for share in shares))
-    return simulate(line(10.0, Source("camera", 40.0)), rig, 60.0, governing=governing)
+    return simulate(line(10.0, Source("camera", 40.0)), platform, 60.0, governing=governing)
 
 
 def test_a_governor_keeps_power_by_holding_frames_back() -> None:
@@ -236,21 +250,23 @@ def test_a_governor_keeps_power_by_holding_frames_back() -> None:
 
 def test_a_governor_that_stops_ends_the_simulation() -> None:
     rules = Rules(Budget(6.0, when_exceeded="stop"), (Setting("all", 5.5, 40.0, idle_w=5.0),))
-    rig = Rig(power=POWER, cooling=Cooling(1.0))
-    played = simulate(line(10.0, Source("camera", 40.0)), rig, 60.0, governing=Governing(rules, ({"camera": 1.0},)))
+    platform = Platform(power=POWER, cooling=Cooling(1.0))
+    played = simulate(
+        line(10.0, Source("camera", 40.0)), platform, 60.0, governing=Governing(rules, ({"camera": 1.0},))
+    )
     assert played.seconds < 10 and played.governed is not None
     assert played.governed.events[-1].kind == "stop"
 
 
 def test_the_same_seed_gives_the_same_and_another_does_not() -> None:
     design = line(20.0, Source("camera", 45.0, jitter=0.3, objects=2.0))
-    rig = Rig()
-    assert simulate(design, rig, 5.0, seed=3) == simulate(design, rig, 5.0, seed=3)
-    assert simulate(design, rig, 5.0, seed=3) != simulate(design, rig, 5.0, seed=4)
+    platform = Platform()
+    assert simulate(design, platform, 5.0, seed=3) == simulate(design, platform, 5.0, seed=3)
+    assert simulate(design, platform, 5.0, seed=3) != simulate(design, platform, 5.0, seed=4)
 
 
 def test_moments_add_up() -> None:
-    played = simulate(line(20.0, Source("camera", 100.0)), Rig(power=POWER, cooling=Cooling(1.0)), 7.0)
+    played = simulate(line(20.0, Source("camera", 100.0)), Platform(power=POWER, cooling=Cooling(1.0)), 7.0)
     assert [round(one.at_s) for one in played.moments] == [1, 2, 3, 4, 5, 6, 7]
     assert sum(one.dropped for one in played.moments) == played.dropped
     assert sum(one.fps for one in played.moments) == pytest.approx(played.frames_out, abs=1)
@@ -258,14 +274,14 @@ def test_moments_add_up() -> None:
 
 def test_all_that_is_done_for_a_result_scatters_alike() -> None:
     task = Task((CoreStep("cpu0", 4.0),), (CoreStep("cpu0", 6.0),), jitter=Jitter(SPREAD))
-    played = simulate(line(0.0, Source("camera", 5.0), task), Rig(("cpu0",)), 400.0)
+    played = simulate(line(0.0, Source("camera", 5.0), task), Platform(("cpu0",)), 400.0)
     assert played.latency_ms.p50 == pytest.approx(10.0, rel=0.01)
     assert played.latency_ms.p99 == pytest.approx(14.9, rel=0.01)  # two draws would hardly ever both be long
 
 
 def test_a_thread_wakes_late_where_it_waited_and_not_where_work_lay_ready() -> None:
     late = Node("find", (Edge("camera", *NEWEST),), Task(run=gpu(10.0)), wakeup_latency_ms=(3.0,) * len(AT))
-    waited = simulate(Design((Source("camera", 20.0),), (late,)), Rig(), 10.0)
+    waited = simulate(Design((Source("camera", 20.0),), (late,)), Platform(), 10.0)
     assert waited.latency_ms.p50 == waited.latency_ms.p99 == pytest.approx(13.0, abs=0.1)
-    overload = simulate(Design((Source("camera", 400.0),), (late,)), Rig(), 10.0)
+    overload = simulate(Design((Source("camera", 400.0),), (late,)), Platform(), 10.0)
     assert overload.fps == pytest.approx(100.0, rel=0.01)

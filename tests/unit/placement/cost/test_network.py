@@ -1,4 +1,4 @@
-"""A graph as a placement problem: accelerators, costs, crossings; and what feeds it."""
+"""A graph as a placement problem: accelerators, costs, transitions; and what feeds it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from edgert.board.record import board
 from edgert.board.sections import Precision
 from edgert.errors import ConfigError
+from edgert.placement.cost.board_network import network
 from edgert.placement.cost.coefficients import Coefficients, coefficients, load
 from edgert.placement.cost.fused_kernels import units
-from edgert.placement.cost.priced import network
 from edgert.placement.cost.speeds import power
 from edgert.placement.problem import Network
 from edgert.shipped import shipped
-from edgert.simulator.virtual_board import contention_of
+from edgert.simulator.board_platform import contention_of
 from scripts.networks.builder import Builder
 from scripts.networks.table import build
 
@@ -97,21 +97,21 @@ def test_slower_mode_takes_longer_everywhere() -> None:
         assert total_ms(slow, accelerator) > 1.5 * total_ms(fast, accelerator)
 
 
-def test_crossings_take_gpu_time_and_start_the_loadable() -> None:
-    there = placed().edges[0].crossings
+def test_transitions_take_gpu_time_and_start_the_loadable() -> None:
+    there = placed().edges[0].transitions
     into, back = there["gpu", "dla0"], there["dla0", "gpu"]
     found = coefficients("tegra234")
-    assert 0 < back.gpu_ms == pytest.approx(into.gpu_ms - found.crossing.to_dla_us / 1e3)
+    assert 0 < back.gpu_ms == pytest.approx(into.gpu_ms - found.transition.to_dla_us / 1e3)
     assert (into.from_ms, into.to_ms) == (0.0, found.dla.run_us / 1e3)  # type: ignore[union-attr]
-    assert (back.from_ms, back.to_ms) == (found.crossing.from_dla_us / 1e3, 0.0)
+    assert (back.from_ms, back.to_ms) == (found.transition.from_dla_us / 1e3, 0.0)
     assert into.traffic_bytes == 2 * placed().edges[0].size_bytes
     assert ("gpu", "gpu") not in there
 
 
-def test_all_time_of_a_crossing_is_somebodys() -> None:
+def test_all_time_of_a_transition_is_somebodys() -> None:
     record = board("agx-orin-64gb")
     watts = power(record, record.mode("MAXN"), coefficients("tegra234").power)
-    for (start, end), one in placed().edges[0].crossings.items():
+    for (start, end), one in placed().edges[0].transitions.items():
         busy = dict.fromkeys(("gpu", "dla0", "dla1"), 0.0)
         for name, busy_ms in one.busy(start, end):
             busy[name] += busy_ms

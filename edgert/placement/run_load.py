@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from edgert.errors import PlacementError
 from edgert.placement.cutting import segments
-from edgert.placement.problem import Assignment, Cost, Crossing, Edge, Network
+from edgert.placement.problem import Assignment, Cost, Edge, Network, Transition
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ def priced(cost: Cost | None, price: Price, accelerator: str) -> float:
     return float("inf") if cost is None else _flat(cost, price) + price.busy.get(accelerator, 0.0) * cost.time_ms
 
 
-def priced_crossing(crossing: Crossing, price: Price, start: str, end: str) -> float:
+def priced_transition(transition: Transition, price: Price, start: str, end: str) -> float:
     """What handing a tensor from one accelerator to another is worth."""
-    busy = (price.busy.get(name, 0.0) * busy_ms for name, busy_ms in crossing.busy(start, end))
-    return _flat(crossing, price) + sum(busy)
+    busy = (price.busy.get(name, 0.0) * busy_ms for name, busy_ms in transition.busy(start, end))
+    return _flat(transition, price) + sum(busy)
 
 
-def _flat(part: Cost | Crossing, price: Price) -> float:
+def _flat(part: Cost | Transition, price: Price) -> float:
     return price.latency * part.time_ms + price.energy * part.energy_mj + price.traffic * part.traffic_bytes
 
 
@@ -52,9 +52,9 @@ class Use:
     """What one run of a network takes, alone on the board.
 
     Attributes:
-        latency_ms: units and crossings one after the other, as an execution context runs them.
-        busy_ms: accelerator → how long it is busy, its shares of crossings included.
-        energy_mj, traffic_bytes: of units and crossings.
+        latency_ms: units and transitions one after the other, as an execution context runs them.
+        busy_ms: accelerator → how long it is busy, its shares of transitions included.
+        energy_mj, traffic_bytes: of units and transitions.
     """
 
     latency_ms: float
@@ -96,13 +96,13 @@ def targets(edge: Edge, assignment: Assignment, home: str) -> set[str]:
     return wanted | {home} if edge.is_output else wanted
 
 
-def handed(network: Network, assignment: Assignment) -> Iterator[tuple[Edge, str, str, Crossing]]:
+def handed(network: Network, assignment: Assignment) -> Iterator[tuple[Edge, str, str, Transition]]:
     """Every (tensor, accelerator that hands it over, accelerator that takes it, cost), in the order of the edges."""
     for edge in network.edges:
         source = network.home if edge.producer is None else assignment[edge.producer]
         for target in sorted(targets(edge, assignment, network.home) - {source}):
-            if crossing := edge.crossings.get((source, target)):
-                yield edge, source, target, crossing
+            if transition := edge.transitions.get((source, target)):
+                yield edge, source, target, transition
 
 
 def check(network: Network, assignment: Assignment) -> None:
@@ -123,23 +123,23 @@ def check(network: Network, assignment: Assignment) -> None:
 
 
 def use(network: Network, assignment: Assignment) -> Use:
-    """Adds a run up; a crossing is paid once per tensor and accelerator it is handed to.
+    """Adds a run up; a transition is paid once per tensor and accelerator it is handed to.
 
     Raises:
         PlacementError: a unit cannot run where it is put.
     """
     check(network, assignment)
     busy: dict[str, float] = defaultdict(float)
-    parts: list[Cost | Crossing] = []
+    parts: list[Cost | Transition] = []
     for unit, accelerator in zip(network.units, assignment, strict=True):
         cost = unit.costs[accelerator]
         busy[accelerator] += cost.time_ms
         parts.append(cost)
-    for _, start, end, crossing in handed(network, assignment):
-        for name, busy_ms in crossing.busy(start, end):
+    for _, start, end, transition in handed(network, assignment):
+        for name, busy_ms in transition.busy(start, end):
             if busy_ms:
                 busy[name] += busy_ms
-        parts.append(crossing)
+        parts.append(transition)
     return Use(
         latency_ms=sum(part.time_ms for part in parts),
         busy_ms=dict(busy),

@@ -81,12 +81,12 @@ class PacedEngine:
     """An engine whose runs take a board's time.
 
     Args:
-        lanes: steps of a run, for each of the engines that the board would have; sessions take them in turn.
+        slots: steps of a run, for each of the engines that the board would have; sessions take them in turn.
         board: what stands in ``info``.
     """
 
-    def __init__(self, engine: Engine, lanes: Sequence[tuple[Step, ...]], pacer: Pacer, board: str) -> None:
-        self._engine, self._pacer, self._lanes = engine, pacer, cycle(lanes)
+    def __init__(self, engine: Engine, slots: Sequence[tuple[Step, ...]], pacer: Pacer, board: str) -> None:
+        self._engine, self._pacer, self._slots = engine, pacer, cycle(slots)
         self.profiles, self.inputs, self.outputs = engine.profiles, engine.inputs, engine.outputs
         self.outputs_known, self.batched = engine.outputs_known, engine.batched
         self.dynamic_batch = engine.dynamic_batch
@@ -94,7 +94,7 @@ class PacedEngine:
 
     def session(self, profile: str | None = None) -> Session:
         """A new set of bound tensors. Raises ModelError for an unknown profile."""
-        return PacedSession(self._engine.session(profile), next(self._lanes), self._pacer)
+        return PacedSession(self._engine.session(profile), next(self._slots), self._pacer)
 
     def close(self) -> None:
         """Gives the engine's memory back."""

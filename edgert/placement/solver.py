@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgert.errors import PlacementError
-from edgert.placement.assign import Dealer
 from edgert.placement.columns import Resources, classed
 from edgert.placement.constraints import (
     Limits,
@@ -22,13 +21,14 @@ from edgert.placement.constraints import (
     together,
 )
 from edgert.placement.contention import Contention, settle
+from edgert.placement.engine_selection import EngineSelector
 from edgert.placement.exact import Condition, exact, keeps, plain
 from edgert.placement.frontier import undominated
 from edgert.placement.min_cut import Found, cut
-from edgert.placement.mix import Demand, blend, demands
-from edgert.placement.occupancy import Price, accelerators, loads, preferring
 from edgert.placement.problem import Assignment, Network, apart, merged
+from edgert.placement.run_load import Price, accelerators, loads, preferring
 from edgert.placement.schedule import play
+from edgert.placement.throughput import Demand, blend, demands
 
 _PLAYED_MS, _PLAYED_RUNS = 4000.0, 200  # at most so long, and until every network has run so often
 _REST = 1 - 1e-7  # of what the rates leave, for networks without one
@@ -49,10 +49,10 @@ def solve(
     one engine each; energy counts what the board draws during a run.
 
     With ``contention`` the answer is found again with the times that it leads to, until they agree, and the one that
-    plays best is kept; the numbers told are those of the stretched times. A network with ``shares`` gets those engines.
+    plays best is kept; its numbers are those of the stretched times. A network with ``shares`` gets those engines.
 
     Raises:
-        PlacementError: no placement keeps the limits; says which and what could be had.
+        PlacementError: no placement keeps the limits; names them and what could be had.
     """
     limits = limits or Limits()
     if not networks:
@@ -96,12 +96,12 @@ def _most_frames(networks: Sequence[Network], limits: Limits, time_limit_s: floa
     resources = Resources.of(networks, accelerators(networks), limits)
     wanted = demands(networks)
     mixed = blend(networks, resources, wanted, limits)
-    multiplier, engines = Dealer(networks, resources, wanted, limits, time_limit_s).deal(mixed)
+    multiplier, engines = EngineSelector(networks, resources, wanted, limits, time_limit_s).select(mixed)
     if any(demand.slope == 0 for demand in wanted):
         share = min(1.0, multiplier) * _REST
         rest = [Demand(share * demand.slope, float(demand.slope == 0)) for demand in wanted]
         left = blend(networks, resources, rest, limits)
-        _, engines = Dealer(networks, resources, rest, limits, time_limit_s).deal(left)
+        _, engines = EngineSelector(networks, resources, rest, limits, time_limit_s).select(left)
     each: list[Placed] = []
     for index, network in enumerate(networks):
         own = [(one.assignment, one.load, one.runs_hz) for one in engines if one.network == index]

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from edgert.config import PipelineFile, load_pipeline
-from edgert.emulation import StandIn, stand_in
+from edgert.emulation import Emulation, emulate
 from edgert.errors import ConfigError
 from edgert.pipeline import Pipeline
 from edgert.planner.simulation import Circumstances, simulate_pipeline
@@ -51,8 +51,8 @@ def pipeline(
     return load_pipeline(folder / "p.yaml")
 
 
-def paced(file: PipelineFile, slower: float = SLOWER) -> tuple[Summary, StandIn]:
-    place = stand_in(file, ORIN, MODE, slower=slower)
+def paced(file: PipelineFile, slower: float = SLOWER) -> tuple[Summary, Emulation]:
+    place = emulate(file, ORIN, MODE, slower=slower)
     with Pipeline(place.file, **place.options) as running:
         return running.run(), place
 
@@ -108,7 +108,7 @@ def test_every_output_says_that_it_is_simulated(tmp_path: Path) -> None:
     summary, place = paced(pipeline(tmp_path, 60.0, stages), slower=2.0)
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
     assert lines and all("Orin NX 16GB in 10W" in json.loads(line)["outputs"]["simulated"] for line in lines)
-    assert "simulated" in summary.engine["parts"] and place.told(10)["simulated"] == place.label
+    assert "simulated" in summary.engine["parts"] and place.report(10)["simulated"] == place.label
     first = cv2.imread(str(sorted((tmp_path / "out").iterdir())[0]))
     foot = first[-10:, :100]
     assert (foot.max(axis=(1, 2)) < 255).any() or foot.std() < first[:100].std()  # a box over the noise
@@ -116,7 +116,7 @@ def test_every_output_says_that_it_is_simulated(tmp_path: Path) -> None:
 
 def test_power_and_heat_are_the_boards(tmp_path: Path) -> None:
     _, place = paced(pipeline(tmp_path, 100.0, {**FIND, "end": END}), slower=4.0)
-    told = place.told(400)
+    told = place.report(400)
     played = simulate_pipeline(
         pipeline(tmp_path, 100.0, {**FIND, "end": END}), board=ORIN, mode=MODE, given=Circumstances(seconds=SECONDS)
     ).played
@@ -133,15 +133,15 @@ def test_a_budget_of_power_is_kept_by_what_the_board_would_draw(tmp_path: Path) 
     budgets = {"budgets": {"power": f"{cap_w:.2f}W", "when_exceeded": "degrade"}}
     summary, place = paced(pipeline(tmp_path, 200.0, stages, budgets, seconds=5.0), slower=1.0)
     assert summary.budgets["held_back"] > 0
-    assert place.told(1)["power_w"] < played.power_w
+    assert place.report(1)["power_w"] < played.power_w
 
 
 def test_a_board_that_is_not_there_is_refused(tmp_path: Path) -> None:
     file = pipeline(tmp_path, 30.0, {**FIND, "end": END})
     with pytest.raises(ConfigError, match="orin-nx-16gb"):
-        stand_in(file, "orin-nx-16g")
+        emulate(file, "orin-nx-16g")
     with pytest.raises(ConfigError, match="16W"):
-        stand_in(file, ORIN, "16W")
+        emulate(file, ORIN, "16W")
 
 
 def test_the_governor_moves_the_work_to_the_boards_dla(tmp_path: Path) -> None:
@@ -152,14 +152,14 @@ def test_the_governor_moves_the_work_to_the_boards_dla(tmp_path: Path) -> None:
         "parts-dla": {**model, "placement": "dla0"},
     }
     file = pipeline(tmp_path, 60.0, {**FIND, "end": END}, {"models": models, "budgets": {"when_exceeded": "degrade"}})
-    gpu_w, dla_w = (step.power_w for step in stand_in(file, XAVIER, XAVIER_MODE).predicted)
+    gpu_w, dla_w = (step.power_w for step in emulate(file, XAVIER, XAVIER_MODE).predicted)
     assert dla_w < gpu_w
     budgets = {"power": f"{(gpu_w + dla_w) / 2:.3f}W", "when_exceeded": "degrade"}
     file = pipeline(tmp_path, 60.0, {**FIND, "end": END}, {"models": models, "budgets": budgets})
-    place = stand_in(file, XAVIER, XAVIER_MODE, slower=SLOWER)
+    place = emulate(file, XAVIER, XAVIER_MODE, slower=SLOWER)
     with Pipeline(place.file, **place.options) as running:
         summary = running.run()
     assert summary.frames_out >= 0.9 * 60.0 * SECONDS
     assert list(summary.to_json()["budgets"]["governor"]["seconds"]) == ["all frames, with parts-dla"]
-    busy = place.told(summary.frames_out)["busy"]
+    busy = place.report(summary.frames_out)["busy"]
     assert busy["dla0"]["busy_ms"] > busy.get("gpu", {"busy_ms": 0.0})["busy_ms"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgert.board.record import board
-from edgert.placement.cost.coefficients import CrossingCost, GpuCost
+from edgert.placement.cost.coefficients import GpuCost, TransitionCost
 from edgert.placement.cost.speeds import gpu_speed
 from edgert.placement.cost.times import Reformat
 from scripts.fitting.row import published
@@ -17,7 +17,7 @@ _ELEMENTS = {  # Caffe layer → elements of its result; the inception modules o
 }  # fmt: skip
 
 
-def fit_crossing(gpu: GpuCost) -> CrossingCost:
+def fit_transition(gpu: GpuCost) -> TransitionCost:
     """Of an AGX Xavier at full clocks: the medians of what the reformat kernel does not explain."""
     record = board("agx-xavier-32gb")
     reformat = Reformat.on(gpu_speed(record, record.mode("MAXN"), "fp16"), gpu)
@@ -27,4 +27,4 @@ def fit_crossing(gpu: GpuCost) -> CrossingCost:
         for name in ("gpu", "dla")
     }
     to_dla, from_dla = (max(float(np.median(rest_us[name])), 0.0) for name in ("gpu", "dla"))
-    return CrossingCost(to_dla_us=to_dla, from_dla_us=from_dla)
+    return TransitionCost(to_dla_us=to_dla, from_dla_us=from_dla)

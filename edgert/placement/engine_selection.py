@@ -1,4 +1,4 @@
-"""From a mix of columns to engines on accelerators: who runs what, how often, within memory and loadables."""
+"""Chooses engines for a throughput mix: which network runs on which accelerators, how often, within all limits."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from edgert.errors import PlacementError
 from edgert.placement.columns import Resources, Search
 from edgert.placement.constraints import Limits, engine_bytes
 from edgert.placement.integer import Program
-from edgert.placement.mix import Blend, Demand, FewSegments
-from edgert.placement.occupancy import Load, loads
 from edgert.placement.problem import Assignment, Network
+from edgert.placement.run_load import Load, loads
+from edgert.placement.throughput import Blend, Demand, FewSegments
 
 _RARE = 1e-6  # an engine that runs a smaller share of its network's frames is not worth its memory
 
@@ -35,7 +35,7 @@ class Engine:
     runs_hz: float
 
 
-class Dealer:
+class EngineSelector:
     """Turns a mix into engines that keep to all limits.
 
     Args:
@@ -56,7 +56,7 @@ class Dealer:
         self._bytes = [engine_bytes(network) for network in networks]
         self._loads: dict[tuple[int, Assignment], Load] = {}
 
-    def deal(self, mixed: Blend) -> tuple[float, tuple[Engine, ...]]:
+    def select(self, mixed: Blend) -> tuple[float, tuple[Engine, ...]]:
         """(multiplier met, engines): the mix as it is where that keeps the limits, the best engines for it otherwise.
 
         Raises:
@@ -68,7 +68,7 @@ class Dealer:
         return self._chosen(mixed)
 
     def _filled(self, mixed: Blend) -> list[tuple[int, Assignment, float]]:
-        """The columns that run, dealt to the members of their classes so that at most one is split between two."""
+        """The columns that run, assigned to the members of their classes so that at most one is split between two."""
         pieces = [(column, runs) for column, runs in zip(mixed.columns, mixed.runs_hz, strict=True)]
         total: dict[int, float] = defaultdict(float)
         for column, runs in pieces:
@@ -178,10 +178,10 @@ class Dealer:
     def _impossible(self) -> PlacementError:
         least = sum(self._bytes)
         memory = self._limits.memory_bytes
-        told = f"one engine of each needs {least / 2**20:.1f} MiB; " if memory is not None else ""
+        needed = f"one engine of each needs {least / 2**20:.1f} MiB; " if memory is not None else ""
         return PlacementError(
             "no engines of these networks keep all limits",
-            why=f"{told}loadables left: {dict(self._limits.loadables)}",
+            why=f"{needed}loadables left: {dict(self._limits.loadables)}",
             fix="allow more memory or fewer networks",
         )
 

@@ -12,17 +12,17 @@ from edgert.graph.load import load
 from edgert.graph.operations import Graph, read
 from edgert.graph.passes.clean import clean
 from edgert.graph.static_shape import with_shapes
-from edgert.placement.choose import solve
 from edgert.placement.constraints import Limits, Placement, streams
+from edgert.placement.plan_record import BoardPlan, EngineRow, ModelRow, Objective, Row
 from edgert.placement.problem import Network, Unit
 from edgert.placement.profile import MEASURED, Profile, network_of
-from edgert.placement.rows import BoardPlan, EngineRow, ModelRow, Objective, Row
 from edgert.placement.schedule import play
-from edgert.planner.board_model import bound_to
-from edgert.planner.memory_rows import host_parts, row_memory
+from edgert.placement.solver import solve
+from edgert.planner.plan_memory import host_parts, row_memory
+from edgert.planner.planned_model import bound_to
 from edgert.planner.selection import Machine, frame_rate_hz, judged, longest_ms
 from edgert.prepared_model import default_profile
-from edgert.simulator.design import Demand, counterpart, demands, levels_of, with_stand_ins
+from edgert.simulator.design import Demand, counterpart, demands, levels_of, with_fallbacks
 
 HOST = "host"
 _PLAYED_RUNS = 120
@@ -57,7 +57,7 @@ def plan_host(file: PipelineFile, profiles: Sequence[Profile], objective: Object
     if not measured:
         raise ConfigError("no stage runs a model", where=file.where("stages"), fix="add one: {infer: MODEL, from: ...}")
     found, *others = [list(_rows(at, ones, objective)) for at, ones in levels]
-    rows = [with_stand_ins(file, row, [counterpart(row, one) for one in others]) for row in found]
+    rows = [with_fallbacks(file, row, [counterpart(row, one) for one in others]) for row in found]
     machine = Machine(HOST, measured[0].profile.machine.get("cpu", "this machine"), system_memory().most_bytes)
     return judged(machine, rows, file.config.budgets, objective)
 
@@ -76,14 +76,14 @@ def _measured(file: PipelineFile, demand: Demand, profiles: Mapping[str, Profile
     shapes = next(iter((config.profiles or default_profile(model, config)).values()))
     graph = read(clean(with_shapes(model, shapes))[0])
     network = replace(network_of(found, graph), name=demand.model, rate_hz=demand.rate_hz)
-    return _Measured(demand, graph, found, bound_to(network, config, where, first_says=True))
+    return _Measured(demand, graph, found, bound_to(network, config, where, first_is_default=True))
 
 
 def _rows(file: PipelineFile, measured: Sequence[_Measured], objective: Objective) -> Iterator[Row]:
     names = list(measured[0].profile.whole)
     choices = [(name, [name]) for name in names[:1]] + ([("mixed", names)] if len(names) > 1 else [])
     if any(one.network.shares for one in measured):
-        choices = choices[-1:]  # the file deals frames to several
+        choices = choices[-1:]  # the file dispatches frames to several
     seen = set()
     for name, used in choices:
         networks = [_restricted(one, used) for one in measured]
@@ -100,7 +100,7 @@ def _rows(file: PipelineFile, measured: Sequence[_Measured], objective: Objectiv
 
 
 def _solved(networks: Sequence[Network], objective: Objective, names: Sequence[str]) -> Placement:
-    """One segment per core and model: more are hand-overs that gain nothing."""
+    """One segment per core and model: more are transitions that gain nothing."""
     limits = Limits(loadables=dict.fromkeys(names, len(networks)))
     most = solve(networks, "throughput", limits, contention=MEASURED, time_limit_s=2.0)
     if objective != "latency" or most.value < 1:

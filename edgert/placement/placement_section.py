@@ -32,7 +32,7 @@ def check_accelerators(wanted: Collection[str], known: Collection[str]) -> None:
 
 
 def assign(graph: Graph, globs: Mapping[str, str], original: Collection[str]) -> dict[str, str]:
-    """Node → accelerator. The last glob that fits decides; what none fits goes where the first one says.
+    """Node → accelerator. The last glob that fits decides; what none fits goes where the first one puts it.
 
     Nodes of a quantized model that the file does not know stay with those they serve: QuantizeLinear with what it
     reads, DequantizeLinear with what reads it, so that bytes are handed on and not floats.
@@ -71,7 +71,7 @@ def _no_accelerator(name: str, known: Collection[str]) -> PlacementError:
         return PlacementError(
             f"this machine has no {name} that models can be placed on",
             why=f"its accelerators: {have}",
-            fix="placement: auto here; 'edgert plan --board NAME' says what a Jetson would do with it",
+            fix="placement: auto here; 'edgert plan --board NAME' shows what a Jetson would do with it",
         )
     return PlacementError(
         f"this machine has no accelerator {name!r}{nearest(name, known)}",

@@ -1,9 +1,9 @@
-"""Units of a network as fast as a board measured them, in place of what the cost model says.
+"""Units of a network as fast as a board measured them, instead of what the cost model predicts.
 
 Where layers were timed, a unit takes what the layers with its nodes took. A layer that has nodes of several units is
 shared among them as the cost model would. What an engine took beyond its layers (launches, copies of inputs and
 outputs) is spread in proportion, so that the units of an engine take together what the engine did; layers that hand
-tensors over are left out of that where several accelerators were used, because a plan counts crossings by themselves.
+tensors over are left out of that where several accelerators were used, because a plan counts transitions by themselves.
 
 Elsewhere all units on an accelerator that an engine used are scaled by one factor: what the engine took over what the
 cost model predicts for the same nodes in the same places.
@@ -55,7 +55,7 @@ def factors_of(network: Network, engines: Sequence[MeasuredEngine]) -> dict[str,
 
 
 def times_of(network: Network, engines: Sequence[MeasuredEngine]) -> dict[Place, float]:
-    """Unit and accelerator → milliseconds, by timed layers; the median where several engines tell."""
+    """Unit and accelerator → milliseconds, by timed layers; the median of several engines."""
     found: dict[Place, list[float]] = defaultdict(list)
     for engine in engines:
         for place, time_ms in _times(network, engine).items():
@@ -64,14 +64,14 @@ def times_of(network: Network, engines: Sequence[MeasuredEngine]) -> dict[Place,
 
 
 def _times(network: Network, engine: MeasuredEngine) -> dict[Place, float]:
-    """What one engine's layers tell of units; nothing where no layer has nodes of any."""
+    """Times of units by one engine's layers; none where no layer has nodes of any."""
     predicted = _predicted(network, engine)
-    told = _shared(network, engine, predicted)
-    basis = sum(predicted[place] for place in told)
-    if basis <= 0 or sum(told.values()) <= 0:
+    timed = _shared(network, engine, predicted)
+    basis = sum(predicted[place] for place in timed)
+    if basis <= 0 or sum(timed.values()) <= 0:
         return {}
-    usual = sum(told.values()) / basis  # for units whose names TensorRT lost
-    times = {place: told.get(place, cost_ms * usual) for place, cost_ms in predicted.items()}
+    usual = sum(timed.values()) / basis  # for units whose names TensorRT lost
+    times = {place: timed.get(place, cost_ms * usual) for place, cost_ms in predicted.items()}
     ratio = _alone_ms(engine, {where for _, where in predicted}) / sum(times.values())
     return {place: time_ms * ratio for place, time_ms in times.items()}
 

@@ -20,21 +20,21 @@ from edgert.placement.contention import Contention
 from edgert.placement.cost.coefficients import Coefficients
 from edgert.placement.cost.speeds import power
 from edgert.placement.cutting import partition
+from edgert.placement.placement_section import accelerators_of, assign, check_accelerators, weights_of
+from edgert.placement.plan_record import BoardPlan, Row
 from edgert.placement.predict import part_ms
 from edgert.placement.profile import Profile
-from edgert.placement.requested import accelerators_of, assign, check_accelerators, weights_of
-from edgert.placement.rows import BoardPlan, Row
 from edgert.placement.segment_engines import Step, steps
 from edgert.prepared_model import default_profile
-from edgert.simulator import Cooling, Rig, simulate
+from edgert.simulator import Cooling, Platform, simulate
 from edgert.simulator.design import ASSUMED_HZ, levels_of
 from edgert.simulator.hardware import ANY_CORE, CoreStep
-from edgert.simulator.pipeline_design import Lane, Scene, design_of
+from edgert.simulator.pipeline_design import InferenceSlot, Scene, design_of
 
 # A board in a power mode as what simulations run on.
 
 AMBIENT_C = 25.0
-"""Around the board, where nobody says otherwise."""
+"""Ambient temperature around the board, by default."""
 _RISE_C = 40.0
 """Assumed, as no cooler is known: how much warmer than the air a module gets at the most that a mode is named for."""
 
@@ -45,12 +45,12 @@ def contention_of(board: Board, mode: Mode, costs: Coefficients) -> Contention:
     return Contention(costs.contention.ceiling * bandwidth, floor_bytes_s=costs.contention.floor * bandwidth)
 
 
-def rig_of(board: Board, mode: Mode, costs: Coefficients, ambient_c: float = AMBIENT_C) -> Rig:
+def platform_of(board: Board, mode: Mode, costs: Coefficients, ambient_c: float = AMBIENT_C) -> Platform:
     """Cores, memory, power and heat. What processor cores draw is not known apart; some of it is in the idle power."""
     watts = power(board, mode, costs.power)
     named = [one.watts for one in board.modes if one.watts is not None]
     most_w = max(named, default=watts.static_w + watts.gpu_w)
-    return Rig(
+    return Platform(
         cores=tuple(f"cpu{number}" for number in range(mode.cpu_cores or board.cpu.cores)),
         contention=contention_of(board, mode, costs),
         power=watts,
@@ -59,27 +59,27 @@ def rig_of(board: Board, mode: Mode, costs: Coefficients, ambient_c: float = AMB
 
 
 @dataclass(frozen=True, eq=False)
-class BoardLanes:
+class BoardSlots:
     """Engines as a row of a plan places them. One that uses several accelerators is run by as many threads, each with
     tensors of its own, so that the accelerators work at the same time."""
 
     file: PipelineFile
     row: Row
 
-    def __call__(self, name: str, stage: InferStage, live: bool) -> Sequence[Lane]:
-        """See :data:`edgert.simulator.pipeline_design.Lanes`."""
+    def __call__(self, name: str, stage: InferStage, live: bool) -> Sequence[InferenceSlot]:
+        """See :data:`edgert.simulator.pipeline_design.Slots`."""
         model = next(one for one in self.row.models if one.name == stage.infer)
         rows = rows_of(self.file.config.models[stage.infer], stage)
-        lanes = []
+        slots = []
         for engine in model.engines:
             count = len(engine.accelerators)
             run = steps(model.network, engine.assignment)
-            lanes += [Lane((run,), engine.share / count, rows=rows)] * count
-        return lanes
+            slots += [InferenceSlot((run,), engine.share / count, rows=rows)] * count
+        return slots
 
 
 @dataclass(frozen=True, eq=False)
-class HostLanes:
+class HostSlots:
     """Engines as ``edgert run`` sets them up here, with the times of profiles.
 
     Args:
@@ -89,8 +89,8 @@ class HostLanes:
     file: PipelineFile
     profiles: Mapping[str, Profile]
 
-    def __call__(self, name: str, stage: InferStage, live: bool) -> Sequence[Lane]:
-        """See :data:`edgert.simulator.pipeline_design.Lanes`. Raises PlacementError for a placement that this machine
+    def __call__(self, name: str, stage: InferStage, live: bool) -> Sequence[InferenceSlot]:
+        """See :data:`edgert.simulator.pipeline_design.Slots`. Raises PlacementError for a placement that this machine
         has not."""
         config, profile = self.file.config.models[stage.infer], self.profiles[stage.infer]
         rows = rows_of(config, stage)
@@ -98,11 +98,14 @@ class HostLanes:
         if isinstance(config.placement, dict):
             return [_split(config, profile, config.placement)]
         if placed := weights_of(config.placement):
-            return [Lane(((_step(profile, core, core),),), weight, (core,), rows) for core, weight in placed.items()]
+            return [
+                InferenceSlot(((_step(profile, core, core),),), weight, (core,), rows)
+                for core, weight in placed.items()
+            ]
         count = replicas_of(self.file.config, stage.infer, live)
         threads = max(1, threads_of(self.file.config, stage.infer) // count)
         step = _step(profile, next(iter(profile.whole)), ANY_CORE, threads)
-        return [Lane(((step,),), rows=rows)] * count
+        return [InferenceSlot(((step,),), rows=rows)] * count
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -130,7 +133,7 @@ def _step(profile: Profile, measured: str, core: str, threads: int = 1) -> Step:
     return CoreStep(core, whole.alone_ms / threads, crowded=whole.contention, threads=threads, jitter=whole.jitter)
 
 
-def _split(config: ModelConfig, profile: Profile, globs: Mapping[str, str]) -> Lane:
+def _split(config: ModelConfig, profile: Profile, globs: Mapping[str, str]) -> InferenceSlot:
     graph = static_graph(config)
     parts = partition(graph, assign(graph, globs, [node.name for node in read(load(config.onnx)).nodes]))
     timed = []
@@ -138,7 +141,7 @@ def _split(config: ModelConfig, profile: Profile, globs: Mapping[str, str]) -> L
         core, time_ms = part.accelerator, part_ms(profile, graph, parts, number)
         whole = profile.whole[core]
         timed.append((CoreStep(core, time_ms, crowded=whole.contention, jitter=whole.jitter),))
-    return Lane(tuple(timed), cores=tuple(part.accelerator for part in parts))
+    return InferenceSlot(tuple(timed), cores=tuple(part.accelerator for part in parts))
 
 
 def static_graph(config: ModelConfig) -> Graph:
@@ -156,25 +159,25 @@ Judge = Callable[[list[Row]], BoardPlan]
 """Orders rows by the budgets and takes one."""
 
 
-def sized(file: PipelineFile, rows: list[Row], judge: Judge, rig_of: Callable[[str], Rig]) -> BoardPlan:
+def sized(file: PipelineFile, rows: list[Row], judge: Judge, platform_of: Callable[[str], Platform]) -> BoardPlan:
     """A board's plan whose chosen row, or closest where there is none, has a simulated p99.
 
     What the models need at worst, one after the other, comes first; a row that keeps its budgets by that is played, and
     has to keep them then, too.
 
     Args:
-        rig_of: called with a power mode's name.
+        platform_of: called with a power mode's name.
     """
     made = judge(rows)
     live = levels_of(as_live(file))
     while made.rows and not (picked := made.rows[made.chosen or 0]).is_simulated:
-        played = _played(live, picked, rig_of(picked.mode))
+        played = _played(live, picked, platform_of(picked.mode))
         made = judge([played if row is picked else row for row in made.rows])
     return made
 
 
 def as_live(file: PipelineFile) -> PipelineFile:
-    """The pipeline with all sources at their rate, as it will run on cameras, whatever stands in for them."""
+    """The pipeline with all sources at their rate, as it will run on cameras, even where they are files now."""
     stages = {
         name: stage.model_copy(update={"realtime": True, "fps": stage.fps or ASSUMED_HZ, "limit": None})
         if isinstance(stage, SourceStage)
@@ -184,11 +187,11 @@ def as_live(file: PipelineFile) -> PipelineFile:
     return replace(file, config=file.config.model_copy(update={"stages": stages}))
 
 
-def _played(levels: Sequence[PipelineFile], row: Row, rig: Rig) -> Row:
-    """The row with the p99 of a simulation, and each of its stand-ins with its own."""
-    stand_ins = [_played([file], one, rig) for file, one in zip(levels[1:], row.stand_ins, strict=True)]
+def _played(levels: Sequence[PipelineFile], row: Row, platform: Platform) -> Row:
+    """The row with the p99 of a simulation, and each of its fallbacks with its own."""
+    fallbacks = [_played([file], one, platform) for file, one in zip(levels[1:], row.fallbacks, strict=True)]
     file = levels[0]
     slowest_hz = min(stage.fps or ASSUMED_HZ for stage in file.config.stages.values() if isinstance(stage, SourceStage))
-    played = simulate(design_of(file, BoardLanes(file, row), Scene({})), rig, _FRAMES / slowest_hz)
+    played = simulate(design_of(file, BoardSlots(file, row), Scene({})), platform, _FRAMES / slowest_hz)
     p99_ms = played.latency_ms.p99 if played.frames_out else row.p99_ms
-    return replace(row, p99_ms=p99_ms, is_simulated=True, stand_ins=tuple(stand_ins))
+    return replace(row, p99_ms=p99_ms, is_simulated=True, fallbacks=tuple(fallbacks))

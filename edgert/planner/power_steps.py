@@ -16,7 +16,7 @@ from edgert.config import PipelineFile
 from edgert.errors import BudgetError, ConfigError, PlacementError
 from edgert.placement.cost.coefficients import Coefficients, coefficients
 from edgert.placement.cost.speeds import Power, power
-from edgert.placement.rows import BoardPlan, Row
+from edgert.placement.plan_record import BoardPlan, Row
 from edgert.planner.planning import plan
 from edgert.simulator.design import levels_of
 
@@ -32,7 +32,7 @@ def power_steps(
     """What this board may be clocked down to, by a plan of the pipeline on it. Seconds.
 
     Args:
-        control: entered; tells what can be changed without a reboot, and changes it.
+        control: entered; knows what can be changed without a reboot, and changes it.
         is_placed: the models run as a plan placed them, in a bundle; otherwise on the GPU.
         root: where the files of a running Linux are.
 
@@ -67,8 +67,11 @@ def power_steps(
 
 
 def levels_here(file: PipelineFile, root: Path = Path("/")) -> tuple[PowerStep, ...]:
-    """What a plan says of this board at each level of degraded models; none where it is no board that edgert knows, a
-    plan cannot have the models where the file puts them, or nothing is to be degraded to. Seconds where there is."""
+    """What a plan predicts of this board at each level of degraded models. Seconds.
+
+    Empty where edgert does not know the board, a plan cannot have the models where the file puts them, or there is no
+    fallback model.
+    """
     budgets, machine = file.config.budgets, detect(root)
     is_asked = budgets.power is not None and budgets.when_exceeded == "degrade" and len(levels_of(file)) > 1
     if not is_asked or machine.board is None or not machine.board.has_mode(machine.mode):
@@ -81,13 +84,13 @@ def levels_here(file: PipelineFile, root: Path = Path("/")) -> tuple[PowerStep, 
         return ()
     row = found.rows[found.chosen or 0]
     watts = power(machine.board, mode, coefficients(machine.board.soc).power)
-    return tuple(step_of(one, watts) for one in (row, *row.stand_ins))
+    return tuple(step_of(one, watts) for one in (row, *row.fallbacks))
 
 
 def steps_of(
     found: BoardPlan, placement: str, board: Board, here: Mode, control: PowerControl, costs: Coefficients
 ) -> tuple[PowerStep, ...]:
-    """The way the board is found, then caps of the GPU's clock in that mode, then lower modes.
+    """The board's present setting, then caps of the GPU's clock in that mode, then lower modes.
 
     Raises:
         BudgetError: the plan has no row for the mode the board is in.

@@ -1,4 +1,4 @@
-"""A graph on a board as a placement problem: every unit's cost on every accelerator, every crossing."""
+"""A graph on a board as a placement problem: every unit's cost on every accelerator, every transition."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from edgert.graph.operations import Graph
 from edgert.placement.cost.coefficients import Coefficients
 from edgert.placement.cost.fused_kernels import units
 from edgert.placement.cost.speeds import PRECISION_BYTES, Power, Speed, dla_speed, gpu_speed, power
-from edgert.placement.cost.times import Reformat, crossing, dla_bytes, dla_seconds, gpu_bytes, gpu_seconds
+from edgert.placement.cost.times import Reformat, dla_bytes, dla_seconds, gpu_bytes, gpu_seconds, transition
 from edgert.placement.cost.work import Numbers, Shapes, Table, Work, table
-from edgert.placement.problem import GPU, Cost, Crossing, Edge, Network, Unit
+from edgert.placement.problem import GPU, Cost, Edge, Network, Transition, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def network(
     """The placement problem of one model in one power mode.
 
     Accelerators are ``gpu`` and the mode's DLA cores, ``dla0`` and ``dla1``. The engine's own start is in the cost of
-    the first unit on the GPU, and a loadable's in the crossing into the DLA.
+    the first unit on the GPU, and a loadable's in the transition into the DLA.
 
     Args:
         graph: with static shapes.
@@ -75,19 +75,19 @@ def network(
 
 @dataclass(frozen=True, slots=True)
 class _Border:
-    """What crossings between these accelerators depend on."""
+    """What transitions between these accelerators depend on."""
 
     names: tuple[str, ...]
     coefficients: Coefficients
     reformat: Reformat
     watts: Power
 
-    def crossings(self, size_bytes: int) -> Mapping[tuple[str, str], Crossing]:
+    def transitions(self, size_bytes: int) -> Mapping[tuple[str, str], Transition]:
         """Every way that a tensor of this size may go."""
-        cost, dla = self.coefficients.crossing, self.coefficients.dla
+        cost, dla = self.coefficients.transition, self.coefficients.dla
         run_us = dla.run_us if dla else 0.0
         return {
-            pair: crossing(size_bytes, *pair, cost, self.reformat, self.watts, run_us)
+            pair: transition(size_bytes, *pair, cost, self.reformat, self.watts, run_us)
             for pair in permutations(self.names, 2)
         }
 
@@ -145,7 +145,7 @@ def _edges(graph: Graph, works: Sequence[Work], border: _Border, value_bytes: fl
             producer=producers.get(name),
             consumers=tuple(readers),
             is_output=name in graph.output_names,
-            crossings=border.crossings(sizes[name]),
+            transitions=border.transitions(sizes[name]),
             size_bytes=sizes[name],
         )
         for name, readers in consumers.items()

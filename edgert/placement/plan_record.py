@@ -33,7 +33,7 @@ class ModelRow:
     Attributes:
         name: in the file.
         network: what was solved, with every unit's costs.
-        engines: those it runs on; more than one where frames are dealt out.
+        engines: those it runs on; more than one where frames are dispatched to several.
         rate_hz: asked for.
         latency_ms: of one run alone on the board.
         p50_ms, p99_ms: with everything else running.
@@ -63,11 +63,11 @@ class Row:
         headroom: how many times the asked rates it sustains.
         fps: frames a second that its sources could send: the asked rate times the headroom.
         p99_ms: from a frame's first engine to its last result; engines only, without the host's work around them.
-        is_simulated: whether the whole pipeline was played for ``p99_ms``, queues and dealing and all; otherwise it is
-            the sum of what each model needs at worst.
+        is_simulated: whether the whole pipeline was simulated for ``p99_ms``, with queues and dispatchers; otherwise it
+            is the sum of what each model needs at worst.
         power_w: of the whole module at the asked rates, or at what it sustains where that is less;
             None where nothing is known of it.
-        memory_bytes: of all that :mod:`edgert.planner.memory_rows` knows.
+        memory_bytes: of all that :mod:`edgert.planner.plan_memory` knows.
         energy_mj: of one frame, with the board's idle power.
         busy: accelerator → part of its time at that rate, 0 to 1.
         error: relative error to expect of times: the 90th percentile on networks that the cost model had not seen.
@@ -78,8 +78,8 @@ class Row:
         memory: its parts.
         steps: what is changed in the pipeline so that it fits, in words.
         is_best: whether no other row of its board is better or equal in speed, latency, power and memory.
-        smaller: models that are in the place of others in it.
-        stand_ins: the same pipeline in the same mode with more and more models in the place of others, which a governor
+        fallback_models: those that it runs instead of the models of the file; empty: those of the file.
+        fallbacks: the same pipeline in the same mode with more and more of its fallback models, which a governor
             may choose; all are loaded, so ``memory`` of each row counts those of all.
     """
 
@@ -103,8 +103,8 @@ class Row:
     memory: tuple[Part, ...] = ()
     steps: tuple[str, ...] = ()
     is_best: bool = False
-    smaller: tuple[str, ...] = ()
-    stand_ins: tuple[Row, ...] = ()
+    fallback_models: tuple[str, ...] = ()
+    fallbacks: tuple[Row, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

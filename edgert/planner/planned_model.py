@@ -19,8 +19,8 @@ from edgert.graph.load import load
 from edgert.graph.operations import Graph, read
 from edgert.graph.passes.contract import Change
 from edgert.placement.dla_share import Survey, survey
+from edgert.placement.placement_section import no_node
 from edgert.placement.problem import Network, Unit
-from edgert.placement.requested import no_node
 from edgert.prepared_model import default_profile
 from edgert.simulator.design import Demand, demands
 
@@ -29,7 +29,7 @@ _DLA = "dla"
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class PlannedModel:
     """One model of a pipeline, to be planned.
 
     Attributes:
@@ -71,7 +71,7 @@ class Subject:
         return survey(self.graph, Target(generation, tensorrt, self.precision), macs=self.macs)
 
 
-def subjects(file: PipelineFile) -> tuple[Subject, ...]:
+def subjects(file: PipelineFile) -> tuple[PlannedModel, ...]:
     """The models of a pipeline that some stage runs.
 
     Raises:
@@ -80,7 +80,7 @@ def subjects(file: PipelineFile) -> tuple[Subject, ...]:
     return tuple(_subject(file, demand) for demand in demands(file.config))
 
 
-def _subject(file: PipelineFile, demand: Demand) -> Subject:
+def _subject(file: PipelineFile, demand: Demand) -> PlannedModel:
     config, where = file.config.models[demand.model], file.where("models", demand.model)
     try:
         model = load(config.onnx)
@@ -89,7 +89,7 @@ def _subject(file: PipelineFile, demand: Demand) -> Subject:
         graph, changes = fit(read(ready(model, shapes)), names)
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
-    return Subject(demand, config, where, graph, changes, _precision(config))
+    return PlannedModel(demand, config, where, graph, changes, _precision(config))
 
 
 def _precision(config: ModelConfig) -> Precision:
@@ -100,7 +100,7 @@ def _precision(config: ModelConfig) -> Precision:
     return config.precision
 
 
-def overridden(network: Network, subject: Subject, found: Survey | None) -> Network:
+def overridden(network: Network, subject: PlannedModel, found: Survey | None) -> Network:
     """The network with its units allowed only where ``placement:`` puts them.
 
     Raises:
@@ -110,14 +110,14 @@ def overridden(network: Network, subject: Subject, found: Survey | None) -> Netw
 
 
 def bound_to(
-    network: Network, config: ModelConfig, where: str, found: Survey | None = None, *, first_says: bool = False
+    network: Network, config: ModelConfig, where: str, found: Survey | None = None, *, first_is_default: bool = False
 ) -> Network:
     """The network with its units allowed only where a model's section puts them.
 
     Args:
         where: of the section, for errors.
         found: what a DLA can run of it, to name the rule that forbids something.
-        first_says: nodes that no glob fits go where the first glob says, as they do where no plan is asked; otherwise
+        first_is_default: nodes that no glob fits go where the first glob puts them, as in a run; otherwise
             they are free.
 
     Raises:
@@ -130,14 +130,14 @@ def bound_to(
     for glob in rules:
         if glob not in names and not fnmatch.filter(names, glob):
             raise no_node(glob, names).at(f"{where}.placement")
-    if first_says and "*" not in rules:
+    if first_is_default and "*" not in rules:
         rules = {"*": next(iter(rules.values())), **rules}
     units = tuple(_bound(unit, rules, f"{where}.placement", found) for unit in network.units)
     return replace(network, units=units, shares=_shares(config.placement))
 
 
 def _shares(asked: str | ReplicateConfig | Mapping[str, str]) -> dict[str, float]:
-    """Accelerator → part of the frames that the file deals to it."""
+    """Accelerator → part of the frames that the file dispatches to it."""
     weights = asked.replicate if isinstance(asked, ReplicateConfig) else {}
     return {name: weight / sum(weights.values()) for name, weight in weights.items()}
 

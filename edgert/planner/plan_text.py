@@ -10,7 +10,7 @@ from dla import ORIN, supported_by
 from edgert.board.record import Board
 from edgert.errors import ConfigError, nearest
 from edgert.placement.dla_share import target_of
-from edgert.placement.rows import BoardPlan, EngineRow, ModelRow, Plan, Row
+from edgert.placement.plan_record import BoardPlan, EngineRow, ModelRow, Plan, Row
 from edgert.report.numbers import counted, share, significant
 
 _ROOMY = 1.1  # less headroom than this is not worth a word
@@ -81,7 +81,7 @@ def listed(board: BoardPlan) -> list[tuple[tuple[str, str], Row]]:
     for place, row in enumerate(board.rows):
         found.append(((row.mode, row.name), row))
         if place == (board.chosen or 0):
-            found += [(("", f"with {' and '.join(one.smaller)}, {_used(one)}"), one) for one in row.stand_ins]
+            found += [(("", f"with {' and '.join(one.fallback_models)}, {_used(one)}"), one) for one in row.fallbacks]
     return found
 
 
@@ -137,13 +137,13 @@ def _row(row: Row, is_chosen: bool) -> dict[str, Any]:
         "misses": list(row.misses),
         "pareto": row.is_best,
         "models": [_model(model, is_chosen) for model in row.models],
-        "smaller": list(row.smaller),
-        "stand_ins": [_row(one, False) for one in row.stand_ins],
+        "fallback_models": list(row.fallback_models),
+        "fallbacks": [_row(one, False) for one in row.fallbacks],
     }
 
 
 def _model(model: ModelRow, with_units: bool) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    data: dict[str, Any] = {
         "model": model.name,
         "rate_hz": model.rate_hz,
         "latency_ms": model.latency_ms,
@@ -154,9 +154,9 @@ def _model(model: ModelRow, with_units: bool) -> dict[str, Any]:
         "engines": [{"share": engine.share, "accelerators": list(engine.accelerators)} for engine in model.engines],
     }
     if with_units:
-        for engine, data in zip(model.engines, told["engines"], strict=True):
+        for engine, entry in zip(model.engines, data["engines"], strict=True):
             units = zip(model.network.units, engine.assignment, strict=True)
-            data["units"] = [
+            entry["units"] = [
                 {
                     "name": unit.name,
                     "nodes": list(unit.nodes),
@@ -166,14 +166,14 @@ def _model(model: ModelRow, with_units: bool) -> dict[str, Any]:
                 }
                 for unit, where in units
             ]
-    return told
+    return data
 
 
 # What ``--mode`` and ``--trt`` ask for, checked before anything is planned.
 
 
 def check_mode(asked: Sequence[Board], mode: str) -> None:
-    """Raises ConfigError for a power mode that none of several boards has; one board says so itself."""
+    """Raises ConfigError for a power mode that none of several boards has; one board raises it itself."""
     if len(asked) == 1 or any(board.has_mode(mode) for board in asked):
         return
     names = sorted({one.name for board in asked for one in board.modes})

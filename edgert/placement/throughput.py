@@ -1,6 +1,6 @@
-"""The most frames that several networks get out of a board, when frames of one network may go different ways.
+"""The most frames that several networks get out of a board, when frames of one network may run on different engines.
 
-A column is one placement of one network. A linear program mixes columns; its prices tell which placement of each
+A column is one placement of one network. A linear program mixes columns; its prices show which placement of each
 network would help most, and a minimum cut finds that. When none helps, no mix is better: Gilmore and Gomory, "A linear
 programming approach to the cutting-stock problem", Operations Research 1961, https://doi.org/10.1287/opre.9.6.849.
 Any prices bound what can be reached, so that the gap is known all the time.
@@ -19,8 +19,8 @@ from edgert.errors import PlacementError
 from edgert.placement.columns import Column, Offer, Resources, Search
 from edgert.placement.constraints import Limits
 from edgert.placement.integer import optional
-from edgert.placement.occupancy import Load, Price, accelerators
 from edgert.placement.problem import Assignment, Network
+from edgert.placement.run_load import Load, Price, accelerators
 
 F64 = npt.NDArray[np.float64]
 
@@ -84,7 +84,7 @@ def blend(
 
     Integer programs, which prove the last bit where cuts cannot, are not begun after ``time_limit_s``.
     Keeps to accelerators' time, traffic, power, and the latency of every column; memory and loadables belong to engines
-    (see :mod:`edgert.placement.assign`).
+    (see :mod:`edgert.placement.engine_selection`).
 
     Raises:
         PlacementError: a network can run nowhere, or nothing meets the base demands or the latency.
@@ -208,10 +208,10 @@ class _Mixer:
 #
 # An engine takes its loadables however seldom it runs; the linear program here lets it take them in proportion to
 # its share of the frames, and a cut pays for every tensor handed to the DLA instead of for every segment. Neither
-# is exact: what comes out are candidates for the integer program of :mod:`edgert.placement.assign`.
+# is exact: what comes out are candidates for the integer program of :mod:`edgert.placement.engine_selection`.
 
 _FEW_ROUNDS = 12
-_ENTRIES = (0.0, 0.003, 0.006, 0.012, 0.025, 0.05, 0.1, 0.3, 1.0)  # what handing over costs on top, in runs
+_ENTRIES = (0.0, 0.003, 0.006, 0.012, 0.025, 0.05, 0.1, 0.3, 1.0)  # what a transition costs on top, in runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ class FewSegments:
         return list(chosen.values())
 
     def _offered(self, found: _Prices, top: float) -> Iterator[Column]:
-        """What is cheapest, with handing over at the price of segments and at higher ones."""
+        """What is cheapest, with transitions at the price of segments and at higher ones."""
         price = self._resources.price(found.worth.tolist())
         segment = found.segment / self._runs(top)
         for entry in _ENTRIES:
