@@ -22,11 +22,11 @@ from edgert.meters.all import Meters, Sample
 from edgert.meters.rails import POWER
 from edgert.meters.reading import modeled
 from edgert.meters.thermal import MARGIN, TEMPERATURE
+from edgert.model_engine import build_engine
 from edgert.placement.cost.coefficients import coefficients
 from edgert.placement.plan_record import Objective, Row
 from edgert.planner.planning import ALL, plan
 from edgert.planner.power_steps import step_of
-from edgert.prepared_model import build_engine
 from edgert.simulator import ThermalModel
 from edgert.simulator.board_platform import BoardSlots, platform_of
 from edgert.simulator.design import levels_of

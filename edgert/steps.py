@@ -32,7 +32,7 @@ class Event:
 
     Attributes:
         step: ``load``, ``calibrate``, …
-        subject: the model it is about; empty for the whole pipeline.
+        model: the model it is about; empty for the whole pipeline.
         state: ``started`` is followed by ``done``, ``cached`` or ``failed``, with ``progress`` and ``note`` between;
             ``damaged`` is a cache entry that was thrown away; ``skipped`` is a step that is not done here.
         seconds: it took, where it ended.
@@ -41,7 +41,7 @@ class Event:
     """
 
     step: str
-    subject: str
+    model: str
     state: State
     seconds: float = 0.0
     detail: str = ""
@@ -50,7 +50,7 @@ class Event:
 
     def to_json(self) -> dict[str, Any]:
         """As plain data, without what does not apply."""
-        told: dict[str, Any] = {"step": self.step, "model": self.subject, "state": self.state}
+        told: dict[str, Any] = {"step": self.step, "model": self.model, "state": self.state}
         if self.state in ("done", "cached", "failed"):
             told["seconds"] = round(self.seconds, 4)
         if self.state == "progress":
@@ -66,7 +66,7 @@ class Event:
         return cls(plain["step"], str(plain.get("model", "")), **known)
 
 
-Tell = Callable[[Event], object]
+OnEvent = Callable[[Event], object]
 """Called with every event, from the thread it happened in."""
 
 
@@ -116,7 +116,7 @@ class Step:
 
     Attributes:
         name: ``calibrate``.
-        subject: the model it is about; empty for the whole pipeline.
+        model: the model it is about; empty for the whole pipeline.
         recipe: raised when the step's own code makes something else of the same facts.
         facts: everything that the product depends on, as plain data; files as their digests.
         make: does the work.
@@ -125,7 +125,7 @@ class Step:
     """
 
     name: str
-    subject: str
+    model: str
     recipe: int
     facts: Any
     make: Callable[[Report], Mapping[str, bytes]]
@@ -134,7 +134,7 @@ class Step:
 
     @cached_property
     def key(self) -> str:
-        """Under which the product is kept. The subject's name makes no difference."""
+        """Under which the product is kept. The model's name makes no difference."""
         return digest_of([self.name, self.recipe, code_version(), self.facts])[:40]
 
 
@@ -217,12 +217,12 @@ class Runner:
 
     Args:
         cache: where products are kept.
-        tell: told of everything that happens; may be called from several threads at once.
+        on_event: called for everything that happens; may be called from several threads at once.
         stop: ends the build before its next step, or where a step looks at it.
     """
 
-    def __init__(self, cache: StepCache, tell: Tell, stop: threading.Event | None = None) -> None:
-        self.cache, self.tell, self.stop = cache, tell, stop or threading.Event()
+    def __init__(self, cache: StepCache, on_event: OnEvent, stop: threading.Event | None = None) -> None:
+        self.cache, self.on_event, self.stop = cache, on_event, stop or threading.Event()
 
     def do(self, step: Step) -> Product:
         """The step's product.
@@ -233,51 +233,51 @@ class Runner:
         if self.stop.is_set():
             raise Stopped("the build was stopped", fix="run it again: finished steps are kept")
         started = time.perf_counter()
-        self._tell(step, "started")
-        kept = self.cache.get(step.key, lambda text: self._tell(step, "damaged", detail=text))
+        self._emit(step, "started")
+        kept = self.cache.get(step.key, lambda text: self._emit(step, "damaged", detail=text))
         if kept is not None and step.holds(kept):
-            self._tell(step, "cached", time.perf_counter() - started, kept.evidence)
+            self._emit(step, "cached", time.perf_counter() - started, kept.evidence)
             return kept
         try:
             product = self._made(step)
         except EdgertError as error:
-            self._tell(step, "failed", time.perf_counter() - started, error.what)
+            self._emit(step, "failed", time.perf_counter() - started, error.what)
             raise
-        self._tell(step, "done", time.perf_counter() - started, product.evidence)
+        self._emit(step, "done", time.perf_counter() - started, product.evidence)
         return product
 
     def _made(self, step: Step) -> Product:
-        files = step.make(_Told(step, self.tell))
+        files = step.make(_EventReport(step, self.on_event))
         product = Product(files, step.promise(files))
         self.cache.put(step.key, product)
         return product
 
-    def _tell(
+    def _emit(
         self,
         step: Step,
         state: State,
         seconds: float = 0.0,
         detail: str = "",
     ) -> None:
-        self.tell(Event(step.name, step.subject, state, seconds, detail))
+        self.on_event(Event(step.name, step.model, state, seconds, detail))
 
 
 @dataclass
-class _Told(Report):
+class _EventReport(Report):
     """Passes on what a step tells, progress not too often."""
 
     step: Step
-    tell: Tell
+    on_event: OnEvent
     _last_s: float = field(default=0.0)
 
     def progress(self, done: int, total: int, detail: str = "") -> None:
         now = time.monotonic()
         if done >= total or now - self._last_s >= _EVERY_S:
             self._last_s = now
-            self.tell(Event(self.step.name, self.step.subject, "progress", detail=detail, done=done, total=total))
+            self.on_event(Event(self.step.name, self.step.model, "progress", detail=detail, done=done, total=total))
 
     def note(self, text: str) -> None:
-        self.tell(Event(self.step.name, self.step.subject, "note", detail=text))
+        self.on_event(Event(self.step.name, self.step.model, "note", detail=text))
 
 
 def side_by_side(

@@ -22,10 +22,10 @@ from edgert.graph.model import Model
 from edgert.graph.operations import Graph, read
 from edgert.graph.passes.clean import clean
 from edgert.graph.static_shape import with_shapes
+from edgert.model_engine import build_engine, default_profile
 from edgert.placement.cutting import Part, partition
 from edgert.placement.placement_section import accelerators_of, assign, check_accelerators, weights_of
 from edgert.placement.segment_engines import SegmentedEngine, compile_segments
-from edgert.prepared_model import build_engine, default_profile
 
 # Who compiles the models of a pipeline: one backend, or the first of a chain that can.
 

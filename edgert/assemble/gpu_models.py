@@ -22,8 +22,8 @@ from edgert.config.flow import sources_of
 from edgert.errors import DeviceError, ModelError
 from edgert.files import FileStore, cache_folder
 from edgert.memory.cuda import CudaDevice, Stream
+from edgert.model_engine import image_input
 from edgert.placement.segment_engines import SegmentedEngine
-from edgert.prepared_model import image_input
 from edgert.stages.decode.decoder import Decoder, Size
 from edgert.stages.decode.detection import Detector
 from edgert.stages.gpu.gpu_detections import GpuDetector, HostReader

@@ -50,7 +50,7 @@ from edgert.graph.passes.clean import clean
 from edgert.graph.proto import tensor_bytes
 from edgert.graph.static_shape import with_shapes
 from edgert.meters import rss_bytes
-from edgert.prepared_model import default_profile
+from edgert.model_engine import default_profile
 from edgert.stages.source.select import kind_of
 from edgert.units import format_bytes
 

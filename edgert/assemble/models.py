@@ -30,8 +30,8 @@ from edgert.graph.batch_size import with_open_batch
 from edgert.graph.load import load
 from edgert.graph.model import Model
 from edgert.memory.cuda import CudaDevice
+from edgert.model_engine import build_engine, check_open, image_input, one_image
 from edgert.placement.segment_engines import SegmentedEngine
-from edgert.prepared_model import build_engine, check_open, image_input, one_image
 from edgert.runtime import Stage
 from edgert.runtime.branches import Branch
 from edgert.stages.crop import check_classes

@@ -25,7 +25,7 @@ from edgert.files import FileStore, cache_folder
 from edgert.graph.load import load
 from edgert.memory import Counter, lend
 from edgert.meters import rss_bytes
-from edgert.prepared_model import build_engine, image_input
+from edgert.model_engine import build_engine, image_input
 from edgert.runtime import Frame, Node, Result, Runner, SourceStats, Stage
 from edgert.runtime.branches import Branch, branch_nodes, connect
 from edgert.stages.decode.select import decoder_for

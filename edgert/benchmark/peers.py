@@ -29,7 +29,7 @@ from edgert.graph.model import Model
 from edgert.quantization.precision import in_precision
 from edgert.quantization.prepare import is_quantized
 from edgert.tuner.candidates import Tactic
-from edgert.tuner.rounds import Contestant
+from edgert.tuner.rounds import Candidate
 from edgert.user_code import load_object
 
 # PyTorch running a module of the user's: what edgert's engine is compared with. The only door to the torch package.
@@ -108,7 +108,7 @@ def _torch() -> Any:
 
 
 PEERS = ("onnxruntime", "openvino", "torch")
-_TURN_MS, _FRAMES, _MOST_FRAMES = 20.0, 4, 256
+_RUN_MS, _FRAMES, _MOST_FRAMES = 20.0, 4, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +191,10 @@ def _race(subject: Subject, peer: str, torch: str | None, rounds: int) -> Figure
     feed = next(uniform_feeds(subject.model, subject.config, 1))
     tactic = _tactic(subject.config, subject.model)
     threads = tactic.replicas * tactic.threads
-    with Contestant(tactic, subject.model, subject.config, feed) as ours:
+    with Candidate(tactic, subject.model, subject.config, feed) as ours:
         mine = ours.outputs()
         title, run = _peer(peer, torch, subject.plain, feed, list(mine), threads)
-        frames = _FRAMES * min(_MOST_FRAMES, math.ceil(_TURN_MS / (_FRAMES * ours.frame_ms(_FRAMES))))
+        frames = _FRAMES * min(_MOST_FRAMES, math.ceil(_RUN_MS / (_FRAMES * ours.frame_ms(_FRAMES))))
 
         def theirs() -> float:
             run()  # as for ours: meanwhile threads that spin for a while go to sleep

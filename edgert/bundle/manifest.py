@@ -57,13 +57,13 @@ class EngineEntry(_Part):
     Attributes:
         plan: member with TensorRT's serialized engine.
         record: member that says how it came about: facts, placement, log, inspector, as JSON.
-        proof: member with what was found of it: where nodes run, how far its outputs are off, how long a run takes.
+        checks: member with what was found of it: where nodes run, how far its outputs are off, how long a run takes.
         weight: how many frames it gets, in comparison with the model's other engines.
     """
 
     plan: str
     record: str
-    proof: str
+    checks: str
     weight: int = 1
 
 
@@ -82,7 +82,7 @@ class CompiledEntry(_Part):
     def members(self) -> list[str]:
         """All its files."""
         every = [engine for engines in self.engines.values() for engine in engines]
-        return [path for one in every for path in (one.plan, one.record, one.proof)]
+        return [path for one in every for path in (one.plan, one.record, one.checks)]
 
 
 class Manifest(_Part):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from edgert.bundle.manifest import Manifest
-    from edgert.compiler.create import Built
+    from edgert.compiler.build_pipeline import Built
     from edgert.tuner.trials import Tuned
 
 
@@ -116,15 +116,15 @@ def build(
         )
     from edgert.cli.build_steps import listener
     from edgert.cli.progress import stop_on_signal
-    from edgert.compiler.create import build as build_pipeline
+    from edgert.compiler.build_pipeline import build as build_pipeline
     from edgert.config import load_pipeline
 
     file = load_pipeline(source, overrides or ())
     path = output or bundle_of(file)
     stop = threading.Event()
-    with listener(json) as (tell, write), stop_on_signal(stop.set):
+    with listener(json) as (on_event, write), stop_on_signal(stop.set):
         built = build_pipeline(
-            file, path, board=board, mode=mode, tensorrt=trt, folder=folder, tune=tune, tell=tell, stop=stop
+            file, path, board=board, mode=mode, tensorrt=trt, folder=folder, tune=tune, on_event=on_event, stop=stop
         )
         found = _tuned(built) if tune else {}
         tuned = {"tuned": {name: one.to_json() for name, one in found.items()}} if tune else {}
@@ -144,7 +144,7 @@ def _sizes(built: Built) -> dict[str, object]:
 
 
 def _tuned(built: Built) -> Mapping[str, Tuned]:
-    from edgert.compiler.tactics import tuned_models
+    from edgert.compiler.tuned_models import tuned_models
 
     return tuned_models(built.path)
 

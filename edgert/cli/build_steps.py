@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from edgert.compiler.finish import Finished, Waiting
     from edgert.config import PipelineFile
-    from edgert.remote.remote_build import BuiltThere
-    from edgert.steps import Event, Tell
+    from edgert.remote.remote_build import RemoteBuilt
+    from edgert.steps import Event, OnEvent
 
 
 _MARKS = {
@@ -32,19 +32,19 @@ _MARKS = {
 
 
 @contextmanager
-def listener(json: Path | None) -> Iterator[tuple[Tell, JsonLines]]:
+def listener(json: Path | None) -> Iterator[tuple[OnEvent, JsonLines]]:
     """Gives what takes events, and what takes the last line of JSON.
 
     Events are shown, unless JSON goes to standard output; and are lines of the JSON.
     """
     with JsonLines(json) as write, nullcontext() if is_stdout(json) else BuildProgress() as show:
 
-        def tell(event: Event) -> None:
+        def on_event(event: Event) -> None:
             write(event.to_json())
             if show is not None:
                 show(event)
 
-        yield tell, write
+        yield on_event, write
 
 
 class FirstTimeProgress:
@@ -57,9 +57,9 @@ class FirstTimeProgress:
     def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet
         self._shown: BuildProgress | None = None
-        self._tell: Tell | None = None
+        self._on_event: OnEvent | None = None
 
-    def __enter__(self) -> Tell:
+    def __enter__(self) -> OnEvent:
         return self._told
 
     def __exit__(self, *_: object) -> None:
@@ -69,13 +69,13 @@ class FirstTimeProgress:
     def _told(self, event: Event) -> None:
         if self._quiet:
             return
-        if self._tell is None:
+        if self._on_event is None:
             self._shown = BuildProgress()
-            self._tell = self._shown.__enter__()
-        self._tell(event)
+            self._on_event = self._shown.__enter__()
+        self._on_event(event)
 
 
-class BuildProgress(AbstractContextManager["Tell"]):
+class BuildProgress(AbstractContextManager["OnEvent"]):
     """A context that gives what is to be told of events; they may come from several threads."""
 
     def __init__(self) -> None:
@@ -89,31 +89,31 @@ class BuildProgress(AbstractContextManager["Tell"]):
         self._tasks: dict[tuple[str, str], TaskID] = {}
         self._lock = threading.Lock()
 
-    def __enter__(self) -> Tell:
+    def __enter__(self) -> OnEvent:
         self._bar.start()
-        return self._tell
+        return self._on_event
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def _tell(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         with self._lock:
             if event.state == "started":
                 self._start(event)
             elif event.state == "progress":
-                self._bar.update(self._tasks[event.step, event.subject], completed=event.done, total=event.total)
+                self._bar.update(self._tasks[event.step, event.model], completed=event.done, total=event.total)
             elif event.state == "note":
                 self._print(event, "[dim]·[/]")
             else:
                 self._end(event)
 
     def _start(self, event: Event) -> None:
-        name = f"{event.subject} {event.step}".strip()
-        self._tasks[event.step, event.subject] = self._bar.add_task(name, total=None)
+        name = f"{event.model} {event.step}".strip()
+        self._tasks[event.step, event.model] = self._bar.add_task(name, total=None)
 
     def _end(self, event: Event) -> None:
         if event.state != "damaged":
-            task = self._tasks.pop((event.step, event.subject), None)
+            task = self._tasks.pop((event.step, event.model), None)
             if task is not None:
                 self._bar.remove_task(task)
         self._print(event, _MARKS[event.state])
@@ -123,7 +123,7 @@ class BuildProgress(AbstractContextManager["Tell"]):
 
         took = f"{event.seconds:6.2f} s" if event.state in ("done", "cached", "failed") else " " * 8
         detail = escape(event.detail)
-        self._console.print(f"{mark} {took}  {event.step:<9} {escape(event.subject)}  [dim]{detail}[/]", soft_wrap=True)
+        self._console.print(f"{mark} {took}  {event.step:<9} {escape(event.model)}  [dim]{detail}[/]", soft_wrap=True)
 
 
 # ``edgert build dock.edgert``: the last step of a build, on the machine that runs it.
@@ -142,8 +142,8 @@ def finish_here(
 
     refuse(foreign, f"{bundle} is a bundle, which says that itself")
     stop = threading.Event()
-    with listener(json) as (tell, write), stop_on_signal(stop.set):
-        done = finish(bundle, output, strict=strict, folder=folder, tell=tell, stop=stop)
+    with listener(json) as (on_event, write), stop_on_signal(stop.set):
+        done = finish(bundle, output, strict=strict, folder=folder, on_event=on_event, stop=stop)
         write(told(done))
     if not is_stdout(json):
         _show(done)
@@ -219,7 +219,7 @@ def build_remotely(
     from edgert.bundle.bundle import is_bundle
     from edgert.cli.progress import stop_on_signal
     from edgert.config import load_pipeline
-    from edgert.remote.remote_build import build_there
+    from edgert.remote.remote_build import build_remote
 
     refuse(foreign, "it is for builds on this machine")
     made: PipelineFile | Path = source
@@ -231,14 +231,16 @@ def build_remotely(
         made = load_pipeline(source, overrides)
         output = output or bundle_of(made)
     stop = threading.Event()
-    with listener(json) as (tell, write), stop_on_signal(stop.set):
-        built = build_there(made, output, address, program=program, **target, strict=strict, tell=tell, stop=stop)
+    with listener(json) as (on_event, write), stop_on_signal(stop.set):
+        built = build_remote(
+            made, output, address, program=program, **target, strict=strict, on_event=on_event, stop=stop
+        )
         write(_told(built))
     if not is_stdout(json):
         _build_remote_show(built, address)
 
 
-def _told(built: BuiltThere) -> dict[str, object]:
+def _told(built: RemoteBuilt) -> dict[str, object]:
     return {
         "bundle": str(built.path),
         "written": built.written,
@@ -250,7 +252,7 @@ def _told(built: BuiltThere) -> dict[str, object]:
     }
 
 
-def _build_remote_show(built: BuiltThere, address: str) -> None:
+def _build_remote_show(built: RemoteBuilt, address: str) -> None:
     from rich.console import Console
 
     from edgert.units import format_bytes

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from edgert.bundle.bundle import Bundle
     from edgert.bundle.manifest import Manifest, ModelEntry, TensorEntry
-    from edgert.compiler.measured_engines import EngineReport
+    from edgert.compiler.engine_reports import EngineReport
     from edgert.tuner.trials import Trial, Tuned
 
 
@@ -55,13 +55,13 @@ def _row(trial: Trial, tuned: Tuned) -> list[str]:
         *(["chosen"] if trial.tactic == tuned.chosen else []),
     ]
     times = [f"{trial.frame.median_ms:.2f}", f"{trial.gain:.2f}", str(trial.frame.runs), memory]
-    return [str(trial.tactic), *times, ", ".join(words) or trial.barred]
+    return [str(trial.tactic), *times, ", ".join(words) or trial.excluded]
 
 
 def _not_run(tuned: Tuned) -> Iterator[str]:
     """Reasons, each with one of the tactics that it holds for."""
-    barred = sorted((trial.barred, str(trial.tactic)) for trial in tuned.tried if trial.frame is None)
-    for why, group in groupby(barred, key=lambda pair: pair[0]):
+    excluded = sorted((trial.excluded, str(trial.tactic)) for trial in tuned.tried if trial.frame is None)
+    for why, group in groupby(excluded, key=lambda pair: pair[0]):
         tactics = [tactic for _, tactic in group]
         more = f" and {len(tactics) - 1} more" if len(tactics) > 1 else ""
         yield f"{tactics[0]}{more}: {why}"
@@ -184,7 +184,7 @@ def tell_bundle(console: Console, path: Path) -> dict[str, Any]:
     from dataclasses import asdict
 
     from edgert.bundle.bundle import open_bundle
-    from edgert.compiler.measured_engines import compiled_engines
+    from edgert.compiler.engine_reports import compiled_engines
 
     with open_bundle(path) as bundle:
         console.print(facts(_rows(bundle)))
@@ -195,7 +195,7 @@ def tell_bundle(console: Console, path: Path) -> dict[str, Any]:
 
 
 def _rows(bundle: Bundle) -> Iterator[tuple[str, str]]:
-    from edgert.compiler.tactics import tuned_model
+    from edgert.compiler.tuned_models import tuned_model
 
     manifest = bundle.manifest
     size_bytes = sum(member.size_bytes for member in manifest.members.values())

@@ -79,9 +79,9 @@ def export(
 
     from edgert.cli.build_steps import BuildProgress
     from edgert.cli.progress import stop_on_signal
-    from edgert.exporter import FORMATS, Outline, Wanted, check_leave, leave, open_source
+    from edgert.exporter import FORMATS, ExportOptions, Outline, check_export, open_source, write_export
+    from edgert.exporter.export_formats import FORMS, TARGETS
     from edgert.exporter.triton import DEVICES
-    from edgert.exporter.write import FORMS, TARGETS
 
     options: dict[str, Any] = {
         "form": _one_of(form, FORMS, "--form"),
@@ -90,22 +90,22 @@ def export(
         "max_batch": max_batch,
     }
     known: Any = _one_of(format, FORMATS, "--format")
-    wanted = Wanted(known, output, **options)
+    wanted = ExportOptions(known, output, **options)
     stop = threading.Event()
 
     def check(outline: Outline) -> None:
-        check_leave(outline.only(model) if model else outline, wanted)
+        check_export(outline.only(model) if model else outline, wanted)
 
     asked: dict[str, Any] = {"check": check, "overrides": tuple(overrides or ()), "board": board, "tensorrt": trt}
     with (
         BuildProgress() as tell,
         stop_on_signal(stop.set),
-        open_source(pipeline_path(source), **asked, tell=tell, stop=stop) as opened,
+        open_source(pipeline_path(source), **asked, on_event=tell, stop=stop) as opened,
     ):
-        left = leave(opened.only(model) if model else opened, wanted)
+        left = write_export(opened.only(model) if model else opened, wanted)
     if json is not None:
-        write_json({"files": [str(path) for path in left.files], "unsaid": list(left.unsaid)}, json)
-    _show(left.files, left.unsaid, known, quiet=is_stdout(json))
+        write_json({"files": [str(path) for path in left.files], "limitations": list(left.limitations)}, json)
+    _show(left.files, left.limitations, known, quiet=is_stdout(json))
 
 
 def _one_of(value: str | None, known: tuple[str, ...], option: str) -> str | None:
@@ -116,13 +116,13 @@ def _one_of(value: str | None, known: tuple[str, ...], option: str) -> str | Non
     raise ConfigError(f"no {value!r}{nearest(value, known)}", where=option, fix=f"one of {', '.join(known)}")
 
 
-def _show(files: tuple[Path, ...], unsaid: tuple[str, ...], format: str, quiet: bool) -> None:
+def _show(files: tuple[Path, ...], limitations: tuple[str, ...], format: str, quiet: bool) -> None:
     from rich.console import Console
 
     console = Console(stderr=quiet, highlight=False)
     for path in files:
         console.print("[green]→[/]", str(path), soft_wrap=True)
-    if unsaid:
+    if limitations:
         console.print(f"What {format} cannot express:")
-    for line in unsaid:
+    for line in limitations:
         console.print(f"  - {line}", markup=False, soft_wrap=True)

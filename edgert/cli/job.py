@@ -9,9 +9,9 @@ import typer
 
 
 def job(
-    words: Annotated[list[str], typer.Argument(metavar="ACTION WORDS...", help="See edgert.remote.on_board.")],
+    words: Annotated[list[str], typer.Argument(metavar="ACTION WORDS...", help="See edgert.remote.board_actions.")],
 ) -> None:
     """Do the board's part of a remote build; a workstation calls this over ssh."""
-    from edgert.remote.on_board import perform
+    from edgert.remote.board_actions import perform
 
     perform(words, sys.stdin.buffer, sys.stdout.buffer)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from edgert.compiler.unpack import Unpacked
     from edgert.config import PipelineFile
     from edgert.emulation import Emulation
-    from edgert.steps import Tell
+    from edgert.steps import OnEvent
 
 
 # What ``edgert run`` says of power settings before it begins: those that a crash left, and those it would use.
@@ -227,7 +227,7 @@ def _dry(file: PipelineFile, json: Path | None, bundle: Unpacked | None, as_boar
 
 
 def _opened(
-    stack: ExitStack, path: Path, overrides: Sequence[str], strict: bool, tell: Tell, prepare: bool
+    stack: ExitStack, path: Path, overrides: Sequence[str], strict: bool, tell: OnEvent, prepare: bool
 ) -> tuple[PipelineFile, Unpacked | None]:
     """The pipeline, and the bundle that its models come out of, whose files are there until the stack is left.
 
@@ -241,12 +241,12 @@ def _opened(
     if is_bundle(path):
         from edgert.compiler.unpack import unpacked
 
-        return _run_told(stack.enter_context(unpacked(path, overrides, strict=strict, tell=tell)))
+        return _run_told(stack.enter_context(unpacked(path, overrides, strict=strict, on_event=tell)))
     file = load_pipeline(path, overrides)
     if prepare and TENSORRT_DLA in file.config.engines:
         from edgert.compiler.unpack import built_here
 
-        here = stack.enter_context(built_here(file, strict=strict, tell=tell))
+        here = stack.enter_context(built_here(file, strict=strict, on_event=tell))
         return _run_told(here) if here is not None else (file, None)
     return file, None
 

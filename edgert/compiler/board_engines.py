@@ -19,16 +19,16 @@ from edgert.backend.tensorrt.trt_backend import TrtBackend
 from edgert.backend.tensorrt.trt_engine import TrtEngine
 from edgert.bundle.bundle import Bundle
 from edgert.bundle.manifest import CompiledEntry, EngineEntry, Manifest
-from edgert.compiler import proof
-from edgert.compiler.events import CHECK, COMPILE, Telling
-from edgert.compiler.order import Bundled, Order, orders
-from edgert.compiler.proof import Proof
+from edgert.compiler import engine_checks
+from edgert.compiler.engine_checks import EngineChecks
+from edgert.compiler.engine_specs import Bundled, EngineSpec, engine_specs
+from edgert.compiler.events import CHECK, COMPILE, BuildEvents
 from edgert.compiler.verification import Policy
 from edgert.config import ModelConfig
 from edgert.config.engine_choice import ORT_CUDA, TENSORRT, TENSORRT_DLA
 from edgert.errors import EdgertError
 from edgert.graph.load import load
-from edgert.prepared_model import build_engine
+from edgert.model_engine import build_engine
 from edgert.steps import to_json
 from edgert.units import format_bytes
 from edgert.zip_archive import member_of
@@ -38,9 +38,9 @@ from edgert.zip_archive import member_of
 class Compiled:
     """One engine of a model, compiled and checked."""
 
-    order: Order
+    spec: EngineSpec
     made: Made
-    proof: Proof
+    checks: EngineChecks
 
 
 class BundleEngines:
@@ -51,7 +51,7 @@ class BundleEngines:
         chain: who may run them.
         trt: compiles and opens TensorRT's engines.
         store: where engines are kept.
-        telling: told of every step.
+        events: told of every step.
         policy: ``strict`` refuses an engine that runs nodes elsewhere than planned, ``warn`` says so.
         opens: whether engines can be opened here; else they are compiled only.
     """
@@ -64,14 +64,14 @@ class BundleEngines:
         chain: Chain,
         trt: TrtBackend,
         store: Store,
-        telling: Telling,
+        events: BuildEvents,
         *,
         policy: Policy = "warn",
         opens: bool = True,
     ) -> None:
         self._bundled, self.chain, self._trt, self._store = bundled, chain, trt, store
-        self._telling, self._policy, self._opens = telling, policy, opens
-        trt.listener = telling.listener(trt.listener.stop)
+        self._events, self._policy, self._opens = events, policy, opens
+        trt.listener = events.listener(trt.listener.stop)
 
     def compile(self, name: str, config: ModelConfig, threads: int, batch: int) -> Engine:
         """See :class:`~edgert.assemble.engines.Engines`."""
@@ -90,8 +90,8 @@ class BundleEngines:
             self._optimized(name, config, engine)
             return ()
         found = []
-        for order in self._orders(name, config, engine):
-            one, opened = self._checked(name, config, order)
+        for spec in self._orders(name, config, engine):
+            one, opened = self._checked(name, config, spec)
             found.append(one)
             if opened is not None:
                 opened.close()
@@ -101,54 +101,54 @@ class BundleEngines:
         if engine not in (TENSORRT, TENSORRT_DLA):
             return build_engine(load(config.onnx), config, threads, batch, by=onnxruntime(engine))
         parts: list[tuple[Engine, int]] = []
-        for order in self._orders(name, config, engine):
-            _, opened = self._checked(name, config, order)
-            parts += [(opened, order.weight)] if opened is not None else []
+        for spec in self._orders(name, config, engine):
+            _, opened = self._checked(name, config, spec)
+            parts += [(opened, spec.weight)] if opened is not None else []
         return parts[0][0] if len(parts) == 1 else Replicated(parts)
 
-    def _orders(self, name: str, config: ModelConfig, engine: str) -> tuple[Order, ...]:
-        return orders(self._bundled.model(name, config), engine, self._trt.library)
+    def _orders(self, name: str, config: ModelConfig, engine: str) -> tuple[EngineSpec, ...]:
+        return engine_specs(self._bundled.model(name, config), engine, self._trt.library)
 
     def _optimized(self, name: str, config: ModelConfig, engine: str) -> None:
         """ONNX Runtime's own form of a model, in its own cache."""
-        with self._telling.step(COMPILE, name) as ended:
+        with self._events.step(COMPILE, name) as ended:
             made = build_engine(load(config.onnx), config, None, by=onnxruntime(engine))
             ended.cached = bool(made.info.get("cached"))
             ended.detail = f"{engine} {made.info.get('version', '')}".strip()
             made.close()
 
-    def _checked(self, name: str, config: ModelConfig, order: Order) -> tuple[Compiled, TrtEngine | None]:
+    def _checked(self, name: str, config: ModelConfig, spec: EngineSpec) -> tuple[Compiled, TrtEngine | None]:
         """An engine, compiled or found, held to its promises, and opened where it can be."""
-        with self._telling.step(COMPILE, name) as ended:
-            made = self._trt.made(order.request, self._store)
+        with self._events.step(COMPILE, name) as ended:
+            made = self._trt.made(spec.request, self._store)
             ended.cached = made.cached
-            if order.input is not None and not made.cached:
-                self._telling.note(order.input.in_words(made.request.formats))
+            if spec.input is not None and not made.cached:
+                self._events.note(spec.input.in_words(made.request.formats))
             ended.detail = f"{made.result.library}, {format_bytes(len(made.result.plan))}"
-        with self._telling.step(CHECK, name) as ended:
-            opened = self._trt.open(made, order.profiles) if self._opens else None
-            kept = proof.kept(self._store, made.key, ran=self._opens)
+        with self._events.step(CHECK, name) as ended:
+            opened = self._trt.open(made, spec.profiles) if self._opens else None
+            kept = engine_checks.kept(self._store, made.key, ran=self._opens)
             try:
                 if kept is not None and self._policy == "strict":  # it may have been kept under the other one
-                    proof.placed(order.request, made, self._policy)
-                found = kept or self._proven(config, order, made, opened)
+                    engine_checks.placed(spec.request, made, self._policy)
+                found = kept or self._proven(config, spec, made, opened)
             except EdgertError:
                 if opened is not None:
                     opened.close()
                 raise
-            ended.cached, ended.detail = kept is not None, proof.in_words(found)
-        return Compiled(order, made, found), opened
+            ended.cached, ended.detail = kept is not None, engine_checks.in_words(found)
+        return Compiled(spec, made, found), opened
 
-    def _proven(self, config: ModelConfig, order: Order, made: Made, opened: TrtEngine | None) -> Proof:
-        found: dict[str, Any] = {"placement": proof.placed(order.request, made, self._policy)}
-        if order.input is not None:
-            found["input"] = order.input.in_words(made.request.formats)
+    def _proven(self, config: ModelConfig, spec: EngineSpec, made: Made, opened: TrtEngine | None) -> EngineChecks:
+        found: dict[str, Any] = {"placement": engine_checks.placed(spec.request, made, self._policy)}
+        if spec.input is not None:
+            found["input"] = spec.input.in_words(made.request.formats)
         if opened is not None:
-            found["outputs"] = proof.compared(opened, load(order.reference), config, made.request.precision)
-            found["profile"] = proof.timed(opened)
-            found["layers"] = proof.layered(opened, made)
-            found["memory"] = proof.occupied(opened, made)
-        proof.keep(self._store, made.key, found)
+            found["outputs"] = engine_checks.compared(opened, load(spec.reference), config, made.request.precision)
+            found["profile"] = engine_checks.timed(opened)
+            found["layers"] = engine_checks.layered(opened, made)
+            found["memory"] = engine_checks.occupied(opened, made)
+        engine_checks.keep(self._store, made.key, found)
         return found
 
 
@@ -192,11 +192,11 @@ def packed(
     engines: dict[str, list[EngineEntry]] = {}
     for model, each in compiled.items():
         for number, one in enumerate(each):
-            entry = _entry(f"{FOLDER}/{target}/{model}-{number}", one.order.weight)
+            entry = _entry(f"{FOLDER}/{target}/{model}-{number}", one.spec.weight)
             content |= {
                 entry.plan: one.made.result.plan,
                 entry.record: one.made.record,
-                entry.proof: to_json(one.proof),
+                entry.checks: to_json(one.checks),
             }
             engines.setdefault(model, []).append(entry)
     entries = {**manifest.compiled, target: CompiledEntry(facts=dict(facts), engines=engines)}
@@ -205,7 +205,7 @@ def packed(
 
 
 def _entry(base: str, weight: int) -> EngineEntry:
-    return EngineEntry(plan=f"{base}.plan", record=f"{base}.json", proof=f"{base}.proof.json", weight=weight)
+    return EngineEntry(plan=f"{base}.plan", record=f"{base}.json", checks=f"{base}.engine_checks.json", weight=weight)
 
 
 def take(bundle: Bundle, facts: Facts, store: Store) -> str:
@@ -236,5 +236,5 @@ def _take(bundle: Bundle, engine: EngineEntry, store: Store) -> None:
             path = Path(folder) / "engine"
             path.write_bytes(record + bundle.read(engine.plan))
             store.put(key, path)
-    if proof.kept(store, key, ran=False) is None:
-        proof.keep(store, key, json.loads(bundle.read(engine.proof)))
+    if engine_checks.kept(store, key, ran=False) is None:
+        engine_checks.keep(store, key, json.loads(bundle.read(engine.checks)))

@@ -16,15 +16,15 @@ from edgert.board import Machine, detect
 from edgert.bundle.bundle import Bundle, open_bundle, save_bundle
 from edgert.bundle.manifest import Manifest
 from edgert.compiler.board_engines import BundleEngines, Compiled, packed, take, target_of
-from edgert.compiler.events import Telling
-from edgert.compiler.order import Bundled
+from edgert.compiler.engine_specs import Bundled
+from edgert.compiler.events import BuildEvents
 from edgert.compiler.unpack import check_board, models_of
 from edgert.compiler.verification import Policy
 from edgert.config import load_pipeline
 from edgert.config.engine_choice import TENSORRT, TENSORRT_DLA
 from edgert.files import FileStore
-from edgert.prepared_model import engine_store
-from edgert.steps import Tell
+from edgert.model_engine import engine_store
+from edgert.steps import OnEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def finish(
     strict: bool = False,
     policy: Policy | None = None,
     folder: bool = False,
-    tell: Tell | None = None,
+    on_event: OnEvent | None = None,
     stop: threading.Event | None = None,
     machine: Machine | None = None,
     trt: TrtBackend | None = None,
@@ -90,7 +90,7 @@ def finish(
         strict: an engine that would be skipped is an error.
         policy: ``strict`` refuses an engine that runs nodes elsewhere than planned, ``warn`` says so; by default
             whichever ``strict`` says.
-        tell: told of everything that happens.
+        on_event: called for everything that happens.
         stop: ends the compilation when set.
         machine, trt, store: those of this machine by default.
 
@@ -100,9 +100,9 @@ def finish(
         PlacementError: ``strict``, and an engine runs nodes elsewhere than planned.
     """
     started, skipped = time.perf_counter(), list[Skipped]()
-    telling = Telling(tell)
+    events = BuildEvents(on_event)
     trt = trt or TrtBackend()
-    trt.listener = telling.listener(stop or threading.Event())
+    trt.listener = events.listener(stop or threading.Event())
     with open_bundle(bundle) as opened, tempfile.TemporaryDirectory(prefix="edgert-") as name:
         here = machine or detect()
         check_board(opened.manifest, here, str(bundle))
@@ -110,12 +110,12 @@ def finish(
 
         def skip(one: Skipped) -> None:
             skipped.append(one)
-            telling.skipped(one)
+            events.skipped(one)
 
         reasons = partial(_why_not_compiled, machine=here, trt=trt)
         chain = Chain(opened.manifest.engines, reasons, strict=strict, tell=skip, where=str(bundle), stop=stop)
         held_to = policy or ("strict" if strict else "warn")
-        job = _Job(opened, Path(name), chain, trt, store or engine_store(), telling, held_to)
+        job = _Job(opened, Path(name), chain, trt, store or engine_store(), events, held_to)
         chosen = job.compile()
         runs, waiting = _now(chosen, chain.engines, partial(why_not, machine=here, trt=trt))
         manifest, written, size_bytes = job.save(output, folder) if output is not None else (opened.manifest, False, 0)
@@ -158,10 +158,10 @@ class _Job:
         chain: Chain,
         trt: TrtBackend,
         store: FileStore,
-        telling: Telling,
+        events: BuildEvents,
         policy: Policy,
     ) -> None:
-        self._bundle, self._chain, self._trt, self._store, self._telling = bundle, chain, trt, store, telling
+        self._bundle, self._chain, self._trt, self._store, self._events = bundle, chain, trt, store, events
         self._file = load_pipeline(folder / bundle.manifest.pipeline)
         self._bundled, self._policy = Bundled(folder, bundle.manifest), policy
         self._compiled: dict[str, tuple[Compiled, ...]] = {}
@@ -176,7 +176,7 @@ class _Job:
         self._take()
         opens = self._uses_tensorrt() and not self._trt.why_not()
         engines = BundleEngines(
-            self._bundled, self._chain, self._trt, self._store, self._telling, policy=self._policy, opens=opens
+            self._bundled, self._chain, self._trt, self._store, self._events, policy=self._policy, opens=opens
         )
         chosen = {}
         for name, config in self._file.config.models.items():
@@ -201,4 +201,4 @@ class _Job:
         if self._bundle.manifest.compiled and self._uses_tensorrt():
             left = take(self._bundle, self._trt.facts, self._store)
             if left:
-                self._telling.note(left)
+                self._events.note(left)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgert.compiler.model_state import MODEL, Subject, software
+from edgert.compiler.model_job import MODEL, ModelJob, software
 from edgert.config import ModelConfig
 from edgert.errors import BuildError, ModelError
 from edgert.steps import Product, Report, Step, to_json
@@ -21,7 +21,7 @@ FACTS, CHANGES, PORTS = "facts.json", "changes.json", "ports.json"
 REWRITE_TOLERANCE = 1e-3
 """A rewritten model's outputs may differ by so much of the largest: float32 sums in another order differ by some 1e-5,
 a rewrite that is wrong by far more."""
-NOTHING = 1e-6
+NEGLIGIBLE = 1e-6
 """A difference below this is none, however small the outputs are: probabilities that are all but 0 differ by much of
 themselves and by nothing that anybody sees."""
 _PROOFS = 2
@@ -31,9 +31,9 @@ _BOARD_BATCH = (
 )
 
 
-def load_step(subject: Subject) -> Step:
+def load_step(job: ModelJob) -> Step:
     """Reads and checks the file. Promises a model whose inputs, outputs and digest are known."""
-    path = subject.config.onnx
+    path = job.config.onnx
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.graph import inspect, load
@@ -54,14 +54,14 @@ def load_step(subject: Subject) -> Step:
         facts = Product(files).json(FACTS)
         return f"opset {facts['opset']}, {facts['nodes']} nodes"
 
-    own = hashlib.sha256(_content(subject)).hexdigest()
+    own = hashlib.sha256(_content(job)).hexdigest()
 
     def holds(product: Product) -> bool:
         """Weights in files of their own are not in the file's digest."""
         digest = product.json(FACTS)["digest"]
         return bool(digest == own or digest == _digest(path))
 
-    return Step("load", subject.name, 1, {"file": own, "software": software()}, make, promise, holds)
+    return Step("load", job.name, 1, {"file": own, "software": software()}, make, promise, holds)
 
 
 def _digest(path: Path) -> str:
@@ -70,9 +70,9 @@ def _digest(path: Path) -> str:
     return load(path).digest
 
 
-def _content(subject: Subject) -> bytes:
+def _content(job: ModelJob) -> bytes:
     """The file's bytes, without importing what reads models: a build that finds all its steps done needs none of it."""
-    path = subject.config.onnx
+    path = job.config.onnx
     try:
         return path.read_bytes()
     except OSError:
@@ -81,32 +81,32 @@ def _content(subject: Subject) -> bytes:
         try:
             return read_file(path)  # which knows how to say what is wrong
         except ModelError as error:
-            raise error.at(subject.where)  # noqa: B904 - the same error, with its place
+            raise error.at(job.where)  # noqa: B904 - the same error, with its place
 
 
-def shapes_step(subject: Subject, loaded: Product) -> Step:
+def shapes_step(job: ModelJob, loaded: Product) -> Step:
     """Fixes open dimensions and folds what then is constant. Promises static shapes, unless profiles name several."""
     facts = loaded.json(FACTS)
-    config = subject.config
+    config = job.config
     sizes: dict[str, Any] = {"profiles": config.model_dump(mode="json", include={"profiles"})["profiles"]}
-    if subject.batched:
-        sizes["batch"] = "open" if subject.keeps_batch else "of a bundle"
+    if job.batched:
+        sizes["batch"] = "open" if job.keeps_batch else "of a bundle"
     if not facts["is_static"] or config.input.shape.extents:
-        sizes |= {key: subject.seen()[key] for key in ("size", "shape", "layout", "color")} | {"why": subject.pinned}
+        sizes |= {key: job.seen()[key] for key in ("size", "shape", "layout", "color")} | {"why": job.pinned}
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.graph import clean, load
         from edgert.graph.dla_rewrites import ready
         from edgert.graph.model import to_bytes
-        from edgert.prepared_model import check_open, default_profile
+        from edgert.model_engine import check_open, default_profile
 
         model = load(config.onnx)
         check_open(model, config)
-        if subject.pinned:
-            report.note(f"built at the usual size of input: shape: {subject.pinned}")
-        if subject.batched and not subject.keeps_batch:
+        if job.pinned:
+            report.note(f"built at the usual size of input: shape: {job.pinned}")
+        if job.batched and not job.keeps_batch:
             report.note(f"batch: {_BOARD_BATCH}")
-        if facts["is_quantized"] or not subject.is_one_size:
+        if facts["is_quantized"] or not job.is_one_size:
             return {MODEL: to_bytes(clean(model)[0])}
         shapes = next(iter((config.profiles or default_profile(model, config)).values()))
         return {MODEL: to_bytes(ready(model, shapes))}
@@ -114,32 +114,32 @@ def shapes_step(subject: Subject, loaded: Product) -> Step:
     def promise(files: Mapping[str, bytes]) -> str:
         from edgert.graph.model import inputs
 
-        specs = inputs(subject.model(files[MODEL]))
+        specs = inputs(job.model(files[MODEL]))
         shown = ", ".join(map(str, specs))
-        if not subject.is_one_size:
+        if not job.is_one_size:
             return f"{len(config.profiles)} profiles of {shown}" if config.profiles else f"open: {shown}"
         for spec in specs:
             if not spec.is_static:
                 raise ModelError(
                     f"input {spec.name!r} has open dimensions: {spec}",
                     why="a bundle holds a model at one size, or at those of its profiles",
-                    where=subject.where,
+                    where=job.where,
                     fix="input: {size: WIDTHxHEIGHT}, or profiles",
                 )
         return shown
 
-    return Step("shapes", subject.name, 1, [facts["digest"], sizes, software()], make, promise)
+    return Step("shapes", job.name, 1, [facts["digest"], sizes, software()], make, promise)
 
 
-def rewrite_step(subject: Subject, shaped: Product, is_quantized: bool) -> Step:
+def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
     """Operators that a DLA has, and channels evened out where that is asked for. Promises the same outputs."""
-    config, int8 = subject.config, subject.precision == "int8" and not is_quantized
+    config, int8 = job.config, job.precision == "int8" and not is_quantized
     wanted: dict[str, Any] = {
-        "fit": subject.target.uses_dla(config) and subject.is_one_size and not is_quantized,
+        "fit": job.target.uses_dla(config) and job.is_one_size and not is_quantized,
         "prepare": int8,
         "equalize": int8 and config.quantize.equalize,
     }
-    if int8 and subject.keeps_batch:
+    if int8 and job.keeps_batch:
         wanted["open"] = True
     if config.skip_rewrites:
         wanted["skip"] = config.skip_rewrites
@@ -152,26 +152,26 @@ def rewrite_step(subject: Subject, shaped: Product, is_quantized: bool) -> Step:
         from edgert.quantization.prepare import prepare
         from edgert.quantization.quantizer import equalized
 
-        model, changes = subject.model(shaped.files[MODEL]), []
+        model, changes = job.model(shaped.files[MODEL]), []
         if wanted["fit"]:
-            model, found = fit_model(model, without(config.skip_rewrites, f"{subject.where}.skip_rewrites"))
+            model, found = fit_model(model, without(config.skip_rewrites, f"{job.where}.skip_rewrites"))
             changes = [asdict(change) for change in found]
         if wanted["prepare"]:
             model = prepare(model, one_size(model, config) if wanted.get("open") else None)
         if wanted["equalize"]:
             model = equalized(model)
         if wanted.get("open"):
-            model = opened(model, file=subject.model(shaped.files[MODEL]))
+            model = opened(model, file=job.model(shaped.files[MODEL]))
         return {MODEL: to_bytes(model), CHANGES: to_json(changes), PORTS: to_json(_ports(model))}
 
     def promise(files: Mapping[str, bytes]) -> str:
         changes = len(Product(files).json(CHANGES))
         if files[MODEL] == shaped.files[MODEL]:
             return "nothing to do"
-        apart = _apart(subject, shaped.files[MODEL], files[MODEL])
+        apart = _apart(job, shaped.files[MODEL], files[MODEL])
         return f"{changes} changes; outputs {apart:.1e} apart (at most {REWRITE_TOLERANCE:g})"
 
-    return Step("rewrite", subject.name, 1, [shaped.digest, wanted, software()], make, promise)
+    return Step("rewrite", job.name, 1, [shaped.digest, wanted, software()], make, promise)
 
 
 def _ports(model: Model) -> dict[str, Any]:
@@ -186,35 +186,35 @@ def _ports(model: Model) -> dict[str, Any]:
     return {**told, "nodes": [node.name for node in graph.nodes]}
 
 
-def _apart(subject: Subject, before: bytes, after: bytes) -> float:
+def _apart(job: ModelJob, before: bytes, after: bytes) -> float:
     """The relative distance of two models' outputs; the absolute one where that is next to nothing. Raises BuildError
     beyond the tolerance."""
     from edgert.backend.ort import Function
     from edgert.graph.dla_rewrites import prove
 
-    first, second = subject.model(before), subject.model(after)
+    first, second = job.model(before), job.model(after)
     functions = {id(model): Function(model) for model in (first, second)}
     found = prove(
         first,
         second,
-        random_feeds(subject, after, _PROOFS),  # which has a size where the first leaves it open
+        random_feeds(job, after, _PROOFS),  # which has a size where the first leaves it open
         lambda model, feed: list(functions[id(model)](feed).values()),
     )
-    if found.error <= NOTHING:
+    if found.error <= NEGLIGIBLE:
         return found.error
     if not found.relative <= REWRITE_TOLERANCE:
         raise BuildError(
-            f"rewriting model {subject.name!r} changed what it computes",
+            f"rewriting model {job.name!r} changed what it computes",
             why=f"outputs are {found.relative:.2g} of the largest apart, at most {REWRITE_TOLERANCE:g} is accepted",
-            where=subject.where,
+            where=job.where,
             fix="placement: gpu keeps the model from being rewritten for a DLA; please report the model",
         )
     return found.relative
 
 
-def random_feeds(subject: Subject, content: bytes, count: int) -> Iterator[Mapping[str, Array]]:
+def random_feeds(job: ModelJob, content: bytes, count: int) -> Iterator[Mapping[str, Array]]:
     """See :func:`uniform_feeds`, for a model's bytes."""
-    yield from uniform_feeds(subject.model(content), subject.config, count)
+    yield from uniform_feeds(job.model(content), job.config, count)
 
 
 def uniform_feeds(model: Model, config: ModelConfig, count: int) -> Iterator[Mapping[str, Array]]:

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edgert.compiler.build_target import BuildTarget
-from edgert.compiler.model_state import MODEL, Subject
-from edgert.compiler.precision_steps import CACHE, CHOSEN, KEPT, kept_units, used_table
+from edgert.compiler.model_job import MODEL, ModelJob
+from edgert.compiler.precision_steps import CACHE, CHOSEN, KEPT, higher_precision_units, used_table
 from edgert.config import PipelineFile, SinkStage, SourceStage, StageConfig
 from edgert.errors import ConfigError, PlacementError
 from edgert.shipped import data_folder
@@ -64,7 +64,7 @@ def plan_step(file: PipelineFile, target: BuildTarget, digests: Mapping[str, str
 
 
 def survey_step(
-    subject: Subject,
+    job: ModelJob,
     rewritten: Product,
     quantized: Product | None,
     calibrated: Product | None,
@@ -76,10 +76,10 @@ def survey_step(
         quantized, calibrated: what tells the scales of an INT8 model.
         lowered: its calibration cache, where that tells them.
     """
-    target = subject.target
+    target = job.target
     assert target.board is not None  # asked by the caller
     dla = target.dla
-    facts = [rewritten.digest, dla.generation, target.tensorrt, subject.precision]
+    facts = [rewritten.digest, dla.generation, target.tensorrt, job.precision]
     if quantized is not None and calibrated is not None:
         facts += [calibrated.digest, quantized.files[KEPT].decode(), quantized.files[CHOSEN].decode()]
 
@@ -92,13 +92,13 @@ def survey_step(
         from edgert.quantization.lowering.lower import scales_of
         from edgert.quantization.lowering.trt_cache import parse_cache
 
-        model = subject.model(rewritten.files[MODEL])
+        model = job.model(rewritten.files[MODEL])
         graph = read(model)
         scaled = None if lowered is None else parse_cache(lowered.files[CACHE].decode()).scales
         if quantized is not None and calibrated is not None:
             table = used_table(calibrated, quantized, model)
-            scaled = scales_of(graph, table, kept_units(model, quantized, dla), dla)
-        found = survey(graph, target_of(dla.generation, target.tensorrt, subject.precision), scaled).to_json()
+            scaled = scales_of(graph, table, higher_precision_units(model, quantized, dla), dla)
+        found = survey(graph, target_of(dla.generation, target.tensorrt, job.precision), scaled).to_json()
         told = {key: found[key] for key in ("target", "summary", "fits_core", "fixes", "segments", "nodes")}
         return {PLACEMENT: to_json(told)}
 
@@ -106,11 +106,11 @@ def survey_step(
         found = Product(files).json(PLACEMENT)["summary"]
         return f"DLA: {found['yes']} nodes yes, {found['verify']} to verify, {found['no']} no"
 
-    return Step("survey", subject.name, 1, facts, make, promise)
+    return Step("survey", job.name, 1, facts, make, promise)
 
 
 def placement_of(
-    subject: Subject,
+    job: ModelJob,
     engines: Sequence[Mapping[str, Any]],
     surveyed: Product | None,
     nodes: Collection[str],
@@ -126,11 +126,11 @@ def placement_of(
             are left out.
         image: in words, how an engine with this placement takes its image; asked of those with DLA layers.
     """
-    asked = subject.config.model_dump(mode="json", include={"placement"})["placement"]
+    asked = job.config.model_dump(mode="json", include={"placement"})["placement"]
     dla = surveyed.json(PLACEMENT) if surveyed is not None else None
     told = {"asked": asked, "engines": [_told(engine, nodes, image) for engine in engines], "dla": dla}
-    if subject.config.input.shape.is_open:
-        told |= {"spans": {name: asdict(span) for name, span in spans.items()}, "pinned": subject.pinned}
+    if job.config.input.shape.is_open:
+        told |= {"spans": {name: asdict(span) for name, span in spans.items()}, "pinned": job.pinned}
     return to_json(told)
 
 

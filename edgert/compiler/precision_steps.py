@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from edgert.compiler.model_state import MODEL, Subject, as_files, software
+from edgert.compiler.model_job import MODEL, ModelJob, as_files, software
 from edgert.config import DetectTask, PythonTask
 from edgert.errors import BuildError, CalibrationError
 from edgert.quantization.run import CALIBRATE_FIX, needs_images
@@ -29,33 +29,33 @@ _LOWEST_SCORE = 0.01
 nothing (see :data:`edgert.evaluation.setup.LOWEST_SCORE`)."""
 
 
-def calibrate_step(subject: Subject, rewritten: Product) -> Step:
+def calibrate_step(job: ModelJob, rewritten: Product) -> Step:
     """Measures the ranges of all tensors. Promises a positive, finite range for every one that INT8 needs.
 
     Raises:
         CalibrationError: no images are named.
     """
-    asked = subject.config.calibrate
+    asked = job.config.calibrate
     if asked is None:
-        raise needs_images(subject.config, f"{CALIBRATE_FIX}, or precision: fp16").at(subject.where)
+        raise needs_images(job.config, f"{CALIBRATE_FIX}, or precision: fp16").at(job.where)
     method = asked.method if asked.method != "auto" else "mse"
-    facts = [rewritten.digest, subject.images, subject.seen(), method, asked.early_stop, software()]
+    facts = [rewritten.digest, job.images, job.seen(), method, asked.early_stop, software()]
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.dataset.inputs import feed_of
         from edgert.quantization.calibration.range_calibrator import calibrate
         from edgert.quantization.calibration.ranges import save_table
 
-        model = measured(subject, rewritten)
-        state = subject.state / f"{digest_of(facts)[:40]}.json"
+        model = measured(job, rewritten)
+        state = job.state / f"{digest_of(facts)[:40]}.json"
         table = calibrate(
             model,
-            feed_of(subject.image_dataset, model, subject.config),
+            feed_of(job.image_dataset, model, job.config),
             method=method,
             early_stop=asked.early_stop,
             state=state,
             progress=lambda done, total, name: report.progress(done, total or done, "images"),
-            stop=subject.stop,
+            stop=job.stop,
         )
         for warning in table.warnings:
             report.note(warning)
@@ -64,20 +64,20 @@ def calibrate_step(subject: Subject, rewritten: Product) -> Step:
             return {RANGES: (folder / RANGES).read_bytes()}
 
     def promise(files: Mapping[str, bytes]) -> str:
-        table = _table(files[RANGES], measured(subject, rewritten))
+        table = _table(files[RANGES], measured(job, rewritten))
         for name, histogram in table.histograms.items():
             if histogram.values and not (math.isfinite(table.amax(name)) and table.amax(name) > 0):
-                raise CalibrationError(f"tensor {name!r} has no usable range", where=subject.where)
+                raise CalibrationError(f"tensor {name!r} has no usable range", where=job.where)
         return f"{len(table.histograms)} ranges from {table.images} images"
 
-    return Step("calibrate", subject.name, 1, facts, make, promise)
+    return Step("calibrate", job.name, 1, facts, make, promise)
 
 
-def quantize_step(subject: Subject, form: Form, rewritten: Product, calibrated: Product) -> Step:
+def quantize_step(job: ModelJob, form: Form, rewritten: Product, calibrated: Product) -> Step:
     """The INT8 form for one engine. Promises the accuracy budget, where there is one, and inputs and outputs kept."""
-    config = subject.config
-    dla = subject.target.dla if form == "dla" else None
-    facts = [form, rewritten.digest, calibrated.digest, subject.images, subject.seen(), _wanted(subject), software()]
+    config = job.config
+    dla = job.target.dla if form == "dla" else None
+    facts = [form, rewritten.digest, calibrated.digest, job.images, job.seen(), _wanted(job), software()]
     if dla is not None:
         facts.append([str(dla.generation), dla.tensorrt])
 
@@ -88,23 +88,23 @@ def quantize_step(subject: Subject, form: Form, rewritten: Product, calibrated: 
         from edgert.quantization.calibrated import Calibrated
         from edgert.quantization.int8_model import quantize_section
 
-        model = measured(subject, rewritten)
-        feed = feed_of(subject.image_dataset, model, config)
+        model = measured(job, rewritten)
+        feed = feed_of(job.image_dataset, model, config)
         outcome = quantize_section(
             config,
             Calibrated(model, _table(calibrated.files[RANGES], model), feed),
             target=form,
             dla=dla,
-            where=subject.where,
-            directory=subject.directory,
-            state=subject.state / f"{digest_of(facts)[:40]}.json",
+            where=job.where,
+            directory=job.directory,
+            state=job.state / f"{digest_of(facts)[:40]}.json",
             tell=report.note,
             bar=lambda what, done, total: report.progress(done, total, what),
-            stop=subject.stop,
+            stop=job.stop,
             judged=False,
         )
         made = outcome.model
-        if subject.keeps_batch:
+        if job.keeps_batch:
             made = opened(made, [feed.feeds(index) for index in range(min(PAIR, len(feed)))])
         return {
             MODEL: to_bytes(made),
@@ -114,50 +114,50 @@ def quantize_step(subject: Subject, form: Form, rewritten: Product, calibrated: 
         }
 
     def promise(files: Mapping[str, bytes]) -> str:
-        check_same_ports(subject, rewritten.files[MODEL], files[MODEL])
+        check_same_ports(job, rewritten.files[MODEL], files[MODEL])
         found = Product(files).json(EVIDENCE)
         return f"for {form}: {'; '.join(found['summary'][: 2 if 'accuracy' in found else 1])}"
 
-    return Step("quantize", subject.name, 1, facts, make, promise)
+    return Step("quantize", job.name, 1, facts, make, promise)
 
 
-def measured(subject: Subject, rewritten: Product) -> Model:
+def measured(job: ModelJob, rewritten: Product) -> Model:
     """The float model at the one size that ranges are measured at, also where its batch stays open."""
     from edgert.graph.dla_rewrites import static_batch
 
-    model = subject.model(rewritten.files[MODEL])
-    return static_batch(model) if subject.keeps_batch else model
+    model = job.model(rewritten.files[MODEL])
+    return static_batch(model) if job.keeps_batch else model
 
 
-def half_step(subject: Subject, rewritten: Product) -> Step:
+def fp16_step(job: ModelJob, rewritten: Product) -> Step:
     """The float16 form. Promises inputs and outputs kept."""
-    facts = [rewritten.digest, subject.config.quantize.keep, software()]
+    facts = [rewritten.digest, job.config.quantize.keep, software()]
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.graph.model import to_bytes
         from edgert.quantization.precision import half_model
 
-        made = half_model(subject.model(rewritten.files[MODEL]), subject.config, open_batch=subject.keeps_batch)
+        made = half_model(job.model(rewritten.files[MODEL]), job.config, open_batch=job.keeps_batch)
         return {MODEL: to_bytes(made.model), KEPT: to_json({one.node: one.reason for one in made.kept})}
 
     def promise(files: Mapping[str, bytes]) -> str:
-        check_same_ports(subject, rewritten.files[MODEL], files[MODEL])
+        check_same_ports(job, rewritten.files[MODEL], files[MODEL])
         return f"float16, {len(Product(files).json(KEPT))} nodes stay float32"
 
-    return Step("quantize", subject.name, 1, ["fp16", *facts], make, promise)
+    return Step("quantize", job.name, 1, ["fp16", *facts], make, promise)
 
 
-def lower_step(subject: Subject, rewritten: Product, calibrated: Product, quantized: Product) -> Step:
+def lower_step(job: ModelJob, rewritten: Product, calibrated: Product, quantized: Product) -> Step:
     """The calibration cache for a TensorRT up to 10. Promises a scale for every tensor, and that it reads back."""
-    dla = subject.target.dla
+    dla = job.target.dla
     facts = [rewritten.digest, calibrated.digest, quantized.files[KEPT].decode(), quantized.files[CHOSEN].decode()]
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.quantization.lowering.lower import lower_weak
 
-        model = subject.model(rewritten.files[MODEL])
+        model = job.model(rewritten.files[MODEL])
         table = used_table(calibrated, quantized, model)
-        weak = lower_weak(model, table, kept_units(model, quantized, dla), dla)
+        weak = lower_weak(model, table, higher_precision_units(model, quantized, dla), dla)
         told = {"half": list(weak.half), "layer_precisions": weak.layer_precisions}
         return {CACHE: weak.cache.encode(), EXCEPTIONS: to_json(told)}
 
@@ -166,9 +166,9 @@ def lower_step(subject: Subject, rewritten: Product, calibrated: Product, quanti
         from edgert.quantization.lowering.lower import check_weak
 
         half = Product(files).json(EXCEPTIONS)["half"]
-        return check_weak(files[CACHE].decode(), half, read(subject.model(rewritten.files[MODEL])))
+        return check_weak(files[CACHE].decode(), half, read(job.model(rewritten.files[MODEL])))
 
-    return Step("lower", subject.name, 1, [*facts, dla.generation, dla.tensorrt], make, promise)
+    return Step("lower", job.name, 1, [*facts, dla.generation, dla.tensorrt], make, promise)
 
 
 def used_table(calibrated: Product, quantized: Product, model: Model) -> RangeTable:
@@ -176,7 +176,7 @@ def used_table(calibrated: Product, quantized: Product, model: Model) -> RangeTa
     return _table(calibrated.files[RANGES], model).with_chosen(quantized.json(CHOSEN))
 
 
-def kept_units(model: Model, quantized: Product, dla: Dla) -> list[str]:
+def higher_precision_units(model: Model, quantized: Product, dla: Dla) -> list[str]:
     """Units that a quantized form left in higher precision because it was asked or needed to."""
     from edgert.graph.operations import read
     from edgert.quantization.scheme.scheme import units
@@ -185,18 +185,18 @@ def kept_units(model: Model, quantized: Product, dla: Dla) -> list[str]:
     return [name for name in quantized.json(KEPT) if name in names]
 
 
-def check_same_ports(subject: Subject, before: bytes, after: bytes) -> None:
+def check_same_ports(job: ModelJob, before: bytes, after: bytes) -> None:
     """Raises BuildError unless both models have the same names, in order, going in and coming out."""
     from edgert.graph.model import inputs, outputs
 
-    first, second = subject.model(before), subject.model(after)
+    first, second = job.model(before), job.model(after)
     for ports in (inputs, outputs):
         names = [[spec.name for spec in ports(model)] for model in (first, second)]
         if names[0] != names[1]:
             raise BuildError(
-                f"quantizing model {subject.name!r} changed its inputs or outputs",
+                f"quantizing model {job.name!r} changed its inputs or outputs",
                 why=f"{names[0]} before, {names[1]} after",
-                where=subject.where,
+                where=job.where,
                 fix="please report the model",
             )
 
@@ -226,29 +226,29 @@ def _accuracy(standing: Standing) -> dict[str, Any]:
     return {"metric": standing.metric, "results": results, "comparisons": standing.to_json()["comparisons"]}
 
 
-def _wanted(subject: Subject) -> dict[str, Any]:
+def _wanted(job: ModelJob) -> dict[str, Any]:
     """What of the section decides how the form is made."""
-    config = subject.config
+    config = job.config
     found = config.model_dump(mode="json", include={"quantize"})
     found["choose"] = config.calibrate is not None and config.calibrate.method == "auto"
     if config.accuracy is not None:
-        found |= config.model_dump(mode="json", include={"accuracy"}) | {"labels": _labels(subject)}
+        found |= config.model_dump(mode="json", include={"accuracy"}) | {"labels": _labels(job)}
         task = config.task
         if isinstance(task, DetectTask):
             task = task.model_copy(update={"score": min(task.score, _LOWEST_SCORE)})
         found["task"] = task.model_dump(mode="json", exclude={"labels"})
         if isinstance(task, PythonTask):
-            found["code"] = _file_digest(subject.directory / f"{task.python.split(':')[0].replace('.', '/')}.py")
+            found["code"] = _file_digest(job.directory / f"{task.python.split(':')[0].replace('.', '/')}.py")
     return found
 
 
-def _labels(subject: Subject) -> list[str]:
+def _labels(job: ModelJob) -> list[str]:
     from edgert.evaluation import labels_of, open_dataset
 
-    config = subject.config
+    config = job.config
     assert config.accuracy is not None  # asked by the caller
-    labels = labels_of(config, subject.where)
-    dataset = open_dataset(config.accuracy.dataset, config.task, labels, where=subject.where)
+    labels = labels_of(config, job.where)
+    dataset = open_dataset(config.accuracy.dataset, config.task, labels, where=job.where)
     return [*labels, dataset.image_dataset.digest(), _file_digest(dataset.path)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from edgert.compiler.model_state import MODEL, Subject, software
+from edgert.compiler.model_job import MODEL, ModelJob, software
 from edgert.compiler.precision_steps import CACHE, EXCEPTIONS
 from edgert.errors import CalibrationError, ModelError
 from edgert.steps import Product, Report, Step, to_json
@@ -13,14 +13,14 @@ from edgert.steps import Product, Report, Step, to_json
 TAKEN = "qdq.json"
 
 
-def wants_cache(subject: Subject) -> bool:
+def wants_cache(job: ModelJob) -> bool:
     """Whether a Q/DQ model's scales are of use: a DLA may run it, and its TensorRT reads calibration caches."""
-    target = subject.target
-    runs_dla = target.uses_dla(subject.config) and target.dla.release.answer != "no"
-    return runs_dla and target.takes_cache and subject.is_one_size
+    target = job.target
+    runs_dla = target.uses_dla(job.config) and target.dla.release.answer != "no"
+    return runs_dla and target.takes_cache and job.is_one_size
 
 
-def take_apart_step(subject: Subject, shaped: Product) -> Step:
+def take_apart_step(job: ModelJob, shaped: Product) -> Step:
     """The float model and the scales of a Q/DQ model. One that cannot be taken apart stays as it is, on the GPU, unless
     ``placement:`` asks for the DLA; the reason is in the report.
 
@@ -32,9 +32,9 @@ def take_apart_step(subject: Subject, shaped: Product) -> Step:
         from edgert.quantization.from_qdq import qdq_model
 
         try:
-            found = qdq_model(subject.model(shaped.files[MODEL]))
+            found = qdq_model(job.model(shaped.files[MODEL]))
         except ModelError as error:
-            if subject.config.placement != "auto":
+            if job.config.placement != "auto":
                 raise
             report.note(f"no scales for a DLA: {error.what}: {error.why}")
             return {TAKEN: to_json({"refused": error.what})}
@@ -49,8 +49,8 @@ def take_apart_step(subject: Subject, shaped: Product) -> Step:
             return f"as it is: {found['refused']}"
         return f"{len(found['scales'])} scales of its Q/DQ nodes"
 
-    asked = str(subject.config.placement)
-    return Step("take-apart", subject.name, 1, [shaped.digest, asked == "auto", software()], make, promise)
+    asked = str(job.config.placement)
+    return Step("take-apart", job.name, 1, [shaped.digest, asked == "auto", software()], make, promise)
 
 
 def is_taken(taken: Product) -> bool:
@@ -58,15 +58,15 @@ def is_taken(taken: Product) -> bool:
     return not taken.json(TAKEN)["refused"]
 
 
-def as_int8(subject: Subject) -> Subject:
-    """The subject as what it is, an INT8 model whose scales must not be moved."""
-    quantize = subject.config.quantize.model_copy(update={"equalize": False})
-    return replace(subject, config=subject.config.model_copy(update={"precision": "int8", "quantize": quantize}))
+def as_int8(job: ModelJob) -> ModelJob:
+    """The job as what it is, an INT8 model whose scales must not be moved."""
+    quantize = job.config.quantize.model_copy(update={"equalize": False})
+    return replace(job, config=job.config.model_copy(update={"precision": "int8", "quantize": quantize}))
 
 
-def qdq_cache_step(subject: Subject, taken: Product, rewritten: Product) -> Step:
+def qdq_cache_step(job: ModelJob, taken: Product, rewritten: Product) -> Step:
     """The calibration cache from a model's own scales. Promises that it reads back and names tensors of the model."""
-    tensorrt = subject.target.tensorrt
+    tensorrt = job.target.tensorrt
 
     def make(report: Report) -> Mapping[str, bytes]:
         from edgert.graph.operations import read
@@ -74,7 +74,7 @@ def qdq_cache_step(subject: Subject, taken: Product, rewritten: Product) -> Step
         from edgert.quantization.lowering.trt_cache import write_cache
         from edgert.quantization.scheme.trt_scheme import layer_precisions
 
-        graph, found = read(subject.model(rewritten.files[MODEL])), taken.json(TAKEN)
+        graph, found = read(job.model(rewritten.files[MODEL])), taken.json(TAKEN)
         scales, problems = spread_scales(graph, {name: float(scale) for name, scale in found["scales"].items()})
         for problem in problems:
             report.note(problem)
@@ -94,6 +94,6 @@ def qdq_cache_step(subject: Subject, taken: Product, rewritten: Product) -> Step
         from edgert.quantization.lowering.lower import check_weak
 
         half = Product(files).json(EXCEPTIONS)["half"]
-        return check_weak(files[CACHE].decode(), half, read(subject.model(rewritten.files[MODEL])))
+        return check_weak(files[CACHE].decode(), half, read(job.model(rewritten.files[MODEL])))
 
-    return Step("lower", subject.name, 1, ["Q/DQ", taken.digest, rewritten.digest, tensorrt], make, promise)
+    return Step("lower", job.name, 1, ["Q/DQ", taken.digest, rewritten.digest, tensorrt], make, promise)

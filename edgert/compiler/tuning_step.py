@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgert.compiler.build_target import BuildTarget
-from edgert.compiler.model_state import FEW, MODEL, as_files
+from edgert.compiler.model_forms import ModelForms
+from edgert.compiler.model_job import COMPARED_IMAGES, MODEL, as_files
 from edgert.compiler.model_steps import random_feeds
-from edgert.compiler.prepared import Prepared
 from edgert.config import InferStage, PipelineConfig, PipelineFile, SourceStage
 from edgert.errors import ConfigError
 from edgert.steps import Event, Product, Report, Runner, Step, code_version, digest_of, to_json
 
 if TYPE_CHECKING:
     from edgert.backend.base import Array
-    from edgert.tuner.candidates import Freedom, Tactic
-    from edgert.tuner.rounds import Track
+    from edgert.tuner.candidates import SearchSpace, Tactic
+    from edgert.tuner.rounds import RoundSetup
     from edgert.tuner.tactic_search import Bounds
 
 
@@ -44,13 +44,13 @@ def batching(config: PipelineConfig, name: str) -> tuple[str, ...]:
     return tuple(key for key, stage in users_of(config, name).items() if stage.batch is not None)
 
 
-def default_of(file: PipelineFile, one: Prepared, live: bool) -> Tactic:
+def default_tactic(file: PipelineFile, one: ModelForms, live: bool) -> Tactic:
     """What a pipeline runs without tuning."""
     from edgert.assemble import replicas_of, threads_of
     from edgert.backend import Tuning
     from edgert.tuner.candidates import Tactic
 
-    name, config = one.subject.name, file.config.models[one.subject.name]
+    name, config = one.job.name, file.config.models[one.job.name]
     replicas = replicas_of(file.config, name, live)
     backend = "ort" if config.backend == "auto" else config.backend
     tuning, threads = Tuning(**config.tuning.model_dump()), threads_of(file.config, name) // replicas
@@ -58,21 +58,21 @@ def default_of(file: PipelineFile, one: Prepared, live: bool) -> Tactic:
     return Tactic(backend, one.host, replicas, threads, tuning=tuning, batch=most)
 
 
-def freedom_of(file: PipelineFile, one: Prepared, live: bool) -> Freedom:
+def search_space(file: PipelineFile, one: ModelForms, live: bool) -> SearchSpace:
     """What may be tried."""
     from edgert.assemble import threads_of
     from edgert.board.host import core_accelerators
     from edgert.tuner import candidates
-    from edgert.tuner.candidates import ORT, Freedom, backends_of, forms_of
+    from edgert.tuner.candidates import ORT, SearchSpace, backends_of, forms_of
 
-    name, config = one.subject.name, file.config.models[one.subject.name]
+    name, config = one.job.name, file.config.models[one.job.name]
     users = users_of(file.config, name).values()
     infers = [stage for stage in file.config.stages.values() if isinstance(stage, InferStage)]
     threads = threads_of(file.config, name)
     asked = (ORT,) if file.config.engines else backends_of(config)  # the chain of a bundle names nothing else
     absences = {backend: candidates.why_not(backend) for backend in asked}
-    free = Freedom(
-        default=default_of(file, one, live),
+    free = SearchSpace(
+        default=default_tactic(file, one, live),
         backends=tuple(backend for backend, why in absences.items() if not why),
         forms=forms_of(config.precision, one.forms),
         threads=threads,
@@ -86,11 +86,11 @@ def freedom_of(file: PipelineFile, one: Prepared, live: bool) -> Freedom:
     return replace(free, left_out=reasons | _ALWAYS)
 
 
-def _batches(config: PipelineConfig, one: Prepared) -> Mapping[str, tuple[int, ...]]:
+def _batches(config: PipelineConfig, one: ModelForms) -> Mapping[str, tuple[int, ...]]:
     """Form → frames in a run: as many as the stages ask for, where it takes them, and fewer where its batch is open."""
     from edgert.tuner.candidates import batches
 
-    stages = users_of(config, one.subject.name).values()
+    stages = users_of(config, one.job.name).values()
     sizes = {stage.batch.max if stage.batch is not None else 1 for stage in stages}
     most = max(sizes, default=1)
     if most == 1:
@@ -101,17 +101,17 @@ def _batches(config: PipelineConfig, one: Prepared) -> Mapping[str, tuple[int, .
     return free | {form: (most if count >= most else 1,) for form, count in rows.items() if count is not None}
 
 
-def _rows(one: Prepared, form: str) -> int | None:
+def _rows(one: ModelForms, form: str) -> int | None:
     """Frames that a form takes in a run; None where that is open."""
     from edgert.graph.model import inputs
 
-    first = [spec.shape[0] if spec.shape else 1 for spec in inputs(one.subject.model(one.forms[form].files[MODEL]))]
+    first = [spec.shape[0] if spec.shape else 1 for spec in inputs(one.job.model(one.forms[form].files[MODEL]))]
     fixed = [size for size in first if isinstance(size, int)]
     return min(fixed) if fixed else None
 
 
-def _left_out(file: PipelineFile, one: Prepared, free: Freedom, live: bool) -> Iterator[tuple[str, str]]:
-    config = file.config.models[one.subject.name]
+def _left_out(file: PipelineFile, one: ModelForms, free: SearchSpace, live: bool) -> Iterator[tuple[str, str]]:
+    config = file.config.models[one.job.name]
     if file.config.engines:
         yield "other backends", "engines: says who runs the models"
     elif config.backend != "auto":
@@ -146,7 +146,7 @@ def check_tune(target: BuildTarget) -> None:
         )
 
 
-def tuned(file: PipelineFile, ready: Mapping[str, Prepared], runner: Runner) -> dict[str, Prepared]:
+def tuned(file: PipelineFile, ready: Mapping[str, ModelForms], runner: Runner) -> dict[str, ModelForms]:
     """The models with what was found for them, one after the other, as each needs the machine for itself.
 
     Raises:
@@ -157,7 +157,7 @@ def tuned(file: PipelineFile, ready: Mapping[str, Prepared], runner: Runner) -> 
     for name, one in ready.items():
         why = why_not(file.config, name)
         if why:
-            runner.tell(Event("tune", name, "skipped", detail=why))
+            runner.on_event(Event("tune", name, "skipped", detail=why))
             found[name] = one
             continue
         product = runner.do(tune_step(file, ready, name))
@@ -175,27 +175,27 @@ def why_not(config: PipelineConfig, name: str) -> str:
     return "" if model.placement == "auto" else "its placement is written in the pipeline file"
 
 
-def tune_step(file: PipelineFile, ready: Mapping[str, Prepared], name: str) -> Step:
+def tune_step(file: PipelineFile, ready: Mapping[str, ModelForms], name: str) -> Step:
     """Promises the fastest of many tactics that keeps accuracy and budgets, never slower than the default."""
     from edgert.tuner.trials import identity
 
     one, config, machine = ready[name], file.config.models[name], identity()
     live = is_live(file)
-    freedom = freedom_of(file, one, live)
+    space = search_space(file, one, live)
     measured = {
         "edgert": code_version(),
         "machine": machine,
         "forms": {form: product.digest for form, product in one.forms.items()},
         "section": config.model_dump(mode="json", include={"input", "profiles", "tensorrt"}),
-        "images": one.subject.images,
+        "images": one.job.images,
     }
     facts = {
         "measured": measured,
         "live": live,
         "section": config.model_dump(mode="json", include=_KEYS),
-        "freedom": repr(freedom),
+        "space": repr(space),
         "budgets": file.config.budgets.model_dump(mode="json", include={"memory", "latency"}),
-        "others": {other.subject.name: other.digest for other in ready.values()},
+        "others": {other.job.name: other.digest for other in ready.values()},
     }
 
     def make(report: Report) -> Mapping[str, bytes]:
@@ -204,15 +204,15 @@ def tune_step(file: PipelineFile, ready: Mapping[str, Prepared], name: str) -> S
         from edgert.tuner.tactic_search import Search
         from edgert.tuner.trials import Journal
 
-        journal = Journal(one.subject.state / f"timings-{digest_of(measured)[:40]}.json")
-        track = _track(one, freedom, report)
+        journal = Journal(one.job.state / f"timings-{digest_of(measured)[:40]}.json")
+        setup = _setup(one, space, report)
         with as_files({f"{form}.onnx": product.files[MODEL] for form, product in one.forms.items()}) as folder:
 
             def measure(tactic: Tactic) -> Any:
                 return footprint(tactic, folder / f"{tactic.form}.onnx", config)
 
             bounds = _bounds(file, ready, name, live)
-            search = Search(freedom, track, bounds, measure, journal, free_bytes(), report.note)
+            search = Search(space, setup, bounds, measure, journal, free_bytes(), report.note)
             found = search.run(live, machine)
         return {TUNE: to_json(found.to_json())}
 
@@ -232,23 +232,23 @@ def is_live(file: PipelineFile) -> bool:
     return any(is_live_source(stage, directory) for stage in stages if isinstance(stage, SourceStage))
 
 
-def _track(one: Prepared, freedom: Freedom, report: Report) -> Track:
+def _setup(one: ModelForms, space: SearchSpace, report: Report) -> RoundSetup:
     from edgert.backend.ort import Function
     from edgert.quantization.throughput import MOST_ROUNDS
-    from edgert.tuner.candidates import structures
-    from edgert.tuner.rounds import Track
+    from edgert.tuner.candidates import combinations
+    from edgert.tuner.rounds import RoundSetup
 
-    subject = one.subject
-    models = {form: subject.model(product.files[MODEL]) for form, product in one.forms.items()}
+    job = one.job
+    models = {form: job.model(product.files[MODEL]) for form, product in one.forms.items()}
     feed = _feed(one)
     known = {form: Function(model)(feed) for form, model in models.items()}
-    return Track(
-        config=subject.config,
+    return RoundSetup(
+        config=job.config,
         models=models,
         feed=feed,
         wrong=_judge(known),
-        streams=max(tactic.frames for tactic in structures(freedom)),
-        stop=subject.stop,
+        streams=max(tactic.frames for tactic in combinations(space)),
+        stop=job.stop,
         told=lambda done: report.progress(done, MOST_ROUNDS, "turns"),
     )
 
@@ -272,20 +272,20 @@ def _judge(known: Mapping[str, Mapping[str, Array]]) -> Callable[[str, Mapping[s
     return wrong
 
 
-def _feed(one: Prepared) -> Mapping[str, Array]:
+def _feed(one: ModelForms) -> Mapping[str, Array]:
     """A image as the pipeline would feed it; numbers for a model that takes something else."""
     from edgert.dataset.inputs import feed_of
     from edgert.graph.model import inputs
 
-    subject, content = one.subject, one.forms["float"].files[MODEL]
-    model = subject.model(content)
+    job, content = one.job, one.forms["float"].files[MODEL]
+    model = job.model(content)
     specs = inputs(model)
     if len(specs) == 1 and len(specs[0].shape) == 4:
-        return feed_of(subject.image_dataset, model, subject.config).feeds(0)
-    return next(random_feeds(subject, content, FEW))
+        return feed_of(job.image_dataset, model, job.config).feeds(0)
+    return next(random_feeds(job, content, COMPARED_IMAGES))
 
 
-def _bounds(file: PipelineFile, ready: Mapping[str, Prepared], name: str, live: bool) -> Bounds:
+def _bounds(file: PipelineFile, ready: Mapping[str, ModelForms], name: str, live: bool) -> Bounds:
     """The pipeline's budgets as they are left for one model: other models are counted with their default engines."""
     from edgert.tuner.memory_use import footprint
     from edgert.tuner.tactic_search import Bounds
@@ -298,7 +298,7 @@ def _bounds(file: PipelineFile, ready: Mapping[str, Prepared], name: str, live: 
     for other, one in ready.items():
         if not users_of(file.config, other):
             continue
-        tactic = default_of(file, one, live)
+        tactic = default_tactic(file, one, live)
         with as_files({MODEL: one.forms[tactic.form].files[MODEL]}) as folder:
             found = footprint(tactic, Path(folder) / MODEL, file.config.models[other])
         room -= found.base_bytes if other == name else found.engine_bytes

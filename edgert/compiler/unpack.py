@@ -16,17 +16,17 @@ from edgert.board import HOST, Machine, detect
 from edgert.bundle.bundle import SUFFIX, Bundle, open_bundle
 from edgert.bundle.manifest import Manifest
 from edgert.compiler.board_engines import BundleEngines, take
-from edgert.compiler.create import build
-from edgert.compiler.events import Telling
-from edgert.compiler.order import Bundled
-from edgert.compiler.tactics import Tuning, tuning_of
+from edgert.compiler.build_pipeline import build
+from edgert.compiler.engine_specs import Bundled
+from edgert.compiler.events import BuildEvents
+from edgert.compiler.tuned_models import Tuning, tuning_of
 from edgert.compiler.verification import Policy
 from edgert.config import PipelineFile, load_pipeline
 from edgert.config.engine_choice import ORT, TENSORRT, TENSORRT_DLA
 from edgert.errors import ArtifactError
 from edgert.files import cache_folder
-from edgert.prepared_model import engine_store
-from edgert.steps import Tell
+from edgert.model_engine import engine_store
+from edgert.steps import OnEvent
 
 _COMPILED = (TENSORRT, TENSORRT_DLA)
 
@@ -60,7 +60,7 @@ def unpacked(
     strict: bool = False,
     machine: Machine | None = None,
     trt: TrtBackend | None = None,
-    tell: Tell | None = None,
+    on_event: OnEvent | None = None,
 ) -> Iterator[Unpacked]:
     """Opens a bundle, checks all of it, and unpacks what is needed into a folder that is gone after the block.
 
@@ -68,19 +68,19 @@ def unpacked(
         overrides: ``key.path=value``, as given to ``--set``.
         strict: refuses to run on any engine but the first of the chain, and one that runs nodes elsewhere than placed.
         machine, trt: those of this machine by default.
-        tell: told of what happens while engines are compiled, as far as they are not there yet.
+        on_event: called for what happens while engines are compiled, as far as they are not there yet.
 
     Raises:
         ArtifactError: the bundle is damaged, of a later edgert, or for another board than this Jetson.
         BuildError: ``strict``, and an engine would be skipped; or none is left.
         ConfigError: an override that cannot be.
     """
-    here, trt, telling = machine or detect(), trt or TrtBackend(), Telling(tell)
+    here, trt, events = machine or detect(), trt or TrtBackend(), BuildEvents(on_event)
     with open_bundle(path) as bundle, tempfile.TemporaryDirectory(prefix="edgert-") as name:
         manifest, folder, given = bundle.manifest, Path(name), tuple(overrides)
         check_board(manifest, here, str(path))
         reasons = partial(why_not, machine=here, trt=trt)
-        chain = Chain(manifest.engines, reasons, strict=strict, tell=telling.refused, where=str(path))
+        chain = Chain(manifest.engines, reasons, strict=strict, tell=events.refused, where=str(path))
         skipped = chain.unable()
         engine = chain.engines[len(skipped)]
         bundle.extract(folder, models_of(manifest) if engine in _COMPILED else _needed(bundle))
@@ -93,9 +93,9 @@ def unpacked(
         if list(chain.engines) != [ORT]:
             store = engine_store()
             if engine in _COMPILED and (left := take(bundle, trt.facts, store)):
-                telling.note(left)
+                events.note(left)
             policy: Policy = "strict" if strict else "warn"
-            engines = BundleEngines(Bundled(folder, manifest), chain, trt, store, telling, policy=policy)
+            engines = BundleEngines(Bundled(folder, manifest), chain, trt, store, events, policy=policy)
         yield Unpacked(file, manifest, engine, skipped, tuning.told, engines)
 
 
@@ -141,7 +141,7 @@ def built_here(
     strict: bool = False,
     machine: Machine | None = None,
     trt: TrtBackend | None = None,
-    tell: Tell | None = None,
+    on_event: OnEvent | None = None,
 ) -> Iterator[Unpacked | None]:
     """Builds what a pipeline's models need on this board's DLA; inside the block its files are there.
 
@@ -150,15 +150,15 @@ def built_here(
         or this machine cannot run it: then the pipeline is run as it stands.
 
     Raises:
-        EdgertError: as :func:`~edgert.compiler.create.build` and :func:`~edgert.compiler.unpack.unpacked`.
+        EdgertError: as :func:`~edgert.compiler.build_pipeline.build` and :func:`~edgert.compiler.unpack.unpacked`.
     """
     here, trt = machine or detect(), trt or TrtBackend()
     if TENSORRT_DLA not in file.config.engines or why_not(TENSORRT_DLA, here, trt):
         yield None
         return
     path = _kept(file.document.path)
-    build(file, path, board=here.name, mode=_mode(here), tensorrt=trt.library.version, tell=tell)
-    with unpacked(path, strict=strict, machine=here, trt=trt, tell=tell) as found:
+    build(file, path, board=here.name, mode=_mode(here), tensorrt=trt.library.version, on_event=on_event)
+    with unpacked(path, strict=strict, machine=here, trt=trt, on_event=on_event) as found:
         config = file.config.model_copy(update={"models": found.file.config.models})
         yield replace(found, file=replace(file, config=config))
 

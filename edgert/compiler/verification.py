@@ -12,8 +12,8 @@ from edgert.backend.tensorrt.build_request import GPU, BuildRequest
 from edgert.backend.tensorrt.engine_layers import EngineFacts, accelerators, engine_facts, logged_facts
 from edgert.backend.tensorrt.log import reasons
 from edgert.backend.tensorrt.result import BuildResult, correspond
-from edgert.compiler.model_state import FEW, MODEL, Subject, software
-from edgert.compiler.model_steps import NOTHING, random_feeds
+from edgert.compiler.model_job import COMPARED_IMAGES, MODEL, ModelJob, software
+from edgert.compiler.model_steps import NEGLIGIBLE, random_feeds
 from edgert.compiler.precision_steps import EVIDENCE
 from edgert.errors import BuildError, PlacementError
 from edgert.steps import Product, Report, Step, to_json
@@ -29,7 +29,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class NodePlacement:
     """Where one node was to run and where it does.
 
     Attributes:
@@ -60,12 +60,12 @@ class Verification:
         source: who told: ``inspector``, ``log``, or empty where nobody did.
     """
 
-    nodes: tuple[Standing, ...]
+    nodes: tuple[NodePlacement, ...]
     facts: EngineFacts
     source: Literal["inspector", "log", ""]
 
     @property
-    def moved(self) -> tuple[Standing, ...]:
+    def moved(self) -> tuple[NodePlacement, ...]:
         """The nodes that run elsewhere than planned."""
         return tuple(node for node in self.nodes if node.moved)
 
@@ -101,15 +101,15 @@ def _facts(result: BuildResult) -> tuple[EngineFacts, Literal["inspector", "log"
     return logged, "log" if logged.layers else ""
 
 
-def _standings(request: BuildRequest, result: BuildResult, facts: EngineFacts) -> tuple[Standing, ...]:
+def _standings(request: BuildRequest, result: BuildResult, facts: EngineFacts) -> tuple[NodePlacement, ...]:
     actual = accelerators(facts, request.nodes)
     core = "" if request.dla_core is None else str(request.dla_core)
     told = _reasons(request, result)
     nodes = []
     for name in request.nodes:
         where = f"dla{core}" if actual.get(name) == "dla" else actual.get(name, "")
-        standing = Standing(name, request.placement.get(name, GPU), where)
-        nodes.append(Standing(name, standing.planned, where, told.get(name, "")) if standing.moved else standing)
+        standing = NodePlacement(name, request.placement.get(name, GPU), where)
+        nodes.append(NodePlacement(name, standing.planned, where, told.get(name, "")) if standing.moved else standing)
     return tuple(nodes)
 
 
@@ -158,7 +158,7 @@ reference, over all outputs and images. Of INT8 no more is asked than that the n
 reference have 1.0 and more. It is a check of the build, not of accuracy, which ``accuracy:`` holds to labels."""
 
 
-def verify_step(subject: Subject, shaped: Product, forms: Mapping[str, Product], judged: bool) -> Step:
+def verify_step(job: ModelJob, shaped: Product, forms: Mapping[str, Product], judged: bool) -> Step:
     """Promises outputs within :data:`TOLERANCE` of the reference, the model as it was before any rewriting.
 
     Args:
@@ -167,15 +167,15 @@ def verify_step(subject: Subject, shaped: Product, forms: Mapping[str, Product],
         judged: whether labels decide instead; then what is beyond the tolerance is only told.
     """
     parts = {name: form.digest for name, form in forms.items()}
-    facts = [shaped.digest, parts, subject.images, subject.seen(), dict(TOLERANCE), judged, software()]
+    facts = [shaped.digest, parts, job.images, job.seen(), dict(TOLERANCE), judged, software()]
 
     def make(report: Report) -> Mapping[str, bytes]:
-        feeds = list(_feeds(subject, shaped.files[MODEL]))
-        wanted = _outputs(subject, shaped.files[MODEL], feeds, fused=True)
+        feeds = list(_feeds(job, shaped.files[MODEL]))
+        wanted = _outputs(job, shaped.files[MODEL], feeds, fused=True)
         found = {}
         for name, form in forms.items():
             fused = name in ("float", "fp16", "ort")  # TensorRT's forms: every Q/DQ pair as the standard says
-            made = _outputs(subject, form.files[MODEL], feeds, fused)
+            made = _outputs(job, form.files[MODEL], feeds, fused)
             found[name] = {"tolerance": TOLERANCE[name], **distance(wanted, made)}
         return {EVIDENCE: to_json({"images": len(feeds), "forms": found})}
 
@@ -184,34 +184,34 @@ def verify_step(subject: Subject, shaped: Product, forms: Mapping[str, Product],
         for name, row in Product(files).json(EVIDENCE)["forms"].items():
             error = row["relative_error"]
             if not judged and (error is None or error > TOLERANCE[name]):
-                raise _too_far(subject, name, error)
+                raise _too_far(job, name, error)
             told.append(f"{name} {error:.2g}" if error is not None else f"{name} not finite")
         return "relative error " + ", ".join(told)
 
-    return Step("verify", subject.name, 1, facts, make, promise)
+    return Step("verify", job.name, 1, facts, make, promise)
 
 
-def _feeds(subject: Subject, reference: bytes) -> Iterator[Mapping[str, Array]]:
+def _feeds(job: ModelJob, reference: bytes) -> Iterator[Mapping[str, Array]]:
     """A few images as the pipeline would feed them; numbers for a model that takes something else."""
     from edgert.dataset.inputs import feed_of
     from edgert.graph.model import inputs
 
-    model = subject.model(reference)
+    model = job.model(reference)
     specs = inputs(model)
     if len(specs) != 1 or len(specs[0].shape) != 4:
-        yield from random_feeds(subject, reference, FEW)
+        yield from random_feeds(job, reference, COMPARED_IMAGES)
         return
-    feed = feed_of(subject.image_dataset, model, subject.config)
-    for index in range(min(FEW, len(feed))):
+    feed = feed_of(job.image_dataset, model, job.config)
+    for index in range(min(COMPARED_IMAGES, len(feed))):
         yield feed.feeds(index)
 
 
 def _outputs(
-    subject: Subject, content: bytes, feeds: Sequence[Mapping[str, Array]], fused: bool
+    job: ModelJob, content: bytes, feeds: Sequence[Mapping[str, Array]], fused: bool
 ) -> list[Mapping[str, Array]]:
     from edgert.backend.ort import Function
 
-    function = Function(subject.model(content), fused=fused)
+    function = Function(job.model(content), fused=fused)
     return [function(feed) for feed in feeds]
 
 
@@ -234,7 +234,7 @@ def _sums(wanted: Array, made: Array | None) -> tuple[float, float]:
     known = np.isfinite(wanted)
     first, second = wanted[known].astype(np.float64), made[known].astype(np.float64)
     noise = float(np.square(first - second).sum())
-    return float(np.square(first).sum()), noise if noise > first.size * NOTHING**2 else 0.0
+    return float(np.square(first).sum()), noise if noise > first.size * NEGLIGIBLE**2 else 0.0
 
 
 def _relative(sums: Sequence[float]) -> float | None:
@@ -243,12 +243,12 @@ def _relative(sums: Sequence[float]) -> float | None:
     return float(f"{error:.6g}") if math.isfinite(error) else None
 
 
-def _too_far(subject: Subject, form: str, error: float | None) -> BuildError:
+def _too_far(job: ModelJob, form: str, error: float | None) -> BuildError:
     return BuildError(
-        f"the {form} form of model {subject.name!r} does not compute what the model does",
+        f"the {form} form of model {job.name!r} does not compute what the model does",
         why=f"relative error {'that is not finite' if error is None else f'{error:.2g}'}, "
         f"at most {TOLERANCE[form]:g} is accepted",
-        where=subject.where,
+        where=job.where,
         fix="calibrate on images like those it will see; name layers in quantize: {keep: …}; or set accuracy: with "
         "labels, which then decide",
     )

@@ -13,7 +13,7 @@ from edgert.config import InputConfig, ModelConfig
 from edgert.dataset.images import ImageDataset
 from edgert.errors import EdgertError, ModelError
 from edgert.graph.model import Model, TensorSpec, inputs
-from edgert.prepared_model import default_profile
+from edgert.model_engine import default_profile
 from edgert.stages.crop import Geometry
 from edgert.stages.preprocess import Preprocessor
 

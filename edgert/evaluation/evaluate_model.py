@@ -18,7 +18,7 @@ from edgert.errors import EdgertError
 from edgert.evaluation.score import Evidence, Note
 from edgert.evaluation.setup import Exam, Run, runner
 from edgert.graph.model import Model
-from edgert.prepared_model import build_engine
+from edgert.model_engine import build_engine
 from edgert.stages.resampling import set_opencv_threads
 
 Progress = Callable[[int, int], object]

@@ -15,7 +15,7 @@ from edgert.errors import EdgertError, ModelError
 from edgert.evaluation.agreement import Agreement
 from edgert.evaluation.score import BoxScorer, Scorer, scorer_for
 from edgert.graph.model import Model
-from edgert.prepared_model import build_engine, one_image
+from edgert.model_engine import build_engine, one_image
 from edgert.stages.decode.decoder import Decoder
 from edgert.stages.decode.select import decoder_for
 from edgert.stages.label import read_labels

@@ -13,10 +13,10 @@ from edgert.backend.tensorrt import BuildRequest
 from edgert.backend.tensorrt.build_request import GPU
 from edgert.backend.tensorrt.trt_backend import static_request
 from edgert.backend.tensorrt.version import Library, library_of
-from edgert.compiler.order import orders
-from edgert.compiler.prepared import FLOAT
+from edgert.compiler.engine_specs import engine_specs
+from edgert.compiler.model_forms import FLOAT
 from edgert.config.engine_choice import TENSORRT, TENSORRT_DLA
-from edgert.exporter.exported import Item
+from edgert.exporter.source import Item
 from edgert.exporter.trtexec import Command, command
 from edgert.graph.load import load
 
@@ -43,7 +43,7 @@ def commands_of(item: Item, tensorrt: str) -> list[Command]:
     return found
 
 
-def dealt(item: Item) -> tuple[str, ...]:
+def dispatch_shares(item: Item) -> tuple[str, ...]:
     """How frames are shared among several engines, which is nothing that a build knows."""
     if len(item.engines) < 2:
         return ()
@@ -60,7 +60,7 @@ def _requests(item: Item, library: Library) -> list[BuildRequest]:
     if item.packed is None:
         return [static_request(load(item.forms[FLOAT]), EngineOptions(), title=str(Path(item.where)))]
     engine = TENSORRT_DLA if item.uses_dla else TENSORRT
-    return [order.request for order in orders(item.packed, engine, library)]
+    return [spec.request for spec in engine_specs(item.packed, engine, library)]
 
 
 # ``build.sh``: one trtexec command per engine, quoted for any shell.
@@ -69,22 +69,24 @@ _HEAD = """\
 #!/bin/sh
 # Builds {engines} with trtexec of TensorRT {tensorrt}. Written by edgert {version}.
 # Another release may read these options otherwise, or not at all.
-{unsaid}set -eu
+{limitations}set -eu
 cd "$(dirname "$0")"
 trtexec=${{TRTEXEC:-$(command -v trtexec || echo /usr/src/tensorrt/bin/trtexec)}}
 """
 
 
-def script(commands: Sequence[Command], tensorrt: str, unsaid: Sequence[str]) -> str:
+def script(commands: Sequence[Command], tensorrt: str, limitations: Sequence[str]) -> str:
     """The script's text.
 
     Args:
         commands: one per engine.
         tensorrt: the release they are for.
-        unsaid: what none of them says, in words.
+        limitations: what none of them says, in words.
     """
     engines = "one engine" if len(commands) == 1 else f"{len(commands)} engines"
-    head = _HEAD.format(engines=engines, tensorrt=tensorrt, version=__version__, unsaid="".join(_comments(unsaid)))
+    head = _HEAD.format(
+        engines=engines, tensorrt=tensorrt, version=__version__, limitations="".join(_comments(limitations))
+    )
     return "\n".join([head, *map(_call, commands)])
 
 

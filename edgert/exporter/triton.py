@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 from edgert._version import __version__
-from edgert.compiler.prepared import FLOAT, FP16, ORT
+from edgert.compiler.model_forms import FLOAT, FP16, ORT
 from edgert.config import ClassifyTask
 from edgert.config.engine_choice import ReplicateConfig
 from edgert.config.short import setting
 from edgert.errors import BuildError
-from edgert.exporter.exported import Item, Plan
+from edgert.exporter.source import Item, Plan
 from edgert.graph.load import load
 from edgert.graph.model import TensorSpec, inputs, outputs, to_bytes
-from edgert.prepared_model import open_spans
+from edgert.model_engine import open_spans
 
 # Protocol buffers as text: https://protobuf.dev/reference/protobuf/textformat-spec.
 
@@ -110,7 +110,7 @@ class Served:
         usual_batch: how many those are, where its batch is open.
         labels: text of the file of class names.
         is_classifier: whether its only output is a score for each label.
-        unsaid: what the server does not do and its clients have to.
+        limitations: what the server does not do and its clients have to.
     """
 
     name: str
@@ -128,7 +128,7 @@ class Served:
     usual_batch: int = USUAL_BATCH
     labels: bytes = b""
     is_classifier: bool = False
-    unsaid: tuple[str, ...] = ()
+    limitations: tuple[str, ...] = ()
 
 
 def repository_part(served: Served) -> dict[str, bytes]:
@@ -145,7 +145,7 @@ def repository_part(served: Served) -> dict[str, bytes]:
 
 def config_text(served: Served) -> str:
     """``config.pbtxt``, with what it cannot say as comments on top. Raises BuildError as :func:`repository_part`."""
-    lines = [f"{served.name}, written by edgert {__version__}", *_unsaid(served)]
+    lines = [f"{served.name}, written by edgert {__version__}", *_limitations(served)]
     return "".join(f"# {line}\n" for line in lines) + "\n" + text_of(config(served))
 
 
@@ -245,9 +245,9 @@ def _usual(spec: TensorSpec, shapes: Mapping[str, Sequence[int]], batch: int) ->
     return known if spec.ranked and len(known) == len(sizes) else None
 
 
-def _unsaid(served: Served) -> Iterator[str]:
+def _limitations(served: Served) -> Iterator[str]:
     missing = [] if _warmup(served, batch_of(served)) else ["a warm-up: the sizes of its inputs are open"]
-    found = [*served.unsaid, *missing]
+    found = [*served.limitations, *missing]
     if found:
         yield "Not said below, because Triton's configuration has no words for it:"
         yield from (f"  - {line}" for line in found)
@@ -285,12 +285,12 @@ def served_of(item: Item, device: Device, max_batch: int | None = None) -> list[
         usual_batch=max((span.most[0] for span in spans.values() if span.most), default=USUAL_BATCH),
         labels=item.files["labels"].read_bytes() if "labels" in item.files else b"",
         is_classifier=isinstance(item.config.task, ClassifyTask),
-        unsaid=(*item.work, *(_tuned(item) if device == "cpu" else ())),
+        limitations=(*item.work, *(_tuned(item) if device == "cpu" else ())),
     )
     if plans:
         return [_by_engine(served, item, plan) for plan in plans]
     built = _built(item) if device == "gpu" else ()
-    return [replace(served, unsaid=(*served.unsaid, *_placed(item), *built))]
+    return [replace(served, limitations=(*served.limitations, *_placed(item), *built))]
 
 
 def _by_engine(served: Served, item: Item, plan: Plan) -> Served:
@@ -303,7 +303,11 @@ def _by_engine(served: Served, item: Item, plan: Plan) -> Served:
         backend="tensorrt",
         content=plan.path.read_bytes(),
         dla_core=plan.dla_core,
-        unsaid=(*served.unsaid, *several, "that an engine runs on the machine that compiled it, and on no other"),
+        limitations=(
+            *served.limitations,
+            *several,
+            "that an engine runs on the machine that compiled it, and on no other",
+        ),
     )
 
 

@@ -15,7 +15,7 @@ from edgert.backend.tensorrt import BuildRequest
 from edgert.backend.tensorrt.build_request import GPU, Format
 from edgert.backend.tensorrt.dialect import dialect_of
 from edgert.backend.tensorrt.version import Library, release_of
-from edgert.compiler.model_state import model_of
+from edgert.compiler.model_job import model_of
 from edgert.graph.model import Model, TensorSpec, inputs, outputs
 from edgert.quantization.scheme.trt_scheme import is_sayable, layer_precisions
 
@@ -43,13 +43,13 @@ class Command:
         stem: what its files are called, before the dot.
         options: what follows ``trtexec``, not quoted for any shell.
         members: files that the options name → content.
-        unsaid: what edgert's own build does and trtexec has no option for, in words.
+        limitations: what edgert's own build does and trtexec has no option for, in words.
     """
 
     stem: str
     options: tuple[str, ...]
     members: Mapping[str, bytes]
-    unsaid: tuple[str, ...]
+    limitations: tuple[str, ...]
 
 
 def command(request: BuildRequest, library: Library, stem: str, known: Mapping[str, bytes] | None = None) -> Command:
@@ -77,7 +77,7 @@ def command(request: BuildRequest, library: Library, stem: str, known: Mapping[s
                 f"Linux lets one argument have {LONGEST}",
                 "place the model whole (placement: gpu or dla0), or build it with edgert",
             )
-    return Command(stem, options, job.members, tuple(job.unsaid))
+    return Command(stem, options, job.members, tuple(job.limitations))
 
 
 @dataclass
@@ -90,7 +90,7 @@ class _Job:
     stem: str
     known: Mapping[str, bytes]
     members: dict[str, bytes] = field(default_factory=dict)
-    unsaid: list[str] = field(default_factory=list)
+    limitations: list[str] = field(default_factory=list)
 
     def options(self) -> Iterator[str]:
         """All of them, in the order in which edgert's own build says the same."""
@@ -157,7 +157,7 @@ class _Job:
         ]
         profiles = [profile for profile in profiles if profile]
         if len(profiles) > 1 and self.release[0] < 10:
-            self.unsaid.append(
+            self.limitations.append(
                 f"{len(profiles) - 1} of {len(profiles)} optimization profiles: trtexec has had --profile since 10.0"
             )
             profiles = profiles[:1]
@@ -227,7 +227,7 @@ class _Job:
         if said:
             yield f"--precisionConstraints={'obey' if request.obey else 'prefer'}"
             yield f"--layerPrecisions={layer_precisions(said)}"
-        self.unsaid.append(
+        self.limitations.append(
             "where a node becomes several layers, only the one that has its name is kept in float16; edgert keeps all"
         )
 
@@ -240,7 +240,7 @@ class _Job:
         yield f"--useDLACore={core}"
         yield "--allowGPUFallback"
         if self.release[0] < 11 and not (request.half and not request.obey):
-            self.unsaid.append(
+            self.limitations.append(
                 "with --useDLACore trtexec sets PREFER_PRECISION_CONSTRAINTS by itself; edgert does so for "
                 "nodes that are preferred in float16 only"
             )
@@ -250,7 +250,7 @@ class _Job:
         said = self._sayable(placed, "on the DLA")
         pairs = ["*:GPU", *(layer_precisions([name], "DLA") for name in said)]  # a whole name goes before the star
         yield f"--layerDeviceTypes={','.join(pairs)}"
-        self.unsaid.append(
+        self.limitations.append(
             "where a node becomes several layers, only the one that has its name is put on the DLA; edgert puts all"
         )
 
@@ -260,7 +260,7 @@ class _Job:
         # The parser calls a node without a name after its first output: edgert.backend.tensorrt.result.
         called = [name if name in own else f"node_of_{self.request.nodes[name][0]}" for name in names]
         lost = [name for name in called if not is_sayable(name)]
-        self.unsaid += [f"layer {name!r} {where}: trtexec would take its name apart" for name in lost]
+        self.limitations += [f"layer {name!r} {where}: trtexec would take its name apart" for name in lost]
         return [name for name in called if is_sayable(name)]
 
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from edgert.compiler.create import Built
-from edgert.compiler.create import build as build_bundle
+from edgert.compiler.build_pipeline import Built
+from edgert.compiler.build_pipeline import build as build_bundle
 from edgert.config import load_pipeline
 from edgert.engine import LoadedEngine, load_model
 from edgert.errors import ConfigError
@@ -37,7 +37,7 @@ def build(source: object, output: str | Path | None = None, **options: Any) -> B
         source: a pipeline file; or an ``nn.Module`` or exported program, which is exported to ONNX, compared with
             itself, and compiled. A module is exported in evaluation mode.
         output: the bundle; or where to keep the module's ONNX file, which then can stand in a pipeline.
-        options: of a pipeline, those of :func:`edgert.compiler.create.build`. Of a module: ``example_inputs`` (a
+        options: of a pipeline, those of :func:`edgert.compiler.build_pipeline.build`. Of a module: ``example_inputs`` (
         tensor, a
             tuple of them, or a dict by parameter), ``dynamic`` (parameter → a name or None for each dimension),
             ``opset``, ``tolerance`` (of the largest value of an output), ``threads``.
@@ -46,7 +46,7 @@ def build(source: object, output: str | Path | None = None, **options: Any) -> B
         ConfigError: a module without example inputs.
         DeviceError: PyTorch's exporter is not installed.
         BuildError: the module cannot be exported or compiled, or computes something else as ONNX.
-        EdgertError: as :func:`edgert.compiler.create.build` for a pipeline.
+        EdgertError: as :func:`edgert.compiler.build_pipeline.build` for a pipeline.
     """
     if isinstance(source, (str, Path)):
         if output is None:

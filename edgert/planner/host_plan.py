@@ -12,6 +12,7 @@ from edgert.graph.load import load
 from edgert.graph.operations import Graph, read
 from edgert.graph.passes.clean import clean
 from edgert.graph.static_shape import with_shapes
+from edgert.model_engine import default_profile
 from edgert.placement.constraints import Limits, Placement, streams
 from edgert.placement.plan_record import BoardPlan, EngineRow, ModelRow, Objective, Row
 from edgert.placement.problem import Network, Unit
@@ -21,7 +22,6 @@ from edgert.placement.solver import solve
 from edgert.planner.plan_memory import host_parts, row_memory
 from edgert.planner.planned_model import bound_to
 from edgert.planner.selection import Machine, frame_rate_hz, judged, longest_ms
-from edgert.prepared_model import default_profile
 from edgert.simulator.design import Demand, counterpart, demands, levels_of, with_fallbacks
 
 HOST = "host"

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from edgert.bundle.measured import GPU, MeasuredEngine
+from edgert.bundle.measured_times import GPU, MeasuredEngine
 from edgert.placement.problem import Network, Unit
 
 Place = tuple[int, str]

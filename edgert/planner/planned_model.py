@@ -18,10 +18,10 @@ from edgert.graph.dla_rewrites import fit, ready, without
 from edgert.graph.load import load
 from edgert.graph.operations import Graph, read
 from edgert.graph.passes.contract import Change
+from edgert.model_engine import default_profile
 from edgert.placement.dla_share import Survey, survey
 from edgert.placement.placement_section import no_node
 from edgert.placement.problem import Network, Unit
-from edgert.prepared_model import default_profile
 from edgert.simulator.design import Demand, demands
 
 _HELD: Mapping[Precision, str] = {"fp32": "float32", "fp16": "float16", "int8": "int8"}

@@ -10,7 +10,7 @@ from pathlib import Path
 from dla import MAX_LOADABLES, USUAL_RELEASE
 from edgert.board.record import Board, boards, find_board
 from edgert.board.sections import Mode
-from edgert.bundle.measured import MeasuredEngine, read_measured, told
+from edgert.bundle.measured_times import MeasuredEngine, read_measured, told
 from edgert.config import PipelineFile
 from edgert.errors import ConfigError, EdgertError, PlacementError
 from edgert.graph.load import load

@@ -15,7 +15,7 @@ from edgert.graph.load import load
 from edgert.graph.model import Model, inputs
 from edgert.graph.operations import read, write
 from edgert.graph.static_shape import Shapes
-from edgert.prepared_model import default_profile
+from edgert.model_engine import default_profile
 from edgert.quantization.calibration.range_calibrator import Progress, calibrate
 from edgert.quantization.calibration.ranges import RangeTable, load_table
 from edgert.quantization.calibration.value_histogram import Histogram

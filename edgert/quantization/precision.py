@@ -24,7 +24,7 @@ from edgert.graph.model import Model, to_bytes
 from edgert.graph.operations import read, write
 from edgert.graph.passes.clean import clean
 from edgert.graph.static_shape import with_shapes
-from edgert.prepared_model import default_profile
+from edgert.model_engine import default_profile
 from edgert.quantization.fp16.to_fp16 import Kept, to_half
 from edgert.quantization.prepare import is_quantized
 from edgert.quantization.quantizer import matching

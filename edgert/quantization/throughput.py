@@ -13,7 +13,7 @@ from edgert.backend import Session
 from edgert.board.host import core_count
 from edgert.config import ModelConfig
 from edgert.graph.model import Model
-from edgert.prepared_model import build_engine
+from edgert.model_engine import build_engine
 
 ROUNDS = 15
 """Runs of each version, in turns, so that a machine that slows down slows all."""

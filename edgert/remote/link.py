@@ -121,11 +121,11 @@ def host_of(address: str) -> str:
     return f"'[{name}]:{port}'" if colon and address.startswith("ssh://") else host
 
 
-Look = Callable[[], object]
+Poll = Callable[[], object]
 """Called every now and then while something is waited for; what it raises ends the wait."""
 _OPTIONS = {"BatchMode": "yes", "ConnectTimeout": "15", "ServerAliveInterval": "5", "ServerAliveCountMax": "4"}
 """A connection that has been dead for 20 s is over: https://man.openbsd.org/ssh_config#ServerAliveCountMax."""
-_LOOK_S = 0.2
+_POLL_S = 0.2
 _CHUNK_BYTES = 1 << 18
 _TAIL_LINES = 20
 
@@ -150,11 +150,11 @@ class Link:
         """Calls edgert there with these words; a context, in which it runs."""
         return Call(self.address, [*self.program, *words])
 
-    def ask(self, *words: str, look: Look = bool) -> dict[str, Any]:
+    def ask(self, *words: str, poll: Poll = bool) -> dict[str, Any]:
         """The last line of JSON of a call. Blocks until it has ended. Raises as :meth:`Call.lines`."""
         answer: dict[str, Any] = {}
         with self.call(*words) as call:
-            for content in call.lines(look):
+            for content in call.lines(poll):
                 answer = content
         return answer
 
@@ -207,7 +207,7 @@ class Call:
             return False
         return True
 
-    def line(self, look: Look) -> dict[str, Any] | None:
+    def line(self, poll: Poll) -> dict[str, Any] | None:
         """The next line of JSON that the command wrote, other lines left out; None at its end.
 
         Raises:
@@ -216,7 +216,7 @@ class Call:
         while True:
             end = self._rest.find(b"\n")
             if end < 0:
-                piece = self._piece(look)
+                piece = self._piece(poll)
                 if not piece:
                     return None
                 self._rest += piece
@@ -224,11 +224,11 @@ class Call:
             line, self._rest = self._rest[:end], self._rest[end + 1 :]
             content = read_line(line)
             if content is not None and "error" in content:
-                raise told_there(self.address, content["error"])
+                raise remote_error(self.address, content["error"])
             if content is not None:
                 return content
 
-    def lines(self, look: Look) -> Iterator[dict[str, Any]]:
+    def lines(self, poll: Poll) -> Iterator[dict[str, Any]]:
         """All lines of JSON to the command's end.
 
         Raises:
@@ -236,14 +236,14 @@ class Call:
             LinkError: the connection failed.
             DeviceError: the command failed in another way.
         """
-        while (content := self.line(look)) is not None:
+        while (content := self.line(poll)) is not None:
             yield content
         self.check()
 
-    def raw(self, look: Look) -> Iterator[bytes]:
+    def raw(self, poll: Poll) -> Iterator[bytes]:
         """The bytes that follow the lines read so far, in pieces. Raises as :meth:`lines`."""
         piece, self._rest = self._rest, b""
-        while piece or (piece := self._piece(look)):
+        while piece or (piece := self._piece(poll)):
             yield piece
             piece = b""
         self.check()
@@ -259,9 +259,9 @@ class Call:
                 why="\n".join(self.said().strip().splitlines()[-_TAIL_LINES:]) or f"exit code {code}",
             )
 
-    def result(self, look: Look) -> tuple[int, str]:
+    def result(self, poll: Poll) -> tuple[int, str]:
         """Exit code and everything on standard output, for a command that is not one of ours. Raises LinkError."""
-        content = b"".join(iter(lambda: self._piece(look), b""))
+        content = b"".join(iter(lambda: self._piece(poll), b""))
         code = self._process.wait()
         if code == FAILED or code < 0:
             raise link_error(self.address, self.said())
@@ -272,17 +272,17 @@ class Call:
         self._said.seek(0)
         return self._said.read().decode("utf-8", "replace")
 
-    def _piece(self, look: Look) -> bytes:
+    def _piece(self, poll: Poll) -> bytes:
         """The next bytes on standard output; none at its end."""
         assert self._process.stdout is not None  # a pipe
         while True:
-            look()
-            ready, _, _ = select.select([self._process.stdout], [], [], _LOOK_S)
+            poll()
+            ready, _, _ = select.select([self._process.stdout], [], [], _POLL_S)
             if ready:
                 return os.read(self._process.stdout.fileno(), _CHUNK_BYTES)
 
 
-def told_there(address: str, plain: Mapping[str, Any]) -> EdgertError:
+def remote_error(address: str, plain: Mapping[str, Any]) -> EdgertError:
     """An error of the board's, with the board in its place."""
     error = error_of(plain)
     error.where = f"{address}: {error.where}" if error.where else address

@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from edgert.bundle.bundle import open_bundle
+from edgert.compiler.build_pipeline import Built, build
 from edgert.compiler.build_target import engines_of
-from edgert.compiler.create import Built, build
 from edgert.compiler.finish import Waiting
 from edgert.config import PipelineFile
-from edgert.remote.following import Watch, add, is_abandoned, result_of
+from edgert.remote.board_job import STRICT
+from edgert.remote.job_watch import Watch, add, is_abandoned, result_of
 from edgert.remote.link import Link
-from edgert.remote.on_board.board_job import STRICT
-from edgert.remote.other_end import There, check_space, check_target, look_there, target_there
-from edgert.remote.transfer import Patience, Transfer
-from edgert.steps import Event, Stopped, Tell
+from edgert.remote.probe import RemoteBoard, check_space, check_target, probe_board, remote_target
+from edgert.remote.transfer import Retry, Transfer
+from edgert.steps import Event, OnEvent, Stopped
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltThere(Built):
+class RemoteBuilt(Built):
     """What came of a build that ended on a board.
 
     Attributes:
@@ -34,12 +34,12 @@ class BuiltThere(Built):
         waiting: model → the engine that will run it instead, as soon as it can.
     """
 
-    there: There
+    there: RemoteBoard
     engines: Mapping[str, str]
     waiting: Mapping[str, Waiting]
 
 
-def build_there(
+def build_remote(
     source: PipelineFile | Path,
     output: Path,
     address: str,
@@ -49,9 +49,9 @@ def build_there(
     mode: str | None = None,
     tensorrt: str | None = None,
     strict: bool = False,
-    tell: Tell | None = None,
+    on_event: OnEvent | None = None,
     stop: threading.Event | None = None,
-) -> BuiltThere:
+) -> RemoteBuilt:
     """Builds a bundle with the engines of a board that ssh reaches. Blocks until done.
 
     A lost connection ends nothing: the board goes on, and is asked again. What was sent, and what finished steps made
@@ -61,10 +61,10 @@ def build_there(
         source: a pipeline, built here first; or a bundle.
         output: the bundle to write, whole or not at all.
         address: as ssh takes it.
-        program: path of ``edgert`` on the board; see :func:`edgert.remote.other_end.look_there`.
+        program: path of ``edgert`` on the board; see :func:`edgert.remote.probe.probe_board`.
         board, mode, tensorrt: of the target; by default what is found there.
         strict: as for :func:`edgert.compiler.finish.finish`, there.
-        tell: told of everything that happens here and there.
+        on_event: called for everything that happens here and there.
         stop: ends the build here and there when set.
 
     Raises:
@@ -75,16 +75,16 @@ def build_there(
         EdgertError: as :func:`edgert.compiler.build`, here or there.
     """
     began = time.perf_counter()
-    remote = _Remote(address, Patience(tell or (lambda event: None), stop or threading.Event()), strict)
-    link, there = remote.look(program)
+    remote = _Remote(address, Retry(on_event or (lambda event: None), stop or threading.Event()), strict)
+    link, there = remote.poll(program)
     with tempfile.TemporaryDirectory(prefix="edgert-") as name:
         bundle = source if isinstance(source, Path) else Path(name) / "bundle.edgert"
         if isinstance(source, PipelineFile):
-            target = target_there(source, there, board, mode, tensorrt)
+            target = remote_target(source, there, board, mode, tensorrt)
             engines = engines_of(target, list(source.config.models.values()), source.config.engines)
             check_target(there, address, target.name, engines, target.tensorrt)
             mode, tensorrt = target.mode or None, target.tensorrt or None
-            build(source, bundle, board=target.asked, mode=mode, tensorrt=tensorrt, tell=tell, stop=stop)
+            build(source, bundle, board=target.asked, mode=mode, tensorrt=tensorrt, on_event=on_event, stop=stop)
         with open_bundle(bundle) as made:
             known = made.manifest
             check_target(there, address, known.board, known.engines, known.tensorrt)
@@ -94,7 +94,7 @@ def build_there(
             manifest, written = add(made, addition, output)
     size_bytes, seconds = output.stat().st_size, time.perf_counter() - began
     waiting = {model: Waiting(**one) for model, one in told.get("waiting", {}).items()}
-    return BuiltThere(output, manifest, written, size_bytes, seconds, there, told.get("engines", {}), waiting)
+    return RemoteBuilt(output, manifest, written, size_bytes, seconds, there, told.get("engines", {}), waiting)
 
 
 @dataclass(frozen=True)
@@ -102,23 +102,23 @@ class _Remote:
     """The part of a build that is done on the board."""
 
     address: str
-    patience: Patience
+    retry: Retry
     strict: bool = False
 
-    def look(self, program: str | None) -> tuple[Link, There]:
+    def poll(self, program: str | None) -> tuple[Link, RemoteBoard]:
         """Asks the board what it is, once: what cannot be reached at the start is said at once."""
         began = time.perf_counter()
-        self.patience.tell(Event("board", "", "started"))
-        link, there = look_there(self.address, program, self._look)
-        self.patience.tell(Event("board", "", "done", time.perf_counter() - began, str(there)))
+        self.retry.on_event(Event("board", "", "started"))
+        link, there = probe_board(self.address, program, self._poll)
+        self.retry.on_event(Event("board", "", "done", time.perf_counter() - began, str(there)))
         return link, there
 
     def compile(self, link: Link, bundle: Path, addition: Path) -> Mapping[str, Any]:
         """Sends a bundle, has it compiled, and fetches what was added into a new file; the compiler's last line."""
-        digest = Transfer(link, self.patience, self._look).send(bundle)
+        digest = Transfer(link, self.retry, self._poll).send(bundle)
         watch, end = self._run(link, digest)
         result = result_of(end, watch.error, self.address)
-        Transfer(link, self.patience, self._look).fetch(watch.run, result, addition)
+        Transfer(link, self.retry, self._poll).fetch(watch.run, result, addition)
         return watch.summary
 
     def _run(self, link: Link, digest: str) -> tuple[Watch, Mapping[str, Any]]:
@@ -133,14 +133,14 @@ class _Remote:
     def _start(self, link: Link, run: str) -> tuple[Watch, bool]:
         """The run that is on now, and whether it is as strict as ours is to be."""
         words = ("job", "start", run, *([STRICT] if self.strict else []))
-        started = self.patience.through(lambda: link.ask(*words, look=self._look), lambda: 0)
+        started = self.retry.through(lambda: link.ask(*words, poll=self._poll), lambda: 0)
         alike = started["strict"] == self.strict
         if started["joined"]:
             then = "its result is taken" if alike else f"ours, {'' if self.strict else 'not '}{STRICT}, comes after it"
             detail = f"a build of the same bundle is at it: {then}"
-            self.patience.tell(Event("link", "", "note", detail=detail))
-        return Watch(link, started["run"], started["joined"], self.patience), alike
+            self.retry.on_event(Event("link", "", "note", detail=detail))
+        return Watch(link, started["run"], started["joined"], self.retry), alike
 
-    def _look(self) -> None:
-        if self.patience.stop.is_set():
+    def _poll(self) -> None:
+        if self.retry.stop.is_set():
             raise Stopped("the build was stopped", where=self.address, fix="run it again: finished steps are kept")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from edgert.errors import ArtifactError
-from edgert.remote.link import Link, LinkError, Look, link_error
-from edgert.steps import Event, Tell
+from edgert.remote.link import Link, LinkError, Poll, link_error
+from edgert.steps import Event, OnEvent
 from edgert.units import format_bytes
 from edgert.zip_archive import Member
 
@@ -22,17 +22,17 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Patience:
+class Retry:
     """How long a connection is waited for.
 
     Attributes:
-        tell: told of every loss.
+        on_event: called for every loss.
         stop: ends the waiting when set.
         first_s, most_s: the pause before the first new try, and the longest; each is twice the one before.
         limit_s: pauses in a row, together, after which it is given up.
     """
 
-    tell: Tell
+    on_event: OnEvent
     stop: threading.Event
     first_s: float = 0.5
     most_s: float = 30.0
@@ -54,7 +54,7 @@ class Patience:
                     raise
                 if state() != seen:
                     seen, pause_s, waited_s = state(), self.first_s, 0.0
-                self.tell(Event("link", "", "note", detail=f"{error.what} ({error.why}); again in {pause_s:g} s"))
+                self.on_event(Event("link", "", "note", detail=f"{error.what} ({error.why}); again in {pause_s:g} s"))
             self.stop.wait(pause_s)
             waited_s += pause_s
             pause_s = min(2 * pause_s, self.most_s)
@@ -69,8 +69,8 @@ class Transfer:
     """One file on its way, and how far it is. ``look`` is called every now and then, and ends it by raising."""
 
     link: Link
-    patience: Patience
-    look: Look
+    retry: Retry
+    poll: Poll
     at: int = 0
     _told_s: float = 0.0
 
@@ -84,7 +84,7 @@ class Transfer:
         digest, size_bytes = _sha256(bundle), bundle.stat().st_size
         began = time.perf_counter()
         self._event("send", "started")
-        sent = self.patience.through(lambda: self._send(bundle, digest, size_bytes), lambda: self.at)
+        sent = self.retry.through(lambda: self._send(bundle, digest, size_bytes), lambda: self.at)
         detail = format_bytes(size_bytes) if sent else "is there already"
         self._event("send", "done" if sent else "cached", time.perf_counter() - began, detail)
         return digest
@@ -92,13 +92,13 @@ class Transfer:
     def _send(self, bundle: Path, digest: str, size_bytes: int) -> bool:
         """One try; whether anything had to be sent."""
         with self.link.call("job", "receive", digest, str(size_bytes)) as call, bundle.open("rb") as file:
-            answer = call.line(self.look)
+            answer = call.line(self.poll)
             if answer is not None:
                 first = self.at = file.seek(answer["at"])
                 while (chunk := file.read(_CHUNK_BYTES)) and call.write(chunk):
-                    self.look()
+                    self.poll()
                     self._moved("send", len(chunk), size_bytes)
-                if any(line.get("done") for line in call.lines(self.look)):
+                if any(line.get("done") for line in call.lines(self.poll)):
                     return first < size_bytes
             call.check()
             raise link_error(self.link.address, "the board did not say that the bundle came in")
@@ -113,7 +113,7 @@ class Transfer:
         began = time.perf_counter()
         self._event("fetch", "started")
         path.touch()
-        self.patience.through(lambda: self._fetch(run, wanted, path), lambda: self.at)
+        self.retry.through(lambda: self._fetch(run, wanted, path), lambda: self.at)
         if _sha256(path) != wanted.sha256:
             raise ArtifactError(
                 "what the board made was damaged on its way",
@@ -126,8 +126,8 @@ class Transfer:
     def _fetch(self, run: str, wanted: Member, path: Path) -> None:
         self.at = path.stat().st_size
         with path.open("ab") as file, self.link.call("job", "send", run, str(self.at)) as call:
-            call.line(self.look)
-            for piece in call.raw(self.look):
+            call.line(self.poll)
+            for piece in call.raw(self.poll):
                 file.write(piece)
                 self._moved("fetch", len(piece), wanted.size_bytes)
         if self.at != wanted.size_bytes:
@@ -137,10 +137,10 @@ class Transfer:
         self.at += count
         if time.monotonic() - self._told_s >= _EVERY_S:
             self._told_s = time.monotonic()
-            self.patience.tell(Event(step, "", "progress", done=self.at, total=total))
+            self.retry.on_event(Event(step, "", "progress", done=self.at, total=total))
 
     def _event(self, step: str, state: str, seconds: float = 0.0, detail: str = "") -> None:
-        self.patience.tell(Event(step, "", state, seconds, detail))  # type: ignore[arg-type]  # one of State's words
+        self.retry.on_event(Event(step, "", state, seconds, detail))  # type: ignore[arg-type]  # one of State's words
 
 
 def _sha256(path: Path) -> str:

@@ -16,6 +16,7 @@ from edgert.graph.model import inputs
 from edgert.graph.operations import Graph, read
 from edgert.graph.passes.clean import clean
 from edgert.graph.static_shape import with_shapes
+from edgert.model_engine import default_profile
 from edgert.placement.contention import Contention
 from edgert.placement.cost.coefficients import Coefficients
 from edgert.placement.cost.speeds import power
@@ -25,7 +26,6 @@ from edgert.placement.plan_record import BoardPlan, Row
 from edgert.placement.predict import part_ms
 from edgert.placement.profile import Profile
 from edgert.placement.segment_engines import Step, steps
-from edgert.prepared_model import default_profile
 from edgert.simulator import Cooling, Platform, simulate
 from edgert.simulator.design import ASSUMED_HZ, levels_of
 from edgert.simulator.hardware import ANY_CORE, CoreStep

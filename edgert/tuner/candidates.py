@@ -171,7 +171,7 @@ _FOR_THREADS = ("spinning", "balance", "parallel")
 
 
 @dataclass(frozen=True, slots=True)
-class Freedom:
+class SearchSpace:
     """What a search may change.
 
     Attributes:
@@ -209,19 +209,19 @@ def forms_of(precision: str, made: Collection[str]) -> tuple[str, ...]:
     return found or ("float",)  # a file that is quantized already is run as it is
 
 
-def structures(freedom: Freedom) -> tuple[Tactic, ...]:
+def combinations(space: SearchSpace) -> tuple[Tactic, ...]:
     """Every backend, form, batch and sharing of the threads, the default first."""
     found = [
         Tactic(backend, form, replicas, threads, pinned, tuning, batch)
-        for backend in freedom.backends
-        for form in freedom.forms
+        for backend in space.backends
+        for form in space.forms
         if form in FORMS_OF[backend]
-        for replicas, threads, pinned in _shares(freedom, backend)
-        for batch in freedom.batches.get(form, (1,))
+        for replicas, threads, pinned in _shares(space, backend)
+        for batch in space.batches.get(form, (1,))
         if batch == 1 or replicas == 1  # frames are dealt to replicas one by one
-        for tuning in _tunings(backend, form, freedom.default.tuning)
+        for tuning in _tunings(backend, form, space.default.tuning)
     ]
-    return tuple(dict.fromkeys([freedom.default, *found]))
+    return tuple(dict.fromkeys([space.default, *found]))
 
 
 def _tunings(backend: str, form: str, default: Tuning) -> tuple[Tuning, ...]:
@@ -230,21 +230,21 @@ def _tunings(backend: str, form: str, default: Tuning) -> tuple[Tuning, ...]:
     return (default, replace(default, tf32=False)) if may_round else (default,)
 
 
-def _shares(freedom: Freedom, backend: str) -> Iterator[tuple[int, int, bool]]:
+def _shares(space: SearchSpace, backend: str) -> Iterator[tuple[int, int, bool]]:
     """(replicas, threads of each, pinned)."""
-    total, default = freedom.threads, freedom.default
-    if freedom.fixed_replicas:
+    total, default = space.threads, space.default
+    if space.fixed_replicas:
         yield default.replicas, default.threads, False
         return
     if backend in ON_GPU:
         yield 1, total, False
         return
-    yield from ((1, threads, False) for threads in ([total] if freedom.fixed_threads else _powers(total)))
-    if not freedom.replicated:
+    yield from ((1, threads, False) for threads in ([total] if space.fixed_threads else _powers(total)))
+    if not space.replicated:
         return
     for replicas in _powers(min(total, MOST_REPLICAS))[:-1]:
         yield replicas, total // replicas, False
-        if freedom.pinned and replicas == total and backend == ORT:
+        if space.pinned and replicas == total and backend == ORT:
             yield replicas, 1, True
 
 
@@ -268,7 +268,7 @@ def neighbors(tactic: Tactic, tried: Collection[Tactic]) -> Sequence[Tactic]:
     return [one for one in found if one != tactic and one not in tried]
 
 
-def lean(tactics: Sequence[Tactic]) -> Sequence[Tactic]:
+def with_less_memory(tactics: Sequence[Tactic]) -> Sequence[Tactic]:
     """The same with less memory: without ONNX Runtime's arena and second copies of weights."""
     return [
         replace(one, tuning=replace(one.tuning, arena=False, prepacking=False)) for one in tactics if one.backend == ORT

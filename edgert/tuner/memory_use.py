@@ -49,7 +49,7 @@ def footprint(tactic: Tactic, onnx: Path, config: ModelConfig) -> Footprint:
             text=True,
             timeout=_LIMIT_S,
             env={**os.environ, "PYTHONPATH": path},
-            start_new_session=True,  # Ctrl-C ends the search between two heats, not this as if it had crashed
+            start_new_session=True,  # Ctrl-C ends the search between two rounds, not this as if it had crashed
             check=False,
         )
     except subprocess.TimeoutExpired as error:
@@ -73,7 +73,7 @@ def _question(tactic: Tactic, onnx: Path, config: ModelConfig) -> str:
 def _answer(question: dict[str, Any]) -> dict[str, Any]:
     from edgert.graph.load import load
     from edgert.meters import peak_rss_bytes, rss_bytes
-    from edgert.prepared_model import build_engine
+    from edgert.model_engine import build_engine
 
     tactic = tactic_of(question["tactic"])
     config = ModelConfig.model_validate(question["section"])

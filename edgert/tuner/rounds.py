@@ -23,7 +23,7 @@ from edgert.config import ModelConfig
 from edgert.errors import BuildError, DeviceError, EdgertError
 from edgert.graph.model import Model
 from edgert.memory.cuda import Graph
-from edgert.prepared_model import build_engine
+from edgert.model_engine import build_engine
 from edgert.quantization.throughput import ROUNDS, Timing, race, timing
 from edgert.steps import Stopped
 from edgert.tuner.candidates import Tactic, applied
@@ -67,7 +67,7 @@ def _replay(session: GpuSession, graph: Graph) -> None:
 # A tactic's engine, compiled and warm, and how long it takes for a frame.
 
 
-class Contestant:
+class Candidate:
     """An engine, and a thread with bound tensors for each of its replicas, as a pipeline has them. A context.
 
     Args:
@@ -86,7 +86,7 @@ class Contestant:
         self._runs = [one_run(session, tactic.batch) for session in self._sessions]
         self._threads = _threads(tactic)
 
-    def __enter__(self) -> Contestant:
+    def __enter__(self) -> Candidate:
         return self
 
     def __exit__(
@@ -141,18 +141,18 @@ def _threads(tactic: Tactic) -> Sequence[ThreadPoolExecutor]:
     ]
 
 
-_TURN_MS = 10.0
+_RUN_MS = 10.0
 """What a turn of the default takes at least: handing work to threads then weighs little."""
 _MOST_FRAMES = 256
-HEAT_S = 60.0
-"""What a heat takes, as long as it has had turns enough to tell anything."""
+ROUND_S = 60.0
+"""What a round takes, as long as it has had turns enough to tell anything."""
 _FEWEST = 3
-HOPELESS = 3.0
+GIVE_UP_RATIO = 3.0
 """Times as slow as the first in both of two runs: no turns are spent on it. A machine's own changes are smaller."""
 
 
 @dataclass(frozen=True)
-class Track:
+class RoundSetup:
     """Where tactics of one model are raced.
 
     Attributes:
@@ -175,7 +175,7 @@ class Track:
 
 
 @dataclass(frozen=True, slots=True)
-class Heat:
+class Round:
     """What came of one.
 
     Attributes:
@@ -196,12 +196,12 @@ class Heat:
         return timing(self.times[tactic])
 
 
-def heat(track: Track, tactics: Sequence[Tactic], most: int, hopeless: float = HOPELESS) -> Heat:
+def run_round(setup: RoundSetup, tactics: Sequence[Tactic], most: int, give_up_ratio: float = GIVE_UP_RATIO) -> Round:
     """Runs tactics in turns: until it is sure which is fastest, ``most`` of them, which may be few, or
-    :data:`HEAT_S`.
+    :data:`ROUND_S`.
 
     Args:
-        hopeless: times as slow as the first, from which on a tactic is left out after two runs.
+        give_up_ratio: times as slow as the first, from which on a tactic is left out after two runs.
 
     Raises:
         EdgertError: the first tactic cannot run; the others may.
@@ -209,27 +209,27 @@ def heat(track: Track, tactics: Sequence[Tactic], most: int, hopeless: float = H
     """
     refused: dict[Tactic, str] = {}
     with ExitStack() as stack:
-        ready = _ready(track, tactics, stack, refused)
-        frames = frames_of(_best_ms(ready[0], track.streams), track.streams)
+        ready = _ready(setup, tactics, stack, refused)
+        frames = frames_per_run(_best_ms(ready[0], setup.streams), setup.streams)
         usual_ms = _best_ms(ready[0], frames)
         ratios = {ready[0]: 1.0, **{one: _best_ms(one, frames) / usual_ms for one in ready[1:]}}
-        refused |= {one.tactic: f"given up: {by:.1f} × the time" for one, by in ratios.items() if by > hopeless}
-        left = [one for one, by in ratios.items() if by <= hopeless]
-        turn = _turns(track, left, frames)
-        most = turns_of(most, frames * usual_ms * sum(ratios[one] for one in left))
+        refused |= {one.tactic: f"given up: {by:.1f} × the time" for one, by in ratios.items() if by > give_up_ratio}
+        left = [one for one, by in ratios.items() if by <= give_up_ratio]
+        turn = _turns(setup, left, frames)
+        most = run_count(most, frames * usual_ms * sum(ratios[one] for one in left))
         taken = race(turn, most) if most > ROUNDS else list(zip(*[turn() for _ in range(most)], strict=True))
-    return Heat({one.tactic: list(times) for one, times in zip(left, taken, strict=True)}, refused)
+    return Round({one.tactic: list(times) for one, times in zip(left, taken, strict=True)}, refused)
 
 
 def _ready(
-    track: Track, tactics: Sequence[Tactic], stack: ExitStack, refused: dict[Tactic, str]
-) -> Sequence[Contestant]:
+    setup: RoundSetup, tactics: Sequence[Tactic], stack: ExitStack, refused: dict[Tactic, str]
+) -> Sequence[Candidate]:
     """Those that can run, open as long as the stack is; the others' reasons go to ``refused``."""
     found = []
     for tactic in tactics:
-        _check_stop(track)
+        _check_stop(setup)
         try:
-            found.append(stack.enter_context(_opened(track, tactic)))
+            found.append(stack.enter_context(_opened(setup, tactic)))
         except EdgertError as error:
             if tactic == tactics[0]:
                 raise
@@ -237,45 +237,45 @@ def _ready(
     return found
 
 
-def _best_ms(one: Contestant, frames: int) -> float:
+def _best_ms(one: Candidate, frames: int) -> float:
     """The better of two turns: milliseconds a frame."""
     return min(one.frame_ms(frames) for _ in range(2))
 
 
-def frames_of(usual_ms: float, streams: int) -> int:
-    """Frames in a turn: so many for each stream that the turn takes :data:`_TURN_MS` at ``usual_ms`` a frame."""
-    return streams * min(_MOST_FRAMES, math.ceil(_TURN_MS / max(usual_ms * streams, 1e-3)))
+def frames_per_run(usual_ms: float, streams: int) -> int:
+    """Frames in a turn: so many for each stream that the turn takes :data:`_RUN_MS` at ``usual_ms`` a frame."""
+    return streams * min(_MOST_FRAMES, math.ceil(_RUN_MS / max(usual_ms * streams, 1e-3)))
 
 
-def turns_of(most: int, turn_ms: float) -> int:
+def run_count(most: int, turn_ms: float) -> int:
     """As many turns as there is time for; never so few that they could not tell."""
     fewest = ROUNDS if most > ROUNDS else min(most, _FEWEST)
-    return max(fewest, min(most, int(HEAT_S * 1e3 / max(turn_ms, 1e-3))))
+    return max(fewest, min(most, int(ROUND_S * 1e3 / max(turn_ms, 1e-3))))
 
 
-def _opened(track: Track, tactic: Tactic) -> Contestant:
-    one = Contestant(tactic, track.models[tactic.form], track.config, track.feed)
-    why = track.wrong(tactic.form, one.outputs())
+def _opened(setup: RoundSetup, tactic: Tactic) -> Candidate:
+    one = Candidate(tactic, setup.models[tactic.form], setup.config, setup.feed)
+    why = setup.wrong(tactic.form, one.outputs())
     if why:
         one.__exit__(None, None, None)
-        raise BuildError(f"{tactic} is not accurate enough", why=why, where=str(track.config.onnx))
+        raise BuildError(f"{tactic} is not accurate enough", why=why, where=str(setup.config.onnx))
     return one
 
 
-def _turns(track: Track, ready: Sequence[Contestant], frames: int) -> Callable[[], Sequence[float]]:
+def _turns(setup: RoundSetup, ready: Sequence[Candidate], frames: int) -> Callable[[], Sequence[float]]:
     """A function that runs each once; already warm."""
     done = 0
 
     def turn() -> Sequence[float]:
         nonlocal done
-        _check_stop(track)
+        _check_stop(setup)
         done += 1
-        track.told(done)
+        setup.told(done)
         return [one.frame_ms(frames) for one in ready]
 
     return turn
 
 
-def _check_stop(track: Track) -> None:
-    if track.stop.is_set():
+def _check_stop(setup: RoundSetup) -> None:
+    if setup.stop.is_set():
         raise Stopped("the search was stopped", fix="run it again: it goes on from where it was")

@@ -1,4 +1,4 @@
-"""The search itself: halves what is there in short heats, steps from the best of it, and holds it to the default."""
+"""The search itself: halves what is there in short rounds, steps from the best of it, and holds it to the default."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from edgert.clock import REAL, Clock
 from edgert.errors import BudgetError, BuildError
 from edgert.quantization.throughput import MOST_ROUNDS, winner
 from edgert.steps import Stopped
-from edgert.tuner.candidates import Freedom, Tactic, lean, neighbors, structures
+from edgert.tuner.candidates import SearchSpace, Tactic, combinations, neighbors, with_less_memory
 from edgert.tuner.memory_use import Footprint
-from edgert.tuner.rounds import HOPELESS, Heat, Track, heat
+from edgert.tuner.rounds import GIVE_UP_RATIO, Round, RoundSetup, run_round
 from edgert.tuner.trials import Journal, Trial, Tuned
 from edgert.units import format_bytes
 
@@ -28,7 +28,7 @@ _STEPS = 3
 LIMIT_S = 600.0
 """After which no other tactic is looked at: what is fastest by then is held to the default."""
 _OVER = f"not tried: {LIMIT_S / 60:g} minutes were over"
-_PATIENT = 1e9
+_NEVER_GIVE_UP = 1e9
 """How many times as slow a tactic may be where the first cannot be chosen itself."""
 
 
@@ -57,8 +57,8 @@ class Search:
         trials: what is known of every tactic that was looked at.
     """
 
-    freedom: Freedom
-    track: Track
+    space: SearchSpace
+    setup: RoundSetup
     bounds: Bounds
     measure: Callable[[Tactic], Footprint]
     journal: Journal
@@ -78,14 +78,14 @@ class Search:
             raise
         self._weigh(chosen)
         ranked = sorted(self.trials.values(), key=lambda one: -(one.gain or 0.0))
-        return Tuned(self.freedom.default, chosen, gain, runs, live, machine, tuple(ranked), self.freedom.left_out)
+        return Tuned(self.space.default, chosen, gain, runs, live, machine, tuple(ranked), self.space.left_out)
 
     def _leader(self) -> Tactic:
         """The fastest there is, not yet held to the default."""
-        default = self.freedom.default
+        default = self.space.default
         self._end_ns = self.clock.now_ns() + round(LIMIT_S * 1e9)
         self._weigh(default)
-        leader = self._best(default, self._able(structures(self.freedom)[1:]))
+        leader = self._best(default, self._able(combinations(self.space)[1:]))
         for _ in range(_STEPS):
             better = self._best(leader, self._bounded(neighbors(leader, self.trials)))
             if better == leader:
@@ -104,7 +104,7 @@ class Search:
             if refused[kin]:
                 self._bar(tactic, refused[kin])
         able = self._bounded([one for one in tactics if self._may_win(one)])
-        return able if able or self._may_win(self.freedom.default) else self._bounded(lean(tactics))
+        return able if able or self._may_win(self.space.default) else self._bounded(with_less_memory(tactics))
 
     def _refusal(self, tactic: Tactic) -> str:
         try:
@@ -137,29 +137,29 @@ class Search:
         if not others or self._is_over(others):
             left = [one for one in (first, *others) if self._may_win(one)]
             return left[0] if left else first
-        times = self._heat([first, *others], _LONG).times
+        times = self._run_round([first, *others], _LONG).times
         keeping = [one for one in times if self._may_win(one)]
         return keeping[winner([times[one] for one in keeping])] if keeping else first
 
     def _ranked(self, first: Tactic, others: Sequence[Tactic]) -> list[Tactic]:
         """Fastest first, by a few turns beside the same ``first``; as many at a time as there is memory for."""
         gains: dict[Tactic, float] = {}
-        each = self._trial(self.freedom.default).memory_bytes or 1
+        each = self._trial(self.space.default).memory_bytes or 1
         together = max(1, min(_MOST_OPEN, self.free_bytes // (2 * each) - 1))  # others may need twice as much
         for start in range(0, len(others), together):
             some = others[start : start + together]
             if self._is_over(some):
                 continue
-            found = self._heat([first, *some], _SHORT)
+            found = self._run_round([first, *some], _SHORT)
             gains |= {one: found.gain(one) for one in list(found.times)[1:] if self._may_win(one)}
         return sorted(gains, key=lambda one: -gains[one])
 
     def _settled(self, leader: Tactic) -> tuple[Tactic, float, int]:
         """The leader against the default once more, as of many tactics the best is also the luckiest: which of them is
         chosen, how many times as fast, and the turns that says so."""
-        default = self.freedom.default
+        default = self.space.default
         is_new = leader != default
-        found = self._heat([default, leader], MOST_ROUNDS) if is_new else self._heat([default], _SHORT)
+        found = self._run_round([default, leader], MOST_ROUNDS) if is_new else self._run_round([default], _SHORT)
         times = list(found.times.values())
         is_faster = len(times) > 1 and winner(times) == 1
         if is_new and self._may_win(leader) and (is_faster or not self._may_win(default)):
@@ -168,26 +168,26 @@ class Search:
             raise self._nothing_left()
         return default, 1.0, 0
 
-    def _heat(self, tactics: Sequence[Tactic], most: int) -> Heat:
-        """Runs a heat, or reads what came of it before: in a search that was interrupted, or had other budgets."""
-        hopeless = HOPELESS if self._may_win(tactics[0]) else _PATIENT
+    def _run_round(self, tactics: Sequence[Tactic], most: int) -> Round:
+        """Runs a round, or reads what came of it before: in a search that was interrupted, or had other budgets."""
+        give_up_ratio = GIVE_UP_RATIO if self._may_win(tactics[0]) else _NEVER_GIVE_UP
 
         def answer() -> dict[str, object]:
             self.tell(f"{len(tactics)} in turns: {'; '.join(map(str, tactics))}")
-            found = heat(self.track, tactics, most, hopeless)
+            found = run_round(self.setup, tactics, most, give_up_ratio)
             number = tactics.index
             return {
                 "times": [[number(one), list(times)] for one, times in found.times.items()],
                 "refused": [[number(one), why] for one, why in found.refused.items()],
             }
 
-        asked = ["heat", [one.to_json() for one in tactics], most, hopeless, self.track.streams]
+        asked = ["round", [one.to_json() for one in tactics], most, give_up_ratio, self.setup.streams]
         known = self.journal.once(asked, answer)
-        found = Heat(*({tactics[n]: value for n, value in known[part]} for part in ("times", "refused")))
+        found = Round(*({tactics[n]: value for n, value in known[part]} for part in ("times", "refused")))
         self._learn(found)
         return found
 
-    def _learn(self, found: Heat) -> None:
+    def _learn(self, found: Round) -> None:
         base = self._trial(next(iter(found.times))).gain or 1.0  # of the first, which need not be the default
         for tactic in found.times:
             frame = found.timing(tactic)
@@ -208,7 +208,7 @@ class Search:
 
     def _so_far(self) -> str:
         """The fastest that ran, for who ends the search early."""
-        ran = [one for one in self.trials.values() if one.gain is not None and not one.barred]
+        ran = [one for one in self.trials.values() if one.gain is not None and not one.excluded]
         if not ran:
             return "nothing was compared yet"
         best = max(ran, key=lambda one: one.gain or 0.0)
@@ -221,9 +221,9 @@ class Search:
         memory = format_bytes(nearest.memory_bytes) if nearest.memory_bytes is not None else "unknown"
         run = f"{nearest.frame.high_ms * nearest.tactic.frames:.1f} ms" if nearest.frame else "unknown"
         return BudgetError(
-            f"none of {len(self.trials)} tactics of {self.track.config.onnx.name} keeps the budgets",
-            why=f"the closest is {nearest.tactic}: memory of its engine {memory}, a run {run}; {nearest.barred}",
-            where=str(self.track.config.onnx),
+            f"none of {len(self.trials)} tactics of {self.setup.config.onnx.name} keeps the budgets",
+            why=f"the closest is {nearest.tactic}: memory of its engine {memory}, a run {run}; {nearest.excluded}",
+            where=str(self.setup.config.onnx),
             fix="a larger budget, a smaller model or input, or precision: int8",
         )
 
@@ -240,7 +240,7 @@ class Search:
         return self.trials.get(tactic, Trial(tactic))
 
     def _bar(self, tactic: Tactic, why: str) -> None:
-        self.trials[tactic] = replace(self._trial(tactic), barred=why)
+        self.trials[tactic] = replace(self._trial(tactic), excluded=why)
 
     def _may_win(self, tactic: Tactic) -> bool:
-        return not self._trial(tactic).barred
+        return not self._trial(tactic).excluded

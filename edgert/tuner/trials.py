@@ -60,14 +60,14 @@ class Trial:
 
     Attributes:
         tactic: which.
-        barred: why it cannot be chosen, however fast; empty where it can.
+        excluded: why it cannot be chosen, however fast; empty where it can.
         frame: milliseconds per frame; None where it never ran.
         gain: how many times as fast as the default in the same turns, the median; None where it never ran.
         memory_bytes: what its engine adds to a process at its peak; None where that was not measured.
     """
 
     tactic: Tactic
-    barred: str = ""
+    excluded: str = ""
     frame: Timing | None = None
     gain: float | None = None
     memory_bytes: int | None = None

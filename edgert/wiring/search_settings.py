@@ -15,7 +15,7 @@ from edgert.board.host import core_count
 from edgert.config import ModelConfig, TaskConfig
 from edgert.config.model_section import verb_of
 from edgert.graph.load import load
-from edgert.prepared_model import build_engine, default_profile, image_input
+from edgert.model_engine import build_engine, default_profile, image_input
 from edgert.runtime import Record
 from edgert.runtime.frame import U8
 from edgert.stages.decode.decoder import Decoder

@@ -34,7 +34,7 @@ from edgert.benchmark.measure import Figure, in_turn, median_ratio, wall_ms
 from edgert.board.host import core_count
 from edgert.config import ModelConfig
 from edgert.graph.model import Model
-from edgert.prepared_model import build_engine
+from edgert.model_engine import build_engine
 from edgert.quantization.calibrated import Calibrated, calibrate_section
 from edgert.quantization.quantizer import Quantizer, Recipe, for_this_machine
 from edgert.quantization.throughput import fastest

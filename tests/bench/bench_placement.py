@@ -37,11 +37,11 @@ from edgert.config import load_pipeline
 from edgert.graph.load import load
 from edgert.graph.operations import Graph, read
 from edgert.graph.passes.clean import clean
+from edgert.model_engine import build_engine
 from edgert.placement.cutting import partition
 from edgert.placement.plan_record import Row
 from edgert.placement.profile import Profile
 from edgert.planner.host_plan import plan_host
-from edgert.prepared_model import build_engine
 from edgert.runtime import Result, Runner
 from tests.helpers.written import as_written
 

@@ -25,12 +25,12 @@ from zoo import NEEDED, ROOT, calibration_folder, chosen, model_path, rounds
 
 from edgert.benchmark.measure import Figure, in_turn, median_ratio
 from edgert.bundle.bundle import open_bundle
-from edgert.compiler.create import build
+from edgert.compiler.build_pipeline import build
 from edgert.compiler.model_steps import uniform_feeds
-from edgert.compiler.tactics import tuned_model
+from edgert.compiler.tuned_models import tuned_model
 from edgert.config import ModelConfig, load_pipeline
 from edgert.graph import load
-from edgert.tuner.rounds import Contestant
+from edgert.tuner.rounds import Candidate
 from edgert.tuner.trials import Tuned
 
 DEMO = "demo"
@@ -95,8 +95,8 @@ def raced(found: Tuned, paths: Mapping[str, Path], config: ModelConfig) -> list[
     default, best = load(paths[found.default.form]), load(paths[found.chosen.form])
     feed = next(uniform_feeds(default, config, 1))
     with (
-        Contestant(found.default, default, config, feed) as one,
-        Contestant(found.chosen, best, config, feed) as other,
+        Candidate(found.default, default, config, feed) as one,
+        Candidate(found.chosen, best, config, feed) as other,
     ):
         in_turn(3, lambda: one.frame_ms(FRAMES), lambda: other.frame_ms(FRAMES))
         return in_turn(rounds(ROUNDS), lambda: one.frame_ms(FRAMES), lambda: other.frame_ms(FRAMES))

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 from onnx import TensorProto, helper
 
-from edgert.compiler.create import Built, build
+from edgert.compiler.build_pipeline import Built, build
 from edgert.config import load_pipeline
 from edgert.graph import Model, to_bytes
 from edgert.steps import Event
@@ -85,7 +85,7 @@ class Build:
             board=board,
             tensorrt=tensorrt,
             cache=cache,
-            tell=self.events.append,
+            on_event=self.events.append,
             stop=stop,
         )
 

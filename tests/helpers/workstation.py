@@ -9,7 +9,7 @@ from pathlib import Path
 
 from edgert.bundle.bundle import save_bundle
 from edgert.errors import EdgertError
-from edgert.remote.remote_build import BuiltThere, build_there
+from edgert.remote.remote_build import RemoteBuilt, build_remote
 from edgert.steps import Event
 from tests.helpers.bundles import MEMBERS, manifest_of
 from tests.helpers.sshd import Board
@@ -40,7 +40,7 @@ class RemoteBuild:
     ) -> None:
         self.events: list[Event] = []
         self._stop = threading.Event()
-        self._built: BuiltThere | None = None
+        self._built: RemoteBuilt | None = None
         self._error: EdgertError | None = None
         self._on_event = on_event
         self._words, self._strict = (bundle, output, program or there.program), strict
@@ -50,8 +50,8 @@ class RemoteBuild:
     def _build(self) -> None:
         bundle, output, program = self._words
         try:
-            self._built = build_there(
-                bundle, output, "board", program=program, strict=self._strict, tell=self._tell, stop=self._stop
+            self._built = build_remote(
+                bundle, output, "board", program=program, strict=self._strict, on_event=self._tell, stop=self._stop
             )
         except EdgertError as error:
             self._error = error
@@ -64,7 +64,7 @@ class RemoteBuild:
         """As Ctrl-C does."""
         self._stop.set()
 
-    def result(self) -> BuiltThere:
+    def result(self) -> RemoteBuilt:
         """What came of it. Raises what it raised."""
         self._thread.join()
         if self._error is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgert.benchmark.peers import against
-from edgert.compiler.create import build
+from edgert.compiler.build_pipeline import build
 from edgert.config import load_pipeline
 from edgert.errors import BuildError, ConfigError, DeviceError
 from edgert.graph import to_bytes

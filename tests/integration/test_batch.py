@@ -13,13 +13,13 @@ from onnx import helper, numpy_helper
 
 from edgert.assemble import assemble
 from edgert.backend import Engine
-from edgert.compiler.create import build
+from edgert.compiler.build_pipeline import build
 from edgert.compiler.unpack import unpacked
 from edgert.config import ModelConfig, load_pipeline
 from edgert.errors import ConfigError, ModelError
 from edgert.graph.model import Model, to_bytes
+from edgert.model_engine import build_engine
 from edgert.pipeline import Pipeline
-from edgert.prepared_model import build_engine
 from edgert.quantization.batched import opened
 from edgert.quantization.calibrated import calibrate_section
 from edgert.quantization.int8_model import rounded
@@ -242,7 +242,13 @@ def test_int8_is_batched_where_nothing_is_computed(tmp_path: Path) -> None:
 def bundled(path: Path, board: str) -> list[str]:
     """What the build of ``net.edgert`` says."""
     events: list[Event] = []
-    build(load_pipeline(path), path.parent / "net.edgert", board=board, cache=path.parent / "cache", tell=events.append)
+    build(
+        load_pipeline(path),
+        path.parent / "net.edgert",
+        board=board,
+        cache=path.parent / "cache",
+        on_event=events.append,
+    )
     return [event.detail for event in events]
 
 

@@ -15,8 +15,8 @@ from onnx import numpy_helper
 from edgert.backend import Span
 from edgert.backend.tensorrt.version import library_of
 from edgert.bundle.bundle import open_bundle
-from edgert.compiler.model_state import model_of
-from edgert.compiler.order import Bundled, orders
+from edgert.compiler.engine_specs import Bundled, engine_specs
+from edgert.compiler.model_job import model_of
 from edgert.compiler.unpack import unpacked
 from edgert.errors import BuildError, CalibrationError, ConfigError, EdgertError, ModelError
 from edgert.pipeline import Pipeline
@@ -185,7 +185,7 @@ def test_several_models_are_built_side_by_side(tmp_path: Path, cache: Path) -> N
     built = Build(path, tmp_path / "a.edgert", cache)
     assert set(built.built.manifest.models) == {"parts", "plates"}
     assert built.made.count("place") == 1
-    subjects = {event.subject for event in built.events if event.step == "verify"}
+    subjects = {event.model for event in built.events if event.step == "verify"}
     assert subjects == {"parts", "plates"}
 
 
@@ -280,9 +280,9 @@ def test_an_engine_of_such_a_bundle_allows_them_all(tmp_path: Path, cache: Path)
         folder = tmp_path / "unpacked"
         bundle.extract(folder)
         source = Bundled(folder, bundle.manifest).model("parts", found.file.config.models["parts"])
-        (order,) = orders(source, "tensorrt", library_of(Double("10.3")))
-    assert order.request.profiles == ({"x": Span((1, 3, 8, 8), (1, 3, 16, 16), (1, 3, 32, 32))},)
-    assert order.request.precision == "fp16" and order.profiles == {"default": {"x": (1, 3, 16, 16)}}
+        (spec,) = engine_specs(source, "tensorrt", library_of(Double("10.3")))
+    assert spec.request.profiles == ({"x": Span((1, 3, 8, 8), (1, 3, 16, 16), (1, 3, 32, 32))},)
+    assert spec.request.precision == "fp16" and spec.profiles == {"default": {"x": (1, 3, 16, 16)}}
 
 
 def test_float16_as_a_model_of_its_own_pins_them(tmp_path: Path, cache: Path) -> None:
@@ -350,8 +350,8 @@ def test_a_model_that_came_quantized_brings_its_scales_to_a_dla(tmp_path: Path, 
         bundle.extract(folder)
     with unpacked(tmp_path / "a.edgert") as found:
         source = Bundled(folder, bundle.manifest).model("parts", found.file.config.models["parts"])
-        order, *_ = orders(source, "tensorrt-dla", library_of(Double("10.3")))
-    assert order.request.precision == "int8" and "x: " in order.request.calibration
+        spec, *_ = engine_specs(source, "tensorrt-dla", library_of(Double("10.3")))
+    assert spec.request.precision == "int8" and "x: " in spec.request.calibration
 
 
 def test_one_that_cannot_be_taken_apart_stays_on_the_gpu_and_says_why(tmp_path: Path, cache: Path) -> None:

@@ -19,8 +19,8 @@ from edgert.backend.tensorrt import built as made
 from edgert.bundle.bundle import open_bundle, save_bundle
 from edgert.bundle.manifest import CompiledEntry, EngineEntry, Manifest
 from edgert.errors import ArtifactError, BuildError, ConfigError, EdgertError
-from edgert.exporter import Left, Source, Wanted, leave, open_source
-from edgert.exporter.write import check_written
+from edgert.exporter import Exported, ExportOptions, Source, open_source, write_export
+from edgert.exporter.export_formats import check_written
 from edgert.graph import load, to_bytes
 from edgert.zip_archive import member_of
 from tests.helpers import models
@@ -62,8 +62,8 @@ def opened(home: Path) -> Iterator[Any]:
         yield lambda name, **options: stack.enter_context(open_source(home / name, **options))
 
 
-def export(source: Source, format: Any, output: Path, **options: Any) -> Left:
-    return leave(source, Wanted(format, output, **options))
+def export(source: Source, format: Any, output: Path, **options: Any) -> Exported:
+    return write_export(source, ExportOptions(format, output, **options))
 
 
 def run(path: Path, feed: Any) -> Any:
@@ -95,7 +95,7 @@ def test_plain_onnx_computes_what_the_model_does(
     assert ("QuantizeLinear" in kinds or "DequantizeLinear" in kinds) == (
         target == "dla"
     )  # for ONNX Runtime nothing of it is worth it
-    told = "\n".join(left.unsaid)
+    told = "\n".join(left.limitations)
     assert "before it: stretch" in told and "mark (draw)" in told
 
 
@@ -110,7 +110,7 @@ def test_without_a_form_it_is_the_one_that_was_built(opened: Any, home: Path, tm
 def test_a_pipeline_is_built_on_the_way(home: Path, tmp_path: Path) -> None:
     events: list[Any] = []
     with open_source(
-        home / "small" / "small.yaml", overrides=("models.parts.precision=fp16",), tell=events.append
+        home / "small" / "small.yaml", overrides=("models.parts.precision=fp16",), on_event=events.append
     ) as source:
         left = export(source, "onnx", tmp_path)
     assert {event.step for event in events} >= {"load", "quantize", "bundle"}
@@ -125,7 +125,7 @@ def test_an_onnx_file_leaves_whole_though_its_weights_stand_beside_it(tmp_path: 
         assert (source.board, source.items[0].name) == ("host", "my-model--1-")
         left = export(source, "onnx", tmp_path / "out")
     (tmp_path / "weights.bin").unlink()
-    assert run(left.files[0], FEED).shape == (1, 4, 1, 1) and left.unsaid == ()
+    assert run(left.files[0], FEED).shape == (1, 4, 1, 1) and left.limitations == ()
 
 
 def test_a_triton_repository_for_a_processor(opened: Any, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_triton_repository_for_a_processor(opened: Any, tmp_path: Path) -> Non
     assert config.max_batch_size == 0 and config.parameters["intra_op_thread_count"].string_value == "2"
     assert config.instance_group[0].kind == config.instance_group[0].Kind.Value("KIND_CPU")
     assert left.files[1].read_text() == "bolt\nnut\n" and "after it: embed none" in left.files[2].read_text()
-    assert "parts, tuning: arena=false" in left.unsaid
+    assert "parts, tuning: arena=false" in left.limitations
 
 
 def test_a_triton_repository_for_a_board(opened: Any, tmp_path: Path) -> None:
@@ -148,8 +148,8 @@ def test_a_triton_repository_for_a_board(opened: Any, tmp_path: Path) -> None:
     (accelerator,) = config.optimization.execution_accelerators.gpu_execution_accelerator
     assert accelerator.parameters["precision_mode"] == "INT8"
     assert config.instance_group[0].kind == config.instance_group[0].Kind.Value("KIND_GPU")
-    assert any("its placement on dla0" in line for line in left.unsaid)
-    assert f"parts, tensorrt: workspace={64 * 2**20}" in left.unsaid
+    assert any("its placement on dla0" in line for line in left.limitations)
+    assert f"parts, tensorrt: workspace={64 * 2**20}" in left.limitations
     assert parsed(export(opened("weak.edgert"), "triton", tmp_path, device="cpu").files[-1].read_text()).instance_group[
         0
     ].kind == config.instance_group[0].Kind.Value("KIND_CPU")
@@ -174,9 +174,11 @@ def with_engines(path: Path, output: Path, machines: tuple[str, ...], weights: t
         for number, weight in enumerate(weights):
             base = f"engines/{machine}/parts-{number}"
             record = {"schema": made._SCHEMA, "placement": {"Conv_0": "dla1"} if number else {}}
-            files = {"plan": b"plan %d" % number, "json": json.dumps(record).encode(), "proof.json": b"{}"}
+            files = {"plan": b"plan %d" % number, "json": json.dumps(record).encode(), "engine_checks.json": b"{}"}
             members |= {f"{base}.{ending}": content for ending, content in files.items()}
-            one = EngineEntry(plan=f"{base}.plan", record=f"{base}.json", proof=f"{base}.proof.json", weight=weight)
+            one = EngineEntry(
+                plan=f"{base}.plan", record=f"{base}.json", checks=f"{base}.engine_checks.json", weight=weight
+            )
             engines.append(one)
         compiled[machine] = CompiledEntry(facts={"TensorRT": "10.3.0"}, engines={"parts": engines})
     listed = {name: member_of(content) for name, content in members.items()}
@@ -191,12 +193,12 @@ def test_compiled_engines_are_served_as_they_are(home: Path, tmp_path: Path) -> 
     config = parsed((tmp_path / "one/parts/config.pbtxt").read_text())
     assert (config.backend, config.max_batch_size) == ("tensorrt", 0) and not config.optimization.ByteSize()
     assert not config.instance_group[0].secondary_devices
-    assert any("an engine runs on the machine that compiled it" in line for line in left.unsaid)
+    assert any("an engine runs on the machine that compiled it" in line for line in left.limitations)
     with open_source(with_engines(home / "weak.edgert", tmp_path / "two.edgert", ("a",), (66, 34))) as source:
         left = export(source, "triton", tmp_path / "two")
     second = parsed((tmp_path / "two/parts-1-dla1/config.pbtxt").read_text())
     assert second.instance_group[0].secondary_devices[0].device_id == 1 and (tmp_path / "two/parts-0-gpu").is_dir()
-    assert any("clients deal 34 of 100 frames here" in line for line in left.unsaid)
+    assert any("clients deal 34 of 100 frames here" in line for line in left.limitations)
 
 
 def test_engines_of_two_machines_are_not_guessed_among(home: Path, tmp_path: Path) -> None:
@@ -230,7 +232,7 @@ def test_trtexec_of_a_weakly_typed_release(opened: Any, home: Path, tmp_path: Pa
     assert {"--int8", "--fp16", "--useDLACore=0", "--allowGPUFallback", "--memPoolSize=workspace:64"} <= set(options)
     assert (tmp_path / "parts/dla0.cache").read_text().startswith("TRT-100300-EntropyCalibration2\n")
     assert not any(node.op_type == "QuantizeLinear" for node in onnx.load(tmp_path / "parts/dla0.onnx").graph.node)
-    assert left.files[-1].name == "build.sh" and any("before it" in line for line in left.unsaid)
+    assert left.files[-1].name == "build.sh" and any("before it" in line for line in left.limitations)
 
 
 def test_trtexec_of_a_strongly_typed_release(opened: Any, tmp_path: Path) -> None:
@@ -352,7 +354,7 @@ def test_typed_at_a_prompt(home: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads((tmp_path / "out.json").read_text())
     assert told["files"][-1] == "out/build.sh" and "What trtexec cannot express:" in done.stdout
-    assert all(line in done.stdout for line in told["unsaid"])
+    assert all(line in done.stdout for line in told["limitations"])
     wrong = in_process("export", bundle, "--format", "tritn", "-o", "out", cwd=tmp_path)
     assert wrong.returncode == 1 and "no 'tritn'; did you mean 'triton'?" in wrong.stderr
     assert "one of triton, onnx, trtexec" in wrong.stderr

@@ -64,7 +64,7 @@ def test_finishing_killed_at_twenty_points(tmp_path: Path) -> None:
     check(tmp_path, 20)
 
 
-@pytest.mark.parametrize("kind", ["plan", "record", "proof"])
+@pytest.mark.parametrize("kind", ["plan", "record", "checks"])
 def test_a_flipped_byte_of_an_engine_is_refused_and_never_run(finished: Path, tmp_path: Path, kind: str) -> None:
     with open_bundle(finished) as bundle:
         (entry,) = bundle.manifest.compiled.values()

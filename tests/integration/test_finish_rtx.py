@@ -35,7 +35,7 @@ class Workstation:
     def finish(self, bundle: Path, output: Path | None = None) -> Finished:
         self.events.clear()
         trt = TrtBackend(machine=HERE, library=load("tensorrt_rtx"), device=_no_gpu)
-        return finish(bundle, output, machine=HERE, trt=trt, store=self.store, tell=self.events.append)
+        return finish(bundle, output, machine=HERE, trt=trt, store=self.store, on_event=self.events.append)
 
     def states(self) -> list[str]:
         return [one.state for one in self.events if one.step == "compile" and one.state not in ("progress", "skipped")]

@@ -16,7 +16,7 @@ import pytest
 from edgert.bundle.bundle import open_bundle
 from edgert.errors import ArtifactError, BuildError, DeviceError
 from edgert.remote.link import LinkError
-from edgert.remote.remote_build import build_there
+from edgert.remote.remote_build import build_remote
 from edgert.steps import Event, Stopped
 from tests.helpers.board_program import ENGINE
 from tests.helpers.bundles import MEMBERS
@@ -30,7 +30,7 @@ LAST = "kernel2"
 
 
 @pytest.fixture(name="there")
-def _there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Board]:
+def _remote_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Board]:
     made = board(tmp_path / "board", monkeypatch)
     made.compiler()
     yield made
@@ -76,7 +76,7 @@ def test_strict_is_the_boards_to_be(there: Board, bundle: Path, tmp_path: Path) 
 
 def refusal(bundle: Path, address: str = "board", program: str | None = None) -> LinkError:
     with pytest.raises(LinkError) as caught:
-        build_there(bundle, bundle.with_name("out.edgert"), address, program=program)
+        build_remote(bundle, bundle.with_name("out.edgert"), address, program=program)
     assert not bundle.with_name("out.edgert").exists()
     return caught.value
 
@@ -121,7 +121,7 @@ def test_a_port_that_nobody_listens_on(there: Board, bundle: Path) -> None:
 
 def test_a_board_without_edgert(there: Board, bundle: Path) -> None:
     with pytest.raises(DeviceError, match="there is no edgert on board") as caught:
-        build_there(bundle, bundle, "board", program="~/no/edgert")
+        build_remote(bundle, bundle, "board", program="~/no/edgert")
     assert caught.value.why.startswith("'no/edgert' cannot be run there")
     assert "--remote-edgert edgert/bin/edgert" in caught.value.fix
 
@@ -130,7 +130,7 @@ def test_a_board_without_edgert(there: Board, bundle: Path) -> None:
 def test_a_board_with_another_edgert(there: Board, bundle: Path) -> None:
     (there.folder / "doctor.json").write_text('{"edgert": "0.0.1"}')
     with pytest.raises(DeviceError, match=r"board has edgert 0\.0\.1, this is edgert"):
-        build_there(bundle, bundle, "board", program=there.program)
+        build_remote(bundle, bundle, "board", program=there.program)
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ import pytest
 
 from edgert.backend import Tuning
 from edgert.bundle.bundle import open_bundle, save_bundle
-from edgert.compiler.create import build
-from edgert.compiler.tactics import tuned_model, tuned_models
+from edgert.compiler.build_pipeline import build
+from edgert.compiler.tuned_models import tuned_model, tuned_models
 from edgert.compiler.unpack import unpacked
 from edgert.config import InferStage, ModelConfig, PipelineFile, load_pipeline
 from edgert.errors import ArtifactError, BudgetError, BuildError, ConfigError
@@ -35,7 +35,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few turns, and no child process for every tactic: what they do is tested by itself."""
     monkeypatch.setattr(tactic_search, "_LONG", 15)
     monkeypatch.setattr(tactic_search, "MOST_ROUNDS", 15)
-    monkeypatch.setattr(rounds, "_TURN_MS", 0.1)
+    monkeypatch.setattr(rounds, "_RUN_MS", 0.1)
     monkeypatch.setattr(memory_use, "footprint", lambda *given: Footprint(2**27, 2**20))
 
 
@@ -44,7 +44,7 @@ def tune(folder: Path, text: str = AUTO, **options: object) -> tuple[Path, list[
     path = small_pipeline(folder, text)
     output = folder / "small.edgert"
     given = {"board": "host", "tune": True, "cache": folder / "cache", **options}
-    build(load_pipeline(path), output, tell=events.append, **given)  # type: ignore[arg-type]
+    build(load_pipeline(path), output, on_event=events.append, **given)  # type: ignore[arg-type]
     return output, events
 
 
@@ -106,13 +106,13 @@ def test_what_cannot_be_searched_here_is_said(tmp_path: Path) -> None:
 def test_a_tuned_bundle_runs_as_it_says(tmp_path: Path) -> None:
     path, _ = tune(tmp_path)
     (tuned,) = tuned_models(path).values()
-    lean = Tactic("ort", "float", 2, 1, True, Tuning("basic", arena=False, prepacking=False))
-    with_tactic(path, replace(tuned, chosen=lean, gain=1.5, runs=30))
+    with_less_memory = Tactic("ort", "float", 2, 1, True, Tuning("basic", arena=False, prepacking=False))
+    with_tactic(path, replace(tuned, chosen=with_less_memory, gain=1.5, runs=30))
     with unpacked(path) as found:
         model = found.file.config.models["parts"]
         assert model.onnx.name == "model.onnx" and model.replicas == 2
         assert not model.tuning.arena and model.tuning.optimization == "basic"
-        assert found.tuned[0].startswith(f"model parts runs as tuned: {lean}: 1.50 ×")
+        assert found.tuned[0].startswith(f"model parts runs as tuned: {with_less_memory}: 1.50 ×")
         with Pipeline(found.file) as pipeline:
             pipeline.submit(np.zeros((24, 24, 3), np.uint8))
             pipeline.finish()
@@ -124,12 +124,12 @@ def test_a_tuned_bundle_runs_as_it_says(tmp_path: Path) -> None:
 def test_elsewhere_the_default_runs_and_it_is_said(tmp_path: Path) -> None:
     path, _ = tune(tmp_path)
     (tuned,) = tuned_models(path).values()
-    lean = replace(tuned.default, tuning=Tuning(arena=False))
-    with_tactic(path, replace(tuned, chosen=lean, machine={**tuned.machine, "cpu": "Z80"}))
+    with_less_memory = replace(tuned.default, tuning=Tuning(arena=False))
+    with_tactic(path, replace(tuned, chosen=with_less_memory, machine={**tuned.machine, "cpu": "Z80"}))
     with unpacked(path) as found:
         assert found.file.config.models["parts"].tuning.arena
         assert "cpu Z80 →" in found.tuned[0] and "default engine runs" in found.tuned[0]
-    with_tactic(path, replace(tuned, chosen=lean))
+    with_tactic(path, replace(tuned, chosen=with_less_memory))
     with unpacked(path, ["stages.cam.source=/dev/video0"]) as found:
         assert found.file.config.models["parts"].tuning.arena
         assert "tuned for files, and this runs on cameras" in found.tuned[0]
@@ -154,19 +154,19 @@ def test_a_tactic_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_not_accurate_is_never_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from edgert.tuner.rounds import Contestant
+    from edgert.tuner.rounds import Candidate
 
-    true = Contestant.outputs
+    true = Candidate.outputs
 
-    def spoiled(self: Contestant) -> Mapping[str, np.ndarray]:
+    def spoiled(self: Candidate) -> Mapping[str, np.ndarray]:
         found = true(self)
         return {name: array * 2 for name, array in found.items()} if self.tactic.form == "float" else found
 
-    monkeypatch.setattr(Contestant, "outputs", spoiled)
+    monkeypatch.setattr(Candidate, "outputs", spoiled)
     path, _ = tune(tmp_path)
     (tuned,) = tuned_models(path).values()
     wrong = [trial for trial in tuned.tried if trial.tactic.form == "float" and trial.tactic.backend == "ort"]
-    assert wrong and all("relative error 1, at most 0.00" in trial.barred for trial in wrong)
+    assert wrong and all("relative error 1, at most 0.00" in trial.excluded for trial in wrong)
     assert tuned.chosen.form == "ort"
 
 
@@ -208,7 +208,7 @@ def test_a_backend_that_only_seemed_to_be_there_is_out_with_the_reason(
         pytest.skip("onnxruntime-cuda is here")
     monkeypatch.setattr(candidates, "why_not", lambda backend: "" if backend == "onnxruntime-cuda" else "not asked for")
     (tuned,) = tuned_models(tune(tmp_path)[0]).values()
-    found = {trial.barred for trial in tuned.tried if trial.tactic.backend == "onnxruntime-cuda"}
+    found = {trial.excluded for trial in tuned.tried if trial.tactic.backend == "onnxruntime-cuda"}
     assert found and all(why.startswith("refused: ") and truly.partition(": ")[2] in why for why in found)
     assert tuned.left_out["openvino"] == "not asked for"
 
@@ -224,7 +224,7 @@ def batched(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tune(folder, text)[0]
 
 
-def frames_of(file: PipelineFile, count: int) -> int:
+def frames_per_run(file: PipelineFile, count: int) -> int:
     """How many of so many frames came out of a pipeline."""
     with Pipeline(file) as pipeline:
         for _ in range(count):
@@ -236,7 +236,7 @@ def frames_of(file: PipelineFile, count: int) -> int:
 def test_batches_that_a_stage_asks_for_are_searched_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = batched(tmp_path, BATCHED.replace("precision: auto", "precision: fp32"), monkeypatch)
     (tuned,) = tuned_models(path).values()
-    ran = {trial.tactic.batch for trial in tuned.tried if trial.frame is not None or "given up" in trial.barred}
+    ran = {trial.tactic.batch for trial in tuned.tried if trial.frame is not None or "given up" in trial.excluded}
     assert ran == {1, 2, 4} and tuned.default.batch == 4
     for size in (4, 2, 1):
         with_tactic(path, replace(tuned, chosen=replace(tuned.default, batch=size), gain=1.5, runs=30))
@@ -244,7 +244,7 @@ def test_batches_that_a_stage_asks_for_are_searched_and_run(tmp_path: Path, monk
             stage = found.file.config.stages["find"]
             assert isinstance(stage, InferStage)
             assert (stage.batch.max if stage.batch else 1) == size
-            assert frames_of(found.file, 9) == 9
+            assert frames_per_run(found.file, 9) == 9
 
 
 def test_int8_is_searched_in_batches_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ def test_int8_is_searched_in_batches_too(tmp_path: Path, monkeypatch: pytest.Mon
     assert {one.tactic.batch for one in tuned.tried} == {1, 2, 4} and tuned.default.batch == 4
     with_tactic(path, replace(tuned, chosen=replace(tuned.default, form="ort"), gain=1.5, runs=30))
     with unpacked(path) as found:
-        assert frames_of(found.file, 9) == 9
+        assert frames_per_run(found.file, 9) == 9
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime-cuda", "tensorrt"])

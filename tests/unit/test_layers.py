@@ -15,7 +15,7 @@ LAYERS = (  # from the ground up; a part may import whatever stands in a lower r
     ("descriptions", "custom_op board config bundle meters"),
     ("models and memory", "graph memory budget"),
     ("engines", "backend runtime placement engine"),
-    ("stages and data", "stages report prepared_model dataset evaluation wiring"),
+    ("stages and data", "stages report model_engine dataset evaluation wiring"),
     ("pipelines", "quantization assemble pipeline validation testing"),
     ("tools", "tuner simulator planner compiler emulation exporter importer remote benchmark diagnosis"),
     ("face", "cli __main__ __init__"),

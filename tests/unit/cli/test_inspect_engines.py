@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from edgert.bundle.bundle import open_bundle, save_bundle
 from edgert.cli import app
 from edgert.cli.bundle_tables import nodes_in_words, show_engines
+from edgert.compiler.engine_reports import Count, EngineReport, compiled_engines
 from edgert.compiler.finish import finish
-from edgert.compiler.measured_engines import Count, EngineReport, compiled_engines
 from edgert.zip_archive import member_of
 from tests.helpers.trt_bench import ORIN
 from tests.helpers.trt_bundle import SPLIT, bench, engine, trt_bundle
@@ -96,9 +96,9 @@ def test_what_an_earlier_edgert_wrote_has_gaps(tmp_path: Path) -> None:
     with open_bundle(path) as bundle:
         manifest, content = bundle.manifest, {name: bundle.read(name) for name in bundle.manifest.members}
     ((entry,),) = (one.engines["parts"] for one in manifest.compiled.values())
-    proof = json.loads(content[entry.proof])
-    del proof["layers"], proof["memory"], proof["placement"]["nodes"]
-    content[entry.proof] = json.dumps(proof).encode()
+    checks = json.loads(content[entry.checks])
+    del checks["layers"], checks["memory"], checks["placement"]["nodes"]
+    content[entry.checks] = json.dumps(checks).encode()
     members = {name: member_of(data) for name, data in content.items()}
     save_bundle(path, manifest.model_copy(update={"members": members}), content)
     (one,) = reports(path)

@@ -41,7 +41,7 @@ class Board:
 
     def finish(self, bundle: Path, output: Path | None = None, *, on: Bench, **options: Any) -> Finished:
         self.events.clear()
-        given = {"machine": ORIN, "trt": on.backend, "store": self.store, "tell": self.events.append}
+        given = {"machine": ORIN, "trt": on.backend, "store": self.store, "on_event": self.events.append}
         return finish(bundle, output, **{**given, **options})
 
     def told(self, *states: str) -> list[str]:
@@ -80,19 +80,19 @@ def test_engines_logs_and_profiles_are_packed_and_found_on_that_machine_alone(bo
     assert done.written and done.target.startswith("orin-nx-16gb-10.3.0-")
     with open_bundle(packed) as opened:
         (entry,) = opened.manifest.compiled[done.target].engines["parts"]
-        record, proof = json.loads(opened.read(entry.record)), json.loads(opened.read(entry.proof))
+        record, checks = json.loads(opened.read(entry.record)), json.loads(opened.read(entry.checks))
         assert opened.read(entry.plan) == b"plan" and record["facts"]["power mode"] == "15W"
         assert record["result"]["inspector"] and isinstance(record["result"]["log"], list)
-        assert proof["profile"]["runs"] == 30 and proof["placement"]["source"] == "inspector"
-        assert proof["placement"]["nodes"] == {
+        assert checks["profile"]["runs"] == 30 and checks["placement"]["source"] == "inspector"
+        assert checks["placement"]["nodes"] == {
             "dla0": {"planned": 1, "actual": 1},
             "gpu": {"planned": 1, "actual": 1},
         }
-        assert proof["memory"] == {"plan_bytes": 4, "context_bytes": 2**20, "tensor_bytes": 2 * 4 * 3 * 8 * 8}
+        assert checks["memory"] == {"plan_bytes": 4, "context_bytes": 2**20, "tensor_bytes": 2 * 4 * 3 * 8 * 8}
     fresh, same, other = Board(tmp_path / "other"), bench(**AS_PLANNED), bench(machine=replace(ORIN, mode="25W"))
     fresh.finish(packed, on=same)
     assert same.requests == [] and fresh.told("cached")
-    Board(tmp_path / "third").finish(packed, on=other, tell=(told := list[Event]()).append)
+    Board(tmp_path / "third").finish(packed, on=other, on_event=(told := list[Event]()).append)
     assert len(other.requests) == 1
     assert "are left: power mode 15W → 25W" in told[0].detail
 
@@ -219,7 +219,7 @@ def test_progress_is_told(board: Board, tmp_path: Path) -> None:
 
     on.backend._once = slowly
     board.finish(trt_bundle(tmp_path / "dock.edgert"), on=on)
-    assert [(one.done, one.total, one.subject) for one in board.events if one.state == "progress"] == [(1, 4, "parts")]
+    assert [(one.done, one.total, one.model) for one in board.events if one.state == "progress"] == [(1, 4, "parts")]
 
 
 def test_several_engines_of_a_model_are_all_compiled(board: Board, tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ def packed(folder: Path, store: FileStore, on: Bench) -> bytes:
     finish(folder / "dock.edgert", out, machine=ORIN, trt=on.backend, store=store)
     with open_bundle(out) as bundle:
         entries = bundle.manifest.compiled.values()
-        proofs = {one.proof for entry in entries for engines in entry.engines.values() for one in engines}
-        return b"".join(bundle.read(path) for path in bundle.manifest.members if path not in proofs)
+        checks = {one.checks for entry in entries for engines in entry.engines.values() for one in engines}
+        return b"".join(bundle.read(path) for path in bundle.manifest.members if path not in checks)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_an_end_at_any_write_leaves_what_the_next_build_can_use(folder: Path) ->
         assert len(again.requests) == (0 if writes else 1)
 
 
-@pytest.mark.parametrize("entry", ["engine", "proof", "last", "timing"])
+@pytest.mark.parametrize("entry", ["engine", "checks", "last", "timing"])
 def test_a_flipped_byte_in_the_cache_is_found_and_never_used(folder: Path, entry: str) -> None:
     store, chance, told = FileStore(folder / "store"), random.Random(entry), list[str]()
     whole = packed(folder, store, bench(**TIMED))
@@ -82,7 +82,7 @@ def test_a_flipped_byte_in_the_cache_is_found_and_never_used(folder: Path, entry
         if entry in ("last", "timing"):  # these are asked for only when an engine is compiled
             kept(store.folder, "engine").unlink()
         assert packed(folder, FileStore(store.folder, tell=told.append), on) == whole
-        assert len(on.requests) == (0 if entry == "proof" else 1)
+        assert len(on.requests) == (0 if entry == "checks" else 1)
         assert [request.timing_cache for request in on.requests] in (
             [],
             [b"" if entry == "timing" else b"measured here"],
@@ -95,6 +95,6 @@ def kept(folder: Path, entry: str) -> Path:
     kinds = {"last": "trt-last-", "timing": "trt-timing-"}
     for path in folder.glob("*.bin"):
         kind = next((name for name, word in kinds.items() if path.name.startswith(word)), "engine")
-        if entry == ("proof" if "-proof." in path.name else kind):
+        if entry == ("checks" if "-checks." in path.name else kind):
             return path
     raise AssertionError(f"no {entry} in {folder}")

@@ -46,7 +46,7 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def run(path: Path, on: Bench) -> tuple[Unpacked, Summary, list[Event]]:
     """Runs a pipeline file as ``edgert run`` does on an Orin."""
     events: list[Event] = []
-    with built_here(load_pipeline(path), machine=ORIN, trt=on.backend, tell=events.append) as found:
+    with built_here(load_pipeline(path), machine=ORIN, trt=on.backend, on_event=events.append) as found:
         assert found is not None and found.file.document.path == path
         assert found.file.config.models["parts"].onnx.name == "ort.onnx"
         with Pipeline(found.file, engines=found.engines) as pipeline:

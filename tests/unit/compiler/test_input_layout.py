@@ -13,9 +13,9 @@ from onnx import TensorProto, helper
 from edgert.backend.ort import Function
 from edgert.backend.tensorrt.build_request import Format
 from edgert.bundle.bundle import open_bundle
+from edgert.compiler.engine_reports import compiled_engines
 from edgert.compiler.finish import Finished, finish
-from edgert.compiler.layouts import InputLayout, input_layout
-from edgert.compiler.measured_engines import compiled_engines
+from edgert.compiler.input_layout import InputLayout, input_layout
 from edgert.compiler.model_steps import uniform_feeds
 from edgert.config import InputConfig, ModelConfig
 from edgert.exporter.script import library_named
@@ -114,7 +114,7 @@ class TestFinished:
             machine=ORIN,
             trt=on.backend,
             store=FileStore(folder / "store"),
-            tell=told.append,
+            on_event=told.append,
         )
         return made, [one.detail for one in told if one.state == "note"]
 

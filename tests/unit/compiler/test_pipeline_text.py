@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from edgert.board.record import board
+from edgert.compiler.build_pipeline import code_files, pipeline_text
 from edgert.compiler.build_target import BuildTarget
-from edgert.compiler.create import code_files, pipeline_text
 from edgert.config import PipelineFile, load_pipeline
 
 HOST, JETSON = BuildTarget(None), BuildTarget(board("orin-nx-16gb"), "orin-nx-16gb")

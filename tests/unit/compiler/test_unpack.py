@@ -106,7 +106,7 @@ def test_nothing_of_a_damaged_bundle_is_unpacked(tmp_path: Path) -> None:
 class TestOnABoard:
     def run(self, path: Path, on: Bench, events: list[Event]) -> dict[str, Any]:
         """Runs a bundle as ``edgert run`` does; what the summary says of its engine."""
-        with unpacked(path, machine=ORIN, trt=on.backend, tell=events.append) as found:
+        with unpacked(path, machine=ORIN, trt=on.backend, on_event=events.append) as found:
             with Pipeline(found.file, engines=found.engines) as pipeline:
                 summary = pipeline.run()
             assert (found.engine, summary.frames_out) == ("tensorrt-dla", 3)

@@ -11,7 +11,7 @@ import pytest
 from edgert.backend.tensorrt.build_request import BuildRequest
 from edgert.backend.tensorrt.log import LogRecord
 from edgert.backend.tensorrt.result import BuildResult, Layer
-from edgert.compiler.verification import Standing, verify
+from edgert.compiler.verification import NodePlacement, verify
 from edgert.errors import BuildError, PlacementError
 from tests.helpers.trt_log import parse_log
 
@@ -70,7 +70,7 @@ def test_warn_says_it_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
         found = verify(REQUEST, ELSEWHERE, "warn")
     assert "'resize'" in caplog.text
     (moved,) = found.moved
-    assert moved == Standing("resize", "dla0", "gpu", moved.reason) and "half pixel" in moved.reason
+    assert moved == NodePlacement("resize", "dla0", "gpu", moved.reason) and "half pixel" in moved.reason
 
 
 def test_the_log_is_enough() -> None:

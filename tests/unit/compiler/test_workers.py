@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edgert.compiler import create
+from edgert.compiler import build_pipeline
 
 MIB = 2**20
 
@@ -26,11 +26,11 @@ MIB = 2**20
 def test_models_go_side_by_side_as_far_as_cores_and_memory_allow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, free_mib: int, models: int, workers: int
 ) -> None:
-    monkeypatch.setattr(create, "core_count", lambda: cores)
-    monkeypatch.setattr(create, "free_bytes", lambda: free_mib * MIB)
-    subjects: dict[str, Any] = {}
+    monkeypatch.setattr(build_pipeline, "core_count", lambda: cores)
+    monkeypatch.setattr(build_pipeline, "free_bytes", lambda: free_mib * MIB)
+    jobs: dict[str, Any] = {}
     for number in range(models):
         onnx = tmp_path / f"{number}.onnx"
         onnx.write_bytes(bytes((number + 1) * 5 * MIB))
-        subjects[str(number)] = SimpleNamespace(config=SimpleNamespace(onnx=onnx))
-    assert create._workers(subjects) == workers
+        jobs[str(number)] = SimpleNamespace(config=SimpleNamespace(onnx=onnx))
+    assert build_pipeline._workers(jobs) == workers

@@ -18,7 +18,7 @@ from edgert.errors import BuildError, ConfigError, ModelError
 from edgert.evaluation import Accuracy, Dataset, Exam, evaluate, open_dataset, open_exam, side_by_side
 from edgert.evaluation.score import BoxScorer
 from edgert.graph import Model
-from edgert.prepared_model import build_engine
+from edgert.model_engine import build_engine
 from tests.helpers import models
 
 COUNT = 12

@@ -99,7 +99,7 @@ def test_labels() -> None:
 
 
 def test_what_cannot_be_said_is_named() -> None:
-    text = config_text(replace(FIXED, unsaid=("before it: letterbox",)))
+    text = config_text(replace(FIXED, limitations=("before it: letterbox",)))
     assert "#   - before it: letterbox\n" in text and parsed(text).name == "parts"
     assert "Not said" not in config_text(FIXED)
 

@@ -146,7 +146,7 @@ def test_several_profiles_are_numbered_where_trtexec_can() -> None:
     assert told[5] == "--profile=0" and told[9] == "--profile=1" and told[10] == "--minShapes=x:4x3x8x8"
     old = command(asked, library_named("8.6.2"), "m/e")
     assert sum(option.startswith("--minShapes") for option in old.options) == 1
-    assert "1 of 2 optimization profiles" in old.unsaid[0]
+    assert "1 of 2 optimization profiles" in old.limitations[0]
 
 
 def test_formats_are_told_for_every_tensor_of_a_side() -> None:
@@ -175,14 +175,14 @@ def test_nodes_are_called_as_the_parser_calls_them() -> None:
     placed = replace(asked, placement={nameless: "dla0", "a,b": "dla0"})
     made = command(placed, library_named("10.3.0"), "m/e")
     assert made.options[-1] == "--layerDeviceTypes=*:GPU,node_of_r:DLA"
-    assert "layer 'a,b' on the DLA: trtexec would take its name apart" in made.unsaid
+    assert "layer 'a,b' on the DLA: trtexec would take its name apart" in made.limitations
 
 
 def test_what_trtexec_does_otherwise_is_named() -> None:
-    mixed = " ".join(command(request(**INT8, placement=MIXED), library_named("10.3.0"), "m/e").unsaid)
+    mixed = " ".join(command(request(**INT8, placement=MIXED), library_named("10.3.0"), "m/e").limitations)
     assert "only the one that has its name is put on the DLA" in mixed and "PREFER_PRECISION_CONSTRAINTS" in mixed
-    assert command(request(**FP16), library_named("10.3.0"), "m/e").unsaid == ()
-    assert command(request(placement=DLA), library_named("11.4.0"), "m/e").unsaid == ()
+    assert command(request(**FP16), library_named("10.3.0"), "m/e").limitations == ()
+    assert command(request(placement=DLA), library_named("11.4.0"), "m/e").limitations == ()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from edgert.bundle.bundle import open_bundle, save_bundle
-from edgert.bundle.measured import MeasuredEngine, MeasuredLayer, read_measured
+from edgert.bundle.measured_times import MeasuredEngine, MeasuredLayer, read_measured
 from edgert.compiler.finish import finish
 from edgert.errors import ArtifactError, ConfigError
 from edgert.graph.load import load

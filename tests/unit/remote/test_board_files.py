@@ -14,10 +14,10 @@ from typing import Any, BinaryIO
 import pytest
 
 from edgert.errors import ArtifactError, BuildError, EdgertError
-from edgert.remote.on_board import actions as receiving
-from edgert.remote.on_board.actions import follow, perform, receive
-from edgert.remote.on_board.board_job import cancel, held, is_held, start, take
-from edgert.remote.on_board.job_folder import KEPT_S, RUN_KEPT_S, Content, Run, content_of, known_run, run_of, sweep
+from edgert.remote import board_actions as receiving
+from edgert.remote.board_actions import follow, perform, receive
+from edgert.remote.board_job import cancel, held, is_held, start, take
+from edgert.remote.job_folder import KEPT_S, RUN_KEPT_S, Content, Run, content_of, known_run, run_of, sweep
 
 BYTES = bytes(range(256)) * 40
 DIGEST = hashlib.sha256(BYTES).hexdigest()
@@ -210,7 +210,7 @@ def test_an_action_that_there_is_not() -> None:
 def test_a_job_that_neither_lives_nor_ends_is_told(
     content: Content, source: BinaryIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgert.remote.on_board.board_job._SETTLE_S", 0.0)
+    monkeypatch.setattr("edgert.remote.board_job._SETTLE_S", 0.0)
     receive(content, len(BYTES), source, io.BytesIO())
     lock, first = take(content.work), a_run(content)
     assert lock is not None

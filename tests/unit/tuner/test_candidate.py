@@ -7,19 +7,28 @@ from pathlib import Path
 
 from edgert.backend import USUAL, Tuning
 from edgert.config import EmbedTask, ModelConfig
-from edgert.tuner.candidates import Freedom, Tactic, backends_of, batches, forms_of, lean, neighbors, structures
+from edgert.tuner.candidates import (
+    SearchSpace,
+    Tactic,
+    backends_of,
+    batches,
+    combinations,
+    forms_of,
+    neighbors,
+    with_less_memory,
+)
 
 DEFAULT = Tactic("ort", "ort", 4, 2)
-FREE = Freedom(DEFAULT, ("ort", "openvino"), ("float", "ort"), 8, replicated=True, pinned=True)
+FREE = SearchSpace(DEFAULT, ("ort", "openvino"), ("float", "ort"), 8, replicated=True, pinned=True)
 CONFIG = ModelConfig(onnx=Path("m.onnx"), task=EmbedTask(embed="none"))
 
 
-def shares(freedom: Freedom) -> set[tuple[int, int, bool]]:
-    return {(one.replicas, one.threads, one.pinned) for one in structures(freedom)}
+def shares(space: SearchSpace) -> set[tuple[int, int, bool]]:
+    return {(one.replicas, one.threads, one.pinned) for one in combinations(space)}
 
 
 def test_every_backend_form_and_share_once_the_default_first() -> None:
-    found = structures(FREE)
+    found = combinations(FREE)
     assert found[0] == DEFAULT and len(set(found)) == len(found)
     assert {(one.backend, one.form) for one in found} == {(b, f) for b in ("ort", "openvino") for f in ("float", "ort")}
     assert shares(FREE) == {(1, n, False) for n in (1, 2, 4, 8)} | {(2, 4, False), (4, 2, False)}
@@ -47,7 +56,7 @@ def test_what_the_file_says_is_kept() -> None:
     assert (forms_of("int8", made), forms_of("fp32", made)) == (("ort",), ("float",))
     assert forms_of("int8", ("float",)) == ("float",)  # quantized already
     tuned = replace(FREE, default=replace(DEFAULT, tuning=Tuning(arena=False)))
-    assert not any(one.tuning.arena for one in structures(tuned))
+    assert not any(one.tuning.arena for one in combinations(tuned))
 
 
 def test_neighbors_differ_in_one_thing_that_matters() -> None:
@@ -63,7 +72,7 @@ def test_neighbors_differ_in_one_thing_that_matters() -> None:
 
 def test_a_gpu_takes_one_frame_after_another_with_and_without_rounding() -> None:
     free = replace(FREE, backends=("onnxruntime-cuda", "tensorrt"), forms=("float", "fp16", "ort"))
-    found = [str(one) for one in structures(free)[1:]]
+    found = [str(one) for one in combinations(free)[1:]]
     assert found == [
         "onnxruntime-cuda float, 8 threads",
         "onnxruntime-cuda float, 8 threads, no TF32",
@@ -71,17 +80,17 @@ def test_a_gpu_takes_one_frame_after_another_with_and_without_rounding() -> None
         "tensorrt float, 8 threads",
         "tensorrt fp16, 8 threads",
     ]
-    steps = neighbors(structures(free)[1], ())
+    steps = neighbors(combinations(free)[1], ())
     assert {str(one).partition("threads, ")[2] for one in steps} == {
         "extended optimizations", "basic optimizations", "channels first", "heuristic convolutions",
     }  # fmt: skip
-    assert neighbors(structures(free)[-1], ()) == []  # TensorRT searches by itself
+    assert neighbors(combinations(free)[-1], ()) == []  # TensorRT searches by itself
 
 
 def test_a_backend_that_is_named_is_searched_whichever_it_is() -> None:
     for name in ("onnxruntime-cuda", "tensorrt"):
         own = replace(FREE, default=Tactic(name, "ort", 1, 8), backends=(name,))
-        assert structures(own)[0] == own.default and {one.backend for one in structures(own)} == {name}
+        assert combinations(own)[0] == own.default and {one.backend for one in combinations(own)} == {name}
 
 
 def test_batches_up_to_what_the_stages_ask_for_where_the_model_takes_fewer() -> None:
@@ -89,7 +98,7 @@ def test_batches_up_to_what_the_stages_ask_for_where_the_model_takes_fewer() -> 
         FREE, default=Tactic("ort", "float", 1, 8, batch=4), backends=("ort",),
         batches={"float": batches(4), "ort": (4,)},
     )  # fmt: skip
-    found = structures(batched)
+    found = combinations(batched)
     assert {one.batch for one in found if one.form == "float"} == {1, 2, 4}
     assert {one.batch for one in found if one.form == "ort"} == {4}
     assert all(one.replicas == 1 for one in found if one.batch > 1)
@@ -98,5 +107,5 @@ def test_batches_up_to_what_the_stages_ask_for_where_the_model_takes_fewer() -> 
 
 
 def test_lean_tactics_keep_less() -> None:
-    (found,) = lean([DEFAULT, replace(DEFAULT, backend="openvino")])
+    (found,) = with_less_memory([DEFAULT, replace(DEFAULT, backend="openvino")])
     assert found.tuning == replace(USUAL, arena=False, prepacking=False)

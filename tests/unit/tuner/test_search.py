@@ -14,14 +14,14 @@ from edgert.config import EmbedTask, ModelConfig
 from edgert.errors import BudgetError, BuildError
 from edgert.steps import Stopped
 from edgert.tuner import tactic_search as module
-from edgert.tuner.candidates import Freedom, Tactic
+from edgert.tuner.candidates import SearchSpace, Tactic
 from edgert.tuner.memory_use import Footprint
-from edgert.tuner.rounds import Heat, Track
+from edgert.tuner.rounds import Round, RoundSetup
 from edgert.tuner.tactic_search import Bounds, Search
 from edgert.tuner.trials import Journal, Tuned, tuned_of
 
 DEFAULT = Tactic("ort", "ort", 2, 1)
-FREE = Freedom(DEFAULT, ("ort", "openvino"), ("float", "ort"), 2, replicated=True, pinned=True)
+FREE = SearchSpace(DEFAULT, ("ort", "openvino"), ("float", "ort"), 2, replicated=True, pinned=True)
 MIB = 2**20
 
 
@@ -32,17 +32,17 @@ class World:
         self, ms: Callable[[Tactic], float], mib: Callable[[Tactic], int] = lambda tactic: 50, absent: str = ""
     ) -> None:
         self.ms, self.mib, self.absent = ms, mib, absent
-        self.heats: list[Sequence[Tactic]] = []
+        self.rounds: list[Sequence[Tactic]] = []
         self.weighed: list[Tactic] = []
         self.random = np.random.default_rng(0)
 
-    def heat(self, track: Track, tactics: Sequence[Tactic], most: int, hopeless: float) -> Heat:
-        if track.stop.is_set():
+    def run_round(self, setup: RoundSetup, tactics: Sequence[Tactic], most: int, give_up_ratio: float) -> Round:
+        if setup.stop.is_set():
             raise Stopped("the search was stopped")
-        self.heats.append(tactics)
+        self.rounds.append(tactics)
         speed = 1 + 0.5 * self.random.random(most)  # of the machine, the same for all in a turn
         times = {one: (self.ms(one) * speed * (1 + 0.01 * self.random.random(most))).tolist() for one in tactics}
-        return Heat(times, {})
+        return Round(times, {})
 
     def measure(self, tactic: Tactic) -> Footprint:
         self.weighed.append(tactic)
@@ -59,8 +59,8 @@ def run(
     clock: Clock = REAL,
 ) -> Tuned:
     config = ModelConfig(onnx=Path("m.onnx"), task=EmbedTask(embed="none"))
-    track = Track(config, {}, {}, lambda form, outputs: "", 4, stop or threading.Event(), lambda done: None)
-    search = Search(FREE, track, bounds or Bounds(), world.measure, Journal(journal), 2**40, lambda text: None, clock)
+    setup = RoundSetup(config, {}, {}, lambda form, outputs: "", 4, stop or threading.Event(), lambda done: None)
+    search = Search(FREE, setup, bounds or Bounds(), world.measure, Journal(journal), 2**40, lambda text: None, clock)
     return search.run(False, {"cpu": "Z80"})
 
 
@@ -68,7 +68,7 @@ def run(
 def world(monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
     def made(*arguments: object, **named: object) -> World:
         found = World(*arguments, **named)  # type: ignore[arg-type]
-        monkeypatch.setattr(module, "heat", found.heat)
+        monkeypatch.setattr(module, "run_round", found.run_round)
         return found
 
     return made
@@ -101,7 +101,7 @@ def test_the_default_stays_where_nothing_is_surely_faster(world: Callable[..., W
 
 def test_a_leader_that_was_only_lucky_is_dropped(world: Callable[..., World], tmp_path: Path) -> None:
     made = world(by_parts({}))
-    made.ms = lambda tactic: 10.0 if tactic == DEFAULT or len(made.heats[-1]) == 2 else 8.0
+    made.ms = lambda tactic: 10.0 if tactic == DEFAULT or len(made.rounds[-1]) == 2 else 8.0
     assert run(made, tmp_path / "j").chosen == DEFAULT
 
 
@@ -110,7 +110,7 @@ def test_a_backend_that_is_absent_is_named_and_asked_once(world: Callable[..., W
     found = run(made, tmp_path / "j")
     assert found.chosen.backend == "ort"
     assert sum(one.backend == "openvino" for one in made.weighed) == 2  # a form each
-    reasons = {trial.barred for trial in found.tried if trial.tactic.backend == "openvino"}
+    reasons = {trial.excluded for trial in found.tried if trial.tactic.backend == "openvino"}
     assert reasons == {"refused: OpenVINO is not installed"}
 
 
@@ -118,8 +118,8 @@ def test_memory_is_kept(world: Callable[..., World], tmp_path: Path) -> None:
     made = world(by_parts({"openvino": 0.5}), mib=lambda tactic: 200 if tactic.backend == "openvino" else 50)
     found = run(made, tmp_path / "j", Bounds(memory_bytes=100 * MIB))
     assert found.chosen.backend == "ort"
-    barred = next(trial for trial in found.tried if trial.tactic.backend == "openvino")
-    assert barred.barred == "over the memory, 100.0 MiB" and barred.frame is None
+    excluded = next(trial for trial in found.tried if trial.tactic.backend == "openvino")
+    assert excluded.excluded == "over the memory, 100.0 MiB" and excluded.frame is None
 
 
 def test_speed_is_given_up_for_memory_where_it_must_be(world: Callable[..., World], tmp_path: Path) -> None:
@@ -145,22 +145,22 @@ def test_no_tactic_within_the_bounds_is_an_error_with_the_closest(world: Callabl
 def test_an_interrupted_search_goes_on_from_where_it_was(world: Callable[..., World], tmp_path: Path) -> None:
     stop = threading.Event()
     made = world(by_parts({"openvino": 0.7}))
-    told = made.heat
+    told = made.run_round
 
-    def stopping(track: Track, tactics: Sequence[Tactic], most: int, hopeless: float) -> Heat:
-        found = told(track, tactics, most, hopeless)
-        if len(made.heats) == 2:
+    def stopping(setup: RoundSetup, tactics: Sequence[Tactic], most: int, give_up_ratio: float) -> Round:
+        found = told(setup, tactics, most, give_up_ratio)
+        if len(made.rounds) == 2:
             stop.set()
         return found
 
-    module.heat = stopping  # type: ignore[assignment,attr-defined]
+    module.run_round = stopping  # type: ignore[assignment,attr-defined]
     with pytest.raises(Stopped) as caught:
         run(made, tmp_path / "j", stop=stop)
     assert "best so far: openvino" in caught.value.why and "× as fast as the default" in caught.value.why
-    before = list(made.heats), list(made.weighed)
+    before = list(made.rounds), list(made.weighed)
     found = run(made, tmp_path / "j")
     assert found.chosen.backend == "openvino"
-    assert not any(one in before[0] for one in made.heats[2:])
+    assert not any(one in before[0] for one in made.rounds[2:])
     assert made.weighed[: len(before[1])] == before[1] and len(set(made.weighed)) == len(made.weighed)
 
 
@@ -174,9 +174,9 @@ def test_a_damaged_journal_is_begun_anew(tmp_path: Path) -> None:
 def test_other_budgets_are_answered_by_what_was_measured(world: Callable[..., World], tmp_path: Path) -> None:
     made = world(by_parts({"2 threads": 0.5}))
     run(made, tmp_path / "j")
-    before = len(made.heats)
+    before = len(made.rounds)
     assert run(made, tmp_path / "j", Bounds(latency_ms=1e4)).chosen.threads == 2
-    assert len(made.heats) == before
+    assert len(made.rounds) == before
 
 
 class Hurried:
@@ -194,15 +194,15 @@ class Hurried:
 
 def test_when_time_is_over_the_best_by_then_is_held_to_the_default(world: Callable[..., World], tmp_path: Path) -> None:
     made = world(by_parts({"openvino": 0.7, "2 threads": 0.9, "no arena": 0.5}))
-    clock = Hurried(lambda: len(made.heats) > 1 and len(made.heats[-1]) == 4)  # the finalists have run
+    clock = Hurried(lambda: len(made.rounds) > 1 and len(made.rounds[-1]) == 4)  # the finalists have run
     found = run(made, tmp_path / "j", clock=clock)
     assert found.chosen.backend == "openvino" and found.gain > 1.3
     assert not any("no arena" in str(trial.tactic) for trial in found.tried)
 
     made = world(by_parts({"no arena": 0.5}))
-    clock = Hurried(lambda: len(made.heats) > 1 and len(made.heats[-1]) == 4)
+    clock = Hurried(lambda: len(made.rounds) > 1 and len(made.rounds[-1]) == 4)
     found = run(made, tmp_path / "k", clock=clock)
-    late = {trial.barred for trial in found.tried if trial.frame is None}
+    late = {trial.excluded for trial in found.tried if trial.frame is None}
     assert found.chosen == DEFAULT and late == {"not tried: 10 minutes were over"}
 
 
@@ -215,12 +215,12 @@ def test_without_any_time_the_default_stays(world: Callable[..., World], tmp_pat
 def test_a_default_that_may_not_run_makes_nothing_hopeless(world: Callable[..., World], tmp_path: Path) -> None:
     made = world(by_parts({}), mib=lambda tactic: 150 if tactic.tuning.arena else 50)
     patience = []
-    told = made.heat
+    told = made.run_round
 
-    def asked(track: Track, tactics: Sequence[Tactic], most: int, hopeless: float) -> Heat:
-        patience.append((tactics[0].tuning.arena, hopeless))
-        return told(track, tactics, most, hopeless)
+    def asked(setup: RoundSetup, tactics: Sequence[Tactic], most: int, give_up_ratio: float) -> Round:
+        patience.append((tactics[0].tuning.arena, give_up_ratio))
+        return told(setup, tactics, most, give_up_ratio)
 
-    module.heat = asked  # type: ignore[assignment,attr-defined]
+    module.run_round = asked  # type: ignore[assignment,attr-defined]
     run(made, tmp_path / "j", Bounds(memory_bytes=100 * MIB))
-    assert all((hopeless > 1e6) == has_arena for has_arena, hopeless in patience) and len(set(patience)) == 2
+    assert all((give_up_ratio > 1e6) == has_arena for has_arena, give_up_ratio in patience) and len(set(patience)) == 2

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from edgert.graph.model import Model
 
 MODEL = "model.onnx"
-_DRAWN = "synthetic:"
-SCENE = f"{_DRAWN}conveyor"
+_SYNTHETIC = "synthetic:"
+SYNTHETIC_IMAGES = f"{_SYNTHETIC}conveyor"
 """Images to compare models on where the section names none."""
-FEW = 4
+COMPARED_IMAGES = 4
 """Images that are enough to compare outputs on."""
 
 
 @dataclass(frozen=True)
-class Subject:
+class ModelJob:
     """A model's section and where it stands.
 
     Attributes:
@@ -91,7 +91,7 @@ class Subject:
         asked = self.config.calibrate
         if asked is None:
             return ""
-        if str(asked.images).startswith(_DRAWN):  # the same wherever they are drawn: no need to import what draws
+        if str(asked.images).startswith(_SYNTHETIC):  # the same wherever they are drawn: no need to import what draws
             return f"{asked.images} {asked.limit}"
         return self.image_dataset.digest()
 
@@ -102,7 +102,7 @@ class Subject:
 
         asked = self.config.calibrate
         if asked is None:
-            return open_images(SCENE, limit=FEW)
+            return open_images(SYNTHETIC_IMAGES, limit=COMPARED_IMAGES)
         return open_images(asked.images, limit=asked.limit, where=self.where)
 
     def seen(self) -> dict[str, Any]:

@@ -21,15 +21,15 @@ from edgert.board.host import core_count, free_bytes
 from edgert.bundle.bundle import save_bundle
 from edgert.bundle.manifest import Manifest, ModelEntry
 from edgert.compiler.build_target import BuildTarget, build_target, engines_of
-from edgert.compiler.model_state import Subject
+from edgert.compiler.model_forms import ModelForms, packed, prepare
+from edgert.compiler.model_job import ModelJob
 from edgert.compiler.placement_steps import PLAN, plan_step
-from edgert.compiler.prepared import Prepared, packed, prepare
 from edgert.compiler.tuning_step import batching, check_tune, tuned
 from edgert.config import InferStage, ModelConfig, PipelineConfig, PipelineFile, SinkStage, SourceStage
 from edgert.errors import ArtifactError, ConfigError, EdgertError, cause
 from edgert.files import cache_folder
 from edgert.quantization.precision import check_precision
-from edgert.steps import Event, Product, Runner, StepCache, Tell, side_by_side
+from edgert.steps import Event, OnEvent, Product, Runner, StepCache, side_by_side
 from edgert.zip_archive import member_of
 
 # The user's own code that a pipeline names, to be packed with it.
@@ -172,7 +172,7 @@ def build(
     folder: bool = False,
     tune: bool = False,
     cache: Path | None = None,
-    tell: Tell | None = None,
+    on_event: OnEvent | None = None,
     stop: threading.Event | None = None,
 ) -> Built:
     """Builds a bundle. Blocks until done; what finished steps made is kept, so that the next build goes on from there.
@@ -186,7 +186,7 @@ def build(
         tensorrt: release on the board; that of its usual JetPack by default.
         tune: searches for what runs each model fastest on this machine; the bundle is then of this machine's times.
         cache: folder of finished steps; the user's own by default.
-        tell: told of everything that happens, from several threads.
+        on_event: called for everything that happens, from several threads.
         stop: ends the build when set.
 
     Raises:
@@ -204,17 +204,17 @@ def build(
     cache = cache or cache_folder() / "build"
     _check_space(output)
     stop = stop or threading.Event()
-    tell = tell or (lambda event: None)
-    runner = Runner(StepCache(cache), tell, stop)
-    subjects = _subjects(file, target, cache / "state", stop)
-    ready = side_by_side(lambda name: prepare(subjects[name], runner), subjects, _workers(subjects), stop)
+    on_event = on_event or (lambda event: None)
+    runner = Runner(StepCache(cache), on_event, stop)
+    jobs = _jobs(file, target, cache / "state", stop)
+    ready = side_by_side(lambda name: prepare(jobs[name], runner), jobs, _workers(jobs), stop)
     planned = (
         runner.do(plan_step(file, target, {name: one.digest for name, one in ready.items()}))
         if (target.board is not None and _runs_models(file))
         else None
     )
     if target.board is not None:
-        tell(Event("compile", "", "skipped", detail=compile_note(target)))
+        on_event(Event("compile", "", "skipped", detail=compile_note(target)))
     if tune:
         ready = tuned(file, ready, runner)
     manifest, members = _bundle(file, target, ready, planned, runner)
@@ -222,7 +222,7 @@ def build(
     written = save_bundle(output, manifest, members, folder=folder)
     size_bytes = sum(map(len, members.values())) if folder else output.stat().st_size
     detail = f"{len(members)} members" if written else "nothing has changed"
-    tell(Event("bundle", "", "done" if written else "cached", time.perf_counter() - began, detail))
+    on_event(Event("bundle", "", "done" if written else "cached", time.perf_counter() - began, detail))
     return Built(output, manifest, written, size_bytes, time.perf_counter() - started)
 
 
@@ -243,22 +243,22 @@ def compile_note(target: BuildTarget) -> str:
     )
 
 
-def _subjects(file: PipelineFile, target: BuildTarget, state: Path, stop: threading.Event) -> dict[str, Subject]:
+def _jobs(file: PipelineFile, target: BuildTarget, state: Path, stop: threading.Event) -> dict[str, ModelJob]:
     directory = file.document.path.parent
     return {
-        name: Subject(
+        name: ModelJob(
             name, config, file.where("models", name), directory, target, state, stop, bool(batching(file.config, name))
         )
         for name, config in file.config.models.items()
     }
 
 
-def _workers(subjects: Mapping[str, Subject]) -> int:
+def _workers(jobs: Mapping[str, ModelJob]) -> int:
     """Models at a time: as many as there are cores, and memory for."""
     free = free_bytes()
-    largest = max((_size(one.config) for one in subjects.values()), default=0)
+    largest = max((_size(one.config) for one in jobs.values()), default=0)
     fitting = free // (_BASE_BYTES + _PER_MODEL_BYTE * largest) if free else 1
-    return max(1, min(len(subjects), core_count(), fitting))
+    return max(1, min(len(jobs), core_count(), fitting))
 
 
 def _size(config: ModelConfig) -> int:
@@ -284,7 +284,7 @@ def _runs_models(file: PipelineFile) -> bool:
 def _bundle(
     file: PipelineFile,
     target: BuildTarget,
-    ready: Mapping[str, Prepared],
+    ready: Mapping[str, ModelForms],
     planned: Product | None,
     runner: Runner,
 ) -> tuple[Manifest, dict[str, bytes]]:

@@ -10,7 +10,7 @@ import pytest
 from edgert.backend import Span
 from edgert.config import EmbedTask, InputConfig, ModelConfig
 from edgert.errors import ModelError
-from edgert.prepared_model import check_open, default_profile, open_spans
+from edgert.model_engine import check_open, default_profile, open_spans
 from tests.helpers.models import Dims, conv
 
 OPEN: Dims = ("n", 3, "h", "w")

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from edgert.errors import ArtifactError, EdgertError, nearest
+from edgert.remote.board_job import STRICT, cancel, held, is_alive, start, work
+from edgert.remote.job_folder import Content, Run, content_of, known_run, run_of
 from edgert.remote.link import write_line
-from edgert.remote.on_board.board_job import STRICT, cancel, held, is_alive, start, work
-from edgert.remote.on_board.job_folder import Content, Run, content_of, known_run, run_of
 
 SILENCE_S = 30.0
 """How long the sender may send nothing before it is taken for gone."""
@@ -121,7 +121,7 @@ def _cannot_keep(content: Content, error: OSError) -> ArtifactError:
 
 BEAT_S = 5.0
 """Between two signs of life: writing is how this process learns that nobody listens any more."""
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _TAIL_BYTES, _TAIL_LINES = 8192, 20
 
 
@@ -133,7 +133,7 @@ def follow(run: Run, at: int, out: BinaryIO) -> None:
     beat_s = time.monotonic()
     while True:
         is_over = run.end.exists() or not is_alive(run)  # asked before the last look at the events
-        told = _tell(run, at, out)
+        told = _emit(run, at, out)
         at += told
         if is_over:
             write_line(out, {"at": at, "end": _end(run)})
@@ -141,10 +141,10 @@ def follow(run: Run, at: int, out: BinaryIO) -> None:
         if told or time.monotonic() - beat_s > BEAT_S:
             beat_s = time.monotonic()
             write_line(out, {"at": at})
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
-def _tell(run: Run, at: int, out: BinaryIO) -> int:
+def _emit(run: Run, at: int, out: BinaryIO) -> int:
     """Tells the lines that are whole; returns how many bytes they have."""
     with run.events.open("rb") as file:
         file.seek(at)

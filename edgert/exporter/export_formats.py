@@ -12,13 +12,13 @@ from edgert.backend.ort import Function
 from edgert.board import HOST
 from edgert.bundle.bundle import is_bundle
 from edgert.compiler.build_target import BuildTarget
-from edgert.compiler.model_state import Subject
+from edgert.compiler.model_forms import FLOAT, FP16, ORT
+from edgert.compiler.model_job import ModelJob
 from edgert.compiler.model_steps import REWRITE_TOLERANCE, random_feeds
-from edgert.compiler.prepared import FLOAT, FP16, ORT
 from edgert.compiler.verification import TOLERANCE
 from edgert.errors import ArtifactError, BuildError, ConfigError
-from edgert.exporter.exported import Item, Outline, Source
-from edgert.exporter.script import commands_of, dealt, script
+from edgert.exporter.script import commands_of, dispatch_shares, script
+from edgert.exporter.source import Item, Outline, Source
 from edgert.exporter.triton import Device, repository_part, served_of
 from edgert.files import replace_bytes
 from edgert.graph.dla_rewrites import fit_model, prove, without
@@ -101,8 +101,8 @@ def check_written(path: Path, item: Item, model: Model) -> None:
 def distance(item: Item, first: Model, second: Model) -> float:
     """How far the outputs of two models are apart on one made-up input, as a part of the largest."""
     functions = {id(model): Function(model) for model in (first, second)}
-    subject = Subject(item.name, item.config, item.where, Path(), BuildTarget(None), Path(), threading.Event())
-    feeds = random_feeds(subject, to_bytes(first), 1)
+    job = ModelJob(item.name, item.config, item.where, Path(), BuildTarget(None), Path(), threading.Event())
+    feeds = random_feeds(job, to_bytes(first), 1)
     return prove(first, second, feeds, lambda model, feed: list(functions[id(model)](feed).values())).relative
 
 
@@ -134,20 +134,20 @@ SCRIPT = "build.sh"
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Exported:
     """What was written.
 
     Attributes:
         files: in order.
-        unsaid: what the format has no words for, model by model.
+        limitations: what the format has no words for, model by model.
     """
 
     files: tuple[Path, ...]
-    unsaid: tuple[str, ...]
+    limitations: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExportOptions:
     """What is to be written.
 
     Attributes:
@@ -167,7 +167,7 @@ class Wanted:
     max_batch: int | None = None
 
 
-def leave(source: Source, wanted: Wanted) -> Left:
+def write_export(source: Source, wanted: ExportOptions) -> Exported:
     """Writes a source's models. Files that are there already are replaced, each whole or not at all; others stay.
 
     Raises:
@@ -175,7 +175,7 @@ def leave(source: Source, wanted: Wanted) -> Left:
         ArtifactError: nothing can be written there; or what was written does not compute what it should.
         BuildError: the format cannot take a model.
     """
-    check_leave(source.outline, wanted)
+    check_export(source.outline, wanted)
     if wanted.format == "onnx":
         return _onnx(source, wanted.output, wanted.form, wanted.target)
     if wanted.format == "triton":
@@ -183,8 +183,8 @@ def leave(source: Source, wanted: Wanted) -> Left:
     return _trtexec(source, wanted.output)
 
 
-def check_leave(outline: Outline, wanted: Wanted) -> None:
-    """Says what :func:`leave` would refuse and can be told before anything is built.
+def check_export(outline: Outline, wanted: ExportOptions) -> None:
+    """Says what :func:`write_export` would refuse and can be told before anything is built.
 
     Raises:
         ConfigError: an option that the format has no use for, several models for one file, or no TensorRT is known.
@@ -219,8 +219,8 @@ def _refuse(format: Format, options: Mapping[str, object]) -> None:
             raise ConfigError(f"{option} says nothing for --format {format}", fix=f"leave {option} out")
 
 
-def _onnx(source: Source, output: Path, form: Form | None, target: Target | None) -> Left:
-    written, unsaid = [], list(source.around)
+def _onnx(source: Source, output: Path, form: Form | None, target: Target | None) -> Exported:
+    written, limitations = [], list(source.around)
     is_file = output.suffix == ".onnx"
     for item in source.items:
         model = form_of(item, form or usual_form(item), target or "ort")
@@ -228,27 +228,27 @@ def _onnx(source: Source, output: Path, form: Form | None, target: Target | None
         replace_bytes(path, to_bytes(model))
         check_written(path, item, model)
         written.append(path)
-        unsaid += [f"{item.name}, {line}" for line in item.work]
-    return Left(tuple(written), tuple(unsaid))
+        limitations += [f"{item.name}, {line}" for line in item.work]
+    return Exported(tuple(written), tuple(limitations))
 
 
-def _triton(source: Source, output: Path, device: Device | None, max_batch: int | None) -> Left:
+def _triton(source: Source, output: Path, device: Device | None, max_batch: int | None) -> Exported:
     chosen = device or ("cpu" if source.board == HOST else "gpu")
     every = [one for item in source.items for one in served_of(item, chosen, max_batch)]
     files = {name: content for one in every for name, content in repository_part(one).items()}
-    unsaid = (*(f"{one.name}, {line}" for one in every for line in one.unsaid), *source.around)
-    return Left(_write(output, files), unsaid)
+    limitations = (*(f"{one.name}, {line}" for one in every for line in one.limitations), *source.around)
+    return Exported(_write(output, files), limitations)
 
 
-def _trtexec(source: Source, output: Path) -> Left:
+def _trtexec(source: Source, output: Path) -> Exported:
     commands = [one for item in source.items for one in commands_of(item, source.tensorrt)]
-    unsaid = [*dict.fromkeys(line for one in commands for line in one.unsaid)]
-    unsaid += [f"{item.name}, {line}" for item in source.items for line in (*item.work, *dealt(item))]
-    unsaid += source.around
+    limitations = [*dict.fromkeys(line for one in commands for line in one.limitations)]
+    limitations += [f"{item.name}, {line}" for item in source.items for line in (*item.work, *dispatch_shares(item))]
+    limitations += source.around
     files = {name: content for one in commands for name, content in one.members.items()}
-    written = _write(output, {**files, SCRIPT: script(commands, source.tensorrt, unsaid).encode()})
+    written = _write(output, {**files, SCRIPT: script(commands, source.tensorrt, limitations).encode()})
     written[-1].chmod(0o755)
-    return Left(written, tuple(unsaid))
+    return Exported(written, tuple(limitations))
 
 
 def _write(output: Path, files: Mapping[str, bytes]) -> tuple[Path, ...]:

@@ -11,15 +11,15 @@ from edgert._version import __version__
 from edgert.config import load_pipeline
 from edgert.errors import ArtifactError, ConfigError, DeviceError
 from edgert.remote.link import Link
-from edgert.remote.other_end import There, check_space, check_target, read_doctor, target_there
+from edgert.remote.probe import RemoteBoard, check_space, check_target, read_doctor, remote_target
 
 LINK = Link("u@jetson", ("edgert",))
 TRT = ("tensorrt", "onnxruntime")
 
 
-def there(**changes: Any) -> There:
-    known = There("orin-nx-16gb", "15W", "6.2", "10.3.0", "", "/home/u/.cache/edgert", 10 * 2**30)
-    return There(**{**{name: getattr(known, name) for name in There.__slots__}, **changes})
+def there(**changes: Any) -> RemoteBoard:
+    known = RemoteBoard("orin-nx-16gb", "15W", "6.2", "10.3.0", "", "/home/u/.cache/edgert", 10 * 2**30)
+    return RemoteBoard(**{**{name: getattr(known, name) for name in RemoteBoard.__slots__}, **changes})
 
 
 def doctor(machine: dict[str, Any] | None = None, **states: str) -> str:
@@ -35,7 +35,7 @@ def doctor(machine: dict[str, Any] | None = None, **states: str) -> str:
 
 def test_a_doctor_is_read_after_what_a_login_shell_prints() -> None:
     found = read_doctor("Welcome {to} the board\n" + doctor(), LINK)
-    assert found == There("orin-nx-16gb", "15W", "6.2", "10.3.0", "", "/c", 5)
+    assert found == RemoteBoard("orin-nx-16gb", "15W", "6.2", "10.3.0", "", "/c", 5)
     assert str(there()) == "orin-nx-16gb, JetPack 6.2, 15W, TensorRT 10.3.0, 10.0 GiB free"
 
 
@@ -113,11 +113,11 @@ def test_a_pipeline_is_built_for_what_is_there_unless_it_says_otherwise(
 ) -> None:
     path = tmp_path / "p.yaml"
     path.write_text(PIPELINE.format(board=file_board))
-    target = target_there(load_pipeline(path), there(), *options)
+    target = remote_target(load_pipeline(path), there(), *options)
     assert (target.name, target.mode, target.tensorrt) == wanted
 
 
 def test_a_mode_that_edgert_does_not_know_is_not_asked_for(tmp_path: Any) -> None:
     path = tmp_path / "p.yaml"
     path.write_text(PIPELINE.format(board="auto"))
-    assert target_there(load_pipeline(path), there(mode="MY_OWN"), None, None, None).mode != "MY_OWN"
+    assert remote_target(load_pipeline(path), there(mode="MY_OWN"), None, None, None).mode != "MY_OWN"

@@ -22,11 +22,11 @@ from typing import Any
 
 from edgert.errors import ArtifactError, BuildError, EdgertError, cause
 from edgert.files import replace_text
-from edgert.remote.on_board.job_folder import Content, Run, is_run, make_folder, sweep
+from edgert.remote.job_folder import Content, Run, is_run, make_folder, sweep
 
 # A lock that dies with its last holder: the kernel takes it from a process that is gone, so none is ever stale.
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 
 def take(path: Path) -> int | None:
@@ -61,38 +61,38 @@ def is_held(path: Path) -> bool:
 
 
 @contextmanager
-def held(path: Path, patience_s: float) -> Iterator[None]:
-    """Holds the lock in the block. Blocks until it has it; raises ArtifactError when ``patience_s`` have passed."""
-    until = time.monotonic() + patience_s
+def held(path: Path, timeout_s: float) -> Iterator[None]:
+    """Holds the lock in the block. Blocks until it has it; raises ArtifactError when ``timeout_s`` have passed."""
+    until = time.monotonic() + timeout_s
     while (descriptor := take(path)) is None:
         if time.monotonic() > until:
             raise ArtifactError(
                 "this bundle is being copied to the board already",
-                why=f"another process has been at it for {patience_s:g} s",
+                why=f"another process has been at it for {timeout_s:g} s",
                 where=str(path),
                 fix="wait for the other build, or end it",
             )
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     try:
         yield
     finally:
         os.close(descriptor)
 
 
-PATIENCE_S = 30.0
+END_TIMEOUT_S = 30.0
 """How long a compiler that is asked to end may take: TensorRT is asked between kernels, a DLA's compiler not at all."""
 STRICT = "strict"
 """The word for a run in which an engine that would be skipped is an error."""
 _SETTLE_S = 10.0
 """How long it may take from a job's lock to its name, and from its end to the end of its process."""
-_JOB_LOOK_S = 0.05
+_JOB_POLL_S = 0.05
 
 
 def start(run: Run, *, strict: bool = False) -> tuple[Run, bool]:
     """Starts a run, or finds the one that is at the same bundle: its result is taken, not made again.
 
     Asked twice, as after a connection that was lost before the answer came, it starts one. Whether the other is strict,
-    its :attr:`~edgert.remote.on_board.job_folder.Run.strict` tells.
+    its :attr:`~edgert.remote.job_folder.Run.strict` tells.
 
     Returns:
         The run, and whether it is another than was asked for.
@@ -118,7 +118,7 @@ def start(run: Run, *, strict: bool = False) -> tuple[Run, bool]:
                 where=str(content.work),
                 fix=f"look for it on the board: fuser {content.work}",
             )
-        time.sleep(_JOB_LOOK_S)
+        time.sleep(_JOB_POLL_S)
     try:
         _begin(run, lock, strict)
         return run, False
@@ -167,18 +167,18 @@ def _ended(compiler: subprocess.Popen[bytes], is_asked: Callable[[], bool]) -> i
     ends_at: float | None = None
     while True:
         try:
-            return compiler.wait(_JOB_LOOK_S)
+            return compiler.wait(_JOB_POLL_S)
         except subprocess.TimeoutExpired:
             if ends_at is None and is_asked():
                 compiler.terminate()
-                ends_at = time.monotonic() + PATIENCE_S
+                ends_at = time.monotonic() + END_TIMEOUT_S
             elif ends_at is not None and time.monotonic() > ends_at:
                 compiler.kill()
 
 
 def _result(run: Run) -> dict[str, Any]:
     """What is to be fetched, with its digest; or why there is nothing."""
-    from edgert.remote.following import pack_addition  # bundles take half a second to import, on every connection
+    from edgert.remote.job_watch import pack_addition  # bundles take half a second to import, on every connection
 
     try:
         made = pack_addition(run.content.bundle, run.output, run.addition)

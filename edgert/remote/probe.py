@@ -17,7 +17,7 @@ from edgert.config import PipelineFile
 from edgert.config.engine_choice import TENSORRT, TENSORRT_DLA
 from edgert.errors import ArtifactError, ConfigError, DeviceError
 from edgert.install import wheel
-from edgert.remote.link import Link, Look
+from edgert.remote.link import Link, Poll
 from edgert.units import format_bytes
 
 _USUAL = (("edgert",), ("python3", "-m", "edgert"))
@@ -27,7 +27,7 @@ _NO_MODULE = re.compile(r"No module named '?edgert\b")
 
 
 @dataclass(frozen=True, slots=True)
-class There:
+class RemoteBoard:
     """The board at the other end.
 
     Attributes:
@@ -54,7 +54,7 @@ class There:
         return ", ".join(filter(None, parts))
 
 
-def look_there(address: str, program: str | None, look: Look = bool) -> tuple[Link, There]:
+def probe_board(address: str, program: str | None, poll: Poll = bool) -> tuple[Link, RemoteBoard]:
     """Finds edgert on the board and asks its ``doctor``. Blocks for as long as that looks around.
 
     Args:
@@ -69,14 +69,14 @@ def look_there(address: str, program: str | None, look: Look = bool) -> tuple[Li
     for words in programs:
         link = Link(address, words)
         with link.call("doctor", "--json", "-") as call:
-            code, text = call.result(look)
+            code, text = call.result(poll)
             is_missing = code in _NOT_FOUND or bool(_NO_MODULE.search(call.said()))
             if not is_missing:
                 return link, read_doctor(text, link, call.said())
     raise _missing(address, programs)
 
 
-def read_doctor(text: str, link: Link, said: str = "") -> There:
+def read_doctor(text: str, link: Link, said: str = "") -> RemoteBoard:
     """What ``edgert doctor --json -`` printed. Raises DeviceError when no edgert of this version can run there."""
     found = _json(text)
     if found is None:
@@ -95,13 +95,13 @@ def read_doctor(text: str, link: Link, said: str = "") -> There:
             why="; ".join(f"{finding['name']}: {finding['detail']}" for finding in broken),
             fix="; ".join(finding["fix"] for finding in broken if finding["fix"]),
         )
-    return _there(machine, {finding["name"]: finding for finding in found["findings"]})
+    return _remote_board(machine, {finding["name"]: finding for finding in found["findings"]})
 
 
-def _there(machine: dict[str, Any], findings: dict[str, Any]) -> There:
+def _remote_board(machine: dict[str, Any], findings: dict[str, Any]) -> RemoteBoard:
     tensorrt = findings["TensorRT"]
     release = re.match(r"\d+\.\d+\.\d+", tensorrt["detail"]) if tensorrt["state"] == "yes" else None
-    return There(
+    return RemoteBoard(
         name=machine["board"],
         mode=machine["mode"],
         jetpack=machine["jetpack"],
@@ -147,8 +147,8 @@ _BASE_BYTES, _TIMES = 64 * 2**20, 4
 """Space wanted: for the bundle as it comes, unpacked, its engines, and as it goes; and for logs."""
 
 
-def target_there(
-    file: PipelineFile, there: There, board: str | None, mode: str | None, tensorrt: str | None
+def remote_target(
+    file: PipelineFile, there: RemoteBoard, board: str | None, mode: str | None, tensorrt: str | None
 ) -> BuildTarget:
     """What a pipeline is built for: what its file and the options name; else what is there.
 
@@ -164,7 +164,7 @@ def target_there(
     return build_target(file, asked, mode or (there.mode if known else None), tensorrt or there.tensorrt or None)
 
 
-def check_target(there: There, address: str, board: str, engines: Collection[str], tensorrt: str) -> None:
+def check_target(there: RemoteBoard, address: str, board: str, engines: Collection[str], tensorrt: str) -> None:
     """Holds what a bundle is for to what is there.
 
     Args:
@@ -202,7 +202,7 @@ def check_target(there: There, address: str, board: str, engines: Collection[str
         )
 
 
-def check_space(there: There, address: str, size_bytes: int) -> None:
+def check_space(there: RemoteBoard, address: str, size_bytes: int) -> None:
     """Raises ArtifactError when the board's disk has too little space for a bundle of so many bytes."""
     wanted = _BASE_BYTES + _TIMES * size_bytes
     if there.free_bytes < wanted:

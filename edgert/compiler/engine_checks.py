@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgert.compiler.model_state import FEW
+from edgert.compiler.model_job import COMPARED_IMAGES
 from edgert.compiler.model_steps import uniform_feeds
 from edgert.compiler.verification import Policy, Verification, distance, verify
 from edgert.config import ModelConfig
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from edgert.graph.model import Model
 
 log = logging.getLogger("edgert.build")
-Proof = Mapping[str, Any]
+EngineChecks = Mapping[str, Any]
 """What was found of an engine, as plain data: ``placement``, ``input`` where a DLA is in it, and where it could be
 run ``outputs``, ``profile``, ``layers`` and ``memory``."""
 TOLERANCE: Mapping[str, float] = {"fp32": 1e-2, "fp16": 2e-2, "int8": 0.7}
@@ -74,7 +74,7 @@ def compared(engine: TrtEngine, reference: Model, config: ModelConfig, precision
     names = [tensor.name for tensor in engine.outputs]
     wanted, found = [], []
     with closing(engine.session()) as session:
-        for feed in uniform_feeds(reference, config, FEW):
+        for feed in uniform_feeds(reference, config, COMPARED_IMAGES):
             wanted.append(function(feed))
             found.append(dict(zip(names, _outputs(session, feed), strict=True)))
     told = {"tolerance": TOLERANCE[precision], **distance(wanted, found)}
@@ -131,7 +131,7 @@ def _outputs(session: Session, feed: Mapping[str, Array]) -> list[Array]:
     return [array.copy() for array in session.run()]
 
 
-def in_words(found: Proof) -> str:
+def in_words(found: EngineChecks) -> str:
     """One line for people."""
     placement, outputs, profile = (found.get(name) for name in ("placement", "outputs", "profile"))
     told = []
@@ -144,27 +144,27 @@ def in_words(found: Proof) -> str:
     return ", ".join(told)
 
 
-def keep(store: Store, key: str, found: Proof) -> None:
-    """Keeps a proof beside its engine. One that cannot be kept is made again at the next start."""
+def keep(store: Store, key: str, found: EngineChecks) -> None:
+    """Caches what was checked of an engine beside it. One that cannot be kept is made again at the next start."""
     try:
         with tempfile.TemporaryDirectory(prefix="edgert-") as folder:
-            path = Path(folder) / "proof"
+            path = Path(folder) / "checks"
             path.write_bytes(to_json(found))
             store.put(_key(key), path)
     except (ArtifactError, OSError) as error:
         log.warning("%s", error)
 
 
-def kept(store: Store, key: str, *, ran: bool) -> Proof | None:
-    """The proof kept for an engine.
+def kept(store: Store, key: str, *, ran: bool) -> EngineChecks | None:
+    """The cached checks of an engine.
 
     Args:
         ran: whether one counts only if the engine was run for it, its layers timed.
     """
     path = store.get(_key(key))
-    found: Proof | None = json.loads(path.read_bytes()) if path is not None else None
+    found: EngineChecks | None = json.loads(path.read_bytes()) if path is not None else None
     return None if found is not None and ran and "layers" not in found else found
 
 
 def _key(key: str) -> str:
-    return f"{key}-proof"
+    return f"{key}-checks"

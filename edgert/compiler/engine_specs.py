@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from edgert.backend.base import Shapes, Span
     from edgert.backend.tensorrt.build_request import BuildRequest
     from edgert.backend.tensorrt.version import Library
-    from edgert.compiler.layouts import InputLayout
+    from edgert.compiler.input_layout import InputLayout
     from edgert.graph.operations import Graph
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
@@ -28,7 +28,7 @@ _PARTS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class EngineSpec:
     """One engine.
 
     Attributes:
@@ -88,7 +88,7 @@ class Source:
         return (self.folder / self.entry.files[kind]).read_text(encoding="utf-8")
 
 
-def orders(source: Source, engine: str, library: Library) -> tuple[Order, ...]:
+def engine_specs(source: Source, engine: str, library: Library) -> tuple[EngineSpec, ...]:
     """The engines of a model, those with most frames first.
 
     Args:
@@ -124,13 +124,13 @@ def _where(engines: list[dict[str, Any]]) -> str:
     return f"it on {' and '.join(names)}" if names else "no engines"
 
 
-def _on_gpu(source: Source, library: Library, weight: int) -> Order:
+def _on_gpu(source: Source, library: Library, weight: int) -> EngineSpec:
     """One engine for the GPU alone. For several sizes that is the float form, in whose precision a flag has its say:
     the others were made at one."""
     if _spans(source):
-        return _order(source, "float", library, {}, {"precision": source.entry.precision}, weight)
+        return _spec(source, "float", library, {}, {"precision": source.entry.precision}, weight)
     form = next(form for form in _GPU_FORMS if form in source.entry.forms)
-    return _order(source, form, library, {}, {}, weight)
+    return _spec(source, form, library, {}, {}, weight)
 
 
 def _spans(source: Source) -> dict[str, Span]:
@@ -143,16 +143,16 @@ def _spans(source: Source) -> dict[str, Span]:
     return {name: Span(*(tuple(one[key]) for key in ("least", "usual", "most"))) for name, one in told.items()}
 
 
-def _placed(source: Source, engine: Mapping[str, Any], library: Library) -> Order:
+def _placed(source: Source, engine: Mapping[str, Any], library: Library) -> EngineSpec:
     """One engine of the placement. On the GPU alone it is built from the form for GPUs."""
     nodes = {name: where for name, where in engine["nodes"].items() if where.startswith(_DLA)}
     weight = max(1, round(engine["share"] * _PARTS))
     if not nodes:
         return _on_gpu(source, library, weight)
     if library.kind == "weak":
-        return _order(source, "float", library, nodes, _weak(source, library), weight)
+        return _spec(source, "float", library, nodes, _weak(source, library), weight)
     form = next(form for form in ("dla", "fp16", "float") if form in source.entry.forms)
-    return _order(source, form, library, nodes, {}, weight)
+    return _spec(source, form, library, nodes, {}, weight)
 
 
 def _weak(source: Source, library: Library) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def _scales(source: Source) -> Mapping[str, float]:
 def _input(
     source: Source, graph: Graph, library: Library, placement: Mapping[str, str], further: Mapping[str, Any]
 ) -> InputLayout:
-    from edgert.compiler.layouts import input_layout
+    from edgert.compiler.input_layout import input_layout
 
     return input_layout(
         graph,
@@ -196,15 +196,15 @@ def _input(
     )
 
 
-def _order(
+def _spec(
     source: Source, form: str, library: Library, nodes: Mapping[str, str], further: Mapping[str, Any], weight: int
-) -> Order:
+) -> EngineSpec:
     from edgert.backend.base import DEFAULT_PROFILE, EngineOptions
     from edgert.backend.tensorrt.build_request import request_of
     from edgert.backend.tensorrt.trt_backend import precision_of, settings_of, static_request
     from edgert.graph.load import load
     from edgert.graph.operations import read
-    from edgert.prepared_model import builder_settings
+    from edgert.model_engine import builder_settings
 
     model, builder = load(source.path(form)), builder_settings(source.config)
     graph = read(model)
@@ -217,11 +217,11 @@ def _order(
             told["formats"] = {layout.tensor: layout.format}
         told |= settings_of(builder, told["placement"])
         request = request_of(model, **{"precision": precision_of(graph, "fp32"), **told})
-        return Order(request, {}, reference, weight, layout)
+        return EngineSpec(request, {}, reference, weight, layout)
     spans = _spans(source)
     usual = {DEFAULT_PROFILE: {name: span.usual for name, span in spans.items()}} if spans else {}
     options = EngineOptions(profiles=source.config.profiles or usual, spans=spans, builder=builder)
-    return Order(static_request(model, options, **told), options.profiles, reference, weight)
+    return EngineSpec(static_request(model, options, **told), options.profiles, reference, weight)
 
 
 def _title(source: Source, nodes: Mapping[str, str]) -> str:

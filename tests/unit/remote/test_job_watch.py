@@ -1,4 +1,4 @@
-"""Patience with connections, ends of jobs, and what is added to a bundle."""
+"""Retry with connections, ends of jobs, and what is added to a bundle."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from edgert.bundle.bundle import open_bundle, save_bundle
 from edgert.errors import ArtifactError, BuildError
-from edgert.remote.following import add, is_abandoned, pack_addition, result_of
+from edgert.remote.job_watch import add, is_abandoned, pack_addition, result_of
 from edgert.remote.link import LinkError, link_error
-from edgert.remote.transfer import Patience
+from edgert.remote.transfer import Retry
 from edgert.steps import Event, Stopped
 from edgert.zip_archive import Member, member_of
 from tests.helpers.bundles import MEMBERS, bundle, manifest_of
@@ -40,7 +40,7 @@ def test_pauses_double_up_to_a_limit_and_an_end() -> None:
         raise link_error("jetson", LOST)
 
     with pytest.raises(LinkError, match="jetson refused the connection"):
-        Patience(events.append, stop, first_s=1, most_s=4, limit_s=10).through(attempt, lambda: 0)
+        Retry(events.append, stop, first_s=1, most_s=4, limit_s=10).through(attempt, lambda: 0)
     assert stop.waited_s == [1, 2, 4, 4]
     assert [event.detail.rpartition("; ")[2] for event in events] == [f"again in {s} s" for s in (1, 2, 4, 4)]
 
@@ -54,7 +54,7 @@ def test_pauses_begin_anew_once_something_came_through() -> None:
             raise link_error("jetson", LOST)
         return "done"
 
-    assert Patience(lambda event: None, stop, first_s=1).through(attempt, lambda: next(states)) == "done"
+    assert Retry(lambda event: None, stop, first_s=1).through(attempt, lambda: next(states)) == "done"
     assert stop.waited_s == [1, 2, 1, 2]
 
 
@@ -66,7 +66,7 @@ def test_what_will_not_mend_itself_is_not_waited_for(said: str) -> None:
         raise link_error("jetson", said)
 
     with pytest.raises(LinkError):
-        Patience(lambda event: None, stop).through(attempt, lambda: 0)
+        Retry(lambda event: None, stop).through(attempt, lambda: 0)
     assert stop.waited_s == []
 
 

@@ -1,4 +1,4 @@
-"""How long a heat is, and who is left out of it."""
+"""How long a round is, and who is left out of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgert.errors import BuildError
 from edgert.quantization.throughput import ROUNDS
 from edgert.tuner import rounds as module
 from edgert.tuner.candidates import Tactic
-from edgert.tuner.rounds import HEAT_S, Heat, Track, frames_of, heat, turns_of
+from edgert.tuner.rounds import ROUND_S, Round, RoundSetup, frames_per_run, run_count, run_round
 
 FIRST, OTHER, SLOW, BROKEN = (Tactic("ort", "float", 1, threads) for threads in (1, 2, 3, 4))
 MS = {FIRST: 4.0, OTHER: 2.0, SLOW: 40.0}
@@ -45,16 +45,16 @@ class Invented:
 
 
 @pytest.fixture
-def track(monkeypatch: pytest.MonkeyPatch) -> Track:
+def setup(monkeypatch: pytest.MonkeyPatch) -> RoundSetup:
     Invented.runs = []
-    monkeypatch.setattr(module, "Contestant", Invented)
+    monkeypatch.setattr(module, "Candidate", Invented)
     config = ModelConfig(onnx=Path("m.onnx"), task=EmbedTask(embed="none"))
     models = {"float": None}
-    return Track(config, models, {}, lambda form, outputs: "", 2, threading.Event(), lambda done: None)  # type: ignore[arg-type]
+    return RoundSetup(config, models, {}, lambda form, outputs: "", 2, threading.Event(), lambda done: None)  # type: ignore[arg-type]
 
 
-def test_who_is_hopeless_gets_two_turns_and_no_more(track: Track) -> None:
-    found = heat(track, [FIRST, OTHER, SLOW, BROKEN], 7)
+def test_who_is_hopeless_gets_two_turns_and_no_more(setup: RoundSetup) -> None:
+    found = run_round(setup, [FIRST, OTHER, SLOW, BROKEN], 7)
     assert found.refused == {SLOW: "given up: 10.0 × the time", BROKEN: "refused: of old age"}
     assert {one: len(times) for one, times in found.times.items()} == {FIRST: 7, OTHER: 7}
     assert found.gain(OTHER) == 2.0
@@ -62,17 +62,17 @@ def test_who_is_hopeless_gets_two_turns_and_no_more(track: Track) -> None:
     assert {frames for _, frames in Invented.runs} == {2, 4}  # two streams; a turn of the first takes 10 ms at least
 
 
-def test_where_the_first_may_not_win_the_slow_are_run_as_well(track: Track) -> None:
-    assert isinstance(found := heat(track, [FIRST, SLOW], 7, 1e9), Heat) and not found.refused
+def test_where_the_first_may_not_win_the_slow_are_run_as_well(setup: RoundSetup) -> None:
+    assert isinstance(found := run_round(setup, [FIRST, SLOW], 7, 1e9), Round) and not found.refused
 
 
 def test_frames_of_a_turn() -> None:
-    assert frames_of(4.0, 1) == 3 and frames_of(4.0, 4) == 4 and frames_of(40.0, 2) == 2
-    assert frames_of(0.0, 1) == 256
+    assert frames_per_run(4.0, 1) == 3 and frames_per_run(4.0, 4) == 4 and frames_per_run(40.0, 2) == 2
+    assert frames_per_run(0.0, 1) == 256
 
 
 def test_turns_end_with_the_time_but_for_those_it_takes_to_tell() -> None:
-    assert turns_of(45, 100.0) == 45
-    assert turns_of(120, HEAT_S * 1e3 / 60) == 60
-    assert turns_of(120, HEAT_S * 1e3) == ROUNDS
-    assert turns_of(7, HEAT_S * 1e3) == 3 and turns_of(2, HEAT_S * 1e3) == 2
+    assert run_count(45, 100.0) == 45
+    assert run_count(120, ROUND_S * 1e3 / 60) == 60
+    assert run_count(120, ROUND_S * 1e3) == ROUNDS
+    assert run_count(7, ROUND_S * 1e3) == 3 and run_count(2, ROUND_S * 1e3) == 2

@@ -11,8 +11,8 @@ from typing import Any
 from edgert.bundle.bundle import Bundle, open_bundle, save_bundle
 from edgert.bundle.manifest import NAME, Manifest, parse_manifest
 from edgert.errors import ArtifactError, BuildError, EdgertError, cause
-from edgert.remote.link import Link, LinkError, link_error, read_line, told_there
-from edgert.remote.transfer import Patience
+from edgert.remote.link import Link, LinkError, link_error, read_line, remote_error
+from edgert.remote.transfer import Retry
 from edgert.steps import Event, Stopped
 from edgert.zip_archive import Member, ZipContainer, check_content, member_of, pack
 
@@ -100,7 +100,7 @@ def _error(end: Mapping[str, Any], error: Mapping[str, Any], address: str) -> Ed
     if end["canceled"]:
         return Stopped("the build was stopped", where=address, fix="run it again: finished steps are kept")
     if told := end.get("error") or error:
-        return told_there(address, told)
+        return remote_error(address, told)
     if end["free_bytes"] < _FULL_BYTES:
         return ArtifactError(
             f"the disk of {address} is full",
@@ -133,7 +133,7 @@ class Watch:
     link: Link
     run: str
     joined: bool
-    patience: Patience
+    retry: Retry
     at: int = 0
     error: Mapping[str, Any] = field(default_factory=dict)
     summary: Mapping[str, Any] = field(default_factory=dict)
@@ -147,14 +147,14 @@ class Watch:
             Stopped: it is another's job, and this build was stopped.
         """
         try:
-            return self.patience.through(self._once, lambda: self.at)
+            return self.retry.through(self._once, lambda: self.at)
         except LinkError as error:
             error.fix += "; the job goes on there: the same command, once more, takes it up"
             raise
 
     def _once(self) -> Mapping[str, Any]:
         with self.link.call("job", "follow", self.run, str(self.at)) as call:
-            for content in call.lines(self._look):
+            for content in call.lines(self._poll):
                 self.at = content["at"]
                 if "end" in content:
                     end: Mapping[str, Any] = content["end"]
@@ -173,11 +173,11 @@ class Watch:
             self.summary = content
         event = Event.from_json(content)
         if event is not None:
-            self.patience.tell(event)
+            self.retry.on_event(event)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Ends our job when we are to stop; another's is only left."""
-        if not self.patience.stop.is_set() or self._canceled:
+        if not self.retry.stop.is_set() or self._canceled:
             return
         if self.joined:
             raise Stopped(

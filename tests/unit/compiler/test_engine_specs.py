@@ -11,7 +11,7 @@ import pytest
 
 from edgert.backend.tensorrt.version import Library, library_of
 from edgert.bundle.bundle import open_bundle
-from edgert.compiler.order import Bundled, Order, orders, spread
+from edgert.compiler.engine_specs import Bundled, EngineSpec, engine_specs, spread
 from edgert.config import load_pipeline
 from edgert.errors import BuildError, PlacementError
 from edgert.graph.load import load
@@ -33,34 +33,34 @@ def library(version: str) -> Library:
     return library_of(Double(version))
 
 
-def ordered(folder: Path, version: str, engine_name: str, *engines: dict[str, Any], **options: Any) -> list[Order]:
+def ordered(folder: Path, version: str, engine_name: str, *engines: dict[str, Any], **options: Any) -> list[EngineSpec]:
     with open_bundle(trt_bundle(folder / "dock.edgert", *engines, **options)) as bundle:
         bundle.extract(folder)
         file = load_pipeline(folder / "pipeline.yaml")
         source = Bundled(folder, bundle.manifest).model("parts", file.config.models["parts"])
-        return list(orders(source, engine_name, library(version)))
+        return list(engine_specs(source, engine_name, library(version)))
 
 
 @pytest.mark.parametrize("version", ["8.6", "10.3", "11.4"])
 def test_on_the_gpu_everyone_takes_the_qdq_form(folder: Path, version: str) -> None:
-    (order,) = ordered(folder, version, "tensorrt")
-    assert order.request.explicit and order.request.precision == "int8" and order.request.placement == {}
-    assert not order.request.calibration and order.request.title == "dock: parts"
-    assert order.reference == folder / "models/parts/gpu.onnx"
+    (spec,) = ordered(folder, version, "tensorrt")
+    assert spec.request.explicit and spec.request.precision == "int8" and spec.request.placement == {}
+    assert not spec.request.calibration and spec.request.title == "dock: parts"
+    assert spec.reference == folder / "models/parts/gpu.onnx"
 
 
 def test_on_a_dla_the_weak_dialect_takes_the_float_model_and_the_cache(folder: Path) -> None:
-    (order,) = ordered(folder, "10.7", "tensorrt-dla")
-    request = order.request
+    (spec,) = ordered(folder, "10.7", "tensorrt-dla")
+    request = spec.request
     assert not request.explicit and request.precision == "int8" and request.half == ("relu",)
     assert request.calibration.startswith("TRT-100700-"), "the header is that of the TensorRT that reads it"
     assert dict(request.placement) == {"conv": "dla0"} and request.title == "dock: parts on dla0"
-    assert order.reference == folder / "models/parts/dla.onnx", "which computes what the cache says"
+    assert spec.reference == folder / "models/parts/dla.onnx", "which computes what the cache says"
 
 
 def test_on_a_dla_the_strong_dialect_takes_the_qdq_form_with_its_scales_on_the_dla(folder: Path) -> None:
-    (order,) = ordered(folder, "11.4", "tensorrt-dla", engine(ON_DLA))
-    request = order.request
+    (spec,) = ordered(folder, "11.4", "tensorrt-dla", engine(ON_DLA))
+    request = spec.request
     assert request.explicit and not request.calibration and not request.half
     assert set(request.placement) == set(request.nodes) and set(request.placement.values()) == {"dla0"}
 
@@ -72,7 +72,7 @@ def test_fp16_is_a_flag_or_stands_in_the_model(folder: Path) -> None:
 
 def test_engines_that_get_no_frames_are_not_built(folder: Path) -> None:
     found = ordered(folder, "10.3", "tensorrt-dla", engine(ON_DLA, 1.0), engine(dict.fromkeys(SPLIT, "gpu"), 0.0))
-    assert [order.weight for order in found] == [100]
+    assert [spec.weight for spec in found] == [100]
 
 
 def test_nothing_on_a_dla(folder: Path) -> None:
@@ -108,8 +108,8 @@ def test_the_builder_is_told_what_the_pipeline_says(
     section = f"    tensorrt: {said}, version_compatible: true, refit: true}}\n"
     text = trt_bundle_helper.PIPELINE.replace("stages:", f"{section}stages:")
     monkeypatch.setattr(trt_bundle_helper, "PIPELINE", text)
-    (order,) = ordered(folder, "10.3", engine_name)
-    request = order.request
+    (spec,) = ordered(folder, "10.3", engine_name)
+    request = spec.request
     assert dict(request.pools.named()) == pools
     assert (request.optimization_level, request.version_compatible, request.refit) == (5, True, True)
 

@@ -52,7 +52,7 @@ def test_other_facts_recipes_and_names_are_other_steps(tmp_path: Path) -> None:
         shop.do(facts)
     shop.do([1], name="other")
     assert len(shop.made) == 6
-    keys = {Step("load", subject, recipe, [1], lambda report: {}).key for subject in "ab" for recipe in (1, 2)}
+    keys = {Step("load", model, recipe, [1], lambda report: {}).key for model in "ab" for recipe in (1, 2)}
     assert len(keys) == 2  # the model's name makes no difference
 
 

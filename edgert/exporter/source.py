@@ -17,16 +17,16 @@ from edgert.board import HOST
 from edgert.board.record import find_board
 from edgert.bundle.bundle import Bundle, is_bundle, open_bundle
 from edgert.bundle.manifest import EngineEntry
-from edgert.compiler import order
+from edgert.compiler import engine_specs
+from edgert.compiler.build_pipeline import build
 from edgert.compiler.build_target import build_target, tensorrt_of
-from edgert.compiler.create import build
-from edgert.compiler.prepared import FLOAT
+from edgert.compiler.model_forms import FLOAT
 from edgert.config import EmbedTask, InferStage, ModelConfig, PipelineFile, load_pipeline
 from edgert.config.short import input_words, setting, task_words
 from edgert.errors import ConfigError, nearest
 from edgert.graph.load import load
 from edgert.graph.model import to_bytes
-from edgert.steps import Tell
+from edgert.steps import OnEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Item:
     config: ModelConfig
     forms: Mapping[str, Path]
     files: Mapping[str, Path] = field(default_factory=dict)
-    packed: order.Source | None = None
+    packed: engine_specs.Source | None = None
     plans: tuple[Plan, ...] = ()
 
     @cached_property
@@ -155,7 +155,7 @@ def open_source(
     board: str | None = None,
     tensorrt: str | None = None,
     check: Callable[[Outline], object] | None = None,
-    tell: Tell | None = None,
+    on_event: OnEvent | None = None,
     stop: threading.Event | None = None,
 ) -> Iterator[Source]:
     """What is to leave, in files that are gone after the block; a pipeline is built, from the steps of earlier builds.
@@ -185,7 +185,7 @@ def open_source(
             file = load_pipeline(path, overrides)
             if check is not None:
                 check(Outline(path, tuple(file.config.models), build_target(file, board, None, tensorrt).tensorrt))
-            build(file, packed, board=board, tensorrt=tensorrt, tell=tell, stop=stop)
+            build(file, packed, board=board, tensorrt=tensorrt, on_event=on_event, stop=stop)
         with open_bundle(packed) as bundle:
             yield _of_bundle(bundle, path, folder / "members")
 
@@ -194,11 +194,11 @@ def _of_bundle(bundle: Bundle, path: Path, folder: Path) -> Source:
     manifest = bundle.manifest
     bundle.extract(folder)
     file = load_pipeline(folder / manifest.pipeline)
-    packed = [order.Source(folder, manifest, name, file.config.models[name]) for name in manifest.models]
+    packed = [engine_specs.Source(folder, manifest, name, file.config.models[name]) for name in manifest.models]
     return Source(path, manifest.board, manifest.tensorrt, tuple(_item(one, path) for one in packed), _around(file))
 
 
-def _item(packed: order.Source, path: Path) -> Item:
+def _item(packed: engine_specs.Source, path: Path) -> Item:
     forms, files = (
         {name: packed.folder / member for name, member in members.items()}
         for members in (packed.entry.forms, packed.entry.files)
@@ -207,7 +207,7 @@ def _item(packed: order.Source, path: Path) -> Item:
     return Item(packed.name, where, packed.config, forms, files, packed, _plans(packed, where))
 
 
-def _plans(packed: order.Source, where: str) -> tuple[Plan, ...]:
+def _plans(packed: engine_specs.Source, where: str) -> tuple[Plan, ...]:
     """The engines of the one machine that compiled some."""
     found = {target: one.engines[packed.name] for target, one in packed.manifest.compiled.items()}
     if len(found) > 1:

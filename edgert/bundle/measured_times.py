@@ -98,24 +98,24 @@ def read_measured(path: Path) -> tuple[MeasuredEngine, ...]:
 
 
 def _engine(bundle: Bundle, entry: CompiledEntry, model: str, engine: EngineEntry) -> MeasuredEngine | None:
-    proof, record = json.loads(bundle.read(engine.proof)), json.loads(bundle.read(engine.record))
-    if "profile" not in proof:
+    checks, record = json.loads(bundle.read(engine.checks)), json.loads(bundle.read(engine.record))
+    if "profile" not in checks:
         return None
     return MeasuredEngine(
         model,
         bundle.manifest.models[model].digest,
         entry.facts.get("module", ""),
         entry.facts.get("power mode", ""),
-        _placement(record["placement"], proof),
-        float(proof["profile"]["median_ms"]),
-        int(proof["profile"]["runs"]),
-        tuple(MeasuredLayer(tuple(one["nodes"]), one["median_ms"], one["moves"]) for one in proof.get("layers", ())),
+        _placement(record["placement"], checks),
+        float(checks["profile"]["median_ms"]),
+        int(checks["profile"]["runs"]),
+        tuple(MeasuredLayer(tuple(one["nodes"]), one["median_ms"], one["moves"]) for one in checks.get("layers", ())),
     )
 
 
-def _placement(asked: Mapping[str, str], proof: Mapping[str, Any]) -> dict[str, str]:
+def _placement(asked: Mapping[str, str], checks: Mapping[str, Any]) -> dict[str, str]:
     """Where nodes ran that were not on the GPU: as asked for, but for those that TensorRT moved."""
-    actual = {**asked, **{node: where for node, _, where, _ in proof["placement"]["moved"]}}
+    actual = {**asked, **{node: where for node, _, where, _ in checks["placement"]["moved"]}}
     return {name: where for name, where in actual.items() if where != GPU}
 
 

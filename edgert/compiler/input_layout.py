@@ -37,13 +37,13 @@ class InputLayout:
 
     def in_words(self, built: Mapping[str, Format]) -> str:
         """One line for people; ``built`` is what the engine was built with in the end."""
-        subject = f"input {self.tensor!r}" if self.tensor else "inputs"
+        job = f"input {self.tensor!r}" if self.tensor else "inputs"
         if self.format is None:
-            return f"{subject} plain: {self.why}"
+            return f"{job} plain: {self.why}"
         kind = f"{self.format.layout} {self.format.dtype}".rstrip()
         if self.tensor not in built:
-            return f"{subject} plain: TensorRT could not build it with {kind}"
-        return f"{subject} in {kind}: {self.why}"
+            return f"{job} plain: TensorRT could not build it with {kind}"
+        return f"{job} in {kind}: {self.why}"
 
 
 def input_layout(

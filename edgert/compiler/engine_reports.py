@@ -97,8 +97,8 @@ def _report(
     bundle: Bundle, target: str, facts: Mapping[str, str], model: str, number: int, engine: EngineEntry
 ) -> EngineReport:
     record = read_record(bundle.read(engine.record), f"{bundle.path}: {engine.record}")
-    proof: dict[str, Any] = json.loads(bundle.read(engine.proof))
-    placement, profile, memory = proof["placement"], proof.get("profile", {}), proof.get("memory", {})
+    checks: dict[str, Any] = json.loads(bundle.read(engine.checks))
+    placement, profile, memory = checks["placement"], checks.get("profile", {}), checks.get("memory", {})
     return EngineReport(
         target=target,
         model=model,
@@ -111,8 +111,8 @@ def _report(
         size_bytes=bundle.manifest.members[engine.plan].size_bytes,
         median_ms=profile.get("median_ms"),
         runs=profile.get("runs", 0),
-        relative_error=proof.get("outputs", {}).get("relative_error"),
-        input=proof.get("input", ""),
+        relative_error=checks.get("outputs", {}).get("relative_error"),
+        input=checks.get("input", ""),
         source=placement["source"],
         nodes=_nodes(placement),
         layers=placement["layers"],
@@ -120,7 +120,7 @@ def _report(
         segments=placement["loadables"],
         context_bytes=memory.get("context_bytes"),
         tensor_bytes=memory.get("tensor_bytes"),
-        layer_times=_layer_times(proof.get("layers", ())),
+        layer_times=_layer_times(checks.get("layers", ())),
     )
 
 
