@@ -269,9 +269,10 @@ def test_names_that_are_looked_up_by_text_are_there(version: str) -> None:
 def test_no_number_stands_where_a_name_of_an_enumeration_must() -> None:
     """Numbers changed in 11.0: 1 << 1 was STRONGLY_TYPED and is PREFER_JIT_PYTHON_PLUGINS."""
     shifts = [
-        (file, ast.unparse(node))
+        ast.unparse(node)
         for file in FILES
+        if read(file)[0]  # a file that touches no object of TensorRT shifts sizes in bytes
         for node in ast.walk(ast.parse((FOLDER / file).read_text()))
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.LShift) and file not in ("pool.py", "ladder.py")
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.LShift)
     ]
-    assert shifts and all("int(" in text or file == "build.py" for file, text in shifts)
+    assert shifts and all("int(" in text for text in shifts)
