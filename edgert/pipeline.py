@@ -202,9 +202,9 @@ class Pipeline:
     def _fitted(self, engines: Engines | None) -> Footprint | None:
         """Makes the pipeline small enough for its memory budget and this machine; its memory by plan. None without such
         a budget, where there is memory in plenty."""
-        from edgert.assemble.memory import fitted, is_modest
+        from edgert.assemble.memory import fits_easily, fitted
 
-        if self.file.config.budgets.memory is None and is_modest(self.file):
+        if self.file.config.budgets.memory is None and fits_easily(self.file):
             return None
         self.file, footprint = fitted(self.file, has_engines=engines is not None)
         return footprint
@@ -245,8 +245,8 @@ class Pipeline:
         """What was done to keep the budgets, and memory beside its plan, as plain data."""
         if self._watch is None:
             return {}
-        held_back = sum(node.gate.held_back for node in self._assembly.nodes if node.gate is not None)
-        told: dict[str, Any] = {"governor": asdict(self._watch.told()), "held_back": held_back}
+        throttled = sum(node.limiter.throttled for node in self._assembly.nodes if node.limiter is not None)
+        told: dict[str, Any] = {"governor": asdict(self._watch.report()), "throttled": throttled}
         if (used := self._watch.used) is not None:
             told["used"] = asdict(used)
         if self._footprint is None:

@@ -75,10 +75,10 @@ def power_model(root: Path) -> Model | None:
 
 @dataclass(frozen=True, slots=True)
 class PowerStep:
-    """One way to clock a board.
+    """A clock setting of a board: a power mode, or a cap of the GPU's clock, with what is predicted of it.
 
     Attributes:
-        name: for people; empty for the way it was found.
+        name: for people; empty for the clocks it was found with.
         power_w: drawn at the rates that the pipeline asks for, or at what it sustains where that is less.
         idle_w: of that, without work.
         headroom: how many times the asked rates it sustains.
@@ -106,10 +106,10 @@ class PowerStep:
 
 
 class PowerSteps:
-    """Takes one step at a time, each from the way the board was found. For one thread.
+    """Takes one step at a time, each starting from the clocks the board was found with. For one thread.
 
     Args:
-        steps: the first is the way it was found.
+        steps: the first is the clocks it was found with.
         control: restores it at its own end; owned by whoever entered it.
     """
 
@@ -118,7 +118,7 @@ class PowerSteps:
         self._now = self.steps[0]
 
     def take(self, step: PowerStep) -> None:
-        """Makes the board run that way; nothing happens if it does. Blocks for a second where nvpmodel is asked.
+        """Sets the board to that step; does nothing if it already is. Blocks for a second where nvpmodel is asked.
 
         Raises:
             BudgetError: the mode takes a reboot, or is gone.

@@ -106,7 +106,7 @@ def _listener(bar: Bar | None) -> Listener:
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class CorePlacement:
     """A core, and how many frames it gets in comparison with others."""
 
     core: int
@@ -114,7 +114,7 @@ class At:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class SplitModel:
     """A model to be run in parts: static and clean, the same as a graph, and what it is cut into."""
 
     model: Model
@@ -123,7 +123,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ModelPlacement:
     """How one model runs.
 
     Attributes:
@@ -131,8 +131,8 @@ class Plan:
         cut: for a model that is split.
     """
 
-    whole: tuple[At, ...] = ()
-    cut: Cut | None = None
+    whole: tuple[CorePlacement, ...] = ()
+    cut: SplitModel | None = None
 
 
 class Placer:
@@ -142,7 +142,7 @@ class Placer:
         self._file = file
         self._cores: Mapping[str, int] = core_accelerators()
 
-    def plan(self, name: str, config: ModelConfig, stage: InferStage, model: Callable[[], Model]) -> Plan:
+    def plan(self, name: str, config: ModelConfig, stage: InferStage, model: Callable[[], Model]) -> ModelPlacement:
         """How a model runs for one of its stages; nothing is compiled.
 
         Where nothing will be computed, the placement is only checked. A file for another board is checked without
@@ -155,14 +155,14 @@ class Placer:
             PlacementError: it cannot be done, with the line of ``placement``.
         """
         if config.placement == "auto":
-            return Plan()
+            return ModelPlacement()
         try:
             plan = self._plan(config, stage, model)
         except PlacementError as error:
             raise error.at(self._file.where("models", name, "placement"))  # noqa: B904 - the same error, with its place
-        return Plan() if config.backend == "null" else plan
+        return ModelPlacement() if config.backend == "null" else plan
 
-    def _plan(self, config: ModelConfig, stage: InferStage, model: Callable[[], Model]) -> Plan:
+    def _plan(self, config: ModelConfig, stage: InferStage, model: Callable[[], Model]) -> ModelPlacement:
         is_here = self._file.config.board in THIS_MACHINE
         if config.backend != "null" or is_here:
             check_accelerators(accelerators_of(config.placement), self._cores)
@@ -172,28 +172,28 @@ class Placer:
             cut = _cut(config, config.placement, model())
             if len(cut.parts) > 1:
                 _check_split(config, stage)
-                return Plan(cut=cut)
-            return Plan(self._at({cut.parts[0].accelerator: 1}))
-        return Plan(self._at(weights_of(config.placement)))
+                return ModelPlacement(cut=cut)
+            return ModelPlacement(self._at({cut.parts[0].accelerator: 1}))
+        return ModelPlacement(self._at(weights_of(config.placement)))
 
-    def _at(self, weights: Mapping[str, int]) -> tuple[At, ...]:
-        return tuple(At(self._cores.get(name, 0), weight) for name, weight in weights.items())
+    def _at(self, weights: Mapping[str, int]) -> tuple[CorePlacement, ...]:
+        return tuple(CorePlacement(self._cores.get(name, 0), weight) for name, weight in weights.items())
 
     def core(self, accelerator: str) -> int:
         """The kernel's number of an accelerator's core."""
         return self._cores[accelerator]
 
 
-def compiled(cut: Cut) -> SegmentedEngine:
+def compiled(cut: SplitModel) -> SegmentedEngine:
     """The engines of all parts. Raises PlacementError or BuildError."""
     return compile_segments(cut.model, cut.graph, cut.parts, FileStore(cache_folder() / "ort"))
 
 
-def _cut(config: ModelConfig, globs: Mapping[str, str], model: Model) -> Cut:
+def _cut(config: ModelConfig, globs: Mapping[str, str], model: Model) -> SplitModel:
     ready, graph = _static(model, config)
     written = read(load(config.onnx))
     places = assign(graph, globs, [node.name for node in written.nodes])
-    return Cut(ready, graph, partition(graph, places))
+    return SplitModel(ready, graph, partition(graph, places))
 
 
 def _static(model: Model, config: ModelConfig) -> tuple[Model, Graph]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from edgert.assemble.board_watts import PowerStep, PowerSteps
 from edgert.assemble.graph import Assembly
-from edgert.assemble.ways import Way, clocked, setting_of, ways, worthwhile
+from edgert.assemble.run_settings import RunSetting, clocked, predicted_setting, run_settings, worthwhile
 from edgert.backend import Engine
 from edgert.board.host import core_count
 from edgert.budget.governor import Action, Budget, Patience, Rules, Setting, check_meter, check_settings
 from edgert.budget.loop import Loop
-from edgert.budget.watch import ALLOWED_PATIENCE, CORES, CPU_PATIENCE, VARIANT_PATIENCE, Eyes, Watch
+from edgert.budget.watch import ALLOWED_PATIENCE, CORES, CPU_PATIENCE, VARIANT_PATIENCE, Observer, Watch
 from edgert.clock import Clock
 from edgert.config import InferStage, PipelineFile, SourceStage
 from edgert.config.flow import fallbacks, sources_of, stages_at, streams_of
@@ -22,10 +22,10 @@ from edgert.errors import BudgetError, EdgertError, StageError
 from edgert.meters.all import Meters
 from edgert.meters.reading import Reading
 from edgert.placement.segment_engines import SegmentedEngine
-from edgert.runtime import Gate, Source
+from edgert.runtime import Source, SourceRateLimiter
 from edgert.runtime.channel import Channel
 from edgert.runtime.metrics import RecentLatency
-from edgert.runtime.throttle import Allowance, Crowd
+from edgert.runtime.throttle import CpuTokenBucket, QueuePressure
 
 _ASSUMED_HZ = 30.0  # of a camera whose rate the file does not tell
 _RUNS = 3
@@ -55,9 +55,9 @@ class Cost:
 
 
 def rules_of(
-    budgets: BudgetConfig, found: tuple[Way, ...], costs: Sequence[Cost], predicted: Sequence[PowerStep] = ()
+    budgets: BudgetConfig, found: tuple[RunSetting, ...], costs: Sequence[Cost], predicted: Sequence[PowerStep] = ()
 ) -> Rules:
-    """What a governor goes by; the first way is that of all frames.
+    """The rules of a governor; the first setting is that of all frames.
 
     Power that nobody can predict is taken to fit the budget when all frames go on, to fall with them, and with the
     time that engines take, by a tenth at least for each stand-in; the governor measures what is true within its first
@@ -70,17 +70,17 @@ def rules_of(
     is_cpu = budgets.cpu is not None
     cap = budgets.cpu if is_cpu else budgets.power
 
-    def setting(way: Way) -> Setting:
-        cost = costs[way.level]
+    def predicted_for(run: RunSetting) -> Setting:
+        cost = costs[run.level]
         work = cost.engine_ms / costs[0].engine_ms if costs[0].engine_ms else 1.0
         total_hz = sum(cost.rates_hz.values())
-        share = sum(cost.rates_hz[stream] * share for stream, share in way.shares.items()) / total_hz
-        if way.step is not None:
-            return setting_of(way, cost.rates_hz, way.step, work)
+        share = sum(cost.rates_hz[stream] * share for stream, share in run.shares.items()) / total_hz
+        if run.step is not None:
+            return predicted_setting(run, cost.rates_hz, run.step, work)
         if predicted and not is_cpu:
-            return setting_of(way, cost.rates_hz, predicted[way.level])
-        full = cost.cores if is_cpu and cost.cores is not None else (cap or 0.0) * min(work, _STAND_IN**way.level)
-        return Setting(way.name, full * share, total_hz * share, cost.engine_ms, way.level)
+            return predicted_setting(run, cost.rates_hz, predicted[run.level])
+        full = cost.cores if is_cpu and cost.cores is not None else (cap or 0.0) * min(work, _STAND_IN**run.level)
+        return Setting(run.name, full * share, total_hz * share, cost.engine_ms, run.level)
 
     budget = Budget(
         power_w=cap,
@@ -89,7 +89,7 @@ def rules_of(
         unit=CORES if is_cpu else "W",
         memory_bytes=budgets.memory,
     )
-    return Rules(budget, tuple(map(setting, found)), _patience(budget, len(costs) > 1))
+    return Rules(budget, tuple(map(predicted_for, found)), _patience(budget, len(costs) > 1))
 
 
 def _patience(budget: Budget, has_variants: bool) -> Patience:
@@ -115,7 +115,7 @@ def watch(
 
     Args:
         fail: called when a budget with ``when_exceeded: stop`` was exceeded for too long.
-        power: ways to clock the board, where they may be taken.
+        power: clock settings of the board that the governor may use; None: it must not change clocks.
         predicted: the board as it is, at each level of degraded models; none where no plan tells.
 
     Raises:
@@ -125,9 +125,9 @@ def watch(
     if all(value is None for value in (budgets.power, budgets.cpu, budgets.latency, budgets.memory)):
         return None
     meters.sample()  # energy counters give no power before they are read a second time
-    gates, streams = _gates(assembly, clock), streams_of(file.config.stages)
+    limiters, streams = _limiters(assembly, clock), streams_of(file.config.stages)
     smaller = fallbacks(file.config.stages, file.config.models)
-    found = ways(streams, smaller) if budgets.when_exceeded == "degrade" else ways(streams)[:1]
+    found = run_settings(streams, smaller) if budgets.when_exceeded == "degrade" else run_settings(streams)[:1]
     timed = {name: _timed(_run_of(engine)) for name, engine in assembly.engines.items()}
     costs = [_cost(file, assembly.live, timed, level) for level in range(1 + len(smaller))]
     if power is not None:
@@ -142,23 +142,23 @@ def watch(
         raise
 
     def carry(action: Action) -> None:
-        way = found[action.setting]
-        assembly.choice.level = way.level
-        for stream, share in way.shares.items():
-            gates[stream].share = share * action.share
-        if power is not None and way.step is not None:
-            power.take(way.step)
+        run = found[action.setting]
+        assembly.choice.level = run.level
+        for stream, share in run.shares.items():
+            limiters[stream].share = share * action.share
+        if power is not None and run.step is not None:
+            power.take(run.step)
         if action.kind == "stop":
             fail(BudgetError("a budget was exceeded", why=action.reason, where=file.where("budgets")))
 
     ends = [node.meter.latency for node in assembly.nodes if not node.outlets]
     recent = RecentLatency(ends, _LATENCY_LOOKS)
-    granted = _allow(budgets, gates.values(), clock)
-    crowd = Crowd(
+    granted = _share_cpu(budgets, limiters.values(), clock)
+    pressure = QueuePressure(
         [channel for node in assembly.nodes for channel in node.inlet.channels if _is_live(assembly, channel)]
     )
-    eyes = Eyes(meters, rules.budget, lambda: recent.percentiles().p99 or None, granted, crowd.look)
-    return Watch(Loop(rules, carry, clock.now_ns()), eyes, clock, lambda error: fail(_failure(error)), notes)
+    observer = Observer(meters, rules.budget, lambda: recent.percentiles().p99 or None, granted, pressure.look)
+    return Watch(Loop(rules, carry, clock.now_ns()), observer, clock, lambda error: fail(_failure(error)), notes)
 
 
 def _is_live(assembly: Assembly, channel: Channel) -> bool:
@@ -166,23 +166,24 @@ def _is_live(assembly: Assembly, channel: Channel) -> bool:
     return assembly.live or channel.drop != "never"
 
 
-def _gates(assembly: Assembly, clock: Clock) -> dict[str, Gate]:
-    """A gate behind every source."""
-    gates = {}
+def _limiters(assembly: Assembly, clock: Clock) -> dict[str, SourceRateLimiter]:
+    """Puts a rate limiter behind every source and returns them by stage name."""
+    limiters = {}
     for node in assembly.nodes:
         if isinstance(node.work, Source):
-            node.gate = gates[node.name] = Gate(node.work.live, clock)
-    return gates
+            node.limiter = limiters[node.name] = SourceRateLimiter(node.work.live, clock)
+    return limiters
 
 
-def _allow(budgets: BudgetConfig, gates: Iterable[Gate], clock: Clock) -> Callable[[], float]:
-    """Where CPU time is to be kept by fewer frames, sources are given no more; what tells the part that passed."""
+def _share_cpu(budgets: BudgetConfig, limiters: Iterable[SourceRateLimiter], clock: Clock) -> Callable[[], float]:
+    """Gives all sources one CPU token bucket, where a CPU budget is kept by fewer frames; returns what reads the share
+    that passed."""
     if budgets.cpu is None or budgets.when_exceeded != "degrade":
         return lambda: 1.0
-    allowance = Allowance(budgets.cpu, clock)
-    for gate in gates:
-        gate.allowance = allowance
-    return allowance.share
+    bucket = CpuTokenBucket(budgets.cpu, clock)
+    for limiter in limiters:
+        limiter.bucket = bucket
+    return bucket.share
 
 
 def _check(rules: Rules, power: Reading) -> tuple[str, ...]:

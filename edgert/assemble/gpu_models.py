@@ -178,7 +178,7 @@ def gpu_lane(
     device, rows = engine.device, layout.rows
     reading = device.stream() if beside else None
     if is_urgent:  # before anything is recorded: graphs keep the priority that they were recorded with
-        _go_first([sessions[0].stream, *([reading] if reading else [])], where)
+        _raise_priority([sessions[0].stream, *([reading] if reading else [])], where)
     slots = []
     for session in sessions:
         (image,) = session.inputs_on_gpu.values()
@@ -189,11 +189,11 @@ def gpu_lane(
     return GpuLane(slots, config, uploader)
 
 
-def _go_first(streams: Sequence[Stream], where: str) -> None:
+def _raise_priority(streams: Sequence[Stream], where: str) -> None:
     """What cannot be had is told: the model runs as any other then."""
     try:
         for stream in streams:
-            stream.go_first()
+            stream.raise_priority()
     except DeviceError as error:
         log.warning("%s: priority: high is not used: %s (%s)", where, error.what, error.why)
 

@@ -132,7 +132,7 @@ def is_live(stage: object, file: PipelineFile) -> bool:
 # What gives way in a pipeline for memory, step by step.
 
 
-def turns_of(config: PipelineConfig) -> list[tuple[str, ...]]:
+def alternating_models(config: PipelineConfig) -> list[tuple[str, ...]]:
     """Models that never run together: each chain of ``degrade_to`` in the same threads that no other stage uses."""
     used = dict.fromkeys(stage.infer for stage in config.stages.values() if isinstance(stage, InferStage))
     chains = [variants_of(config.models, name) for name in used]
@@ -197,7 +197,9 @@ def _narrower(file: PipelineFile) -> PipelineFile | None:
 def _joined(file: PipelineFile) -> PipelineFile | None:
     """One arena for the models that take turns."""
     config = file.config
-    apart = [name for turns in turns_of(config) for name in turns if not config.models[name].tuning.shared_arena]
+    apart = [
+        name for turns in alternating_models(config) for name in turns if not config.models[name].tuning.shared_arena
+    ]
     if not apart:
         return None
     shared = {
@@ -274,7 +276,7 @@ def fitted(file: PipelineFile, *, has_engines: bool = False) -> tuple[PipelineFi
     return found, plan
 
 
-def is_modest(file: PipelineFile) -> bool:
+def fits_easily(file: PipelineFile) -> bool:
     """Whether a pipeline takes no more than half of what is free at the moment, by all that is planned but libraries;
     so that nobody has to wait until those are measured, nor, where the models' files are small enough to tell, until
     they are read. True, too, of one that cannot be planned: who makes its engines will say why, or run it."""
@@ -336,7 +338,7 @@ def _shared(config: PipelineConfig, parts: list[Part]) -> list[Part]:
     """Engines' parts where models that take turns share an arena: it is as large as the largest of them needs."""
     arenas = {part.name: part.size_bytes for part in parts if part.kind == "activations"}
     inside = dict[str, str]()
-    for turns in turns_of(config):
+    for turns in alternating_models(config):
         if all(config.models[name].tuning.shared_arena for name in turns):
             largest = max(turns, key=lambda name: arenas[name])
             inside |= {name: largest for name in turns if name != largest}

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from edgert.assemble.engines import At, ChainEngines, Cut, Engines, Form, Placer, compiled
+from edgert.assemble.engines import ChainEngines, CorePlacement, Engines, Form, Placer, SplitModel, compiled
 from edgert.assemble.gpu_models import gpu_lane, is_on_gpu
-from edgert.assemble.ways import check_labels, check_together
+from edgert.assemble.run_settings import check_labels, check_together
 from edgert.backend import Engine
 from edgert.backend.chain import Replicated
 from edgert.board.host import core_count, share_cores
@@ -135,7 +135,7 @@ class Models:
         return config.model_copy(update={"backend": self._backend_name}) if self._backend_name else config
 
     def _whole(
-        self, name: str, stage: InferStage, model: ModelConfig, placed: Sequence[At], live: bool
+        self, name: str, stage: InferStage, model: ModelConfig, placed: Sequence[CorePlacement], live: bool
     ) -> list[Branch]:
         """The model on its accelerators, or as often as it suits the machine's threads."""
         if model.degrade_to is not None:
@@ -223,7 +223,7 @@ class Models:
             self.devices[name] = engine.device
         return lane
 
-    def _split(self, name: str, stage: InferStage, model: ModelConfig, cut: Cut) -> Branch:
+    def _split(self, name: str, stage: InferStage, model: ModelConfig, cut: SplitModel) -> Branch:
         """The segments of a cut model, each on its core."""
         engine = self._segmented(stage.infer, cut)
         chain = engine.chain(SEGMENT_QUEUE)
@@ -241,7 +241,7 @@ class Models:
         cores = [self._placer.core(segment.accelerator) for segment in engine.segments]
         return Branch(tuple(Pinned(one, core) for one, core in zip(stages, cores, strict=True)))
 
-    def _segmented(self, name: str, cut: Cut) -> SegmentedEngine:
+    def _segmented(self, name: str, cut: SplitModel) -> SegmentedEngine:
         engine = self.engines.get(name)
         if not isinstance(engine, SegmentedEngine):
             engine = self.engines[name] = compiled(cut)

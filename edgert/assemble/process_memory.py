@@ -34,7 +34,7 @@ _PROVIDER = "libonnxruntime_providers_cuda.so"
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class LibraryMemory:
     """Memory that a library takes.
 
     Attributes:
@@ -46,7 +46,7 @@ class Taken:
     gpu_bytes: int = 0
 
 
-def library_memory(needed: Sequence[str]) -> Mapping[str, Taken]:
+def library_memory(needed: Sequence[str]) -> Mapping[str, LibraryMemory]:
     """Library → memory that loading it and using it for the first time will add; none where that has happened.
 
     Starts a child process, about a second, or three with :data:`CUDA_ENGINE`, unless nothing is left to load.
@@ -61,7 +61,7 @@ def library_memory(needed: Sequence[str]) -> Mapping[str, Taken]:
     """
     absent = {name for name in needed if not _is_loaded(name)}
     found = _measured(needed) if absent else {}
-    return {name: found[name] if name in absent else Taken() for name in needed}
+    return {name: found[name] if name in absent else LibraryMemory() for name in needed}
 
 
 def _is_loaded(name: str) -> bool:
@@ -70,7 +70,7 @@ def _is_loaded(name: str) -> bool:
     return name in sys.modules or (name == CUDA_ENGINE and maps.is_file() and _PROVIDER in maps.read_text())
 
 
-def _measured(names: Collection[str]) -> dict[str, Taken]:
+def _measured(names: Collection[str]) -> dict[str, LibraryMemory]:
     own = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (own, os.environ.get("PYTHONPATH"))))
     done = subprocess.run(  # noqa: S603 - our own module, run by our own interpreter
@@ -85,7 +85,7 @@ def _measured(names: Collection[str]) -> dict[str, Taken]:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise DeviceError(f"cannot measure what {' and '.join(names)} take", why=last[0], fix="edgert doctor")
     told: dict[str, tuple[int, int]] = json.loads(done.stdout)
-    return {name: Taken(*sizes) for name, sizes in told.items()}
+    return {name: LibraryMemory(*sizes) for name, sizes in told.items()}
 
 
 def _use_engine() -> None:

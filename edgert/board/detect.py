@@ -176,7 +176,7 @@ def _recognize(compatible: tuple[str, ...], memory_bytes: int) -> Board | None:
     words = {word for entry in compatible for word in re.split(r"[,+]", entry)}
     plain = {word.removesuffix("-super") for word in words}
     matches = [(board, board.match) for board in boards() if board.match is not None]
-    matches = [(board, match) for board, match in matches if plain.intersection(match.tells)]
+    matches = [(board, match) for board, match in matches if plain.intersection(match.compatible)]
     fast = any(word.endswith("-super") for word in words)
     found = [board for board, match in matches if match.super == fast] or [board for board, _ in matches]
     large = [board for board in found if board.memory.bytes >= memory_bytes]

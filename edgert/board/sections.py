@@ -75,11 +75,11 @@ class Match(Sourced):
     """How a running system is recognized as this board.
 
     Attributes:
-        tells: part numbers and names; one of them stands in the device tree's ``compatible``.
+        compatible: part numbers and names; one of them stands in the device tree's ``compatible``.
         super: whether the firmware is the faster one, whose device tree says ``-super``.
     """
 
-    tells: Words
+    compatible: Words
     super: bool
 
 

@@ -21,7 +21,7 @@ from edgert.board.host import read_text
 from edgert.board.nvpmodel import current_mode, power_modes
 from edgert.errors import BudgetError, DeviceError
 from edgert.meters.clocks import gpu_folder
-from edgert.meters.reading import read_small, told, why_not
+from edgert.meters.reading import failure_of, read_small, shown_path
 
 _LOG = logging.getLogger(__name__)
 _JOURNAL = "var/lib/edgert/power.json"
@@ -108,7 +108,7 @@ class PowerControl:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise DeviceError(f"cannot write {self._journal}", why=why_not(error), fix="it needs root") from error
+            raise DeviceError(f"cannot write {self._journal}", why=failure_of(error), fix="it needs root") from error
         if not os.access(folder, os.W_OK):
             raise DeviceError(f"cannot write {self._journal}", why="not permitted", fix="it needs root")
 
@@ -159,7 +159,7 @@ class PowerControl:
             slowest = f"the slowest step is {min(steps)} Hz" if steps else "it tells no steps"
             raise BudgetError(f"cannot cap the GPU at {hz} Hz", why=slowest)
         path = folder / "max_freq"
-        return self._make(Change(told(path, self._root), _read(path).strip(), str(max(slower))))
+        return self._make(Change(shown_path(path, self._root), _read(path).strip(), str(max(slower))))
 
     def restore(self) -> None:
         """Undoes every change, the newest first. Safe to call again. Raises DeviceError when one cannot be undone."""
@@ -230,7 +230,7 @@ class PowerControl:
         try:
             path.write_text(change.after)
         except OSError as error:
-            raise DeviceError(f"cannot write {change.what}", why=why_not(error), fix="it needs root") from error
+            raise DeviceError(f"cannot write {change.what}", why=failure_of(error), fix="it needs root") from error
 
     def _set_mode(self, name: str) -> None:
         modes = power_modes(self._root)
@@ -268,7 +268,7 @@ class PowerControl:
                 os.fsync(file.fileno())
             draft.replace(self._journal)
         except OSError as error:
-            raise DeviceError(f"cannot write {self._journal}", why=why_not(error), fix="it needs root") from error
+            raise DeviceError(f"cannot write {self._journal}", why=failure_of(error), fix="it needs root") from error
 
 
 def _read(path: Path) -> str:
@@ -276,4 +276,4 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8") if path.suffix == ".conf" else read_small(str(path))
     except OSError as error:
-        raise DeviceError(f"cannot read {path}", why=why_not(error)) from error
+        raise DeviceError(f"cannot read {path}", why=failure_of(error)) from error

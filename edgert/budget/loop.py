@@ -1,6 +1,6 @@
 """One governor at work: it is shown what is, decides, has it carried out, and notes what it did.
 
-No clock and no thread: whoever looks every :data:`LOOK_S` calls :meth:`Loop.step`, a control thread in a real run, an
+No clock and no thread: whoever looks every :data:`PERIOD_S` calls :meth:`Loop.step`, a control thread in a real run, an
 event in a simulated one.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from edgert.budget.governor import Action, Observation, Rules, Setting, State, decide, start
 from edgert.budget.governor.settings import ActionKind
 
-LOOK_S = 0.5
+PERIOD_S = 0.5
 """Between two looks: Jetson's sensors average over 0.43 s, so that looking more often sees nothing new."""
 _KEPT_EVENTS = 1000
 
@@ -39,7 +39,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Governed:
+class GovernorReport:
     """What a governor did in a run.
 
     Attributes:
@@ -83,7 +83,7 @@ class _Tally:
 
 
 class Loop:
-    """Keeps the budgets of one run. For one thread at a time; :meth:`told` may be called from any.
+    """Keeps the budgets of one run. For one thread at a time; :meth:`report` may be called from any.
 
     Args:
         rules: budget, settings and patience.
@@ -124,11 +124,11 @@ class Loop:
             self._carry(decision.action)
         return decision.action
 
-    def told(self, notes: tuple[str, ...] = ()) -> Governed:
+    def report(self, notes: tuple[str, ...] = ()) -> GovernorReport:
         """What it did so far."""
         tally = self._tally
         counts = tally.counts
-        return Governed(
+        return GovernorReport(
             self.setting.name,
             dict(tally.seconds),
             counts.get("switch", 0),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from edgert.budget.governor import Action, Budget, Observation, Patience
-from edgert.budget.loop import LOOK_S, Governed, Loop
+from edgert.budget.loop import PERIOD_S, GovernorReport, Loop
 from edgert.clock import Clock
 from edgert.meters.all import Meters, Sample
 from edgert.meters.energy import Energy
@@ -24,7 +24,7 @@ CORES = "cores"
 CPU_LOOKS = 4
 """Looks that CPU time is averaged over, two seconds: in half a second a camera gives a dozen frames, one more or less
 is too much."""
-CPU_PATIENCE = Patience(sensor_s=(CPU_LOOKS + 1) * LOOK_S, surge=0.1, agree=0.05)
+CPU_PATIENCE = Patience(sensor_s=(CPU_LOOKS + 1) * PERIOD_S, surge=0.1, agree=0.05)
 """What an average over two seconds needs to tell of the setting in use alone; and frames differ in work by more than
 the noise of a power sensor."""
 ALLOWED_PATIENCE = replace(
@@ -38,11 +38,11 @@ ALLOWED_PATIENCE = replace(
     wary=0.0,
     own_error=0.15,
 )
-"""The same beside an allowance, which keeps the budget frame by frame and lets fewer through where frames cost more.
-Cores change their speed by up to half for seconds, here and on boards that throttle: what comes and goes like that is
-left to the allowance, and only what lasts and is more changes the setting. Half the frames take about half the CPU
-time: what is mispredicted is what a frame costs, which is the same in every setting. So a rise that met a slow core
-says little against the setting."""
+"""The same beside a CPU token bucket, which keeps the budget frame by frame: fewer go on where frames cost more. Cores
+change their speed by up to half for seconds, here and on boards that throttle: what comes and goes like that is left to
+the bucket, and only what lasts and is more changes the setting. Half the frames take about half the CPU time: what is
+mispredicted is what a frame costs, which is the same in every setting. So a rise that met a slow core says little
+against the setting."""
 VARIANT_PATIENCE = replace(ALLOWED_PATIENCE, over=-0.2, surge=0.2, spare_down=-0.1, spare_known=-0.1, spare_new=-0.1)
 """The same where a smaller model is at hand: all frames of that one are worth more than two thirds of the larger."""
 _LEAST_SHARE = 0.05  # of granted frames: from fewer, what all would take cannot be told
@@ -72,7 +72,7 @@ class Used:
     missing_s: float
 
 
-class Eyes:
+class Observer:
     """Sees what a governor wants to know. For one thread.
 
     Args:
@@ -81,7 +81,7 @@ class Eyes:
         latency_ms: gives the 99th percentile of the last seconds; None when nothing came.
         granted: part of the frames of the setting in use, since it was last asked, that CPU time was left for; what
             all of them would have taken is looked at.
-        crowd: how full the fullest queue of live frames is, and what was lost since it was last asked.
+        pressure: returns how full the fullest queue of live frames is, and what was lost since it was last asked.
     """
 
     def __init__(
@@ -90,10 +90,10 @@ class Eyes:
         budget: Budget,
         latency_ms: Callable[[], float | None] = lambda: None,
         granted: Callable[[], float] = lambda: 1.0,
-        crowd: Callable[[], tuple[float | None, int]] = lambda: (None, 0),
+        pressure: Callable[[], tuple[float | None, int]] = lambda: (None, 0),
     ) -> None:
         self._meters, self._budget, self._latency_ms, self._granted = meters, budget, latency_ms, granted
-        self._crowd = crowd
+        self._pressure = pressure
         self._energy = Energy()
         self._cores: deque[tuple[float, float]] = deque(maxlen=CPU_LOOKS)
         self._notes: deque[str] = deque(maxlen=_MOST_NOTES)
@@ -113,14 +113,14 @@ class Eyes:
         told = energy.average_w, energy.joules, energy.covered_s, energy.modeled_s, energy.missing_s
         return Used(budget.unit, budget.power_w, *told)
 
-    def look(self) -> Observation:
+    def observe(self) -> Observation:
         """Reads everything once. Does not raise."""
         sample = self._meters.sample()
         self._notes.extend(sample.notes)
         rss, nvmap = sample[_RSS].value, sample[_NVMAP].value
         if nvmap is not None:
             self.nvmap_bytes = max(self.nvmap_bytes or 0, round(nvmap))
-        queued, lost = self._crowd()
+        queued, lost = self._pressure()
         return Observation(
             sample.at_ns,
             self._used(sample),
@@ -138,7 +138,7 @@ class Eyes:
         self._energy.add(sample.at_ns, spent)
         if self._budget.unit == CORES:
             return self._cpu(spent)
-        return self._energy.recent_w(LOOK_S) if sample.power.is_known else None
+        return self._energy.recent_w(PERIOD_S) if sample.power.is_known else None
 
     def _cpu(self, reading: Reading) -> float | None:
         if reading.value is None:
@@ -150,7 +150,7 @@ class Eyes:
 
 
 class Watch(threading.Thread):
-    """Looks every :data:`LOOK_S` from :meth:`start` to :meth:`stop`.
+    """Looks every :data:`PERIOD_S` from :meth:`start` to :meth:`stop`.
 
     Args:
         fail: called with what went wrong, once; the thread then ends.
@@ -158,10 +158,15 @@ class Watch(threading.Thread):
     """
 
     def __init__(
-        self, loop: Loop, eyes: Eyes, clock: Clock, fail: Callable[[Exception], None], notes: tuple[str, ...] = ()
+        self,
+        loop: Loop,
+        observer: Observer,
+        clock: Clock,
+        fail: Callable[[Exception], None],
+        notes: tuple[str, ...] = (),
     ) -> None:
         super().__init__(name="edgert:governor", daemon=True)
-        self._loop, self._eyes, self._clock, self._fail, self._notes = loop, eyes, clock, fail, notes
+        self._loop, self._observer, self._clock, self._fail, self._notes = loop, observer, clock, fail, notes
         self._stop_event = threading.Event()
 
     def run(self) -> None:
@@ -169,8 +174,8 @@ class Watch(threading.Thread):
         for note in self._notes:
             _LOG.warning("%s", note)
         try:
-            while not self._clock.wait(self._stop_event, LOOK_S):
-                _log(self._loop.step(self._eyes.look()))
+            while not self._clock.wait(self._stop_event, PERIOD_S):
+                _log(self._loop.step(self._observer.observe()))
         except Exception as error:  # noqa: BLE001 - handed to whoever runs the pipeline, which then ends
             self._fail(error)
 
@@ -182,17 +187,17 @@ class Watch(threading.Thread):
 
     @property
     def nvmap_bytes(self) -> int | None:
-        """See :class:`Eyes`; callable from any thread."""
-        return self._eyes.nvmap_bytes
+        """See :class:`Observer`; callable from any thread."""
+        return self._observer.nvmap_bytes
 
     @property
     def used(self) -> Used | None:
-        """See :attr:`Eyes.used`; callable from any thread."""
-        return self._eyes.used
+        """See :attr:`Observer.used`; callable from any thread."""
+        return self._observer.used
 
-    def told(self) -> Governed:
+    def report(self) -> GovernorReport:
         """What was done so far; callable from any thread."""
-        return self._loop.told((*self._notes, *self._eyes.notes))
+        return self._loop.report((*self._notes, *self._observer.notes))
 
 
 def _log(action: Action) -> None:

@@ -148,11 +148,11 @@ def _governed(summary: Summary) -> list[str]:
     if not governor:
         return []
     events = [f"  {event['at_s']:7.1f} s  {event['kind']}: {event['reason']}" for event in governor["events"]]
-    held_back = summary.budgets["held_back"]
+    throttled = summary.budgets["throttled"]
     seconds = sum(governor["seconds"].values()) or 1.0
     shares = sorted(governor["seconds"].items(), key=lambda one: -one[1])
     told = ", ".join(f"{name} {share / seconds:.0%} of the time" for name, share in shares)
-    frames = f"; {held_back} frames held back" if held_back else ""
+    frames = f"; {throttled} frames throttled" if throttled else ""
     return [
         f"budgets: {told}{frames}",
         *_used(summary),

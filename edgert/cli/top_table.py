@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgert.cli import table
 from edgert.cli.table import Column
-from edgert.runtime.announce import MOST_BYTES, STRANGE, seen
+from edgert.runtime.announce import MOST_BYTES, STRANGE, running_pipelines
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Pipelines:
         return list(found.values())
 
     def _found(self) -> Iterator[tuple[str, Row]]:
-        for one in seen(self._root):
+        for one in running_pipelines(self._root):
             yield one.key, _row(f"process {one.pid}" if one.pid else "in a container", one.state)
         for url in self._urls:
             yield url, _row(url, _fetched(url))
@@ -170,7 +170,7 @@ def _promises(row: Row) -> Iterator[str]:
     budgets, promised = _part(stats, "budgets"), _part(stats, "promised")
     if governor := _part(budgets, "governor"):
         yield _text(governor.get("setting"))
-        yield f"{_number(budgets.get('held_back'), '{:.0f}')} held back"
+        yield f"{_number(budgets.get('throttled'), '{:.0f}')} throttled"
     if used := _part(budgets, "used"):
         taken, limit = _number(used.get("mean"), "{:.3g}"), _number(used.get("limit"), "{:g}")
         yield f"{taken} of {limit} {_text(used.get('unit'))}"

@@ -198,7 +198,7 @@ class Pool:
         return np.frombuffer(raw.data[-raw.ctypes.data % ALIGN_BYTES :], np.uint8)
 
 
-class Supply:
+class GrowingPool:
     """Equal buffers for as many as are held at a time: starts with ``count`` and adds one whenever none is free.
 
     So it settles at what a pipeline really holds, and a user who keeps every frame gets more memory instead of a

@@ -17,13 +17,13 @@ from edgert.meters.reading import (
     Gauge,
     Reading,
     children,
+    failure_of,
     file_gauge,
     measured,
     read_number,
     read_small,
-    told,
+    shown_path,
     unavailable,
-    why_not,
 )
 
 _GPUS = ("gm20b", "gp10b", "gv11b", "ga10b", "gb10b", "gpu")
@@ -53,7 +53,7 @@ class ActivityGauge:
             khz = read_number(self.rate, 1.0, _MOST_HZ) / 1e3
             percent = 100 * read_number(self.activity, 0.0) / khz
         except (OSError, ValueError) as error:
-            return unavailable("%", self.source, why_not(error))
+            return unavailable("%", self.source, failure_of(error))
         return measured(min(percent, 100.0), "%", self.source)
 
 
@@ -68,7 +68,7 @@ class PoweredGauge:
         try:
             status = read_small(self.path).strip()
         except OSError as error:
-            return unavailable("", self.source, why_not(error))
+            return unavailable("", self.source, failure_of(error))
         if status not in ("active", "suspended", "resuming", "suspending"):
             return unavailable("", self.source, f"says {status[:40]!r}")
         return measured(float(status != "suspended"), "", self.source)
@@ -101,7 +101,7 @@ def emc_gauges(root: Path) -> dict[str, Gauge]:
         return {"emc.clock": _hertz(thor / "cur_freq", root)}
     rate = root / _BPMP / "clk/emc/rate"
     activity = next((root / path for path in _ACTIVITY if _is_there(root / path)), root / _ACTIVITY[0])
-    load = ActivityGauge(str(activity), str(rate), told(activity, root))
+    load = ActivityGauge(str(activity), str(rate), shown_path(activity, root))
     return {"emc.clock": _hertz(rate, root), "emc.load": load}
 
 
@@ -110,7 +110,7 @@ def dla_gauges(root: Path) -> dict[str, Gauge]:
     found: dict[str, Gauge] = {}
     for core, folder in enumerate(_dla_folders(root)):
         status = folder / "power/runtime_status"
-        found[f"dla{core}.powered"] = PoweredGauge(str(status), told(status, root))
+        found[f"dla{core}.powered"] = PoweredGauge(str(status), shown_path(status, root))
         found[f"dla{core}.clock"] = _dla_clock(root, core)
     return found
 

@@ -13,7 +13,17 @@ from pathlib import Path
 
 from edgert.board.host import read_text
 from edgert.clock import Clock
-from edgert.meters.reading import NO_TIME, Kind, Reading, children, measured, read_number, told, unavailable, why_not
+from edgert.meters.reading import (
+    NO_TIME,
+    Kind,
+    Reading,
+    children,
+    failure_of,
+    measured,
+    read_number,
+    shown_path,
+    unavailable,
+)
 
 SENSOR_AVERAGE_S = 0.43
 """What NVIDIA's nvpower.sh sets the INA3221 of Jetsons to: 512 samples in 430 ms."""
@@ -118,13 +128,13 @@ class Rapl:
         return {f"power.{name}": self._watts(counter) for name, counter in self._counters.items()}
 
     def _watts(self, counter: _Counter) -> Reading:
-        source = told(counter.path, self._root)
+        source = shown_path(counter.path, self._root)
         before_uj, before_ns = counter.last_uj, counter.last_ns
         try:
             counter.last_uj = read_number(str(counter.path), 0.0)
         except (OSError, ValueError) as error:
             counter.last_uj = None
-            return unavailable("W", source, why_not(error))
+            return unavailable("W", source, failure_of(error))
         counter.last_ns = self._clock.now_ns()
         if before_uj is None or counter.last_ns <= before_ns:
             return unavailable("W", source, NO_TIME)

@@ -16,12 +16,12 @@ from edgert.meters.reading import (
     Gauge,
     Reading,
     children,
+    failure_of,
     file_gauge,
     measured,
     read_number,
-    told,
+    shown_path,
     unavailable,
-    why_not,
 )
 
 LAYOUTS: tuple[tuple[str, ...], ...] = (
@@ -125,7 +125,7 @@ class ProductGauge:
             millivolts = read_number(self.volts, 0.0, _MOST_MV)
             milliamperes = read_number(self.amperes, -_MOST_MA, _MOST_MA)
         except (OSError, ValueError) as error:
-            return unavailable("W", self.source, why_not(error))
+            return unavailable("W", self.source, failure_of(error))
         return measured(millivolts * milliamperes * 1e-6, "W", self.source)
 
 
@@ -146,7 +146,7 @@ def _rails(root: Path) -> Iterator[Rail]:
             name = read_text(folder / f"in{channel}_label")
             if name and not _is_not_connected(name):
                 paths = (folder / f"in{channel}_input", folder / f"curr{channel}_input")
-                source = f"{told(paths[0], root)} x {paths[1].name}"
+                source = f"{shown_path(paths[0], root)} x {paths[1].name}"
                 yield Rail(name, _device(folder), ProductGauge(str(paths[0]), str(paths[1]), source))
     for folder in _sensors(root, "ina238"):
         name = read_text(folder / "label") or read_text(folder / "device/label") or "VIN"

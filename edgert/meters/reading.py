@@ -134,14 +134,14 @@ def read_small(path: str) -> str:
         os.close(descriptor)
 
 
-def why_not(error: OSError | ValueError) -> str:
+def failure_of(error: OSError | ValueError) -> str:
     """What was in the way, in a few words."""
     if isinstance(error, OSError):
         return _TROUBLE.get(error.errno or 0, error.strerror or "cannot be read")
     return str(error)
 
 
-def told(path: Path | str, root: Path) -> str:
+def shown_path(path: Path | str, root: Path) -> str:
     """A path as the machine under ``root`` knows it."""
     return "/" + os.path.relpath(path, root)
 
@@ -177,7 +177,7 @@ class FileGauge:
         try:
             value = read_number(self.path, self.low / self.scale, self.high / self.scale)
         except (OSError, ValueError) as error:
-            return unavailable(self.unit, self.source, why_not(error))
+            return unavailable(self.unit, self.source, failure_of(error))
         return measured(value * self.scale, self.unit, self.source)
 
 
@@ -185,7 +185,7 @@ def file_gauge(
     path: Path, root: Path, unit: str, scale: float = 1.0, low: float = 0.0, high: float = float("inf")
 ) -> FileGauge:
     """A gauge over a file below ``root``."""
-    return FileGauge(str(path), told(path, root), unit, scale, low, high)
+    return FileGauge(str(path), shown_path(path, root), unit, scale, low, high)
 
 
 def is_jetson(root: Path) -> bool:

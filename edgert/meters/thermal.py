@@ -13,7 +13,7 @@ from pathlib import Path
 
 from edgert.board.host import read_text
 from edgert.meters.rails import over_current
-from edgert.meters.reading import SWITCHED_OFF, FileGauge, Gauge, Reading, children, measured, told, unavailable
+from edgert.meters.reading import SWITCHED_OFF, FileGauge, Gauge, Reading, children, measured, shown_path, unavailable
 
 TEMPERATURE, MARGIN = "temperature", "temperature.margin"
 THROTTLE_HEAT, THROTTLE_CURRENT = "throttle.heat", "throttle.current"
@@ -85,7 +85,7 @@ def zones(root: Path) -> Iterator[Zone]:
             continue
         name = re.sub(r"[-_]therm(al)?$", "", kind.lower())
         seen[name] = seen.get(name, 0) + 1
-        file = FileGauge(str(folder / "temp"), told(folder / "temp", root), "C", 1e-3)
+        file = FileGauge(str(folder / "temp"), shown_path(folder / "temp", root), "C", 1e-3)
         yield Zone(name if seen[name] == 1 else f"{name}-{seen[name]}", ZoneGauge(file), _limit_c(folder))
 
 
@@ -132,7 +132,7 @@ def _brakes(root: Path) -> Iterator[Gauge]:
     for folder in children(root / "sys/class/thermal"):
         if folder.name.startswith("cooling_device") and _BRAKE.search(read_text(folder / "type")):
             path = folder / "cur_state"
-            yield FileGauge(str(path), told(path, root), "")
+            yield FileGauge(str(path), shown_path(path, root), "")
 
 
 def _count(readings: list[Reading], of: str) -> Reading:

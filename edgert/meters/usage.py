@@ -11,7 +11,7 @@ from pathlib import Path
 
 from edgert.board.host import memory_file, read_text
 from edgert.clock import Clock
-from edgert.meters.reading import NO_TIME, Reading, measured, read_small, told, unavailable, why_not
+from edgert.meters.reading import NO_TIME, Reading, failure_of, measured, read_small, shown_path, unavailable
 
 # CPU time: of this process in cores, of the machine in percent. On a machine without a power sensor, cores stand in
 # for watts.
@@ -59,7 +59,7 @@ def _ticks(path: str) -> tuple[int, int] | str:
         name, *fields = read_small(path).partition("\n")[0].split()
         ticks = [int(field) for field in fields[:_FIELDS]]
     except (OSError, ValueError) as error:
-        return why_not(error)
+        return failure_of(error)
     if name != "cpu" or len(ticks) < _FIELDS:
         return "does not begin with the sum of all cores"
     return sum(ticks) - sum(ticks[field] for field in _IDLE), sum(ticks)
@@ -120,7 +120,7 @@ class Memory:
         try:
             lines = dict(_LINE.findall(read_small(str(self._root / _MEMINFO))))
         except OSError as error:
-            return {name: unavailable("B", source, why_not(error)) for name in _MEMORY_FIELDS}
+            return {name: unavailable("B", source, failure_of(error)) for name in _MEMORY_FIELDS}
         return {
             name: measured(int(lines[field]) * 1024.0, "B", f"{source} {field}")  # its kB are KiB, proc(5)
             if field in lines
@@ -130,11 +130,11 @@ class Memory:
 
 
 def _bytes(path: Path, root: Path) -> Reading:
-    source = told(path, root)
+    source = shown_path(path, root)
     try:
         text = read_small(str(path)).strip()
     except OSError as error:
-        return unavailable("B", source, why_not(error))
+        return unavailable("B", source, failure_of(error))
     if text == "max" or (text.isdigit() and int(text) >= _NO_LIMIT_BYTES):
         return unavailable("B", source, "no limit")
     if not text.isdigit():

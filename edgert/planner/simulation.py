@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgert.assemble.board_watts import PowerStep
-from edgert.assemble.ways import Way, setting_of, ways
+from edgert.assemble.run_settings import RunSetting, predicted_setting, run_settings
 from edgert.board import HOST
 from edgert.board.host import core_accelerators
 from edgert.board.record import find_board
@@ -211,22 +211,22 @@ def _slowest_ms(file: PipelineFile, slots: Slots) -> float:
 
 
 def _governing(file: PipelineFile, budget: Budget, steps: Sequence[PowerStep]) -> Governing | None:
-    """A run's settings: fewer frames of all streams, then fewer streams, then both with fallback models."""
+    """The settings of a run: fewer frames of all streams, then fewer streams, then both with fallback models."""
     if budget.power_w is None and budget.latency_ms is None:
         return None
     sources = {name: stage for name, stage in file.config.stages.items() if isinstance(stage, SourceStage)}
     streams, smaller = streams_of(file.config.stages), fallbacks(file.config.stages, file.config.models)
-    found = ways(streams, smaller) if budget.when_exceeded == "degrade" else ways(streams)[:1]
+    found = run_settings(streams, smaller) if budget.when_exceeded == "degrade" else run_settings(streams)[:1]
     rates_hz = {name: stage.fps or ASSUMED_HZ for name, stage in sources.items()}
 
-    def setting(way: Way) -> Setting:
-        made = setting_of(way, rates_hz, steps[way.level])
+    def setting(one: RunSetting) -> Setting:
+        made = predicted_setting(one, rates_hz, steps[one.level])
         return made if budget.power_w is not None else replace(made, least_share=1.0)
 
     rules = Rules(budget, tuple(map(setting, found)))
     if budget.when_exceeded != "warn":
         check_settings(rules)
-    return Governing(rules, tuple(way.shares for way in found), tuple(way.level for way in found))
+    return Governing(rules, tuple(one.shares for one in found), tuple(one.level for one in found))
 
 
 def _notes(file: PipelineFile, design: Design, scene: Scene, row: Row | None) -> list[str]:

@@ -7,7 +7,7 @@ from edgert.runtime.records import Classification, Crops, Detections, Embedding,
 from edgert.runtime.runner import Runner
 from edgert.runtime.stage import Batching, Source, SourceStats, Stage
 from edgert.runtime.summary import StageSummary, Summary, summarize
-from edgert.runtime.throttle import Gate
+from edgert.runtime.throttle import SourceRateLimiter
 from edgert.runtime.worker import Node
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "Detections",
     "Embedding",
     "Frame",
-    "Gate",
     "Inlet",
     "Keypoints",
     "LatencyHistogram",
@@ -31,6 +30,7 @@ __all__ = [
     "Runner",
     "Segmentation",
     "Source",
+    "SourceRateLimiter",
     "SourceStats",
     "Stage",
     "StageSummary",

@@ -40,7 +40,7 @@ State = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RunningPipeline:
     """A running pipeline.
 
     Attributes:
@@ -55,7 +55,7 @@ class Seen:
 
 
 class Beacon:
-    """Lets a running pipeline be seen by :func:`seen`, from :meth:`open` to :meth:`close`.
+    """Lets a running pipeline be seen by :func:`running_pipelines`, from :meth:`open` to :meth:`close`.
 
     Args:
         state: called in a thread of its own, each time somebody asks; what it gives must have a plain form
@@ -107,7 +107,7 @@ class Beacon:
             _LOG.debug("nobody took the answer: %s", error)
 
 
-def seen(root: Path = Path("/")) -> tuple[Seen, ...]:
+def running_pipelines(root: Path = Path("/")) -> tuple[RunningPipeline, ...]:
     """All running pipelines of this user in this network namespace, by process; those that end meanwhile are left out.
 
     Waits up to a second for each that does not answer.
@@ -139,14 +139,14 @@ def _names(root: Path) -> Iterator[str]:
     yield from _LISTENING.findall(text)
 
 
-def _asked(name: str) -> Seen | None:
+def _asked(name: str) -> RunningPipeline | None:
     """What the pipeline behind a socket tells; None for another user's, and for one that is gone."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
         asker.settimeout(_PATIENCE_S)
         try:
             asker.connect(f"\0{name}")
             pid, user = _peer(asker)
-            return Seen(name.rpartition("/")[2], pid, _read(asker)) if user == os.geteuid() else None
+            return RunningPipeline(name.rpartition("/")[2], pid, _read(asker)) if user == os.geteuid() else None
         except OSError as error:
             _LOG.debug("%s: %s", name, error)
             return None

@@ -15,7 +15,7 @@ from edgert.policy import ADDED, BoundedQueue, Drop
 from edgert.runtime.metrics import LatencyHistogram
 from edgert.runtime.records import Result
 
-Told = tuple[int, int]
+Ready = tuple[int, int]
 """An edge on which something waits, or the complement of one that was closed; and when this was said, nanoseconds."""
 
 
@@ -30,7 +30,7 @@ class Channel(BoundedQueue[Result]):
 
     __slots__ = ("_abandoned", "_edge", "_ready", "_room")
 
-    def __init__(self, capacity: int, drop: Drop, ready: queue.SimpleQueue[Told], edge: int) -> None:
+    def __init__(self, capacity: int, drop: Drop, ready: queue.SimpleQueue[Ready], edge: int) -> None:
         super().__init__(capacity, drop)
         self._ready, self._edge, self._abandoned = ready, edge, False
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()  # as many as have room, where a producer waits for it
@@ -91,7 +91,7 @@ class Inlet:
 
     def __init__(self) -> None:
         self.wakeup = LatencyHistogram()
-        self._ready: queue.SimpleQueue[Told] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[Ready] = queue.SimpleQueue()
         self._closed = 0
         self.channels: list[Channel] = []
 
@@ -108,18 +108,18 @@ class Inlet:
             queue.Empty: nothing came within ``timeout_s``.
         """
         while self._closed < len(self.channels):
-            edge = self._told(timeout_s)
+            edge = self._next_edge(timeout_s)
             if edge < 0:
                 self._closed += 1
             elif (result := self.channels[edge].take()) is not None:
                 return edge, result
         return None
 
-    def _told(self, timeout_s: float | None) -> int:
+    def _next_edge(self, timeout_s: float | None) -> int:
         is_waiting = self._ready.empty()
-        edge, said_ns = self._ready.get(timeout=timeout_s)
+        edge, ready_ns = self._ready.get(timeout=timeout_s)
         if is_waiting:
-            self.wakeup.add(REAL.now_ns() - said_ns)
+            self.wakeup.add(REAL.now_ns() - ready_ns)
         return edge
 
     def __iter__(self) -> Iterator[tuple[int, Result]]:

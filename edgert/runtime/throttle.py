@@ -1,9 +1,9 @@
-"""CPU time that a process may take, earned as time goes by and asked for frame by frame.
+"""What keeps a pipeline within its budgets frame by frame: rate limiters of sources, CPU time, and queue pressure.
 
 A governor sees a mean over two seconds and chooses among a few settings; what a frame costs may change by half from one
-second to the next, with the clock of the cores and with what runs beside. The account here is kept frame by frame: a
-frame goes on while no more was taken than earned, so that whatever frames cost, no two seconds take more than a budget
-allows by more than the frames that were under way.
+second to the next, with the clock of the cores and with what runs beside. The token bucket here works frame by frame: a
+frame goes on while no more CPU time was spent than earned, so that whatever frames cost, no two seconds take more than
+a budget allows by more than the frames that were under way.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from edgert.clock import Clock
 from edgert.policy import BoundedQueue, RateLimiter
 
 SPARE = 0.03
-"""Of the budget, for frames that are under way when the account is empty."""
+"""Part of the budget reserved for frames that are under way when the bucket is empty."""
 _SAVED_S, _OWED_S = 0.05, 2.0
-"""Most that is kept, and owed, in seconds of the budget: what was left over long ago buys no burst, and what was taken
-too much counts as long as the mean that a budget is kept over."""
+"""Most that the bucket holds, and owes, in seconds of the budget: what was left over long ago allows no burst, and what
+was overspent counts as long as the mean that a budget is kept over."""
 _GONE_NS = 1_000_000_000  # a stream that did not ask for so long is not waited for
 _SHORTEST_S = 0.002
 
@@ -35,13 +35,13 @@ class _Stream:
     asked_ns: int = 0
 
 
-class Allowance:
-    """An account of CPU time, shared by the gates of all sources; for any thread.
+class CpuTokenBucket:
+    """CPU time that a process may use, earned as time goes by; shared by the limiters of all sources. Thread-safe.
 
     Args:
         cores: the budget, CPU seconds per second.
-        clock: that time goes by on.
-        process_ns: CPU time of the process.
+        clock: by which CPU time is earned.
+        process_ns: returns the CPU time that the process has used, nanoseconds.
     """
 
     def __init__(self, cores: float, clock: Clock, process_ns: Callable[[], int] = time.process_time_ns) -> None:
@@ -56,7 +56,7 @@ class Allowance:
         """Whether a live source's next frame goes on; between several, the one that was refused more often is first.
 
         Args:
-            stream: tells sources apart.
+            stream: identifies the source.
         """
         with self._lock:
             now_ns = self._settled_ns()
@@ -68,10 +68,10 @@ class Allowance:
         return is_granted
 
     def waits(self, stop: threading.Event, own_s: float) -> bool:
-        """Waits until a file's next frame may go on; false when told to stop.
+        """Waits until a file's next frame may go on; false when ``stop`` is set before.
 
         Args:
-            own_s: what went by since the one before.
+            own_s: seconds since the frame before.
         """
         waited_s = 0.0
         while (left_s := self._left_s()) > 0:
@@ -94,19 +94,19 @@ class Allowance:
         self._granted += granted
 
     def _left_s(self) -> float:
-        """Until the account is no longer empty."""
+        """Seconds until the bucket is no longer empty; 0 when it is not."""
         with self._lock:
             self._settled_ns()
             return max(-self._balance_s / self._cores, _SHORTEST_S) if self._balance_s <= 0 else 0.0
 
     def _is_behind(self, own: _Stream) -> bool:
-        """Whether another was refused more often, and still asks."""
+        """Whether another stream was refused more often, and still has frames."""
         return any(
             other.refused > own.refused and own.asked_ns - other.asked_ns < _GONE_NS for other in self._streams.values()
         )
 
     def _settled_ns(self) -> int:
-        """Adds what was earned and takes off what was spent; the time."""
+        """Adds what was earned and takes off what was spent; returns the time."""
         now_ns, process_ns = self._clock.now_ns(), self._process_ns()
         last_ns, last_process_ns = self._last or (now_ns, process_ns)
         earned_s, spent_s = self._cores * (now_ns - last_ns) / 1e9, (process_ns - last_process_ns) / 1e9
@@ -116,59 +116,56 @@ class Allowance:
         return now_ns
 
 
-# How many of a source's frames go on, evenly: what a governor turns down when a budget is exceeded.
-
-_LOOK_S = 0.1  # at a closed gate
+_POLL_S = 0.1  # between two looks at a share of 0
 
 
-class Gate(RateLimiter):
-    """Lets a part of a live source's frames through, or slows a file down to that part of its own speed.
+class SourceRateLimiter(RateLimiter):
+    """Passes a share of a live source's frames, or slows a file down to that share of its own speed.
 
-    Asked by the source's thread alone; :attr:`share` may be set by any.
+    Called by the source's thread alone; :attr:`share` may be set by any.
 
     Args:
         live: whether frames that nobody takes are lost.
 
     Attributes:
-        allowance: of CPU time, that frames which have their turn have to wait for; None: as much as they take.
-        held_back: frames that did not go on.
+        bucket: CPU time that a frame also needs to go on; None: not limited.
+        throttled: frames that did not go on.
     """
 
     def __init__(self, live: bool, clock: Clock) -> None:
         super().__init__()
-        self.allowance: Allowance | None = None
-        self.held_back = 0
+        self.bucket: CpuTokenBucket | None = None
+        self.throttled = 0
         self._live, self._clock = live, clock
         self._last_ns: int | None = None
 
     def passes(self, stop: threading.Event) -> bool:
         """Whether the next frame goes on. Of a file always, when it is its turn, unless ``stop`` is set before."""
         if self._live:
-            is_passed = self.has_turn() and (self.allowance is None or self.allowance.grants(id(self)))
+            is_passed = self.has_turn() and (self.bucket is None or self.bucket.grants(id(self)))
         else:
             is_passed = self._waits(stop)
-        self.held_back += not is_passed
+        self.throttled += not is_passed
         return is_passed
 
     def _waits(self, stop: threading.Event) -> bool:
-        """Waits for the turn of a file's frame; false when told to stop."""
+        """Waits for the turn of a file's frame; false when ``stop`` is set before."""
         passed_s = 0.0 if self._last_ns is None else (self._clock.now_ns() - self._last_ns) / 1e9
         while (pause_s := self.pause(passed_s)) == math.inf:
-            if self._clock.wait(stop, _LOOK_S):
+            if self._clock.wait(stop, _POLL_S):
                 return False
         if pause_s > 0 and self._clock.wait(stop, pause_s):
             return False
-        if self.allowance is not None and not self.allowance.waits(stop, passed_s):
+        if self.bucket is not None and not self.bucket.waits(stop, passed_s):
             return False
         self._last_ns = self._clock.now_ns()
         return True
 
 
-# How full queues are and what they lose: whether more comes into a pipeline than it can take.
+class QueuePressure:
+    """How full queues are and what they drop: whether more comes into a pipeline than it can process.
 
-
-class Crowd:
-    """Some channels, looked at from time to time. For one thread; the channels may be in use by others.
+    For one thread; the channels may be in use by others.
 
     Args:
         channels: of live frames.

@@ -58,12 +58,12 @@ class Timing:
         self._count = self._pending_ns = self._taken = self._filled = self._fill_ns = 0
 
     def worked(self, duration_ns: int, results: int = 1) -> None:
-        """On so many new results, which it may hold back."""
+        """Adds the time spent on so many new results, which may not have gone on yet."""
         self._pending_ns += duration_ns
         self._taken += results
 
-    def held_back(self, duration_ns: int) -> None:
-        """So long it worked on a result that it holds back."""
+    def filled(self, duration_ns: int) -> None:
+        """Adds the time spent on a result that waits for others of its batch."""
         self._filled += 1
         self._fill_ns += duration_ns
 

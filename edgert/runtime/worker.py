@@ -15,7 +15,7 @@ from edgert.runtime.channel import Channel, Inlet
 from edgert.runtime.metrics import StageMeter
 from edgert.runtime.records import Result
 from edgert.runtime.stage import Batching, Source, Stage
-from edgert.runtime.throttle import Gate
+from edgert.runtime.throttle import SourceRateLimiter
 from edgert.runtime.timing import Lateness, Timing
 
 
@@ -31,7 +31,7 @@ class Node:
         branch: which one of the outlets a result goes to, by number; None: to all.
         joins: whether several edges that carry one stream bring parts of the same frames, to be joined; otherwise
             each brings frames of its own.
-        gate: of a source that a governor may turn down; None: all its frames go on.
+        limiter: of a source that a governor may turn down; None: all its frames go on.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Node:
     timing: Timing = field(default_factory=Timing)
     branch: Callable[[Result], int] | None = None
     joins: bool = True
-    gate: Gate | None = None
+    limiter: SourceRateLimiter | None = None
 
     def __post_init__(self) -> None:
         self.inlet.wakeup = self.timing.wakeup
@@ -99,7 +99,7 @@ class Worker(threading.Thread):
         now = self._clock.now_ns
         started, before_ns, lateness = now(), thread_time_ns(), Lateness()
         for frame in source.frames(self._stop_event):
-            if node.gate is not None and not node.gate.passes(self._stop_event):
+            if node.limiter is not None and not node.limiter.passes(self._stop_event):
                 frame.lease.release()
                 del frame
                 continue
@@ -184,7 +184,7 @@ class Worker(threading.Thread):
                 timing.passed_on(done)
             else:
                 if not self._pass_on(node, out, done):
-                    timing.held_back(done - started)
+                    timing.filled(done - started)
                 meter.wait_out_ns += now() - done
         finally:
             result.frame.lease.release()

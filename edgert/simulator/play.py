@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 
 from edgert.budget.governor import Action, Observation, Rules
-from edgert.budget.loop import LOOK_S, Loop
+from edgert.budget.loop import PERIOD_S, Loop
 from edgert.placement.contention import Contention
 from edgert.placement.cost.speeds import Power
 from edgert.placement.schedule import Accelerators, Then, Timeline, Used
@@ -87,10 +87,10 @@ class _Simulation:
             self._time.at(camera.source.start_ms, camera.start)
         self._time.at(TICK_MS, self._tick)
         if self._loop is not None:
-            self._time.at(1e3 * LOOK_S, self._look)
+            self._time.at(1e3 * PERIOD_S, self._look)
         while self._time.now_ms < self._end_ms and not self._is_over():
             self._time.run(min(self._time.now_ms + TICK_MS, self._end_ms))
-        return self._meter.result(self._time.now_ms, self._used(), self._loop.told() if self._loop else None)
+        return self._meter.result(self._time.now_ms, self._used(), self._loop.report() if self._loop else None)
 
     def _is_over(self) -> bool:
         """Whether sources have ended and nothing is under way any more, or a governor has stopped everything."""
@@ -126,7 +126,7 @@ class _Simulation:
 
     def _look(self) -> None:
         assert self._loop is not None
-        queued, lost = self._meter.crowd()
+        queued, lost = self._meter.pressure()
         self._loop.step(
             Observation(
                 round(self._time.now_ms * 1e6),
@@ -137,7 +137,7 @@ class _Simulation:
                 lost=lost,
             )
         )
-        self._time.at(self._time.now_ms + 1e3 * LOOK_S, self._look)
+        self._time.at(self._time.now_ms + 1e3 * PERIOD_S, self._look)
 
     def _carry(self, action: Action) -> None:
         assert self._governing is not None

@@ -29,7 +29,7 @@ class Camera(Sender):
         super().__init__()
         self.source, self._timeline, self._chance = source, timeline, chance
         self._perform = perform
-        self.passed = self.lost = self.held_back = 0
+        self.passed = self.lost = self.throttled = 0
         self.limiter = RateLimiter()
         self._last_ms: float | None = None  # when a frame went on
         self._count = self._index = 0
@@ -85,7 +85,7 @@ class Camera(Sender):
         elif self.limiter.has_turn():
             self._pass(born_ms)
         else:
-            self.held_back += 1
+            self.throttled += 1
             self._index += 1
             self._given()
 
@@ -116,7 +116,7 @@ class Camera(Sender):
     @property
     def has_ended(self) -> bool:
         """Whether it gives no more."""
-        return self.source.limit is not None and self.passed + self.lost + self.held_back >= self.source.limit
+        return self.source.limit is not None and self.passed + self.lost + self.throttled >= self.source.limit
 
     def _due(self) -> float:
         """When the next frame is due."""

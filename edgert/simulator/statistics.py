@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from edgert.budget.loop import Governed
+from edgert.budget.loop import GovernorReport
 from edgert.placement.schedule import Used
 from edgert.runtime.metrics import Percentiles
-from edgert.runtime.throttle import Crowd
+from edgert.runtime.throttle import QueuePressure
 from edgert.simulator.hardware import ThermalModel
 from edgert.simulator.sources import Camera
 from edgert.simulator.threads import Thread
@@ -88,7 +88,7 @@ class Simulated:
     busy: Mapping[str, float]
     stages: Mapping[str, StageCount]
     moments: tuple[Moment, ...]
-    governed: Governed | None = None
+    governed: GovernorReport | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -121,7 +121,7 @@ class Meter:
         self._energy_j = self._hottest_c = self._throttled_ms = self._ticked_ms = 0.0
         self._busy_ms: dict[str, float] = {}
         is_live = all(camera.source.is_live for camera in cameras)
-        self._crowd = Crowd([one for thread in threads for one in thread.inlets if is_live or not one.waits])
+        self._pressure = QueuePressure([one for thread in threads for one in thread.inlets if is_live or not one.waits])
 
     def note(self, now_ms: float, born_ms: float) -> None:
         """A result that a last stage took."""
@@ -133,9 +133,9 @@ class Meter:
         first = int(np.searchsorted(self._times_ms, now_ms - _RECENT_MS))
         return _percentile(self._latencies_ms[first:], 99)
 
-    def crowd(self) -> tuple[float | None, int]:
+    def pressure(self) -> tuple[float | None, int]:
         """How full the fullest queue of live frames is, 0 to 1, and what they lost since it was last asked."""
-        return self._crowd.look()
+        return self._pressure.look()
 
     def tick(self, now_ms: float, used: Mapping[str, Used], setting: str) -> None:
         """Time went by."""
@@ -147,7 +147,7 @@ class Meter:
         if now_ms - started_ms >= self._moment_ms - _NEAR_MS:
             self._moments.append(self._moment(now_ms, now_ms - started_ms, used, setting))
 
-    def result(self, now_ms: float, used: Mapping[str, Used], governed: Governed | None) -> Simulated:
+    def result(self, now_ms: float, used: Mapping[str, Used], governed: GovernorReport | None) -> Simulated:
         """Everything."""
         frames_in = sum(camera.passed for camera in self._cameras)
         frames_out = max((thread.taken for thread in self._ends), default=frames_in)

@@ -31,7 +31,7 @@ from edgert.board.host import core_count
 
 ASSETS = Path(__file__).parents[2] / "pipelines" / "assets"
 FREE_S, RUN_S, BUSY_S, SETTLED_S, WINDOW = 12.0, 60.0, (15.0, 35.0), 8.0, 4
-SHARE, LOOK_S = 0.7, 0.5
+SHARE, PERIOD_S = 0.7, 0.5
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
@@ -54,7 +54,7 @@ def run(path: Path, seconds: float, each: Callable[[float], None]) -> tuple[list
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
         began, before, cores = time.monotonic(), (time.monotonic(), 0.0), list[float]()
         while child.poll() is None:
-            time.sleep(LOOK_S)
+            time.sleep(PERIOD_S)
             now = (time.monotonic(), _cpu_s(child.pid))
             cores.append((now[1] - before[1]) / (now[0] - before[0]))
             before = now
@@ -97,7 +97,7 @@ class Neighbor:
 
 def windows(cores: Sequence[float], first_s: float, last_s: float) -> list[float]:
     """Means over two seconds within a stretch."""
-    part = cores[round(first_s / LOOK_S) : round(last_s / LOOK_S)]
+    part = cores[round(first_s / PERIOD_S) : round(last_s / PERIOD_S)]
     return [sum(part[at : at + WINDOW]) / WINDOW for at in range(len(part) - WINDOW + 1)]
 
 
@@ -128,9 +128,9 @@ def _free(path: Path, name: str) -> Figure:
 
 def _figures(cores: Sequence[float], kept: dict[str, Any], cap: float) -> Iterator[Figure]:
     governed_s = sum(kept["budgets"]["governor"]["seconds"].values())
-    began_s = max(SETTLED_S, len(cores) * LOOK_S - governed_s + SETTLED_S / 2)  # a busy machine starts slowly
-    settled = windows(cores, began_s, len(cores) * LOOK_S - 2)
-    over_s = sum(value > 1.02 * cap for value in settled) * LOOK_S
+    began_s = max(SETTLED_S, len(cores) * PERIOD_S - governed_s + SETTLED_S / 2)  # a busy machine starts slowly
+    settled = windows(cores, began_s, len(cores) * PERIOD_S - 2)
+    over_s = sum(value > 1.02 * cap for value in settled) * PERIOD_S
     governor = kept["budgets"]["governor"]
     stretches = {"before": (began_s, BUSY_S[0]), "busy": BUSY_S, "after": (BUSY_S[1] + 5, RUN_S - 2)}
     means = {name: sum(found) / len(found) for name, span in stretches.items() if (found := windows(cores, *span))}
@@ -138,7 +138,7 @@ def _figures(cores: Sequence[float], kept: dict[str, Any], cap: float) -> Iterat
     yield Figure("of the CPU budget, mean", mean / cap, "", 1.0, n=len(settled), detail={"cap": cap, **means})
     yield Figure("of the CPU budget, after the neighbor", means["after"] / cap, "", 0.9, "higher", len(settled))
     yield Figure("seconds over the CPU budget after settling", over_s, "s", n=len(settled))
-    detail = {"fps": kept["fps"], "held back": kept["budgets"]["held_back"], "seconds": governor["seconds"]}
+    detail = {"fps": kept["fps"], "throttled": kept["budgets"]["throttled"], "seconds": governor["seconds"]}
     detail["events"] = [f"{event['at_s']:.1f} s {event['reason']}" for event in governor["events"]]
     yield Figure("switches", governor["switches"], "", n=1, detail=detail)
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from edgert.budget.governor import Budget, Observation, Patience, Rules, Setting, decide, start
 
-STEP_S, LOOK_S, PHASES, PHASE_S = 0.1, 0.5, 4, 45.0
+STEP_S, PERIOD_S, PHASES, PHASE_S = 0.1, 0.5, 4, 45.0
 SETTLE_S = 5.0
 """After a load step, and after the start: what a sensor's lag, one correction and its proof take."""
 THROTTLE_C = 95.0
@@ -129,9 +129,9 @@ def play(plan: Scenario, patience: Patience = Patience()) -> Outcome:  # noqa: B
     history: list[float] = []
     switches: list[tuple[float, str]] = []
     over_s = done = best = finest = 0.0
-    per_look = round(LOOK_S / STEP_S)
-    for look in range(round(PHASES * PHASE_S / LOOK_S)):
-        now_s = look * LOOK_S
+    per_look = round(PERIOD_S / STEP_S)
+    for look in range(round(PHASES * PHASE_S / PERIOD_S)):
+        now_s = look * PERIOD_S
         phase = int(now_s / PHASE_S)
         demand, ambient_c = plan.demands[phase], plan.ambients_c[phase]
         spent = []
@@ -143,11 +143,11 @@ def play(plan: Scenario, patience: Patience = Patience()) -> Outcome:  # noqa: B
         mean_w = sum(spent) / per_look
         feasible = [t for t in plan.truths if t.power(demand, warmth_c) <= plan.cap_w]
         if now_s % PHASE_S >= SETTLE_S and feasible and mean_w > plan.cap_w:
-            over_s += LOOK_S
-        done += min(demand, plan.truths[state.index].throughput * state.share) * LOOK_S
-        best += max((min(demand, t.throughput) for t in feasible), default=0.0) * LOOK_S
-        finest += max(min(demand, truth.most(plan.cap_w, warmth_c)) for truth in plan.truths) * LOOK_S
-        after_s = now_s + LOOK_S
+            over_s += PERIOD_S
+        done += min(demand, plan.truths[state.index].throughput * state.share) * PERIOD_S
+        best += max((min(demand, t.throughput) for t in feasible), default=0.0) * PERIOD_S
+        finest += max(min(demand, truth.most(plan.cap_w, warmth_c)) for truth in plan.truths) * PERIOD_S
+        after_s = now_s + PERIOD_S
         blind = any(begin <= after_s < end for begin, end in plan.dropouts)
         seen = Observation(
             round(after_s * 1e9),

@@ -64,19 +64,19 @@ def test_stop_ends_the_run_with_what_was_exceeded(tmp_path: Path) -> None:
     assert "p.yaml:1 budgets" in caught.value.where
 
 
-def test_frames_are_held_back_while_the_budget_is_exceeded_and_come_back_after(tmp_path: Path) -> None:
+def test_frames_are_throttled_while_the_budget_is_exceeded_and_come_back_after(tmp_path: Path) -> None:
     meters = Scripted()
     path = write(tmp_path, "{cpu: 0.6, when_exceeded: degrade}", "fps: 20")
     with edgert.Pipeline(path, meters=meters) as pipeline:
         pipeline.start()
         meters.cores = 1.2
-        _budgets_once(pipeline, lambda told: told["held_back"] > 0)
+        _budgets_once(pipeline, lambda told: told["throttled"] > 0)
         meters.cores = 0.1
         pipeline.wait(2)  # what was measured before still counts for a moment
         busy = pipeline.summary().budgets
         after = _budgets_once(pipeline, lambda told: "headroom" in _reasons(told)[-1])
     assert busy["governor"]["setting"].endswith("% of the frames")
-    assert busy["held_back"] > 0
+    assert busy["throttled"] > 0
     assert " of 0.6 cores" in _reasons(after)[0]
     assert "headroom for" in _reasons(after)[-1]
     assert _share(after["governor"]["setting"]) > _share(busy["governor"]["setting"])

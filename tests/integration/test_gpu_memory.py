@@ -117,7 +117,7 @@ def test_memory_comes_back_over_ten_thousand_leases(device: CudaDevice) -> None:
 
 def test_a_stream_goes_first_and_works_as_before(device: CudaDevice) -> None:
     stream, block = device.stream(), device.device_block(4096)
-    stream.go_first()  # raises where the driver's answer is not the priority that was asked for
+    stream.raise_priority()  # raises where the driver's answer is not the priority that was asked for
     with device:
         device.driver.memset_d8_async(block.address, 9, 4096, stream.raw)
     stream.synchronize()

@@ -17,7 +17,7 @@ import pytest
 
 import edgert
 from edgert.errors import DeviceError
-from edgert.runtime.announce import Seen, seen
+from edgert.runtime.announce import RunningPipeline, running_pipelines
 from tests.helpers.command import edgert as run
 from tests.helpers.command import start
 
@@ -35,11 +35,11 @@ def write(folder: Path, name: str, text: str = TEXT) -> str:
     return f"{name}.yaml"
 
 
-def found(pid: int) -> list[Seen]:
-    return [one for one in seen() if one.pid == pid]
+def found(pid: int) -> list[RunningPipeline]:
+    return [one for one in running_pipelines() if one.pid == pid]
 
 
-def until(pid: int, count: int) -> list[Seen]:
+def until(pid: int, count: int) -> list[RunningPipeline]:
     """What a process shows, as soon as there are so many pipelines of it."""
     deadline = time.monotonic() + 30
     while len(found(pid)) != count and time.monotonic() < deadline:

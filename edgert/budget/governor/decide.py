@@ -19,7 +19,7 @@ _PROBE_S = 30.0  # in one setting, before an equal one is tried for what it migh
 _PROBED = 1.1  # at least so much more, run whole
 _AS_MANY = 0.97  # frames meanwhile
 _BELOW = 0.97  # of a share that failed: less is no other
-_CROWDED = 4  # looks in a row, two seconds: more than a burst
+_OVERLOADED = 4  # looks in a row, two seconds: more than a burst
 _SWITCHES = 4  # in as many times the patience between two: the rate of switches that is promised
 _S = 1e9
 _Aim = tuple[int, float]  # a setting, and the share of its throughput
@@ -50,10 +50,10 @@ def decide(rules: Rules, state: State, seen: Observation) -> Decision:
     state = look(rules, state, seen)
     trouble = find_trouble(rules, state, seen)
     state = replace(state, margin_c=seen.margin_c)
-    if trouble is not None and (trouble.eases or not state.was_told or rules.budget.when_exceeded == "stop"):
+    if trouble is not None and (trouble.eases or not state.was_reported or rules.budget.when_exceeded == "stop"):
         return _exceeded(rules, replace(state, wanted_ns=None), seen, trouble)
     if trouble is None and not _is_uncertain(rules, state, seen):
-        state = replace(state, exceeded_ns=None, was_told=False)
+        state = replace(state, exceeded_ns=None, was_reported=False)
     if rules.budget.when_exceeded != "degrade":
         return Decision(_stay(state), state)
     return _improve(rules, state, seen)
@@ -68,10 +68,10 @@ def _exceeded(rules: Rules, state: State, seen: Observation, trouble: Trouble) -
     target = _escape(rules, state, seen, trouble) if rules.budget.when_exceeded == "degrade" else here
     if target != here:
         return _switch(rules, blame(rules, state, seen, trouble.power_w, trouble.lasts), seen, target, trouble.why)
-    if state.was_told or rules.budget.when_exceeded == "stop":
+    if state.was_reported or rules.budget.when_exceeded == "stop":
         return Decision(_stay(state), state)
     hint = "; no setting keeps it" if rules.budget.when_exceeded == "degrade" else ""
-    return Decision(_stay(state, "warn", trouble.why + hint), replace(state, was_told=True))
+    return Decision(_stay(state, "warn", trouble.why + hint), replace(state, was_reported=True))
 
 
 def _stay(state: State, kind: ActionKind = "keep", why: str = "") -> Action:
@@ -122,7 +122,7 @@ def _better(rules: Rules, state: State, seen: Observation) -> list[_Aim]:
 
     def gains(aim: _Aim) -> bool:
         setting, gain = rules.settings[aim[0]], rules.settings[aim[0]].served(seen.demand, aim[1])
-        if state.crowded >= _CROWDED and setting.latency_ms >= here.latency_ms:
+        if state.overloaded >= _OVERLOADED and setting.latency_ms >= here.latency_ms:
             return False  # of what it gives already, some is lost
         more = _MORE if aim[0] != state.index and aim[1] == 1.0 else _MORE_FRAMES
         more = _AS_MANY if _is_probe(rules, state, seen, aim[0], served) else more
@@ -174,18 +174,18 @@ def _switch(rules: Rules, state: State, seen: Observation, target: _Aim, why: st
         is_learnt=False,
         rose=rose,
         late=0,
-        crowded=0,
+        overloaded=0,
         wanted_ns=None,
     )
     return Decision(Action("switch", index, f"{before} -> {rules.settings[index].called(share)}: {why}", share), state)
 
 
 def _usable(rules: Rules, state: State, seen: Observation, fits: Callable[[int], float]) -> list[_Aim]:
-    """Settings as far as they fit, and, where one is held back, below the share that failed."""
+    """Settings as far as they fit, and, where one is blocked, below the share that failed."""
 
     def aim(index: int) -> _Aim:
         record = state.records[index]
-        most = 1.0 if record.held_until_ns <= seen.at_ns else math.floor(100 * record.refused * _BELOW) / 100
+        most = 1.0 if record.blocked_until_ns <= seen.at_ns else math.floor(100 * record.refused * _BELOW) / 100
         share = min(fits(index), most)
         return index, share if share >= rules.settings[index].least_share else 0.0
 

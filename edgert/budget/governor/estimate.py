@@ -71,7 +71,7 @@ def look(rules: Rules, state: State, seen: Observation) -> State:
         powers=powers,
         blind_ns=blind_ns,
         late=_late(rules, state, seen),
-        crowded=state.crowded + 1 if seen.is_crowded else 0,
+        overloaded=state.overloaded + 1 if seen.is_overloaded else 0,
     )
     return _learn(rules, state, seen)
 
@@ -93,7 +93,7 @@ def blame(rules: Rules, state: State, seen: Observation, power_w: float | None, 
     if lasts:
         hold_ns = round(patience.hold_s * 1e9) << min(record.failures, _MOST_DOUBLINGS)
         until_ns, failures = seen.at_ns + hold_ns, record.failures + 1
-        record = replace(record, held_until_ns=until_ns, refused=state.share, failures=failures)
+        record = replace(record, blocked_until_ns=until_ns, refused=state.share, failures=failures)
     return replace(state, records=_replaced(state.records, state.index, record))
 
 
@@ -101,7 +101,7 @@ def _late(rules: Rules, state: State, seen: Observation) -> int:
     """Looks in a row with a latency that is too long and no longer that of the setting before. Where nothing came out
     while queues are full, that of what waits is."""
     limit_ms = rules.budget.latency_ms
-    is_late = seen.is_crowded if seen.latency_ms is None else limit_ms is not None and seen.latency_ms > limit_ms
+    is_late = seen.is_overloaded if seen.latency_ms is None else limit_ms is not None and seen.latency_ms > limit_ms
     if limit_ms is None or not is_late:
         return 0
     is_settled = seen.at_ns - state.switched_ns >= 2 * rules.patience.sensor_s * 1e9

@@ -53,10 +53,10 @@ def keeps(rules: Rules, state: State, index: int, seen: Observation, spare: floa
 
 def untried(rules: Rules, state: State, index: int, seen: Observation) -> float:
     """Part of the power budget that is left to be sure of a setting that was never tried, where fewer frames will do;
-    more while another one is held back for having failed."""
+    more while another one is blocked because it failed."""
     if state.records[index].own is not None or rules.settings[index].least_share == 1:
         return 0.0
-    is_warned = any(record.held_until_ns > seen.at_ns for record in state.records)
+    is_warned = any(record.blocked_until_ns > seen.at_ns for record in state.records)
     return rules.patience.spare_part + rules.patience.wary * is_warned
 
 

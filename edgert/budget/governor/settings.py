@@ -11,7 +11,7 @@ WhenExceeded = Literal["warn", "degrade", "stop"]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One way to run the pipeline: a placement, power mode, rate and model variant, with what is predicted of it.
+    """How the pipeline can be run: a placement, power mode, rate and model variant, with what is predicted of it.
 
     Attributes:
         name: for people and logs.
@@ -186,7 +186,7 @@ class Observation:
     lost: int = 0
 
     @property
-    def is_crowded(self) -> bool:
+    def is_overloaded(self) -> bool:
         """Whether more came than went on."""
         return self.lost > 0 or (self.queued is not None and self.queued >= 1.0)
 
@@ -198,13 +198,13 @@ class Record:
     Attributes:
         own: its measured power over what the prediction, corrected by what all settings have in common, says; None
             before it was tried.
-        held_until_ns: not to be taken before.
-        refused: the share of its throughput that failed last, which it is held back from.
+        blocked_until_ns: not to be taken before.
+        refused: the share of its throughput that failed last, which blocks it.
         failures: how often it had to be left.
     """
 
     own: float | None = None
-    held_until_ns: int = 0
+    blocked_until_ns: int = 0
     refused: float = 1.0
     failures: int = 0
 
@@ -229,9 +229,9 @@ class State:
         margin_c: of the look before.
         wanted_ns: since when a better setting would fit; None: none does.
         late: how many looks in a row latency was too long.
-        crowded: how many looks in a row queues were full, or lost results.
+        overloaded: how many looks in a row queues were full, or lost results.
         exceeded_ns: since when a budget is exceeded; None: it is kept.
-        was_told: whether that was reported.
+        was_reported: whether it was reported.
         tried: indices of settings whose own error is known, and ``failures``: how often any had to be left; both of
             ``records``, told here as every setting is judged by them at every look.
     """
@@ -249,9 +249,9 @@ class State:
     margin_c: float | None = None
     wanted_ns: int | None = None
     late: int = 0
-    crowded: int = 0
+    overloaded: int = 0
     exceeded_ns: int | None = None
-    was_told: bool = False
+    was_reported: bool = False
     share: float = 1.0
     lately_ns: tuple[int, ...] = ()
     tried: tuple[int, ...] = field(init=False, repr=False)

@@ -18,7 +18,7 @@ _KINDS = {code: kind for kind, code in _CODES.items()}
 _NAME, _USED = b"dltensor", b"used_dltensor"
 
 
-class Lendable(Protocol):
+class Exportable(Protocol):
     """An array on a GPU, with strides in bytes, that may be given to another library while its lease is alive."""
 
     @property
@@ -35,7 +35,7 @@ class Lendable(Protocol):
     def ordinal(self) -> int: ...
 
 
-class Taken(NamedTuple):
+class ImportedTensor(NamedTuple):
     """Another library's tensor: device address, shape, strides in bytes, type, the lease that gives it back, GPU."""
 
     pointer: int
@@ -102,7 +102,7 @@ def _drop(capsule: int) -> None:
 _deleter, _destructor = _Deleter(_give_back), _Destructor(_drop)
 
 
-def to_capsule(view: Lendable) -> Any:
+def to_capsule(view: Exportable) -> Any:
     """A capsule that retains the view's lease until its consumer lets go. Raises StageError after release."""
     address, ndim = view.address, len(view.shape)
     view.lease.retain()
@@ -116,7 +116,7 @@ def to_capsule(view: Lendable) -> Any:
     return _python.PyCapsule_New(ctypes.addressof(managed), _NAME, _destructor)
 
 
-def take(owner: Any, counter: Counter, stream: int | None) -> Taken:
+def take(owner: Any, counter: Counter, stream: int | None) -> ImportedTensor:
     """Another library's tensor, which it lends until the lease is released.
 
     Args:
@@ -144,7 +144,7 @@ def take(owner: Any, counter: Counter, stream: int | None) -> Taken:
             _Deleter(managed.deleter)(ctypes.addressof(managed))
 
     pointer = (tensor.data or 0) + tensor.byte_offset
-    return Taken(pointer, shape, strides, dtype, Lease(give_back, counter), int(ordinal))
+    return ImportedTensor(pointer, shape, strides, dtype, Lease(give_back, counter), int(ordinal))
 
 
 def _dtype(tensor: _Tensor) -> np.dtype[Any]:

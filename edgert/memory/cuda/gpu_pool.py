@@ -12,11 +12,11 @@ from edgert.memory.buffer import Counter
 from edgert.memory.cuda.block import Block
 from edgert.memory.cuda.current import MemoryKind
 from edgert.memory.cuda.device import CudaDevice
-from edgert.memory.cuda.shared import Marks, StreamLease
+from edgert.memory.cuda.shared import StreamLease, StreamMarks
 from edgert.memory.cuda.view import DeviceView, view_of
 
 
-class _Slot(Marks):
+class _Slot(StreamMarks):
     """One buffer, the streams that use it, and the arrays that look at it."""
 
     def __init__(self, block: Block) -> None:

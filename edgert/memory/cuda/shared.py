@@ -31,7 +31,7 @@ class StreamLease(Lease):
         self._after(stream)
 
 
-class Marks:
+class StreamMarks:
     """Places in streams, one per stream, behind which a piece of memory is free again."""
 
     def __init__(self, device: Context) -> None:
@@ -71,7 +71,7 @@ class Loans:
 
     def __init__(self, device: Context, counter: Counter, give_back: Callable[[int], None]) -> None:
         self._device, self._counter, self._give_back = device, counter, give_back
-        self._marks: dict[int, Marks] = {}
+        self._marks: dict[int, StreamMarks] = {}
         self._ended: deque[int] = deque()
         self._changed = threading.Condition()
         self._lent, self._closed = 0, False
@@ -85,7 +85,7 @@ class Loans:
         """A lease on the memory called ``key``, which must not be lent already."""
         marks = self._marks.get(key)
         if marks is None:
-            marks = self._marks[key] = Marks(self._device)
+            marks = self._marks[key] = StreamMarks(self._device)
         with self._changed:
             self._lent += 1
         return StreamLease(lambda: self._end(key), self._counter, marks.after)
@@ -147,7 +147,7 @@ class _Piece:
     """One buffer's memory on both sides, and the work of the GPU that reads it."""
 
     def __init__(self, block: Block) -> None:
-        self.block, self.marks = block, Marks(block.device)
+        self.block, self.marks = block, StreamMarks(block.device)
         self.host_address = int(block.host.ctypes.data)
 
     def root(self) -> U8:

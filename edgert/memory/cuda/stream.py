@@ -120,7 +120,7 @@ class Stream:
         """PyCUDA's stream."""
         return self._stream
 
-    def go_first(self) -> None:
+    def raise_priority(self) -> None:
         """Kernels put here from now on start before those that wait on other streams.
 
         Raises:

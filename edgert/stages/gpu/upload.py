@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 
 from edgert.errors import StageError
-from edgert.memory import SETTLED, Counter, Lease, Supply
+from edgert.memory import SETTLED, Counter, GrowingPool, Lease
 from edgert.memory.cuda import CudaDevice, DeviceView, SharedLease, SharedPool, Stream
 from edgert.runtime import Frame
 from edgert.runtime.frame import U8
@@ -25,7 +25,7 @@ class Staging:
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
-        self._supplies: dict[int, Supply] = {}
+        self._supplies: dict[int, GrowingPool] = {}
 
     def taken(self, frame: Frame) -> Frame:
         """The frame in shared memory, the given one released; or the given one, where it is there already.
@@ -50,9 +50,9 @@ class Staging:
         return self._supplies[nbytes].acquire()
 
 
-def shared_supply(device: CudaDevice, nbytes: int, most: int | None = None) -> Supply:
+def shared_supply(device: CudaDevice, nbytes: int, most: int | None = None) -> GrowingPool:
     """Buffers that the GPU reads, too."""
-    return Supply(nbytes, device.counter, most=most, make=partial(SharedPool, device))
+    return GrowingPool(nbytes, device.counter, most=most, make=partial(SharedPool, device))
 
 
 def is_shared(frame: Frame, device: CudaDevice) -> bool:

@@ -31,7 +31,7 @@ _RUN: tuple[tuple[str, Kind, str, str], ...] = (
     ("budget_cpu_cores", "gauge", "The budget of CPU time.", "promised.cpu"),
     ("budget_latency_seconds", "gauge", "The budget of latency's 99th percentile.", "promised.latency"),
     ("budget_memory_bytes", "gauge", "The budget of memory.", "promised.memory"),
-    ("held_back_frames_total", "counter", "Frames left out to keep budgets.", "budgets.held_back"),
+    ("throttled_frames_total", "counter", "Frames throttled to keep within the budgets.", "budgets.throttled"),
     ("governor_level", "gauge", "0: every model as written; 1 and more: stand-ins.", "budgets.governor.level"),
     ("governor_switches_total", "counter", "Settings taken.", "budgets.governor.switches"),
     ("governor_warnings_total", "counter", "Budgets exceeded with nothing left to do.", "budgets.governor.warnings"),

@@ -9,7 +9,7 @@ from functools import partial
 
 from edgert.clock import Clock
 from edgert.config.stages import SourceStage
-from edgert.memory import Counter, Lease, Supply
+from edgert.memory import Counter, GrowingPool, Lease
 from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, Color, Frame, PixelFormat
 from edgert.stages.gpu.upload import Staging, shared_supply
@@ -46,8 +46,8 @@ class Canvas:
 
     def __init__(self, width: int, height: int, counter: Counter) -> None:
         self.width, self.height = width, height
-        self._make = partial(Supply, width * height * 3, counter)
-        self._supply: Supply | None = None
+        self._make = partial(GrowingPool, width * height * 3, counter)
+        self._supply: GrowingPool | None = None
 
     def share(self, device: CudaDevice) -> None:
         """From now on, in memory that this GPU reads, too."""

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgert.assemble.governing import Cost, rules_of
-from edgert.assemble.ways import ways
+from edgert.assemble.run_settings import run_settings
 from edgert.budget.governor import start
 from edgert.budget.watch import ALLOWED_PATIENCE, CPU_PATIENCE, VARIANT_PATIENCE
 from edgert.config import SourceStage
@@ -16,16 +16,16 @@ DOOR = {"door": 30.0}
 
 
 def test_fewer_frames_then_fewer_streams_then_the_first_alone() -> None:
-    found = ways(("door", "yard"))
+    found = run_settings(("door", "yard"))
     assert found[0].shares == {"door": 1.0, "yard": 1.0}
-    assert [way.shares["door"] for way in found[:8]] == [way.shares["yard"] for way in found[:8]]
-    assert [way.name for way in found[7:]] == [
+    assert [one.shares["door"] for one in found[:8]] == [one.shares["yard"] for one in found[:8]]
+    assert [one.name for one in found[7:]] == [
         "30 % of the frames",
         "30 % of the frames, without yard",
         "20 % of the frames, without yard",
         "10 % of the frames, without yard",
     ]
-    assert [way.name for way in ways(("door",))][::9] == ["all frames", "10 % of the frames"]
+    assert [one.name for one in run_settings(("door",))][::9] == ["all frames", "10 % of the frames"]
 
 
 def sources(priorities: list[str]) -> dict[str, SourceStage]:
@@ -39,7 +39,7 @@ def sources(priorities: list[str]) -> dict[str, SourceStage]:
 def test_streams_stop_by_priority_and_among_equals_from_the_end_of_the_file() -> None:
     stages = sources(["low", "normal", "high", "normal", "low"])
     assert streams_of(stages) == ("cam2", "cam1", "cam3", "cam0", "cam4")
-    stopping = [way.name.partition(", ")[2] for way in ways(streams_of(stages))[8:]]
+    stopping = [one.name.partition(", ")[2] for one in run_settings(streams_of(stages))[8:]]
     assert stopping[:2] == ["without cam4", "without cam0 and cam4"]
     assert stopping[3:] == ["without cam1 and cam3 and cam0 and cam4"] * 3  # 30 %, 20 % and 10 % of cam2
 
@@ -47,16 +47,16 @@ def test_streams_stop_by_priority_and_among_equals_from_the_end_of_the_file() ->
 @given(st.lists(st.sampled_from(["low", "normal", "high"]), min_size=1, max_size=6), st.integers(0, 2))
 def test_a_stream_of_higher_priority_is_never_stopped_while_a_lower_one_runs(names: list[str], models: int) -> None:
     stages, ranks = sources(names), {"low": 0, "normal": 1, "high": 2}
-    for way in ways(streams_of(stages), [("small",)] * models):
-        assert set(way.shares) == set(stages) and max(way.shares.values()) > 0
-        running = [ranks[stages[name].priority] for name, share in way.shares.items() if share > 0]
-        stopped = [ranks[stages[name].priority] for name, share in way.shares.items() if share == 0]
+    for one in run_settings(streams_of(stages), [("small",)] * models):
+        assert set(one.shares) == set(stages) and max(one.shares.values()) > 0
+        running = [ranks[stages[name].priority] for name, share in one.shares.items() if share > 0]
+        stopped = [ranks[stages[name].priority] for name, share in one.shares.items() if share == 0]
         assert max(stopped, default=0) <= min(running)
-        assert len({share for share in way.shares.values() if share > 0}) == 1
+        assert len({share for share in one.shares.values() if share > 0}) == 1
 
 
 def test_settings_take_power_with_their_frames() -> None:
-    rules = rules_of(BudgetConfig(cpu=0.5, when_exceeded="degrade"), ways(("door",)), [Cost(DOOR, 0.9, 12.0)])
+    rules = rules_of(BudgetConfig(cpu=0.5, when_exceeded="degrade"), run_settings(("door",)), [Cost(DOOR, 0.9, 12.0)])
     assert [setting.power_w for setting in rules.settings] == pytest.approx([0.09 * n for n in range(10, 0, -1)])
     assert [setting.throughput for setting in rules.settings] == pytest.approx([3.0 * n for n in range(10, 0, -1)])
     assert rules.settings[0].latency_ms == 12.0
@@ -64,26 +64,30 @@ def test_settings_take_power_with_their_frames() -> None:
 
 
 def test_without_degrading_nothing_keeps_the_budget_but_the_look() -> None:
-    rules = rules_of(BudgetConfig(cpu=0.5, when_exceeded="stop"), ways(("door",)), [Cost(DOOR, 0.9, 12.0)])
+    rules = rules_of(BudgetConfig(cpu=0.5, when_exceeded="stop"), run_settings(("door",)), [Cost(DOOR, 0.9, 12.0)])
     assert rules.patience == CPU_PATIENCE
 
 
 def test_streams_count_by_their_rate() -> None:
-    rules = rules_of(BudgetConfig(cpu=1.0), ways(("door", "yard")), [Cost({"door": 30.0, "yard": 10.0}, 0.8, 0.0)])
+    rules = rules_of(
+        BudgetConfig(cpu=1.0), run_settings(("door", "yard")), [Cost({"door": 30.0, "yard": 10.0}, 0.8, 0.0)]
+    )
     alone = next(setting for setting in rules.settings if setting.name == "30 % of the frames, without yard")
     assert (alone.throughput, alone.power_w) == pytest.approx((9.0, 0.18))
 
 
 def test_power_that_nobody_can_predict_begins_with_all_frames() -> None:
     rules = rules_of(
-        BudgetConfig.model_validate({"power": "15W", "latency": "60ms"}), ways(("door",)), [Cost(DOOR, 0.9, 0.0)]
+        BudgetConfig.model_validate({"power": "15W", "latency": "60ms"}),
+        run_settings(("door",)),
+        [Cost(DOOR, 0.9, 0.0)],
     )
     assert (rules.settings[0].power_w, rules.settings[-1].power_w) == pytest.approx((15.0, 1.5))
     assert (rules.budget.unit, rules.budget.latency_ms) == ("W", 60.0)
 
 
 def test_a_pipeline_without_engines_is_governed_too() -> None:
-    rules = rules_of(BudgetConfig(cpu=0.5), ways(("door",)), [Cost(DOOR, None, 0.0)])
+    rules = rules_of(BudgetConfig(cpu=0.5), run_settings(("door",)), [Cost(DOOR, None, 0.0)])
     assert rules.settings[0].power_w == 0.5
 
 
@@ -93,8 +97,8 @@ def test_power_and_cpu_are_one_promise() -> None:
 
 
 def test_a_smaller_model_gives_all_the_ways_once_more() -> None:
-    found = ways(("door",), [("small",), ("tiny",)])
-    assert [(way.name, way.level) for way in found[9:12]] == [
+    found = run_settings(("door",), [("small",), ("tiny",)])
+    assert [(one.name, one.level) for one in found[9:12]] == [
         ("10 % of the frames", 0),
         ("all frames, with small", 1),
         ("90 % of the frames, with small", 1),
@@ -114,7 +118,7 @@ def test_a_smaller_model_gives_all_the_ways_once_more() -> None:
 def test_power_that_nobody_can_predict_falls_with_the_time_of_the_smaller_model() -> None:
     rules = rules_of(
         BudgetConfig.model_validate({"power": "15W"}),
-        ways(("door",), [("small",)]),
+        run_settings(("door",), [("small",)]),
         [Cost(DOOR, 0.9, 12.0), Cost(DOOR, 0.4, 4.0)],
     )
     assert [rules.settings[index].power_w for index in (0, 10)] == pytest.approx([15.0, 5.0])
@@ -124,7 +128,7 @@ def test_a_stand_in_that_takes_longer_elsewhere_is_taken_to_draw_less() -> None:
     """As the same model on a DLA: slower, and named for what it saves."""
     rules = rules_of(
         BudgetConfig.model_validate({"power": "15W"}),
-        ways(("door",), [("parts-dla",)]),
+        run_settings(("door",), [("parts-dla",)]),
         [Cost(DOOR, 0.9, 12.0), Cost(DOOR, 0.9, 20.0)],
     )
     assert [rules.settings[index].power_w for index in (0, 10)] == pytest.approx([15.0, 13.5])

@@ -1,4 +1,4 @@
-"""A budget of CPU time on a made-up machine whose cores change their speed: governor, account and gate together."""
+"""A budget of CPU time on a made-up machine whose cores change their speed: governor, account and limiter together."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable
 import pytest
 
 from edgert.assemble.governing import Cost, rules_of
-from edgert.assemble.ways import ways
+from edgert.assemble.run_settings import run_settings
 from edgert.budget.governor import Action, Observation
 from edgert.budget.loop import Loop
 from edgert.budget.watch import CPU_LOOKS
 from edgert.clock import VirtualClock
 from edgert.config.pipeline_file import BudgetConfig
-from edgert.runtime import Gate
-from edgert.runtime.throttle import Allowance
+from edgert.runtime import SourceRateLimiter
+from edgert.runtime.throttle import CpuTokenBucket
 
 HZ, CAP, COST_S, LOOK_FRAMES = 30.0, 0.5, 0.015, 15
 GO = threading.Event()
@@ -25,25 +25,25 @@ GO = threading.Event()
 def run(seconds: float, slowness: Callable[[float], float]) -> tuple[list[float], list[Action], float]:
     """CPU time of each frame's period, what the governor did, and the share that is left at the end."""
     clock, spent_s, actions = VirtualClock(), [0.0], list[Action]()
-    allowance = Allowance(CAP, clock, lambda: round(1e9 * sum(spent_s)))
-    gate = Gate(True, clock)
-    gate.allowance = allowance
-    found = ways(("door",))
+    bucket = CpuTokenBucket(CAP, clock, lambda: round(1e9 * sum(spent_s)))
+    limiter = SourceRateLimiter(True, clock)
+    limiter.bucket = bucket
+    found = run_settings(("door",))
     rules = rules_of(BudgetConfig(cpu=CAP, when_exceeded="degrade"), found, [Cost({"door": HZ}, COST_S * HZ, 5.0)])
 
     def carry(action: Action) -> None:
         actions.append(action)
-        gate.share = found[action.setting].shares["door"]
+        limiter.share = found[action.setting].shares["door"]
 
     loop, shares = Loop(rules, carry, 0), [1.0]
     for frame in range(1, round(seconds * HZ)):
         clock.wait(GO, 1 / HZ)
-        spent_s.append(COST_S * slowness(frame / HZ) if gate.passes(GO) else 0.0)
+        spent_s.append(COST_S * slowness(frame / HZ) if limiter.passes(GO) else 0.0)
         if frame % LOOK_FRAMES == 0:
-            shares = [*shares, allowance.share()][-CPU_LOOKS:]
+            shares = [*shares, bucket.share()][-CPU_LOOKS:]
             taken = sum(spent_s[-LOOK_FRAMES * CPU_LOOKS :]) * HZ / (LOOK_FRAMES * CPU_LOOKS)
             loop.step(Observation(clock.now_ns(), taken * len(shares) / max(sum(shares), 0.05)))
-    return spent_s, actions, gate.share
+    return spent_s, actions, limiter.share
 
 
 def over(spent_s: list[float]) -> float:

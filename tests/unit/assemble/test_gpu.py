@@ -208,7 +208,7 @@ def test_without_a_compiler_for_kernels_the_host_prepares_images(
 
 def test_what_is_urgent_goes_first_on_the_streams_of_engine_and_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     rig, first = Rig(), list[Any]()
-    monkeypatch.setattr(Stream, "go_first", lambda stream: first.append(stream))
+    monkeypatch.setattr(Stream, "raise_priority", lambda stream: first.append(stream))
     rig.lane()
     assert first == []
     rig.lane(is_urgent=True)

@@ -10,7 +10,15 @@ import pytest
 
 from edgert.assemble import process_memory
 from edgert.assemble import process_memory as library
-from edgert.assemble.process_memory import CUDA, CUDA_ENGINE, ENGINE, Taken, host_bytes, library_memory, own_bytes
+from edgert.assemble.process_memory import (
+    CUDA,
+    CUDA_ENGINE,
+    ENGINE,
+    LibraryMemory,
+    host_bytes,
+    library_memory,
+    own_bytes,
+)
 from edgert.config import PipelineFile, load_pipeline
 from edgert.memory.cuda import CudaDevice
 from tests.helpers.cuda_double import CudaDouble
@@ -43,15 +51,15 @@ def test_without_a_gpu_there_is_no_context() -> None:
 def test_libraries_that_are_loaded_already_add_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Sequence[str]] = []
 
-    def measured(names: Sequence[str]) -> dict[str, Taken]:
+    def measured(names: Sequence[str]) -> dict[str, LibraryMemory]:
         asked.append(names)
-        return dict.fromkeys(names, Taken(7, 8))
+        return dict.fromkeys(names, LibraryMemory(7, 8))
 
     monkeypatch.setattr(library, "_measured", measured)
     monkeypatch.setitem(sys.modules, ENGINE, sys)
-    assert library_memory([ENGINE]) == {ENGINE: Taken()} and not asked
+    assert library_memory([ENGINE]) == {ENGINE: LibraryMemory()} and not asked
     # the child loads all of them, so that what is there already is not told as what comes after it
-    assert library_memory([ENGINE, CUDA_ENGINE]) == {ENGINE: Taken(), CUDA_ENGINE: Taken(7, 8)}
+    assert library_memory([ENGINE, CUDA_ENGINE]) == {ENGINE: LibraryMemory(), CUDA_ENGINE: LibraryMemory(7, 8)}
     assert asked == [[ENGINE, CUDA_ENGINE]]
 
 
@@ -72,9 +80,9 @@ def test_parts_of_a_gpu_are_measured_where_it_may_be_used(
 ) -> None:
     asked: list[str] = []
 
-    def library_memory(needed: list[str]) -> dict[str, Taken]:
+    def library_memory(needed: list[str]) -> dict[str, LibraryMemory]:
         asked.extend(needed)
-        return dict.fromkeys(needed, Taken(120 * MIB, 500 * MIB if needed else 0))
+        return dict.fromkeys(needed, LibraryMemory(120 * MIB, 500 * MIB if needed else 0))
 
     monkeypatch.setattr(process_memory, "library_memory", library_memory)
     monkeypatch.setattr(process_memory, "why_not", lambda name, *_: "" if name == "onnxruntime" else "not here")
@@ -94,7 +102,7 @@ def test_a_tensorrt_that_is_there_takes_the_models(tmp_path: Path, monkeypatch: 
 
 
 def test_without_a_gpu_there_are_no_parts_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_memory, "library_memory", lambda needed: dict.fromkeys(needed, Taken()))
+    monkeypatch.setattr(process_memory, "library_memory", lambda needed: dict.fromkeys(needed, LibraryMemory()))
     file = pipeline(tmp_path, "engines: [onnxruntime-cuda, onnxruntime]", "auto")
     assert [part.name for part in process_memory.process_parts(file)] == ["process", ENGINE]
 

@@ -7,7 +7,7 @@ import pytest
 
 from edgert.assemble.board_watts import PowerStep, PowerSteps
 from edgert.assemble.governing import Cost, rules_of
-from edgert.assemble.ways import clocked, ways, worthwhile
+from edgert.assemble.run_settings import clocked, run_settings, worthwhile
 from edgert.budget.control import PowerControl
 from edgert.budget.governor import start
 from edgert.budget.governor.settings import Setting
@@ -57,7 +57,7 @@ def test_power_of_a_step_goes_with_the_frames_that_it_sustains() -> None:
     ("cap_w", "name"), [(15.0, "all frames"), (12.0, "all frames, GPU at 612 MHz"), (7.5, "all frames, power mode 15W")]
 )
 def test_clocks_come_before_fewer_frames(cap_w: float, name: str) -> None:
-    found = clocked(ways(("door",)), STEPS)
+    found = clocked(run_settings(("door",)), STEPS)
     budgets = BudgetConfig.model_validate({"power": f"{cap_w}W", "when_exceeded": "degrade"})
     rules = rules_of(budgets, found, COSTS)
     kept = tuple(found[index] for index in worthwhile(rules.settings))

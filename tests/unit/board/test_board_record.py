@@ -49,7 +49,7 @@ def test_super_is_the_same_module_with_faster_firmware() -> None:
     for record in fast:
         assert record.match is not None
         plain = board(record.name.removesuffix("-super"))
-        assert plain.match is not None and plain.match.tells == record.match.tells
+        assert plain.match is not None and plain.match.compatible == record.match.compatible
         assert (plain.memory.bytes, plain.memory.usable_bytes, plain.gpu.sms, plain.cpu.cores) == (
             record.memory.bytes,
             record.memory.usable_bytes,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from edgert.budget.governor import Action, Budget, Observation, Rules, Setting
-from edgert.budget.loop import LOOK_S, Loop
+from edgert.budget.loop import PERIOD_S, Loop
 
 FAST, SLOW = Setting("all frames", 2.0, 30.0, idle_w=0.1), Setting("every other frame", 1.05, 15.0, idle_w=0.1)
 
@@ -15,8 +15,8 @@ def loop(cap: float, when: str = "degrade") -> tuple[Loop, list[Action]]:
 
 
 def look(made: Loop, first_s: float, last_s: float, power_w: float) -> None:
-    for number in range(round(first_s / LOOK_S), round(last_s / LOOK_S)):
-        made.step(Observation(round(number * LOOK_S * 1e9), power_w))
+    for number in range(round(first_s / PERIOD_S), round(last_s / PERIOD_S)):
+        made.step(Observation(round(number * PERIOD_S * 1e9), power_w))
 
 
 def test_what_was_decided_is_carried_out_and_told_with_time_and_reason() -> None:
@@ -24,33 +24,33 @@ def test_what_was_decided_is_carried_out_and_told_with_time_and_reason() -> None
     look(made, 0.5, 4.0, 2.0)
     look(made, 4.0, 4.5, 3.0)
     assert [(action.kind, action.setting) for action in carried] == [("switch", 1)]
-    told = made.told(("no sensor",))
+    told = made.report(("no sensor",))
     assert (told.setting, told.switches, told.warnings, told.notes) == (SLOW.name, 1, 0, ("no sensor",))
     assert (told.events[0].at_s, told.events[0].setting) == (4.0, SLOW.name)
     assert told.events[0].reason == "all frames -> every other frame: CPU time 3 of 2.1 cores"
     look(made, 4.5, 6.5, 1.5)
-    assert made.told().seconds == pytest.approx({FAST.name: 4.0, SLOW.name: 2.0})
+    assert made.report().seconds == pytest.approx({FAST.name: 4.0, SLOW.name: 2.0})
 
 
 def test_it_begins_in_the_setting_that_is_predicted_to_fit() -> None:
     made, carried = loop(1.5)
     assert [action.setting for action in carried] == [1]
     assert made.setting == SLOW
-    assert made.told().switches == 0
+    assert made.report().switches == 0
 
 
 def test_a_budget_that_is_exceeded_for_long_stops() -> None:
     made, carried = loop(2.1, "stop")
     look(made, 0.5, 8.0, 3.0)
     assert carried[0].kind == "stop"
-    assert made.told().events[0].reason.endswith("for 2 s")
+    assert made.report().events[0].reason.endswith("for 2 s")
 
 
 def test_a_warning_comes_once() -> None:
     made, carried = loop(2.1, "warn")
     look(made, 0.5, 8.0, 3.0)
     assert [action.kind for action in carried] == ["warn"]
-    assert made.told().warnings == 1
+    assert made.report().warnings == 1
 
 
 def test_frames_of_a_setting_that_are_left_out_are_carried_and_told() -> None:
@@ -60,4 +60,4 @@ def test_frames_of_a_setting_that_are_left_out_are_carried_and_told() -> None:
     assert [(action.setting, action.share) for action in carried] == [(0, 0.8)]
     look(made, 0.5, 3.0, 1.75)
     assert [action.share for action in carried] == [0.8, 0.73]
-    assert made.told().events[0].setting == "all frames, 73% of that"
+    assert made.report().events[0].setting == "all frames, 73% of that"

@@ -29,7 +29,7 @@ USED = {"unit": "W", "limit": 15.0, "mean": 12.34, "total": 49.4, "covered_s": 4
 
 def told(folder: Path, capsys: pytest.CaptureFixture[str], **budgets: Any) -> str:
     (folder / "p.yaml").write_text(FILE)
-    given = {"governor": GOVERNOR, "held_back": 7, **budgets}
+    given = {"governor": GOVERNOR, "throttled": 7, **budgets}
     print_summary(load_pipeline(folder / "p.yaml"), summarize([], 4_000_000_000, Counts(), 1 << 20, {}, given))
     return " ".join(capsys.readouterr().out.split())
 
@@ -38,7 +38,7 @@ def test_a_summary_tells_settings_actions_and_power_beside_its_budget(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = told(tmp_path, capsys, used=USED)
-    assert "budgets: all frames 75% of the time, 50 % of the frames 25% of the time; 7 frames held back" in said
+    assert "budgets: all frames 75% of the time, 50 % of the frames 25% of the time; 7 frames throttled" in said
     assert "power: 12.3 of 15 W on average (1 s modeled)" in said
     assert "3.0 s switch: all frames -> 50 % of the frames: hot" in said
     assert "note: power: lost (gone)" in said

@@ -63,7 +63,7 @@ STATS = {
     "peak_rss_bytes": 300 * 2**20,
     "budgets": {
         "governor": {"setting": "80 % of the frames"},
-        "held_back": 17,
+        "throttled": 17,
         "used": {"mean": 0.812, "limit": 1.0, "unit": "cores"},
     },
     "promised": {"latency": 0.06, "memory": 2**30},
@@ -86,7 +86,7 @@ def test_a_pipeline_of_this_user_is_there_with_nothing_set_up() -> None:
         "21.4",
         "300.0 MiB",
         "80 % of the",
-        "17 held back",
+        "17 throttled",
         "of 60 ms",
     ):
         assert told in text

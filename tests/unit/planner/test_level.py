@@ -12,7 +12,7 @@ from rich.console import Console
 
 from edgert.assemble.board_watts import PowerStep
 from edgert.assemble.governing import Cost, rules_of
-from edgert.assemble.ways import ways
+from edgert.assemble.run_settings import run_settings
 from edgert.cli.plan_table import show_plan
 from edgert.config import PipelineFile, load_pipeline
 from edgert.config.pipeline_file import BudgetConfig
@@ -137,7 +137,7 @@ def test_what_a_plan_predicts_takes_the_place_of_a_guess() -> None:
     hz = {"cam": 30.0}
     budgets = BudgetConfig.model_validate({"power": "10W", "when_exceeded": "degrade"})
     predicted = [PowerStep("", 9.0, 3.0, 2.0, 8.0), PowerStep("", 7.0, 3.0, 1.5, 12.0)]
-    found = ways(("cam",), [("net-dla",)])
+    found = run_settings(("cam",), [("net-dla",)])
     rules = rules_of(budgets, found, [Cost(hz, None, 5.0)] * 2, predicted)
     by_name = {one.name: one for one in rules.settings}
     first, other = by_name["all frames"], by_name["all frames, with net-dla"]

@@ -16,7 +16,7 @@ def test_threads_are_looked_at_over_the_same_last_minute_of_a_run_that_has_ended
             is_slow = 1000 * slow_s <= at_ms < 1000 * slow_s + 500
             node.timing.worked(2_000_000 if is_slow else 1_000_000)
             node.timing.passed_on(at_ms * 1_000_000)
-    nodes[1].timing.held_back(3_000_000)
+    nodes[1].timing.filled(3_000_000)
     nodes[1].timing.opened_ns, nodes[2].timing.opened_ns = -5, 45_000_000
     summary = summarize(nodes, 70 * 10**9, Counts(), 0, {})
     assert [summary.simulation[name].batch_fill_ms for name in "12"] == [3.0, 0.0]

@@ -17,7 +17,7 @@ from edgert.clock import VirtualClock
 from edgert.placement.schedule import Then, Timeline
 from edgert.placement.segment_engines import Step
 from edgert.policy import BoundedQueue, Drop, RateLimiter
-from edgert.runtime import Frame, Gate, Inlet
+from edgert.runtime import Frame, Inlet, SourceRateLimiter
 from edgert.simulator.design import Edge, Node, Source, Task
 from edgert.simulator.hardware import Chance
 from edgert.simulator.sources import Camera
@@ -186,17 +186,17 @@ def batches_of(arrivals: Arrivals, most: int, wait_ms: float, fill_ms: float, ru
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.floats(0.0, 1.0), st.integers(1, 20)), min_size=1, max_size=6))
-def test_a_live_source_s_frames_are_held_back_alike(shares: list[tuple[float, int]]) -> None:
-    gate, time = Gate(True, VirtualClock()), Timeline()
+def test_a_live_source_s_frames_are_throttled_alike(shares: list[tuple[float, int]]) -> None:
+    limiter, time = SourceRateLimiter(True, VirtualClock()), Timeline()
     camera = Camera(Source("cam", 100.0, is_ahead=True), time, Random(0), performing(time))
-    assert isinstance(gate, RateLimiter)
+    assert isinstance(limiter, RateLimiter)
     real = list[bool]()
     for share, frames in shares:
-        gate.share = camera.limiter.share = share
+        limiter.share = camera.limiter.share = share
         for _ in range(frames):
-            real.append(gate.passes(threading.Event()))
+            real.append(limiter.passes(threading.Event()))
             camera._give(0.0)
-    assert (camera.passed, camera.held_back) == (sum(real), gate.held_back)
+    assert (camera.passed, camera.throttled) == (sum(real), limiter.throttled)
 
 
 @settings(deadline=None, max_examples=40)
@@ -204,13 +204,13 @@ def test_a_live_source_s_frames_are_held_back_alike(shares: list[tuple[float, in
 def test_a_file_is_slowed_down_alike(shares: list[tuple[float, int]], work_ms: int) -> None:
     """Every frame goes on at the same moment, whatever the shares are from one to the next."""
     clock, never = VirtualClock(), threading.Event()
-    gate = Gate(False, clock)
+    limiter = SourceRateLimiter(False, clock)
     each = [share for share, frames in shares for _ in range(frames)]
     real = list[float]()
     for share in each:
-        gate.share = share
+        limiter.share = share
         clock.wait(never, work_ms / 1e3)
-        assert gate.passes(never)
+        assert limiter.passes(never)
         real.append(clock.now_ns() / 1e6)
 
     time, found = Timeline(), list[float]()

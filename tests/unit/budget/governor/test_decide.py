@@ -246,7 +246,7 @@ def test_too_much_power_leaves_frames_out_where_that_costs_fewer_than_another_se
     assert next((action.setting, action.share) for action in actions if action.kind == "switch") == (0, 0.91)
 
 
-def test_a_share_that_failed_is_held_back_and_less_of_the_same_is_not() -> None:
+def test_a_share_that_failed_is_blocked_and_less_of_the_same_is_not() -> None:
     law = Rules(Budget(20.2, when_exceeded="degrade"), PARTS)
     state = replace(start(law), index=0, share=0.95, rose=True)
     _, state = looks(law, state, *steady(2.0, 3.0, 20.9))

@@ -46,7 +46,7 @@ def test_a_stream_gets_the_highest_priority_and_others_keep_theirs(monkeypatch: 
     monkeypatch.setattr(stream_module, "load_driver", lambda: driver)
     device = CudaDevice(gpu, 0, Counter())
     first, other = device.stream(), device.stream()
-    first.go_first()
+    first.raise_priority()
     assert driver.priorities == {first.handle: -5} and other.handle != first.handle
     assert not gpu.stack  # the context was current meanwhile, and is no longer
 

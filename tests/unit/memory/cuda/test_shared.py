@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgert.errors import DeviceError
-from edgert.memory import Counter, Supply
+from edgert.memory import Counter, GrowingPool
 from edgert.memory.cuda import CudaDevice, SharedLease, SharedPool
 from tests.helpers.cuda_double import CudaDouble
 
@@ -126,7 +126,7 @@ def test_allocations_are_counted_once_and_too_little_memory_is_an_error() -> Non
 
 def test_a_supply_grows_to_what_is_held_and_no_further_than_told() -> None:
     counter = Counter()
-    supply = Supply(SIZE, counter, count=2, most=3)
+    supply = GrowingPool(SIZE, counter, count=2, most=3)
     held = [supply.acquire() for _ in range(3)]
     assert all(held) and supply.acquire() is None and counter.read().allocations == 3
     last = held[0]

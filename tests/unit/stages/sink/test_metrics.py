@@ -28,7 +28,7 @@ ENGINES = {
 }
 BUDGETS = {
     "governor": {"seconds": {"all": 1.5, "half": 0.5}, "level": 1, "switches": 3, "warnings": 0},
-    "held_back": 4,
+    "throttled": 4,
     "used": USED,
     "memory": {"total_bytes": 1 << 20},
 }
@@ -93,7 +93,7 @@ def test_budgets_governor_and_power() -> None:
     assert found["edgert_budget_cpu_cores",] == 1.5 and found["edgert_budget_memory_bytes",] == 1 << 30
     assert found["edgert_governor_level",] == 1 and found["edgert_governor_switches_total",] == 3
     assert found["edgert_governor_setting_seconds_total", "half"] == 0.5
-    assert found["edgert_held_back_frames_total",] == 4 and found["edgert_planned_memory_bytes",] == 1 << 20
+    assert found["edgert_throttled_frames_total",] == 4 and found["edgert_planned_memory_bytes",] == 1 << 20
     assert found["edgert_power_watts", "measured"] == 9.5 and found["edgert_energy_joules_total", "measured"] == 19
     known = {kind: found["edgert_power_known_seconds_total", kind] for kind in ("measured", "modeled", "missing")}
     assert known == {"measured": 2.0, "modeled": 0.0, "missing": 0.5}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from edgert.budget.governor import Budget, Rules, Setting
 from edgert.placement.segment_engines import Step
 from edgert.runtime.channel import Inlet
-from edgert.runtime.throttle import Crowd
+from edgert.runtime.throttle import QueuePressure
 from edgert.simulator.design import Design, Edge, Node, Source, Task
 from edgert.simulator.play import Governing, Platform, simulate
 from tests.unit.runtime.test_channel import result
@@ -17,15 +17,15 @@ from tests.unit.runtime.test_channel import result
 def test_the_fullest_counts_and_losses_since_the_last_look() -> None:
     inlet = Inlet()
     wide, narrow = inlet.connect(4, "oldest"), inlet.connect(1, "oldest")
-    crowd = Crowd([wide, narrow])
-    assert crowd.look() == (0.0, 0)
+    pressure = QueuePressure([wide, narrow])
+    assert pressure.look() == (0.0, 0)
     wide.put(result(0))
-    assert crowd.look() == (0.25, 0)
+    assert pressure.look() == (0.25, 0)
     for index in range(3):
         narrow.put(result(index))
-    assert crowd.look() == (1.0, 2)
-    assert crowd.look() == (1.0, 0)
-    assert Crowd([]).look() == (None, 0)
+    assert pressure.look() == (1.0, 2)
+    assert pressure.look() == (1.0, 0)
+    assert QueuePressure([]).look() == (None, 0)
 
 
 @settings(deadline=None, max_examples=25)

@@ -1,4 +1,4 @@
-"""The ways to run a pipeline that a governor chooses among: fewer frames or streams, smaller models, lower clocks."""
+"""The settings that a governor chooses among: fewer frames or streams, smaller models, lower clocks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from edgert.config import PipelineFile
 from edgert.errors import ConfigError
 from edgert.stages.label import read_labels
 
-# What models that stand in for each other must have in common, as far as only their engines and files tell.
+# What models that can replace each other at run time must have in common, as far as their engines and files show.
 
 
 def check_labels(file: PipelineFile, variants: Sequence[str]) -> None:
-    """Raises ConfigError where models that take each other's place number their classes differently."""
+    """Raises ConfigError where models that can replace each other number their classes differently."""
     first, *others = [_labels(file, name) for name in variants]
     for name, labels in zip(variants[1:], others, strict=True):
         if labels != first:
@@ -28,11 +28,11 @@ def check_labels(file: PipelineFile, variants: Sequence[str]) -> None:
 
 
 def check_together(file: PipelineFile, on_gpu: Mapping[str, bool]) -> None:
-    """Raises ConfigError where some of the models that take each other's place are on the GPU and others are not."""
+    """Raises ConfigError where of models that can replace each other some are on the GPU and others are not."""
     if len(set(on_gpu.values())) > 1:
         away = [name for name, is_there in on_gpu.items() if not is_there]
         raise ConfigError(
-            f"model {away[0]!r} is not on the GPU, as those are that it takes turns with",
+            f"model {away[0]!r} is not on the GPU, unlike the models it takes turns with",
             why="frames come to all of them in the same memory",
             where=file.where("models", away[0]),
             fix="the same engine and backend for all, and an input that can be prepared on the GPU",
@@ -46,18 +46,18 @@ def _labels(file: PipelineFile, name: str) -> tuple[str, ...]:
 
 _STEPS = 10  # of the share of frames that goes on
 FINER = 0.9
-"""Least part of a way's frames that a governor may take it down to: below it, the next tenth is another way."""
+"""Least part of a setting's frames that a governor may reduce it to: below it, the next tenth is another setting."""
 _FEWER = 3  # tenths: below this, streams are left out one by one
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """One way to run a pipeline.
+class RunSetting:
+    """What a governor can change in a running pipeline: one combination of frame shares, models and clocks.
 
     Attributes:
         shares: stream → share of its frames that go on, those first that are the last to stop.
         level: how far models are degraded; 0: not at all.
-        smaller: models that are in the place of others then.
+        smaller: models that replace others at that level.
         step: how the board is clocked; None: as it is.
     """
 
@@ -77,29 +77,31 @@ class Way:
         return ", ".join(filter(None, (frames, without, models, self.step.name if self.step else "")))
 
 
-def ways(streams: tuple[str, ...], smaller: Sequence[tuple[str, ...]] = ()) -> tuple[Way, ...]:
+def run_settings(streams: tuple[str, ...], smaller: Sequence[tuple[str, ...]] = ()) -> tuple[RunSetting, ...]:
     """Fewer frames of all streams, evenly, down to 30 %; then fewer streams; then fewer frames of the first.
 
     Args:
         streams: the last of them stops first; see :func:`edgert.config.flow.streams_of`.
-        smaller: for each level of degraded models, those in use; all of the ways once more for each.
+        smaller: for each level of degraded models, those in use; all of the settings once more for each.
     """
     levels = enumerate(((), *smaller))
-    return tuple(way for level, names in levels for way in _ways_at(level, names, streams))
+    return tuple(setting for level, names in levels for setting in _settings_at(level, names, streams))
 
 
-def _ways_at(level: int, names: tuple[str, ...], streams: tuple[str, ...]) -> tuple[Way, ...]:
-    def way(tenths: int, count: int) -> Way:
+def _settings_at(level: int, names: tuple[str, ...], streams: tuple[str, ...]) -> tuple[RunSetting, ...]:
+    def reduced(tenths: int, count: int) -> RunSetting:
         shares = {stream: tenths / _STEPS * (place < count) for place, stream in enumerate(streams)}
-        return Way(shares, level, names)
+        return RunSetting(shares, level, names)
 
-    even = [way(tenths, len(streams)) for tenths in range(_STEPS, _FEWER - 1, -1)]
-    fewer = [way(_FEWER, count) for count in range(len(streams) - 1, 0, -1)]
-    return (*even, *fewer, *(way(tenths, 1) for tenths in range(_FEWER - 1, 0, -1)))
+    even = [reduced(tenths, len(streams)) for tenths in range(_STEPS, _FEWER - 1, -1)]
+    fewer = [reduced(_FEWER, count) for count in range(len(streams) - 1, 0, -1)]
+    return (*even, *fewer, *(reduced(tenths, 1) for tenths in range(_FEWER - 1, 0, -1)))
 
 
-def setting_of(way: Way, rates_hz: Mapping[str, float], step: PowerStep, work: float = 1.0) -> Setting:
-    """A way with what is predicted of it.
+def predicted_setting(
+    setting: RunSetting, rates_hz: Mapping[str, float], step: PowerStep, work: float = 1.0
+) -> Setting:
+    """The governor's setting for a run setting: its predicted power, throughput and latency.
 
     Args:
         rates_hz: stream → frames a second, if all go on.
@@ -107,15 +109,15 @@ def setting_of(way: Way, rates_hz: Mapping[str, float], step: PowerStep, work: f
         work: of a frame, of that for which the step was predicted.
     """
     total_hz, most = sum(rates_hz.values()), step.sustained(work)
-    share = sum(rates_hz[stream] * share for stream, share in way.shares.items()) / total_hz
+    share = sum(rates_hz[stream] * share for stream, share in setting.shares.items()) / total_hz
     least = FINER if share <= most else 1.0  # of frames that come too fast for it, fewer would change nothing
     hz, latency_ms = total_hz * min(share, most), step.latency_ms * work
-    return Setting(way.name, step.drawn_w(share, work), hz, latency_ms, way.level, step.idle_w, least)
+    return Setting(setting.name, step.drawn_w(share, work), hz, latency_ms, setting.level, step.idle_w, least)
 
 
-def clocked(found: Sequence[Way], steps: Sequence[PowerStep]) -> tuple[Way, ...]:
-    """The ways at every clock of the board, or as they are where it has but one."""
-    return tuple(replace(way, step=step) for step in steps for way in found) or tuple(found)
+def clocked(found: Sequence[RunSetting], steps: Sequence[PowerStep]) -> tuple[RunSetting, ...]:
+    """The settings at every clock of the board; unchanged where the board has only one."""
+    return tuple(replace(setting, step=step) for step in steps for setting in found) or tuple(found)
 
 
 def worthwhile(settings: Sequence[Setting]) -> list[int]:

@@ -44,13 +44,13 @@ def test_a_faster_way_is_taken_all_the_more() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(CAMERAS)
-def test_no_rise_to_more_of_the_same_follows_two_crowded_seconds(seen: list[tuple[int, float]]) -> None:
+def test_no_rise_to_more_of_the_same_follows_two_overloaded_seconds(seen: list[tuple[int, float]]) -> None:
     law = rules(ALL, HALF)
-    state, crowded = replace(start(law), index=1), 0
+    state, overloaded = replace(start(law), index=1), 0
     for look, (lost, queued) in enumerate(seen, 1):
         decision = decide(law, state, at(look, queued, lost))
-        crowded = crowded + 1 if lost or queued == 1.0 else 0
-        assert decision.action.kind != "switch" or crowded < 4
+        overloaded = overloaded + 1 if lost or queued == 1.0 else 0
+        assert decision.action.kind != "switch" or overloaded < 4
         state = decision.state
 
 
@@ -72,5 +72,5 @@ def test_what_queues_held_and_lost_is_told() -> None:
     loop = Loop(rules(ALL), lambda action: None, 0)
     for look, queued in enumerate((0.0, 0.5, 1.0), 1):
         loop.step(at(look, queued, lost=2))
-    assert (loop.told().queued, loop.told().lost) == (0.5, 6)
-    assert Loop(rules(ALL), lambda action: None, 0).told().queued is None
+    assert (loop.report().queued, loop.report().lost) == (0.5, 6)
+    assert Loop(rules(ALL), lambda action: None, 0).report().queued is None

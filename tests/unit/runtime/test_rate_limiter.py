@@ -5,58 +5,58 @@ import threading
 import pytest
 
 from edgert.clock import VirtualClock
-from edgert.runtime import Gate
+from edgert.runtime import SourceRateLimiter
 
 GO = threading.Event()
 
 
-def passed(gate: Gate, frames: int) -> list[bool]:
-    return [gate.passes(GO) for _ in range(frames)]
+def passed(limiter: SourceRateLimiter, frames: int) -> list[bool]:
+    return [limiter.passes(GO) for _ in range(frames)]
 
 
 @pytest.mark.parametrize("share", [1.0, 0.75, 0.5, 0.3, 0.1, 0.0])
 def test_a_live_source_loses_frames_evenly(share: float) -> None:
-    gate = Gate(True, VirtualClock())
-    gate.passes(GO)  # the first frame goes on whatever the share
-    gate.share = share
-    found = passed(gate, 120)
+    limiter = SourceRateLimiter(True, VirtualClock())
+    limiter.passes(GO)  # the first frame goes on whatever the share
+    limiter.share = share
+    found = passed(limiter, 120)
     assert abs(sum(found) - share * 120) <= 1
     windows = [sum(found[at : at + 12]) for at in range(len(found) - 12)]
     assert max(windows) - min(windows) <= 1
-    assert gate.held_back == 120 - sum(found)
+    assert limiter.throttled == 120 - sum(found)
 
 
 def test_a_file_is_slowed_down_to_a_part_of_its_own_speed_and_loses_nothing() -> None:
     clock = VirtualClock()
-    gate = Gate(False, clock)
+    limiter = SourceRateLimiter(False, clock)
 
     def seconds(frames: int) -> float:
         began_ns = clock.now_ns()
         for _ in range(frames):
             clock.wait(GO, 0.02)  # what the pipeline takes for each
-            assert gate.passes(GO)
+            assert limiter.passes(GO)
         return (clock.now_ns() - began_ns) / 1e9
 
     assert seconds(50) == pytest.approx(1.0)
-    gate.share = 0.5
+    limiter.share = 0.5
     assert seconds(50) == pytest.approx(2.0, rel=0.05)
-    gate.share = 1.0
+    limiter.share = 1.0
     assert seconds(50) == pytest.approx(1.0)
-    assert gate.held_back == 0
+    assert limiter.throttled == 0
 
 
 def test_a_closed_gate_opens_again_and_lets_go_at_the_end() -> None:
     class Opening(VirtualClock):
         def wait(self, event: threading.Event, seconds: float) -> bool:
             if self.now_ns() > 1e9:
-                gate.share = 1.0
+                limiter.share = 1.0
             return super().wait(event, seconds)
 
-    gate = Gate(False, Opening())
-    passed(gate, 20)
-    gate.share = 0.0
-    assert gate.passes(GO)
+    limiter = SourceRateLimiter(False, Opening())
+    passed(limiter, 20)
+    limiter.share = 0.0
+    assert limiter.passes(GO)
     stop = threading.Event()
     stop.set()
-    gate.share = 0.0
-    assert not gate.passes(stop)
+    limiter.share = 0.0
+    assert not limiter.passes(stop)

@@ -12,23 +12,23 @@ from pathlib import Path
 import pytest
 
 from edgert.runtime import announce as beacon
-from edgert.runtime.announce import Beacon, Seen, seen
+from edgert.runtime.announce import Beacon, RunningPipeline, running_pipelines
 from tests.helpers.command import environment
 
 CHILD = """
 import os, sys
-from edgert.runtime.announce import Beacon, seen
+from edgert.runtime.announce import Beacon, running_pipelines
 if len(sys.argv) > 1:
     os.setuid(int(sys.argv[1]))
 Beacon(lambda: {"name": "child"}).open()
-print("sees", [one.pid for one in seen()], flush=True)
+print("sees", [one.pid for one in running_pipelines()], flush=True)
 sys.stdin.read()
 """
 
 
-def mine() -> list[Seen]:
+def mine() -> list[RunningPipeline]:
     """Pipelines of this process; others may run on the machine."""
-    return [one for one in seen() if one.pid == os.getpid()]
+    return [one for one in running_pipelines() if one.pid == os.getpid()]
 
 
 def child(*arguments: str) -> subprocess.Popen[str]:
@@ -83,10 +83,10 @@ def test_numbers_that_json_does_not_have_are_null() -> None:
 def test_one_that_is_killed_leaves_nothing_behind() -> None:
     process = child()
     assert says(process).startswith("sees")
-    assert process.pid in [one.pid for one in seen()]
+    assert process.pid in [one.pid for one in running_pipelines()]
     process.send_signal(signal.SIGKILL)
     process.wait(10)
-    assert process.pid not in [one.pid for one in seen()]
+    assert process.pid not in [one.pid for one in running_pipelines()]
 
 
 def test_the_process_is_the_one_that_the_kernel_names(squatter: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_the_process_is_the_one_that_the_kernel_names(squatter: socket.socket, m
 def test_another_users_pipeline_is_not_seen_and_sees_none(two: list[Beacon]) -> None:
     process = child("65534")
     assert says(process) == f"sees [{process.pid}]\n"  # its own, and not the two
-    assert process.pid not in [one.pid for one in seen()]
+    assert process.pid not in [one.pid for one in running_pipelines()]
     process.kill()
     process.wait(10)
 
@@ -108,7 +108,7 @@ def test_whoever_is_another_user_by_the_kernels_word_is_left_out(
     two: list[Beacon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 4_000_000_000)
-    assert seen() == ()
+    assert running_pipelines() == ()
 
 
 def test_a_strange_answer_says_so(squatter: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,4 +133,4 @@ def test_a_machine_without_such_sockets_is_told_once(
 
 
 def test_a_machine_without_a_list_of_sockets_shows_none(tmp_path: Path) -> None:
-    assert seen(tmp_path) == ()
+    assert running_pipelines(tmp_path) == ()
