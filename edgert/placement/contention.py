@@ -43,6 +43,18 @@ class Contention:
         return 1.0 if own_bytes_s <= left else own_bytes_s / max(left, 1e-9)
 
 
+MEASURED = Contention(total_bytes_s=1.0)
+"""What cores that were profiled share: a memory that has 1 to give, of which each asks for :func:`demand_of`."""
+
+
+def demand_of(slowdown: float, accelerators: int) -> float:
+    """What each of so many accelerators asks of :data:`MEASURED` if all at once slow one another down by this factor.
+
+    It solves own / (1 - others) = slowdown; one by itself asks for no more than there is.
+    """
+    return min(slowdown / (1 + slowdown * (accelerators - 1)), 1.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What one accelerator asks of the memory.
@@ -81,7 +93,7 @@ def stretched(network: Network, asked: Mapping[str, Asked], contention: Contenti
 
     def slower(name: str, cost: Cost) -> Cost:
         own = 1e3 * cost.traffic_bytes / cost.time_ms if cost.time_ms > 0 else 0.0
-        factor = sum(chance * contention.slowdown(own, bytes_s) for chance, bytes_s in others[name])
+        factor = sum(probability * contention.slowdown(own, bytes_s) for probability, bytes_s in others[name])
         return replace(cost, time_ms=cost.time_ms * factor)
 
     def slow(unit: Unit) -> Unit:
@@ -120,17 +132,17 @@ def settle(
 
 
 def _mixed(others: Sequence[Asked]) -> list[tuple[float, float]]:
-    """(chance, bytes per second asked for together) of every combination that run at once."""
+    """(probability, bytes per second asked for together) of every combination that run at once."""
     if len(others) > _MANY:
         return [(1.0, sum(one.busy * one.bytes_s for one in others))]
     mixed = []
     for running in product((False, True), repeat=len(others)):
-        chance, bytes_s = 1.0, 0.0
+        probability, bytes_s = 1.0, 0.0
         for one, runs in zip(others, running, strict=True):
             busy = min(max(one.busy, 0.0), 1.0)
-            chance *= busy if runs else 1 - busy
+            probability *= busy if runs else 1 - busy
             bytes_s += one.bytes_s if runs else 0.0
-        mixed.append((chance, bytes_s))
+        mixed.append((probability, bytes_s))
     return mixed
 
 

@@ -1,6 +1,6 @@
-"""A measured profile: how long the parts of one model take on one machine. Takes the place of the cost model there.
+"""A measured profile: how long the parts of one model take on one machine, which no cost model describes.
 
-Each unit's time is what ONNX Runtime's profiler says of its kernels, scaled so that all units together take as long as
+Each unit takes what ONNX Runtime's profiler reports of its kernels, scaled so that all units together take as long as
 the whole model does unobserved; both are kept, and they must agree within :data:`MAX_GAP`.
 """
 
@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from edgert.errors import ArtifactError, PlacementError, cause
 from edgert.graph.operations import Graph
+from edgert.graph.parts import Part
 from edgert.jitter import Quantiles, check_quantiles
-from edgert.placement.contention import Contention
+from edgert.placement.contention import demand_of
 from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
 
 SCHEMA = 1
@@ -53,12 +54,8 @@ class Whole:
 
     def demand(self, accelerators: int) -> float:
         """What it asks of a memory that has 1 to give, so that as many of it as there are accelerators slow one another
-        by :attr:`contention` in :data:`MEASURED`: own / (1 - others), solved for the demand of one."""
-        return self.contention / (1 + self.contention * (accelerators - 1))
-
-
-MEASURED = Contention(total_bytes_s=1.0)
-"""What accelerators that were profiled share; a unit's traffic is a share of it, as :meth:`Whole.demand` returns."""
+        by :attr:`contention` in :data:`~edgert.placement.contention.MEASURED`."""
+        return demand_of(self.contention, accelerators)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,3 +245,17 @@ def tensor_bytes(graph: Graph, name: str) -> int:
 
 _ITEM_BYTES = {"float64": 8, "int64": 8, "uint64": 8, "float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2,
                "int8": 1, "uint8": 1, "bool": 1}  # fmt: skip
+
+
+def part_ms(profile: Profile, graph: Graph, parts: Sequence[Part], number: int) -> float:
+    """Milliseconds that one part of a model takes, with its half of the transitions to it and from it."""
+    part, handing = parts[number], profile.handing
+    own = set(part.nodes)
+    work = sum(unit.time_ms[part.accelerator] * len(own & set(unit.nodes)) / len(unit.nodes) for unit in profile.units)
+    made_before = {name for other in parts[:number] for name in other.outputs}
+    read_later = {name for other in parts[number + 1 :] for name in other.inputs}
+    crossed = [*made_before.intersection(part.inputs), *read_later.intersection(part.outputs)]
+    hops = (number > 0) + (number < len(parts) - 1)
+    return (
+        work + sum(handing.transition_ms(tensor_bytes(graph, name)) for name in crossed) / 2 + hops * handing.hop_ms / 2
+    )

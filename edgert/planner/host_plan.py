@@ -14,9 +14,10 @@ from edgert.graph.passes.clean import clean
 from edgert.graph.static_shape import with_shapes
 from edgert.model_engine import default_profile
 from edgert.placement.constraints import Limits, Placement, streams
+from edgert.placement.contention import MEASURED
 from edgert.placement.plan_record import BoardPlan, EngineRow, ModelRow, Objective, Row
 from edgert.placement.problem import Network, Unit
-from edgert.placement.profile import MEASURED, Profile, network_of
+from edgert.placement.profile import Profile, network_of
 from edgert.placement.schedule import play
 from edgert.placement.solver import solve
 from edgert.planner.plan_memory import host_parts, row_memory

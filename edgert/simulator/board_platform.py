@@ -23,8 +23,7 @@ from edgert.placement.cost.speeds import power
 from edgert.placement.cutting import partition
 from edgert.placement.placement_section import accelerators_of, assign, check_accelerators, weights_of
 from edgert.placement.plan_record import BoardPlan, Row
-from edgert.placement.predict import part_ms
-from edgert.placement.profile import Profile
+from edgert.placement.profile import Profile, part_ms
 from edgert.placement.segment_engines import Step, steps
 from edgert.simulator import Cooling, Platform, simulate
 from edgert.simulator.design import ASSUMED_HZ, levels_of
@@ -130,7 +129,7 @@ def rows_of(config: ModelConfig, stage: InferStage) -> int:
 
 def _step(profile: Profile, measured: str, core: str, threads: int = 1) -> Step:
     whole = profile.whole[measured]
-    return CoreStep(core, whole.alone_ms / threads, crowded=whole.contention, threads=threads, jitter=whole.jitter)
+    return CoreStep(core, whole.alone_ms / threads, slowdown=whole.contention, threads=threads, jitter=whole.jitter)
 
 
 def _split(config: ModelConfig, profile: Profile, globs: Mapping[str, str]) -> InferenceSlot:
@@ -140,7 +139,7 @@ def _split(config: ModelConfig, profile: Profile, globs: Mapping[str, str]) -> I
     for number, part in enumerate(parts):
         core, time_ms = part.accelerator, part_ms(profile, graph, parts, number)
         whole = profile.whole[core]
-        timed.append((CoreStep(core, time_ms, crowded=whole.contention, jitter=whole.jitter),))
+        timed.append((CoreStep(core, time_ms, slowdown=whole.contention, jitter=whole.jitter),))
     return InferenceSlot(tuple(timed), cores=tuple(part.accelerator for part in parts))
 
 

@@ -10,6 +10,7 @@ from random import Random
 
 from edgert.jitter import SLOT_MS, Jitter, Quantiles, draw, mean_of
 from edgert.meters.energy import SENSOR_AVERAGE_S
+from edgert.placement.contention import MEASURED, demand_of
 from edgert.placement.cost.speeds import Power, relative_energy
 from edgert.placement.schedule import Progress, Then, Timeline, Used
 from edgert.placement.segment_engines import Step
@@ -48,13 +49,13 @@ class CoreStep(Step):
     """A step of a core.
 
     Attributes:
-        crowded: how many times longer it takes while all other cores are busy.
+        slowdown: how many times longer it takes while all other cores are busy.
         threads: cores that it runs on at once, each doing its part.
         jitter: how its time jitters about ``time_ms``, its median.
         rows: parts of it that jitter each by itself, as what disturbs a run comes more often the longer it takes.
     """
 
-    crowded: float = 1.0
+    slowdown: float = 1.0
     threads: int = 1
     jitter: Quantiles = ()
     rows: int = 1
@@ -130,13 +131,18 @@ class Cores:
         places, loads = self._placed()
         busy = sum(load > 0 for load in loads)
         for job, cores in zip(self._jobs, places, strict=True):
-            others = max(0, busy - len(set(cores))) / max(1, len(self._names) - 1)
-            crowded = job.step.crowded if isinstance(job.step, CoreStep) else 1.0
             share = sum(1 / loads[core] for core in cores) / len(cores)
-            speed = share / (1 + (crowded - 1) * others)
+            speed = share / self._slowdown(job.step, max(0, busy - len(set(cores))))
             if speed != job.progress.speed:
                 self._catch_up(job)
                 job.progress.go_on(speed)
+
+    def _slowdown(self, step: Step, others: int) -> float:
+        """While so many other cores are busy, each of which is taken to ask the memory for as much as this step."""
+        if not isinstance(step, CoreStep) or step.slowdown == 1.0:
+            return 1.0
+        demand = demand_of(step.slowdown, len(self._names))
+        return MEASURED.slowdown(demand, others * demand)
 
     def _placed(self) -> tuple[list[list[int]], list[int]]:
         """The cores of every job, and how many share each core: pinned ones first, the others where least is."""

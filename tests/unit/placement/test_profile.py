@@ -11,16 +11,16 @@ from onnx import TensorProto, helper
 from edgert.errors import ArtifactError, PlacementError
 from edgert.graph.operations import Graph, read
 from edgert.jitter import AT
+from edgert.placement.contention import MEASURED
 from edgert.placement.cutting import partition
-from edgert.placement.predict import part_ms
 from edgert.placement.profile import (
-    MEASURED,
     Handing,
     Profile,
     ProfiledUnit,
     Whole,
     from_json,
     network_of,
+    part_ms,
     read_profile,
 )
 from edgert.placement.run_load import loads

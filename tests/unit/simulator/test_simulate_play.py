@@ -161,8 +161,8 @@ def test_accelerators_slow_one_another_down_through_memory() -> None:
 
 
 def test_cores_are_shared_by_threads_that_are_ready() -> None:
-    def nodes(first: str, second: str, crowded: float = 1.0) -> tuple[Node, ...]:
-        steps = (CoreStep(first, 10.0, crowded=crowded),), (CoreStep(second, 10.0, crowded=crowded),)
+    def nodes(first: str, second: str, slowdown: float = 1.0) -> tuple[Node, ...]:
+        steps = (CoreStep(first, 10.0, slowdown=slowdown),), (CoreStep(second, 10.0, slowdown=slowdown),)
         return tuple(Node(f"n{i}", (Edge("camera", *NEWEST),), Task(one)) for i, one in enumerate(steps))
 
     def p50(made: tuple[Node, ...]) -> float:
@@ -170,7 +170,19 @@ def test_cores_are_shared_by_threads_that_are_ready() -> None:
 
     assert p50(nodes("cpu", "cpu")) == pytest.approx(10.0, abs=0.1)
     assert p50(nodes("cpu0", "cpu0")) == pytest.approx(20.0, abs=0.1)
-    assert p50(nodes("cpu0", "cpu1", crowded=1.5)) == pytest.approx(15.0, abs=0.1)
+    assert p50(nodes("cpu0", "cpu1", slowdown=1.5)) == pytest.approx(15.0, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "busy", "expected_ms"), [(2.0, 1, 10.0), (2.0, 3, 10.0), (2.0, 4, 20.0), (5.0, 4, 50.0)]
+)
+def test_cores_slow_one_another_down_as_a_plan_takes_it(slowdown: float, busy: int, expected_ms: float) -> None:
+    """Nothing is lost as long as the memory has what all ask for together."""
+    names = tuple(f"cpu{number}" for number in range(4))
+    steps = [(CoreStep(name, 10.0, slowdown=slowdown),) for name in names[:busy]]
+    nodes = tuple(Node(f"n{i}", (Edge("camera", *NEWEST),), Task(one)) for i, one in enumerate(steps))
+    played = simulate(Design((Source("camera", 10.0),), nodes), Platform(names), 2.0)
+    assert played.latency_ms.p50 == pytest.approx(expected_ms, abs=0.1)
 
 
 SPREAD = tuple(1.0 + max(0.0, at - 0.5) for at in AT)
