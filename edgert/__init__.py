@@ -1,106 +1,103 @@
 """edgert: camera, ONNX model, output, from one YAML file, on a Jetson or any other machine.
 
-The public names. They are imported when first used, so that ``import edgert`` costs nothing.
+A verb of the command line is a function here: ``edgert.plan``, ``edgert.build``, ``edgert.check`` and so on. Names are
+imported when they are first used, so that ``import edgert`` costs nothing.
 """
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from edgert._version import __version__
-
-_HOME = {
-    "Pipeline": "edgert.pipeline",
-    "ResultTimeout": "edgert.pipeline",
-    "load_pipeline": "edgert.config",
-    "load_engine": "edgert.engine",
-    "LoadedEngine": "edgert.engine",
-    "build": "edgert.importer.from_torch",
-    "calibrate": "edgert.quantization.facade",
-    "quantize": "edgert.quantization.facade",
-    "op": "edgert.custom_op",
-    "Result": "edgert.runtime",
-    "Frame": "edgert.runtime",
-    "Summary": "edgert.runtime",
-    "Detections": "edgert.runtime",
-    "Classification": "edgert.runtime",
-    "Segmentation": "edgert.runtime",
-    "Keypoints": "edgert.runtime",
-    "Embedding": "edgert.runtime",
-    "Crops": "edgert.runtime",
-    "EdgertError": "edgert.errors",
-}
+from edgert._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from edgert.config import load_pipeline
-    from edgert.custom_op import op
-    from edgert.engine import LoadedEngine, load_engine
-    from edgert.errors import EdgertError
-    from edgert.importer.from_torch import build
-    from edgert.pipeline import Pipeline, ResultTimeout
-    from edgert.quantization.facade import calibrate, quantize
-    from edgert.runtime import (
-        Classification,
-        Crops,
-        Detections,
-        Embedding,
-        Frame,
-        Keypoints,
-        Result,
-        Segmentation,
-        Summary,
-    )
+    from edgert.board.record import Board as Board
+    from edgert.board.record import boards as boards
+    from edgert.board.record import find_board as find_board
+    from edgert.compiler.build_pipeline import Built as Built
+    from edgert.compiler.build_pipeline import build as build
+    from edgert.config import InputConfig as InputConfig
+    from edgert.config import ModelConfig as ModelConfig
+    from edgert.config import PipelineConfig as PipelineConfig
+    from edgert.config import PipelineFile as PipelineFile
+    from edgert.config import load_pipeline as load_pipeline
+    from edgert.custom_op import op as op
+    from edgert.diagnosis import Finding as Finding
+    from edgert.diagnosis import doctor as doctor
+    from edgert.engine import LoadedEngine as LoadedEngine
+    from edgert.engine import load_engine as load_engine
+    from edgert.errors import ArtifactError as ArtifactError
+    from edgert.errors import BudgetError as BudgetError
+    from edgert.errors import BuildError as BuildError
+    from edgert.errors import CalibrationError as CalibrationError
+    from edgert.errors import ConfigError as ConfigError
+    from edgert.errors import DeviceError as DeviceError
+    from edgert.errors import EdgertError as EdgertError
+    from edgert.errors import ModelError as ModelError
+    from edgert.errors import PlacementError as PlacementError
+    from edgert.errors import StageError as StageError
+    from edgert.importer.from_torch import from_torch as from_torch
+    from edgert.pipeline import Pipeline as Pipeline
+    from edgert.pipeline import Results as Results
+    from edgert.pipeline import ResultTimeout as ResultTimeout
+    from edgert.planner import BoardPlan as BoardPlan
+    from edgert.planner import Plan as Plan
+    from edgert.planner import plan as plan
+    from edgert.planner.simulation import Scenario as Scenario
+    from edgert.planner.simulation import Simulation as Simulation
+    from edgert.planner.simulation import simulate as simulate
+    from edgert.quantization.calibration.ranges import RangeTable as RangeTable
+    from edgert.quantization.evaluate import Evaluation as Evaluation
+    from edgert.quantization.evaluate import evaluate as evaluate
+    from edgert.quantization.facade import calibrate as calibrate
+    from edgert.quantization.facade import quantize as quantize
+    from edgert.quantization.int8_model import Outcome as Outcome
+    from edgert.runtime import Classification as Classification
+    from edgert.runtime import Crops as Crops
+    from edgert.runtime import Detections as Detections
+    from edgert.runtime import Embedding as Embedding
+    from edgert.runtime import Frame as Frame
+    from edgert.runtime import Keypoints as Keypoints
+    from edgert.runtime import Result as Result
+    from edgert.runtime import Segmentation as Segmentation
+    from edgert.runtime import Summary as Summary
+    from edgert.validation import Validation as Validation
+    from edgert.validation import validate as validate
+    from edgert.wiring.findings import CheckReport as CheckReport
+    from edgert.wiring.wiring_check import check as check
 
-__all__ = [
-    "Classification",
-    "Crops",
-    "Detections",
-    "EdgertError",
-    "Embedding",
-    "Frame",
-    "Keypoints",
-    "LoadedEngine",
-    "Pipeline",
-    "Result",
-    "ResultTimeout",
-    "Segmentation",
-    "Summary",
-    "__version__",
-    "build",
-    "calibrate",
-    "load_engine",
-    "load_pipeline",
-    "op",
-    "quantize",
-]
+_NAMES = {  # module → what is public of it; a test holds the imports above against it
+    "edgert.board.record": "Board boards find_board",
+    "edgert.compiler.build_pipeline": "Built build",
+    "edgert.config": "InputConfig ModelConfig PipelineConfig PipelineFile load_pipeline",
+    "edgert.custom_op": "op",
+    "edgert.diagnosis": "Finding doctor",
+    "edgert.engine": "LoadedEngine load_engine",
+    "edgert.errors": "ArtifactError BudgetError BuildError CalibrationError ConfigError DeviceError EdgertError "
+    "ModelError PlacementError StageError",
+    "edgert.importer.from_torch": "from_torch",
+    "edgert.pipeline": "Pipeline ResultTimeout Results",
+    "edgert.planner": "BoardPlan Plan plan",
+    "edgert.planner.simulation": "Scenario Simulation simulate",
+    "edgert.quantization.calibration.ranges": "RangeTable",
+    "edgert.quantization.evaluate": "Evaluation evaluate",
+    "edgert.quantization.facade": "calibrate quantize",
+    "edgert.quantization.int8_model": "Outcome",
+    "edgert.runtime": "Classification Crops Detections Embedding Frame Keypoints Result Segmentation Summary",
+    "edgert.validation": "Validation validate",
+    "edgert.wiring.findings": "CheckReport",
+    "edgert.wiring.wiring_check": "check",
+}
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+__all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'edgert' has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name]), name)
-    return globals().setdefault(name, value)
-
-
-class _Package(ModuleType):
-    """``edgert.quantize`` is a package and, called, the function of that name."""
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        name = self.__name__.rpartition(".")[2]
-        return getattr(import_module(_HOME[name]), name)(*arguments, **named)
-
-
-class _Facade(ModuleType):
-    def __setattr__(self, name: str, value: object) -> None:
-        if name in _HOME and isinstance(value, ModuleType):  # the import system puts a package here when it is loaded
-            value.__class__ = _Package
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Facade
+    return globals().setdefault(name, getattr(import_module(_HOME[name]), name))
 
 
 def __dir__() -> list[str]:

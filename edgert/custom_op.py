@@ -121,7 +121,11 @@ def op(
 
     Args:
         name: ``domain::Name``, as the model's nodes have it.
-        outputs, dtypes, shape, dtype, cuda: see :class:`Operator`.
+        outputs: names of the outputs, in order.
+        dtypes: element types that the first input may have; the other inputs are free.
+        shape: see :data:`ShapeRule`; None: every output has the shape of the first input.
+        dtype: dtypes of the inputs → dtype of the output, or a list of one for each; None: that of the first input.
+        cuda: CUDA C of a kernel with the function's name; empty where there is none.
 
     Raises:
         ConfigError: the name, a type or the function cannot be an operator's, or another function has the name.

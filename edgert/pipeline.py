@@ -77,7 +77,7 @@ class Pipeline:
         power: PowerSteps | None = None,
         predicted: Sequence[PowerStep] = (),
     ) -> None:
-        self.file = path if isinstance(path, PipelineFile) else load_pipeline(path, overrides)
+        self.file = load_pipeline(path, overrides)
         self._footprint = self._fitted(engines)
         callbacks = dict(callbacks or {})
         self._assembly: Assembly = assemble(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,34 @@ from edgert.user_code import check_object, registered
 _NOT_RUN = f"{__name__}:not_run"
 
 
-def validate(path: str | Path, overrides: Iterable[str] = ()) -> str:
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """What was checked of a pipeline that is fine; ``str()`` is a line about it.
+
+    Attributes:
+        stages: number of its stages.
+        models: number of the models that they run.
+        read_code: whether it names code of the user's own, which was read and not run.
+    """
+
+    stages: int
+    models: int
+    read_code: bool
+
+    def __str__(self) -> str:
+        counts = f"{self.stages} stages, {self.models} model{'' if self.models == 1 else 's'}"
+        return f"{counts}; code of your own was read, not run" if self.read_code else counts
+
+
+def validate(path: str | Path, *, overrides: Iterable[str] = ()) -> Validation:
     """Checks a pipeline file, its models, images and labels, and by its text the user's code.
 
     Every stage is built, on engines that have the models' inputs and outputs but do not run, so that whatever
     ``edgert run`` would refuse at its start is refused here, but for what only running the user's code tells.
 
-    Returns:
-        A line saying what was checked.
+    Args:
+        path: the pipeline file, or the name of a shipped one.
+        overrides: ``key.path=value``, as given to ``--set``.
 
     Raises:
         EdgertError: the first thing that is wrong; further mistakes of the file itself in ``others``.
@@ -35,9 +55,7 @@ def validate(path: str | Path, overrides: Iterable[str] = ()) -> str:
     _check_operators(file)
     assembly = assemble(replace(file, config=_without_code(file.config)), backend_name="null")
     assembly.close()
-    stages, models, code = len(file.config.stages), len(assembly.engines), len(file.config.code) + len(file.config.ops)
-    told = f"{stages} stages, {models} model{'' if models == 1 else 's'}"
-    return f"{told}; code of your own was read, not run" if code else told
+    return Validation(len(file.config.stages), len(assembly.engines), bool(file.config.code or file.config.ops))
 
 
 def not_run(*_: object, **__: object) -> None:

@@ -32,9 +32,10 @@ def doctor(json: JsonOption = None, debug: DebugOption = False) -> None:
 
     from rich.console import Console
 
-    from edgert.diagnosis import examine, facts
+    from edgert.diagnosis import doctor as find
+    from edgert.diagnosis import facts
 
-    findings = examine()
+    findings = find()
     broken = [finding.name for finding in findings if finding.state == "no"]
     console = Console(stderr=is_stdout(json), highlight=False)
     console.print(_table(findings))

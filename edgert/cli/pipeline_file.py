@@ -68,7 +68,7 @@ def validate(pipeline: PipelineArgument, overrides: SetOption = None, debug: Deb
     from edgert.validation import validate as validate_pipeline
 
     path = pipeline_path(pipeline)
-    checked = validate_pipeline(path, overrides or ())
+    checked = validate_pipeline(path, overrides=overrides or ())
     typer.echo(f"{path}: fine ({checked})")
 
 
@@ -97,14 +97,12 @@ def check(
 
         edgert check pipeline.yaml --images photos/ --model parts -o best.png --json check.json
     """
-    from edgert.config import load_pipeline
     from edgert.wiring.photos import save_image
     from edgert.wiring.wiring_check import check as check_wiring
 
     screen = table.console(stderr=is_stdout(json))
-    file = load_pipeline(pipeline_path(pipeline), overrides or ())
     with progress_bar(screen) as progress:
-        report = check_wiring(file, images, model, progress)
+        report = check_wiring(pipeline, images, model=model, overrides=overrides or (), progress=progress)
     print_report(screen, report, None if every else _SHOWN)
     if output is not None:
         save_image(report, output)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -19,7 +19,6 @@ from edgert.cli.option import (
 )
 from edgert.cli.output import is_stdout, write_json
 from edgert.cli.table import console
-from edgert.shipped import pipeline_path
 
 if TYPE_CHECKING:
     from edgert.placement.plan_record import Objective
@@ -58,18 +57,18 @@ def plan(
         edgert plan pipeline.yaml --board orin-nx-16gb --profile from-the-board.edgert
     """
     from edgert.cli.plan_table import show_plan
-    from edgert.config import load_pipeline
     from edgert.planner import plan as plan_pipeline
     from edgert.planner.plan_page import save
     from edgert.planner.plan_text import to_json
 
     made = plan_pipeline(
-        load_pipeline(pipeline_path(pipeline), overrides or ()),
+        pipeline,
         board=board,
         mode=mode,
-        objective=_objective(objective),
+        objective=cast("Objective", objective),
         tensorrt=trt,
         profiles=profiles or (),
+        overrides=overrides or (),
     )
     screen = console(stderr=is_stdout(json))
     show_plan(screen, made)
@@ -80,15 +79,3 @@ def plan(
         write_json(to_json(made), json)
     if made.smallest is None:
         raise typer.Exit(1)
-
-
-def _objective(text: str) -> Objective:
-    from edgert.errors import ConfigError, nearest
-    from edgert.placement.plan_record import OBJECTIVES
-
-    for known in OBJECTIVES:
-        if text == known:
-            return known
-    raise ConfigError(
-        f"no objective {text!r}{nearest(text, OBJECTIVES)}", where="--objective", fix=f"one of {', '.join(OBJECTIVES)}"
-    )

@@ -20,7 +20,6 @@ from edgert.cli.option import (
 )
 from edgert.cli.output import is_stdout, write_json
 from edgert.cli.table import console
-from edgert.shipped import pipeline_path
 
 
 def simulate(
@@ -81,16 +80,17 @@ def simulate(
         edgert simulate pipeline.yaml --board host --profile profile.json --stages run.json
     """
     from edgert.cli.simulation_table import show_simulation
-    from edgert.config import load_pipeline
-    from edgert.planner.simulation import Circumstances, simulate_pipeline
+    from edgert.planner.simulation import Scenario
+    from edgert.planner.simulation import simulate as simulate_pipeline
     from edgert.planner.simulation_page import kept, save
 
     made = simulate_pipeline(
-        load_pipeline(pipeline_path(pipeline), overrides or ()),
+        pipeline,
         board=board,
         mode=mode,
         profiles=profiles or (),
-        given=Circumstances(duration, seed, trace, objects, jitter, stages, ambient),
+        overrides=overrides or (),
+        scenario=Scenario(duration, seed, trace, objects, jitter, stages, ambient),
     )
     screen = console(stderr=is_stdout(json))
     show_simulation(screen, made)

@@ -12,7 +12,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from edgert.compiler.model_forms import ModelForms, packed, prepare
 from edgert.compiler.model_job import ModelJob
 from edgert.compiler.placement_steps import PLAN, plan_step
 from edgert.compiler.tuning_step import batching, check_tune, tuned
-from edgert.config import InferStage, ModelConfig, PipelineConfig, PipelineFile, SinkStage, SourceStage
+from edgert.config import InferStage, ModelConfig, PipelineConfig, PipelineFile, SinkStage, SourceStage, load_pipeline
 from edgert.errors import ArtifactError, ConfigError, EdgertError, cause
 from edgert.files import cache_folder
 from edgert.quantization.precision import check_precision
@@ -163,8 +163,8 @@ class Built:
 
 
 def build(
-    file: PipelineFile,
-    output: Path,
+    pipeline: str | Path | PipelineFile,
+    output: str | Path,
     *,
     board: str | None = None,
     mode: str | None = None,
@@ -172,6 +172,7 @@ def build(
     folder: bool = False,
     tune: bool = False,
     cache: Path | None = None,
+    overrides: Iterable[str] = (),
     on_event: OnEvent | None = None,
     stop: threading.Event | None = None,
 ) -> Built:
@@ -180,12 +181,15 @@ def build(
     Equal inputs give equal bytes.
 
     Args:
-        output: the file to write; with ``folder`` a folder of plain files.
+        pipeline: its file, the name of a shipped one, or what :func:`edgert.load_pipeline` returned.
+        output: the bundle to write.
         board: name or file; the pipeline's own by default. ``host`` is for any machine with ONNX Runtime.
         mode: power mode; the one that the board boots into by default.
         tensorrt: release on the board; that of its usual JetPack by default.
+        folder: writes a folder of plain files instead of one file.
         tune: searches for what runs each model fastest on this machine; the bundle is then of this machine's times.
         cache: folder of finished steps; the user's own by default.
+        overrides: ``key.path=value``, as given to ``--set``.
         on_event: called for everything that happens, from several threads.
         stop: ends the build when set.
 
@@ -195,6 +199,7 @@ def build(
         ArtifactError: the bundle cannot be written.
     """
     started = time.perf_counter()
+    file, output = load_pipeline(pipeline, overrides), Path(output)
     target = build_target(file, board, mode, tensorrt)
     if not file.config.models:
         raise ConfigError("this pipeline has no model to build", where=file.where("models"))

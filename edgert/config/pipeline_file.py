@@ -19,6 +19,7 @@ from edgert.config.stages import STAGE_VERBS, StageConfig, explain_no_verb
 from edgert.config.substitution import hide_in
 from edgert.custom_op import load_operators
 from edgert.errors import ConfigError, EdgertError
+from edgert.shipped import pipeline_path
 
 
 class BudgetConfig(Section):
@@ -95,7 +96,7 @@ class PipelineFile:
 
 
 def load_pipeline(
-    path: str | Path,
+    path: str | Path | PipelineFile,
     overrides: Iterable[str] = (),
     env: Mapping[str, str] | None = None,
     *,
@@ -104,15 +105,26 @@ def load_pipeline(
     """Reads and checks a pipeline file; opens no model, touches no hardware, runs no code but that under ``ops:``.
 
     Args:
-        path: the YAML file; paths in it are relative to it.
-        overrides: ``key.path=value``, as given to ``--set``.
+        path: the YAML file, to which paths in it are relative; or the name of a shipped pipeline, such as ``hello``. A
+            pipeline that is loaded already is returned as it is.
+        overrides: ``key.path=value``, as given to ``--set``; not for a pipeline that is loaded already.
         env: variables for ``${NAME}``; the process environment when None.
         run_ops: whether the files under ``ops:`` are run, without which their operators are not known.
 
     Raises:
         ConfigError: with the file and line of the first mistake, and all further ones in ``others``.
     """
-    document = read(path, overrides, env)
+    if isinstance(path, PipelineFile):
+        if given := tuple(overrides):
+            where = str(path.document.path)
+            raise ConfigError(
+                f"{given[0]!r} comes too late",
+                why="the pipeline is loaded already",
+                where=where,
+                fix="edgert.load_pipeline(PATH, overrides)",
+            )
+        return path
+    document = read(pipeline_path(str(path)), overrides, env)
     try:
         config = _validated(document)
         check_flow(config.stages, tuple(config.models), document.where)

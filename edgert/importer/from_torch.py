@@ -1,4 +1,4 @@
-"""``edgert.build(...)`` from Python: a PyTorch module made an engine, or a pipeline file made a bundle."""
+"""``edgert.from_torch(...)``: a PyTorch module made an engine of this machine."""
 
 from __future__ import annotations
 
@@ -6,76 +6,52 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
-from edgert.compiler.build_pipeline import Built
-from edgert.compiler.build_pipeline import build as build_bundle
-from edgert.config import load_pipeline
 from edgert.engine import LoadedEngine, load_model
 from edgert.errors import ConfigError
 from edgert.importer.conversion import OPSET, TOLERANCE, finished
 from edgert.importer.subprocess import Request, read_told
 
 
-@overload
-def build(source: str | Path, output: str | Path, **options: Any) -> Built: ...
-@overload
-def build(
-    source: object,
-    output: str | Path | None = None,
+def from_torch(
+    module: object,
     *,
     example_inputs: Any,
-    dynamic: Mapping[str, Sequence[str | None]] | None = None,
-    opset: int = OPSET,
-    tolerance: float = TOLERANCE,
-    threads: int | None = None,
-) -> LoadedEngine: ...
-def build(source: object, output: str | Path | None = None, **options: Any) -> Built | LoadedEngine:
-    """Builds a pipeline into a bundle, or a PyTorch module into an engine of this machine. Blocks until done.
-
-    Args:
-        source: a pipeline file; or an ``nn.Module`` or exported program, which is exported to ONNX, compared with
-            itself, and compiled. A module is exported in evaluation mode.
-        output: the bundle; or where to keep the module's ONNX file, which then can stand in a pipeline.
-        options: of a pipeline, those of :func:`edgert.compiler.build_pipeline.build`. Of a module: ``example_inputs`` (
-        tensor, a
-            tuple of them, or a dict by parameter), ``dynamic`` (parameter → a name or None for each dimension),
-            ``opset``, ``tolerance`` (of the largest value of an output), ``threads``.
-
-    Raises:
-        ConfigError: a module without example inputs.
-        DeviceError: PyTorch's exporter is not installed.
-        BuildError: the module cannot be exported or compiled, or computes something else as ONNX.
-        EdgertError: as :func:`edgert.compiler.build_pipeline.build` for a pipeline.
-    """
-    if isinstance(source, (str, Path)):
-        if output is None:
-            raise ConfigError("a bundle of what name?", fix="edgert.build('pipeline.yaml', 'dock.edgert', board=…)")
-        return build_bundle(load_pipeline(source), Path(output), **options)
-    return _module(source, Path(output) if output is not None else None, **options)
-
-
-def _module(
-    module: object,
-    output: Path | None,
-    *,
-    example_inputs: Any = None,
+    output: str | Path | None = None,
     dynamic: Mapping[str, Sequence[str | None]] | None = None,
     opset: int = OPSET,
     tolerance: float = TOLERANCE,
     threads: int | None = None,
 ) -> LoadedEngine:
-    """In this process: a module cannot be handed to another one but as a pickle."""
+    """Exports a PyTorch module to ONNX, compares the two, and compiles it for this machine. Blocks until done.
+
+    It is exported in this process: a module could be handed to another one as a pickle only.
+
+    Args:
+        module: an ``nn.Module``, which is exported in evaluation mode, or an exported program.
+        example_inputs: a tensor, a tuple of them, or a dict by parameter; both models are run on them.
+        output: where the ONNX file is kept, which then can stand in a pipeline; None: nowhere.
+        dynamic: parameter → a name, or None for a fixed size, for each of its dimensions.
+        opset: version of the ONNX operators, 13 or later.
+        tolerance: largest accepted difference of an output, as a fraction of its largest value.
+        threads: CPU threads of the engine; all available cores by default.
+
+    Raises:
+        ConfigError: there are no example inputs, or not such parameters.
+        DeviceError: PyTorch's exporter is not installed.
+        BuildError: the module cannot be exported or compiled, or computes something else as ONNX.
+    """
     from edgert.importer.torch_model import convert_object
 
     title = type(module).__name__
     if example_inputs is None:
-        raise ConfigError(f"{title} without example inputs", fix="edgert.build(module, example_inputs=(tensor,))")
+        raise ConfigError(f"{title} without example inputs", fix="edgert.from_torch(module, example_inputs=(tensor,))")
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="edgert-") as name:
         folder = Path(name)
         request = Request("function", title, opset=opset, dynamic=dynamic or {})
         convert_object(module, example_inputs, request, folder)
         versions = read_told(folder) or {}
-        made = finished(folder, title, versions, tolerance, started, output)
+        made = finished(folder, title, versions, tolerance, started, Path(output) if output is not None else None)
     return load_model(made.model, threads=threads)

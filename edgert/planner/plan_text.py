@@ -10,7 +10,7 @@ from dla import ORIN, supported_by
 from edgert.board.record import Board
 from edgert.errors import ConfigError, nearest
 from edgert.placement.dla_share import target_of
-from edgert.placement.plan_record import BoardPlan, EngineRow, ModelRow, Plan, Row
+from edgert.placement.plan_record import OBJECTIVES, BoardPlan, EngineRow, ModelRow, Plan, Row
 from edgert.report.numbers import counted, share, significant
 
 _ROOMY = 1.1  # less headroom than this is not worth a word
@@ -170,6 +170,15 @@ def _model(model: ModelRow, with_units: bool) -> dict[str, Any]:
 
 
 # What ``--mode`` and ``--trt`` ask for, checked before anything is planned.
+
+
+def check_objective(text: str) -> None:
+    """Raises ConfigError for what no plan is made for."""
+    if text not in OBJECTIVES:
+        known = ", ".join(OBJECTIVES)
+        raise ConfigError(
+            f"no objective {text!r}{nearest(text, OBJECTIVES)}", where="--objective", fix=f"one of {known}"
+        )
 
 
 def check_mode(asked: Sequence[Board], mode: str) -> None:

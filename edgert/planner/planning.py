@@ -11,7 +11,7 @@ from dla import MAX_LOADABLES, USUAL_RELEASE
 from edgert.board.record import Board, boards, find_board
 from edgert.board.sections import Mode
 from edgert.bundle.measured_times import MeasuredEngine, read_measured, told
-from edgert.config import PipelineFile
+from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import ConfigError, EdgertError, PlacementError
 from edgert.graph.load import load
 from edgert.placement.constraints import Limits, Placed, Placement, streams
@@ -29,7 +29,7 @@ from edgert.placement.solver import solve
 from edgert.planner.host_plan import HOST, plan_host
 from edgert.planner.measured_times import scaled
 from edgert.planner.plan_memory import NOT_PLANNED, board_parts, row_memory
-from edgert.planner.plan_text import check_mode, has_no_mode, releases
+from edgert.planner.plan_text import check_mode, check_objective, has_no_mode, releases
 from edgert.planner.planned_model import PlannedModel, overridden, subjects
 from edgert.planner.selection import Machine, frame_rate_hz, judged, longest_ms
 from edgert.simulator import Platform
@@ -51,34 +51,39 @@ Progress = Callable[[str, int, int], object]
 
 
 def plan(
-    file: PipelineFile,
+    pipeline: str | Path | PipelineFile,
     *,
     board: str | None = None,
     mode: str = ALL,
     objective: Objective = "throughput",
     tensorrt: str | None = None,
-    profiles: Sequence[Path] = (),
+    profiles: Sequence[str | Path] = (),
+    overrides: Iterable[str] = (),
     progress: Progress | None = None,
 ) -> Plan:
     """Predicts what a pipeline does on a board; runs nothing. Seconds for one board, a minute for all.
 
     Args:
+        pipeline: its file, the name of a shipped one, or what :func:`edgert.load_pipeline` returned.
         board: name or file, or ``all``; the pipeline's own by default.
         mode: a power mode's name, or ``all``.
         objective: what each placement is made best in.
         tensorrt: the release that will build engines for the DLA; by default that of the board's usual JetPack.
         profiles: measured on the machine that is planned for, one of each model; needed for ``board="host"``, whose
             speed no model predicts. For a board: bundles that were finished there, whose engines' times are taken.
-        progress: called with the board that is next.
+        overrides: ``key.path=value``, as given to ``--set``.
+        progress: called before each board.
 
     Raises:
-        ConfigError: no such board, mode or release of TensorRT, or nothing to plan for.
+        ConfigError: no such board, mode, objective or release of TensorRT, or nothing to plan for.
         ModelError: a model cannot be read, or its size is open.
         PlacementError: ``placement:`` asks for what a rule forbids on the one board that was asked for.
     """
+    file = load_pipeline(pipeline, overrides)
+    check_objective(objective)
     asked_board = board or file.config.board
     if asked_board in (HOST, "auto") and profiles:
-        return _plan_host(file, [read_profile(path) for path in profiles], objective)
+        return _plan_host(file, [read_profile(Path(path)) for path in profiles], objective)
     asked = _boards(asked_board, file)
     if mode != ALL:
         check_mode(asked, mode)
@@ -102,9 +107,9 @@ def plan(
     return Plan(file.config.name, objective, tuple(made), smallest.name if smallest else None, tuple(notes))
 
 
-def _measured(planned: Sequence[PlannedModel], profiles: Sequence[Path]) -> tuple[MeasuredEngine, ...]:
+def _measured(planned: Sequence[PlannedModel], profiles: Sequence[str | Path]) -> tuple[MeasuredEngine, ...]:
     """Engines that ran on a board. Raises ConfigError for one of another model, ArtifactError for no such bundle."""
-    engines = [engine for path in profiles for engine in read_measured(path)]
+    engines = [engine for path in profiles for engine in read_measured(Path(path))]
     for subject in planned:
         for engine in engines:
             if engine.model == subject.demand.model:

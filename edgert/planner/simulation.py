@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from edgert.board import HOST
 from edgert.board.host import core_accelerators
 from edgert.board.record import find_board
 from edgert.budget.governor import Budget, Rules, Setting, check_settings
-from edgert.config import InferStage, PipelineFile, SourceStage
+from edgert.config import InferStage, PipelineFile, SourceStage, load_pipeline
 from edgert.config.flow import fallbacks, streams_of
 from edgert.errors import ConfigError
 from edgert.placement.cost.coefficients import coefficients
@@ -21,7 +21,8 @@ from edgert.placement.plan_record import Objective, Row
 from edgert.placement.profile import Profile, read_profile
 from edgert.planner.planning import ALL, plan
 from edgert.planner.power_steps import step_of
-from edgert.simulator import Design, Governing, Platform, Simulated, simulate
+from edgert.simulator import Design, Governing, Platform, Simulated
+from edgert.simulator import simulate as play
 from edgert.simulator.board_platform import AMBIENT_C, BoardSlots, HostSlots, platform_of
 from edgert.simulator.design import ASSUMED_HZ, demands, levels_of
 from edgert.simulator.pipeline_design import Scene, Slots, design_of
@@ -33,17 +34,17 @@ _PROFILED = "times as profiled on this machine"
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
-    """What a simulation takes for granted.
+class Scenario:
+    """How long a simulation is, and what it assumes of cameras, scene and surroundings.
 
     Attributes:
-        seconds: to be simulated.
-        seed: of the random numbers for jitter and objects.
-        trace: what a camera delivered; see :mod:`edgert.simulator.recorded`.
-        objects: mean on a frame without a trace; None: as many as the pipeline's crops take at most.
-        jitter: standard deviation of cameras' frames in time, as a part of the period.
-        stages: summary of a run, with the times of stages other than models; None: they take none.
-        ambient_c: around the board.
+        seconds: length of the simulated run.
+        seed: random seed of jitter, run times and objects.
+        trace: file of the frames that a camera delivered, or that ``sink: jsonl`` wrote; None: the rate of the source.
+        objects: mean number of objects on a frame without a trace; None: as many as the pipeline's crops take at most.
+        jitter: standard deviation of a camera's frame times, as a fraction of the frame period.
+        stages: summary of ``edgert run --json``, with the times of stages other than models; None: they take no time.
+        ambient_c: temperature of the air around the board, in degrees Celsius.
     """
 
     seconds: float = SECONDS
@@ -83,55 +84,61 @@ class Simulation:
         return {"simulated": True, **asdict(self), "played": self.played.to_json()}
 
 
-def simulate_pipeline(
-    file: PipelineFile,
+def simulate(
+    pipeline: str | Path | PipelineFile,
     *,
     board: str | None = None,
     mode: str | None = None,
     objective: Objective = "throughput",
     tensorrt: str | None = None,
-    profiles: Sequence[Path] = (),
-    given: Circumstances = Circumstances(),
+    profiles: Sequence[str | Path] = (),
+    overrides: Iterable[str] = (),
+    scenario: Scenario = Scenario(),
 ) -> Simulation:
     """Plays a pipeline event by event; runs no model and opens no camera. The same input gives the same outcome.
 
     Args:
+        pipeline: its file, the name of a shipped one, or what :func:`edgert.load_pipeline` returned.
         board: a board's name or file, or ``host`` with ``profiles``; the pipeline's own by default.
         mode: a power mode; the one that a plan would choose by default.
-        objective, tensorrt: of the plan.
+        objective: what the plan's placement is made best in: ``throughput``, ``latency`` or ``energy``.
+        tensorrt: the release that the plan is for; by default that of the board's usual JetPack.
         profiles: measured times, as a plan takes them: for this machine one of each model.
+        overrides: ``key.path=value``, as given to ``--set``.
+        scenario: how long, what the cameras deliver and how warm it is.
 
     Raises:
         ConfigError: no such board or mode, no model, no profile of one, a trace or summary that cannot be used, or no
             time to simulate.
         BudgetError: no share of the frames is predicted to keep the budgets, which are to be enforced.
     """
-    _check(file, given)
-    traces = read_trace(given.trace) if given.trace is not None else {}
-    times = read_stage_times(given.stages) if given.stages is not None else StageTimes()
-    scene = Scene(traces, given.objects, given.jitter, times)
+    file = load_pipeline(pipeline, overrides)
+    _check(file, scenario)
+    traces = read_trace(scenario.trace) if scenario.trace is not None else {}
+    times = read_stage_times(scenario.stages) if scenario.stages is not None else StageTimes()
+    scene = Scene(traces, scenario.objects, scenario.jitter, times)
     asked = board or file.config.board
     if asked in (HOST, "auto") and profiles:
-        return _on_host(file, profiles, scene, given)
+        return _on_host(file, profiles, scene, scenario)
     made = plan(file, board=asked, mode=mode or ALL, objective=objective, tensorrt=tensorrt, profiles=profiles).boards
     if len(made) != 1:
         raise ConfigError("one board at a time", where="--board", fix="edgert plan --board all compares them")
     found = made[0]
     row = found.rows[found.chosen or 0]
     record = find_board(asked, file.document.path.parent)
-    platform = platform_of(record, record.mode(row.mode), coefficients(record.soc), given.ambient_c)
+    platform = platform_of(record, record.mode(row.mode), coefficients(record.soc), scenario.ambient_c)
     closest = f"no row of the plan keeps every budget; {row.mode}, {row.name} is closest"
     notes = () if found.chosen is not None else (closest,)
     slots = [BoardSlots(at, one) for at, one in zip(levels_of(file), (row, *row.fallbacks), strict=True)]
-    return _played(file, (row.board, found.title, row), slots, platform, scene, given, notes)
+    return _played(file, (row.board, found.title, row), slots, platform, scene, scenario, notes)
 
 
-def _on_host(file: PipelineFile, profiles: Sequence[Path], scene: Scene, given: Circumstances) -> Simulation:
+def _on_host(file: PipelineFile, profiles: Sequence[str | Path], scene: Scene, scenario: Scenario) -> Simulation:
     levels = levels_of(file)
     known = _profiles(levels, profiles)
     slots = [HostSlots(at, known) for at in levels]
     platform = Platform(tuple(core_accelerators()))
-    return _played(file, (HOST, "This machine", None), slots, platform, scene, given, slots[0].notes)
+    return _played(file, (HOST, "This machine", None), slots, platform, scene, scenario, slots[0].notes)
 
 
 def _played(
@@ -140,14 +147,14 @@ def _played(
     slots: Sequence[Slots],
     platform: Platform,
     scene: Scene,
-    given: Circumstances,
+    scenario: Scenario,
     notes: Sequence[str],
 ) -> Simulation:
     board, title, row = where
     design = design_of(file, slots[0], scene, slots[1:])
     budget = _budget(file, row)
     governing = _governing(file, budget, _steps(file, slots, row, platform))
-    played = simulate(design, platform, given.seconds, seed=given.seed, governing=governing)
+    played = play(design, platform, scenario.seconds, seed=scenario.seed, governing=governing)
     return Simulation(
         pipeline=file.config.name,
         board=board,
@@ -161,19 +168,19 @@ def _played(
     )
 
 
-def _check(file: PipelineFile, given: Circumstances) -> None:
-    if not given.seconds > 0:
+def _check(file: PipelineFile, scenario: Scenario) -> None:
+    if not scenario.seconds > 0:
         raise ConfigError(
-            f"cannot simulate {given.seconds:g} seconds", where="--duration", fix="a time above 0, like 60"
+            f"cannot simulate {scenario.seconds:g} seconds", where="--duration", fix="a time above 0, like 60"
         )
     if not any(isinstance(stage, InferStage) for stage in file.config.stages.values()):
         raise ConfigError("no stage runs a model", where=file.where("stages"), fix="add one: {infer: MODEL, from: ...}")
 
 
-def _profiles(levels: Sequence[PipelineFile], paths: Sequence[Path]) -> Mapping[str, Profile]:
+def _profiles(levels: Sequence[PipelineFile], paths: Sequence[str | Path]) -> Mapping[str, Profile]:
     from edgert.graph.load import load
 
-    found = {profile.digest: profile for profile in map(read_profile, paths)}
+    found = {profile.digest: profile for profile in map(read_profile, map(Path, paths))}
     by_model, file = {}, levels[0]
     for demand in (one for at in levels for one in demands(at.config)):
         onnx = file.config.models[demand.model].onnx

@@ -173,7 +173,8 @@ def evaluate(
         emulate: dla, gpu: parts of a Jetson whose INT8 is emulated.
         images: what INT8 is calibrated on; the pipeline's ``calibrate: images`` by default.
         ranges: a range file instead of that.
-        task, input: of an ONNX file, as they stand in YAML.
+        task: of an ONNX file, as it stands in YAML: ``detect yolox labels=names.txt``.
+        input: preprocessing of an ONNX file, as it stands in YAML: ``letterbox rgb std=255``.
         overrides: ``KEY=VALUE`` of a pipeline.
         tell: called with each step.
         bar: moved while images are counted.

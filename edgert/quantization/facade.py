@@ -44,8 +44,10 @@ def calibrate(
         input: what the model wants to see, as ``edgert calibrate --input`` takes it; not for a section.
         method: ``mse``, ``minmax``, ``percentile`` or ``entropy``.
         limit: the most images.
-        workers, dask, early_stop, progress: as :func:`~edgert.quantization.calibration.range_calibrator.calibrate`
-        takes them.
+        workers: number of processes; one already uses all cores.
+        dask: address of a Dask scheduler, whose workers measure instead.
+        early_stop: stops as soon as more images no longer change the ranges.
+        progress: called with the images done, how many there are (None while unknown) and the name of the last one.
 
     Raises:
         CalibrationError: no images, or what they do to the model cannot be used.
@@ -87,7 +89,7 @@ def quantize(
         images: images to calibrate on and to correct biases with.
         ranges: of :func:`calibrate`, or a file of them; measured on ``images`` by default.
         input: what the model wants to see; not for a section.
-        target: who will run it: ``ort``, ``gpu`` or ``dla`` (TensorRT from 11 on).
+        target: who will run it: ``ort``, ``gpu`` or ``dla`` (TensorRT 11 or later).
 
     Raises:
         CalibrationError: neither images nor ranges; ranges of another model.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from edgert.config import PipelineFile
+from edgert.config import PipelineFile, load_pipeline
 from edgert.config.model_section import value_of, verb_of
 from edgert.errors import ConfigError, EdgertError, nearest
 from edgert.stages.label import read_labels
@@ -26,7 +26,12 @@ _FITTING = 0.5
 
 
 def check(
-    file: PipelineFile, images: Sequence[str | Path], model: str | None = None, progress: Progress | None = None
+    pipeline: str | Path | PipelineFile,
+    images: Sequence[str | Path],
+    *,
+    model: str | None = None,
+    overrides: Iterable[str] = (),
+    progress: Progress | None = None,
 ) -> CheckReport:
     """Runs a model over the plausible settings on photos and ranks them by evidence.
 
@@ -34,8 +39,10 @@ def check(
     the photos. Blocks for four to six runs of the engine per way to feed the model and photo.
 
     Args:
+        pipeline: its file, the name of a shipped one, or what :func:`edgert.load_pipeline` returned.
         images: photos or folders of them, showing what the model knows; at most 16 are used.
         model: its name in the file; may be left out when there is only one.
+        overrides: ``key.path=value``, as given to ``--set``.
         progress: called with runs made and most runs to come.
 
     Raises:
@@ -43,6 +50,7 @@ def check(
         ModelError: the model does not take one image, or nothing can read its outputs.
         BuildError: the backend refuses the model.
     """
+    file = load_pipeline(pipeline, overrides)
     name = _chosen(file, model)
     config, where = file.config.models[name], file.where("models", name)
     photos = read_photos(images)

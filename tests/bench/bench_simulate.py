@@ -38,7 +38,7 @@ from edgert.benchmark.measure import Figure
 from edgert.config import load_pipeline
 from edgert.graph.load import load
 from edgert.pipeline import Pipeline
-from edgert.planner.simulation import Circumstances, simulate_pipeline
+from edgert.planner.simulation import Scenario, simulate
 from edgert.runtime import Summary
 from edgert.simulator import Simulated
 
@@ -194,9 +194,9 @@ def _run(folder: Path, text: str) -> Summary:
 def _simulated(folder: Path, text: str, told: Summary, *, seed: int = 0, seconds: float = SECONDS) -> Simulated:
     (folder / "run.json").write_text(json.dumps(told.to_json(), default=str), encoding="utf-8")
     (folder / "p.yaml").write_text(text, encoding="utf-8")
-    given = Circumstances(seconds=seconds, seed=seed, stages=folder / "run.json")
+    scenario = Scenario(seconds=seconds, seed=seed, stages=folder / "run.json")
     file = load_pipeline(folder / "p.yaml")
-    return simulate_pipeline(file, board="host", profiles=[folder / "profile.json"], given=given).played
+    return simulate(file, board="host", profiles=[folder / "profile.json"], scenario=scenario).played
 
 
 def _minute(folder: Path, file: Path) -> Figure:

@@ -16,7 +16,7 @@ from edgert.config import PipelineFile, load_pipeline
 from edgert.emulation import Emulation, emulate
 from edgert.errors import ConfigError
 from edgert.pipeline import Pipeline
-from edgert.planner.simulation import Circumstances, simulate_pipeline
+from edgert.planner.simulation import Scenario, simulate
 from edgert.runtime import Summary
 from edgert.simulator import Simulated
 from tests.unit.planner.test_level import network
@@ -85,8 +85,8 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_simulation_and_a_paced_run_agree(tmp_path: Path, name: str) -> None:
     file = pipeline(tmp_path, *CASES[name])
-    given = Circumstances(seconds=SECONDS)
-    played = values(simulate_pipeline(file, board=ORIN, mode=MODE, given=given).played)
+    scenario = Scenario(seconds=SECONDS)
+    played = values(simulate(file, board=ORIN, mode=MODE, scenario=scenario).played)
     runs: list[object] = []
     while len(runs) < TRIES and played not in runs:
         real = values(paced(file)[0])
@@ -117,8 +117,8 @@ def test_every_output_says_that_it_is_simulated(tmp_path: Path) -> None:
 def test_power_and_heat_are_the_boards(tmp_path: Path) -> None:
     _, place = paced(pipeline(tmp_path, 100.0, {**FIND, "end": END}), slower=4.0)
     told = place.report(400)
-    played = simulate_pipeline(
-        pipeline(tmp_path, 100.0, {**FIND, "end": END}), board=ORIN, mode=MODE, given=Circumstances(seconds=SECONDS)
+    played = simulate(
+        pipeline(tmp_path, 100.0, {**FIND, "end": END}), board=ORIN, mode=MODE, scenario=Scenario(seconds=SECONDS)
     ).played
     assert told["power_w"] == pytest.approx(played.power_w, rel=0.1)
     assert 25 < told["temperature_c"] < 95
@@ -126,8 +126,8 @@ def test_power_and_heat_are_the_boards(tmp_path: Path) -> None:
 
 def test_a_budget_of_power_is_kept_by_what_the_board_would_draw(tmp_path: Path) -> None:
     stages = {**FIND, "end": END}
-    played = simulate_pipeline(pipeline(tmp_path, 200.0, stages), board=ORIN, mode=MODE).played
-    idle = simulate_pipeline(pipeline(tmp_path, 5.0, stages), board=ORIN, mode=MODE).played
+    played = simulate(pipeline(tmp_path, 200.0, stages), board=ORIN, mode=MODE).played
+    idle = simulate(pipeline(tmp_path, 5.0, stages), board=ORIN, mode=MODE).played
     assert played.power_w is not None and idle.power_w is not None
     cap_w = 0.4 * idle.power_w + 0.6 * played.power_w
     budgets = {"budgets": {"power": f"{cap_w:.2f}W", "when_exceeded": "degrade"}}

@@ -115,7 +115,7 @@ def test_a_module_built_from_python(tmp_path: Path) -> None:
             return torch.nn.functional.hardswish(x) * 2
 
     net, x = Net().train(), torch.randn(2, 7)
-    with edgert.build(net, tmp_path / "net.onnx", example_inputs=x, threads=1) as engine:
+    with edgert.from_torch(net, output=tmp_path / "net.onnx", example_inputs=x, threads=1) as engine:
         np.testing.assert_allclose(engine(x.numpy()), net(x).numpy(), atol=1e-6)
     assert net.training and (tmp_path / "net.onnx").is_file()
 

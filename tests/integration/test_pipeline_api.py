@@ -158,5 +158,5 @@ def test_classes_of_ones_own_decoder_are_ones_own_affair(tmp_path: Path) -> None
     path = write(tmp_path, SCENE.format(limit=1), "  cut: {crop: {classes: [own]}, from: find}\n")
     text = path.read_text().replace(f"{{detect: yolox, labels: {ASSETS}/parts.txt}}", '{python: "mine:decode"}')
     path.write_text(text)
-    assert validate(path).startswith("3 stages, 1 model")
+    assert str(validate(path)).startswith("3 stages, 1 model")
     edgert.Pipeline(path).close()

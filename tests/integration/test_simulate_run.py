@@ -14,7 +14,7 @@ from edgert.graph.load import load
 from edgert.jitter import AT
 from edgert.pipeline import Pipeline
 from edgert.placement.profile import Handing, Profile, ProfiledUnit, Whole
-from edgert.planner.simulation import Circumstances, simulate_pipeline
+from edgert.planner.simulation import Scenario, simulate
 
 MODEL = Path(__file__).parents[2] / "pipelines" / "assets" / "parts.onnx"
 CODE = """
@@ -56,9 +56,9 @@ def test_a_stage_that_is_slow_now_and_then_makes_the_same_p99_simulated(tmp_path
     stages.write_text(json.dumps(real.to_json(), default=str), encoding="utf-8")
     slow = real.simulation["slow"]
     assert slow.jitter[-1] > 2 * slow.jitter[AT.index(0.5)] and slow.wakeup_latency_ms[0] > 0
-    given = Circumstances(seconds=FRAMES / FPS, stages=stages)
-    played = simulate_pipeline(
-        load_pipeline(tmp_path / "p.yaml"), board="host", profiles=[nearly_nothing(tmp_path)], given=given
+    scenario = Scenario(seconds=FRAMES / FPS, stages=stages)
+    played = simulate(
+        load_pipeline(tmp_path / "p.yaml"), board="host", profiles=[nearly_nothing(tmp_path)], scenario=scenario
     ).played
     assert played.latency_ms.p50 == pytest.approx(real.latency_ms.p50, rel=0.25)
     assert played.latency_ms.p99 == pytest.approx(real.latency_ms.p99, rel=0.25)

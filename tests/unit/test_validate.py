@@ -27,7 +27,7 @@ def with_strange(folder: Path, text: str = TEXT) -> Path:
 
 
 def test_a_pipeline_without_code(tmp_path: Path) -> None:
-    assert validate(small_pipeline(tmp_path)) == "3 stages, 1 model"
+    assert str(validate(small_pipeline(tmp_path))) == "3 stages, 1 model"
 
 
 def test_a_node_that_no_engine_has_an_operator_for_is_named(tmp_path: Path) -> None:
@@ -39,14 +39,14 @@ def test_a_node_that_no_engine_has_an_operator_for_is_named(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("change", ["models.parts.backend=tensorrt", "engines=[tensorrt, onnxruntime]"])
 def test_plugins_of_tensorrt_are_not_known_here(tmp_path: Path, change: str) -> None:
-    assert validate(with_strange(tmp_path), [change]) == "3 stages, 1 model"
+    assert str(validate(with_strange(tmp_path), overrides=[change])) == "3 stages, 1 model"
 
 
 @pytest.mark.parametrize("name", ['"demo::Strange"', "NAME"])
 def test_operators_of_ones_own_are_read_and_not_run(tmp_path: Path, name: str) -> None:
     path = with_strange(tmp_path, f"ops: [own.py]\n{TEXT}")
     (tmp_path / "own.py").write_text(f"{RAISES}@edgert.op({name})\ndef strange(x): ...\n")
-    assert validate(path) == "3 stages, 1 model; code of your own was read, not run"
+    assert str(validate(path)) == "3 stages, 1 model; code of your own was read, not run"
 
 
 def test_a_file_of_operators_that_lacks_the_one_of_the_model(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_stages_decoders_and_callbacks_are_read_and_not_run(tmp_path: Path) -> N
     path = small_pipeline(tmp_path, text + '  out: {sink: callback, python: "never_run:told", from: mine}\n')
     module = tmp_path / "never_run.py"
     module.write_text(f"{RAISES}class Stage: ...\ndef decode(outputs, geometry): ...\ndef told(result): ...\n")
-    assert validate(path).endswith("code of your own was read, not run")
+    assert str(validate(path)).endswith("code of your own was read, not run")
     module.write_text(f"{RAISES}class Stage: ...\ndef decode(outputs, geometry): ...\n")
     with pytest.raises(ConfigError, match="'never_run:told' does not exist") as caught:
         validate(path)
@@ -76,17 +76,17 @@ def test_stages_decoders_and_callbacks_are_read_and_not_run(tmp_path: Path) -> N
 def test_images_that_are_not_there(tmp_path: Path, precision: str) -> None:
     path = small_pipeline(tmp_path)
     with pytest.raises(ConfigError, match="no images at") as caught:
-        validate(path, [f"models.parts.precision={precision}", "models.parts.calibrate.images=phtoos"])
+        validate(path, overrides=[f"models.parts.precision={precision}", "models.parts.calibrate.images=phtoos"])
     assert "did you mean 'photos'" in caught.value.why and caught.value.where.endswith("models.parts.calibrate")
 
 
 def test_labeled_images_that_are_not_there(tmp_path: Path) -> None:
     change = "models.parts.accuracy={dataset: absent.json, metric: top1, max_drop: 0.01}"
     with pytest.raises(ConfigError, match=r"absent\.json"):
-        validate(small_pipeline(tmp_path), ["models.parts.task={classify: auto}", change])
+        validate(small_pipeline(tmp_path), overrides=["models.parts.task={classify: auto}", change])
 
 
 def test_int8_without_images(tmp_path: Path) -> None:
     with pytest.raises(CalibrationError, match="needs images") as caught:
-        validate(small_pipeline(tmp_path), ["models.parts.calibrate=null"])
+        validate(small_pipeline(tmp_path), overrides=["models.parts.calibrate=null"])
     assert "calibrate: {images: FOLDER}" in caught.value.fix

@@ -114,7 +114,7 @@ def test_placement_gpu_is_the_chains_to_keep(tmp_path: Path) -> None:
 
 def test_validate_compiles_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgert.assemble.engines.ChainEngines.compile", pytest.fail)
-    assert "1 model" in validate(written(tmp_path, "tensorrt").document.path)
+    assert "1 model" in str(validate(written(tmp_path, "tensorrt").document.path))
 
 
 def test_without_the_key_nothing_changes(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from edgert.cli.simulation_table import show_simulation
 from edgert.config import load_pipeline
-from edgert.planner.simulation import Circumstances, simulate_pipeline
+from edgert.planner.simulation import Scenario, simulate
 from edgert.shipped import pipeline_named
 
 
@@ -17,8 +17,8 @@ from edgert.shipped import pipeline_named
 def test_what_ends_within_a_second_has_no_empty_table(overrides: tuple[str, ...], has_table: bool) -> None:
     path = pipeline_named("hello")
     assert path is not None
-    simulation = simulate_pipeline(
-        load_pipeline(path, overrides), board="orin-nx-16gb", mode="15W", given=Circumstances(seconds=3.0)
+    simulation = simulate(
+        load_pipeline(path, overrides), board="orin-nx-16gb", mode="15W", scenario=Scenario(seconds=3.0)
     )
     out = io.StringIO()
     show_simulation(Console(file=out, width=160), simulation)

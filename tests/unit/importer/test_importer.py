@@ -12,7 +12,7 @@ import pytest
 
 from edgert.errors import BuildError, ConfigError, DeviceError, ModelError
 from edgert.importer.conversion import Wanted, check, compare, import_model
-from edgert.importer.from_torch import build
+from edgert.importer.from_torch import from_torch
 from edgert.importer.origin import source_of
 from edgert.importer.subprocess import Request, converted, read_arrays, read_request, write_arrays, write_request
 
@@ -164,8 +164,6 @@ def test_inputs_that_cannot_be_read_are_told(tmp_path: Path) -> None:
         import_model(str(program), tmp_path / "m.onnx", Wanted(inputs=tmp_path / "x.npz"))
 
 
-def test_a_bundle_needs_a_name_and_a_module_its_inputs() -> None:
-    with pytest.raises(ConfigError, match="a bundle of what name"):
-        build("pipeline.yaml")  # type: ignore[call-overload]
+def test_a_module_needs_example_inputs() -> None:
     with pytest.raises(ConfigError, match="object without example inputs"):
-        build(object())  # type: ignore[call-overload]
+        from_torch(object(), example_inputs=None)

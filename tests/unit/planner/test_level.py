@@ -21,7 +21,7 @@ from edgert.graph import to_bytes
 from edgert.planner import plan
 from edgert.planner.plan_page import render
 from edgert.planner.plan_text import to_json
-from edgert.planner.simulation import Circumstances, simulate_pipeline
+from edgert.planner.simulation import Scenario, simulate
 from tests.helpers.models import make
 from tests.unit.planner.test_simulation import profile
 
@@ -86,7 +86,7 @@ def test_all_that_are_loaded_count_in_its_memory(tmp_path: Path) -> None:
 
 def test_a_power_budget_that_the_gpu_breaks_is_kept_on_the_dla_without_losing_a_frame(tmp_path: Path) -> None:
     file = pipeline(tmp_path, "power: 5.5W")
-    played = simulate_pipeline(file, mode=MODE, given=Circumstances(seconds=4.0)).played
+    played = simulate(file, mode=MODE, scenario=Scenario(seconds=4.0)).played
     assert played.governed is not None and played.governed.seconds == {"all frames, with net-dla": pytest.approx(4.0)}
     assert played.dropped == 0 and played.fps == pytest.approx(240, rel=0.02)
     assert played.power_w is not None and played.power_w < 5.5
@@ -95,7 +95,7 @@ def test_a_power_budget_that_the_gpu_breaks_is_kept_on_the_dla_without_losing_a_
 
 def test_a_governor_moves_the_work_to_the_dla_when_the_board_gets_hot(tmp_path: Path) -> None:
     file = pipeline(tmp_path, "power: 30W", fps=120)
-    played = simulate_pipeline(file, mode=MODE, given=Circumstances(seconds=90.0, ambient_c=83.6)).played
+    played = simulate(file, mode=MODE, scenario=Scenario(seconds=90.0, ambient_c=83.6)).played
     assert played.governed is not None
     event = played.governed.events[0]
     assert event.kind == "switch" and event.setting == "all frames, with net-dla"
@@ -108,7 +108,7 @@ def test_a_governor_moves_the_work_to_the_dla_when_the_board_gets_hot(tmp_path: 
 
 def test_a_smaller_model_takes_over_in_the_same_threads(tmp_path: Path) -> None:
     file = pipeline(tmp_path, "power: 3.9W", SMALLER)
-    played = simulate_pipeline(file, mode=MODE, given=Circumstances(seconds=4.0)).played
+    played = simulate(file, mode=MODE, scenario=Scenario(seconds=4.0)).played
     assert played.governed is not None and any("with small" in name for name in played.governed.seconds)
     assert list(played.stages) == ["cam", "look"] or "look:dispatch" in played.stages
     assert played.power_w is not None and played.power_w < 3.9 and played.fps > 230
@@ -124,11 +124,11 @@ def test_on_this_machine_every_model_needs_a_profile_and_latency_moves_to_the_fa
     file = pipeline(tmp_path, "latency: 20ms", HOST, fps=20)
     slow = profile(tmp_path, file, alone_ms=30.0)
     with pytest.raises(ConfigError, match="no profile of model 'small'") as caught:
-        simulate_pipeline(file, board="host", profiles=[slow], given=Circumstances(seconds=2.0))
+        simulate(file, board="host", profiles=[slow], scenario=Scenario(seconds=2.0))
     assert "bench --units" in caught.value.fix
     (tmp_path / "s").mkdir()
     fast = profile(tmp_path / "s", file, alone_ms=5.0, model="small")
-    played = simulate_pipeline(file, board="host", profiles=[slow, fast], given=Circumstances(seconds=3.0)).played
+    played = simulate(file, board="host", profiles=[slow, fast], scenario=Scenario(seconds=3.0)).played
     assert played.governed is not None and list(played.governed.seconds) == ["all frames, with small"]
     assert played.latency_ms.p50 == pytest.approx(5.0, rel=0.1) and played.dropped == 0
 

@@ -22,7 +22,7 @@ from edgert.placement.cost.speeds import power
 from edgert.placement.profile import Handing, Profile, ProfiledUnit, Whole
 from edgert.planner import plan
 from edgert.planner.power_steps import step_of
-from edgert.planner.simulation import Circumstances, Simulation, simulate_pipeline
+from edgert.planner.simulation import Scenario, Simulation, simulate
 from edgert.planner.simulation_page import kept, render, simulation_headline
 from edgert.simulator import Simulated
 from edgert.simulator.board_platform import static_graph
@@ -32,7 +32,7 @@ from edgert.simulator.recorded import StageTime, StageTimes
 from tests.helpers.models import make
 
 ORIN = "orin-nx-16gb"
-SHORT = Circumstances(seconds=3.0)
+SHORT = Scenario(seconds=3.0)
 
 
 def network(path: Path) -> None:
@@ -65,7 +65,7 @@ stages:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Simulation:
     file = pipeline(tmp_path_factory.mktemp("simulation"), "budgets: {power: 14W, latency: 50ms}", ", precision: fp16")
-    return simulate_pipeline(file, mode="15W", given=SHORT)
+    return simulate(file, mode="15W", scenario=SHORT)
 
 
 def test_a_camera_on_a_board(made: Simulation) -> None:
@@ -106,14 +106,14 @@ def test_a_plan_of_a_board_has_the_p99_of_a_simulation(tmp_path: Path) -> None:
     row = board.rows[board.chosen]
     assert row.is_simulated and row.p99_ms < 50
     assert row.tightest in ("rate", "latency", "memory", "power") and 0 < row.margin < 1
-    played = simulate_pipeline(file, mode="15W", given=SHORT).played
+    played = simulate(file, mode="15W", scenario=SHORT).played
     assert played.latency_ms.p99 == pytest.approx(row.p99_ms, rel=0.05)
 
 
 def test_budgets_that_no_share_of_the_frames_keeps_are_refused(tmp_path: Path) -> None:
     file = pipeline(tmp_path, "budgets: {power: 1W, when_exceeded: degrade}", ", precision: fp16")
     with pytest.raises(BudgetError, match="no setting keeps the budgets"):
-        simulate_pipeline(file, mode="15W", given=SHORT)
+        simulate(file, mode="15W", scenario=SHORT)
 
 
 def test_a_stream_of_low_priority_stops_first_wherever_it_stands(tmp_path: Path) -> None:
@@ -127,9 +127,7 @@ def test_a_stream_of_low_priority_stops_first_wherever_it_stands(tmp_path: Path)
     record = find_board(ORIN)
     step = step_of(row, power(record, record.mode("15W"), coefficients(record.soc).power))
     cap_w = step.drawn_w(0.2)  # more than 30 % of one stream takes, and less than of two
-    played = simulate_pipeline(
-        two(f"budgets: {{power: {cap_w}W, when_exceeded: degrade}}"), mode="15W", given=SHORT
-    ).played
+    played = simulate(two(f"budgets: {{power: {cap_w}W, when_exceeded: degrade}}"), mode="15W", scenario=SHORT).played
     assert played.governed is not None
     assert set(played.governed.seconds) == {played.governed.setting}
     assert played.governed.setting == "30 % of the frames, without gate"
@@ -138,29 +136,29 @@ def test_a_stream_of_low_priority_stops_first_wherever_it_stands(tmp_path: Path)
 def test_what_cannot_be_simulated_is_refused(tmp_path: Path) -> None:
     file = pipeline(tmp_path)
     with pytest.raises(ConfigError, match="orin-nx-16gb"):
-        simulate_pipeline(file, board="orin-nx-16g", given=SHORT)
+        simulate(file, board="orin-nx-16g", scenario=SHORT)
     with pytest.raises(ConfigError, match="MAXN") as caught:
-        simulate_pipeline(file, mode="16W", given=SHORT)
+        simulate(file, mode="16W", scenario=SHORT)
     assert "16W" in caught.value.what
     with pytest.raises(ConfigError, match="one board at a time"):
-        simulate_pipeline(file, board="all", mode="15W", given=SHORT)
+        simulate(file, board="all", mode="15W", scenario=SHORT)
     for seconds in (0.0, -1.0, float("nan")):
         with pytest.raises(ConfigError, match="cannot simulate") as caught:
-            simulate_pipeline(file, given=Circumstances(seconds=seconds))
+            simulate(file, scenario=Scenario(seconds=seconds))
         assert caught.value.where == "--duration"
 
 
 def test_a_pipeline_without_models_is_refused(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text("stages:\n  cam: {source: 'usb:0'}\n  end: {sink: null, from: cam}\n")
     with pytest.raises(ConfigError, match="no stage runs a model"):
-        simulate_pipeline(load_pipeline(tmp_path / "p.yaml"), board=ORIN, given=SHORT)
+        simulate(load_pipeline(tmp_path / "p.yaml"), board=ORIN, scenario=SHORT)
 
 
 def test_a_trace_of_a_stream_that_is_no_source_is_refused(tmp_path: Path) -> None:
     trace = tmp_path / "t.jsonl"
     trace.write_text('{"time_s": 0, "stream": "cma"}\n{"time_s": 1, "stream": "cma"}\n')
     with pytest.raises(ConfigError, match=r"'cma'.*cam") as caught:
-        simulate_pipeline(pipeline(tmp_path, model=", precision: fp16"), given=replace(SHORT, trace=trace))
+        simulate(pipeline(tmp_path, model=", precision: fp16"), scenario=replace(SHORT, trace=trace))
     assert "sources: cam" in caught.value.fix
 
 
@@ -182,7 +180,7 @@ def profile(
 
 def test_this_machine_is_simulated_from_profiles(tmp_path: Path) -> None:
     file = pipeline(tmp_path, model=", placement: cpu0")
-    made = simulate_pipeline(file, board="host", profiles=[profile(tmp_path, file)], given=SHORT)
+    made = simulate(file, board="host", profiles=[profile(tmp_path, file)], scenario=SHORT)
     assert made.board == "host" and made.played.power_w is None
     assert any("net: its profile has no jitter" in note for note in made.notes)
     assert made.played.latency_ms.p50 == pytest.approx(10.0, abs=0.1)
@@ -193,8 +191,8 @@ def test_stages_on_this_machine_jitter_as_their_model_and_keep_their_mean(tmp_pa
     jitter = tuple(1.0 + max(0.0, at - 0.5) for at in AT)
     stages = tmp_path / "run.json"
     stages.write_text(json.dumps({"stages": {"look": {"busy_ms_per_result": 22.5}}}))
-    given = replace(SHORT, stages=stages, seconds=60.0)
-    told = simulate_pipeline(file, board="host", profiles=[profile(tmp_path, file, jitter=jitter)], given=given)
+    scenario = replace(SHORT, stages=stages, seconds=60.0)
+    told = simulate(file, board="host", profiles=[profile(tmp_path, file, jitter=jitter)], scenario=scenario)
     made = told.played
     assert not any("jitter" in note for note in told.notes)
     assert mean_of(jitter) == pytest.approx(1.125)
@@ -209,8 +207,8 @@ def test_a_run_tells_how_a_models_stage_jitters_and_when_it_wakes(tmp_path: Path
     stages = tmp_path / "run.json"
     run = {"stages": {"look": {"busy_ms_per_result": 18.0}}, "simulation": {"look": timing}}
     stages.write_text(json.dumps(run))
-    given = replace(SHORT, stages=stages, seconds=60.0)
-    made = simulate_pipeline(file, board="host", profiles=[profile(tmp_path, file)], given=given).played
+    scenario = replace(SHORT, stages=stages, seconds=60.0)
+    made = simulate(file, board="host", profiles=[profile(tmp_path, file)], scenario=scenario).played
     assert made.busy["cpu"] * 1e3 / made.fps == pytest.approx(18.0, rel=0.02)  # the model's 10 ms among them
     assert made.latency_ms.p50 == pytest.approx(18.0 / 1.125 + 2.0, rel=0.02)
     assert made.latency_ms.p99 == pytest.approx(1.49 * 18.0 / 1.125 + 2.0, rel=0.02)
@@ -225,8 +223,8 @@ def test_slow_phases_come_as_they_did_and_work_piles_up_meanwhile(tmp_path: Path
     def played(**timing: object) -> Simulated:
         run = {"stages": {"look": {"busy_ms_per_result": 80.0 / 3}}, "simulation": {"look": timing}}
         (tmp_path / "run.json").write_text(json.dumps(run))
-        given = replace(SHORT, stages=tmp_path / "run.json", seconds=60.0)
-        return simulate_pipeline(file, board="host", profiles=[profile(tmp_path, file)], given=given).played
+        scenario = replace(SHORT, stages=tmp_path / "run.json", seconds=60.0)
+        return simulate(file, board="host", profiles=[profile(tmp_path, file)], scenario=scenario).played
 
     together = played(slow_phases=slow_phases)  # 20 ms of work usually
     assert together.busy["cpu"] * 1e3 / together.fps < 80.0 / 3  # fewer of the slow ones are done
@@ -267,8 +265,8 @@ def test_objects_that_differ_are_no_jitter(tmp_path: Path) -> None:
     profiles = [profile(tmp_path, file, alone_ms=1.0)]
 
     def p99_ms(objects: float | None) -> float:
-        given = replace(SHORT, stages=tmp_path / "run.json", objects=objects, seconds=20.0)
-        return simulate_pipeline(file, board="host", profiles=profiles, given=given).played.latency_ms.p99
+        scenario = replace(SHORT, stages=tmp_path / "run.json", objects=objects, seconds=20.0)
+        return simulate(file, board="host", profiles=profiles, scenario=scenario).played.latency_ms.p99
 
     assert p99_ms(None) > 6.5 > 5.2 > p99_ms(4.0)
 
@@ -279,7 +277,7 @@ def test_replicas_on_this_machine_take_turns(tmp_path: Path) -> None:
     text = (tmp_path / "p.yaml").read_text().replace("'usb:0', fps: 30", "'synthetic:noise'")
     (tmp_path / "p.yaml").write_text(text)
     file = load_pipeline(tmp_path / "p.yaml")
-    made = simulate_pipeline(file, board="host", profiles=[profile(tmp_path, file)], given=SHORT)
+    made = simulate(file, board="host", profiles=[profile(tmp_path, file)], scenario=SHORT)
     cores = len(core_accelerators())
     assert made.played.fps == pytest.approx(200 / (1 + 0.5 / (cores - 1)), rel=0.05)
 
@@ -290,7 +288,7 @@ def test_a_model_without_a_profile_is_refused(tmp_path: Path) -> None:
     data = json.loads(path.read_text())
     path.write_text(json.dumps({**data, "digest": "0" * 64}))
     with pytest.raises(ConfigError, match="no profile of model 'net'") as caught:
-        simulate_pipeline(file, board="host", profiles=[path], given=SHORT)
+        simulate(file, board="host", profiles=[path], scenario=SHORT)
     assert "bench --units" in caught.value.fix
 
 
@@ -299,11 +297,11 @@ def test_stages_take_what_a_run_measured(tmp_path: Path) -> None:
     stages = tmp_path / "run.json"
     busy = {"paint": {"busy_ms_per_result": 12.0}}
     stages.write_text(json.dumps({"stages": busy}))
-    plain = simulate_pipeline(file, mode="15W", given=SHORT).played
-    timed = simulate_pipeline(file, mode="15W", given=replace(SHORT, stages=stages)).played
+    plain = simulate(file, mode="15W", scenario=SHORT).played
+    timed = simulate(file, mode="15W", scenario=replace(SHORT, stages=stages)).played
     assert timed.latency_ms.p50 == pytest.approx(plain.latency_ms.p50 + 12.0, abs=0.2)
 
 
 def test_a_profile_of_a_board_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no times of a board"):
-        simulate_pipeline(pipeline(tmp_path), board="orin-nx-16gb", profiles=[tmp_path / "none.json"], given=SHORT)
+        simulate(pipeline(tmp_path), board="orin-nx-16gb", profiles=[tmp_path / "none.json"], scenario=SHORT)

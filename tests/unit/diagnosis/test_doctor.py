@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from edgert.board import detect
-from edgert.diagnosis import child, examine
-from edgert.diagnosis.examine import PROBES
+from edgert.diagnosis import child, doctor
+from edgert.diagnosis.all_probes import PROBES
 from edgert.diagnosis.probe import Answer, Evidence, ask
 from tests.unit.board.tree import jetson, write
 from tests.unit.diagnosis.evidence import ABSENT, WORKING
@@ -28,7 +28,7 @@ def _nothing(names: Iterable[str]) -> dict[str, Answer]:
 
 def test_a_jetson_with_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))
-    found = examine(jetson(tmp_path), _working)
+    found = doctor(root=jetson(tmp_path), ask=_working)
     assert [finding.name for finding in found] == list(PROBES)
     assert not [finding for finding in found if finding.state == "no"]
     assert {finding.name: finding.state for finding in found}["DLA"] == "yes"
@@ -36,7 +36,7 @@ def test_a_jetson_with_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_machine_with_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDGERT_CACHE", str(tmp_path / "cache"))
-    found = examine(tmp_path, _nothing)
+    found = doctor(root=tmp_path, ask=_nothing)
     broken = {finding.name for finding in found if finding.state == "no"}
     assert broken == {"ONNX Runtime", "PyAV", "OpenCV"}
     assert all(finding.fix for finding in found if finding.state == "no")
@@ -49,9 +49,9 @@ def test_dla_is_asked_for_only_where_there_is_one(tmp_path: Path) -> None:
         asked.extend(names)
         return _nothing(names)
 
-    examine(tmp_path, note)
+    doctor(root=tmp_path, ask=note)
     assert "dla" not in asked
-    examine(jetson(tmp_path), note)
+    doctor(root=jetson(tmp_path), ask=note)
     assert "dla" in asked
 
 
@@ -59,7 +59,7 @@ def test_a_probe_that_fails_is_a_finding(tmp_path: Path) -> None:
     def forgetful(names: Iterable[str]) -> dict[str, Answer]:
         return {**_working(names), "onnxruntime": Answer({"version": "1"})}
 
-    found = {finding.name: finding for finding in examine(tmp_path, forgetful)}
+    found = {finding.name: finding for finding in doctor(root=tmp_path, ask=forgetful)}
     assert found["ONNX Runtime"].state == "no" and "KeyError: 'providers'" in found["ONNX Runtime"].detail
     assert found["OpenCV"].state == "yes"
 

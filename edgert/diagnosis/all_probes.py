@@ -1,4 +1,4 @@
-"""All probes over one machine."""
+"""What is on this machine: all probes, one after the other."""
 
 from __future__ import annotations
 
@@ -38,12 +38,15 @@ PROBES: dict[str, Probe] = {
 }
 
 
-def examine(root: str | Path = "/", ask: Ask = ask_all) -> tuple[Finding, ...]:
+def doctor(*, root: str | Path = "/", ask: Ask = ask_all) -> tuple[Finding, ...]:
     """Looks at the machine under ``root`` and at the packages of this Python. Uses no network and opens no device.
 
     Args:
         root: where the files of a running Linux are.
-        ask: gives the answers of vendor packages by name; the default asks each in a process of its own.
+        ask: returns the answers of vendor packages by name; the default asks each in a process of its own.
+
+    Returns:
+        A finding for each part that edgert can use. edgert cannot run where the state of one is ``no``.
     """
     root = Path(root)
     here = detect(root)

@@ -1,0 +1,77 @@
+"""The public names: all there, with arguments that ``help`` and an editor can show, and no cost at import."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edgert
+from edgert.errors import EdgertError
+from tests.helpers.command import ROOT
+
+VERBS = (
+    "boards build calibrate check doctor evaluate from_torch load_engine load_pipeline plan quantize simulate validate"
+)
+NAMES = sorted(set(edgert.__all__) - {"__version__"})
+FUNCTIONS = [name for name in NAMES if inspect.isfunction(getattr(edgert, name))]
+HEAVY = {"numpy", "cv2", "onnx", "onnxruntime", "pydantic", "yaml", "scipy", "typer", "rich", "edgert.config"}
+
+
+def test_the_verbs_are_functions() -> None:
+    assert set(VERBS.split()) <= set(FUNCTIONS)
+
+
+def test_the_table_is_what_type_checkers_see() -> None:
+    tree = ast.parse(Path(edgert.__file__).read_text(encoding="utf-8"))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {node.names[0].asname: node.module for node in block.body if isinstance(node, ast.ImportFrom)}
+    assert seen == edgert._HOME
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_public_name_is_documented(name: str) -> None:
+    value = getattr(edgert, name)
+    own = value.__dict__.get("__doc__") if isinstance(value, type) else value.__doc__
+    assert own and not own.startswith(f"{name}("), f"edgert.{name} has no docstring"  # as dataclasses write it
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_argument_has_a_name_a_type_and_a_line(name: str) -> None:
+    function: Any = getattr(edgert, name)
+    signature = inspect.signature(function)
+    assert signature.return_annotation is not inspect.Signature.empty
+    for parameter in signature.parameters.values():
+        assert parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL), parameter
+        assert parameter.annotation is not parameter.empty, parameter
+        assert f"{parameter.name}:" in inspect.getdoc(function), parameter.name
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_options_are_keyword_only(name: str) -> None:
+    parameters = inspect.signature(getattr(edgert, name)).parameters.values()
+    optional = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD and one.default is not one.empty]
+    assert len(optional) <= 2, optional
+
+
+def test_every_error_is_exported() -> None:
+    kinds: set[type] = {EdgertError, *EdgertError.__subclasses__()}
+    assert {kind.__name__ for kind in kinds if kind.__module__ == "edgert.errors"} <= set(NAMES)
+
+
+def test_what_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="biuld"):
+        edgert.biuld  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_importing_it_loads_nothing_heavy_and_is_quick() -> None:
+    script = "import sys, time; t = time.perf_counter(); import edgert; print(time.perf_counter() - t, *sys.modules)"
+    done = [subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT) for _ in range(3)]
+    seconds = min(float(one.stdout.split()[0]) for one in done)
+    assert HEAVY & set(done[0].stdout.split()[1:]) == set()
+    assert seconds <= 0.1
