@@ -18,7 +18,6 @@ from edgert.cli.option import (
     target_option,
 )
 from edgert.cli.output import is_stdout, write_json
-from edgert.shipped import pipeline_path
 
 
 def export(
@@ -79,41 +78,26 @@ def export(
 
     from edgert.cli.build_steps import BuildProgress
     from edgert.cli.progress import stop_on_signal
-    from edgert.exporter import FORMATS, ExportOptions, Outline, check_export, open_source, write_export
-    from edgert.exporter.export_formats import FORMS, TARGETS
-    from edgert.exporter.triton import DEVICES
+    from edgert.exporter.export import export as run
 
-    options: dict[str, Any] = {
-        "form": _one_of(form, FORMS, "--form"),
-        "target": _one_of(target, TARGETS, "--target"),
-        "device": _one_of(device, DEVICES, "--device"),
-        "max_batch": max_batch,
-    }
-    known: Any = _one_of(format, FORMATS, "--format")
-    wanted = ExportOptions(known, output, **options)
+    options: dict[str, Any] = {"format": format, "form": form, "target": target, "device": device}
     stop = threading.Event()
-
-    def check(outline: Outline) -> None:
-        check_export(outline.only(model) if model else outline, wanted)
-
-    asked: dict[str, Any] = {"check": check, "overrides": tuple(overrides or ()), "board": board, "tensorrt": trt}
-    with (
-        BuildProgress() as tell,
-        stop_on_signal(stop.set),
-        open_source(pipeline_path(source), **asked, on_event=tell, stop=stop) as opened,
-    ):
-        left = write_export(opened.only(model) if model else opened, wanted)
+    with BuildProgress() as on_event, stop_on_signal(stop.set):
+        made = run(
+            source,
+            output,
+            model=model,
+            max_batch=max_batch,
+            board=board,
+            trt=trt,
+            overrides=overrides or (),
+            on_event=on_event,
+            stop=stop,
+            **options,
+        )
     if json is not None:
-        write_json({"files": [str(path) for path in left.files], "limitations": list(left.limitations)}, json)
-    _show(left.files, left.limitations, known, quiet=is_stdout(json))
-
-
-def _one_of(value: str | None, known: tuple[str, ...], option: str) -> str | None:
-    from edgert.errors import ConfigError, nearest
-
-    if value is None or value in known:
-        return value
-    raise ConfigError(f"no {value!r}{nearest(value, known)}", where=option, fix=f"one of {', '.join(known)}")
+        write_json({"files": [str(path) for path in made.files], "limitations": list(made.limitations)}, json)
+    _show(made.files, made.limitations, format, quiet=is_stdout(json))
 
 
 def _show(files: tuple[Path, ...], limitations: tuple[str, ...], format: str, quiet: bool) -> None:

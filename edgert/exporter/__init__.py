@@ -1,24 +1,5 @@
-"""Leaving edgert: what was built, for Triton, for any ONNX runtime, or for trtexec.
+"""``edgert export``: what was built, written for a Triton server, any ONNX runtime, or trtexec.
 
-    open_source(path) → Source → write_export(source, ExportOptions("triton", folder)) → Exported
-
-:func:`check_export` says before a pipeline is built what cannot write_export.
-
-What the format has no words for is named, in the files and in what is returned.
+export.export(source, output, format="triton") → Exported         a pipeline, bundle or ONNX file
+source.open_source(path) → Source → export.write_export(source, options) → Exported    several formats of one build
 """
-
-from edgert.exporter.export_formats import FORMATS, Exported, ExportOptions, Format, check_export, write_export
-from edgert.exporter.source import Item, Outline, Source, open_source
-
-__all__ = [
-    "FORMATS",
-    "ExportOptions",
-    "Exported",
-    "Format",
-    "Item",
-    "Outline",
-    "Source",
-    "check_export",
-    "open_source",
-    "write_export",
-]

@@ -1,4 +1,4 @@
-"""What leaves: the models of a pipeline, a bundle or an ONNX file, with what is known of them."""
+"""What is exported: the models of a pipeline, a bundle or an ONNX file, with what is known of them."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Outline:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """What leaves.
+    """The models to export.
 
     Attributes:
         path: the file that was named.
@@ -158,14 +158,14 @@ def open_source(
     on_event: OnEvent | None = None,
     stop: threading.Event | None = None,
 ) -> Iterator[Source]:
-    """What is to leave, in files that are gone after the block; a pipeline is built, from the steps of earlier builds.
+    """Opens what is to be exported, in files that are gone after the block; a pipeline is built first.
 
     Args:
         overrides: ``key.path=value``, for a pipeline.
         board: name or file; of a pipeline its own by default. A bundle is for one already.
         tensorrt: release; that of the board's usual JetPack by default.
         check: called before a pipeline is built, which takes minutes; what it raises comes out.
-        tell, stop: as :func:`~edgert.compiler.build` takes them.
+        on_event, stop: as :func:`~edgert.compiler.build` takes them.
 
     Raises:
         ConfigError: options that do not go with what was named, or no such board.
@@ -239,9 +239,11 @@ def _of_file(path: Path, folder: Path, board: str | None, tensorrt: str | None) 
 
 def _around(file: PipelineFile) -> tuple[str, ...]:
     stages = {name: stage for name, stage in file.config.stages.items() if not isinstance(stage, InferStage)}
-    told = ", ".join(f"{name} ({type(stage).__name__.removesuffix('Stage').lower()})" for name, stage in stages.items())
+    others = ", ".join(
+        f"{name} ({type(stage).__name__.removesuffix('Stage').lower()})" for name, stage in stages.items()
+    )
     budgets = file.config.budgets.model_dump(mode="json", exclude_defaults=True)
-    parts = {"other stages": told, "budgets": " ".join(setting(key, value) for key, value in budgets.items())}
+    parts = {"other stages": others, "budgets": " ".join(setting(key, value) for key, value in budgets.items())}
     return tuple(f"the pipeline's {what}: {text}" for what, text in parts.items() if text)
 
 

@@ -78,7 +78,7 @@ def _quoted(text: str) -> str:
 Device = Literal["cpu", "gpu"]
 DEVICES: tuple[Device, ...] = get_args(Device)
 USUAL_BATCH = 4
-"""Triton's own for a model that can be batched and does not say how far: "Auto-Generated Model Configuration"."""
+"""Triton's own for a model that can be batched and gives no limit: "Auto-Generated Model Configuration"."""
 _TYPES = {
     **{f"{kind}{bits}": f"TYPE_{kind.upper()}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
     "float16": "TYPE_FP16",
@@ -106,11 +106,11 @@ class Served:
         dla_core: where a TensorRT engine has its DLA layers.
         precision: what TensorRT may compute in where ONNX Runtime hands a model on a GPU to it; empty: it does not.
         shapes: input → a usual shape, for the warm-up of inputs whose dimensions are open.
-        max_batch: requests that are put together at most, asked for; None: as many as the model's own shapes allow.
-        usual_batch: how many those are, where its batch is open.
+        max_batch: largest batch of requests, as asked for; None: as large as the model's shapes allow.
+        usual_batch: its size, where the batch of the model is open.
         labels: text of the file of class names.
         is_classifier: whether its only output is a score for each label.
-        limitations: what the server does not do and its clients have to.
+        limitations: what the server does not do and its clients have to; a line each.
     """
 
     name: str
@@ -249,7 +249,7 @@ def _limitations(served: Served) -> Iterator[str]:
     missing = [] if _warmup(served, batch_of(served)) else ["a warm-up: the sizes of its inputs are open"]
     found = [*served.limitations, *missing]
     if found:
-        yield "Not said below, because Triton's configuration has no words for it:"
+        yield "Not expressed below, because Triton's configuration has no field for it:"
         yield from (f"  - {line}" for line in found)
 
 
@@ -265,7 +265,7 @@ https://github.com/triton-inference-server/onnxruntime_backend#onnx-runtime-with
 def served_of(item: Item, device: Device, max_batch: int | None = None) -> list[Served]:
     """A model as Triton is to run it: by its engines, where a board compiled some, else by ONNX Runtime.
 
-    Triton cannot deal frames to several engines, so each of them is a model of its own.
+    Triton cannot share frames among several engines, so each of them is a model of its own.
     """
     plans = item.plans if device == "gpu" else ()
     form = next(name for name in _FORMS[device] if name in item.forms)
@@ -296,7 +296,7 @@ def served_of(item: Item, device: Device, max_batch: int | None = None) -> list[
 def _by_engine(served: Served, item: Item, plan: Plan) -> Served:
     """By one engine; under the model's own name where there is no other."""
     total = sum(one.weight for one in item.plans)
-    several = (f"engines: clients deal {plan.weight} of {total} frames here",) if len(item.plans) > 1 else ()
+    several = (f"engines: clients send {plan.weight} of {total} frames here",) if len(item.plans) > 1 else ()
     return replace(
         served,
         name=served.name if not several else f"{served.name}-{item.plans.index(plan)}-{plan.place}",
@@ -318,13 +318,13 @@ def _serve_instances(item: Item, device: Device) -> int:
 
 
 def _tuned(item: Item) -> tuple[str, ...]:
-    """What ``edgert build --tune`` found, or the file says, of how ONNX Runtime works inside."""
+    """What ``edgert build --tune`` found, or the file sets, of ONNX Runtime's own settings."""
     found = item.config.tuning.model_dump(mode="json", exclude_defaults=True)
     return (f"tuning: {' '.join(setting(key, value) for key, value in found.items())}",) if found else ()
 
 
 def _built(item: Item) -> tuple[str, ...]:
-    """What the file tells TensorRT's builder, which here is inside ONNX Runtime."""
+    """Settings of TensorRT's builder, which here is inside ONNX Runtime."""
     found = item.config.tensorrt.model_dump(mode="json", exclude_defaults=True)
     return (f"tensorrt: {' '.join(setting(key, value) for key, value in found.items())}",) if found else ()
 

@@ -1,4 +1,4 @@
-"""The ``trtexec`` command line that builds what a :class:`~edgert.backend.tensorrt.BuildRequest` asks for.
+"""``build.sh``: the ``trtexec`` command lines that build the same engines as a board would.
 
 Options, and how they are read, are those of trtexec's source, release by release: ``samples/common/sampleOptions.cpp``
 and ``sampleEngines.cpp`` on the branches release/8.6, 10.3, 10.7, 10.13, 10.16 and 11.1 of
@@ -7,15 +7,25 @@ https://github.com/NVIDIA/TensorRT.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
+from edgert._version import __version__
+from edgert.backend.base import EngineOptions
 from edgert.backend.tensorrt import BuildRequest
 from edgert.backend.tensorrt.build_request import GPU, Format
 from edgert.backend.tensorrt.dialect import dialect_of
-from edgert.backend.tensorrt.version import Library, release_of
+from edgert.backend.tensorrt.trt_backend import static_request
+from edgert.backend.tensorrt.version import Library, library_of, release_of
+from edgert.compiler.engine_specs import engine_specs
+from edgert.compiler.model_forms import FLOAT
 from edgert.compiler.model_job import model_of
+from edgert.config.engine_choice import TENSORRT, TENSORRT_DLA
+from edgert.exporter.source import Item
+from edgert.graph.load import load
 from edgert.graph.model import Model, TensorSpec, inputs, outputs
 from edgert.quantization.scheme.trt_scheme import is_sayable, layer_precisions
 
@@ -43,7 +53,7 @@ class Command:
         stem: what its files are called, before the dot.
         options: what follows ``trtexec``, not quoted for any shell.
         members: files that the options name → content.
-        limitations: what edgert's own build does and trtexec has no option for, in words.
+        limitations: what an edgert build does and trtexec has no option for; a line each.
     """
 
     stem: str
@@ -61,7 +71,7 @@ def command(request: BuildRequest, library: Library, stem: str, known: Mapping[s
         known: members of other commands, which are named where one would be the same.
 
     Raises:
-        BuildError: that TensorRT cannot build the request, a name cannot be said, or an option is longer than Linux
+        BuildError: that TensorRT cannot build the request, a name cannot be written, or an option is longer than Linux
             takes.
     """
     dialect_of(library).check(request)
@@ -93,7 +103,7 @@ class _Job:
     limitations: list[str] = field(default_factory=list)
 
     def options(self) -> Iterator[str]:
-        """All of them, in the order in which edgert's own build says the same."""
+        """All of them, in the order in which an edgert build sets the same."""
         ports = inputs(self.model), outputs(self.model)
         yield f"--onnx={self._file('.onnx', self.request.model)}"
         yield f"--saveEngine={self.stem}.plan"
@@ -165,7 +175,7 @@ class _Job:
             if len(profiles) > 1:
                 yield f"--profile={number}"
             for option, which in (("--minShapes", "least"), ("--optShapes", "usual"), ("--maxShapes", "most")):
-                shapes = (f"{self._said(name)}:{_shape(getattr(span, which))}" for name, span in profile.items())
+                shapes = (f"{self._quoted_name(name)}:{_shape(getattr(span, which))}" for name, span in profile.items())
                 yield f"{option}={','.join(shapes)}"
 
     def _check_open(self, specs: Sequence[TensorSpec]) -> None:
@@ -178,7 +188,7 @@ class _Job:
                     "a pipeline with input: {shape: …}, or export the model with fixed sizes",
                 )
 
-    def _said(self, name: str) -> str:
+    def _quoted_name(self, name: str) -> str:
         if is_sayable(name):
             return name
         raise self.request.refusal(
@@ -223,16 +233,16 @@ class _Job:
             yield f"--calib={self._file('.cache', request.calibration.encode())}"
         if not request.half:
             return
-        said = self._sayable(request.half, "in float16")
-        if said:
+        named = self._namable(request.half, "in float16")
+        if named:
             yield f"--precisionConstraints={'obey' if request.obey else 'prefer'}"
-            yield f"--layerPrecisions={layer_precisions(said)}"
+            yield f"--layerPrecisions={layer_precisions(named)}"
         self.limitations.append(
-            "where a node becomes several layers, only the one that has its name is kept in float16; edgert keeps all"
+            "where a node becomes several layers, only the one that has its name stays in float16; edgert keeps all"
         )
 
     def _placement(self) -> Iterator[str]:
-        """trtexec puts on the DLA what is not told otherwise; edgert leaves on the GPU what is not."""
+        """By default trtexec puts layers on the DLA, and edgert on the GPU."""
         request = self.request
         core = request.dla_core
         if core is None:
@@ -247,18 +257,18 @@ class _Job:
         if request.all_on_dla:
             return
         placed = [name for name in request.nodes if request.placement.get(name, GPU) != GPU]
-        said = self._sayable(placed, "on the DLA")
-        pairs = ["*:GPU", *(layer_precisions([name], "DLA") for name in said)]  # a whole name goes before the star
+        named = self._namable(placed, "on the DLA")
+        pairs = ["*:GPU", *(layer_precisions([name], "DLA") for name in named)]  # a whole name goes before the star
         yield f"--layerDeviceTypes={','.join(pairs)}"
         self.limitations.append(
             "where a node becomes several layers, only the one that has its name is put on the DLA; edgert puts all"
         )
 
-    def _sayable(self, names: Iterable[str], where: str) -> list[str]:
+    def _namable(self, names: Iterable[str], where: str) -> list[str]:
         """What TensorRT's parser calls the nodes, less those that the command line cannot name."""
-        own = {node.name for node in self.model.proto.graph.node}
+        names_in_graph = {node.name for node in self.model.proto.graph.node}
         # The parser calls a node without a name after its first output: edgert.backend.tensorrt.result.
-        called = [name if name in own else f"node_of_{self.request.nodes[name][0]}" for name in names]
+        called = [name if name in names_in_graph else f"node_of_{self.request.nodes[name][0]}" for name in names]
         lost = [name for name in called if not is_sayable(name)]
         self.limitations += [f"layer {name!r} {where}: trtexec would take its name apart" for name in lost]
         return [name for name in called if is_sayable(name)]
@@ -271,3 +281,85 @@ def _shape(sizes: Sequence[int]) -> str:
 def _mebibytes(size_bytes: int) -> str:
     """In MiB, trtexec's unit, without an exponent."""
     return f"{size_bytes / 2**20:.9f}".rstrip("0").rstrip(".")
+
+
+# The engines of a model, and ``build.sh`` with a command for each of them, quoted for any shell.
+
+
+def commands_of(item: Item, tensorrt: str) -> list[Command]:
+    """One command per engine that a board would build of a model, most frames first.
+
+    Args:
+        tensorrt: the release of trtexec.
+
+    Raises:
+        BuildError, CalibrationError, ModelError: that TensorRT, or its trtexec, cannot build the model.
+    """
+    library = library_named(tensorrt)
+    found: list[Command] = []
+    places: list[str] = []
+    for request in _requests(item, library):
+        place = GPU if request.dla_core is None else f"dla{request.dla_core}"
+        places.append(place)
+        number = places.count(place)
+        stem = f"{item.name}/{place}{f'-{number}' if number > 1 else ''}"
+        known = {name: content for one in found for name, content in one.members.items()}
+        found.append(command(request, library, stem, known))
+    return found
+
+
+def dispatch_shares(item: Item) -> tuple[str, ...]:
+    """How the dispatcher shares frames among several engines, which no build command expresses."""
+    if len(item.engines) < 2:
+        return ()
+    shares = ", ".join(f"{'+'.join(one['accelerators'])} {one['share']:.0%}" for one in item.engines)
+    return (f"frames are shared among its engines: {shares}",)
+
+
+def library_named(tensorrt: str) -> Library:
+    """A release that need not be here. Raises BuildError for one that edgert does not know."""
+    return library_of(SimpleNamespace(__version__=tensorrt, __name__="tensorrt"))
+
+
+def _requests(item: Item, library: Library) -> list[BuildRequest]:
+    if item.packed is None:
+        return [static_request(load(item.forms[FLOAT]), EngineOptions(), title=str(Path(item.where)))]
+    engine = TENSORRT_DLA if item.uses_dla else TENSORRT
+    return [spec.request for spec in engine_specs(item.packed, engine, library)]
+
+
+_HEAD = """\
+#!/bin/sh
+# Builds {engines} with trtexec of TensorRT {tensorrt}. Written by edgert {version}.
+# Another release may read these options otherwise, or not at all.
+{limitations}set -eu
+cd "$(dirname "$0")"
+trtexec=${{TRTEXEC:-$(command -v trtexec || echo /usr/src/tensorrt/bin/trtexec)}}
+"""
+
+
+def script(commands: Sequence[Command], tensorrt: str, limitations: Sequence[str]) -> str:
+    """The script's text.
+
+    Args:
+        commands: one per engine.
+        tensorrt: the release they are for.
+        limitations: what no option expresses; a line each.
+    """
+    engines = "one engine" if len(commands) == 1 else f"{len(commands)} engines"
+    head = _HEAD.format(
+        engines=engines, tensorrt=tensorrt, version=__version__, limitations="".join(_comments(limitations))
+    )
+    return "\n".join([head, *map(_call, commands)])
+
+
+def _comments(lines: Sequence[str]) -> Iterator[str]:
+    if lines:
+        yield "#\n# Not expressed below, because trtexec has no option for it:\n"
+    for line in lines:
+        yield f"#   - {' '.join(line.split())}\n"
+
+
+def _call(command: Command) -> str:
+    options = " \\\n  ".join(map(shlex.quote, command.options))
+    return f'"$trtexec" \\\n  {options}\n'

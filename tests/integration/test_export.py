@@ -19,8 +19,8 @@ from edgert.backend.tensorrt import built as made
 from edgert.bundle.bundle import open_bundle, save_bundle
 from edgert.bundle.manifest import CompiledEntry, EngineEntry, Manifest
 from edgert.errors import ArtifactError, BuildError, ConfigError, EdgertError
-from edgert.exporter import Exported, ExportOptions, Source, open_source, write_export
-from edgert.exporter.export_formats import check_written
+from edgert.exporter.export import Exported, ExportOptions, check_written, write_export
+from edgert.exporter.source import Source, open_source
 from edgert.graph import load, to_bytes
 from edgert.zip_archive import member_of
 from tests.helpers import models
@@ -198,7 +198,7 @@ def test_compiled_engines_are_served_as_they_are(home: Path, tmp_path: Path) -> 
         left = export(source, "triton", tmp_path / "two")
     second = parsed((tmp_path / "two/parts-1-dla1/config.pbtxt").read_text())
     assert second.instance_group[0].secondary_devices[0].device_id == 1 and (tmp_path / "two/parts-0-gpu").is_dir()
-    assert any("clients deal 34 of 100 frames here" in line for line in left.limitations)
+    assert any("clients send 34 of 100 frames here" in line for line in left.limitations)
 
 
 def test_engines_of_two_machines_are_not_guessed_among(home: Path, tmp_path: Path) -> None:
@@ -261,9 +261,9 @@ def test_files_that_stand_there_are_replaced_and_others_stay(opened: Any, tmp_pa
 @pytest.mark.parametrize(
     ("format", "options", "what", "fix"),
     [
-        ("triton", {"form": "fp16"}, "--form says nothing for --format triton", "leave --form out"),
-        ("onnx", {"device": "gpu"}, "--device says nothing for --format onnx", "leave --device out"),
-        ("trtexec", {"max_batch": 2}, "--max-batch says nothing for --format trtexec", "leave --max-batch out"),
+        ("triton", {"form": "fp16"}, "--form has no effect with --format triton", "leave --form out"),
+        ("onnx", {"device": "gpu"}, "--device has no effect with --format onnx", "leave --device out"),
+        ("trtexec", {"max_batch": 2}, "--max-batch has no effect with --format trtexec", "leave --max-batch out"),
         ("trtexec", {}, "trtexec of which TensorRT", "build it for a board: edgert build PIPELINE --board NAME"),
         ("onnx", {"form": "int8-qdq", "target": "dla"}, "no INT8 form of model 'parts' for dla", "--target ort"),
         ("triton", {"max_batch": 8}, "cannot be served in batches of 8", "leave --max-batch out"),
@@ -314,7 +314,7 @@ def test_several_models_do_not_fit_into_one_file(home: Path, tmp_path: Path) -> 
     ("options", "what", "fix"),
     [
         (("--format", "trtexec"), "trtexec of which TensorRT", "--board NAME; edgert boards lists them"),
-        (("--format", "trtexec", "--form", "fp16"), "--form says nothing for --format trtexec", "leave --form out"),
+        (("--format", "trtexec", "--form", "fp16"), "--form has no effect with --format trtexec", "leave --form out"),
         (("--format", "onnx", "--model", "part"), "no model 'part'; did you mean 'parts'?", "models: parts"),
     ],
 )

@@ -18,8 +18,7 @@ from edgert.compiler.finish import Finished, finish
 from edgert.compiler.input_layout import InputLayout, input_layout
 from edgert.compiler.model_steps import uniform_feeds
 from edgert.config import InputConfig, ModelConfig
-from edgert.exporter.script import library_named
-from edgert.exporter.trtexec import command
+from edgert.exporter.trtexec import command, library_named
 from edgert.files import FileStore
 from edgert.graph.operations import Graph, read
 from edgert.steps import Event

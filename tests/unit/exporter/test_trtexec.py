@@ -18,8 +18,7 @@ from onnx import TensorProto, helper
 
 from edgert.backend.tensorrt import BuildRequest, Format, Pools, Span, request_of
 from edgert.errors import BuildError
-from edgert.exporter.script import library_named, script
-from edgert.exporter.trtexec import Command, command
+from edgert.exporter.trtexec import Command, command, library_named, script
 from edgert.graph import Model
 from tests.helpers.models import Dims, make
 

@@ -1,9 +1,12 @@
-"""Writing what leaves, format by format."""
+"""``edgert export``: models written for a Triton server, any ONNX runtime, or trtexec.
+
+What a format cannot express is named, in the files and in what is returned.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -11,15 +14,13 @@ from typing import Literal, get_args
 from edgert.backend.ort import Function
 from edgert.board import HOST
 from edgert.bundle.bundle import is_bundle
-from edgert.compiler.build_target import BuildTarget
 from edgert.compiler.model_forms import FLOAT, FP16, ORT
-from edgert.compiler.model_job import ModelJob
-from edgert.compiler.model_steps import REWRITE_TOLERANCE, random_feeds
+from edgert.compiler.model_steps import REWRITE_TOLERANCE, uniform_feeds
 from edgert.compiler.verification import TOLERANCE
-from edgert.errors import ArtifactError, BuildError, ConfigError
-from edgert.exporter.script import commands_of, dispatch_shares, script
-from edgert.exporter.source import Item, Outline, Source
-from edgert.exporter.triton import Device, repository_part, served_of
+from edgert.errors import ArtifactError, BuildError, ConfigError, nearest
+from edgert.exporter.source import Item, Outline, Source, open_source
+from edgert.exporter.triton import DEVICES, Device, repository_part, served_of
+from edgert.exporter.trtexec import commands_of, dispatch_shares, script
 from edgert.files import replace_bytes
 from edgert.graph.dla_rewrites import fit_model, prove, without
 from edgert.graph.load import load
@@ -27,6 +28,8 @@ from edgert.graph.model import Model, to_bytes
 from edgert.graph.wholeness import check_standard
 from edgert.quantization.precision import half_model
 from edgert.quantization.prepare import is_quantized
+from edgert.shipped import pipeline_path
+from edgert.steps import OnEvent
 from edgert.zip_archive import check_paths
 
 # A model as plain ONNX, in the form that is asked for, and the proof that the written file is that model.
@@ -101,8 +104,7 @@ def check_written(path: Path, item: Item, model: Model) -> None:
 def distance(item: Item, first: Model, second: Model) -> float:
     """How far the outputs of two models are apart on one made-up input, as a part of the largest."""
     functions = {id(model): Function(model) for model in (first, second)}
-    job = ModelJob(item.name, item.config, item.where, Path(), BuildTarget(None), Path(), threading.Event())
-    feeds = random_feeds(job, to_bytes(first), 1)
+    feeds = uniform_feeds(first, item.config, 1)
     return prove(first, second, feeds, lambda model, feed: list(functions[id(model)](feed).values())).relative
 
 
@@ -131,6 +133,8 @@ def _quantized(item: Item, target: Target) -> Model:
 Format = Literal["triton", "onnx", "trtexec"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 SCRIPT = "build.sh"
+_OPTIONS = {"onnx": ("form", "target"), "triton": ("device", "max_batch"), "trtexec": ()}
+"""Format → the options that it has a use for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,7 @@ class Exported:
 
     Attributes:
         files: in order.
-        limitations: what the format has no words for, model by model.
+        limitations: what the format cannot express, model by model.
     """
 
     files: tuple[Path, ...]
@@ -148,16 +152,7 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What is to be written.
-
-    Attributes:
-        format: one of :data:`FORMATS`.
-        output: a folder; for ``onnx`` and a single model also a file that ends in ``.onnx``.
-        form: which ONNX form; what the model's precision asks for by default. trtexec decides by the TensorRT.
-        target: whose INT8 form; ONNX Runtime's by default.
-        device: where Triton runs the models; on a GPU where they were built for a board.
-        max_batch: of requests, for Triton; see :func:`~edgert.exporter.triton.batch_of`.
-    """
+    """What is to be written; see :func:`export`."""
 
     format: Format
     output: Path
@@ -166,65 +161,112 @@ class ExportOptions:
     device: Device | None = None
     max_batch: int | None = None
 
+    def __post_init__(self) -> None:
+        known = {"format": FORMATS, "form": FORMS, "target": TARGETS, "device": DEVICES}
+        for name, values in known.items():
+            value = getattr(self, name)
+            if value is not None and value not in values:
+                where = f"--{name}"
+                raise ConfigError(
+                    f"no {value!r}{nearest(value, values)}", where=where, fix=f"one of {', '.join(values)}"
+                )
 
-def write_export(source: Source, wanted: ExportOptions) -> Exported:
-    """Writes a source's models. Files that are there already are replaced, each whole or not at all; others stay.
+
+def export(
+    source: str | Path,
+    output: str | Path,
+    *,
+    format: Format,
+    model: str | None = None,
+    form: Form | None = None,
+    target: Target | None = None,
+    device: Device | None = None,
+    max_batch: int | None = None,
+    board: str | None = None,
+    trt: str | None = None,
+    overrides: Iterable[str] = (),
+    on_event: OnEvent | None = None,
+    stop: threading.Event | None = None,
+) -> Exported:
+    """Writes models for a Triton server, any ONNX runtime, or trtexec. Blocks until done.
+
+    A pipeline is built first, from the cached steps of earlier builds. Files that are there already are replaced, each
+    whole or not at all; others stay.
+
+    Args:
+        source: a pipeline file or the name of a shipped one, an ONNX file, or a bundle of :func:`edgert.build`.
+        output: a folder; for ``onnx`` and a single model also a file that ends in ``.onnx``.
+        format: ``triton``, ``onnx`` or ``trtexec``.
+        model: name of the only model to export; all by default.
+        form: ONNX form, one of :data:`FORMS`; by default what the model's precision asks for.
+        target: whose INT8 form, one of :data:`TARGETS`; ONNX Runtime's by default.
+        device: where Triton runs the models, ``cpu`` or ``gpu``; by default ``gpu`` where they were built for a board.
+        max_batch: of requests, for Triton; see :func:`~edgert.exporter.triton.batch_of`.
+        board: name or file; of a pipeline its own by default. A bundle is for one already.
+        trt: TensorRT release; that of the board's usual JetPack by default.
+        overrides: ``key.path=value`` for a pipeline, as given to ``--set``.
+        on_event: called for everything that happens during a build, from several threads.
+        stop: ends a build when set.
 
     Raises:
-        ConfigError: an option that the format has no use for, or no TensorRT is known.
+        ConfigError: an option that the format or the source has no use for, no such model or board, or no TensorRT is
+            known.
         ArtifactError: nothing can be written there; or what was written does not compute what it should.
         BuildError: the format cannot take a model.
+        EdgertError: the source cannot be read or built.
     """
-    check_export(source.outline, wanted)
-    if wanted.format == "onnx":
-        return _onnx(source, wanted.output, wanted.form, wanted.target)
-    if wanted.format == "triton":
-        return _triton(source, wanted.output, wanted.device, wanted.max_batch)
-    return _trtexec(source, wanted.output)
+    options = ExportOptions(format, Path(output), form, target, device, max_batch)
+
+    def check(outline: Outline) -> None:
+        check_export(outline.only(model) if model else outline, options)
+
+    path, given = pipeline_path(str(source)), tuple(overrides)
+    with open_source(
+        path, overrides=given, board=board, tensorrt=trt, check=check, on_event=on_event, stop=stop
+    ) as opened:
+        return write_export(opened.only(model) if model else opened, options)
 
 
-def check_export(outline: Outline, wanted: ExportOptions) -> None:
-    """Says what :func:`write_export` would refuse and can be told before anything is built.
+def write_export(source: Source, options: ExportOptions) -> Exported:
+    """Writes the models of an open source. Raises as :func:`export`."""
+    check_export(source.outline, options)
+    write = {"onnx": _onnx, "triton": _triton, "trtexec": _trtexec}[options.format]
+    return write(source, options)
+
+
+def check_export(outline: Outline, options: ExportOptions) -> None:
+    """Refuses what :func:`write_export` would refuse and is known before anything is built.
 
     Raises:
         ConfigError: an option that the format has no use for, several models for one file, or no TensorRT is known.
     """
-    format, output = wanted.format, wanted.output
-    options = {"--form": wanted.form, "--target": wanted.target, "--device": wanted.device}
-    _refuse(format, {**options, "--max-batch": wanted.max_batch})
-    if format == "onnx" and output.suffix == ".onnx" and len(outline.names) > 1:
+    for name in ("form", "target", "device", "max_batch"):
+        if getattr(options, name) is not None and name not in _OPTIONS[options.format]:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option} has no effect with --format {options.format}", fix=f"leave {option} out")
+    if options.format == "onnx" and options.output.suffix == ".onnx" and len(outline.names) > 1:
         names = ", ".join(outline.names)
         raise ConfigError(f"{len(outline.names)} models in one file?", why=names, fix="name a folder, or --model NAME")
-    if format == "trtexec" and not outline.tensorrt:
+    if options.format == "trtexec" and not outline.tensorrt:
         raise _no_release(outline.path)
 
 
 def _no_release(path: Path) -> ConfigError:
+    fix = "--board NAME; edgert boards lists them"
     if is_bundle(path):
-        fix = "build it for a board: edgert build PIPELINE --board NAME; edgert boards lists them"
-    else:
-        fix = (
-            "--board NAME, or --trt 10.3"
-            if path.suffix.lower() == ".onnx"
-            else "--board NAME; edgert boards lists them"
-        )
+        fix = f"build it for a board: edgert build PIPELINE {fix}"
+    elif path.suffix.lower() == ".onnx":
+        fix = "--board NAME, or --trt 10.3"
     why = "its options differ from release to release"
     return ConfigError("trtexec of which TensorRT?", why=why, where=str(path), fix=fix)
 
 
-def _refuse(format: Format, options: Mapping[str, object]) -> None:
-    takes = {"onnx": ("--form", "--target"), "triton": ("--device", "--max-batch"), "trtexec": ()}[format]
-    for option, value in options.items():
-        if value is not None and option not in takes:
-            raise ConfigError(f"{option} says nothing for --format {format}", fix=f"leave {option} out")
-
-
-def _onnx(source: Source, output: Path, form: Form | None, target: Target | None) -> Exported:
+def _onnx(source: Source, options: ExportOptions) -> Exported:
     written, limitations = [], list(source.around)
-    is_file = output.suffix == ".onnx"
+    output = options.output
     for item in source.items:
-        model = form_of(item, form or usual_form(item), target or "ort")
-        path = output if is_file else output / f"{item.name}.onnx"
+        model = form_of(item, options.form or usual_form(item), options.target or "ort")
+        path = output if output.suffix == ".onnx" else output / f"{item.name}.onnx"
         replace_bytes(path, to_bytes(model))
         check_written(path, item, model)
         written.append(path)
@@ -232,21 +274,21 @@ def _onnx(source: Source, output: Path, form: Form | None, target: Target | None
     return Exported(tuple(written), tuple(limitations))
 
 
-def _triton(source: Source, output: Path, device: Device | None, max_batch: int | None) -> Exported:
-    chosen = device or ("cpu" if source.board == HOST else "gpu")
-    every = [one for item in source.items for one in served_of(item, chosen, max_batch)]
+def _triton(source: Source, options: ExportOptions) -> Exported:
+    device = options.device or ("cpu" if source.board == HOST else "gpu")
+    every = [one for item in source.items for one in served_of(item, device, options.max_batch)]
     files = {name: content for one in every for name, content in repository_part(one).items()}
     limitations = (*(f"{one.name}, {line}" for one in every for line in one.limitations), *source.around)
-    return Exported(_write(output, files), limitations)
+    return Exported(_write(options.output, files), limitations)
 
 
-def _trtexec(source: Source, output: Path) -> Exported:
+def _trtexec(source: Source, options: ExportOptions) -> Exported:
     commands = [one for item in source.items for one in commands_of(item, source.tensorrt)]
     limitations = [*dict.fromkeys(line for one in commands for line in one.limitations)]
     limitations += [f"{item.name}, {line}" for item in source.items for line in (*item.work, *dispatch_shares(item))]
     limitations += source.around
     files = {name: content for one in commands for name, content in one.members.items()}
-    written = _write(output, {**files, SCRIPT: script(commands, source.tensorrt, limitations).encode()})
+    written = _write(options.output, {**files, SCRIPT: script(commands, source.tensorrt, limitations).encode()})
     written[-1].chmod(0o755)
     return Exported(written, tuple(limitations))
 
