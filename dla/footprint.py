@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dla.node import Node, Shape, Tensor, Wiring, constants, data_inputs, given, numbers, whole, word
 from dla.rule import Target
 
-# The window that a convolution or pooling slides over a image.
+# The window that a convolution or pooling slides over an image.
 
 Pair = tuple[int, int]
 

@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from edgert.runtime import Summary as Summary
     from edgert.validation import Validation as Validation
     from edgert.validation import validate as validate
-    from edgert.wiring.findings import CheckReport as CheckReport
-    from edgert.wiring.wiring_check import check as check
+    from edgert.wiring.check import check as check
+    from edgert.wiring.check_report import CheckReport as CheckReport
 
 _NAMES = {  # module → what is public of it; a test holds the imports above against it
     "edgert.board.record": "Board boards find_board",
@@ -86,8 +86,8 @@ _NAMES = {  # module → what is public of it; a test holds the imports above ag
     "edgert.quantization.int8_model": "Outcome",
     "edgert.runtime": "Classification Crops Detections Embedding Frame Keypoints Result Segmentation Summary",
     "edgert.validation": "Validation validate",
-    "edgert.wiring.findings": "CheckReport",
-    "edgert.wiring.wiring_check": "check",
+    "edgert.wiring.check_report": "CheckReport",
+    "edgert.wiring.check": "check",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -17,7 +17,7 @@ from edgert.clock import Clock, SlowClock
 from edgert.config import InferStage, ModelConfig, PipelineFile
 from edgert.config.flow import users_of, variants_of
 from edgert.errors import ConfigError
-from edgert.graph.load import load
+from edgert.graph import load
 from edgert.meters.all import Meters, Sample
 from edgert.meters.rails import POWER
 from edgert.meters.reading import modeled

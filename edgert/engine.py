@@ -14,8 +14,7 @@ from edgert.backend import Engine, EngineOptions, Session, Shapes, Tensor, backe
 from edgert.board.host import core_count
 from edgert.errors import ModelError, nearest
 from edgert.files import FileStore, cache_folder
-from edgert.graph.load import load
-from edgert.graph.model import Model
+from edgert.graph import Model, load
 
 Array = npt.NDArray[Any]
 

@@ -11,7 +11,7 @@ from edgert.backend.base import BuilderSettings, Shaped
 from edgert.config import ModelConfig
 from edgert.errors import ModelError
 from edgert.files import FileStore, cache_folder
-from edgert.graph.model import Model, TensorSpec, inputs
+from edgert.graph import Model, TensorSpec, inputs
 from edgert.stages.preprocess import layout_of
 
 ENGINE_STORE_BYTES = 16 * 2**30

@@ -170,7 +170,7 @@ class Pipeline:
         return Results(node, tap, stage, timeout, self._runner)
 
     def submit(self, array: Any, stage: str | None = None, **options: Any) -> None:
-        """Pushes a image into a ``source: api`` stage, without copying it.
+        """Pushes an image into a ``source: api`` stage, without copying it.
 
         Args:
             array: (height, width, 3) uint8, or anything with ``__array_interface__`` or DLPack. It belongs to the
@@ -179,7 +179,7 @@ class Pipeline:
             options: see :meth:`edgert.stages.source.api.ApiSource.submit`.
 
         Raises:
-            StageError: no such source, not a image, or the pipeline has ended.
+            StageError: no such source, not an image, or the pipeline has ended.
         """
         source = self._api_source(stage)
         self.start()

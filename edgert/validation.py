@@ -11,8 +11,8 @@ from edgert.assemble import assemble
 from edgert.config import ModelConfig, PipelineConfig, PipelineFile, PythonStage, load_pipeline
 from edgert.config.engine_choice import ORT, ORT_CUDA
 from edgert.errors import ModelError
-from edgert.graph.inspection import foreign_nodes
-from edgert.graph.load import load
+from edgert.graph import load
+from edgert.graph.inspection import unsupported_nodes
 from edgert.user_code import check_object, registered
 
 _NOT_RUN = f"{__name__}:not_run"
@@ -79,7 +79,7 @@ def _check_operators(file: PipelineFile) -> None:
             return
         own |= named
     for name, config in file.config.models.items():
-        if not _may_have_plugins(config, file.config) and (why := foreign_nodes(load(config.onnx), own)):
+        if not _may_have_plugins(config, file.config) and (why := unsupported_nodes(load(config.onnx), own)):
             raise ModelError(
                 f"no engine can run model {name!r}",
                 why=why,

@@ -17,11 +17,7 @@ from edgert.config import InferStage, ModelConfig, PipelineFile
 from edgert.config.engine_choice import ORT_CUDA, TENSORRT, TENSORRT_DLA
 from edgert.errors import PlacementError
 from edgert.files import FileStore, cache_folder
-from edgert.graph.load import load
-from edgert.graph.model import Model
-from edgert.graph.operations import Graph, read
-from edgert.graph.passes.clean import clean
-from edgert.graph.static_shape import with_shapes
+from edgert.graph import Graph, Model, clean, load, read, with_shapes
 from edgert.model_engine import build_engine, default_profile
 from edgert.placement.cutting import Part, partition
 from edgert.placement.placement_section import accelerators_of, assign, check_accelerators, weights_of

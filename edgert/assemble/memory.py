@@ -43,12 +43,9 @@ from edgert.config import (
 from edgert.config.engine_choice import ORT
 from edgert.config.flow import inputs_of, upstream, users_of, variants_of
 from edgert.errors import EdgertError
+from edgert.graph import clean, load, read, with_shapes
 from edgert.graph.count import peak_bytes
-from edgert.graph.load import load
-from edgert.graph.operations import read
-from edgert.graph.passes.clean import clean
 from edgert.graph.proto import tensor_bytes
-from edgert.graph.static_shape import with_shapes
 from edgert.meters import rss_bytes
 from edgert.model_engine import default_profile
 from edgert.stages.source.select import kind_of

@@ -16,8 +16,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy.typing as npt
 
 from edgert.errors import BuildError, ModelError
-from edgert.graph.custom_nodes import operator_of
-from edgert.graph.model import Model
+from edgert.graph import Model
+from edgert.graph.custom_nodes import custom_operator_of
 from edgert.graph.proto import label
 from edgert.memory import aligned_empty
 
@@ -266,7 +266,7 @@ def refuse_own(model: Model, engine: str) -> None:
         engine: for the message, ``OpenVINO``.
     """
     for place, node in enumerate(model.proto.graph.node):
-        one = operator_of(node)
+        one = custom_operator_of(node)
         if one is not None:
             raise BuildError(
                 f"{engine} cannot run node {label(node, place)!r}",

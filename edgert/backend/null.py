@@ -7,8 +7,7 @@ from typing import Any
 
 from edgert.backend.base import DEFAULT_PROFILE, Array, EngineOptions, Tensor, share_first_dimension
 from edgert.errors import ModelError, nearest
-from edgert.graph.model import Model, TensorSpec, inputs, outputs
-from edgert.graph.static_shape import with_shapes
+from edgert.graph import Model, TensorSpec, inputs, outputs, with_shapes
 from edgert.memory import aligned_empty
 
 

@@ -24,9 +24,7 @@ from edgert.backend.base import (
 )
 from edgert.board.host import core_count
 from edgert.errors import BuildError, DeviceError, ModelError, nearest
-from edgert.graph.model import Model, TensorSpec, inputs, outputs, to_bytes
-from edgert.graph.passes.clean import clean
-from edgert.graph.static_shape import with_shapes
+from edgert.graph import Model, TensorSpec, clean, inputs, outputs, to_bytes, with_shapes
 from edgert.memory import aligned_empty
 
 

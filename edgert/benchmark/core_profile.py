@@ -21,9 +21,7 @@ from edgert.board import HOST
 from edgert.board.host import core_accelerators, cpu_name, pinned
 from edgert.errors import DeviceError
 from edgert.files import FileStore, cache_folder
-from edgert.graph.model import Model, inputs
-from edgert.graph.operations import Graph, read
-from edgert.graph.passes.clean import clean
+from edgert.graph import Graph, Model, clean, inputs, read
 from edgert.jitter import AT
 from edgert.placement.cost.fused_kernels import units
 from edgert.placement.cost.work import Work

@@ -22,7 +22,7 @@ from edgert.clock import REAL
 from edgert.config import ModelConfig
 from edgert.config.stages import SourceStage
 from edgert.files import FileStore, cache_folder
-from edgert.graph.load import load
+from edgert.graph import load
 from edgert.memory import Counter, lend
 from edgert.meters import rss_bytes
 from edgert.model_engine import build_engine, image_input

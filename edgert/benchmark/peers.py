@@ -24,8 +24,7 @@ from edgert.compiler.unpack import unpacked
 from edgert.config import EmbedTask, ModelConfig, load_pipeline
 from edgert.config.engine_choice import ReplicateConfig
 from edgert.errors import BuildError, ConfigError, DeviceError, nearest
-from edgert.graph.load import load
-from edgert.graph.model import Model
+from edgert.graph import Model, load
 from edgert.quantization.precision import in_precision
 from edgert.quantization.prepare import is_quantized
 from edgert.tuner.candidates import Tactic

@@ -99,7 +99,7 @@ def _profiled(console: Console, target: Path, board: str, quick: bool, output: P
     """Measures, writes and tells a profile."""
     from edgert.benchmark.core_profile import figures_of
     from edgert.benchmark.core_profile import profile as measure
-    from edgert.graph.load import load
+    from edgert.graph import load
 
     if target.suffix != ".onnx":
         raise ConfigError(f"a profile is of one model, not of {target}", fix="edgert bench --units MODEL.onnx")

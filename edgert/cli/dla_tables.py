@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
     from dla import Reason
     from edgert.board.record import Board
-    from edgert.graph import Change, Model
+    from edgert.graph import Change, Graph, Model
     from edgert.graph.dla_rewrites import Cut, Proof
-    from edgert.graph.operations import Graph
     from edgert.placement.dla_share import Difference, Survey
 
 
@@ -50,8 +49,8 @@ def explain(
         ModelError: a dimension other than the batch is open, or an operator has no equal in opset 17.
         PlacementError: there is no such rewrite.
     """
+    from edgert.graph import read
     from edgert.graph.dla_rewrites import fit_model, ready, without
-    from edgert.graph.operations import read
     from edgert.placement.dla_share import compare, survey
 
     begun = ready(loaded, shapes)
@@ -108,8 +107,8 @@ def _proof(before: Model, after: Model) -> Proof:
     import numpy as np
 
     from edgert.backend.ort import Function
+    from edgert.graph import inputs
     from edgert.graph.dla_rewrites import prove
-    from edgert.graph.model import inputs
 
     random = np.random.default_rng(0)
     feed = {}
@@ -207,9 +206,8 @@ def survey_model(loaded: Model, shapes: Mapping[str, Sequence[int]], asked: Aske
         PlacementError: there is no such rewrite.
     """
     from dla import ORIN, USUAL_RELEASE
-    from edgert.graph import clean, with_shapes
+    from edgert.graph import clean, read, with_shapes
     from edgert.graph.dla_rewrites import without
-    from edgert.graph.operations import read
     from edgert.placement.dla_share import survey, target_of
 
     board = board_with_dla(asked.board)

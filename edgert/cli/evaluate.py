@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from edgert.evaluation import Comparison, Standing
+    from edgert.evaluation import Comparison, EvaluationResult
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 _VERDICT_STYLES = {"within": "green", "probably within": "green", "probably missed": "red", "missed": "red"}
@@ -121,7 +121,7 @@ def evaluate(
     if found is None:
         console.print("stopped; nothing was measured to the end")
         raise typer.Exit(_INTERRUPTED)
-    _print(console, found.standing, found.dataset.notes)
+    _print(console, found.result, found.dataset.notes)
     if json is not None:
         write_json(found.to_json(), json)
     if found.unfinished:
@@ -130,27 +130,27 @@ def evaluate(
     if report is not None:
         found.save_report(report, as_typed())
         console.print(f"report: {escape(str(report))}")
-    if not found.standing.within:
+    if not found.result.within:
         raise typer.Exit(EXIT_ERROR)
 
 
-def _print(console: Console, standing: Standing, notes: tuple[str, ...]) -> None:
+def _print(console: Console, evaluation: EvaluationResult, notes: tuple[str, ...]) -> None:
     from rich.markup import escape
 
-    console.print(_table(standing, console.width))
-    for result, one in zip(standing.results[1:], standing.comparisons, strict=True):
+    console.print(_table(evaluation, console.width))
+    for result, one in zip(evaluation.results[1:], evaluation.comparisons, strict=True):
         if one.max_drop is not None:
             said = f"{result.name}: {one.verdict} the budget of {one.max_drop:g} {one.metric}"
             console.print(f"[bold {_VERDICT_STYLES[one.verdict]}]{escape(said.replace('missed the', 'misses the'))}[/]")
     for note in notes:
         console.print(f"[dim]• {escape(note)}[/]")
-    first = standing.results[0]
+    first = evaluation.results[0]
     console.print(f"[dim]{first.images} images, {first.threads} at a time[/]")
 
 
-def _table(standing: Standing, width: int) -> Table:
-    metrics = list(dict.fromkeys(name for result in standing.results for name in result.values))
-    drops = ("drop", "95 % interval") if standing.comparisons else ()
+def _table(evaluation: EvaluationResult, width: int) -> Table:
+    metrics = list(dict.fromkeys(name for result in evaluation.results for name in result.values))
+    drops = ("drop", "95 % interval") if evaluation.comparisons else ()
     columns = (
         Column("", wraps=True),
         *(Column(name, is_number=True) for name in (*metrics, *drops)),
@@ -167,7 +167,7 @@ def _table(standing: Standing, width: int) -> Table:
                 f"{result.run_ms:.2f}",
             )
         )
-        for result, comparison in zip(standing.results, (None, *standing.comparisons), strict=True)
+        for result, comparison in zip(evaluation.results, (None, *evaluation.comparisons), strict=True)
     ]
     return table.table(columns, rows, width=width)
 

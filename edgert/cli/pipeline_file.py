@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from edgert.wiring.findings import CheckReport, Row
+    from edgert.wiring.check_report import CheckReport, Row
 
 
 # ``edgert schema``.
@@ -97,8 +97,8 @@ def check(
 
         edgert check pipeline.yaml --images photos/ --model parts -o best.png --json check.json
     """
+    from edgert.wiring.check import check as check_wiring
     from edgert.wiring.photos import save_image
-    from edgert.wiring.wiring_check import check as check_wiring
 
     screen = table.console(stderr=is_stdout(json))
     with progress_bar(screen) as progress:

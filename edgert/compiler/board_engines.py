@@ -27,7 +27,7 @@ from edgert.compiler.verification import Policy
 from edgert.config import ModelConfig
 from edgert.config.engine_choice import ORT_CUDA, TENSORRT, TENSORRT_DLA
 from edgert.errors import EdgertError
-from edgert.graph.load import load
+from edgert.graph import load
 from edgert.model_engine import build_engine
 from edgert.steps import to_json
 from edgert.units import format_bytes

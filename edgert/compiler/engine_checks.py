@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from edgert.backend.tensorrt.build_request import BuildRequest
     from edgert.backend.tensorrt.built import Made
     from edgert.backend.tensorrt.trt_engine import TrtEngine
-    from edgert.graph.model import Model
+    from edgert.graph import Model
 
 log = logging.getLogger("edgert.build")
 EngineChecks = Mapping[str, Any]

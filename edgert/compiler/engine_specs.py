@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from edgert.backend.tensorrt.build_request import BuildRequest
     from edgert.backend.tensorrt.version import Library
     from edgert.compiler.input_layout import InputLayout
-    from edgert.graph.operations import Graph
+    from edgert.graph import Graph
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _GPU_FORMS = ("gpu", "fp16", "float")
@@ -202,8 +202,7 @@ def _spec(
     from edgert.backend.base import DEFAULT_PROFILE, EngineOptions
     from edgert.backend.tensorrt.build_request import request_of
     from edgert.backend.tensorrt.trt_backend import precision_of, settings_of, static_request
-    from edgert.graph.load import load
-    from edgert.graph.operations import read
+    from edgert.graph import load, read
     from edgert.model_engine import builder_settings
 
     model, builder = load(source.path(form)), builder_settings(source.config)

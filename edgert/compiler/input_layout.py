@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from edgert.backend.tensorrt.build_request import GPU, Format
 from edgert.config import InputConfig
-from edgert.graph.model import TensorSpec
-from edgert.graph.operations import Graph, Node
+from edgert.graph import Graph, Node, TensorSpec
 
 _HWC4_CHANNELS, _HWC4_GROUPS = (1, 3, 4), 4
 _VECTORS = {"float16": "CHW16", "int8": "CHW32"}

@@ -31,7 +31,7 @@ from edgert.steps import Product, Report, Runner, Step, to_json
 
 if TYPE_CHECKING:
     from edgert.backend import Span
-    from edgert.graph.operations import Graph
+    from edgert.graph import Graph
 
 FLOAT, FP16, ORT = "float", "fp16", "ort"
 
@@ -70,7 +70,7 @@ class ModelForms:
     @cached_property
     def graph(self) -> Graph:
         """Of that form."""
-        from edgert.graph.operations import read
+        from edgert.graph import read
 
         return read(self.job.model(self.compiled.files[MODEL]))
 

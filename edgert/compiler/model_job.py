@@ -18,8 +18,8 @@ from edgert.config import ModelConfig
 from edgert.custom_op import source_digests
 
 if TYPE_CHECKING:
-    from edgert.dataset.images import ImageDataset
-    from edgert.graph.model import Model
+    from edgert.dataset import ImageDataset
+    from edgert.graph import Model
 
 MODEL = "model.onnx"
 _SYNTHETIC = "synthetic:"
@@ -86,19 +86,19 @@ class ModelJob:
         return ""
 
     @cached_property
-    def images(self) -> str:
+    def images_digest(self) -> str:
         """Digest of the calibration images; empty where there are none."""
         asked = self.config.calibrate
         if asked is None:
             return ""
         if str(asked.images).startswith(_SYNTHETIC):  # the same wherever they are drawn: no need to import what draws
             return f"{asked.images} {asked.limit}"
-        return self.image_dataset.digest()
+        return self.images.digest()
 
     @cached_property
-    def image_dataset(self) -> ImageDataset:
+    def images(self) -> ImageDataset:
         """The calibration images; a few of a synthetic scene where none are named. Raises ConfigError."""
-        from edgert.dataset.images import open_images
+        from edgert.dataset import open_images
 
         asked = self.config.calibrate
         if asked is None:
@@ -116,8 +116,7 @@ class ModelJob:
 
 def model_of(content: bytes, path: Path) -> Model:
     """ONNX bytes as a model; ``path`` is what messages call it. Raises ModelError."""
-    from edgert.graph.load import load
-    from edgert.graph.model import Model
+    from edgert.graph import Model, load
 
     with as_files({MODEL: content}) as folder:
         loaded = load(folder / MODEL)

@@ -15,7 +15,7 @@ from edgert.steps import Product, Report, Step, to_json
 
 if TYPE_CHECKING:
     from edgert.backend.base import Array
-    from edgert.graph.model import Model
+    from edgert.graph import Model
 
 FACTS, CHANGES, PORTS = "facts.json", "changes.json", "ports.json"
 REWRITE_TOLERANCE = 1e-3
@@ -65,7 +65,7 @@ def load_step(job: ModelJob) -> Step:
 
 
 def _digest(path: Path) -> str:
-    from edgert.graph.load import load
+    from edgert.graph import load
 
     return load(path).digest
 
@@ -95,9 +95,8 @@ def shapes_step(job: ModelJob, loaded: Product) -> Step:
         sizes |= {key: job.seen()[key] for key in ("size", "shape", "layout", "color")} | {"why": job.pinned}
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.graph import clean, load
+        from edgert.graph import clean, load, to_bytes
         from edgert.graph.dla_rewrites import ready
-        from edgert.graph.model import to_bytes
         from edgert.model_engine import check_open, default_profile
 
         model = load(config.onnx)
@@ -112,7 +111,7 @@ def shapes_step(job: ModelJob, loaded: Product) -> Step:
         return {MODEL: to_bytes(ready(model, shapes))}
 
     def promise(files: Mapping[str, bytes]) -> str:
-        from edgert.graph.model import inputs
+        from edgert.graph import inputs
 
         specs = inputs(job.model(files[MODEL]))
         shown = ", ".join(map(str, specs))
@@ -145,8 +144,8 @@ def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
         wanted["skip"] = config.skip_rewrites
 
     def make(report: Report) -> Mapping[str, bytes]:
+        from edgert.graph import to_bytes
         from edgert.graph.dla_rewrites import fit_model, without
-        from edgert.graph.model import to_bytes
         from edgert.quantization.batched import opened
         from edgert.quantization.calibrated import one_size
         from edgert.quantization.prepare import prepare
@@ -176,7 +175,7 @@ def rewrite_step(job: ModelJob, shaped: Product, is_quantized: bool) -> Step:
 
 def _ports(model: Model) -> dict[str, Any]:
     """What goes in, what comes out, and the names of the nodes between."""
-    from edgert.graph.operations import read
+    from edgert.graph import read
 
     graph = read(model)
     told = {
@@ -224,7 +223,7 @@ def uniform_feeds(model: Model, config: ModelConfig, count: int) -> Iterator[Map
     """
     import numpy as np
 
-    from edgert.graph.model import inputs
+    from edgert.graph import inputs
 
     specs = inputs(model)
     profile = next(iter(config.profiles.values()), {})

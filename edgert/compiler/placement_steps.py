@@ -87,7 +87,7 @@ def survey_step(
         facts.append(lowered.digest)
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.graph.operations import read
+        from edgert.graph import read
         from edgert.placement.dla_share import survey, target_of
         from edgert.quantization.lowering.lower import scales_of
         from edgert.quantization.lowering.trt_cache import parse_cache

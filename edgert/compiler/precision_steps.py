@@ -16,8 +16,8 @@ from edgert.steps import Product, Report, Step, digest_of, to_json
 
 if TYPE_CHECKING:
     from dla import Target as Dla
-    from edgert.evaluation import Standing
-    from edgert.graph.model import Model
+    from edgert.evaluation import EvaluationResult
+    from edgert.graph import Model
     from edgert.quantization.calibration.ranges import RangeTable
     from edgert.quantization.int8_model import Outcome
 
@@ -39,10 +39,10 @@ def calibrate_step(job: ModelJob, rewritten: Product) -> Step:
     if asked is None:
         raise needs_images(job.config, f"{CALIBRATE_FIX}, or precision: fp16").at(job.where)
     method = asked.method if asked.method != "auto" else "mse"
-    facts = [rewritten.digest, job.images, job.seen(), method, asked.early_stop, software()]
+    facts = [rewritten.digest, job.images_digest, job.seen(), method, asked.early_stop, software()]
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.dataset.inputs import feed_of
+        from edgert.dataset import feed_of
         from edgert.quantization.calibration.range_calibrator import calibrate
         from edgert.quantization.calibration.ranges import save_table
 
@@ -50,7 +50,7 @@ def calibrate_step(job: ModelJob, rewritten: Product) -> Step:
         state = job.state / f"{digest_of(facts)[:40]}.json"
         table = calibrate(
             model,
-            feed_of(job.image_dataset, model, job.config),
+            feed_of(job.images, model, job.config),
             method=method,
             early_stop=asked.early_stop,
             state=state,
@@ -77,19 +77,20 @@ def quantize_step(job: ModelJob, form: Form, rewritten: Product, calibrated: Pro
     """The INT8 form for one engine. Promises the accuracy budget, where there is one, and inputs and outputs kept."""
     config = job.config
     dla = job.target.dla if form == "dla" else None
-    facts = [form, rewritten.digest, calibrated.digest, job.images, job.seen(), _wanted(job), software()]
+    inputs = (rewritten.digest, calibrated.digest, job.images_digest, job.seen())
+    facts = [form, *inputs, _wanted(job), software()]
     if dla is not None:
         facts.append([str(dla.generation), dla.tensorrt])
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.dataset.inputs import feed_of
-        from edgert.graph.model import to_bytes
+        from edgert.dataset import feed_of
+        from edgert.graph import to_bytes
         from edgert.quantization.batched import PAIR, opened
         from edgert.quantization.calibrated import Calibrated
         from edgert.quantization.int8_model import quantize_section
 
         model = measured(job, rewritten)
-        feed = feed_of(job.image_dataset, model, config)
+        feed = feed_of(job.images, model, config)
         outcome = quantize_section(
             config,
             Calibrated(model, _table(calibrated.files[RANGES], model), feed),
@@ -134,7 +135,7 @@ def fp16_step(job: ModelJob, rewritten: Product) -> Step:
     facts = [rewritten.digest, job.config.quantize.keep, software()]
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.graph.model import to_bytes
+        from edgert.graph import to_bytes
         from edgert.quantization.precision import half_model
 
         made = half_model(job.model(rewritten.files[MODEL]), job.config, open_batch=job.keeps_batch)
@@ -162,7 +163,7 @@ def lower_step(job: ModelJob, rewritten: Product, calibrated: Product, quantized
         return {CACHE: weak.cache.encode(), EXCEPTIONS: to_json(told)}
 
     def promise(files: Mapping[str, bytes]) -> str:
-        from edgert.graph.operations import read
+        from edgert.graph import read
         from edgert.quantization.lowering.lower import check_weak
 
         half = Product(files).json(EXCEPTIONS)["half"]
@@ -178,7 +179,7 @@ def used_table(calibrated: Product, quantized: Product, model: Model) -> RangeTa
 
 def higher_precision_units(model: Model, quantized: Product, dla: Dla) -> list[str]:
     """Units that a quantized form left in higher precision because it was asked or needed to."""
-    from edgert.graph.operations import read
+    from edgert.graph import read
     from edgert.quantization.scheme.scheme import units
 
     names = {unit.name for unit in units(read(model), "dla", dla)}
@@ -187,7 +188,7 @@ def higher_precision_units(model: Model, quantized: Product, dla: Dla) -> list[s
 
 def check_same_ports(job: ModelJob, before: bytes, after: bytes) -> None:
     """Raises BuildError unless both models have the same names, in order, going in and coming out."""
-    from edgert.graph.model import inputs, outputs
+    from edgert.graph import inputs, outputs
 
     first, second = job.model(before), job.model(after)
     for ports in (inputs, outputs):
@@ -218,12 +219,12 @@ def _evidence(outcome: Outcome) -> dict[str, Any]:
         "sqnr_db": noise,
         "notes": list(outcome.quantized.notes),
     }
-    return {**told, "accuracy": _accuracy(outcome.standing)} if outcome.standing is not None else told
+    return {**told, "accuracy": _accuracy(outcome.evaluation)} if outcome.evaluation is not None else told
 
 
-def _accuracy(standing: Standing) -> dict[str, Any]:
-    results = [{"name": one.name, "images": one.images, "values": dict(one.values)} for one in standing.results]
-    return {"metric": standing.metric, "results": results, "comparisons": standing.to_json()["comparisons"]}
+def _accuracy(evaluation: EvaluationResult) -> dict[str, Any]:
+    results = [{"name": one.name, "images": one.images, "values": dict(one.values)} for one in evaluation.results]
+    return {"metric": evaluation.metric, "results": results, "comparisons": evaluation.to_json()["comparisons"]}
 
 
 def _wanted(job: ModelJob) -> dict[str, Any]:
@@ -243,13 +244,14 @@ def _wanted(job: ModelJob) -> dict[str, Any]:
 
 
 def _labels(job: ModelJob) -> list[str]:
-    from edgert.evaluation import labels_of, open_dataset
+    from edgert.dataset import open_dataset
+    from edgert.evaluation import labels_of
 
     config = job.config
     assert config.accuracy is not None  # asked by the caller
     labels = labels_of(config, job.where)
     dataset = open_dataset(config.accuracy.dataset, config.task, labels, where=job.where)
-    return [*labels, dataset.image_dataset.digest(), _file_digest(dataset.path)]
+    return [*labels, dataset.images.digest(), _file_digest(dataset.path)]
 
 
 def _file_digest(path: Path) -> str:

@@ -28,7 +28,7 @@ def take_apart_step(job: ModelJob, shaped: Product) -> Step:
     """
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.graph.model import to_bytes
+        from edgert.graph import to_bytes
         from edgert.quantization.from_qdq import qdq_model
 
         try:
@@ -69,7 +69,7 @@ def qdq_cache_step(job: ModelJob, taken: Product, rewritten: Product) -> Step:
     tensorrt = job.target.tensorrt
 
     def make(report: Report) -> Mapping[str, bytes]:
-        from edgert.graph.operations import read
+        from edgert.graph import read
         from edgert.quantization.from_qdq import spread_scales
         from edgert.quantization.lowering.trt_cache import write_cache
         from edgert.quantization.scheme.trt_scheme import layer_precisions
@@ -90,7 +90,7 @@ def qdq_cache_step(job: ModelJob, taken: Product, rewritten: Product) -> Step:
         }
 
     def promise(files: Mapping[str, bytes]) -> str:
-        from edgert.graph.operations import read
+        from edgert.graph import read
         from edgert.quantization.lowering.lower import check_weak
 
         half = Product(files).json(EXCEPTIONS)["half"]

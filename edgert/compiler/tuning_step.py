@@ -103,7 +103,7 @@ def _batches(config: PipelineConfig, one: ModelForms) -> Mapping[str, tuple[int,
 
 def _rows(one: ModelForms, form: str) -> int | None:
     """Frames that a form takes in a run; None where that is open."""
-    from edgert.graph.model import inputs
+    from edgert.graph import inputs
 
     first = [spec.shape[0] if spec.shape else 1 for spec in inputs(one.job.model(one.forms[form].files[MODEL]))]
     fixed = [size for size in first if isinstance(size, int)]
@@ -187,7 +187,7 @@ def tune_step(file: PipelineFile, ready: Mapping[str, ModelForms], name: str) ->
         "machine": machine,
         "forms": {form: product.digest for form, product in one.forms.items()},
         "section": config.model_dump(mode="json", include={"input", "profiles", "tensorrt"}),
-        "images": one.job.images,
+        "images": one.job.images_digest,
     }
     facts = {
         "measured": measured,
@@ -273,15 +273,15 @@ def _judge(known: Mapping[str, Mapping[str, Array]]) -> Callable[[str, Mapping[s
 
 
 def _feed(one: ModelForms) -> Mapping[str, Array]:
-    """A image as the pipeline would feed it; numbers for a model that takes something else."""
-    from edgert.dataset.inputs import feed_of
-    from edgert.graph.model import inputs
+    """An image as the pipeline would feed it; numbers for a model that takes something else."""
+    from edgert.dataset import feed_of
+    from edgert.graph import inputs
 
     job, content = one.job, one.forms["float"].files[MODEL]
     model = job.model(content)
     specs = inputs(model)
     if len(specs) == 1 and len(specs[0].shape) == 4:
-        return feed_of(job.image_dataset, model, job.config).feeds(0)
+        return feed_of(job.images, model, job.config).feeds(0)
     return next(random_feeds(job, content, COMPARED_IMAGES))
 
 

@@ -167,7 +167,7 @@ def verify_step(job: ModelJob, shaped: Product, forms: Mapping[str, Product], ju
         judged: whether labels decide instead; then what is beyond the tolerance is only told.
     """
     parts = {name: form.digest for name, form in forms.items()}
-    facts = [shaped.digest, parts, job.images, job.seen(), dict(TOLERANCE), judged, software()]
+    facts = [shaped.digest, parts, job.images_digest, job.seen(), dict(TOLERANCE), judged, software()]
 
     def make(report: Report) -> Mapping[str, bytes]:
         feeds = list(_feeds(job, shaped.files[MODEL]))
@@ -193,15 +193,15 @@ def verify_step(job: ModelJob, shaped: Product, forms: Mapping[str, Product], ju
 
 def _feeds(job: ModelJob, reference: bytes) -> Iterator[Mapping[str, Array]]:
     """A few images as the pipeline would feed them; numbers for a model that takes something else."""
-    from edgert.dataset.inputs import feed_of
-    from edgert.graph.model import inputs
+    from edgert.dataset import feed_of
+    from edgert.graph import inputs
 
     model = job.model(reference)
     specs = inputs(model)
     if len(specs) != 1 or len(specs[0].shape) != 4:
         yield from random_feeds(job, reference, COMPARED_IMAGES)
         return
-    feed = feed_of(job.image_dataset, model, job.config)
+    feed = feed_of(job.images, model, job.config)
     for index in range(min(COMPARED_IMAGES, len(feed))):
         yield feed.feeds(index)
 

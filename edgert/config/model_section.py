@@ -47,7 +47,7 @@ class ShapeConfig(Section):
 
 
 class InputConfig(Section):
-    """How a image becomes the model's input tensor."""
+    """How an image becomes the model's input tensor."""
 
     resize: Literal["letterbox", "stretch", "center_crop", "none"] = Field(
         default="letterbox",

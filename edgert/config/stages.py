@@ -139,7 +139,7 @@ TrackStage.family = ("track", TRACKERS)
 
 
 class DrawStage(_Fed):
-    """Paints results onto a image of the frame."""
+    """Paints results onto an image of the frame."""
 
     draw: Names = Field(description="boxes, labels, masks, keypoints, trails, stats")
     width: int | None = Field(default=None, ge=16, description="width of the image; the frame's by default")

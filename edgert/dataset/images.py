@@ -41,11 +41,11 @@ class ImageDataset(Protocol):
     def __len__(self) -> int: ...
 
     def name(self, index: int) -> str:
-        """What to call a image in messages: its file, or the video's with the number of the frame."""
+        """What to call an image in messages: its file, or the video's with the number of the frame."""
         ...
 
     def frame(self, index: int) -> Frame:
-        """A image, decoded; its lease is the caller's to release.
+        """An image, decoded; its lease is the caller's to release.
 
         Raises:
             ConfigError: it cannot be read; names all of the dataset's that cannot.
@@ -68,7 +68,7 @@ def open_images(
     keep their order. A video's frames are spread evenly over it.
 
     Args:
-        source: a folder (where it holds no image itself, those of the folders in it), a glob, a image, a video,
+        source: a folder (where it holds no image itself, those of the folders in it), a glob, an image, a video,
             ``synthetic:conveyor``, or a sequence of image files or of (h, w, 3) uint8 BGR arrays.
         limit: takes the first so many; of a video so many.
         where: the ``file:line key`` that asked for them, for errors.
@@ -155,7 +155,7 @@ class ArrayDataset:
             if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
                 raise ConfigError(
                     f"image {index} is {image.dtype} {list(image.shape)}",
-                    why="a image is uint8 [height, width, 3], blue green red",
+                    why="an image is uint8 [height, width, 3], blue green red",
                     where=self.where,
                 )
 

@@ -1,4 +1,4 @@
-"""Datasets: images, and what is true of them, found by what a path looks like.
+"""Images with their ground ground_truth, found by what a path looks like.
 
     x.json          COCO annotations; images in a folder x, or images, or beside the file
     x.csv           file,label_index or file,label; images in a folder x without "_labels", or images, or beside it
@@ -6,7 +6,7 @@
     folder/NAME/…   one folder per class, or per identity where the task is embed
     otherwise       images without labels: a folder, a glob, a video
 
-Labeled images come in an dataset's fair order, so the first few of them are a sample.
+Labeled images come in a dataset's fair order, so the first few of them are a sample.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from edgert.dataset.coco_json import class_numbers, read_annotations
 from edgert.dataset.images import FileDataset, ImageDataset, fair_order, open_images
 from edgert.dataset.labels import (
     Boxes,
-    BoxTruth,
-    ClassTruth,
-    IdentityTruth,
-    MaskTruth,
-    Truth,
+    GroundTruth,
+    GroundTruthBoxes,
+    GroundTruthClasses,
+    GroundTruthIdentities,
+    GroundTruthMasks,
     class_folders,
     folder_classes,
     masks_of,
@@ -36,19 +36,19 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Dataset:
+class LabeledDataset:
     """Images and their labels.
 
     Attributes:
         path: where they were found.
-        dataset: the images.
-        truth: what is true of them, in the dataset's order; None without labels.
+        images: the images.
+        ground_truth: of every image, in the order of the images; None without labels.
         notes: how labels were understood, a sentence each.
     """
 
     path: Path
-    image_dataset: ImageDataset
-    truth: Truth | None = None
+    images: ImageDataset
+    ground_truth: GroundTruth | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -59,7 +59,7 @@ def open_dataset(
     *,
     limit: int | None = None,
     where: str = "",
-) -> Dataset:
+) -> LabeledDataset:
     """Finds images and labels; decodes none yet.
 
     Args:
@@ -81,22 +81,24 @@ def open_dataset(
             return _listed(path, labels, limit)
         if path.is_dir() and (found := _in_folder(path, task, labels, limit)) is not None:
             return found
-        return Dataset(path, open_images(source, limit=limit, where=where), notes=("no labels: versions are compared",))
+        return LabeledDataset(
+            path, open_images(source, limit=limit, where=where), notes=("no labels: versions are compared",)
+        )
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
 
 
-def _annotated(path: Path, labels: Sequence[str], limit: int | None) -> Dataset:
+def _annotated(path: Path, labels: Sequence[str], limit: int | None) -> LabeledDataset:
     data = read_annotations(path)
     numbers, note = class_numbers(data, labels, path)
     boxes = dict(zip(data.files, data.boxes, strict=True))
     chosen = fair_order(boxes)[:limit]
-    image_dataset = _image_dataset(path, _stems(path, ("instances_",), ()), chosen)
-    images = tuple(_known(boxes[name], numbers) for name in chosen)
-    if not any((~one.crowds).any() for one in images):
+    images = _listed_images(path, _stems(path, ("instances_",), ()), chosen)
+    known = tuple(_known(boxes[name], numbers) for name in chosen)
+    if not any((~one.crowds).any() for one in known):
         raise ConfigError(f"{path} has no box to find", why=f"on the {len(chosen)} images taken, nothing is marked")
     names = {number: data.categories[key] for key, number in numbers.items()}
-    return Dataset(path, image_dataset, BoxTruth(images, tuple(sorted(names)), names), (note,))
+    return LabeledDataset(path, images, GroundTruthBoxes(known, tuple(sorted(names)), names), (note,))
 
 
 def _known(boxes: Boxes, numbers: Mapping[int, int]) -> Boxes:
@@ -108,27 +110,29 @@ def _known(boxes: Boxes, numbers: Mapping[int, int]) -> Boxes:
     return Boxes(boxes.corners[rows], classes, boxes.areas[rows], boxes.crowds[rows])
 
 
-def _listed(path: Path, labels: Sequence[str], limit: int | None) -> Dataset:
+def _listed(path: Path, labels: Sequence[str], limit: int | None) -> LabeledDataset:
     classes = read_list(path, labels)
     chosen = fair_order(classes)[:limit]
-    image_dataset = _image_dataset(path, _stems(path, (), ("_labels",)), chosen)
-    return Dataset(path, image_dataset, ClassTruth(tuple(classes[name] for name in chosen)))
+    images = _listed_images(path, _stems(path, (), ("_labels",)), chosen)
+    return LabeledDataset(path, images, GroundTruthClasses(tuple(classes[name] for name in chosen)))
 
 
-def _in_folder(path: Path, task: TaskConfig | None, labels: Sequence[str], limit: int | None) -> Dataset | None:
+def _in_folder(path: Path, task: TaskConfig | None, labels: Sequence[str], limit: int | None) -> LabeledDataset | None:
     """The dataset that a folder's structure shows; None for a plain folder of images."""
     if (path / "images").is_dir() and (path / "masks").is_dir() and isinstance(task, (SegmentTask, type(None))):
         masks = masks_of(path)
         chosen = fair_order(masks)[:limit]
-        return Dataset(path, _photos(path / "images", chosen), MaskTruth(tuple(masks[name] for name in chosen)))
+        return LabeledDataset(
+            path, _photos(path / "images", chosen), GroundTruthMasks(tuple(masks[name] for name in chosen))
+        )
     if not isinstance(task, (ClassifyTask, EmbedTask)) or not (folders := class_folders(path)):
         return None
     chosen = fair_order(folders)[:limit]
-    image_dataset = _photos(path, chosen)
+    images = _photos(path, chosen)
     if isinstance(task, EmbedTask):
-        return Dataset(path, image_dataset, IdentityTruth(tuple(folders[name] for name in chosen)))
+        return LabeledDataset(path, images, GroundTruthIdentities(tuple(folders[name] for name in chosen)))
     numbers, note = folder_classes(list(folders.values()), labels, str(path))
-    return Dataset(path, image_dataset, ClassTruth(tuple(numbers[folders[name]] for name in chosen)), (note,))
+    return LabeledDataset(path, images, GroundTruthClasses(tuple(numbers[folders[name]] for name in chosen)), (note,))
 
 
 def _stems(path: Path, before: Iterable[str], after: Iterable[str]) -> list[str]:
@@ -138,7 +142,7 @@ def _stems(path: Path, before: Iterable[str], after: Iterable[str]) -> list[str]
     return list(dict.fromkeys([stem, *shorter]))
 
 
-def _image_dataset(path: Path, stems: Sequence[str], names: Sequence[str]) -> FileDataset:
+def _listed_images(path: Path, stems: Sequence[str], names: Sequence[str]) -> FileDataset:
     """The listed images: from the first likely folder that has the first of them."""
     if not names:
         raise ConfigError(f"{path} lists no image", where=str(path))

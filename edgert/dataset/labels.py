@@ -1,4 +1,4 @@
-"""Labels that are told by a list or by where a image lies: classes, identities, masks."""
+"""Labels that are told by a list or by where an image lies: classes, identities, masks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Boxes:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BoxTruth:
+class GroundTruthBoxes:
     """Boxes of every image. Detections of other classes than ``classes`` do not count."""
 
     images: tuple[Boxes, ...]
@@ -52,27 +52,27 @@ class BoxTruth:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ClassTruth:
+class GroundTruthClasses:
     """The class index of every image."""
 
     classes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MaskTruth:
+class GroundTruthMasks:
     """Files of every image's class indices, one per pixel."""
 
     files: tuple[Path, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class IdentityTruth:
+class GroundTruthIdentities:
     """Who or what every image shows."""
 
     identities: tuple[str, ...]
 
 
-Truth = BoxTruth | ClassTruth | MaskTruth | IdentityTruth
+GroundTruth = GroundTruthBoxes | GroundTruthClasses | GroundTruthMasks | GroundTruthIdentities
 
 
 # Masks on disk: PNG files whose pixels are class indices.

@@ -1,4 +1,4 @@
-"""Images of a synthetic scene as an dataset: for demos and tests, where no photos are at hand."""
+"""Images of a synthetic scene as a dataset: for demos and tests, where no photos are at hand."""
 
 from __future__ import annotations
 

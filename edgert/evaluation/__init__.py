@@ -1,28 +1,25 @@
 """How good a model is on the user's images, and what another version of it loses.
 
-open_dataset(path, task, labels) → Dataset ┐
-model, its section of the pipeline file    ┴ open_exam → Exam
-evaluate(model | engine | function, exam) → Accuracy
+open_evaluation(model, its section of the pipeline file, LabeledDataset) → EvaluationSetup
+evaluate(model | engine | function, setup) → Accuracy
+evaluate_versions({name: candidate}, setup) → EvaluationResult: the Accuracy of each, compared with the first
 compare(Accuracy, Accuracy) → Comparison: drop, its 95 % interval, and whether it is within the budget
 """
 
-from edgert.dataset.labeled import Dataset, open_dataset
-from edgert.evaluation.compare import Comparison, Standing, compare, side_by_side
+from edgert.evaluation.compare import Comparison, EvaluationResult, compare, evaluate_versions
 from edgert.evaluation.evaluate_model import Accuracy, Candidate, evaluate
-from edgert.evaluation.setup import Exam, Run, labels_of, open_exam
+from edgert.evaluation.setup import EvaluationSetup, Run, labels_of, open_evaluation
 
 __all__ = [
     "Accuracy",
     "Candidate",
     "Comparison",
-    "Dataset",
-    "Exam",
+    "EvaluationResult",
+    "EvaluationSetup",
     "Run",
-    "Standing",
     "compare",
     "evaluate",
+    "evaluate_versions",
     "labels_of",
-    "open_dataset",
-    "open_exam",
-    "side_by_side",
+    "open_evaluation",
 ]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from edgert.errors import ConfigError
-from edgert.evaluation.score import Evidence, Note, cosine, mean_of, unit
+from edgert.evaluation.score import ImageScores, Note, cosine, mean_of, unit
 from edgert.runtime import Classification, Detections, Embedding, Keypoints, Record, Segmentation
 
 SAME_IOU = 0.5
@@ -67,7 +67,7 @@ class Agreement:
             fix="let it return one of edgert's records: Detections, Classification, Segmentation, Keypoints, Embedding",
         )
 
-    def evidence(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, Evidence]:
+    def scores(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, ImageScores]:
         """See :class:`~edgert.evaluation.score.Scorer`."""
         if reference is None or not notes:
             return {}

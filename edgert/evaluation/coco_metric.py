@@ -1,8 +1,8 @@
 """Average precision for resampled images, from matches that COCO's evaluator made once.
 
-Which detection is right is settled within a image, so drawing images again changes only how often each match
+Which detection is right is settled within an image, so drawing images again changes only how often each match
 counts. Weighing detections by how often their image was drawn gives exactly the average precision that the evaluator
-would give for the drawn images: a image's second copy moves no point of the interpolated curve, whose maxima lie
+would give for the drawn images: an image's second copy moves no point of the interpolated curve, whose maxima lie
 at right detections, where all copies have been counted.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from edgert.dataset.labels import F64, I64, Bool, Boxes, BoxTruth
+from edgert.dataset.labels import F64, I64, Bool, Boxes, GroundTruthBoxes
 from edgert.runtime import Detections
 
 RECALLS: F64 = np.linspace(0.0, 1.0, 101)
@@ -44,7 +44,7 @@ class ClassMatches:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matches:
-    """Mean average precision over classes and overlap thresholds; see :class:`~edgert.evaluation.score.Evidence`.
+    """Mean average precision over classes and overlap thresholds; see :class:`~edgert.evaluation.score.ImageScores`.
 
     Attributes:
         value: as the evaluator itself gives it.
@@ -115,28 +115,28 @@ MOST_BOXES = 100
 METRICS = ("map50", "map")
 
 
-def precision(truth: BoxTruth, found: Sequence[Detections]) -> Mapping[str, Matches]:
+def precision(ground_truth: GroundTruthBoxes, found: Sequence[Detections]) -> Mapping[str, Matches]:
     """Average precision of detections: ``map50`` at an overlap of 0.5, ``map`` the mean over 0.50 to 0.95.
 
     Args:
-        truth: with at least one box that is not a crowd.
+        ground_truth: with at least one box that is not a crowd.
         found: one record per image.
     """
-    run = _run(truth, found)
+    run = _run(ground_truth, found)
     table = run.eval["precision"]  # thresholds, recalls, classes, areas, limits; -1 where a class has no object
-    classes = tuple(_class_matches(run, n, len(found)) for n in range(len(truth.classes)))
+    classes = tuple(_class_matches(run, n, len(found)) for n in range(len(ground_truth.classes)))
     loose = tuple(replace(one, right=one.right[:1], counts=one.counts[:1]) for one in classes)
     return {"map50": Matches(_mean(table[:1]), loose), "map": Matches(_mean(table), classes)}
 
 
-def _run(truth: BoxTruth, found: Sequence[Detections]) -> Any:
+def _run(ground_truth: GroundTruthBoxes, found: Sequence[Detections]) -> Any:
     from pycocotools.cocoeval import COCOeval
 
     with contextlib.redirect_stdout(io.StringIO()):  # it prints its progress
-        wanted = _index([_true_rows(boxes) for boxes in truth.images], truth.classes)
-        got = _index([_found_rows(record) for record in found], truth.classes)
+        wanted = _index([_true_rows(boxes) for boxes in ground_truth.images], ground_truth.classes)
+        got = _index([_found_rows(record) for record in found], ground_truth.classes)
         run = COCOeval(wanted, got, "bbox")
-        run.params.imgIds, run.params.catIds = list(range(len(found))), list(truth.classes)
+        run.params.imgIds, run.params.catIds = list(range(len(found))), list(ground_truth.classes)
         run.params.areaRng, run.params.areaRngLbl = [run.params.areaRng[0]], ["all"]
         run.params.maxDets = [MOST_BOXES]
         run.evaluate()

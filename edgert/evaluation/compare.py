@@ -12,8 +12,8 @@ import numpy as np
 from edgert.dataset.labels import F64
 from edgert.errors import ConfigError, nearest
 from edgert.evaluation.evaluate_model import Accuracy, Candidate, evaluate
-from edgert.evaluation.score import Evidence
-from edgert.evaluation.setup import Exam
+from edgert.evaluation.score import ImageScores
+from edgert.evaluation.setup import EvaluationSetup
 
 RESAMPLES = 1000
 _INTERVAL = (2.5, 97.5)  # per cent
@@ -70,7 +70,7 @@ def compare(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Comparison:
-    """Compares two results of one exam.
+    """Compares two models' results of one evaluation.
 
     The interval is the percentile bootstrap (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, ch. 13)
     over images, both models always with the same images drawn. Average precision is computed afresh for each draw
@@ -88,7 +88,7 @@ def compare(
     if reference.images != other.images:
         raise ConfigError(f"{reference.images} and {other.images} images cannot be compared image by image")
     name = chosen_metric(other.values, metric)
-    first, second = reference.evidence.get(name), other.evidence[name]
+    first, second = reference.scores.get(name), other.scores[name]
     draws = _drops(first, second, other.images, resamples, seed)
     low, high = np.nanpercentile(draws, _INTERVAL) if np.isfinite(draws).any() else (np.nan, np.nan)
     before = reference.values[name] if first else 1.0
@@ -108,7 +108,7 @@ def chosen_metric(values: Mapping[str, float], metric: str | None) -> str:
     return metric or names[0]
 
 
-def _drops(reference: Evidence | None, other: Evidence, images: int, resamples: int, seed: int) -> F64:
+def _drops(reference: ImageScores | None, other: ImageScores, images: int, resamples: int, seed: int) -> F64:
     """(resamples,) drops of images drawn with replacement."""
     random, even = np.random.default_rng(seed), np.full(images, 1 / images)
     drops, step = np.empty(resamples), max(_NUMBERS // images, 1)
@@ -127,8 +127,8 @@ Told = Callable[[str, int, int], object]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Standing:
-    """Results of one exam.
+class EvaluationResult:
+    """Several versions of one model, evaluated on the same images.
 
     Attributes:
         metric: what they are compared by.
@@ -152,37 +152,39 @@ class Standing:
         return {"metric": self.metric, "results": [one.to_json() for one in self.results], "comparisons": compared}
 
 
-def side_by_side(
+def evaluate_versions(
     candidates: Mapping[str, Candidate],
-    exam: Exam,
+    setup: EvaluationSetup,
     metric: str | None = None,
     *,
     max_drop: float | None = None,
     threads: int | None = None,
     progress: Told | None = None,
     stop: threading.Event | None = None,
-) -> Standing | None:
-    """Puts versions of a model through one exam, one after the other.
+) -> EvaluationResult | None:
+    """Evaluates versions of a model on the same images, one after the other.
 
     Args:
         candidates: name → version; the first is the reference, normally FP32.
-        metric: the exam's usual one by default.
+        metric: the evaluation's usual one by default.
         max_drop: the budget, 0 to 1.
         stop: ends it early; versions that were done by then count.
 
     Returns:
-        The standing; when it was stopped, of the versions that were done, and None where those tell nothing.
+        The result; when it was stopped, of the versions that were done, and None where those tell nothing.
 
     Raises:
         ConfigError: no such metric here, or nothing to judge by: one version and no labels. Before anything is run.
         BuildError, ModelError: as :func:`~edgert.evaluation.evaluate_model`.
     """
-    name = _metric(exam, metric, len(candidates))
+    name = _metric(setup, metric, len(candidates))
     results: list[Accuracy] = []
     for version, candidate in candidates.items():
         told = None if progress is None else _of(progress, version)
         reference = results[0] if results else None
-        result = evaluate(candidate, exam, name=version, reference=reference, threads=threads, progress=told, stop=stop)
+        result = evaluate(
+            candidate, setup, name=version, reference=reference, threads=threads, progress=told, stop=stop
+        )
         if result is None:
             break
         results.append(result)
@@ -190,7 +192,7 @@ def side_by_side(
         return None
     name = chosen_metric(results[-1].values, name)
     comparisons = tuple(compare(results[0], one, name, max_drop=max_drop) for one in results[1:])
-    return Standing(name, tuple(results), comparisons)
+    return EvaluationResult(name, tuple(results), comparisons)
 
 
 def _of(progress: Told, version: str) -> Callable[[int, int], object]:
@@ -203,14 +205,14 @@ def _tell(results: Sequence[Accuracy], metric: str | None) -> bool:
     return bool(values) if metric is None else metric in values
 
 
-def _metric(exam: Exam, metric: str | None, versions: int) -> str | None:
+def _metric(setup: EvaluationSetup, metric: str | None, versions: int) -> str | None:
     if metric is not None:
-        chosen_metric(dict.fromkeys(exam.scorer.metrics, 0.0), metric)
-    if versions < 2 and (exam.scorer.needs_reference or metric == "cosine"):
+        chosen_metric(dict.fromkeys(setup.scorer.metrics, 0.0), metric)
+    if versions < 2 and (setup.scorer.needs_reference or metric == "cosine"):
         raise ConfigError(
             "there is nothing to judge by",
-            why=f"{exam.dataset.path} has no labels that edgert understands, and there is one model only"
-            if exam.scorer.needs_reference
+            why=f"{setup.dataset.path} has no labels that edgert understands, and there is one model only"
+            if setup.scorer.needs_reference
             else "cosine compares two models, and there is one only",
             fix="give labeled images, or a second model to compare with: --against other.onnx",
         )

@@ -1,4 +1,4 @@
-"""A model through an exam: every image once, on several threads, and what came of it."""
+"""The evaluation of one model: every image once, on several threads, and the metrics that follow."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import numpy as np
 from edgert.backend import Engine
 from edgert.board.host import core_count
 from edgert.errors import EdgertError
-from edgert.evaluation.score import Evidence, Note
-from edgert.evaluation.setup import Exam, Run, runner
-from edgert.graph.model import Model
+from edgert.evaluation.score import ImageScores, Note
+from edgert.evaluation.setup import EvaluationSetup, Run, runner
+from edgert.graph import Model
 from edgert.model_engine import build_engine
 from edgert.stages.resampling import set_opencv_threads
 
@@ -36,7 +36,7 @@ class Accuracy:
         name: for people.
         images: how many images.
         values: metric → 0 to 1, the usual one first; empty where only a reference could tell.
-        evidence: metric → what it is made of, for comparing.
+        scores: metric → what it is made of, for comparing.
         seconds: wall clock of all images, decoding and everything.
         run_ms: median time of one run of the model alone, beside ``threads - 1`` others.
         threads: runs at a time.
@@ -46,7 +46,7 @@ class Accuracy:
     name: str
     images: int
     values: Mapping[str, float]
-    evidence: Mapping[str, Evidence] = field(repr=False)
+    scores: Mapping[str, ImageScores] = field(repr=False)
     seconds: float
     run_ms: float
     threads: int
@@ -72,7 +72,7 @@ class Accuracy:
 
 def evaluate(
     candidate: Candidate,
-    exam: Exam,
+    setup: EvaluationSetup,
     *,
     name: str = "fp32",
     reference: Accuracy | None = None,
@@ -80,51 +80,54 @@ def evaluate(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> Accuracy | None:
-    """Puts one candidate through an exam.
+    """Evaluates one candidate.
 
     The values depend neither on the number of threads nor on who finishes first.
 
     Args:
         candidate: the model itself, or another version of it with the same inputs and outputs.
         name: what to call it.
-        reference: the same exam's result of the model to agree with, where there are no labels or for ``cosine``.
+        reference: result, with the same setup, of the model to agree with, where there are no labels or for
+            ``cosine``.
         threads: images at a time; as many as there are cores by default.
-        progress: told about every image.
+        progress: called for every image.
         stop: ends it early.
 
     Returns:
         The result; None when it was stopped.
 
     Raises:
-        ConfigError: a image that cannot be read, or labels of another kind than the task.
+        ConfigError: an image that cannot be read, or labels of another kind than the task.
         BuildError: the backend refuses the candidate, or fails while running.
         ModelError: the candidate's outputs are not what the decoder reads.
     """
     stop = stop or threading.Event()
-    count = min(threads or core_count(), len(exam))
+    count = min(threads or core_count(), len(setup))
     started = time.perf_counter()
-    with _runs(candidate, exam) as make, _one_opencv_thread():
-        passage = _Passage(exam, make, stop, progress)
-        passage.go(count)
+    with _runs(candidate, setup) as make, _one_opencv_thread():
+        run = _EvaluationRun(setup, make, stop, progress)
+        run.go(count)
     seconds = time.perf_counter() - started
-    if passage.done < len(exam):
+    if run.done < len(setup):
         return None
-    notes = tuple(passage.notes)
-    evidence = exam.scorer.evidence(notes, reference.notes if reference else None)
-    values = {metric: evidence[metric].value for metric in exam.scorer.metrics if metric in evidence}
-    run_ms = float(np.median(passage.run_s)) * 1e3
-    return Accuracy(name, len(notes), values, evidence, seconds, run_ms, count, notes)
+    notes = tuple(run.notes)
+    scores = setup.scorer.scores(notes, reference.notes if reference else None)
+    values = {metric: scores[metric].value for metric in setup.scorer.metrics if metric in scores}
+    run_ms = float(np.median(run.run_s)) * 1e3
+    return Accuracy(name, len(notes), values, scores, seconds, run_ms, count, notes)
 
 
-class _Passage:
-    """One candidate's way through an exam: what the threads share."""
+class _EvaluationRun:
+    """The evaluation of one candidate: what its threads share."""
 
-    def __init__(self, exam: Exam, make: Callable[[], Run], stop: threading.Event, progress: Progress | None) -> None:
-        self.notes: list[Note] = [None] * len(exam)
-        self.run_s = np.zeros(len(exam))
+    def __init__(
+        self, setup: EvaluationSetup, make: Callable[[], Run], stop: threading.Event, progress: Progress | None
+    ) -> None:
+        self.notes: list[Note] = [None] * len(setup)
+        self.run_s = np.zeros(len(setup))
         self.done = 0
-        self._exam, self._make, self._stop, self._progress = exam, make, stop, progress
-        self._indices = iter(range(len(exam)))
+        self._setup, self._make, self._stop, self._progress = setup, make, stop, progress
+        self._indices = iter(range(len(setup)))
         self._lock = threading.Lock()
         self._failed = threading.Event()
 
@@ -153,14 +156,14 @@ class _Passage:
             yield index
 
     def _judge(self, index: int, run: Run) -> None:
-        feed = self._exam.feed
+        feed = self._setup.feed
         tensor, geometry = feed.image(index)
         started = time.perf_counter()
         outputs = run({feed.input_name: tensor})
         self.run_s[index] = time.perf_counter() - started
         try:
-            record = self._exam.decoder(self._exam.image_outputs(outputs), geometry)
-            self.notes[index] = self._exam.scorer.note(index, record)
+            record = self._setup.decoder(self._setup.image_outputs(outputs), geometry)
+            self.notes[index] = self._setup.scorer.note(index, record)
         except EdgertError as error:
             raise error.at(feed.name(index))  # noqa: B904 - the same error, with its image
         with self._lock:
@@ -170,10 +173,10 @@ class _Passage:
 
 
 @contextmanager
-def _runs(candidate: Candidate, exam: Exam) -> Iterator[Callable[[], Run]]:
+def _runs(candidate: Candidate, setup: EvaluationSetup) -> Iterator[Callable[[], Run]]:
     """What makes a run for each thread."""
     if isinstance(candidate, Model):
-        engine = build_engine(candidate, exam.config, threads=1)
+        engine = build_engine(candidate, setup.config, threads=1)
         try:
             yield runner(engine)
         finally:
@@ -187,7 +190,7 @@ def _runs(candidate: Candidate, exam: Exam) -> Iterator[Callable[[], Run]]:
 
 @contextmanager
 def _one_opencv_thread() -> Iterator[None]:
-    """Every thread has a image of its own; OpenCV's would only get in their way."""
+    """Every thread has an image of its own; OpenCV's would only get in their way."""
     before = set_opencv_threads(1)
     try:
         yield

@@ -1,7 +1,7 @@
 """Scorers: what is kept of a record, and what metrics say of all that was kept. With labels.
 
 scorer.note(index, record) → Note     in the thread that made the record, image by image
-scorer.evidence(notes) → metric → Evidence
+scorer.scores(notes) → metric → ImageScores
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from edgert.dataset.labels import (
     I64,
     VOID,
     Bool,
-    BoxTruth,
-    ClassTruth,
-    IdentityTruth,
-    MaskTruth,
+    GroundTruthBoxes,
+    GroundTruthClasses,
+    GroundTruthIdentities,
+    GroundTruthMasks,
     read_mask,
     spread,
 )
@@ -31,7 +31,7 @@ from edgert.runtime import Classification, Detections, Embedding, Record, Segmen
 # What a metric is made of, image by image: enough to have its value for any resampling of the images.
 
 
-class Evidence(Protocol):
+class ImageScores(Protocol):
     """One metric of one model on n images."""
 
     @property
@@ -65,11 +65,11 @@ class Mean:
 
     @property
     def value(self) -> float:
-        """See :class:`Evidence`."""
+        """See :class:`ImageScores`."""
         return float(self.values(np.ones((1, len(self.scores))))[0])
 
     def values(self, weights: F64) -> F64:
-        """See :class:`Evidence`."""
+        """See :class:`ImageScores`."""
         total = weights @ self.counts.astype(np.float64)
         return _ratio(weights @ np.where(self.counts, self.scores, 0.0), total)
 
@@ -88,11 +88,11 @@ class Overlap:
 
     @property
     def value(self) -> float:
-        """See :class:`Evidence`."""
+        """See :class:`ImageScores`."""
         return float(self.values(np.ones((1, len(self.shared))))[0])
 
     def values(self, weights: F64) -> F64:
-        """See :class:`Evidence`."""
+        """See :class:`ImageScores`."""
         shared = weights @ self.shared
         union = weights @ (self.found + self.true - self.shared)
         seen = union > 0
@@ -130,10 +130,10 @@ class Scorer(Protocol):
     def needs_reference(self) -> bool: ...
 
     def note(self, index: int, record: Record) -> Note:
-        """What to keep of a image's record. Raises ConfigError where labels and records are of different kinds."""
+        """What to keep of an image's record. Raises ConfigError where labels and records are of different kinds."""
         ...
 
-    def evidence(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, Evidence]:
+    def scores(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, ImageScores]:
         """The metrics that can be told, by name."""
         ...
 
@@ -142,7 +142,7 @@ class Scorer(Protocol):
 class BoxScorer:
     """Average precision by COCO's evaluator."""
 
-    truth: BoxTruth
+    ground_truth: GroundTruthBoxes
     metrics: tuple[str, ...] = ("map", "map50")
     needs_reference: bool = False
 
@@ -151,25 +151,25 @@ class BoxScorer:
         found: Detections = expect(record, Detections, "boxes")
         return found
 
-    def evidence(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, Evidence]:
+    def scores(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, ImageScores]:
         """See :class:`Scorer`."""
-        return coco_metric.precision(self.truth, notes)
+        return coco_metric.precision(self.ground_truth, notes)
 
 
 @dataclass(frozen=True, slots=True)
 class ClassScorer:
     """Whether the right class is the best one, or among the best five."""
 
-    truth: ClassTruth
+    ground_truth: GroundTruthClasses
     metrics: tuple[str, ...] = ("top1", "top5")
     needs_reference: bool = False
 
     def note(self, index: int, record: Record) -> tuple[bool, bool]:
         """Whether the best, and one of the best five, is right."""
         best = expect(record, Classification, "classes").classes[:_TOP].tolist()
-        return best[:1] == [self.truth.classes[index]], self.truth.classes[index] in best
+        return best[:1] == [self.ground_truth.classes[index]], self.ground_truth.classes[index] in best
 
-    def evidence(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, Evidence]:
+    def scores(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, ImageScores]:
         """See :class:`Scorer`."""
         right = np.asarray(notes, np.float64).reshape(-1, 2)
         return {"top1": mean_of(right[:, 0]), "top5": mean_of(right[:, 1])}
@@ -179,20 +179,20 @@ class ClassScorer:
 class MaskScorer:
     """Mean intersection over union, at the resolution of the labels, where these are not :data:`VOID`."""
 
-    truth: MaskTruth
+    ground_truth: GroundTruthMasks
     metrics: tuple[str, ...] = ("miou",)
     needs_reference: bool = False
 
     def note(self, index: int, record: Record) -> tuple[Any, Any, Any]:
         """Pixels of every class that are found and true, found, true; (256,) int64 each."""
-        file = self.truth.files[index]
+        file = self.ground_truth.files[index]
         true = read_mask(file)
         found, true = spread(expect(record, Segmentation, "masks"), true, file)
         known = true != VOID
         found, true = found[known], true[known]
         return tuple(np.bincount(some, minlength=256) for some in (found[found == true], found, true))  # type: ignore[return-value]
 
-    def evidence(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, Evidence]:
+    def scores(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, ImageScores]:
         """See :class:`Scorer`."""
         shared, found, true = (np.array([note[n] for note in notes], np.int64) for n in range(3))
         used = np.flatnonzero((found + true).any(axis=0))
@@ -207,7 +207,7 @@ class IdentityScorer:
     model's vectors and the reference's, those below 0 as 0.
     """
 
-    truth: IdentityTruth
+    ground_truth: GroundTruthIdentities
     metrics: tuple[str, ...] = ("retrieval", "cosine")
     needs_reference: bool = False
 
@@ -215,14 +215,14 @@ class IdentityScorer:
         """The vector."""
         return expect(record, Embedding, "identities").vector
 
-    def evidence(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, Evidence]:
+    def scores(self, notes: Sequence[Note], reference: Sequence[Note] | None) -> Mapping[str, ImageScores]:
         """See :class:`Scorer`."""
         vectors = unit(np.asarray(notes, np.float64))
-        found: dict[str, Evidence] = {"retrieval": self._retrieval(vectors)}
+        found: dict[str, ImageScores] = {"retrieval": self._retrieval(vectors)}
         return found if reference is None else {**found, "cosine": cosine(vectors, reference)}
 
     def _retrieval(self, vectors: Any) -> Mean:
-        names = np.asarray(self.truth.identities[: len(vectors)])
+        names = np.asarray(self.ground_truth.identities[: len(vectors)])
         hits, counts = np.zeros(len(names)), np.zeros(len(names), np.bool_)
         for query, name in enumerate(names):
             likeness = vectors @ vectors[query]
@@ -232,13 +232,15 @@ class IdentityScorer:
         return Mean(hits, counts)
 
 
-def scorer_for(truth: BoxTruth | ClassTruth | MaskTruth | IdentityTruth) -> Scorer:
+def scorer_for(
+    ground_truth: GroundTruthBoxes | GroundTruthClasses | GroundTruthMasks | GroundTruthIdentities,
+) -> Scorer:
     """The scorer of a kind of labels."""
-    if isinstance(truth, BoxTruth):
-        return BoxScorer(truth)
-    if isinstance(truth, ClassTruth):
-        return ClassScorer(truth)
-    return MaskScorer(truth) if isinstance(truth, MaskTruth) else IdentityScorer(truth)
+    if isinstance(ground_truth, GroundTruthBoxes):
+        return BoxScorer(ground_truth)
+    if isinstance(ground_truth, GroundTruthClasses):
+        return ClassScorer(ground_truth)
+    return MaskScorer(ground_truth) if isinstance(ground_truth, GroundTruthMasks) else IdentityScorer(ground_truth)
 
 
 def cosine(vectors: Any, reference: Sequence[Note]) -> Mean:

@@ -1,4 +1,4 @@
-"""An exam: images, labels, input and decoder, that every version of one model is put through alike."""
+"""What every version of one model is evaluated with: images, labels, input preprocessing, decoder and scorer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from pathlib import Path
 from edgert.backend import Engine
 from edgert.backend.base import Array
 from edgert.config import ClassifyTask, DetectTask, ModelConfig, TaskConfig
-from edgert.dataset.inputs import PictureFeed, feed_of
-from edgert.dataset.labeled import Dataset
+from edgert.dataset import ImageFeed, LabeledDataset, feed_of
 from edgert.errors import EdgertError, ModelError
 from edgert.evaluation.agreement import Agreement
 from edgert.evaluation.score import BoxScorer, Scorer, scorer_for
-from edgert.graph.model import Model
+from edgert.graph import Model
 from edgert.model_engine import build_engine, one_image
 from edgert.stages.decode.decoder import Decoder
 from edgert.stages.decode.select import decoder_for
@@ -32,8 +31,8 @@ Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Exam:
-    """What all candidates of one evaluation share. Made by :func:`open_exam`.
+class EvaluationSetup:
+    """What all candidates of one evaluation share. Made by :func:`open_evaluation`.
 
     Attributes:
         config: the model's section; its backend and profiles compile candidates that are models.
@@ -46,8 +45,8 @@ class Exam:
     """
 
     config: ModelConfig
-    dataset: Dataset
-    feed: PictureFeed
+    dataset: LabeledDataset
+    feed: ImageFeed
     decoder: Decoder
     scorer: Scorer
     outputs: tuple[str, ...]
@@ -69,16 +68,16 @@ class Exam:
         ]
 
 
-def open_exam(
+def open_evaluation(
     model: Model,
     config: ModelConfig,
-    dataset: Dataset,
+    dataset: LabeledDataset,
     *,
     labels: Sequence[str] | None = None,
     directory: Path | None = None,
     where: str = "",
-) -> Exam:
-    """Puts together how a model is examined, as its pipeline would run it.
+) -> EvaluationSetup:
+    """Puts together how a model is evaluated, as its pipeline would run it.
 
     Two settings of the task differ, for detectors with labels and for classifiers: boxes count from a score of
     :data:`LOWEST_SCORE` on, and five classes are told. Agreement without labels is of what the task itself asks for.
@@ -96,10 +95,10 @@ def open_exam(
     """
     try:
         names = labels_of(config, where) if labels is None else tuple(labels)
-        scorer = Agreement() if dataset.truth is None else scorer_for(dataset.truth)
+        scorer = Agreement() if dataset.ground_truth is None else scorer_for(dataset.ground_truth)
         task = _judged(config.task, isinstance(scorer, BoxScorer))
         decoder = decoder_for(task, names, where, directory)
-        feed = feed_of(dataset.image_dataset, model, config)
+        feed = feed_of(dataset.images, model, config)
         engine = build_engine(model, config, threads=1)
         try:
             if engine.outputs_known:
@@ -109,7 +108,7 @@ def open_exam(
             engine.close()
     except EdgertError as error:
         raise error.at(where)  # noqa: B904 - the same error, with its place
-    return Exam(config, dataset, feed, decoder, scorer, outputs, batched)
+    return EvaluationSetup(config, dataset, feed, decoder, scorer, outputs, batched)
 
 
 def labels_of(config: ModelConfig, where: str = "") -> tuple[str, ...]:
@@ -155,7 +154,7 @@ def _judged(task: TaskConfig, by_boxes: bool) -> TaskConfig:
     return task
 
 
-def _network(feed: PictureFeed) -> tuple[int, int]:
+def _network(feed: ImageFeed) -> tuple[int, int]:
     channels = 1 if feed.input.color == "gray" else 3
     last = feed.shape[3] == channels and (feed.input.layout == "nhwc" or feed.shape[1] != channels)
     height, width = feed.shape[1:3] if last else feed.shape[2:4]

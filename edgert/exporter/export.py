@@ -22,10 +22,9 @@ from edgert.exporter.source import Item, Outline, Source, open_source
 from edgert.exporter.triton import DEVICES, Device, repository_part, served_of
 from edgert.exporter.trtexec import commands_of, dispatch_shares, script
 from edgert.files import replace_bytes
+from edgert.graph import Model, load, to_bytes
 from edgert.graph.dla_rewrites import fit_model, prove, without
-from edgert.graph.load import load
-from edgert.graph.model import Model, to_bytes
-from edgert.graph.wholeness import check_standard
+from edgert.graph.validation import check_standard
 from edgert.quantization.precision import half_model
 from edgert.quantization.prepare import is_quantized
 from edgert.shipped import pipeline_path

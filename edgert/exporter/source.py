@@ -24,8 +24,7 @@ from edgert.compiler.model_forms import FLOAT
 from edgert.config import EmbedTask, InferStage, ModelConfig, PipelineFile, load_pipeline
 from edgert.config.short import input_words, setting, task_words
 from edgert.errors import ConfigError, nearest
-from edgert.graph.load import load
-from edgert.graph.model import to_bytes
+from edgert.graph import load, to_bytes
 from edgert.steps import OnEvent
 
 

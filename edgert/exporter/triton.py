@@ -17,8 +17,7 @@ from edgert.config.engine_choice import ReplicateConfig
 from edgert.config.short import setting
 from edgert.errors import BuildError
 from edgert.exporter.source import Item, Plan
-from edgert.graph.load import load
-from edgert.graph.model import TensorSpec, inputs, outputs, to_bytes
+from edgert.graph import TensorSpec, inputs, load, outputs, to_bytes
 from edgert.model_engine import open_spans
 
 # Protocol buffers as text: https://protobuf.dev/reference/protobuf/textformat-spec.

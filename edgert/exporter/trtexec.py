@@ -25,8 +25,7 @@ from edgert.compiler.model_forms import FLOAT
 from edgert.compiler.model_job import model_of
 from edgert.config.engine_choice import TENSORRT, TENSORRT_DLA
 from edgert.exporter.source import Item
-from edgert.graph.load import load
-from edgert.graph.model import Model, TensorSpec, inputs, outputs
+from edgert.graph import Model, TensorSpec, inputs, load, outputs
 from edgert.quantization.scheme.trt_scheme import is_sayable, layer_precisions
 
 LONGEST = 131_071

@@ -1,33 +1,48 @@
-"""The only door to the onnx package: load a model, fix its shapes, clean it, count it, describe it.
+"""The only door to the onnx package: load a model, fix its shapes, clean it, read it as a graph, count and describe it.
 
-Importing these modules does not import onnx; the first call that needs it does. Everything passed around is a
-:class:`Model`, which is never changed in place: every step returns a new one.
+Importing these modules does not import onnx; the first call that needs it does. A :class:`Model` carries an ONNX
+message, a :class:`Graph` the same as plain records; neither is changed in place: every step returns a new one.
+
+load(file) → Model ─ with_shapes, clean, raise_opset → Model ─ read → Graph of Nodes ─ passes, rewrites → Graph
+write(Graph, like=Model) → Model; inspect(Model) → ModelSummary; count(Model) → NodeCost of every node
 """
 
 from edgert.graph.count import NodeCost, count
 from edgert.graph.inspection import ModelSummary, inspect
+from edgert.graph.ir import Graph, Names, Node
 from edgert.graph.load import load
 from edgert.graph.model import Model, TensorSpec, from_proto, inputs, outputs, to_bytes
+from edgert.graph.opset import raise_opset
+from edgert.graph.partition import extract
 from edgert.graph.passes.clean import PASSES, clean
 from edgert.graph.passes.contract import Change, Pass
-from edgert.graph.static_shape import infer, with_shapes
+from edgert.graph.read_write import read, write
+from edgert.graph.static_shape import Shapes, infer, with_shapes
 
 __all__ = [
     "PASSES",
     "Change",
+    "Graph",
     "Model",
     "ModelSummary",
+    "Names",
+    "Node",
     "NodeCost",
     "Pass",
+    "Shapes",
     "TensorSpec",
     "clean",
     "count",
+    "extract",
     "from_proto",
     "infer",
     "inputs",
     "inspect",
     "load",
     "outputs",
+    "raise_opset",
+    "read",
     "to_bytes",
     "with_shapes",
+    "write",
 ]

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.graph.draft import Builder
+from edgert.graph.ir import Graph, Node
 from edgert.graph.model import Model, TensorSpec, inputs
-from edgert.graph.operations import Graph, Node, read, write
+from edgert.graph.read_write import read, write
 
 Sizes = tuple[int, ...]
 BATCH = "batch"

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgert.errors import ModelError
-from edgert.graph.message import records
+from edgert.graph.ir import Graph, Node
 from edgert.graph.model import Model, TensorSpec, inputs
-from edgert.graph.operations import Graph, Node
+from edgert.graph.onnx_convert import records
 from edgert.graph.operators import ACTIVATIONS, KNOWN_FROM_SHAPES, VIEWS, about, of_kind
 from edgert.graph.passes.noop import constant_value
 from edgert.graph.proto import attributes, dtype_name, label, tensor_bytes

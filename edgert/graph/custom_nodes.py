@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     import onnx
 
 
-def has_own(proto: onnx.ModelProto) -> bool:
+def has_custom_operators(proto: onnx.ModelProto) -> bool:
     """Whether some node is one of the user's own."""
-    return any(operator_of(node) is not None for node in proto.graph.node)
+    return any(custom_operator_of(node) is not None for node in proto.graph.node)
 
 
-def operator_of(node: onnx.NodeProto) -> Operator | None:
+def custom_operator_of(node: onnx.NodeProto) -> Operator | None:
     """The operator of a node, if it is one of the user's own."""
     return None if is_standard(node) else operator(node.domain, node.op_type)
 
@@ -50,11 +50,11 @@ def for_plugins(model: Model) -> Model:
     Both are attributes of the node, by the parser's own names:
     https://github.com/onnx/onnx-tensorrt/blob/main/onnxOpImporters.cpp (FallbackPluginImporter).
     """
-    if not has_own(model.proto):
+    if not has_custom_operators(model.proto):
         return model
     proto = model.copied_proto()
     for node in proto.graph.node:
-        if operator_of(node) is not None:
+        if custom_operator_of(node) is not None:
             set_attribute(node, "plugin_namespace", node.domain)
             set_attribute(node, "plugin_version", "1")
     return model.derive(proto)
@@ -71,7 +71,7 @@ def _shapes(
     return list(one.shapes(sizes, settings))
 
 
-def type_own_nodes(light: onnx.ModelProto) -> None:
+def type_custom_nodes(light: onnx.ModelProto) -> None:
     """Takes the user's own nodes out of a copy that is only inferred: what they compute is typed and fed instead.
 
     One after another, as the types of later ones follow from those before. Raises ModelError as :func:`results`.
@@ -79,10 +79,10 @@ def type_own_nodes(light: onnx.ModelProto) -> None:
     from onnx import shape_inference
 
     imported = {item.domain for item in light.opset_import}
-    for domain in {node.domain for node in light.graph.node if operator_of(node)} - imported:
+    for domain in {node.domain for node in light.graph.node if custom_operator_of(node)} - imported:
         light.opset_import.add(domain=domain, version=1)  # onnx wants every domain named, exporters leave them out
     while True:
-        place = next((n for n, node in enumerate(light.graph.node) if operator_of(node)), None)
+        place = next((n for n, node in enumerate(light.graph.node) if custom_operator_of(node)), None)
         if place is None:
             return
         graph = shape_inference.infer_shapes(light, data_prop=True).graph
@@ -100,7 +100,7 @@ def _feed(light: onnx.ModelProto, place: int, known: Mapping[str, TensorSpec]) -
     from onnx import helper
 
     node = light.graph.node[place]
-    one, name = operator_of(node), label(node, place)
+    one, name = custom_operator_of(node), label(node, place)
     assert one is not None  # asked by the caller
     ends = {item.name: item for item in light.graph.output}
     settings = one.settings(attributes(node), name)

@@ -8,8 +8,8 @@ from math import prod
 from typing import Any
 
 from dla import Tensor
+from edgert.graph.ir import Graph, Node
 from edgert.graph.model import TensorSpec
-from edgert.graph.operations import Graph, Node
 from edgert.graph.operators import about
 from edgert.graph.proto import Array
 

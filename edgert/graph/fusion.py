@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from edgert.graph.ir import Graph, Node
 from edgert.graph.model import TensorSpec
-from edgert.graph.operations import Graph, Node
 from edgert.graph.operators import ACTIVATIONS, ARITHMETIC, COMBINING, POINTWISE, about, of_kind
 
 GATE_STEPS = 4

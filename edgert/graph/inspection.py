@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgert.errors import ModelError
 from edgert.graph.count import NodeCost, count, op_name, parameters, stored_bytes
-from edgert.graph.custom_nodes import operator_of
+from edgert.graph.custom_nodes import custom_operator_of
 from edgert.graph.load import load
 from edgert.graph.model import Model, TensorSpec, initializer_names, inputs, outputs
 from edgert.graph.operators import WEIGHTED, is_integer
@@ -29,7 +29,7 @@ _KNOWN = ("com.microsoft", "ai.onnx.")
 """Domains of ONNX Runtime's own operators, and of the standard's other sets."""
 
 
-def foreign_nodes(model: Model, own: Collection[str] = ()) -> str:
+def unsupported_nodes(model: Model, own: Collection[str] = ()) -> str:
     """``"node 'a' is acme.Funny, outside the ONNX standard; node 'b' is Reluu, which opset 17 does not have"``.
 
     Empty where every operator is a standard one, one of ONNX Runtime's own, a function of the model, or registered by
@@ -51,7 +51,7 @@ def foreign_nodes(model: Model, own: Collection[str] = ()) -> str:
 def _why(node: onnx.NodeProto, opset: int) -> str:
     if is_standard(node):
         return "" if has_schema(node.op_type, opset) else f"which opset {opset} does not have"
-    known = node.domain.startswith(_KNOWN) or operator_of(node) is not None
+    known = node.domain.startswith(_KNOWN) or custom_operator_of(node) is not None
     return "" if known else "outside the ONNX standard"
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from edgert.errors import ModelError, cause, nearest
 from edgert.graph import proto as messages
 from edgert.graph.model import Model
-from edgert.graph.wholeness import check_graph, check_tensors, check_versions
+from edgert.graph.validation import check_graph, check_tensors, check_versions
 
 if TYPE_CHECKING:
     import onnx

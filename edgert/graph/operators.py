@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 Kind: TypeAlias = Literal[
     "conv", "product", "recurrent", "pool", "reduction", "normalization", "affine", "rectifier", "curve", "unary",
-    "arithmetic", "logic", "join", "movement", "selection", "view", "measure", "constant", "generator", "random",
+    "arithmetic", "logic", "join", "copy", "selection", "view", "measure", "constant", "generator", "random",
     "conversion", "quantize", "dequantize", "integer", "control", "unknown",
 ]  # fmt: skip
 """What an operator does:
@@ -25,7 +25,7 @@ Kind: TypeAlias = Literal[
 - element by element on one tensor: ``affine`` (a factor and a summand per channel), ``rectifier`` (straight lines with
   a corner or two at fixed values), ``curve`` (any other activation), ``unary`` (no activation)
 - element by element on several: ``arithmetic``, ``logic`` (comparisons, choices)
-- copies: ``join``, ``movement``; ``selection`` of what depends on values
+- copies: ``join``, ``copy``; ``selection`` of what depends on values
 - no copy: ``view`` renames a buffer, ``measure`` reads a shape only, ``constant`` is stored, ``generator`` follows from
   shapes and numbers, ``random`` from chance
 - types: ``conversion``, ``quantize``, ``dequantize``; ``integer`` quantizes its inputs itself, or computes in integers
@@ -178,7 +178,7 @@ OPERATORS: dict[str, OperatorInfo] = {
     # Element by element, on one tensor.
     "BatchNormalization": OperatorInfo("affine"),
     "Relu": OperatorInfo("rectifier", "smaller", low=0, keeps_sign=True, is_homogeneous=True),
-    "Clip": OperatorInfo("rectifier"),  # its bounds say more: edgert.graph.value
+    "Clip": OperatorInfo("rectifier"),  # its bounds say more: edgert.graph.value_ranges
     "LeakyRelu": OperatorInfo("rectifier", keeps_sign=True, is_homogeneous=True),
     "PRelu": OperatorInfo("rectifier", keeps_sign=True, is_homogeneous=True),
     "ThresholdedRelu": OperatorInfo("rectifier", "smaller", keeps_sign=True),
@@ -226,23 +226,23 @@ OPERATORS: dict[str, OperatorInfo] = {
     **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Xor"), _LOGIC),
     # Copies.
     "Concat": _picked("join", "all"),
-    "Transpose": _same("movement"),
-    "DepthToSpace": _same("movement"),
-    "SpaceToDepth": _same("movement"),
-    "Slice": _some("movement"),
-    "Split": _some("movement"),
-    "Gather": _some("movement"),
-    "GatherElements": _some("movement"),
-    "GatherND": _some("movement"),
-    "Expand": _some("movement"),
-    "Tile": _some("movement"),
-    "Pad": OperatorInfo("movement"),  # its mode and value decide
-    "Resize": OperatorInfo("movement"),  # its mode decides
-    "Upsample": OperatorInfo("movement"),
-    "ScatterND": OperatorInfo("movement"),
-    "ScatterElements": OperatorInfo("movement"),
-    "GridSample": OperatorInfo("movement"),
-    "RoiAlign": OperatorInfo("movement"),
+    "Transpose": _same("copy"),
+    "DepthToSpace": _same("copy"),
+    "SpaceToDepth": _same("copy"),
+    "Slice": _some("copy"),
+    "Split": _some("copy"),
+    "Gather": _some("copy"),
+    "GatherElements": _some("copy"),
+    "GatherND": _some("copy"),
+    "Expand": _some("copy"),
+    "Tile": _some("copy"),
+    "Pad": OperatorInfo("copy"),  # its mode and value decide
+    "Resize": OperatorInfo("copy"),  # its mode decides
+    "Upsample": OperatorInfo("copy"),
+    "ScatterND": OperatorInfo("copy"),
+    "ScatterElements": OperatorInfo("copy"),
+    "GridSample": OperatorInfo("copy"),
+    "RoiAlign": OperatorInfo("copy"),
     "TopK": _picked("selection"),
     "NonMaxSuppression": _SELECTION,
     "NonZero": _SELECTION,
@@ -320,7 +320,7 @@ REORDERS = of_values("same")
 RESHAPES = (VIEWS & REORDERS) - {"Identity"}
 """Operators that give a tensor another shape and leave its values in their order."""
 
-MOVEMENT = of_values("same", "some")
+COPIES = of_values("same", "some")
 """Operators whose outputs hold values of their first input and nothing else. So do some Pad and Resize."""
 
 ACTIVATIONS = of_kind("rectifier", "curve")

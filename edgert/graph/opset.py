@@ -15,9 +15,9 @@ import numpy as np
 
 from edgert.errors import ModelError
 from edgert.graph.draft import Draft
-from edgert.graph.message import records
+from edgert.graph.ir import Node
 from edgert.graph.model import Model
-from edgert.graph.operations import write
+from edgert.graph.onnx_convert import records
 from edgert.graph.proto import (
     DEFAULT_DOMAINS,
     Array,
@@ -28,7 +28,7 @@ from edgert.graph.proto import (
     label,
     subgraphs,
 )
-from edgert.graph.record import Node
+from edgert.graph.read_write import write
 
 if TYPE_CHECKING:
     import onnx

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from edgert.errors import ModelError, nearest
-from edgert.graph.message import lightened, records
+from edgert.graph.ir import Graph
 from edgert.graph.model import Model, TensorSpec, initializer_names, inputs, value_spec
+from edgert.graph.onnx_convert import lightened, records
 from edgert.graph.passes.fold_constants import with_known
 from edgert.graph.passes.noop import STORE_CONSTANTS
 from edgert.graph.passes.tidy import SORT_NODES
 from edgert.graph.proto import element_type
-from edgert.graph.record import Graph
 from edgert.graph.type_inference import infer_graph, infer_values, lighten
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from edgert.errors import ModelError
-from edgert.graph.custom_nodes import type_own_nodes
-from edgert.graph.message import LIGHT_ELEMENTS, lightened, message
+from edgert.graph.custom_nodes import type_custom_nodes
+from edgert.graph.ir import Graph
 from edgert.graph.model import TensorSpec, value_spec
+from edgert.graph.onnx_convert import LIGHT_ELEMENTS, lightened, message
 from edgert.graph.proto import attributes, default_opset, is_standard, set_attribute
-from edgert.graph.record import Graph
 
 if TYPE_CHECKING:
     import onnx
@@ -118,7 +118,7 @@ def _inferred(light: onnx.ModelProto, *, strict: bool) -> dict[str, onnx.ValueIn
     try:
         for node in light.graph.node:
             stand_in(node, default_opset(light))
-        type_own_nodes(light)
+        type_custom_nodes(light)
         inferred = shape_inference.infer_shapes(light, strict_mode=strict, data_prop=True)
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
         fix = "export the model again, or check it with onnx.checker"

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.graph.draft import Draft
+from edgert.graph.ir import Node
 from edgert.graph.proto import Array
-from edgert.graph.record import Node
 
 F64 = npt.NDArray[np.float64]
 LAYERS = ("Conv", "ConvTranspose", "Gemm")

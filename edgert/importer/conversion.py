@@ -13,9 +13,7 @@ import numpy as np
 from edgert.backend.ort import Function
 from edgert.errors import BuildError, ModelError, cause
 from edgert.files import replace_bytes
-from edgert.graph.inspection import inspect
-from edgert.graph.load import load
-from edgert.graph.model import Model, TensorSpec, to_bytes
+from edgert.graph import Model, TensorSpec, inspect, load, to_bytes
 from edgert.importer.origin import Source, source_of
 from edgert.importer.subprocess import FEEDS, MODEL, RESULTS, Array, Request, converted, read_arrays, write_arrays
 

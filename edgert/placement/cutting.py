@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from edgert.errors import ModelError, PlacementError
-from edgert.graph.model import Model, TensorSpec
-from edgert.graph.operations import Graph, extract, write
-from edgert.graph.parts import Part, parts
+from edgert.graph import Graph, Model, TensorSpec, extract, write
+from edgert.graph.partition import Part, parts
 from edgert.placement.problem import Assignment, Network
 
 

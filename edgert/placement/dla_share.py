@@ -9,8 +9,8 @@ from typing import Any
 
 from dla import MAX_LOADABLES, Answer, Region, Summary, Target, Verdict, check_graph, regions, summarize
 from edgert.errors import ConfigError
+from edgert.graph import Graph
 from edgert.graph.dla_node import DlaNode, dla_nodes, macs_of
-from edgert.graph.operations import Graph
 
 _HOPED: tuple[Answer, ...] = ("yes", "verify")
 

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from edgert.config.engine_choice import PlacementConfig, ReplicateConfig
 from edgert.errors import PlacementError, nearest
-from edgert.graph.operations import Graph, Node
+from edgert.graph import Graph, Node
 
 
 def weights_of(placement: PlacementConfig) -> Mapping[str, int]:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from edgert.errors import ArtifactError, PlacementError, cause
-from edgert.graph.operations import Graph
-from edgert.graph.parts import Part
+from edgert.graph import Graph
+from edgert.graph.partition import Part
 from edgert.jitter import Quantiles, check_quantiles
 from edgert.placement.contention import demand_of
 from edgert.placement.problem import Cost, Edge, Network, Transition, Unit

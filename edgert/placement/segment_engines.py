@@ -15,8 +15,7 @@ from edgert.backend import EngineOptions, Store, Tensor
 from edgert.backend.base import Array, share_first_dimension
 from edgert.backend.ort import OrtBackend, OrtEngine, OwnEngine
 from edgert.errors import EdgertError, PlacementError
-from edgert.graph.model import Model, TensorSpec
-from edgert.graph.operations import Graph
+from edgert.graph import Graph, Model, TensorSpec
 from edgert.memory import aligned_empty
 from edgert.placement.cutting import Part, Segment, cut, segments
 from edgert.placement.problem import Assignment, Network, Transition

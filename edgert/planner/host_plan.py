@@ -8,10 +8,7 @@ from dataclasses import dataclass, replace
 from edgert.board.host import system_memory
 from edgert.config import PipelineFile
 from edgert.errors import ConfigError, PlacementError
-from edgert.graph.load import load
-from edgert.graph.operations import Graph, read
-from edgert.graph.passes.clean import clean
-from edgert.graph.static_shape import with_shapes
+from edgert.graph import Graph, clean, load, read, with_shapes
 from edgert.model_engine import default_profile
 from edgert.placement.constraints import Limits, Placement, streams
 from edgert.placement.contention import MEASURED

@@ -12,12 +12,10 @@ from edgert.board.sections import Precision
 from edgert.config import ModelConfig, PipelineFile
 from edgert.config.engine_choice import ReplicateConfig
 from edgert.errors import EdgertError, PlacementError
+from edgert.graph import Change, Graph, load, read
 from edgert.graph.count import peak_bytes
 from edgert.graph.dla_node import dla_nodes, macs_of
 from edgert.graph.dla_rewrites import fit, ready, without
-from edgert.graph.load import load
-from edgert.graph.operations import Graph, read
-from edgert.graph.passes.contract import Change
 from edgert.model_engine import default_profile
 from edgert.placement.dla_share import Survey, survey
 from edgert.placement.placement_section import no_node

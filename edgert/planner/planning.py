@@ -13,7 +13,7 @@ from edgert.board.sections import Mode
 from edgert.bundle.measured_times import MeasuredEngine, read_measured, told
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import ConfigError, EdgertError, PlacementError
-from edgert.graph.load import load
+from edgert.graph import load
 from edgert.placement.constraints import Limits, Placed, Placement, streams
 from edgert.placement.cost.board_network import network
 from edgert.placement.cost.coefficients import Accuracy, Coefficients, coefficients

@@ -178,7 +178,7 @@ def _check(file: PipelineFile, scenario: Scenario) -> None:
 
 
 def _profiles(levels: Sequence[PipelineFile], paths: Sequence[str | Path]) -> Mapping[str, Profile]:
-    from edgert.graph.load import load
+    from edgert.graph import load
 
     found = {profile.digest: profile for profile in map(read_profile, map(Path, paths))}
     by_model, file = {}, levels[0]

@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from edgert.backend.base import Array
 from edgert.errors import CalibrationError
-from edgert.graph.model import Model
-from edgert.graph.operations import Graph, Node
+from edgert.graph import Graph, Model, Node
 from edgert.quantization.bias_correction import F32, SUPPORTED, Moments, patches
 from edgert.quantization.calibration.walk import THREADS, Feeds, walk
 from edgert.quantization.lowering.weights import F64, Kernel, arranged, canonical, kernel_of, weighted

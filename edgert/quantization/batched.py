@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from edgert.backend.ort import Function
 from edgert.errors import BuildError, ModelError
+from edgert.graph import Graph, Model, Node, TensorSpec, inputs, outputs, read, write
 from edgert.graph.batch_size import has_open_batch, with_open_batch
-from edgert.graph.model import Model, TensorSpec, inputs, outputs
-from edgert.graph.operations import Graph, Node, read, write
 from edgert.quantization.calibration.walk import Feeds
 
 Array = npt.NDArray[Any]

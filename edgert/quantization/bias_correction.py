@@ -18,8 +18,7 @@ import numpy.typing as npt
 
 from edgert.backend.base import Array
 from edgert.errors import CalibrationError
-from edgert.graph.model import Model
-from edgert.graph.operations import Graph, Names, Node
+from edgert.graph import Graph, Model, Names, Node
 from edgert.graph.operators import WEIGHTED, about
 from edgert.quantization.calibration.walk import THREADS, Feeds, walk
 from edgert.quantization.lowering.weights import (

@@ -8,13 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgert.config import CalibrateConfig, ModelConfig
-from edgert.dataset.images import ImageDataset, open_images
-from edgert.dataset.inputs import PictureFeed, feed_of
+from edgert.dataset import ImageDataset, ImageFeed, feed_of, open_images
 from edgert.errors import CalibrationError, EdgertError
-from edgert.graph.load import load
-from edgert.graph.model import Model, inputs
-from edgert.graph.operations import read, write
-from edgert.graph.static_shape import Shapes
+from edgert.graph import Model, Shapes, inputs, load, read, write
 from edgert.model_engine import default_profile
 from edgert.quantization.calibration.range_calibrator import Progress, calibrate
 from edgert.quantization.calibration.ranges import RangeTable, load_table
@@ -44,7 +40,7 @@ class Calibrated:
 
     model: Model
     table: RangeTable
-    feed: PictureFeed | None
+    feed: ImageFeed | None
     whole: Scheme | None = None
 
     def whole_for(self, recipe: Recipe) -> Scheme | None:
@@ -136,7 +132,7 @@ def calibrate_section(
     *,
     target: Target | None = None,
     where: str = "",
-    image_dataset: ImageDataset | None = None,
+    images: ImageDataset | None = None,
     workers: int = 1,
     dask: str = "",
     state: Path | None = None,
@@ -151,7 +147,7 @@ def calibrate_section(
         target: who alone will be given these ranges, so that tensors it rounds nowhere need not be counted: a third
             to two thirds of the values of common networks. None measures all.
         where: its place in the file, for errors.
-        dataset: images to take instead of the section's.
+        images: to take instead of the section's.
 
     Raises:
         CalibrationError: no images are named, too few are there, or what they do to the model cannot be used.
@@ -159,10 +155,10 @@ def calibrate_section(
     """
     try:
         asked = config.calibrate
-        if image_dataset is None:
-            image_dataset = open_images(_images(asked, config), limit=asked.limit if asked else None)
+        if images is None:
+            images = open_images(_images(asked, config), limit=asked.limit if asked else None)
         model = prepared(load(config.onnx), config)
-        feed = feed_of(image_dataset, model, config)
+        feed = feed_of(images, model, config)
         method = asked.method if asked and asked.method != "auto" else "mse"
         whole = None if target is None else scheme(read(model), target)
         table = calibrate(

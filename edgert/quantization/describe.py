@@ -12,9 +12,8 @@ from edgert._version import __version__
 from edgert.backend import backend
 from edgert.board.host import core_count, cpu_name
 from edgert.config import ModelConfig, PythonTask
-from edgert.evaluation import Comparison, Standing, compare
-from edgert.graph.load import load
-from edgert.graph.model import Model, to_bytes
+from edgert.evaluation import Comparison, EvaluationResult, compare
+from edgert.graph import Model, load, to_bytes
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.describe_layers import (
     COST_MEANING,
@@ -167,8 +166,8 @@ def summary(outcome: Outcome) -> tuple[str, ...]:
     done = others.pop("INT8", 0)
     rest = "".join(f"; {count} in {precision}" for precision, count in others.items())
     lines = [f"INT8: {done} of {len(layers)} layers{rest}"]
-    if outcome.standing is not None:
-        (drop,) = outcome.standing.comparisons
+    if outcome.evaluation is not None:
+        (drop,) = outcome.evaluation.comparisons
         data = "labeled images" if outcome.labeled else "calibration images"
         lines.append(
             f"{drop.metric} {drop.reference:.3f} → {drop.other:.3f} on {drop.images} {data} "
@@ -202,7 +201,7 @@ def describe(
     return QuantizationReport(
         provenance=provenance(model, outcome.table, method_text(outcome.table, outcome.recipe), command, images),
         target=TARGETS[plan.target],
-        accuracy=() if outcome.standing is None else accuracy_rows(outcome.standing, outcome.labeled),
+        accuracy=() if outcome.evaluation is None else accuracy_rows(outcome.evaluation, outcome.labeled),
         speed=tuple(speed),
         sizes_bytes=sizes_bytes({"FP32": model, "INT8": outcome.model}),
         layers=layer_rows(outcome),
@@ -215,7 +214,9 @@ def describe(
     )
 
 
-def accuracy_rows(standing: Standing, labeled: bool, names: Mapping[str, str] | None = None) -> tuple[AccuracyRow, ...]:
+def accuracy_rows(
+    evaluation: EvaluationResult, labeled: bool, names: Mapping[str, str] | None = None
+) -> tuple[AccuracyRow, ...]:
     """Every metric of every version but the reference: of each version first the one that counts, with its budget.
 
     Args:
@@ -223,8 +224,8 @@ def accuracy_rows(standing: Standing, labeled: bool, names: Mapping[str, str] | 
         names: version → precision as the report writes it; by default every version is the report's ``INT8``.
     """
     rows: list[AccuracyRow] = []
-    reference, *others = standing.results
-    for result, main in zip(others, standing.comparisons, strict=True):
+    reference, *others = evaluation.results
+    for result, main in zip(others, evaluation.comparisons, strict=True):
         further = [name for name in result.values if name != main.metric and name in reference.values]
         found = [main, *(compare(reference, result, name) for name in further)]
         precision = "INT8" if names is None else names[result.name]
@@ -272,7 +273,7 @@ def _sentence(text: str) -> str:
 def _absent(outcome: Outcome, config: ModelConfig) -> Mapping[Part, str]:
     """Why parts are missing, where more is known than that they are."""
     found: dict[Part, str] = {}
-    if outcome.standing is None:
+    if outcome.evaluation is None:
         by_user = "Accuracy was not measured: the user's own code reads the outputs."
         found["accuracy"] = by_user if isinstance(config.task, PythonTask) else "Accuracy was not measured."
     if not outcome.sqnr_db:

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.config import ModelConfig
-from edgert.graph.model import Model
-from edgert.graph.operations import Graph, Node, read
+from edgert.graph import Graph, Model, Node, read
 from edgert.graph.operators import WEIGHTED, about
 from edgert.quantization.calibrated import prepared
 from edgert.quantization.calibration.ranges import RangeTable

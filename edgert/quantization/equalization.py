@@ -21,8 +21,7 @@ import numpy.typing as npt
 from edgert.backend.base import Array
 from edgert.backend.ort import Function
 from edgert.errors import CalibrationError
-from edgert.graph.model import Model, TensorSpec
-from edgert.graph.operations import Graph, Names, Node, extract, write
+from edgert.graph import Graph, Model, Names, Node, TensorSpec, extract, write
 from edgert.quantization.calibration.walk import Feeds
 from edgert.quantization.lowering.weights import F64, arranged
 from edgert.quantization.scheme.channels import FIXED, Channels, Gate, Layer, channels, gates, opened

@@ -10,10 +10,10 @@ from typing import Any
 
 from edgert.board.host import cpu_name
 from edgert.config import ModelConfig
+from edgert.dataset import LabeledDataset, open_dataset
 from edgert.errors import CalibrationError, ConfigError
-from edgert.evaluation import Accuracy, Dataset, Standing, labels_of, open_dataset, open_exam, side_by_side
-from edgert.graph.load import load
-from edgert.graph.model import Model
+from edgert.evaluation import Accuracy, EvaluationResult, evaluate_versions, labels_of, open_evaluation
+from edgert.graph import Model, load
 from edgert.quantization.describe import accuracy_rows, describe, engine_text, provenance, settings, sizes_bytes
 from edgert.quantization.run import Bar, Tell
 from edgert.quantization.section import ModelSection, model_section
@@ -31,7 +31,7 @@ _NO_SPEED = "Not measured: a simulation takes longer than anything real would."
 
 
 def evaluation_report(
-    standing: Standing,
+    result: EvaluationResult,
     versions: Mapping[str, Version],
     others: Mapping[str, Model],
     config: ModelConfig,
@@ -42,10 +42,10 @@ def evaluation_report(
     """What an evaluation found. The first INT8 version is told of layer by layer; all are, in accuracy.
 
     Args:
-        standing: of the float model and every version, by name.
+        result: of the float model and every version, by name.
         versions: those made here.
         others: name → versions that came as files.
-        labeled: whether labels told what is true.
+        labeled: whether there was ground truth.
 
     Raises:
         EdgertError: the model's file cannot be read any more, or ONNX Runtime cannot run a version.
@@ -61,8 +61,8 @@ def evaluation_report(
     models |= {labels[name]: model for name, model in others.items()}
     return replace(
         report,
-        accuracy=accuracy_rows(standing, labeled, labels),
-        speed=_speed(standing, labels, versions, config),
+        accuracy=accuracy_rows(result, labeled, labels),
+        speed=_speed(result, labels, versions, config),
         sizes_bytes=sizes_bytes({REFERENCE: load(config.onnx), **models} if models else {}),
     )
 
@@ -88,10 +88,10 @@ def _of_files(config: ModelConfig, labels: Mapping[str, str], command: str) -> Q
 
 
 def _speed(
-    standing: Standing, labels: Mapping[str, str], versions: Mapping[str, Version], config: ModelConfig
+    result: EvaluationResult, labels: Mapping[str, str], versions: Mapping[str, Version], config: ModelConfig
 ) -> tuple[SpeedRow, ...]:
     """Times of the evaluation's own runs, but for simulations: those take longer than anything real would."""
-    first, *rest = standing.results
+    first, *rest = result.results
     real = [one for one in rest if one.name not in versions or not versions[one.name].simulated]
     rows = [_row(first, REFERENCE, config), *(_row(one, labels[one.name], config) for one in real)]
     return tuple(rows) if real else ()
@@ -111,7 +111,7 @@ class Evaluation:
 
     Attributes:
         section: the model.
-        standing: results of every version, and how each compares.
+        result: results of every version, and how each compares.
         dataset: what they were evaluated on.
         versions: those that were made of the model, by name.
         others: those that were given as files, by name.
@@ -119,8 +119,8 @@ class Evaluation:
     """
 
     section: ModelSection
-    standing: Standing
-    dataset: Dataset
+    result: EvaluationResult
+    dataset: LabeledDataset
     versions: Mapping[str, Version]
     others: Mapping[str, Model]
     unfinished: tuple[str, ...] = ()
@@ -129,13 +129,13 @@ class Evaluation:
         """Plain data."""
         unfinished = {"unfinished": list(self.unfinished)} if self.unfinished else {}
         notes = list(self.dataset.notes)
-        return {"model": self.section.name, "notes": notes, **self.standing.to_json(), **unfinished}
+        return {"model": self.section.name, "notes": notes, **self.result.to_json(), **unfinished}
 
     def save_report(self, path: Path, command: str = "") -> None:
         """Writes one HTML page about it; ``command`` is shown as what made it. Raises ArtifactError."""
-        labeled = self.dataset.truth is not None
+        labeled = self.dataset.ground_truth is not None
         config = self.section.config
-        page = evaluation_report(self.standing, self.versions, self.others, config, labeled=labeled, command=command)
+        page = evaluation_report(self.result, self.versions, self.others, config, labeled=labeled, command=command)
         save(page, path)
 
 
@@ -194,10 +194,10 @@ def evaluate(
     reference = load(config.onnx)
     others = {_name(path, against): load(path) for path in against}
     dataset = open_dataset(_data(data, section), config.task, labels, limit=limit)
-    exam = open_exam(reference, config, dataset, labels=labels, directory=section.directory, where=where)
+    setup = open_evaluation(reference, config, dataset, labels=labels, directory=section.directory, where=where)
     wanted = Wanted(precisions=tuple(precision), emulated=tuple(emulate), images=images or "", ranges=ranges)
     try:
-        made = versions(config, wanted, dataset.image_dataset, where=where, tell=tell, bar=bar, stop=stop)
+        made = versions(config, wanted, dataset.images, where=where, tell=tell, bar=bar, stop=stop)
     except CalibrationError:
         if stop.is_set():
             return None
@@ -205,9 +205,9 @@ def evaluate(
     runs = {name: version.run for name, version in made.items()}
     first = section.name if section.name not in runs else _REFERENCE
     candidates: dict[str, Any] = {first: reference, **others, **runs}
-    found = side_by_side(
+    found = evaluate_versions(
         candidates,
-        exam,
+        setup,
         metric or (budget.metric if budget else None),
         max_drop=max_drop if max_drop is not None or budget is None else budget.max_drop,
         progress=bar,

@@ -1,4 +1,4 @@
-"""FP32 and what is made of it, put through one exam: with labels, by agreement with FP32, or by the outputs' noise."""
+"""FP32 and INT8 on the same images: compared by labels, by agreement with FP32, or by the outputs' noise."""
 
 from __future__ import annotations
 
@@ -11,12 +11,20 @@ from typing import Protocol
 
 from edgert.backend.ort import Function
 from edgert.config import EmbedTask, ModelConfig, PythonTask
-from edgert.dataset.images import ImageDataset
-from edgert.dataset.labeled import Dataset
+from edgert.dataset import ImageDataset, LabeledDataset, open_dataset
 from edgert.errors import CalibrationError
-from edgert.evaluation import Accuracy, Candidate, Exam, Standing, compare, evaluate, labels_of, open_dataset, open_exam
+from edgert.evaluation import (
+    Accuracy,
+    Candidate,
+    EvaluationResult,
+    EvaluationSetup,
+    compare,
+    evaluate,
+    labels_of,
+    open_evaluation,
+)
 from edgert.evaluation.compare import chosen_metric
-from edgert.graph.model import Model
+from edgert.graph import Model
 from edgert.quantization.calibrated import Calibrated
 from edgert.quantization.calibration.walk import Feeds
 from edgert.quantization.noise import OutputNoise
@@ -27,7 +35,7 @@ from edgert.runtime import Frame
 AGREEMENT_IMAGES = 64
 """Calibration images on which INT8 is compared with FP32 where there are no labels."""
 CORRECTION_IMAGES = 32
-"""Calibration images that biases are corrected over: the first. An exam takes others, as far as there are."""
+"""Calibration images that biases are corrected over: the first. An evaluation takes others, as far as there are."""
 NOISE_IMAGES = 16
 """And that the noise of outputs is measured on."""
 
@@ -54,7 +62,7 @@ class Result:
 
 
 class Examiner(Protocol):
-    """Puts INT8 versions of one model through the same exam."""
+    """Evaluates INT8 versions of one model on the same images."""
 
     @property
     def metric(self) -> str:
@@ -126,7 +134,7 @@ class Judge:
     ) -> None:
         self._model, self._bar, self._stop = calibrated.model, bar, stop
         self.budget = config.accuracy
-        self.exam = _exam(config, calibrated, directory, where)
+        self.setup = _setup(config, calibrated, directory, where)
 
     @cached_property
     def reference(self) -> Accuracy:
@@ -138,17 +146,19 @@ class Judge:
         accuracy = self._examine(_candidate(quantized), "int8", self.reference)
         return Result(accuracy.values[self._metric_of(accuracy)], accuracy)
 
-    def standing(self, result: Accuracy) -> Standing:
+    def evaluation(self, result: Accuracy) -> EvaluationResult:
         """Both side by side."""
         metric, drop = self._metric_of(result), self.budget.max_drop if self.budget else None
-        return Standing(metric, (self.reference, result), (compare(self.reference, result, metric, max_drop=drop),))
+        return EvaluationResult(
+            metric, (self.reference, result), (compare(self.reference, result, metric, max_drop=drop),)
+        )
 
     @property
     def metric(self) -> str:
         """See :class:`Examiner`. Agreement of vectors has another measure than that of things."""
         if self.budget is not None:
             return self.budget.metric
-        return "cosine" if isinstance(self.exam.config.task, EmbedTask) else "agreement"
+        return "cosine" if isinstance(self.setup.config.task, EmbedTask) else "agreement"
 
     @property
     def floor(self) -> float:
@@ -172,7 +182,7 @@ class Judge:
 
     def _examine(self, candidate: Candidate, name: str, reference: Accuracy | None) -> Accuracy:
         bar = None if self._bar is None else _named(self._bar, name)
-        result = evaluate(candidate, self.exam, name=name, reference=reference, progress=bar, stop=self._stop)
+        result = evaluate(candidate, self.setup, name=name, reference=reference, progress=bar, stop=self._stop)
         if result is None:
             raise CalibrationError("stopped while accuracy was measured", fix="run it again: ranges are kept")
         return result
@@ -213,38 +223,38 @@ def examiner(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some of an dataset's images."""
+    """Some of a dataset's images."""
 
-    image_dataset: ImageDataset
+    images: ImageDataset
     numbers: range
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def name(self, index: int) -> str:
-        return self.image_dataset.name(self.numbers[index])
+        return self.images.name(self.numbers[index])
 
     def frame(self, index: int) -> Frame:
-        return self.image_dataset.frame(self.numbers[index])
+        return self.images.frame(self.numbers[index])
 
     def digest(self) -> str:
-        return f"{self.numbers} of {self.image_dataset.digest()}"
+        return f"{self.numbers} of {self.images.digest()}"
 
 
-def _others(image_dataset: ImageDataset) -> _Part:
+def _others(images: ImageDataset) -> _Part:
     """Images that biases were not corrected over, as far as there are enough."""
-    first = min(CORRECTION_IMAGES, max(0, len(image_dataset) - AGREEMENT_IMAGES))
-    return _Part(image_dataset, range(first, min(first + AGREEMENT_IMAGES, len(image_dataset))))
+    first = min(CORRECTION_IMAGES, max(0, len(images) - AGREEMENT_IMAGES))
+    return _Part(images, range(first, min(first + AGREEMENT_IMAGES, len(images))))
 
 
-def _exam(config: ModelConfig, calibrated: Calibrated, directory: Path | None, where: str) -> Exam:
+def _setup(config: ModelConfig, calibrated: Calibrated, directory: Path | None, where: str) -> EvaluationSetup:
     labels = labels_of(config, where)
     if config.accuracy is not None:
         dataset = open_dataset(config.accuracy.dataset, config.task, labels, where=where)
     else:
         assert calibrated.feed is not None  # can_judge asks for images
-        dataset = Dataset(config.onnx, _others(calibrated.feed.image_dataset))
-    return open_exam(calibrated.model, config, dataset, labels=labels, directory=directory, where=where)
+        dataset = LabeledDataset(config.onnx, _others(calibrated.feed.images))
+    return open_evaluation(calibrated.model, config, dataset, labels=labels, directory=directory, where=where)
 
 
 def _candidate(quantized: Quantized) -> Candidate:

@@ -8,11 +8,9 @@ from typing import Any
 
 from edgert.config import CalibrateConfig, EmbedTask, InputConfig, ModelConfig
 from edgert.config.short import parse_input
-from edgert.dataset.images import open_images
-from edgert.dataset.inputs import feed_of
+from edgert.dataset import feed_of, open_images
 from edgert.errors import CalibrationError
-from edgert.graph.load import load
-from edgert.graph.model import Model
+from edgert.graph import Model, load
 from edgert.quantization.calibrated import Calibrated, calibrate_section, prepared
 from edgert.quantization.calibration.range_calibrator import Progress
 from edgert.quantization.calibration.range_calibrator import calibrate as count
@@ -97,13 +95,13 @@ def quantize(
         EdgertError: the model or the images cannot be read.
     """
     config = _section(model, input)
-    image_dataset = None if images is None else open_images(images, limit=None)
+    dataset = None if images is None else open_images(images, limit=None)
     if ranges is None:
-        calibrated = calibrate_section(config, target=target, image_dataset=image_dataset)
+        calibrated = calibrate_section(config, target=target, images=dataset)
     else:
         ready = prepared(load(config.onnx), config)
         table = ranges if isinstance(ranges, RangeTable) else load_table(ranges, ready)
-        calibrated = Calibrated(ready, table, feed_of(image_dataset, ready, config) if image_dataset else None)
+        calibrated = Calibrated(ready, table, feed_of(dataset, ready, config) if dataset else None)
     return quantize_section(config, calibrated, target=target, judged=isinstance(model, ModelConfig), even=True)
 
 

@@ -9,12 +9,8 @@ import numpy as np
 
 from edgert.config import ModelConfig
 from edgert.errors import CalibrationError, ModelError
-from edgert.graph.load import load
-from edgert.graph.model import Model
-from edgert.graph.operations import Graph, read, write
+from edgert.graph import Graph, Model, clean, load, read, with_shapes, write
 from edgert.graph.operators import about
-from edgert.graph.passes.clean import clean
-from edgert.graph.static_shape import with_shapes
 from edgert.quantization.calibrated import one_size
 from edgert.quantization.lowering.emulated_forms import unrounded, ways
 from edgert.quantization.lowering.lower import lower

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from edgert.config import ModelConfig
 from edgert.errors import BuildError, EdgertError
-from edgert.evaluation import Standing
-from edgert.graph.model import Model
+from edgert.evaluation import EvaluationResult
+from edgert.graph import Model
 from edgert.quantization.calibrated import Calibrated
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.evaluator import CORRECTION_IMAGES, Examiner, Judge, examiner
@@ -36,8 +36,8 @@ class Outcome:
         recipe: how it was made.
         quantized: the INT8 model.
         kept: units left in higher precision → why.
-        standing: FP32 and INT8 on the labeled images; without labels their agreement on the calibration images.
-        labeled: whether ``standing`` is of labeled images.
+        evaluation: FP32 and INT8 on the labeled images; without labels their agreement on the calibration images.
+        labeled: whether ``evaluation`` is of labeled images.
         scan: which units cost most, if that was looked into.
         search: how the units to keep were found, if there was a budget to meet.
         sqnr_db: tensor → signal to quantization noise: outputs of weighted nodes and of the graph.
@@ -52,7 +52,7 @@ class Outcome:
     recipe: Recipe
     quantized: Quantized
     kept: Mapping[str, str]
-    standing: Standing | None
+    evaluation: EvaluationResult | None
     labeled: bool
     scan: Scan | None
     search: MixedPrecision | None
@@ -106,7 +106,7 @@ def quantize_section(
         state: a file in which that search survives an interruption.
         tell: told each step.
         bar: moved while images are counted.
-        stop: ends it when set, within a image's time.
+        stop: ends it when set, within an image's time.
         judged: False leaves it at the noise of the outputs, where the section sets no budget.
         even: lets TensorRT's forms have their channels evened out where that saves accuracy
             (:mod:`~edgert.quantization.equalization`). Not for a calibration cache, which belongs to the model
@@ -126,7 +126,7 @@ def quantize_section(
         quantizer = _quantizer(recipe, calibrated, tell, stop)
         judge = examiner(config, calibrated, directory, where, bar, stop, judged=judged)
         evener = partial(_evened, recipe, calibrated, tell, stop) if even and target != "ort" else None
-        key = str(judge.exam.dataset.path) if isinstance(judge, Judge) else ""
+        key = str(judge.setup.dataset.path) if isinstance(judge, Judge) else ""
         time_s = budget_s if config.accuracy is not None else min(budget_s, UNASKED_S)
         made = mend(quantizer, judge, Means(evener, time_s, state, key), tell)
         is_sound = made.result is None or judge is None or made.result.value >= judge.floor
@@ -144,7 +144,7 @@ def quantize_section(
         recipe=maker.recipe,
         quantized=_told(made.quantized) if maker.model is not calibrated.model else made.quantized,
         kept=reasons(made),
-        standing=judge.standing(accuracy) if isinstance(judge, Judge) and accuracy else None,
+        evaluation=judge.evaluation(accuracy) if isinstance(judge, Judge) and accuracy else None,
         labeled=config.accuracy is not None,
         scan=made.scan,
         search=made.search,

@@ -12,8 +12,7 @@ import numpy as np
 from edgert.backend.base import Array
 from edgert.backend.ort import Function
 from edgert.errors import CalibrationError
-from edgert.graph.model import Model
-from edgert.graph.operations import Graph
+from edgert.graph import Graph, Model
 from edgert.quantization.calibration.walk import Feeds, check_stop, walk
 from edgert.quantization.lowering.weights import F64, weighted
 from edgert.quantization.quantizer import Quantizer

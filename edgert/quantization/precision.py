@@ -15,15 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from edgert.backend import Store
 from edgert.board.host import cpu_name
 from edgert.config import ModelConfig
-from edgert.dataset.images import ImageDataset, open_images
+from edgert.dataset import ImageDataset, open_images
 from edgert.errors import EdgertError, ModelError
 from edgert.files import FileStore, cache_folder
+from edgert.graph import Model, clean, load, read, to_bytes, with_shapes, write
 from edgert.graph.batch_size import has_open_batch
-from edgert.graph.load import load
-from edgert.graph.model import Model, to_bytes
-from edgert.graph.operations import read, write
-from edgert.graph.passes.clean import clean
-from edgert.graph.static_shape import with_shapes
 from edgert.model_engine import default_profile
 from edgert.quantization.fp16.to_fp16 import Kept, to_half
 from edgert.quantization.prepare import is_quantized
@@ -31,7 +27,7 @@ from edgert.quantization.quantizer import matching
 from edgert.quantization.run import Bar, Tell, as_progress, needs_images
 
 if TYPE_CHECKING:
-    from edgert.evaluation import Dataset
+    from edgert.dataset import LabeledDataset
     from edgert.quantization.calibrated import Calibrated
     from edgert.quantization.int8_model import Outcome
 
@@ -300,7 +296,7 @@ def _data(config: ModelConfig) -> list[str]:
         return []
     found = [_images(config).digest()]
     if (dataset := _dataset(config)) is not None:
-        found.append(dataset.image_dataset.digest())
+        found.append(dataset.images.digest())
         found.append(hashlib.sha256(dataset.path.read_bytes()).hexdigest() if dataset.path.is_file() else "")
     return found
 
@@ -312,10 +308,11 @@ def _images(config: ModelConfig) -> ImageDataset:
     return open_images(config.calibrate.images, limit=config.calibrate.limit)
 
 
-def _dataset(config: ModelConfig) -> Dataset | None:
+def _dataset(config: ModelConfig) -> LabeledDataset | None:
     """What accuracy is judged on, where the section says it."""
     if config.accuracy is None:
         return None
-    from edgert.evaluation import labels_of, open_dataset
+    from edgert.dataset import open_dataset
+    from edgert.evaluation import labels_of
 
     return open_dataset(config.accuracy.dataset, config.task, labels_of(config))

@@ -6,12 +6,8 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 from edgert.errors import ModelError
-from edgert.graph.model import Model, TensorSpec, inputs
-from edgert.graph.operations import Graph, Node, read
+from edgert.graph import Graph, Model, Node, TensorSpec, clean, inputs, raise_opset, read, with_shapes
 from edgert.graph.operators import QDQ, WEIGHTED, about, is_integer
-from edgert.graph.opset import raise_opset
-from edgert.graph.passes.clean import clean
-from edgert.graph.static_shape import with_shapes
 from edgert.quantization.scheme.units import is_weighted
 
 log = logging.getLogger("edgert.quantize")

@@ -11,9 +11,7 @@ from dla import Target as Dla
 from edgert.config import ModelConfig
 from edgert.errors import ConfigError, nearest
 from edgert.files import replace_bytes, replace_text
-from edgert.graph.load import load
-from edgert.graph.model import to_bytes
-from edgert.graph.operations import read
+from edgert.graph import load, read, to_bytes
 from edgert.quantization.calibrated import calibrate_section, with_ranges
 from edgert.quantization.describe import describe, summary
 from edgert.quantization.from_qdq import qdq_section

@@ -16,8 +16,7 @@ from typing import Any
 import numpy.typing as npt
 
 from edgert.errors import CalibrationError, nearest
-from edgert.graph.model import Model
-from edgert.graph.operations import Graph, Node, read, write
+from edgert.graph import Graph, Model, Node, read, write
 from edgert.quantization.adaround import round_weights
 from edgert.quantization.bias_correction import correct_biases
 from edgert.quantization.calibration.method_choice import choose_methods

@@ -57,7 +57,7 @@ class Means:
             it must not be tried.
         budget_s: for finding units to keep; None keeps none.
         state: a file in which that survives an interruption, with another one beside it.
-        key: digest of whatever the exam depends on, for that file.
+        key: digest of whatever the evaluation depends on, for that file.
     """
 
     even: Callable[[], Quantizer | None] | None = None
@@ -71,7 +71,7 @@ def mend(quantizer: Quantizer, judge: Examiner | None, means: Means, tell: Tell)
     allowed is returned all the same: its result says so.
 
     Raises:
-        EdgertError: the model cannot be made or run; the exam was stopped.
+        EdgertError: the model cannot be made or run; the evaluation was stopped.
     """
     if judge is None:
         return Mended(quantizer, quantizer.finish())

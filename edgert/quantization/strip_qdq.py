@@ -9,7 +9,7 @@ import numpy as np
 
 from edgert.backend.base import Array
 from edgert.errors import ModelError
-from edgert.graph.operations import Graph, Node
+from edgert.graph import Graph, Node
 from edgert.graph.operators import QDQ, about, is_integer
 
 _MIDDLE = {"int8": 0, "uint8": 128}

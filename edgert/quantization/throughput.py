@@ -12,7 +12,7 @@ import numpy as np
 from edgert.backend import Session
 from edgert.board.host import core_count
 from edgert.config import ModelConfig
-from edgert.graph.model import Model
+from edgert.graph import Model
 from edgert.model_engine import build_engine
 
 ROUNDS = 15

@@ -10,12 +10,10 @@ from pathlib import Path
 
 from edgert.backend.ort import Function
 from edgert.config import CalibrateConfig, ModelConfig
-from edgert.dataset.images import ImageDataset, open_images
-from edgert.dataset.inputs import feed_of
+from edgert.dataset import ImageDataset, feed_of, open_images
 from edgert.errors import ConfigError, EdgertError, nearest
-from edgert.evaluation import Candidate, Standing
-from edgert.graph.load import load
-from edgert.graph.operations import Graph
+from edgert.evaluation import Candidate, EvaluationResult
+from edgert.graph import Graph, load
 from edgert.quantization.calibrated import Calibrated, calibrate_section, prepared
 from edgert.quantization.calibration.ranges import load_table
 from edgert.quantization.calibration.walk import Feeds
@@ -74,7 +72,7 @@ class QuantizedVersion:
     source: str
     seconds: float
 
-    def outcome(self, standing: Standing | None, labeled: bool) -> Outcome:
+    def outcome(self, evaluation: EvaluationResult | None, labeled: bool) -> Outcome:
         """As quantizing a section would have it; compares layer by layer, in seconds.
 
         Raises:
@@ -87,7 +85,7 @@ class QuantizedVersion:
         kept = {skipped.node: skipped.reason for skipped in plan.skipped} | dict.fromkeys(maker.keep, "asked for")
         noise = sqnr(maker.graph, self.result.graph, self.feeds, None, maker.model)
         return Outcome(
-            maker.model, maker.table, recipe, self.result, kept, standing, labeled, None, None, noise, self.seconds
+            maker.model, maker.table, recipe, self.result, kept, evaluation, labeled, None, None, noise, self.seconds
         )
 
 
@@ -116,7 +114,7 @@ class Wanted:
 def versions(
     config: ModelConfig,
     wanted: Wanted,
-    image_dataset: ImageDataset,
+    images: ImageDataset,
     *,
     where: str = "",
     tell: Tell | None = None,
@@ -127,10 +125,10 @@ def versions(
 
     Args:
         config: the model's section. Its ``accuracy`` is not looked at: everything that can becomes INT8.
-        dataset: the images of the exam. Nothing is learnt from them; where a range file was given and no other
+        images: of the evaluation. Nothing is learnt from them; where a range file was given and no other
             images are named, layers are compared on them, and biases stay as they are.
         where: the section's place in its file, for errors.
-        tell, bar, stop: told what goes on and how far it is; ends it when set, within a image's time.
+        tell, bar, stop: told what goes on and how far it is; ends it when set, within an image's time.
 
     Raises:
         ConfigError: a precision or a machine that there is not.
@@ -142,7 +140,7 @@ def versions(
     found: list[Version] = []
     try:
         if wanted.needs_ranges:
-            base = replace(_ranges(config, wanted, image_dataset, tell, bar, stop), bar=bar, stop=stop)
+            base = replace(_ranges(config, wanted, images, tell, bar, stop), bar=bar, stop=stop)
             makers = [int8_candidate] if "int8" in wanted.precisions else []
             makers += [_SIMULATED[name] for name in dict.fromkeys(wanted.emulated)]
             found += [make(base, tell=tell) for make in makers]
@@ -234,7 +232,7 @@ def _named(tell: Tell, target: Target) -> Tell:
 def _ranges(
     config: ModelConfig,
     wanted: Wanted,
-    image_dataset: ImageDataset,
+    images: ImageDataset,
     tell: Tell,
     bar: Bar | None,
     stop: threading.Event | None,
@@ -248,11 +246,11 @@ def _ranges(
             "--images FOLDER, or --ranges FILE from edgert calibrate, or calibrate: {images: FOLDER} in the model",
             "ranges are measured on typical images, and others than those it is judged by",
         )
-    images = open_images(given, limit=limit) if given else image_dataset
+    images = open_images(given, limit=limit) if given else images
     if wanted.ranges is None:
         tell(f"calibrating on {given}")
         progress = None if bar is None else as_progress(bar)
-        return Base(config, calibrate_section(config, image_dataset=images, progress=progress, stop=stop), given)
+        return Base(config, calibrate_section(config, images=images, progress=progress, stop=stop), given)
     model = prepared(load(config.onnx), config)
     table = load_table(wanted.ranges, model)
     used = config if given else _uncorrected(config)
@@ -261,7 +259,7 @@ def _ranges(
 
 
 def _uncorrected(config: ModelConfig) -> ModelConfig:
-    """Without what images are needed for beside ranges: the exam's own would flatter."""
+    """Without what images are needed for beside ranges: those of the evaluation would flatter."""
     plain = config.quantize.model_copy(update={"correct_bias": False, "adaround": ()})
     return config.model_copy(update={"quantize": plain, "calibrate": None})
 

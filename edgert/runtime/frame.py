@@ -166,7 +166,7 @@ def bgr_into(frame: Frame, out: U8) -> None:
         StageError: ``out`` is not a BGR image.
     """
     if out.dtype != np.uint8 or out.ndim != 3 or out.shape[2] != 3 or out.strides[1:] != (3, 1):
-        raise StageError(f"cannot write a image into a {out.shape} array of {out.dtype}", where=frame.stream)
+        raise StageError(f"cannot write an image into a {out.shape} array of {out.dtype}", where=frame.stream)
     size = (out.shape[0], out.shape[1])
     if frame.format in ("bgr", "rgb", "gray"):
         _packed_into(frame, out)

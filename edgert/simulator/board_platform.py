@@ -11,11 +11,7 @@ from edgert.board.host import core_accelerators
 from edgert.board.record import Board
 from edgert.board.sections import Mode
 from edgert.config import InferStage, ModelConfig, PipelineFile, SourceStage
-from edgert.graph.load import load
-from edgert.graph.model import inputs
-from edgert.graph.operations import Graph, read
-from edgert.graph.passes.clean import clean
-from edgert.graph.static_shape import with_shapes
+from edgert.graph import Graph, clean, inputs, load, read, with_shapes
 from edgert.model_engine import default_profile
 from edgert.placement.contention import Contention
 from edgert.placement.cost.coefficients import Coefficients

@@ -1,4 +1,4 @@
-"""What each record looks like on a image."""
+"""What each record looks like on an image."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ _BONES = (
 
 @dataclass(frozen=True, slots=True)
 class Canvas:
-    """A image to paint on, and where source pixels lie on it.
+    """An image to paint on, and where source pixels lie on it.
 
     Attributes:
         image: (h, w, 3) uint8 BGR.
@@ -158,7 +158,7 @@ class Canvas:
         return cast("list[list[int]]", np.rint(np.clip(moved, -limit, limit)).astype(int).tolist())
 
     def fine(self, points: npt.NDArray[np.floating]) -> npt.NDArray[np.int32]:
-        """(..., 2) source points in sixteenths of a image pixel, as OpenCV's ``shift`` takes them."""
+        """(..., 2) source points in sixteenths of an image pixel, as OpenCV's ``shift`` takes them."""
         limit = 4 * max(self.image.shape)
         moved = np.nan_to_num((points - np.array(self.origin)) * np.array(self.scale))
         fine: npt.NDArray[np.int32] = np.rint(np.clip(moved, -limit, limit) * (1 << _SUBPIXEL_BITS)).astype(np.int32)

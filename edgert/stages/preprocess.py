@@ -30,7 +30,7 @@ class Preprocessor:
         where: the model, for messages.
 
     Raises:
-        ModelError: the tensor is not a image of the configured color and layout.
+        ModelError: the tensor is not an image of the configured color and layout.
     """
 
     def __init__(self, config: InputConfig, tensor: Array, where: str = "") -> None:
@@ -121,8 +121,8 @@ def layout_of(shape: tuple[int, ...], wanted: str, channels: int, where: str = "
     if not found:
         color = "1 channel (color: gray)" if channels == 1 else "3 channels"
         raise ModelError(
-            f"the model's input {list(shape)} does not fit a image of {color} as {wanted}",
-            why="a image input is [N, C, H, W] or [N, H, W, C]",
+            f"the model's input {list(shape)} does not fit an image of {color} as {wanted}",
+            why="an image input is [N, C, H, W] or [N, H, W, C]",
             where=where,
             fix="set input: color and layout to what the model was exported with",
         )

@@ -22,7 +22,7 @@ from edgert.runtime import Color, Frame
 from edgert.runtime.frame import bgr_matrix
 from edgert.stages.crop import Geometry
 
-# Where a image lands in the network's input: which part of it, at what size, with what border.
+# Where an image lands in the network's input: which part of it, at what size, with what border.
 
 
 @dataclass(frozen=True, slots=True)

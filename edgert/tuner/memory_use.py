@@ -71,7 +71,7 @@ def _question(tactic: Tactic, onnx: Path, config: ModelConfig) -> str:
 
 
 def _answer(question: dict[str, Any]) -> dict[str, Any]:
-    from edgert.graph.load import load
+    from edgert.graph import load
     from edgert.meters import peak_rss_bytes, rss_bytes
     from edgert.model_engine import build_engine
 

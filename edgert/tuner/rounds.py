@@ -21,7 +21,7 @@ from edgert.backend.gpu import GpuSession
 from edgert.board.host import core_accelerators, pin
 from edgert.config import ModelConfig
 from edgert.errors import BuildError, DeviceError, EdgertError
-from edgert.graph.model import Model
+from edgert.graph import Model
 from edgert.memory.cuda import Graph
 from edgert.model_engine import build_engine
 from edgert.quantization.throughput import ROUNDS, Timing, race, timing

@@ -1,7 +1,7 @@
 """How well answers hang together: what separates a model that is wired right from one that is not, without labels.
 
 A model that sees what it was trained on gives confident answers, gives them again when the image is mirrored or
-shifted, and gives none for a image with nothing in it. Every measure below is the part of that which does not need
+shifted, and gives none for an image with nothing in it. Every measure below is the part of that which does not need
 to know the truth; all lie in about 0 to 1 per photo, after :func:`relative` where they count things.
 """
 

@@ -17,7 +17,7 @@ from edgert.runtime import Frame, Result
 from edgert.runtime.frame import U8
 from edgert.stages.overlay import Overlay
 from edgert.stages.source.image_folder import SUFFIXES
-from edgert.wiring.findings import CheckReport
+from edgert.wiring.check_report import CheckReport
 
 PHOTO_LIMIT = 16
 """More photos tell little more; a larger folder is sampled evenly."""
@@ -28,7 +28,7 @@ _EDGE = 0.1  # part of its width and height that a shifted or middle view loses
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """A image made from a photo, and the way back to the photo's pixels.
+    """An image made from a photo, and the way back to the photo's pixels.
 
     Attributes:
         frame: what the model is shown.
@@ -63,7 +63,7 @@ class Photo:
         path: where it was read.
         image: (h, w, 3) uint8 BGR.
         views: of the same content; the first is the photo itself.
-        control: a image with the photo's colors and texture but nothing in it; what a model finds there, it
+        control: an image with the photo's colors and texture but nothing in it; what a model finds there, it
             would find anywhere.
     """
 
@@ -102,7 +102,7 @@ def with_views(path: Path, image: U8, control: U8, many: bool) -> Photo:
 def scrambled(image: U8, seed: int = 0) -> U8:
     """The image's spectrum with the phases of noise: the same colors and texture, no object, at most 512 px wide.
 
-    Phase carries what a image shows (Oppenheim and Lim, "The Importance of Phase in Signals", 1981).
+    Phase carries what an image shows (Oppenheim and Lim, "The Importance of Phase in Signals", 1981).
     """
     height, width = image.shape[:2]
     ratio = min(1.0, _CONTROL_SIDE_PX / max(height, width))
@@ -151,7 +151,7 @@ def _read(path: Path) -> U8:
         raise ConfigError(
             f"{str(path)!r} is no image that can be read",
             why=f"{data.size} bytes that are not JPEG, PNG, BMP, WebP or TIFF, or cut short",
-            fix="open it in a image viewer; export it again as JPEG or PNG",
+            fix="open it in an image viewer; export it again as JPEG or PNG",
         )
     ratio = _SIDE_PX / max(image.shape)
     if ratio < 1:
@@ -180,7 +180,7 @@ def save_image(report: CheckReport, path: Path) -> None:
         ConfigError: another ending, or the folder cannot be written to.
     """
     if path.suffix.lower() not in (".png", ".jpg", ".jpeg"):
-        raise ConfigError(f"cannot write a image named {path.name!r}", fix="end its name in .png or .jpg")
+        raise ConfigError(f"cannot write an image named {path.name!r}", fix="end its name in .png or .jpg")
     _, data = cv2.imencode(path.suffix.lower(), painted(report))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

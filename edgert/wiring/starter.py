@@ -12,14 +12,13 @@ from typing import Any
 from edgert.config import InputConfig, ModelConfig, TaskConfig, load_pipeline
 from edgert.config.model_section import value_of, verb_of
 from edgert.errors import ConfigError, ModelError, cause
-from edgert.graph.load import load
-from edgert.graph.model import TensorSpec, inputs
-from edgert.wiring.findings import Row, described, yaml_value
-from edgert.wiring.likely import SCALES, Setting
+from edgert.graph import TensorSpec, inputs, load
+from edgert.wiring.check import advised_of, rows_of, ties_of
+from edgert.wiring.check_report import Row, described, yaml_value
 from edgert.wiring.photos import read_photos
-from edgert.wiring.search_settings import Progress, Search, Subject, subject
+from edgert.wiring.search import Progress, Search, Subject, subject
+from edgert.wiring.settings import SCALES, Setting
 from edgert.wiring.trial import guesses, readings, task_of
-from edgert.wiring.wiring_check import advised_of, rows_of, ties_of
 
 # Writing a pipeline file where there was none.
 
@@ -107,7 +106,7 @@ def starter(
 
     Args:
         images: photos or folders; with them every plausible setting is tried (see
-        :func:`~edgert.wiring.wiring_check`).
+        :func:`~edgert.wiring.check`).
         source: where frames come from, as in ``source:``.
         directory: where the file will stand; the model's path is written relative to it. The current one by default.
         progress: called with runs made and most runs to come.

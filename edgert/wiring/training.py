@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from edgert.backend import EngineOptions, Session, Shapes, backend
 from edgert.config import InputConfig
-from edgert.graph.model import Model
+from edgert.graph import Model
 from edgert.graph.passes.noop import constant_value
 from edgert.graph.proto import to_array
 from edgert.wiring.photos import View

@@ -19,8 +19,8 @@ from edgert.stages.decode.guess import Guess, guess
 from edgert.stages.decode.select import CheckedDecoder, decoder_for
 from edgert.stages.preprocess import Preprocessor
 from edgert.stages.resampling import Placement, Resampler, place
-from edgert.wiring.likely import variants
 from edgert.wiring.photos import View
+from edgert.wiring.settings import variants
 
 
 def guesses(engine: Engine, label_count: int | None = None) -> list[Guess]:
@@ -131,7 +131,7 @@ class Trial:
 
         Raises:
             ModelError: the input is no image of that color and layout.
-            StageError: ``resize: none`` and a image of another size.
+            StageError: ``resize: none`` and an image of another size.
         """
         fitted = config.model_copy(update={"resize": "stretch"}) if config.resize == "center_crop" else config
         preprocessor = Preprocessor(fitted, self._tensor, self._where)  # a new one: another may have changed the border

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from edgert.graph.model import TensorSpec
-from edgert.graph.operations import Graph, Node
+from edgert.graph import Graph, Node, TensorSpec
 
 Shape = tuple[int, ...]
 

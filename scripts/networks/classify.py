@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgert.graph.operations import Graph
+from edgert.graph import Graph
 from scripts.networks.builder import Builder
 
 _BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}

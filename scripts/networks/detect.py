@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgert.graph.operations import Graph
+from edgert.graph import Graph
 from scripts.networks.builder import Builder
 from scripts.networks.classify import residual, resnet_stages
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from edgert.graph.operations import Graph
+from edgert.graph import Graph
 from scripts.networks import classify, detect, elan, yolo, yolox
 
 _FIXED: dict[str, Callable[..., Graph]] = {

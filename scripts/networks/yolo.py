@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgert.graph.operations import Graph
+from edgert.graph import Graph
 from scripts.networks.yolo_block import Block, Yolo
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edgert.graph.operations import Graph
+from edgert.graph import Graph
 from scripts.networks.builder import Builder
 
 _CLASSES = 80

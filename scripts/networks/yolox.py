@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgert.graph.operations import Graph
+from edgert.graph import Graph
 from scripts.networks.yolo_block import Yolo
 
 _SCALES = {"n": (1 / 3, 0.25), "t": (1 / 3, 0.375), "s": (1 / 3, 0.5), "m": (2 / 3, 0.75)}

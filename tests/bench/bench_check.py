@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 
 from edgert.config import load_pipeline
-from edgert.wiring.findings import CheckReport, Row
-from edgert.wiring.wiring_check import check
+from edgert.wiring.check import check
+from edgert.wiring.check_report import CheckReport, Row
 
 DATA = Path(os.environ.get("EDGERT_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 CROP = "resize: center_crop, crop: 0.875"

@@ -29,9 +29,8 @@ sys.path.insert(0, str(ROOT))
 
 from dla import Target
 from edgert.benchmark.measure import Figure
-from edgert.graph import Model, inputs, load, to_bytes
+from edgert.graph import Model, inputs, load, read, to_bytes
 from edgert.graph.dla_rewrites import fit_model, prove, ready
-from edgert.graph.operations import read
 from edgert.placement.dla_share import Survey, survey
 from tests.helpers.resnet import resnet50
 

@@ -40,11 +40,10 @@ from zoo import model_path as path_of
 
 from edgert.benchmark.measure import Figure
 from edgert.config import ModelConfig
-from edgert.dataset.images import FileDataset
-from edgert.dataset.labels import ClassTruth
-from edgert.evaluation import Accuracy, Dataset, Exam, evaluate, open_dataset, open_exam
-from edgert.graph import load
-from edgert.graph.model import Model
+from edgert.dataset import FileDataset, LabeledDataset, open_dataset
+from edgert.dataset.labels import GroundTruthClasses
+from edgert.evaluation import Accuracy, EvaluationSetup, evaluate, open_evaluation
+from edgert.graph import Model, load
 from edgert.quantization.calibrated import calibrate_section
 from edgert.quantization.int8_model import Outcome, quantize_section
 
@@ -64,10 +63,10 @@ class Fold:
     name: str
     first: int
     count: int
-    exam: Exam
+    setup: EvaluationSetup
 
     @property
-    def image_dataset(self) -> FileDataset:
+    def images(self) -> FileDataset:
         """The images to calibrate on."""
         return some(photos(self.name), self.first, self.count)
 
@@ -83,51 +82,49 @@ def folds(name: str, *, all_ways: bool = False) -> list[Fold]:
     if is_classifier(name):
         whole = open_dataset(f"{IMAGENET}_labels.csv", config.task)
         parts = [_part(whole, first) for first in (HALF, 0)]
-        halves = [_exam(config, _seen_all_ways(part) if all_ways else part) for part in parts]
-        return [Fold(name, first, HALF, exam) for first, exam in zip((0, HALF), halves, strict=True)]
-    return [Fold(name, 0, len(photos(name)), _exam(config, open_dataset(COCO_VAL, config.task)))]
+        halves = [_setup(config, _seen_all_ways(part) if all_ways else part) for part in parts]
+        return [Fold(name, first, HALF, setup) for first, setup in zip((0, HALF), halves, strict=True)]
+    return [Fold(name, 0, len(photos(name)), _setup(config, open_dataset(COCO_VAL, config.task)))]
 
 
-def _seen_all_ways(part: Dataset) -> Dataset:
-    assert isinstance(part.image_dataset, FileDataset) and isinstance(part.truth, ClassTruth)
-    classes = tuple(one for one in part.truth.classes for _ in WAYS)
-    return replace(part, image_dataset=Views(part.image_dataset), truth=ClassTruth(classes))
+def _seen_all_ways(part: LabeledDataset) -> LabeledDataset:
+    assert isinstance(part.images, FileDataset) and isinstance(part.ground_truth, GroundTruthClasses)
+    classes = tuple(one for one in part.ground_truth.classes for _ in WAYS)
+    return replace(part, images=Views(part.images), ground_truth=GroundTruthClasses(classes))
 
 
-def _exam(config: ModelConfig, dataset: Dataset) -> Exam:
-    return open_exam(load(config.onnx), config, dataset, labels=())
+def _setup(config: ModelConfig, dataset: LabeledDataset) -> EvaluationSetup:
+    return open_evaluation(load(config.onnx), config, dataset, labels=())
 
 
-def _part(whole: Dataset, first: int) -> Dataset:
-    assert isinstance(whole.image_dataset, FileDataset) and isinstance(whole.truth, ClassTruth)
-    assert whole.image_dataset.names == photos("squeezenet_fp32").names  # the same order: so the halves are disjoint
-    truth = ClassTruth(whole.truth.classes[first : first + HALF])
-    return replace(whole, image_dataset=some(whole.image_dataset, first, HALF), truth=truth)
+def _part(whole: LabeledDataset, first: int) -> LabeledDataset:
+    assert isinstance(whole.images, FileDataset) and isinstance(whole.ground_truth, GroundTruthClasses)
+    assert whole.images.names == photos("squeezenet_fp32").names  # the same order: so the halves are disjoint
+    ground_truth = GroundTruthClasses(whole.ground_truth.classes[first : first + HALF])
+    return replace(whole, images=some(whole.images, first, HALF), ground_truth=ground_truth)
 
 
 def examined(title: str, make: Maker, parts: Sequence[Fold]) -> Accuracy:
     """One result of all parts' exams, each by the model made for it."""
-    results = [evaluate(make(fold), fold.exam, name=title) for fold in parts]
+    results = [evaluate(make(fold), fold.setup, name=title) for fold in parts]
     known = [one for one in results if one is not None]
     if len(known) == 1:
         return known[0]
     notes = tuple(note for one in known for note in one.notes)
-    evidence = parts[0].exam.scorer.evidence(notes, None)
-    values = {metric: found.value for metric, found in evidence.items()}
-    return replace(known[0], images=len(notes), values=values, evidence=evidence, notes=notes)
+    scores = parts[0].setup.scorer.scores(notes, None)
+    values = {metric: found.value for metric, found in scores.items()}
+    return replace(known[0], images=len(notes), values=values, scores=scores, notes=notes)
 
 
 @cache
 def outcome(name: str, first: int, budget: float | None = None) -> Outcome:
     """Ours, on all the images that the peers get: by the default recipe, or within a budget on their labels."""
     (fold,) = (one for one in folds(name) if one.first == first)
-    sections: dict[str, object] = {
-        "calibrate": {"images": str(fold.image_dataset.paths[0].parent), "early_stop": False}
-    }
+    sections: dict[str, object] = {"calibrate": {"images": str(fold.images.paths[0].parent), "early_stop": False}}
     if budget is not None:
         sections["accuracy"] = {"dataset": f"{COCO_CALIB}.json", "metric": metric_of(name), "max_drop": budget}
     config = model_config(name, **sections)
-    return quantize_section(config, calibrate_section(config, target="ort", image_dataset=fold.image_dataset))
+    return quantize_section(config, calibrate_section(config, target="ort", images=fold.images))
 
 
 def ours(fold: Fold) -> Model:
@@ -171,7 +168,7 @@ def _drawn(one: Accuracy, other: Accuracy, metric: str) -> np.ndarray:
     images = min(one.images, 2 * HALF)
     weights = np.random.default_rng(0).multinomial(images, np.full(images, 1 / images), RESAMPLES)
     each = np.repeat(weights.astype(np.float64), one.images // images, axis=1)
-    return one.evidence[metric].values(each) - other.evidence[metric].values(each)
+    return one.scores[metric].values(each) - other.scores[metric].values(each)
 
 
 def measure() -> Iterator[Figure]:

@@ -33,7 +33,7 @@ from edgert.backend.ort import Function
 from edgert.benchmark.measure import Figure, in_turn, median_ratio, wall_ms
 from edgert.board.host import core_count
 from edgert.config import ModelConfig
-from edgert.graph.model import Model
+from edgert.graph import Model
 from edgert.model_engine import build_engine
 from edgert.quantization.calibrated import Calibrated, calibrate_section
 from edgert.quantization.quantizer import Quantizer, Recipe, for_this_machine

@@ -1,7 +1,7 @@
 """Bar 1: null source → infer → null sink reaches ≥ 0.97 of the bare engine, with yolox_nano.
 
 Both have the same number of threads. The demo's model is measured too, without the bar: its engine takes a fifth of the
-time, while preparing a image and decoding its 14 objects cost what they cost.
+time, while preparing an image and decoding its 14 objects cost what they cost.
 
 python tests/bench/bench_overhead.py [--json FILE]
 """

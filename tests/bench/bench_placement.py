@@ -34,9 +34,7 @@ from edgert.benchmark.core_profile import profile
 from edgert.benchmark.measure import Figure
 from edgert.board.host import core_accelerators
 from edgert.config import load_pipeline
-from edgert.graph.load import load
-from edgert.graph.operations import Graph, read
-from edgert.graph.passes.clean import clean
+from edgert.graph import Graph, clean, load, read
 from edgert.model_engine import build_engine
 from edgert.placement.cutting import partition
 from edgert.placement.plan_record import Row

@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from edgert.benchmark.core_profile import profile
 from edgert.benchmark.measure import Figure
 from edgert.config import load_pipeline
-from edgert.graph.load import load
+from edgert.graph import load
 from edgert.pipeline import Pipeline
 from edgert.planner.simulation import Scenario, simulate
 from edgert.runtime import Summary

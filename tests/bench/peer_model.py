@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 from zoo import ROOT, feeds, photos, prepared, some
 
-from edgert.graph import load, to_bytes
-from edgert.graph.model import Model
+from edgert.graph import Model, load, to_bytes
 
 HERE = Path(__file__).parent
 KEPT = ROOT / "out" / "peer"

@@ -27,12 +27,12 @@ from edgert.quantization.quantizer import Quantizer
 def main() -> None:
     name, first, count, out = sys.argv[1:5]
     correct = "--correct" in sys.argv
-    image_dataset = some(photos(name), int(first), int(count))
+    images = some(photos(name), int(first), int(count))
     before = peak_rss_bytes()
     started, cpu = time.perf_counter(), time.process_time()
-    asked = {"images": str(image_dataset.paths[0].parent), "early_stop": False}
+    asked = {"images": str(images.paths[0].parent), "early_stop": False}
     config = model_config(name, calibrate=asked, quantize={"correct_bias": correct})
-    calibrated = calibrate_section(config, target="ort", image_dataset=image_dataset)
+    calibrated = calibrate_section(config, target="ort", images=images)
     counted, counted_peak = time.perf_counter(), peak_rss_bytes()
     feeds = calibrated.feeds(CORRECTION_IMAGES) if correct else ()
     made = Quantizer(calibrated.model, calibrated.table, recipe_of(config, "ort"), feeds).finish()

@@ -21,8 +21,7 @@ from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, Q
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from zoo import feeds, prepared
 
-from edgert.graph import to_bytes
-from edgert.graph.model import Model
+from edgert.graph import Model, to_bytes
 from edgert.meters import peak_rss_bytes
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from edgert.dataset.images import FileDataset, open_images
+from edgert.dataset import FileDataset, open_images
 from edgert.runtime import Frame
 
 WAYS = tuple((x, y, mirrored) for x, y in ((0, 0), (-1, -1), (-1, 1), (1, -1), (1, 1)) for mirrored in (False, True))
@@ -19,21 +19,21 @@ WAYS = tuple((x, y, mirrored) for x, y in ((0, 0), (-1, -1), (-1, 1), (1, -1), (
 
 @dataclass(frozen=True)
 class Views:
-    """Every image of an dataset in all :data:`WAYS`, one after the other: an dataset itself."""
+    """Every image of a dataset in all :data:`WAYS`, one after the other: a dataset itself."""
 
-    image_dataset: FileDataset
+    images: FileDataset
 
     def __len__(self) -> int:
-        return len(self.image_dataset) * len(WAYS)
+        return len(self.images) * len(WAYS)
 
     def name(self, index: int) -> str:
         """Of the image."""
-        return self.image_dataset.name(index // len(WAYS))
+        return self.images.name(index // len(WAYS))
 
     def frame(self, index: int) -> Frame:
         """A view; what is made up at its edges lies outside the middle seven eighths of its short side."""
         x, y, mirrored = WAYS[index % len(WAYS)]
-        image = cv2.imread(str(self.image_dataset.paths[index // len(WAYS)]))
+        image = cv2.imread(str(self.images.paths[index // len(WAYS)]))
         height, width = image.shape[:2]
         step = min(height, width) // 16
         wide = cv2.copyMakeBorder(image, step, step, step, step, cv2.BORDER_REFLECT_101)
@@ -42,4 +42,4 @@ class Views:
 
     def digest(self) -> str:
         """Of the images."""
-        return f"{len(WAYS)} views of {self.image_dataset.digest()}"
+        return f"{len(WAYS)} views of {self.images.digest()}"

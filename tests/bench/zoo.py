@@ -13,10 +13,8 @@ from bench_check import RECIPES
 from report import DATA
 
 from edgert.config import DetectTask, ModelConfig
-from edgert.dataset.images import FileDataset, open_images
-from edgert.dataset.inputs import feed_of
-from edgert.graph import load
-from edgert.graph.model import Model
+from edgert.dataset import FileDataset, feed_of, open_images
+from edgert.graph import Model, load
 from edgert.quantization.prepare import prepare
 
 ROOT = Path(__file__).parents[2]
@@ -66,16 +64,16 @@ def calibration_folder(name: str) -> Path:
 
 @cache
 def photos(name: str) -> FileDataset:
-    """All of them, in an dataset's fair order."""
-    image_dataset = open_images(calibration_folder(name))
-    assert isinstance(image_dataset, FileDataset)
-    return image_dataset
+    """All of them, in a dataset's fair order."""
+    images = open_images(calibration_folder(name))
+    assert isinstance(images, FileDataset)
+    return images
 
 
-def some(image_dataset: FileDataset, first: int, count: int) -> FileDataset:
-    """``count`` images of an dataset from number ``first`` on."""
+def some(images: FileDataset, first: int, count: int) -> FileDataset:
+    """``count`` images of a dataset from number ``first`` on."""
     part = slice(first, first + count)
-    return FileDataset(image_dataset.paths[part], image_dataset.names[part])
+    return FileDataset(images.paths[part], images.names[part])
 
 
 def prepared(name: str) -> Model:

@@ -41,7 +41,7 @@ def model(path: Path, order: tuple[int, int, int]) -> Path:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder with a right model, one that mixes up two classes, and a image folder for each class."""
+    """A folder with a right model, one that mixes up two classes, and an image folder for each class."""
     model(tmp_path / "right.onnx", (0, 1, 2))
     model(tmp_path / "wrong.onnx", (1, 0, 2))
     for number in range(9):

@@ -59,7 +59,7 @@ class Photo:
 
 
 def read(path: Path) -> U8:
-    """A image file as (height, width, 3) BGR."""
+    """An image file as (height, width, 3) BGR."""
     image = cv2.imread(str(path))
     assert image is not None, path
     return image.astype(np.uint8, copy=False)
@@ -92,7 +92,7 @@ class Network:
         self._preprocessor = Preprocessor(config, self._tensor)
 
     def run(self, image: U8) -> tuple[list[Array], Geometry]:
-        """What it says about a image, ready for a decoder."""
+        """What it says about an image, ready for a decoder."""
         return self.run_frame(frame(image))
 
     def run_frame(self, one: Frame) -> tuple[list[Array], Geometry]:

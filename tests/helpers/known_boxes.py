@@ -45,7 +45,7 @@ def letterbox(network: tuple[int, int]) -> Geometry:
 
 
 def identity(network: tuple[int, int]) -> Geometry:
-    """A image that is the network's input."""
+    """An image that is the network's input."""
     return Geometry(1, 1, 0, 0, network, (0, 0, *network))
 
 

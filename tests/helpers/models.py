@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from edgert.graph import Model, from_proto
-from edgert.graph.operations import Graph
+from edgert.graph import Graph, Model, from_proto
 from edgert.graph.proto import Array
 
 Dims = Sequence[int | str | None]

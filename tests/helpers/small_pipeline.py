@@ -60,7 +60,7 @@ def small_pipeline(folder: Path, text: str = TEXT, shape: Dims = (1, 3, 16, 16),
 
 
 def write_photo(path: Path, seed: int) -> None:
-    """A image of noise."""
+    """An image of noise."""
     pixels = np.random.default_rng(seed).integers(0, 256, (24, 24, 3), np.uint8)
     assert cv2.imwrite(str(path), pixels)
 

@@ -12,9 +12,7 @@ from onnx import TensorProto, helper
 from edgert.backend.ort import Function
 from edgert.bundle.bundle import save_bundle
 from edgert.bundle.manifest import Manifest, ModelEntry, TensorEntry
-from edgert.graph import Model
-from edgert.graph.model import to_bytes
-from edgert.graph.operations import read, write
+from edgert.graph import Model, read, to_bytes, write
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_cache import write_cache
 from edgert.quantization.scheme.scheme import scheme

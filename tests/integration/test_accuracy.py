@@ -11,9 +11,9 @@ from onnx import numpy_helper
 
 from edgert.config import InputConfig, ModelConfig
 from edgert.config.short import parse_input, parse_task
-from edgert.evaluation import Accuracy, Exam, compare, evaluate, open_dataset, open_exam, side_by_side
-from edgert.graph import Model, from_proto
-from edgert.graph.load import load
+from edgert.dataset import open_dataset
+from edgert.evaluation import Accuracy, EvaluationSetup, compare, evaluate, evaluate_versions, open_evaluation
+from edgert.graph import Model, from_proto, load
 from tests.helpers.evaluation_data import data
 
 RECIPES = {
@@ -30,16 +30,16 @@ RECIPES = {
 }
 
 
-def exam(name: str, labels: Path, limit: int | None = None) -> tuple[Model, Exam]:
+def setup(name: str, labels: Path, limit: int | None = None) -> tuple[Model, EvaluationSetup]:
     task, image = RECIPES[name]
     config = ModelConfig(onnx=data("models", f"{name}.onnx"), task=parse_task(task), input=parse_input(image))
     assert isinstance(config.input, InputConfig)
     model = load(config.onnx)
-    return model, open_exam(model, config, open_dataset(labels, config.task, limit=limit))
+    return model, open_evaluation(model, config, open_dataset(labels, config.task, limit=limit))
 
 
 def judged(name: str, labels: Path, limit: int | None = None) -> Accuracy:
-    result = evaluate(*exam(name, labels, limit))
+    result = evaluate(*setup(name, labels, limit))
     assert result is not None
     return result
 
@@ -70,9 +70,9 @@ def test_a_classifier_on_fifty_photos() -> None:
 
 
 def test_worse_weights_are_told_from_slightly_rounded_ones() -> None:
-    model, one = exam("fastestdet", data("images", "coco_val.json"))
+    model, one = setup("fastestdet", data("images", "coco_val.json"))
     versions = {"fp32": model, "10 bits": coarse(model, 10), "4 bits": coarse(model, 4)}
-    found = side_by_side(versions, one, max_drop=0.02)
+    found = evaluate_versions(versions, one, max_drop=0.02)
     assert found is not None
     fine, poor = found.comparisons
     assert fine.within and abs(fine.drop) < 0.02 and fine.low < fine.drop < fine.high
@@ -81,8 +81,8 @@ def test_worse_weights_are_told_from_slightly_rounded_ones() -> None:
 
 @pytest.mark.parametrize("name", ["person_reid_retail_0288", "deeplab_v3_mnv2_05", "fastestdet"])
 def test_agreement_without_labels(name: str) -> None:
-    model, one = exam(name, data("images", "coco_val"), 6)
-    found = side_by_side({"fp32": model, "same": model, "worse": coarse(model, 5)}, one)
+    model, one = setup(name, data("images", "coco_val"), 6)
+    found = evaluate_versions({"fp32": model, "same": model, "worse": coarse(model, 5)}, one)
     assert found is not None
     same, worse = found.comparisons
     assert same.other == pytest.approx(1, abs=1e-6)

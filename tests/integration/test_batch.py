@@ -17,7 +17,7 @@ from edgert.compiler.build_pipeline import build
 from edgert.compiler.unpack import unpacked
 from edgert.config import ModelConfig, load_pipeline
 from edgert.errors import ConfigError, ModelError
-from edgert.graph.model import Model, to_bytes
+from edgert.graph import Model, to_bytes
 from edgert.model_engine import build_engine
 from edgert.pipeline import Pipeline
 from edgert.quantization.batched import opened

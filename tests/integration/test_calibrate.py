@@ -14,8 +14,7 @@ from onnx import TensorProto, helper
 
 from edgert.backend.ort import Function
 from edgert.errors import CalibrationError
-from edgert.graph import Model, inputs, load
-from edgert.graph.operations import extract, read, write
+from edgert.graph import Model, extract, inputs, load, read, write
 from edgert.quantization.calibration.observer import Observer
 from edgert.quantization.calibration.range_calibrator import calibrate
 from edgert.quantization.calibration.ranges import RangeTable, save_table

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dla import Target
-from edgert.graph.operations import read
+from edgert.graph import read
 from edgert.placement.dla_share import survey
 from edgert.report.dla_page import save_survey
 from tests.helpers.browser import Page, browser

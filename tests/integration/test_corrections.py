@@ -12,8 +12,7 @@ import pytest
 
 from edgert.backend.ort import Function
 from edgert.config import InputConfig
-from edgert.graph import Model, load
-from edgert.graph.operations import Graph, read, write
+from edgert.graph import Graph, Model, load, read, write
 from edgert.quantization.adaround import Effort, roundings
 from edgert.quantization.bias_correction import correct_biases
 from edgert.quantization.calibration.method_choice import choices

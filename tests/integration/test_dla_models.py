@@ -11,8 +11,7 @@ import pytest
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from edgert.errors import ModelError
-from edgert.graph import clean, infer, load, to_bytes
-from edgert.graph.operations import read, write
+from edgert.graph import clean, infer, load, read, to_bytes, write
 from edgert.quantization.from_qdq import ranges_of_qdq
 from edgert.quantization.lowering.emulate import emulate_dla
 from edgert.quantization.lowering.trt_cache import cache_of, parse_cache, write_cache

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dla import Target
-from edgert.graph import clean, count, load
-from edgert.graph.operations import read
+from edgert.graph import clean, count, load, read
 from edgert.placement.dla_share import Survey, survey
 from tests.helpers.evaluation_data import data
 

@@ -13,7 +13,7 @@ from edgert.bundle.bundle import open_bundle
 from edgert.compiler.finish import Finished, finish
 from edgert.errors import DeviceError
 from edgert.files import FileStore
-from edgert.graph.model import to_bytes
+from edgert.graph import to_bytes
 from edgert.memory.cuda import CudaDevice
 from edgert.steps import Event
 from tests.helpers import models

@@ -17,9 +17,8 @@ import onnxruntime
 import pytest
 
 from dla import Target
-from edgert.graph import Model, count, inputs, load, to_bytes
+from edgert.graph import Graph, Model, Node, count, inputs, load, read, to_bytes, write
 from edgert.graph.dla_rewrites import Cut, Proof, cut_head, fit_model, prove, ready
-from edgert.graph.operations import Graph, Node, read, write
 from edgert.placement.dla_share import Survey, survey
 from tests.helpers.evaluation_data import data
 from tests.helpers.resnet import resnet50

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgert.backend.ort import cuda
-from edgert.graph.model import to_bytes
+from edgert.graph import to_bytes
 from edgert.pipeline import Pipeline
 from edgert.stages.gpu.infer_gpu import GpuLane
 from tests.helpers import models

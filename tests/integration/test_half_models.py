@@ -13,8 +13,7 @@ import onnx
 import pytest
 
 from edgert.backend.ort import Function
-from edgert.graph import Model, infer, load, to_bytes
-from edgert.graph.operations import Graph, read, write
+from edgert.graph import Graph, Model, infer, load, read, to_bytes, write
 from edgert.quantization.fp16.to_fp16 import HalfGraph, rounded, to_half
 from edgert.quantization.prepare import prepare
 from tests.helpers.evaluation_data import data

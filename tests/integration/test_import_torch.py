@@ -15,7 +15,7 @@ import pytest
 import edgert
 from edgert.backend.ort import Function
 from edgert.errors import BuildError, ModelError
-from edgert.graph.load import load
+from edgert.graph import load
 from edgert.importer.conversion import Wanted, import_model
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed: extra torch")

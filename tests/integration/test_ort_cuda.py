@@ -16,8 +16,7 @@ from edgert.backend.ort.cuda import OrtCudaBackend, check_sizes, too_little
 from edgert.backend.ort.cuda_engine import OrtCudaEngine
 from edgert.backend.ort.runtime import open_session, session_settings
 from edgert.errors import BuildError, DeviceError, ModelError
-from edgert.graph import Model
-from edgert.graph.model import to_bytes
+from edgert.graph import Model, to_bytes
 from edgert.memory.cuda import CudaDevice
 from tests.helpers import models
 from tests.helpers.cuda_double import CudaDouble

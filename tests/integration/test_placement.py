@@ -22,9 +22,7 @@ from edgert.board import host
 from edgert.board.host import core_accelerators
 from edgert.config import load_pipeline
 from edgert.errors import BuildError, ConfigError, EdgertError, PlacementError
-from edgert.graph.load import load
-from edgert.graph.operations import read
-from edgert.graph.passes.clean import clean
+from edgert.graph import clean, load, read
 from edgert.placement.cutting import partition
 from edgert.placement.segment_engines import Chain, SegmentedEngine, compile_segments
 from edgert.runtime import Result, Runner

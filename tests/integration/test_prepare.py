@@ -10,9 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgert.backend.ort import Function
 from edgert.errors import ModelError
-from edgert.graph import Model, clean, from_proto, inputs, load, with_shapes
-from edgert.graph.operations import read
-from edgert.graph.opset import opset, raise_opset
+from edgert.graph import Model, clean, from_proto, inputs, load, raise_opset, read, with_shapes
+from edgert.graph.opset import opset
 from edgert.quantization.prepare import calibrated, prepare
 from tests.helpers.evaluation_data import data
 

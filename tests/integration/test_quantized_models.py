@@ -17,8 +17,7 @@ import onnxruntime
 import pytest
 
 from edgert.backend.ort import Function
-from edgert.graph import Model, infer, load, to_bytes
-from edgert.graph.operations import Graph, extract, read, write
+from edgert.graph import Graph, Model, extract, infer, load, read, to_bytes, write
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.prepare import prepare
 from edgert.quantization.scheme.scheme import Target, scheme

@@ -10,7 +10,7 @@ import pytest
 
 from edgert.board.host import core_accelerators
 from edgert.config import load_pipeline
-from edgert.graph.load import load
+from edgert.graph import load
 from edgert.jitter import AT
 from edgert.pipeline import Pipeline
 from edgert.placement.profile import Handing, Profile, ProfiledUnit, Whole

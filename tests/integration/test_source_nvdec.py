@@ -228,7 +228,7 @@ def test_a_file_that_is_cut_off_is_told_as_on_the_processor(rig: Rig, clip: Path
 
 def test_times_follow_the_order_of_display() -> None:
     times = door.Times()
-    for pts in (40, 120, 80, 0, 60, 100):  # a image from before the first key frame is never shown
+    for pts in (40, 120, 80, 0, 60, 100):  # an image from before the first key frame is never shown
         times.put(pts)
     assert [times.take() for _ in range(6)] == [40, 60, 80, 100, 120, None]
     for pts in range(200, 500, 10):  # the decoder leaves some out

@@ -19,8 +19,7 @@ from edgert.backend.tensorrt.version import Library, load
 from edgert.board.devices import cuda_driver
 from edgert.compiler.verification import verify
 from edgert.errors import DeviceError
-from edgert.graph import Model
-from edgert.graph.operations import read, write
+from edgert.graph import Model, read, write
 from edgert.memory.cuda import open_device
 from edgert.quantization.fp16.to_fp16 import to_half
 from edgert.quantization.lowering.trt_cache import write_cache

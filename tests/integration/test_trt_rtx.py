@@ -18,9 +18,7 @@ from edgert.backend.tensorrt.result import Correspondence, correspond, network_l
 from edgert.backend.tensorrt.version import load as load_library
 from edgert.board.devices import cuda_driver
 from edgert.errors import BuildError
-from edgert.graph import Model, load
-from edgert.graph.operations import read, write
-from edgert.graph.passes.clean import clean
+from edgert.graph import Model, clean, load, read, write
 from edgert.quantization.fp16.to_fp16 import to_half
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.prepare import prepare

@@ -15,10 +15,10 @@ from edgert.cli.pipeline_file import check as cli_check
 from edgert.cli.pipeline_file import new
 from edgert.config import load_pipeline
 from edgert.errors import ConfigError, ModelError
-from edgert.wiring.findings import CheckReport, Finding
+from edgert.wiring.check import check
+from edgert.wiring.check_report import CheckReport, Finding
 from edgert.wiring.photos import save_image
 from edgert.wiring.starter import starter, write_pipeline
-from edgert.wiring.wiring_check import check
 from tests.bench.bench_check import DATA, RECIPES, images, pipeline_text
 from tests.helpers.command import ROOT
 
@@ -161,7 +161,7 @@ def test_a_starter_of_any_classifier_loads_and_can_be_checked_and_painted(tmp_pa
     assert sum(row.written for row in report.rows) == 1
     save_image(report, tmp_path / "out" / "best.png")
     assert (tmp_path / "out" / "best.png").stat().st_size > 100
-    with pytest.raises(ConfigError, match="cannot write a image"):
+    with pytest.raises(ConfigError, match="cannot write an image"):
         save_image(report, tmp_path / "best.txt")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import pickle  # noqa: TID251 - what a process pool does to an dataset
+import pickle  # noqa: TID251 - what a process pool does to a dataset
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
-from edgert.dataset.images import ImageDataset, open_images
+from edgert.dataset import ImageDataset, open_images
 from edgert.errors import ConfigError, StageError
 from tests.helpers.clips import write_clip
 
@@ -22,12 +22,12 @@ def write(path: Path, value: int = 0, size: tuple[int, int] = (8, 6)) -> Path:
     return path
 
 
-def names(image_dataset: ImageDataset) -> list[str]:
-    return [image_dataset.name(n) for n in range(len(image_dataset))]
+def names(images: ImageDataset) -> list[str]:
+    return [images.name(n) for n in range(len(images))]
 
 
-def value(image_dataset: ImageDataset, index: int) -> int:
-    frame = image_dataset.frame(index)
+def value(images: ImageDataset, index: int) -> int:
+    frame = images.frame(index)
     found = int(frame.planes[0][0, 0, 0])
     frame.lease.release()
     return found
@@ -40,9 +40,9 @@ def test_a_folder_is_shuffled_the_same_way_everywhere(tmp_path: Path) -> None:
     wanted = sorted(
         (f"class{n // 5}_{n}.png" for n in range(20)), key=lambda name: hashlib.sha256(name.encode()).digest()
     )
-    image_dataset = open_images(tmp_path)
-    assert names(image_dataset) == wanted
-    assert [value(image_dataset, n) for n in range(20)] == [int(name.split("_")[1][:-4]) for name in wanted]
+    images = open_images(tmp_path)
+    assert names(images) == wanted
+    assert [value(images, n) for n in range(20)] == [int(name.split("_")[1][:-4]) for name in wanted]
     assert names(open_images(str(tmp_path), limit=7)) == wanted[:7]
     assert len({name[:6] for name in wanted[:7]}) >= 3, "the first few should be of several classes"
 
@@ -56,16 +56,16 @@ def test_a_folder_of_folders_and_a_glob(tmp_path: Path) -> None:
 
 def test_listed_files_keep_their_order(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"{name}.png", n) for n, name in enumerate("cab")]
-    image_dataset = open_images(paths)
-    assert [value(image_dataset, n) for n in range(3)] == [0, 1, 2]
+    images = open_images(paths)
+    assert [value(images, n) for n in range(3)] == [0, 1, 2]
     assert names(open_images(paths, limit=2)) == [str(path) for path in paths[:2]]
     assert len(open_images(paths[0])) == 1
 
 
 def test_arrays_are_taken_as_they_are() -> None:
     image = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
-    image_dataset = open_images([image, image[:2]])
-    frame = image_dataset.frame(1)
+    images = open_images([image, image[:2]])
+    frame = images.frame(1)
     assert (frame.width, frame.height) == (5, 2) and np.shares_memory(frame.planes[0], image)
     with pytest.raises(ConfigError, match=r"image 0 is float32 \[4, 5\]"):
         open_images([np.zeros((4, 5), np.float32)])  # type: ignore[list-item]
@@ -97,7 +97,7 @@ def test_a_folder_without_images_is_refused(tmp_path: Path) -> None:
 def test_files_that_are_no_images_are_told_at_once_and_together(tmp_path: Path) -> None:
     write(tmp_path / "good.png")
     for number in range(7):
-        (tmp_path / f"bad{number}.jpg").write_bytes(b"not a image" if number else b"")
+        (tmp_path / f"bad{number}.jpg").write_bytes(b"not an image" if number else b"")
     with pytest.raises(ConfigError) as caught:
         open_images(tmp_path)
     assert caught.value.what == "7 of 8 images cannot be read"
@@ -110,10 +110,10 @@ def test_damage_that_shows_only_when_decoding_is_told_of_all_images(tmp_path: Pa
     for name in "ab":
         path = tmp_path / f"{name}.png"
         path.write_bytes(path.read_bytes()[:30])
-    image_dataset = open_images(tmp_path)
-    broken = names(image_dataset).index("b.png")
+    images = open_images(tmp_path)
+    broken = names(images).index("b.png")
     with pytest.raises(ConfigError) as caught:
-        image_dataset.frame(broken)
+        images.frame(broken)
     assert caught.value.what == "2 of 3 images cannot be read"
     assert "b.png, a.png" in caught.value.why
 
@@ -125,16 +125,16 @@ def test_an_image_dataset_survives_pickling(tmp_path: Path, monkeypatch: pytest.
     image_datasets = [open_images("photos"), open_images("clip.mp4", limit=3)]
     monkeypatch.chdir("/")
     image_datasets[1].frame(1).lease.release()
-    for image_dataset in image_datasets:
-        again: ImageDataset = pickle.loads(pickle.dumps(image_dataset))
-        assert names(again) == names(image_dataset)
-        first, second = image_dataset.frame(0), again.frame(0)
+    for images in image_datasets:
+        again: ImageDataset = pickle.loads(pickle.dumps(images))
+        assert names(again) == names(images)
+        first, second = images.frame(0), again.frame(0)
         np.testing.assert_array_equal(first.to_bgr(), second.to_bgr())
     assert clip.exists()
 
 
-def counter(image_dataset: ImageDataset, index: int) -> bytes:
-    frame = image_dataset.frame(index)
+def counter(images: ImageDataset, index: int) -> bytes:
+    frame = images.frame(index)
     luma = frame.planes[0].tobytes()
     frame.lease.release()
     return luma
@@ -153,17 +153,17 @@ def test_frames_of_a_video_are_spread_evenly_and_can_be_had_in_any_order(tmp_pat
 def test_a_video_serves_several_threads(tmp_path: Path) -> None:
     clip = write_clip(tmp_path / "clip.mp4", 30)
     wanted = [counter(open_images(clip), n) for n in range(30)]
-    image_dataset = open_images(clip)
+    images = open_images(clip)
     with ThreadPoolExecutor(3) as pool:
-        assert list(pool.map(lambda n: counter(image_dataset, n), range(30))) == wanted
+        assert list(pool.map(lambda n: counter(images, n), range(30))) == wanted
 
 
 def test_a_frame_stays_valid_while_it_is_held(tmp_path: Path) -> None:
-    image_dataset = open_images(write_clip(tmp_path / "clip.mp4", 30))
-    held = image_dataset.frame(0)
+    images = open_images(write_clip(tmp_path / "clip.mp4", 30))
+    held = images.frame(0)
     before = held.planes[0].copy()
     for n in range(1, 30):
-        image_dataset.frame(n).lease.release()
+        images.frame(n).lease.release()
     assert held.lease.alive
     np.testing.assert_array_equal(held.planes[0], before)
     held.lease.release()

@@ -14,8 +14,7 @@ import pytest
 from edgert.clock import REAL
 from edgert.config import InputConfig, ModelConfig
 from edgert.config.stages import SourceStage
-from edgert.dataset.images import open_images
-from edgert.dataset.inputs import PictureFeed, feed_of
+from edgert.dataset import ImageFeed, feed_of, open_images
 from edgert.errors import ModelError, StageError
 from edgert.memory import Counter
 from edgert.stages.preprocess import Preprocessor
@@ -41,7 +40,7 @@ def photos(folder: Path) -> Path:
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.resize)
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
 def test_images_are_fed_as_the_pipeline_feeds_them(tmp_path: Path, config: InputConfig, dtype: str) -> None:
-    feed = PictureFeed(open_images(photos(tmp_path)), config, "x", (1, 3, 32, 32), dtype)
+    feed = ImageFeed(open_images(photos(tmp_path)), config, "x", (1, 3, 32, 32), dtype)
     tensor = np.empty((1, 3, 32, 32), dtype)
     preprocessor = Preprocessor(config, tensor)
     wanted = {}
@@ -57,7 +56,7 @@ def test_images_are_fed_as_the_pipeline_feeds_them(tmp_path: Path, config: Input
 
 def test_a_video_is_fed_as_the_pipeline_feeds_it(tmp_path: Path) -> None:
     clip = write_clip(tmp_path / "clip.mp4", 8)
-    feed = PictureFeed(open_images(clip), CONFIGS[0], "x", (1, 3, 64, 64))
+    feed = ImageFeed(open_images(clip), CONFIGS[0], "x", (1, 3, 64, 64))
     tensor = np.empty((1, 3, 64, 64), np.float32)
     preprocessor = Preprocessor(CONFIGS[0], tensor)
     source = VideoFile("cam", clip, SourceStage(source=str(clip)), Counter(), REAL)
@@ -69,8 +68,8 @@ def test_a_video_is_fed_as_the_pipeline_feeds_it(tmp_path: Path) -> None:
 
 
 def test_arrays_belong_to_the_caller_and_order_does_not_matter(tmp_path: Path) -> None:
-    """A image of another shape leaves nothing of its border behind."""
-    feed = PictureFeed(open_images(photos(tmp_path)), CONFIGS[0], "x", (4, 3, 32, 32))
+    """An image of another shape leaves nothing of its border behind."""
+    feed = ImageFeed(open_images(photos(tmp_path)), CONFIGS[0], "x", (4, 3, 32, 32))
     first = [feed.feeds(n)["x"] for n in range(4)]
     kept = [array.copy() for array in first]
     again = [feed.feeds(n)["x"] for n in (3, 1, 0, 2)]
@@ -81,9 +80,9 @@ def test_arrays_belong_to_the_caller_and_order_does_not_matter(tmp_path: Path) -
 
 
 def test_a_feed_is_pickled_and_shared_by_threads(tmp_path: Path) -> None:
-    feed = PictureFeed(open_images(photos(tmp_path)), CONFIGS[1], "x", (1, 3, 32, 32))
+    feed = ImageFeed(open_images(photos(tmp_path)), CONFIGS[1], "x", (1, 3, 32, 32))
     wanted = [feed.feeds(n)["x"].tobytes() for n in range(4)]
-    again: PictureFeed = pickle.loads(pickle.dumps(feed))
+    again: ImageFeed = pickle.loads(pickle.dumps(feed))
     with ThreadPoolExecutor(3) as pool:
         for one in (feed, again):
             numbers = [n % 4 for n in range(40)]
@@ -96,9 +95,9 @@ def test_the_feed_of_a_model(tmp_path: Path) -> None:
     config = ModelConfig(onnx="m.onnx", task={"embed": "l2"}, input=InputConfig(size="48x32"))
     feed = feed_of(open_images(photos(tmp_path)), model, config)
     assert (feed.input_name, feed.shape, feed.dtype) == ("x", (1, 3, 32, 48), "float32")
-    assert feed_of(feed.image_dataset, models.conv(), config).shape == (1, 3, 8, 8)
+    assert feed_of(feed.images, models.conv(), config).shape == (1, 3, 8, 8)
     with pytest.raises(ModelError, match="dynamic dimensions"):
-        feed_of(feed.image_dataset, model, config.model_copy(update={"input": InputConfig()}))
+        feed_of(feed.images, model, config.model_copy(update={"input": InputConfig()}))
 
 
 def test_models_with_further_inputs_are_refused(tmp_path: Path) -> None:
@@ -109,7 +108,7 @@ def test_models_with_further_inputs_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_image_of_the_wrong_size_is_named(tmp_path: Path) -> None:
-    feed = PictureFeed(open_images(photos(tmp_path)), InputConfig(resize="none"), "x", (1, 3, 64, 64))
+    feed = ImageFeed(open_images(photos(tmp_path)), InputConfig(resize="none"), "x", (1, 3, 64, 64))
     wrong = [feed.name(n) for n in range(4)].index("3.png")
     with pytest.raises(StageError) as caught:
         feed.feeds(wrong)

@@ -12,9 +12,7 @@ import pytest
 import edgert
 from edgert.custom_op import Operator, load_operators, operator
 from edgert.errors import ConfigError, ModelError
-from edgert.graph.model import outputs
-from edgert.graph.operations import read
-from edgert.graph.static_shape import infer, with_shapes
+from edgert.graph import infer, outputs, read, with_shapes
 from tests.helpers.models import conv
 from tests.helpers.operators import example, network, only_here
 from tests.helpers.pipeline_text import MINIMAL, pipeline
@@ -111,7 +109,7 @@ def test_the_same_file_elsewhere_is_the_same_operators(tmp_path: Path) -> None:
 def test_types_behind_it_are_known() -> None:
     model = network(("n", 3, "h", "w"), ["HardMishLite", "HardMishLite"])
     graph = read(model)
-    assert list(graph.own_operators) == ["own0", "own1"]
+    assert list(graph.custom_operators) == ["own0", "own1"]
     assert graph.specs["t2"].shape[:2] == ("n", 4) and graph.specs["t2"].dtype == "float32"
     assert outputs(with_shapes(model, {"x": (2, 3, 6, 6)}))[0].shape == (2, 4, 1, 1)
     assert read(infer(network())).specs["t1"].shape == (1, 4, 8, 8)
@@ -127,7 +125,7 @@ def test_a_shape_rule_tells_sizes_once_the_input_has_them() -> None:
 
 
 def test_a_model_without_one_has_none() -> None:
-    assert read(conv()).own_operators == {}
+    assert read(conv()).custom_operators == {}
 
 
 def test_ops_of_a_pipeline_file_are_imported(tmp_path: Path) -> None:

@@ -17,10 +17,8 @@ from edgert.backend.ort.custom_ops import OwnEngine, compile_own
 from edgert.backend.ort.runtime import open_session, ort, session_settings
 from edgert.backend.ort.tensors import OrtEngine
 from edgert.errors import ArtifactError
-from edgert.graph.custom_nodes import has_own
-from edgert.graph.model import Model, inputs, to_bytes
-from edgert.graph.passes.clean import clean
-from edgert.graph.static_shape import with_shapes
+from edgert.graph import Model, clean, inputs, to_bytes, with_shapes
+from edgert.graph.custom_nodes import has_custom_operators
 
 log = logging.getLogger("edgert.backend")
 
@@ -45,7 +43,11 @@ class OrtBackend:
             BuildError: ONNX Runtime cannot take the model; the node it stumbled over is named where it tells.
             ModelError: a profile does not fit the model's inputs.
         """
-        return compile_own(model, options, self._whole) if has_own(model.proto) else self._whole(model, options)
+        return (
+            compile_own(model, options, self._whole)
+            if has_custom_operators(model.proto)
+            else self._whole(model, options)
+        )
 
     def _whole(self, model: Model, options: EngineOptions) -> OrtEngine:
         """A model of ONNX Runtime's own operators."""

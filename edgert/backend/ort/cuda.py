@@ -16,10 +16,8 @@ from edgert.backend.ort.cpu import prepared
 from edgert.backend.ort.cuda_engine import OrtCudaEngine, is_out_of_memory
 from edgert.backend.ort.runtime import open_session, ort, session_settings
 from edgert.errors import BuildError, DeviceError, ModelError
+from edgert.graph import Model, inputs, outputs, read, to_bytes, with_shapes
 from edgert.graph.count import peak_bytes
-from edgert.graph.model import Model, inputs, outputs, to_bytes
-from edgert.graph.operations import read
-from edgert.graph.static_shape import with_shapes
 from edgert.memory.cuda import CudaDevice, Stream, open_device
 from edgert.units import format_bytes
 

@@ -24,11 +24,8 @@ from edgert.backend.base import (
 from edgert.backend.ort.tensors import OrtEngine
 from edgert.custom_op import Operator
 from edgert.errors import BuildError, ModelError, nearest
-from edgert.graph.model import Model, TensorSpec
-from edgert.graph.operations import Graph, extract, read, write
-from edgert.graph.parts import Part, parts
-from edgert.graph.passes.clean import clean
-from edgert.graph.static_shape import with_shapes
+from edgert.graph import Graph, Model, TensorSpec, clean, extract, read, with_shapes, write
+from edgert.graph.partition import Part, parts
 from edgert.memory import aligned_empty
 
 # A model with operators of the user's own in sections: what ONNX Runtime runs, and what Python runs between them.
@@ -92,7 +89,7 @@ def sections(graph: Graph, like: Model) -> list[Section]:
     Raises:
         ModelError: the type of a tensor between them is not known, or an attribute is not the operator's.
     """
-    own = graph.own_operators
+    own = graph.custom_operators
     places = {node.name: PYTHON if node.name in own else ORT for node in graph.nodes}
     found = []
     for part in parts(graph, places):

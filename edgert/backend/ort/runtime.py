@@ -10,8 +10,8 @@ from typing import Any
 from edgert.backend.base import USUAL, Tuning
 from edgert.board.host import saturates_bytes
 from edgert.errors import BuildError, DeviceError
-from edgert.graph.inspection import foreign_nodes
-from edgert.graph.model import Model
+from edgert.graph import Model
+from edgert.graph.inspection import unsupported_nodes
 
 _LEVELS = {"all": "ENABLE_ALL", "extended": "ENABLE_EXTENDED", "basic": "ENABLE_BASIC", "none": "DISABLE_ALL"}
 _BLOCK_BASE = "4"
@@ -90,7 +90,7 @@ def open_session(
     except ort_errors() as error:
         raise BuildError(
             "ONNX Runtime cannot run this model",
-            why=foreign_nodes(model) or first_line(error),
+            why=unsupported_nodes(model) or first_line(error),
             where=str(model.path),
             fix="edgert inspect MODEL lists its operators; export it again with standard ones, which all have, or "
             "write your own once with edgert.op, for ONNX Runtime and TensorRT (ops: in the pipeline file)",

@@ -14,8 +14,8 @@ from edgert.backend.base import Array
 from edgert.backend.ort.custom_ops import OwnFunction
 from edgert.backend.ort.runtime import first_line, open_session, ort, ort_errors, session_settings
 from edgert.errors import BuildError
-from edgert.graph.custom_nodes import has_own
-from edgert.graph.model import Model, to_bytes
+from edgert.graph import Model, to_bytes
+from edgert.graph.custom_nodes import has_custom_operators
 
 # How long each kernel of a model takes, by ONNX Runtime's own profiler.
 
@@ -97,7 +97,7 @@ class Function:
         def opened(part: Model) -> Any:
             return open_session(to_bytes(part), settings, part)
 
-        self._session = OwnFunction(model, opened) if has_own(model.proto) else opened(model)
+        self._session = OwnFunction(model, opened) if has_custom_operators(model.proto) else opened(model)
         self.inputs: tuple[str, ...] = tuple(item.name for item in self._session.get_inputs())
         self.outputs: tuple[str, ...] = tuple(item.name for item in self._session.get_outputs())
 

@@ -9,9 +9,8 @@ from typing import Any, Literal
 from edgert.backend.base import Span
 from edgert.custom_op import Operator, source_files
 from edgert.errors import BuildError, nearest
+from edgert.graph import Model, read, to_bytes
 from edgert.graph.custom_nodes import for_plugins
-from edgert.graph.model import Model, to_bytes
-from edgert.graph.operations import read
 from edgert.graph.operators import QDQ
 from edgert.units import format_bytes
 
@@ -205,7 +204,7 @@ def request_of(model: Model, **options: Any) -> BuildRequest:
     nodes = graph.nodes
     explicit = any(node.op in QDQ for node in nodes)
     names = {node.name: node.outputs for node in nodes}
-    own = graph.own_operators
+    own = graph.custom_operators
     files = source_files(own.values())
     told = {"title": str(model.path), "opset": graph.opset, "explicit": explicit, "operators": files, **options}
     request = BuildRequest(to_bytes(for_plugins(model)), names, **told)

@@ -35,11 +35,8 @@ from edgert.backend.tensorrt.version import Library, Wanted, load
 from edgert.board import Machine, detect
 from edgert.board.devices import cuda_driver
 from edgert.errors import ArtifactError, BuildError, DeviceError
-from edgert.graph.model import Model, TensorSpec, inputs
-from edgert.graph.operations import Graph, read
+from edgert.graph import Graph, Model, TensorSpec, clean, inputs, read, with_shapes
 from edgert.graph.operators import QDQ
-from edgert.graph.passes.clean import clean
-from edgert.graph.static_shape import with_shapes
 from edgert.memory.cuda import CudaDevice, open_device
 
 # The request for a model by itself, as it stands: its shapes from profiles, its precision from its own types.

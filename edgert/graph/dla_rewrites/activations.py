@@ -13,7 +13,7 @@ import numpy as np
 
 from edgert.graph.dla_rewrites.resizing import MIN_OPSET, grow
 from edgert.graph.draft import FLOATS, Chain, Draft, each
-from edgert.graph.operations import Node
+from edgert.graph.ir import Node
 from edgert.graph.proto import Array
 
 MIN_CEILING, MAX_CEILING = 1.0, 127.0

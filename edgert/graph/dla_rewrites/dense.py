@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgert.graph.dla_rewrites.mean import MAX_KERNEL
+from edgert.graph.dla_rewrites.average_pool import MAX_KERNEL
 from edgert.graph.draft import Chain, Draft, each
-from edgert.graph.operations import Node
+from edgert.graph.ir import Node
 from edgert.graph.operators import RESHAPES
 from edgert.graph.proto import Array
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edgert.graph.draft import Chain, Draft, each
-from edgert.graph.operations import Node
+from edgert.graph.ir import Node
 
 # Windows of two-dimensional convolutions and poolings, with automatic padding worked out.
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from edgert.graph.dla_rewrites.max_pool import Window, window_of
 from edgert.graph.draft import Draft, each
-from edgert.graph.operations import Node
-from edgert.graph.value import non_negative
+from edgert.graph.ir import Node
+from edgert.graph.value_ranges import non_negative
 
 _LOWEST = -3e38  # the most negative float32 is -3.4e38
 

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edgert.graph.dla_rewrites.average_pool import MAX_KERNEL
+from edgert.graph.dla_rewrites.layout_moves import MOVERS, Move, Tracer
 from edgert.graph.dla_rewrites.max_pool import Pair, Window, window_of
-from edgert.graph.dla_rewrites.mean import MAX_KERNEL
-from edgert.graph.dla_rewrites.move import MOVERS, Move, Tracer
 from edgert.graph.draft import FLOATS, Chain, Draft, each
-from edgert.graph.operations import Graph, Node
+from edgert.graph.ir import Graph, Node
 from edgert.graph.passes.contract import Result
 from edgert.graph.proto import Array
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from edgert.graph.dla_rewrites.max_pool import factors
 from edgert.graph.draft import Chain, Draft, each
-from edgert.graph.operations import Node
+from edgert.graph.ir import Node
 
 # Where a Resize samples its input, for each output pixel along one axis.
 #

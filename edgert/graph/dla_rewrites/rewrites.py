@@ -6,16 +6,22 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from edgert.errors import PlacementError, nearest
-from edgert.graph.dla_rewrites import activations, dense, max_pool, mean, rearrange, resizing, split_conv
-from edgert.graph.dla_rewrites import move as sink
-from edgert.graph.dla_rewrites import padding as pad
-from edgert.graph.dla_rewrites import rearrange as merge
-from edgert.graph.dla_rewrites import rearrange as split
+from edgert.graph.dla_rewrites import (
+    activations,
+    average_pool,
+    dense,
+    layout_moves,
+    max_pool,
+    padding,
+    rearrange,
+    resizing,
+    split_conv,
+)
+from edgert.graph.ir import Graph
 from edgert.graph.passes.batchnorm import FOLD_BATCHNORM, FOLD_BIAS
 from edgert.graph.passes.contract import Pass, Result, run
 from edgert.graph.passes.fold_constants import FOLD_CONSTANTS
 from edgert.graph.passes.noop import REMOVE_NOOPS
-from edgert.graph.record import Graph
 
 _ALL = (
     FOLD_CONSTANTS,
@@ -46,13 +52,13 @@ _ALL = (
         "merge-rearrangement",
         "a Conv that only rearranges is merged into the Conv behind it, where that takes no more multiply-adds",
         "one layer takes less time and memory traffic than two",
-        merge.merge_rearrangements,
+        rearrange.merge_rearrangements,
     ),
     Pass(
         "pad",
         "Pad becomes the padding of the Conv, AveragePool or MaxPool behind it",
         "a DLA has padding inside other layers only",
-        pad.fold_pad,
+        padding.fold_pad,
     ),
     Pass(
         "dense",
@@ -65,27 +71,27 @@ _ALL = (
         "view",
         "Reshape, Flatten and Transpose move behind what does not mind them, and merge",
         "a DLA works on four dimensions, and a Reshape between two layers cuts the graph",
-        sink.sink_views,
+        layout_moves.move_views,
     ),
     Pass(
         "global-mean",
         "GlobalAveragePool and ReduceMean become AveragePools with windows up to 8, or a Conv per channel",
         "a DLA has no global average, and pools over 8 pixels a side at most",
-        mean.pool_mean,
+        average_pool.pool_mean,
         grows=True,
     ),
     Pass(
         "average-pool",
         "an AveragePool with a window above 8 becomes several small ones or a Conv per channel",
         "a DLA pools over 8 pixels a side at most",
-        mean.split_average_pool,
+        average_pool.split_average_pool,
         grows=True,
     ),
     Pass(
         "reduce-sum",
         "ReduceSum becomes AveragePools and a Mul, or a Conv",
         "a DLA reduces to the maximum only",
-        mean.pool_sum,
+        average_pool.pool_sum,
         grows=True,
     ),
     Pass(
@@ -144,7 +150,9 @@ _ALL = (
         split_conv.part_convolutions,
         grows=True,
     ),
-    Pass("split", "Split becomes one Slice for each part", "a DLA has Slice only", split.split_to_slices, grows=True),
+    Pass(
+        "split", "Split becomes one Slice for each part", "a DLA has Slice only", rearrange.split_to_slices, grows=True
+    ),
     Pass("neg", "Neg becomes Mul by -1", "a DLA has no Neg", activations.negate),
     Pass(
         "sub",

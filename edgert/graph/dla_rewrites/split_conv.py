@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from edgert.graph.dla_rewrites.move import Tracer
+from edgert.graph.dla_rewrites.layout_moves import Tracer
 from edgert.graph.dla_rewrites.rearrange import gathered
 from edgert.graph.draft import Draft
-from edgert.graph.operations import Graph, Node
+from edgert.graph.ir import Graph, Node
 from edgert.graph.passes.contract import Result
 
 NAME = "conv-parts"

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edgert.graph.draft import Draft, each
+from edgert.graph.ir import Node
 from edgert.graph.numpy_eval import MIN_OPSET
 from edgert.graph.passes.contract import Pass
-from edgert.graph.record import Node
 from edgert.graph.weighted import (
     F64,
     Weights,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgert.errors import ModelError
-from edgert.graph.message import records
 from edgert.graph.model import Model
-from edgert.graph.operations import write
+from edgert.graph.onnx_convert import records
 from edgert.graph.passes.batchnorm import FOLD_BATCHNORM, FOLD_BIAS
 from edgert.graph.passes.contract import Change, Pass, run
 from edgert.graph.passes.fold_constants import FOLD_CONSTANTS
 from edgert.graph.passes.noop import REMOVE_NOOPS, REMOVE_UNUSED, STORE_CONSTANTS
 from edgert.graph.passes.tidy import REMOVE_DEAD, SORT_NODES
+from edgert.graph.read_write import write
 
 PASSES: tuple[Pass, ...] = (
     SORT_NODES,

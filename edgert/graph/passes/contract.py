@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from edgert.graph.record import Graph
+from edgert.graph.ir import Graph
 
 MAX_ROUNDS = 64
 """The deepest chain of rewrites in real models takes six rounds; a bound in case two passes are at odds."""

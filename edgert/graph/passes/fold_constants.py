@@ -9,11 +9,11 @@ from functools import cached_property
 import numpy as np
 
 from edgert.graph.draft import Draft
+from edgert.graph.ir import Graph, Node
 from edgert.graph.model import TensorSpec
 from edgert.graph.numpy_eval import MIN_OPSET, Call, TooLargeError, evaluate, knows
 from edgert.graph.passes.contract import Pass, Result
 from edgert.graph.proto import Array
-from edgert.graph.record import Graph, Node
 from edgert.graph.type_inference import infer_specs
 
 TENSOR_CAP_BYTES = 2**20

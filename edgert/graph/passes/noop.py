@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgert.graph.draft import Draft
+from edgert.graph.ir import Graph, Node
 from edgert.graph.model import TensorSpec
 from edgert.graph.passes.contract import Change, Pass, Result
 from edgert.graph.passes.fold_constants import tensor_summary
 from edgert.graph.proto import Array, attributes, dtype_name, is_standard, to_array
-from edgert.graph.record import Graph, Node
 from edgert.graph.type_inference import infer_specs
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from edgert.errors import ModelError, nearest
 from edgert.graph.draft import needed
+from edgert.graph.ir import Graph, Node
 from edgert.graph.passes.contract import Change, Pass, Result
-from edgert.graph.record import Graph, Node
 
 
 def _sort_nodes(graph: Graph) -> Result:

@@ -8,7 +8,7 @@ from itertools import permutations
 
 from edgert.board.record import Board
 from edgert.board.sections import Mode, Precision
-from edgert.graph.operations import Graph
+from edgert.graph import Graph
 from edgert.placement.cost.coefficients import Coefficients
 from edgert.placement.cost.fused_kernels import units
 from edgert.placement.cost.speeds import PRECISION_BYTES, Power, Speed, dla_speed, gpu_speed, power

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
+from edgert.graph import Graph, Node
 from edgert.graph.fusion import GENERATED, flowing, is_index, kernel
-from edgert.graph.operations import Graph, Node
 from edgert.graph.operators import VIEWS, about, of_kind
 from edgert.placement.cost.work import CONV, MOVE, NO_KERNEL, POOL, VIEW, Shapes, Work, kind_of, product_of, traffic
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.errors import ModelError
-from edgert.graph.operations import Graph, Node
+from edgert.graph import Graph, Node
 from edgert.graph.operators import about, of_kind, of_values
 
 CONV, DEPTHWISE, PRODUCT, POOL, MAP, MOVE, VIEW = "conv", "depthwise", "product", "pool", "map", "move", "view"
@@ -26,7 +26,7 @@ _KINDS: dict[str, str] = {
     **dict.fromkeys(of_kind("conv"), CONV),
     **dict.fromkeys(of_kind("product", "recurrent"), PRODUCT),
     **dict.fromkeys(of_kind("pool"), POOL),
-    **dict.fromkeys(of_kind("movement", "join", "selection"), MOVE),
+    **dict.fromkeys(of_kind("copy", "join", "selection"), MOVE),
 }
 _PARTS = of_values("some")
 

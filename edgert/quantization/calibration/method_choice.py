@@ -13,8 +13,7 @@ import numpy as np
 from edgert.backend.base import Array
 from edgert.backend.ort import Function
 from edgert.errors import CalibrationError
-from edgert.graph.model import Model
-from edgert.graph.operations import Graph, Node, extract, write
+from edgert.graph import Graph, Model, Node, extract, write
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.threshold import METHODS
 from edgert.quantization.calibration.walk import THREADS, Feeds, walk

@@ -9,8 +9,7 @@ from typing import Any
 from edgert.backend.base import Array
 from edgert.backend.ort import Function
 from edgert.errors import CalibrationError
-from edgert.graph.model import Model, TensorSpec
-from edgert.graph.operations import Graph, read, write
+from edgert.graph import Graph, Model, TensorSpec, read, write
 from edgert.graph.operators import REORDERS, about
 from edgert.quantization.calibration.value_histogram import Histogram
 from edgert.quantization.calibration.walk import cut

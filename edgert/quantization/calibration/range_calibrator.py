@@ -12,7 +12,7 @@ from pathlib import Path
 
 from edgert.board.host import core_count
 from edgert.errors import CalibrationError
-from edgert.graph.model import Model, inputs
+from edgert.graph import Model, inputs
 from edgert.quantization.calibration.checkpoint import Histograms, Journal, Tally, fingerprint
 from edgert.quantization.calibration.dask_cluster import Cluster
 from edgert.quantization.calibration.observer import Observer, assemble
@@ -113,11 +113,11 @@ def calibrate(
             call goes on; written every 10 s, removed at the end. One of another model, other images or other settings
             is started over, with a logged warning.
         progress: called after every few images.
-        stop: ends the call when set, within a image's time.
+        stop: ends the call when set, within an image's time.
 
     Raises:
         CalibrationError: fewer than 8 images; one that does not fit; NaN or infinity in a tensor; stopped; workers
-            that keep dying over a image; a file that holds no state; no cluster. Images and tensors are named.
+            that keep dying over an image; a file that holds no state; no cluster. Images and tensors are named.
         EdgertError: what a feed raises.
         ArtifactError: the state cannot be written.
         BuildError: ONNX Runtime cannot run the model.

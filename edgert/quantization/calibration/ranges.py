@@ -15,7 +15,7 @@ from edgert.quantization.calibration.threshold import PERCENTILE, check, thresho
 from edgert.quantization.calibration.value_histogram import Histogram, short
 
 if TYPE_CHECKING:
-    from edgert.graph.model import Model
+    from edgert.graph import Model
 
 FORMAT, SCHEMA = "edgert ranges", 1
 _ABOUT = "amax is where a tensor is clipped; it follows from method and histogram, so editing it changes nothing"

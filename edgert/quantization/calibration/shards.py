@@ -11,7 +11,7 @@ import numpy as np
 
 from edgert.backend.base import Array
 from edgert.errors import CalibrationError
-from edgert.graph.model import TensorSpec
+from edgert.graph import TensorSpec
 from edgert.quantization.calibration.observer import Feeds, Image
 
 SHARD = 4

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from edgert.backend.base import Array
 from edgert.backend.ort import Function
 from edgert.errors import CalibrationError
-from edgert.graph.model import Model, TensorSpec
-from edgert.graph.operations import Graph, Node, extract, read, write
+from edgert.graph import Graph, Model, Node, TensorSpec, extract, read, write
 
 # A graph cut into consecutive parts, so that few of its tensors are in memory at a time.
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgert.graph.operations import Graph, Node
+from edgert.graph import Graph, Node
 from edgert.graph.operators import SUMS, about, data_of
-from edgert.graph.value import clip_bounds, is_interpolation, is_movement
+from edgert.graph.value_ranges import clip_bounds, is_copy, is_interpolation
 from edgert.quantization.scheme.units import CLIPS
 
 HEADROOM = 4.0
@@ -75,7 +75,7 @@ def _bound(graph: Graph, node: Node, known: Mapping[str, float]) -> float | None
         return first * max(1.0, abs(float(node.attributes.get("alpha", 0.01))))
     if node.op in CLIPS:
         return _clipped(graph, node, first)
-    if node.op == "Pad" or is_movement(graph, node) or is_interpolation(node):
+    if node.op == "Pad" or is_copy(graph, node) or is_interpolation(node):
         return _padded(node, known, first)
     if info.values != "new":
         values = [known.get(name) for name in data_of(node.op, node.inputs)]

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgert.errors import ModelError, nearest
-from edgert.graph.operations import Graph, Node
+from edgert.graph import Graph, Node
+from edgert.graph.operator_types import dtypes
 from edgert.graph.operators import ARITHMETIC, about, of_kind
-from edgert.graph.types import dtypes
-from edgert.graph.value import is_movement
+from edgert.graph.value_ranges import is_copy
 from edgert.quantization.fp16.magnitudes import Array, Measured, magnitudes
 from edgert.quantization.fp16.rules import EXACT_INTEGERS, Facts, Ports, ports, reason
 
@@ -243,7 +243,7 @@ class _Draft:
         self.reasons.update(dict.fromkeys(places, why))
 
     def _moves(self, node: Node) -> bool:
-        return not node.domain and (node.op in _PICKING or is_movement(self._graph, node))
+        return not node.domain and (node.op in _PICKING or is_copy(self._graph, node))
 
     def _is_start(self, at: int) -> bool:
         return self._ports[at].gives and not self._data(at)

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgert.graph.operations import Graph, Node
+from edgert.graph import Graph, Node
+from edgert.graph.operator_types import Signature, signature
 from edgert.graph.operators import MEANS, QDQ, WEIGHTED, about
-from edgert.graph.types import Signature, signature
-from edgert.graph.value import is_square, non_negative
+from edgert.graph.value_ranges import is_square, non_negative
 from edgert.quantization.fp16.magnitudes import HEADROOM, largest
 
 # Which inputs and outputs of a node become float16 when the node does.
@@ -50,7 +50,7 @@ def ports(graph: Graph, node: Node, types: Mapping[str, str]) -> Ports:
     """The ports of a node, by the ONNX schema of its operator in the graph's opset.
 
     Args:
-        types: tensor → element type, :func:`edgert.graph.types.dtypes`.
+        types: tensor → element type, :func:`edgert.graph.operator_types.dtypes`.
     """
     found = signature(node.op, graph.opset, node.domain)
     takes = [at for at, name in enumerate(node.inputs) if types.get(name) == "float32"]

@@ -9,10 +9,9 @@ from typing import Literal
 import numpy as np
 
 from edgert.errors import ModelError
-from edgert.graph.model import TensorSpec
-from edgert.graph.operations import Graph, Names, Node
-from edgert.graph.record import free_name
-from edgert.graph.types import cast_node, dtypes
+from edgert.graph import Graph, Names, Node, TensorSpec
+from edgert.graph.ir import free_name
+from edgert.graph.operator_types import cast_node, dtypes
 from edgert.quantization.fp16.magnitudes import Array, Measured
 from edgert.quantization.fp16.plan import Plan, makes_float32, plan
 from edgert.quantization.fp16.weights import halved_weight, with_holdable_scales

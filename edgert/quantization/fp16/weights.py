@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgert.graph.operations import Graph, Names, Node
+from edgert.graph import Graph, Names, Node
 from edgert.quantization.fp16.magnitudes import Array
 from edgert.quantization.fp16.rules import SCALE_ERROR, halved
 from edgert.quantization.lowering.weights import F64, kernel_of

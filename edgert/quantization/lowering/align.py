@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgert.graph.operations import Graph, Node
+from edgert.graph import Graph, Node
 from edgert.graph.operators import ACTIVATIONS, COMBINING, about, of_kind
 from edgert.quantization.scheme.units import Sharing, is_weighted
 

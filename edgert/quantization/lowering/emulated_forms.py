@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 
 from dla import Form, fuses
+from edgert.graph import Graph, Node
 from edgert.graph.draft import Builder
-from edgert.graph.operations import Graph, Node
-from edgert.graph.value import is_movement, non_negative
+from edgert.graph.value_ranges import is_copy, non_negative
 from edgert.quantization.lowering.emulated_numbers import add_half, add_steps, add_values
 from edgert.quantization.scheme.units import Scheme, data_inputs, data_outputs
 
@@ -34,7 +34,7 @@ def ways(graph: Graph, scheme: Scheme) -> Mapping[str, Way]:
 def _way(graph: Graph, node: Node, form: Form, kept: Collection[str], able: Collection[str]) -> Way:
     if node.domain or node.captured or not data_inputs(graph, node) or not data_outputs(graph, node):
         return "float"
-    if is_movement(graph, node):
+    if is_copy(graph, node):
         return "moved"
     if form != "none" and node.name in kept:
         return "half"

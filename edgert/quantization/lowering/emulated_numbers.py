@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.backend.base import Array
+from edgert.graph import Graph, Node
 from edgert.graph.draft import Builder
-from edgert.graph.operations import Graph, Node
 from edgert.graph.operators import about
 from edgert.quantization.lowering.weights import (
     Scales,

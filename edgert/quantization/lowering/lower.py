@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edgert.errors import CalibrationError, ModelError
+from edgert.graph import Graph, Model, Node, read
 from edgert.graph.draft import Builder
-from edgert.graph.model import Model
-from edgert.graph.operations import Graph, Node, read
 from edgert.graph.proto import Array
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.lowering.align import align

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgert.errors import CalibrationError, nearest
-from edgert.graph.operations import Graph
+from edgert.graph import Graph
 from edgert.quantization.lowering.weights import LIMIT
 from edgert.quantization.prepare import calibrated
 from edgert.quantization.scheme.trt_scheme import commutes

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edgert.graph import Graph, Names, Node
 from edgert.graph.fusion import activation
-from edgert.graph.operations import Graph, Names, Node
 from edgert.graph.operators import HOMOGENEOUS, POINTWISE, RESHAPES, SUMS, VIEWS, about, of_kind
 from edgert.quantization.lowering.weights import Kernel, kernel_of
 

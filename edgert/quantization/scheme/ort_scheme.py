@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from edgert.graph import Graph, Node
 from edgert.graph.fusion import INT8_ONNX_RUNTIME
-from edgert.graph.operations import Graph, Node
 from edgert.graph.operators import MEANS, about, of_kind
-from edgert.graph.value import clip_bounds, is_movement
+from edgert.graph.value_ranges import clip_bounds, is_copy
 from edgert.quantization.scheme.units import (
     CLIPS,
     Point,
@@ -42,7 +42,7 @@ _NO_INTEGER_KERNEL = frozenset({"DepthToSpace", "SpaceToDepth"})
 
 def is_direct(graph: Graph, node: Node) -> bool:
     """Whether a node does on stored integers of one scale what it does on the values."""
-    return is_movement(graph, node) or node.op in CLIPS or node.op in _AS_THEY_ARE
+    return is_copy(graph, node) or node.op in CLIPS or node.op in _AS_THEY_ARE
 
 
 def why_float(graph: Graph, node: Node) -> str:
@@ -104,7 +104,7 @@ def _output_channels(node: Node, shape: tuple[int, ...]) -> int:
 def _why_other(graph: Graph, node: Node) -> str:
     if node.op in _NO_INTEGER_KERNEL:
         return f"ONNX Runtime has no integer {node.op}"
-    if is_movement(graph, node) or node.op in _UNARY:
+    if is_copy(graph, node) or node.op in _UNARY:
         return ""
     if node.op in CLIPS:
         return _why_clip(graph, node)
@@ -175,7 +175,7 @@ def _belongs(graph: Graph, node: Node, chosen: set[str]) -> bool:
     integer = [source is not None and source.name in chosen for source in sources]
     if node.op in BINARY:
         return all(integer)
-    return any(integer) or ((is_movement(graph, node) or about(node.op).kind == "join") and None in sources)
+    return any(integer) or ((is_copy(graph, node) or about(node.op).kind == "join") and None in sources)
 
 
 def _bounds_integers(graph: Graph, node: Node, chosen: set[str]) -> bool:

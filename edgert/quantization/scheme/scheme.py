@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from dla import Target as Dla
 from edgert.errors import ModelError, nearest
-from edgert.graph.operations import Graph
+from edgert.graph import Graph
 from edgert.quantization.scheme.ort_scheme import plan_ort
 from edgert.quantization.scheme.trt_scheme import plan_dla, plan_gpu
 from edgert.quantization.scheme.units import USUAL_DLA, Point, Scheme, Skipped, Target, Unit

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dla import Target as Dla
 from dla import Verdict, int8_verdicts
 from edgert.errors import CalibrationError
+from edgert.graph import Graph, Node
 from edgert.graph.dla_node import dla_nodes
 from edgert.graph.fusion import INT8_TENSORRT
-from edgert.graph.operations import Graph, Node
 from edgert.graph.operators import about
-from edgert.graph.value import is_movement
+from edgert.graph.value_ranges import is_copy
 from edgert.quantization.scheme.units import (
     CLIPS,
     USUAL_DLA,
@@ -116,11 +116,11 @@ def _able(graph: Graph, verdicts: Mapping[str, Verdict], barred: set[str]) -> se
     """Nodes that a DLA may run in INT8; those that only move values, where they stand between others."""
     found = {name for name, verdict in verdicts.items() if name not in barred and verdict.int8_form in _INTEGER}
     for node in graph.nodes:
-        if is_movement(graph, node) and not _is_fed(graph, node, found):
+        if is_copy(graph, node) and not _is_fed(graph, node, found):
             found.discard(node.name)
     for node in reversed(graph.nodes):
         readers = [reader.name for name in node.outputs for reader in graph.consumers.get(name, ())]
-        if is_movement(graph, node) and found.isdisjoint(readers):
+        if is_copy(graph, node) and found.isdisjoint(readers):
             found.discard(node.name)
     return found
 
@@ -210,7 +210,7 @@ def commutes(graph: Graph, node: Node) -> bool:
         return all(is_activation(graph, name) for name in node.inputs)
     if node.op in ("MaxPool", "AveragePool"):
         return len(node.outputs) == 1
-    return is_movement(graph, node)
+    return is_copy(graph, node)
 
 
 def _all_points(graph: Graph, able: set[str]) -> Iterator[Point]:

@@ -10,10 +10,10 @@ import numpy as np
 
 from dla import Form
 from dla import Target as Dla
+from edgert.graph import Graph, Node
 from edgert.graph.fusion import SHORTCUT, Fusion, kernel
-from edgert.graph.operations import Graph, Node
 from edgert.graph.operators import WEIGHTED
-from edgert.graph.value import is_movement
+from edgert.graph.value_ranges import is_copy
 
 # What the quantizer asks of a node: whether it has a stored weight, and what it works on.
 
@@ -34,7 +34,7 @@ def is_activation(graph: Graph, tensor: str) -> bool:
 
 def data_inputs(graph: Graph, node: Node) -> tuple[str, ...]:
     """The float32 activations a node works on, once each; for one that moves data only what it moves."""
-    names = node.inputs[:1] if is_movement(graph, node) else node.inputs
+    names = node.inputs[:1] if is_copy(graph, node) else node.inputs
     return tuple(dict.fromkeys(name for name in names if is_activation(graph, name)))
 
 

@@ -18,7 +18,7 @@ from edgert.stages.decode.look import Fit, Look
 # Non-maximum suppression: of the boxes that overlap, the best one stays.
 #
 # Not ``cv2.dnn.NMSBoxesBatched``: it keeps classes apart by shifting their boxes by the greatest coordinate, which
-# mixes them up where boxes reach below zero, as they do at the edge of a image. It is quicker for a few dozen
+# mixes them up where boxes reach below zero, as they do at the edge of an image. It is quicker for a few dozen
 # boxes, slower for many; tests/bench/bench_decode.py has both.
 
 F32 = npt.NDArray[np.float32]

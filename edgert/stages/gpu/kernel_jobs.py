@@ -16,7 +16,7 @@ from edgert.memory.cuda import DeviceView
 from edgert.runtime import Color, Frame
 from edgert.stages.resampling import Placement, yuv_matrix
 
-# Where a image goes: an engine's input tensor on the GPU, in whatever order the engine wants its numbers.
+# Where an image goes: an engine's input tensor on the GPU, in whatever order the engine wants its numbers.
 #
 # Layouts of a DLA: NVIDIA TensorRT, "DLA Supported I/O Formats".
 

@@ -303,7 +303,7 @@ class _Handler(BaseHTTPRequestHandler):
             started = time.monotonic()
             number, image = self.server.live.jpeg_after(number, _NEXT_IMAGE_S) or (number, image)
             if image:
-                # The boundary follows at once: browsers show a image when they have seen its end.
+                # The boundary follows at once: browsers show an image when they have seen its end.
                 head = b"Content-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n" % len(image)
                 self.wfile.write(b"".join((head, image, b"\r\n--", _BOUNDARY, b"\r\n")))
             self.server.stopping.wait(max(0.0, started + 1 / _MAX_RATE_HZ - time.monotonic()))

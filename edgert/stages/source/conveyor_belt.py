@@ -29,7 +29,7 @@ def rail_px(height: int) -> int:
 
 def draw_belt(width: int, height: int, period_px: int, look: Look, rng: Rng) -> U8:
     """A strip (belt rows, period_px + width, 3) uint8 BGR that repeats every ``period_px`` columns: any window of
-    ``width`` columns starting before the period is a image of the belt."""
+    ``width`` columns starting before the period is an image of the belt."""
     rows, columns = height - 2 * rail_px(height), period_px + width
     cell = max(height / 120, 2.0)  # the weave of the fabric
     x, y = np.arange(period_px, dtype=np.float32), np.arange(rows, dtype=np.float32)[:, None]

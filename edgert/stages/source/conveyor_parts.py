@@ -35,7 +35,7 @@ _STEEL, _DARK, _ZINC, _BRASS, _BLUE, _RED = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sprite:
-    """A image to lay over another: ``under * keep / 255 + add``.
+    """An image to lay over another: ``under * keep / 255 + add``.
 
     Attributes:
         keep: (h, w, 3) uint8, how much of what lies beneath shows; below 255 in shadow, 0 under the part.

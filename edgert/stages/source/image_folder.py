@@ -106,7 +106,7 @@ class Images:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         return StageError(
             f"none of the {len(names)} images at {self._pattern} can be read",
-            why=f"not a image, or damaged: {', '.join(names[:_SHOWN])}{more}",
+            why=f"not an image, or damaged: {', '.join(names[:_SHOWN])}{more}",
             where=self._where,
             fix="check that they open elsewhere; an images: pattern must match images only",
         )

@@ -86,7 +86,7 @@ class Times:
         if pts >= self._first:
             heapq.heappush(self._waiting, pts)
         if len(self._waiting) > _REORDERED:
-            heapq.heappop(self._waiting)  # of a image that the decoder left out
+            heapq.heappop(self._waiting)  # of an image that the decoder left out
 
     def take(self) -> int | None:
         """The next image's; None where packets have none."""

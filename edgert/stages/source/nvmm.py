@@ -219,21 +219,21 @@ def _image(surface: int) -> SurfaceParams:
     params: SurfaceParams = batch.surface_list[0]
     if params.layout != _PITCH_LAYOUT:
         raise DeviceError(
-            "a image in NVMM memory cannot be read by kernels", why="its layout is block linear", fix=_FIX
+            "an image in NVMM memory cannot be read by kernels", why="its layout is block linear", fix=_FIX
         )
     return params
 
 
 def _planes(frame: EglFrame, params: SurfaceParams) -> Sequence[MappedPlane]:
     if frame.frame_type != _EGL_FRAME_PITCH:
-        raise DeviceError("a image in NVMM memory cannot be read by kernels", why="CUDA sees it as arrays", fix=_FIX)
+        raise DeviceError("an image in NVMM memory cannot be read by kernels", why="CUDA sees it as arrays", fix=_FIX)
     pitches = params.plane_params.pitch
     return tuple(MappedPlane(int(frame.planes[n] or 0), int(pitches[n])) for n in range(frame.plane_count))
 
 
 def _checked(code: int, name: str) -> None:
     if code:
-        raise DeviceError("a image in NVMM memory cannot be used by CUDA", why=f"{name} returned {code}", fix=_FIX)
+        raise DeviceError("an image in NVMM memory cannot be used by CUDA", why=f"{name} returned {code}", fix=_FIX)
 
 
 # Images in a Jetson's video memory, lent to the GPU; each keeps its buffer until the GPU has read it.

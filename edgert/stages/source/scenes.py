@@ -165,7 +165,7 @@ class _Counting:
 
 
 def read_counter(image: U8) -> int:
-    """The index that ``synthetic:counter`` put into a image; survives compression at the original size.
+    """The index that ``synthetic:counter`` put into an image; survives compression at the original size.
 
     Args:
         image: (height, width, 3) uint8 BGR or RGB, or (height, width) luma.
@@ -197,7 +197,7 @@ class _Conveyor:
         return buffer, lease
 
     def truth(self, index: int) -> Truth:
-        """Renders a second time, in a scene of its own: the truth is what can be seen, so it takes a image."""
+        """Renders a second time, in a scene of its own: the truth is what can be seen, so it takes an image."""
         with self._asked:
             self._oracle = self._oracle or self._again()
             scratch, lease = self._canvas.acquire()

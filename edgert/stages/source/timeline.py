@@ -14,7 +14,7 @@ from edgert.memory.cuda import CudaDevice
 from edgert.runtime.frame import U8, Color, Frame, PixelFormat
 from edgert.stages.gpu.upload import Staging, shared_supply
 
-# A image before it has a place in a stream, and the buffers that images are made in.
+# An image before it has a place in a stream, and the buffers that images are made in.
 
 YUV = Color()
 

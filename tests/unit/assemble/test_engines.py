@@ -13,8 +13,7 @@ from edgert.assemble.engines import ChainEngines, Form
 from edgert.backend.tensorrt.trt_backend import TrtBackend
 from edgert.config import ModelConfig, PipelineFile, load_pipeline
 from edgert.errors import BuildError
-from edgert.graph import Model
-from edgert.graph.model import to_bytes
+from edgert.graph import Model, to_bytes
 from edgert.pipeline import Pipeline
 from edgert.validation import validate
 from tests.helpers.trt_bench import ORIN, Bench

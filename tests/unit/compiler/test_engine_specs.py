@@ -14,8 +14,7 @@ from edgert.bundle.bundle import open_bundle
 from edgert.compiler.engine_specs import Bundled, EngineSpec, engine_specs, spread
 from edgert.config import load_pipeline
 from edgert.errors import BuildError, PlacementError
-from edgert.graph.load import load
-from edgert.graph.operations import read
+from edgert.graph import load, read
 from tests.helpers import trt_bundle as trt_bundle_helper
 from tests.helpers.trt_bundle import SPLIT, engine, int8, trt_bundle
 from tests.helpers.trt_double import Double

@@ -20,7 +20,7 @@ from edgert.compiler.model_steps import uniform_feeds
 from edgert.config import InputConfig, ModelConfig
 from edgert.exporter.trtexec import command, library_named
 from edgert.files import FileStore
-from edgert.graph.operations import Graph, read
+from edgert.graph import Graph, read
 from edgert.steps import Event
 from tests.helpers.models import make
 from tests.helpers.trt_bench import ORIN, Bench

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgert.errors import CalibrationError
-from edgert.graph.operations import read
+from edgert.graph import read
 from edgert.quantization.lowering.lower import check_weak
 from edgert.quantization.lowering.trt_cache import write_cache
 from tests.helpers.models import conv

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgert.dataset.labels import Boxes, BoxTruth
+from edgert.dataset.labels import Boxes, GroundTruthBoxes
 from edgert.runtime import Detections
 
 
-def scene(images: int, classes: int = 4, seed: int = 0, *, crowds: bool = True) -> tuple[BoxTruth, list[Detections]]:
+def scene(
+    images: int, classes: int = 4, seed: int = 0, *, crowds: bool = True
+) -> tuple[GroundTruthBoxes, list[Detections]]:
     """Truth and detections of as many images; some have no box, some no detection, and a class may be missing."""
     random = np.random.default_rng(seed)
-    truth, found = [], []
+    ground_truth, found = [], []
     for _ in range(images):
         boxes = some_boxes(random, int(random.integers(0, 6)))
         kinds = random.integers(0, classes, len(boxes))
-        truth.append(labeled(boxes, kinds, (random.random(len(boxes)) < 0.15) & crowds))
+        ground_truth.append(labeled(boxes, kinds, (random.random(len(boxes)) < 0.15) & crowds))
         found.append(detected(random, boxes, kinds, classes))
-    return BoxTruth(tuple(truth), tuple(range(classes))), found
+    return GroundTruthBoxes(tuple(ground_truth), tuple(range(classes))), found
 
 
 def some_boxes(random: np.random.Generator, count: int) -> np.ndarray:

@@ -14,7 +14,7 @@ SCORER = Agreement()
 
 def agreement(one: list[object], other: list[object], metric: str = "agreement") -> float:
     notes, reference = ([SCORER.note(n, record) for n, record in enumerate(some)] for some in (one, other))
-    return SCORER.evidence(notes, reference)[metric].value
+    return SCORER.scores(notes, reference)[metric].value
 
 
 def boxes(*rows: tuple[float, float, float, float], classes: list[int] | None = None) -> Detections:
@@ -78,7 +78,7 @@ def test_vectors_by_their_cosine() -> None:
 
 
 def test_without_a_reference_nothing_is_said() -> None:
-    assert SCORER.needs_reference and SCORER.evidence([1, 2], None) == {}
+    assert SCORER.needs_reference and SCORER.scores([1, 2], None) == {}
 
 
 def test_a_users_own_record_is_refused() -> None:

@@ -9,14 +9,14 @@ from edgert.errors import ConfigError
 from edgert.evaluation.coco_metric import precision
 from edgert.evaluation.compare import Comparison, chosen_metric, compare
 from edgert.evaluation.evaluate_model import Accuracy
-from edgert.evaluation.score import Evidence, mean_of
+from edgert.evaluation.score import ImageScores, mean_of
 from tests.unit.evaluation.detections import scene
 
 
-def result(**evidence: Evidence) -> Accuracy:
-    values = {name: one.value for name, one in evidence.items()}
-    images = len(next(iter(evidence.values())).scores) if evidence else 0  # type: ignore[attr-defined]
-    return Accuracy("x", images, values, evidence, 1.0, 1.0, 1, ())
+def result(**scores: ImageScores) -> Accuracy:
+    values = {name: one.value for name, one in scores.items()}
+    images = len(next(iter(scores.values())).scores) if scores else 0  # type: ignore[attr-defined]
+    return Accuracy("x", images, values, scores, 1.0, 1.0, 1, ())
 
 
 def right(count: int, part: float, seed: int = 0) -> np.ndarray:
@@ -64,12 +64,12 @@ def test_agreement_is_compared_with_itself() -> None:
 
 
 def test_average_precision_is_resampled() -> None:
-    truth, found = scene(40, seed=3)
+    ground_truth, found = scene(40, seed=3)
     worse = [one.select(np.arange(len(one)) % 4 != 0) for one in found]
-    images = len(truth.images)
+    images = len(ground_truth.images)
     results = [
-        Accuracy(name, images, {key: m.value for key, m in evidence.items()}, evidence, 1, 1, 1, ())
-        for name, evidence in (("a", precision(truth, found)), ("b", precision(truth, worse)))
+        Accuracy(name, images, {key: m.value for key, m in scores.items()}, scores, 1, 1, 1, ())
+        for name, scores in (("a", precision(ground_truth, found)), ("b", precision(ground_truth, worse)))
     ]
     one = compare(*results, "map", max_drop=0.05)
     assert one.low < one.drop < one.high

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from edgert.config import ClassifyTask, EmbedTask, SegmentTask
-from edgert.dataset.labels import BoxTruth, ClassTruth, IdentityTruth, MaskTruth
+from edgert.dataset import LabeledDataset, open_dataset
+from edgert.dataset.labels import GroundTruthBoxes, GroundTruthClasses, GroundTruthIdentities, GroundTruthMasks
 from edgert.errors import ConfigError
-from edgert.evaluation import Dataset, open_dataset
 
 CLASSIFY, EMBED, SEGMENT = ClassifyTask(classify="auto"), EmbedTask(embed="l2"), SegmentTask(segment="argmax")
 
@@ -43,13 +43,13 @@ def written(folder: Path, data: object, name: str = "val.json") -> Path:
     return folder / name
 
 
-def by_name(dataset: Dataset) -> dict[str, int]:
-    return {dataset.image_dataset.name(n): n for n in range(len(dataset.image_dataset))}
+def by_name(dataset: LabeledDataset) -> dict[str, int]:
+    return {dataset.images.name(n): n for n in range(len(dataset.images))}
 
 
-def boxes_of(dataset: Dataset, name: str) -> tuple[list[list[float]], list[int]]:
-    assert isinstance(dataset.truth, BoxTruth)
-    one = dataset.truth.images[by_name(dataset)[name]]
+def boxes_of(dataset: LabeledDataset, name: str) -> tuple[list[list[float]], list[int]]:
+    assert isinstance(dataset.ground_truth, GroundTruthBoxes)
+    one = dataset.ground_truth.images[by_name(dataset)[name]]
     return one.corners.tolist(), one.classes.tolist()
 
 
@@ -59,15 +59,15 @@ def test_coco_images_are_found_beside_the_file(tmp_path: Path, place: str) -> No
         photo(tmp_path / "sets" / place / f"{name}.png")
     dataset = open_dataset(written(tmp_path, coco(), "sets/instances_val.json"))
     assert sorted(by_name(dataset)) == ["a.png", "b.png"]
-    assert dataset.image_dataset.frame(0).width == 16
+    assert dataset.images.frame(0).width == 16
 
 
 def test_categories_are_counted_off_or_are_class_indices(tmp_path: Path) -> None:
     photo(tmp_path / "a.png"), photo(tmp_path / "b.png")
     dataset = open_dataset(written(tmp_path, coco()))
     assert boxes_of(dataset, "a.png") == ([[1, 2, 5, 7], [0, 0, 8, 8]], [1, 0])
-    assert isinstance(dataset.truth, BoxTruth) and dataset.truth.classes == (0, 1, 2)
-    one = dataset.truth.images[by_name(dataset)["a.png"]]
+    assert isinstance(dataset.ground_truth, GroundTruthBoxes) and dataset.ground_truth.classes == (0, 1, 2)
+    one = dataset.ground_truth.images[by_name(dataset)["a.png"]]
     assert one.crowds.tolist() == [False, True] and one.areas.tolist() == [20, 9]
     assert "counted off" in dataset.notes[0]
     from_zero = coco(categories=[{"id": n, "name": str(n)} for n in (0, 1, 3, 8)])
@@ -126,9 +126,9 @@ def test_missing_images_are_counted_and_named(tmp_path: Path) -> None:
         open_dataset(written(tmp_path / "else", coco(), "other.json"))
 
 
-def classes_of(dataset: Dataset) -> dict[str, int]:
-    assert isinstance(dataset.truth, ClassTruth)
-    return {dataset.image_dataset.name(n): dataset.truth.classes[n] for n in range(len(dataset.image_dataset))}
+def classes_of(dataset: LabeledDataset) -> dict[str, int]:
+    assert isinstance(dataset.ground_truth, GroundTruthClasses)
+    return {dataset.images.name(n): dataset.ground_truth.classes[n] for n in range(len(dataset.images))}
 
 
 def test_a_list_of_classes(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_list_of_classes(tmp_path: Path) -> None:
         photo(tmp_path / "photos" / f"{name}.png")
     path = written(tmp_path, "file,label_index\na.png,4\nb.png,0\n\nc.png,17\n", "photos_labels.csv")
     assert classes_of(open_dataset(path)) == {"a.png": 4, "b.png": 0, "c.png": 17}
-    assert len(open_dataset(path, limit=2).image_dataset) == 2
+    assert len(open_dataset(path, limit=2).images) == 2
     path = written(tmp_path, "file,label\na.png,cat\nc.png,dog\n", "photos.csv")
     assert classes_of(open_dataset(path, labels=("dog", "cat"))) == {"a.png": 1, "c.png": 0}
 
@@ -179,8 +179,8 @@ def test_folders_of_numbers_are_class_indices(tmp_path: Path) -> None:
 def test_a_folder_per_identity(tmp_path: Path) -> None:
     photo(tmp_path / "ann" / "1.png"), photo(tmp_path / "bob" / "1.png")
     dataset = open_dataset(tmp_path, EMBED)
-    assert isinstance(dataset.truth, IdentityTruth)
-    assert [f"{who}/1.png" for who in dataset.truth.identities] == list(by_name(dataset))
+    assert isinstance(dataset.ground_truth, GroundTruthIdentities)
+    assert [f"{who}/1.png" for who in dataset.ground_truth.identities] == list(by_name(dataset))
 
 
 def test_masks_of_the_same_stem(tmp_path: Path) -> None:
@@ -188,8 +188,8 @@ def test_masks_of_the_same_stem(tmp_path: Path) -> None:
         photo(tmp_path / "images" / f"{name}.jpg")
         photo(tmp_path / "masks" / f"{name}.png")
     dataset = open_dataset(tmp_path, SEGMENT)
-    assert isinstance(dataset.truth, MaskTruth)
-    assert [path.stem + ".jpg" for path in dataset.truth.files] == list(by_name(dataset))
+    assert isinstance(dataset.ground_truth, GroundTruthMasks)
+    assert [path.stem + ".jpg" for path in dataset.ground_truth.files] == list(by_name(dataset))
     (tmp_path / "masks" / "b.png").unlink()
     with pytest.raises(ConfigError, match=r"1 of 2 images in .* have no mask"):
         open_dataset(tmp_path, SEGMENT)
@@ -199,6 +199,6 @@ def test_images_without_labels(tmp_path: Path) -> None:
     photo(tmp_path / "a.png")
     for task in (None, CLASSIFY, SEGMENT):
         dataset = open_dataset(tmp_path, task)
-        assert dataset.truth is None and list(by_name(dataset)) == ["a.png"]
+        assert dataset.ground_truth is None and list(by_name(dataset)) == ["a.png"]
     with pytest.raises(ConfigError, match="no images at"):
         open_dataset(tmp_path / "nowhere")

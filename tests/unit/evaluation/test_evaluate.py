@@ -14,8 +14,9 @@ from onnx import TensorProto, helper
 from edgert.backend.base import Array
 from edgert.backend.ort import Function
 from edgert.config import ModelConfig
+from edgert.dataset import LabeledDataset, open_dataset
 from edgert.errors import BuildError, ConfigError, ModelError
-from edgert.evaluation import Accuracy, Dataset, Exam, evaluate, open_dataset, open_exam, side_by_side
+from edgert.evaluation import Accuracy, EvaluationSetup, evaluate, evaluate_versions, open_evaluation
 from edgert.evaluation.score import BoxScorer
 from edgert.graph import Model
 from edgert.model_engine import build_engine
@@ -60,9 +61,9 @@ def channel_means() -> Model:
 MEANS = channel_means()
 
 
-def exam(photos: Path, task: Mapping[str, object] | None = None) -> Exam:
+def setup(photos: Path, task: Mapping[str, object] | None = None) -> EvaluationSetup:
     section = config(task)
-    return open_exam(MEANS, section, open_dataset(photos, section.task))
+    return open_evaluation(MEANS, section, open_dataset(photos, section.task))
 
 
 def done(result: Accuracy | None) -> Accuracy:
@@ -71,7 +72,7 @@ def done(result: Accuracy | None) -> Accuracy:
 
 
 def test_a_model_an_engine_and_a_function_give_the_same(photos: Path) -> None:
-    one = exam(photos)
+    one = setup(photos)
     engine = build_engine(MEANS, one.config, threads=1)
     results = [done(evaluate(candidate, one)) for candidate in (MEANS, engine, Function(MEANS))]
     assert [result.values for result in results] == [{"top1": 1.0, "top5": 1.0}] * 3
@@ -80,7 +81,7 @@ def test_a_model_an_engine_and_a_function_give_the_same(photos: Path) -> None:
 
 
 def test_the_result_does_not_depend_on_threads(photos: Path) -> None:
-    one = exam(photos)
+    one = setup(photos)
     notes = [done(evaluate(worse, one, threads=threads)).notes for threads in (1, 3)]
     assert notes[0] == notes[1]
 
@@ -96,7 +97,7 @@ def worse(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
 def test_versions_side_by_side(photos: Path) -> None:
     told: list[tuple[str, int, int]] = []
     candidates = {"fp32": MEANS, "worse": worse}
-    found = side_by_side(candidates, exam(photos), max_drop=0.1, progress=lambda *one: told.append(one))
+    found = evaluate_versions(candidates, setup(photos), max_drop=0.1, progress=lambda *one: told.append(one))
     assert found is not None and found.metric == "top1"
     assert found.comparisons[0].drop == pytest.approx(1 / 3) and not found.within
     assert told == [(name, n + 1, COUNT) for name in candidates for n in range(COUNT)]
@@ -110,19 +111,19 @@ def test_versions_that_were_done_when_it_was_stopped_count(photos: Path) -> None
         if name == "worse" and done == 2:
             stop.set()
 
-    one = exam(photos)
+    one = setup(photos)
     candidates = {"fp32": MEANS, "worse": worse}
-    found = side_by_side(candidates, one, threads=1, progress=progress, stop=stop)
+    found = evaluate_versions(candidates, one, threads=1, progress=progress, stop=stop)
     assert found is not None and [result.name for result in found.results] == ["fp32"]
     assert found.results[0].values["top1"] == 1.0 and found.comparisons == ()
-    assert side_by_side(candidates, one, stop=stop) is None
+    assert evaluate_versions(candidates, one, stop=stop) is None
 
 
 def test_a_reference_alone_tells_nothing_without_labels(photos: Path) -> None:
     stop, section = threading.Event(), config()
-    one = open_exam(MEANS, section, open_dataset(f"{photos}/*/*.png", section.task))
+    one = open_evaluation(MEANS, section, open_dataset(f"{photos}/*/*.png", section.task))
     set_at_second = {"worse": stop.set, "fp32": lambda: None}
-    found = side_by_side(
+    found = evaluate_versions(
         {"fp32": MEANS, "worse": worse}, one, progress=lambda name, done, total: set_at_second[name](), stop=stop
     )
     assert found is None
@@ -138,26 +139,26 @@ def test_a_version_with_another_input_is_refused(photos: Path) -> None:
         {"means": ((1, 3), TensorProto.FLOAT)},
     )
     with pytest.raises(ModelError, match="a version to compare does not take 'x'") as caught:
-        side_by_side({"fp32": MEANS, "other": renamed}, exam(photos))
+        evaluate_versions({"fp32": MEANS, "other": renamed}, setup(photos))
     assert "it takes image" in caught.value.why and "--input" in caught.value.fix
 
 
 def test_without_labels_versions_are_compared_with_each_other(photos: Path) -> None:
     section = config()
-    plain = open_exam(MEANS, section, open_dataset(photos / "**" / "*.png", section.task))
-    found = side_by_side({"fp32": MEANS, "worse": worse}, plain)
+    plain = open_evaluation(MEANS, section, open_dataset(photos / "**" / "*.png", section.task))
+    found = evaluate_versions({"fp32": MEANS, "worse": worse}, plain)
     assert found is not None and found.results[0].values == {}
     assert found.results[1].values["agreement"] == pytest.approx(2 / 3)
     with pytest.raises(ConfigError, match="nothing to judge by"):
-        side_by_side({"fp32": MEANS}, plain)
+        evaluate_versions({"fp32": MEANS}, plain)
 
 
 def test_identities_are_found_again(photos: Path) -> None:
-    found = side_by_side({"fp32": MEANS, "same": MEANS}, exam(photos, {"embed": "l2"}))
+    found = evaluate_versions({"fp32": MEANS, "same": MEANS}, setup(photos, {"embed": "l2"}))
     assert found is not None
     assert found.results[1].values == {"retrieval": 1.0, "cosine": pytest.approx(1.0)}
     with pytest.raises(ConfigError, match="nothing to judge by"):
-        side_by_side({"fp32": MEANS}, exam(photos, {"embed": "l2"}), "cosine")
+        evaluate_versions({"fp32": MEANS}, setup(photos, {"embed": "l2"}), "cosine")
 
 
 def test_an_unknown_metric_is_refused_before_anything_runs(photos: Path) -> None:
@@ -165,7 +166,7 @@ def test_an_unknown_metric_is_refused_before_anything_runs(photos: Path) -> None
         raise AssertionError("ran")
 
     with pytest.raises(ConfigError, match="no metric 'map' here"):
-        side_by_side({"fp32": never}, exam(photos), "map")
+        evaluate_versions({"fp32": never}, setup(photos), "map")
 
 
 def test_it_can_be_stopped(photos: Path) -> None:
@@ -177,12 +178,12 @@ def test_it_can_be_stopped(photos: Path) -> None:
         if count == 3:
             stop.set()
 
-    assert evaluate(MEANS, exam(photos), progress=progress, stop=stop, threads=1) is None
+    assert evaluate(MEANS, setup(photos), progress=progress, stop=stop, threads=1) is None
     assert seen == [1, 2, 3]
 
 
 def test_what_fails_is_told_once_with_its_image(photos: Path) -> None:
-    one = exam(photos)
+    one = setup(photos)
 
     def wrong(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
         return {"means": np.zeros((1, 3, 3), np.float32)}
@@ -200,7 +201,7 @@ def test_what_fails_is_told_once_with_its_image(photos: Path) -> None:
 
 def test_a_failing_engine_is_told(photos: Path) -> None:
     with pytest.raises(BuildError):
-        evaluate(models.unknown_operator(), exam(photos))
+        evaluate(models.unknown_operator(), setup(photos))
 
 
 def test_labels_of_another_kind_are_refused(photos: Path, tmp_path: Path) -> None:
@@ -208,12 +209,12 @@ def test_labels_of_another_kind_are_refused(photos: Path, tmp_path: Path) -> Non
     listed = tmp_path / "photos.csv"
     listed.write_text("file,label_index\n0/0.png,0\n")
     with pytest.raises(ConfigError, match="labels of classes cannot judge"):
-        evaluate(MEANS, open_exam(MEANS, section, open_dataset(listed, section.task)))
+        evaluate(MEANS, open_evaluation(MEANS, section, open_dataset(listed, section.task)))
 
 
 def test_a_task_that_does_not_fit_is_refused_at_once(photos: Path) -> None:
     with pytest.raises(ModelError):
-        exam(photos, {"detect": "yolox"})
+        setup(photos, {"detect": "yolox"})
 
 
 def test_boxes_count_from_a_low_score_on_only_with_labels(photos: Path, tmp_path: Path) -> None:
@@ -223,4 +224,4 @@ def test_boxes_count_from_a_low_score_on_only_with_labels(photos: Path, tmp_path
     judged = _judged(task, True)
     assert (judged.score, judged.limit) == (LOWEST_SCORE, 100)  # type: ignore[union-attr]
     assert _judged(task, False) == task
-    assert isinstance(exam(photos).dataset, Dataset) and not isinstance(exam(photos).scorer, BoxScorer)
+    assert isinstance(setup(photos).dataset, LabeledDataset) and not isinstance(setup(photos).scorer, BoxScorer)

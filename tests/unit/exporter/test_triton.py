@@ -9,7 +9,8 @@ import pytest
 
 from edgert.errors import BuildError
 from edgert.exporter.triton import Served, batch_of, config_text, repository_part
-from edgert.graph.model import Dim, TensorSpec
+from edgert.graph import TensorSpec
+from edgert.graph.model import Dim
 from tests.helpers.triton import parsed
 
 

@@ -10,9 +10,8 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from edgert.graph import Change, Model, Pass, from_proto, infer, inputs
-from edgert.graph.message import records
-from edgert.graph.operations import write
+from edgert.graph import Change, Model, Pass, from_proto, infer, inputs, write
+from edgert.graph.onnx_convert import records
 from edgert.graph.passes.contract import run as run_passes
 
 Shape = Sequence[int | str | None]

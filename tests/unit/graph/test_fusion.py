@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from edgert.graph import Graph
 from edgert.graph.fusion import GENERATED, INT8_ONNX_RUNTIME, INT8_TENSORRT, Fusion, activation, kernel
-from edgert.graph.operations import Graph
 from tests.unit.graph.graphs import make, node
 from tests.unit.quantization.nets import conv, graph_of, stored
 

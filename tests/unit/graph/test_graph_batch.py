@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from edgert.graph import Model, infer, inputs, outputs
+from edgert.graph import Model, infer, inputs, outputs, read
 from edgert.graph.batch_size import batch_axes, has_open_batch, with_open_batch
-from edgert.graph.operations import read
 from tests.unit.graph.graphs import make, node, weights
 
 SIDE = 4

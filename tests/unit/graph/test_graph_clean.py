@@ -12,8 +12,7 @@ import pytest
 from onnx import helper
 
 from edgert.errors import ModelError
-from edgert.graph import PASSES, Change, Model, Pass, clean, from_proto, inputs, to_bytes
-from edgert.graph.operations import Graph, Node
+from edgert.graph import PASSES, Change, Graph, Model, Node, Pass, clean, from_proto, inputs, to_bytes
 from edgert.graph.passes.contract import MAX_ROUNDS, Result
 from edgert.graph.passes.noop import REMOVE_UNUSED, STORE_CONSTANTS
 from edgert.graph.passes.tidy import REMOVE_DEAD, SORT_NODES

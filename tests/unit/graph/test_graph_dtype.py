@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgert.graph.operations import Graph, read
-from edgert.graph.types import cast_node, dtypes, element_type
+from edgert.graph import Graph, read
+from edgert.graph.operator_types import cast_node, dtypes, element_type
 from tests.unit.graph.graphs import make, node, value
 
 

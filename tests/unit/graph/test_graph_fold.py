@@ -6,7 +6,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from edgert.graph import Model, to_bytes
-from edgert.graph.message import records
+from edgert.graph.onnx_convert import records
 from edgert.graph.passes import fold_constants as fold_module
 from edgert.graph.passes.fold_constants import FOLD_CONSTANTS
 from tests.unit.graph.graphs import applied, assert_same, make, node, ops, value, weights

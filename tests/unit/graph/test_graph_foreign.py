@@ -7,7 +7,7 @@ import pytest
 from edgert.backend.ort.runtime import open_session, session_settings
 from edgert.errors import BuildError
 from edgert.graph import Model, from_proto
-from edgert.graph.inspection import foreign_nodes
+from edgert.graph.inspection import unsupported_nodes
 from tests.unit.graph.graphs import make_proto, node
 
 
@@ -21,18 +21,18 @@ def model(*kinds: tuple[str, str]) -> Model:
 
 
 def test_standard_operators_and_those_of_onnx_runtime_are_not_named() -> None:
-    assert foreign_nodes(model(("", "Relu"), ("com.microsoft", "Gelu"), ("ai.onnx.ml", "Normalizer"))) == ""
+    assert unsupported_nodes(model(("", "Relu"), ("com.microsoft", "Gelu"), ("ai.onnx.ml", "Normalizer"))) == ""
 
 
 def test_node_operator_and_opset_are_named() -> None:
-    told = foreign_nodes(model(("acme", "Funny"), ("", "Reluu")))
+    told = unsupported_nodes(model(("acme", "Funny"), ("", "Reluu")))
     assert (
         told == "node 'n0' is acme.Funny, outside the ONNX standard; node 'n1' is Reluu, which opset 17 does not have"
     )
 
 
 def test_of_many_four_are_named() -> None:
-    told = foreign_nodes(model(*[("acme", "Funny")] * 6))
+    told = unsupported_nodes(model(*[("acme", "Funny")] * 6))
     assert told.count("acme.Funny") == 4 and told.endswith("; and 2 more")
 
 

@@ -7,9 +7,8 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from edgert.errors import ModelError
-from edgert.graph import clean, from_proto
-from edgert.graph.message import message, records
-from edgert.graph.record import Graph
+from edgert.graph import Graph, clean, from_proto
+from edgert.graph.onnx_convert import message, records
 from tests.unit.graph.graphs import make_proto, node, value, weights
 
 

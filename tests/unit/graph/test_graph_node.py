@@ -8,8 +8,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from edgert.errors import ModelError
-from edgert.graph import Model, clean, from_proto
-from edgert.graph.operations import Graph, Names, Node, extract, read, write
+from edgert.graph import Graph, Model, Names, Node, clean, extract, from_proto, read, write
 from tests.helpers import models
 
 

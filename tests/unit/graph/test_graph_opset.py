@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgert.errors import ModelError
-from edgert.graph import Model, from_proto, to_bytes
-from edgert.graph.opset import opset, raise_opset
+from edgert.graph import Model, from_proto, raise_opset, to_bytes
+from edgert.graph.opset import opset
 
 X = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, 10, 12])
 Y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * 4)

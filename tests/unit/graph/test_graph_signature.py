@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from edgert.graph.types import signature
+from edgert.graph.operator_types import signature
 
 
 def test_ports_of_one_variable_have_one_type() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from onnx import TensorProto, helper
 
+from edgert.graph import Graph, read
 from edgert.graph.count import peak_bytes
-from edgert.graph.operations import Graph, read
 from tests.helpers.models import make
 
 KIB = 256 * 4  # a float32 tensor of shape (256,)

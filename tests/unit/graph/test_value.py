@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgert.graph.value import clip_bounds, is_interpolation, is_movement, non_negative
+from edgert.graph.value_ranges import clip_bounds, is_copy, is_interpolation, non_negative
 from tests.unit.graph.graphs import make, node
 from tests.unit.quantization.nets import graph_of
 
@@ -74,11 +74,11 @@ def test_what_a_resize_does_with_values(given: dict[str, str], moves: bool, betw
     model = make([resize], {"x": [1, 1, 4, 4]}, {"y": None}, {"grow": np.float32([1, 1, 2, 2])})
     graph = graph_of(model)
     (found,) = graph.nodes
-    assert (is_movement(graph, found), is_interpolation(found)) == (moves, between)
+    assert (is_copy(graph, found), is_interpolation(found)) == (moves, between)
 
 
 @pytest.mark.parametrize(("value", "moves"), [("one", False), ("", True)])
 def test_a_pad_moves_values_where_it_adds_zeros(value: str, moves: bool) -> None:
     pad = node("Pad", ["x", "around", value], ["y"])
     graph = graph_of(make([pad], {"x": [1, 4]}, {"y": None}, {**STORED, "around": np.int64([0, 1, 0, 1])}))
-    assert is_movement(graph, graph.nodes[0]) == moves
+    assert is_copy(graph, graph.nodes[0]) == moves

@@ -7,9 +7,8 @@ import pytest
 
 from dla import Target
 from edgert.errors import ConfigError
-from edgert.graph import Model, count
+from edgert.graph import Model, count, read
 from edgert.graph.dla_node import dla_nodes, macs_of
-from edgert.graph.operations import read
 from edgert.graph.proto import Array
 from edgert.placement.dla_share import compare, survey, target_of
 from tests.unit.graph.graphs import make, node, weights

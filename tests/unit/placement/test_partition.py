@@ -10,8 +10,7 @@ from onnx import TensorProto, helper
 
 from edgert.backend.ort import Function
 from edgert.errors import PlacementError
-from edgert.graph import Model
-from edgert.graph.operations import Graph, read
+from edgert.graph import Graph, Model, read
 from edgert.placement.cutting import MOST_PARTS, Part, cut, partition
 from tests.helpers import models
 

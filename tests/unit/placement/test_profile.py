@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgert.errors import ArtifactError, PlacementError
-from edgert.graph.operations import Graph, read
+from edgert.graph import Graph, read
 from edgert.jitter import AT
 from edgert.placement.contention import MEASURED
 from edgert.placement.cutting import partition

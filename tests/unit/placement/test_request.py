@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 
 from edgert.config.engine_choice import ReplicateConfig
 from edgert.errors import PlacementError
-from edgert.graph.operations import Graph, read
+from edgert.graph import Graph, read
 from edgert.placement.placement_section import accelerators_of, assign, check_accelerators, weights_of
 from tests.helpers import models
 

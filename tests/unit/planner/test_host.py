@@ -9,9 +9,7 @@ import pytest
 
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import ArtifactError, ConfigError, PlacementError
-from edgert.graph.load import load
-from edgert.graph.operations import read
-from edgert.graph.passes.clean import clean
+from edgert.graph import clean, load, read
 from edgert.placement.cost.fused_kernels import units
 from edgert.placement.profile import Handing, Profile, ProfiledUnit, Whole
 from edgert.planner import plan

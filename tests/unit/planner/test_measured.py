@@ -13,7 +13,7 @@ from edgert.bundle.bundle import open_bundle, save_bundle
 from edgert.bundle.measured_times import MeasuredEngine, MeasuredLayer, read_measured
 from edgert.compiler.finish import finish
 from edgert.errors import ArtifactError, ConfigError
-from edgert.graph.load import load
+from edgert.graph import load
 from edgert.placement.problem import Cost, Network, Unit
 from edgert.planner import plan
 from edgert.planner.measured_times import factors_of, scaled, times_of
@@ -143,7 +143,7 @@ def test_without_measurements_nothing_changes() -> None:
 def planned(folder: Path) -> Any:
     """The pipeline of the small bundle, its model beside it."""
     from edgert.config import load_pipeline
-    from edgert.graph.model import to_bytes
+    from edgert.graph import to_bytes
     from tests.helpers.trt_bundle import model
 
     (folder / "models/parts").mkdir(parents=True, exist_ok=True)

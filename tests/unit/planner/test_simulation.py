@@ -14,8 +14,7 @@ from edgert.board.host import core_accelerators
 from edgert.board.record import find_board
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import BudgetError, ConfigError
-from edgert.graph import to_bytes
-from edgert.graph.load import load
+from edgert.graph import load, to_bytes
 from edgert.jitter import AT, Quantiles, mean_of
 from edgert.placement.cost.coefficients import coefficients
 from edgert.placement.cost.speeds import power

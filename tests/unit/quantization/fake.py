@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from edgert.graph import Model
-from edgert.graph.operations import Graph, Names, Node
+from edgert.graph import Graph, Model, Names, Node
 from edgert.graph.operators import WEIGHTED
 from edgert.quantization.calibration.walk import Feeds, walk
 from edgert.quantization.lowering.weights import weighted

@@ -9,8 +9,7 @@ import numpy as np
 import onnx
 
 from edgert.backend.ort import Function
-from edgert.graph import Model, infer
-from edgert.graph.operations import Graph, extract, read, write
+from edgert.graph import Graph, Model, extract, infer, read, write
 from tests.unit.graph.graphs import make, node, weights
 
 Array = np.ndarray[Any, Any]

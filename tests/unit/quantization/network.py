@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto, helper
 
-from edgert.dataset.images import ImageDataset, open_images
+from edgert.dataset import ImageDataset, open_images
 from edgert.graph import Model
 from tests.helpers.models import make
 
 SIZE, IMAGES = 16, 32
 
 
-def image_dataset(count: int, seed: int) -> ImageDataset:
+def random_images(count: int, seed: int) -> ImageDataset:
     """Images of noise."""
     random = np.random.default_rng(seed)
     return open_images([random.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8) for _ in range(count)])

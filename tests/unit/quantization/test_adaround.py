@@ -8,8 +8,7 @@ import pytest
 
 from edgert.backend.ort import Function
 from edgert.errors import CalibrationError
-from edgert.graph import Model, infer
-from edgert.graph.operations import read
+from edgert.graph import Model, infer, read
 from edgert.quantization.adaround import Effort, Progress, errors, round_weights, roundings, solve
 from edgert.quantization.bias_correction import Moments, patches
 from edgert.quantization.calibration.walk import walk

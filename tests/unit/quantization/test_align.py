@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgert.graph import Model
-from edgert.graph.operations import Graph
+from edgert.graph import Graph, Model
 from edgert.quantization.lowering.align import align
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.scheme.scheme import scheme

@@ -22,13 +22,13 @@ from tests.helpers.models import make
 from tests.unit.quantization.network import IMAGES, SIZE, network
 
 
-def images(count: int = IMAGES) -> list[dict[str, Any]]:
+def random_images(count: int = IMAGES) -> list[dict[str, Any]]:
     random = np.random.default_rng(1)
     return [{"x": random.uniform(0, 1, (1, 3, SIZE, SIZE)).astype(np.float32)} for _ in range(count)]
 
 
 def int8(target: Target) -> Model:
-    model, feeds = prepare(network()), images()
+    model, feeds = prepare(network()), random_images()
     table = calibrate(model, feeds, early_stop=False)
     return Quantizer(model, table, Recipe(target)).quick().model
 
@@ -43,7 +43,7 @@ def tail(nodes: list[Any], shape: tuple[int, ...], stored: dict[str, Any] | None
 
 @pytest.mark.parametrize("target", ["ort", "gpu"])
 def test_a_batch_is_what_its_images_are_alone(target: Target) -> None:
-    model, feeds = int8(target), images(5)
+    model, feeds = int8(target), random_images(5)
     made = opened(model, feeds)
     assert [spec.shape[0] for spec in (*inputs(made), *outputs(made))] == ["batch", "batch"]
     run = Function(made)
@@ -54,7 +54,7 @@ def test_a_batch_is_what_its_images_are_alone(target: Target) -> None:
 
 
 def test_tensorrt_gets_a_profile_from_one_row_to_a_full_batch() -> None:
-    made = opened(int8("gpu"), images(2))
+    made = opened(int8("gpu"), random_images(2))
     request = static_request(made, EngineOptions(profiles={"default": {"x": (4, 3, SIZE, SIZE)}}))
     assert request.precision == "int8"
     ((name, span),) = request.profiles[0].items()
@@ -106,7 +106,7 @@ def test_what_the_file_can_and_int8_cannot_is_not_the_exports_fault() -> None:
     ]
     stored = {"w": np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype("f4"), "zero": np.array([0])}
     ends = {"x": (("n", 3, SIZE, SIZE), TensorProto.FLOAT)}, {"y": (("n", 4, 14, 14), TensorProto.FLOAT)}
-    file, feeds = make(nodes, *ends, stored), images(2)
+    file, feeds = make(nodes, *ends, stored), random_images(2)
     assert takes_several(file, feeds) and not takes_several(prepare(file), feeds)
     with pytest.raises(ModelError) as caught:
         opened(prepare(file), feeds, file=file)

@@ -7,26 +7,23 @@ import pytest
 
 from edgert.backend.ort import Function
 from edgert.config import ModelConfig
-from edgert.graph import to_bytes
-from edgert.graph.operations import read
+from edgert.graph import read, to_bytes
 from edgert.quantization.calibrated import Calibrated, calibrate_section
 from edgert.quantization.int8_model import recipe_of
 from edgert.quantization.prepare import calibrated
 from edgert.quantization.quantizer import Quantizer
 from edgert.quantization.scheme.scheme import Target, scheme
-from tests.unit.quantization.network import IMAGES, SIZE, image_dataset
+from tests.unit.quantization.network import IMAGES, SIZE, random_images
 
 
 def test_without_a_target_every_tensor_is_measured(config: ModelConfig) -> None:
-    found = calibrate_section(config, image_dataset=image_dataset(IMAGES, 5))
+    found = calibrate_section(config, images=random_images(IMAGES, 5))
     assert tuple(found.table.histograms) == calibrated(read(found.model))
 
 
 @pytest.mark.parametrize("target", ["ort", "gpu", "dla"])
 def test_for_one_target_only_what_it_rounds_is_measured_to_the_same_model(config: ModelConfig, target: Target) -> None:
-    everything, few = (
-        calibrate_section(config, target=one, image_dataset=image_dataset(IMAGES, 5)) for one in (None, target)
-    )
+    everything, few = (calibrate_section(config, target=one, images=random_images(IMAGES, 5)) for one in (None, target))
     needed = set(scheme(read(few.model), target).needed)
     assert set(few.table.histograms) == needed
     assert needed < set(everything.table.histograms) or target == "dla"

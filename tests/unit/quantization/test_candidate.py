@@ -12,23 +12,23 @@ import pytest
 
 from edgert.backend.ort import Function
 from edgert.config import ModelConfig
+from edgert.dataset import LabeledDataset
 from edgert.errors import CalibrationError
-from edgert.evaluation import Dataset, open_exam, side_by_side
-from edgert.graph import Model, load
-from edgert.graph.operations import Graph
+from edgert.evaluation import evaluate_versions, open_evaluation
+from edgert.graph import Graph, Model, load
 from edgert.quantization import quantizer as recipe
 from edgert.quantization.calibrated import calibrate_section
 from edgert.quantization.calibration.ranges import save_table
 from edgert.quantization.evaluate import evaluation_report
 from edgert.quantization.variants import Wanted, versions
 from tests.helpers.models import with_constants
-from tests.unit.quantization.network import IMAGES, SIZE, image_dataset
+from tests.unit.quantization.network import IMAGES, SIZE, random_images
 
 
 @pytest.fixture
 def ranges(config: ModelConfig, tmp_path: Path) -> Path:
     path = tmp_path / "ranges.json"
-    save_table(calibrate_section(config, image_dataset=image_dataset(IMAGES, 5)).table, path)
+    save_table(calibrate_section(config, images=random_images(IMAGES, 5)).table, path)
     return path
 
 
@@ -38,12 +38,12 @@ def photos(tmp_path: Path) -> Path:
     folder = tmp_path / "photos"
     folder.mkdir()
     for number in range(IMAGES):
-        cv2.imwrite(str(folder / f"{number}.png"), image_dataset(IMAGES, 5).frame(number).planes[0])
+        cv2.imwrite(str(folder / f"{number}.png"), random_images(IMAGES, 5).frame(number).planes[0])
     return folder
 
 
 def test_a_range_file_is_enough(config: ModelConfig, ranges: Path) -> None:
-    exam_images = image_dataset(6, 9)
+    exam_images = random_images(6, 9)
     made = versions(config, Wanted(("int8", "fp16"), ("dla", "gpu"), ranges=ranges), exam_images)
     assert list(made) == ["int8", "int8 dla (simulated)", "int8 gpu (simulated)", "fp16"]
     assert [one.simulated for one in made.values()] == [False, True, True, False]
@@ -61,13 +61,13 @@ def test_a_range_file_is_enough(config: ModelConfig, ranges: Path) -> None:
 def test_ranges_of_another_model_are_refused(config: ModelConfig, ranges: Path) -> None:
     equalized = config.model_copy(update={"quantize": config.quantize.model_copy(update={"equalize": True})})
     with pytest.raises(CalibrationError, match="another model") as caught:
-        versions(equalized, Wanted(("int8",), ranges=ranges), image_dataset(4, 1), where="p.yaml:2")
+        versions(equalized, Wanted(("int8",), ranges=ranges), random_images(4, 1), where="p.yaml:2")
     assert caught.value.where
 
 
 def test_images_of_the_exam_are_not_learnt_from(config: ModelConfig) -> None:
     with pytest.raises(CalibrationError, match="needs images"):
-        versions(config, Wanted(("int8",)), image_dataset(IMAGES, 1))
+        versions(config, Wanted(("int8",)), random_images(IMAGES, 1))
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -79,7 +79,7 @@ def test_a_bias_correction_that_does_harm_is_seen_on_the_models_own_images(
 
     monkeypatch.setattr(recipe, "correct_biases", ruin)
     wanted = Wanted(("int8",), images=str(photos) if named else "", ranges=ranges)
-    made = versions(config, wanted, image_dataset(6, 9))["int8"].quantized
+    made = versions(config, wanted, random_images(6, 9))["int8"].quantized
     assert made is not None and made.result.notes == ()
 
 
@@ -95,35 +95,35 @@ def test_what_is_made_can_be_stopped(config: ModelConfig, ranges: Path, emulated
 
     wanted = Wanted(emulated=(emulated,), images=str(photos), ranges=ranges)
     with pytest.raises(CalibrationError, match="stopped while"):
-        versions(config, wanted, image_dataset(6, 9), tell=heard, bar=heard, stop=stop)
+        versions(config, wanted, random_images(6, 9), tell=heard, bar=heard, stop=stop)
     assert said[-1].endswith(at)
 
 
 def test_only_what_is_asked_for_is_made(config: ModelConfig) -> None:
-    assert versions(config, Wanted(), image_dataset(1, 1)) == {}
-    assert list(versions(config, Wanted(("fp16",)), image_dataset(1, 1))) == ["fp16"]
+    assert versions(config, Wanted(), random_images(1, 1)) == {}
+    assert list(versions(config, Wanted(("fp16",)), random_images(1, 1))) == ["fp16"]
 
 
 def test_the_report_of_an_evaluation(config: ModelConfig, ranges: Path, tmp_path: Path) -> None:
-    made = versions(config, Wanted(("int8",), ("dla",), ranges=ranges), image_dataset(6, 9))
+    made = versions(config, Wanted(("int8",), ("dla",), ranges=ranges), random_images(6, 9))
     model, others = load(config.onnx), {"other.onnx": load(config.onnx)}
-    exam = open_exam(model, config, Dataset(tmp_path, image_dataset(6, 9)))
+    setup = open_evaluation(model, config, LabeledDataset(tmp_path, random_images(6, 9)))
     runs = {name: one.run for name, one in made.items()}
-    standing = side_by_side({"net": model, **others, **runs}, exam)
-    assert standing is not None
-    report = evaluation_report(standing, made, others, config, labeled=False, command="edgert eval")
+    evaluation = evaluate_versions({"net": model, **others, **runs}, setup)
+    assert evaluation is not None
+    report = evaluation_report(evaluation, made, others, config, labeled=False, command="edgert eval")
     assert [row.precision for row in report.accuracy] == ["other.onnx", "INT8", "INT8, DLA simulated"]
     assert [row.precision for row in report.speed] == ["FP32", "other.onnx", "INT8"]
     assert list(report.sizes_bytes) == ["FP32", "INT8", "other.onnx"]
     assert report.target == "ONNX Runtime" and len(report.layers) == 4 and report.tensors
     alone = {"int8 dla (simulated)": made["int8 dla (simulated)"]}
-    standing = side_by_side({"net": model, **{name: one.run for name, one in alone.items()}}, exam)
-    assert standing is not None
-    report = evaluation_report(standing, alone, {}, config, labeled=False)
+    evaluation = evaluate_versions({"net": model, **{name: one.run for name, one in alone.items()}}, setup)
+    assert evaluation is not None
+    report = evaluation_report(evaluation, alone, {}, config, labeled=False)
     assert report.target == "TensorRT on a DLA, simulated" and report.notes[0].level == "warning"
     assert report.speed == () and not report.sizes_bytes and [row.precision for row in report.accuracy] == ["INT8"]
     assert all(row.sqnr_db is not None and row.sqnr_db > 5 for row in report.layers)
-    standing = side_by_side({"net": model, **others}, exam)
-    assert standing is not None
-    report = evaluation_report(standing, {}, others, config, labeled=False)
+    evaluation = evaluate_versions({"net": model, **others}, setup)
+    assert evaluation is not None
+    report = evaluation_report(evaluation, {}, others, config, labeled=False)
     assert report.precision == "other.onnx" and report.layers == () and "edgert" in report.absent["layers"]

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from edgert.errors import CalibrationError
-from edgert.graph import Model, infer
-from edgert.graph.operations import Graph, read
+from edgert.graph import Graph, Model, infer, read
 from edgert.quantization.calibration.method_choice import Choice, choices, choose_methods
 from edgert.quantization.calibration.ranges import RangeTable
 from edgert.quantization.calibration.threshold import METHODS

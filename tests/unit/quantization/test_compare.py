@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from edgert.errors import CalibrationError
-from edgert.graph import infer
-from edgert.graph.operations import Graph, read
+from edgert.graph import Graph, infer, read
 from edgert.quantization.noise import Agreement, agreement, sqnr
 from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node, weights

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from edgert.errors import CalibrationError
-from edgert.graph import Model, infer
-from edgert.graph.operations import Graph, read
+from edgert.graph import Graph, Model, infer, read
 from edgert.quantization.bias_correction import can_shift, correct_biases, mean_shifts, shift_biases
 from edgert.quantization.calibration.walk import walk
 from edgert.quantization.lowering.weights import channel_means

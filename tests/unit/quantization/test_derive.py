@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto, helper
 
-from edgert.graph.operations import Graph, read
+from edgert.graph import Graph, read
 from edgert.quantization.calibration.observer import MOST_PARTS, assemble, parts
 from edgert.quantization.calibration.value_histogram import Histogram
 from tests.helpers.models import make

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from edgert.config import AccuracyConfig, CalibrateConfig, ClassifyTask, InputConfig, ModelConfig, QuantizeConfig
-from edgert.dataset.images import open_images
-from edgert.evaluation import Standing, compare
+from edgert.dataset import open_images
+from edgert.evaluation import EvaluationResult, compare
 from edgert.evaluation.evaluate_model import Accuracy
 from edgert.evaluation.score import mean_of
-from edgert.graph import load, to_bytes
-from edgert.graph.operations import read
+from edgert.graph import load, read, to_bytes
 from edgert.quantization.calibrated import Calibrated, calibrate_section
 from edgert.quantization.calibration.threshold import METHODS
 from edgert.quantization.describe import accuracy_rows, describe, speed_rows, summary
@@ -50,7 +49,7 @@ def section(file: Path, **quantize: object) -> ModelConfig:
 def calibrated(file: Path, equalize: bool) -> Calibrated:
     random = np.random.default_rng(5)
     images = [random.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8) for _ in range(IMAGES)]
-    return calibrate_section(section(file, equalize=equalize), image_dataset=open_images(images))
+    return calibrate_section(section(file, equalize=equalize), images=open_images(images))
 
 
 def outcome(config: ModelConfig, *, judged: bool = False) -> Outcome:
@@ -197,16 +196,16 @@ def test_agreement_without_labels(file: Path) -> None:
 
 
 def result(name: str, right: int) -> Accuracy:
-    scores = [float(n < right) for n in range(20)]
-    evidence = {"top1": mean_of(scores), "top5": mean_of([1.0] * 20)}
-    values = {metric: one.value for metric, one in evidence.items()}
-    return Accuracy(name, 20, values, evidence, 1.0, 1.0, 1, ())
+    right_ones = [float(n < right) for n in range(20)]
+    scores = {"top1": mean_of(right_ones), "top5": mean_of([1.0] * 20)}
+    values = {metric: one.value for metric, one in scores.items()}
+    return Accuracy(name, 20, values, scores, 1.0, 1.0, 1, ())
 
 
 def test_every_metric_is_a_row_and_the_budget_stands_by_its_own() -> None:
     before, after, other = result("net", 15), result("int8", 14), result("dla", 10)
     drops = tuple(compare(before, one, "top1", max_drop=0.1) for one in (after, other))
-    rows = accuracy_rows(Standing("top1", (before, after, other), drops), True, {"int8": "INT8", "dla": "DLA"})
+    rows = accuracy_rows(EvaluationResult("top1", (before, after, other), drops), True, {"int8": "INT8", "dla": "DLA"})
     assert [(row.metric, row.precision, row.max_drop) for row in rows] == [
         ("top-1", "INT8", 0.1), ("top-5", "INT8", None), ("top-1", "DLA", 0.1), ("top-5", "DLA", None),
     ]  # fmt: skip
@@ -230,10 +229,10 @@ def test_speed_in_turns_and_the_page(file: Path) -> None:
 
 def test_the_budget_of_the_section(file: Path, tmp_path: Path) -> None:
     made = outcome(section(file), judged=True)
-    assert made.standing is not None
-    (drop,) = made.standing.comparisons
+    assert made.evaluation is not None
+    (drop,) = made.evaluation.comparisons
     budget = replace(drop, max_drop=0.2)
-    labeled = replace(made, standing=replace(made.standing, comparisons=(budget,)), labeled=True)
+    labeled = replace(made, evaluation=replace(made.evaluation, comparisons=(budget,)), labeled=True)
     accuracy = AccuracyConfig(dataset=tmp_path, metric="top1", max_drop=0.2)
     report = describe(labeled, section(file).model_copy(update={"accuracy": accuracy}))
     assert report.accuracy[0].max_drop == 0.2 and report.accuracy[0].labeled

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from edgert.graph import Model
-from edgert.graph.operations import Graph, Node
+from edgert.graph import Graph, Model, Node
 from edgert.quantization.lowering.emulate import emulate_dla
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_cache import cache_of, parse_cache

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from edgert.backend.ort import Function
-from edgert.graph import Model, infer
+from edgert.graph import Graph, Model, infer, write
 from edgert.graph.draft import Builder
-from edgert.graph.operations import Graph, write
 from edgert.quantization.lowering.emulate import emulate_dla
 from edgert.quantization.lowering.emulated_numbers import add_steps, away
 from edgert.quantization.scheme.scheme import scheme

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from edgert.backend.ort import Function
-from edgert.graph import Model, infer
-from edgert.graph.operations import Graph, read, write
+from edgert.graph import Graph, Model, infer, read, write
 from edgert.quantization.equalization import equalize, scalings
 from edgert.quantization.lowering.weights import kernel_of
 from edgert.quantization.scheme.channels import FIXED, channels

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from edgert.backend.ort import Function
 from edgert.errors import ModelError
-from edgert.graph import Model, infer
-from edgert.graph.operations import read, write
-from edgert.graph.types import dtypes
+from edgert.graph import Model, infer, read, write
+from edgert.graph.operator_types import dtypes
 from edgert.quantization.fp16.to_fp16 import rounded, to_half
 from tests.unit.graph.graphs import make, node, weights
 from tests.unit.quantization.halves import WEIGHTS, X, assert_near, chain, conv, feeds, half, kept, ops

@@ -9,9 +9,8 @@ import pytest
 from onnx import helper
 
 from edgert.errors import ModelError
-from edgert.graph import Model
-from edgert.graph.operations import read
-from edgert.graph.types import dtypes
+from edgert.graph import Model, read
+from edgert.graph.operator_types import dtypes
 from edgert.quantization.fp16.to_fp16 import to_half
 from tests.unit.graph.graphs import make, node, value, weights
 from tests.unit.quantization.halves import X, assert_near, half, kept, ops, stored_types

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from edgert.backend.ort import Function
-from edgert.graph import Model, infer
-from edgert.graph.operations import Graph, read, write
+from edgert.graph import Graph, Model, infer, read, write
 from edgert.quantization.fp16.to_fp16 import rounded, to_half
 from edgert.quantization.fp16.weights import balanced
 from tests.helpers.models import with_constants

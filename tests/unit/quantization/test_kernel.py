@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgert.graph import infer
-from edgert.graph.operations import Graph, read
+from edgert.graph import Graph, infer, read
 from edgert.quantization.lowering.weights import arranged, channel_means, kernel_of, weighted
 from tests.helpers.models import with_constants
 from tests.unit.graph.graphs import make, node, weights
@@ -38,7 +37,7 @@ def test_one_layout_for_all_and_back(name: str) -> None:
 def test_rows_are_outputs_and_columns_are_inputs(name: str) -> None:
     """Scaling one output row scales that output channel; zeroing one input column cuts that input channel off."""
     from edgert.backend.ort import Function
-    from edgert.graph.operations import write
+    from edgert.graph import write
 
     net, _, _ = CASES[name]
     like = make([], {}, {})

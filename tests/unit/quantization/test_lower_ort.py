@@ -9,8 +9,7 @@ import onnx
 import pytest
 
 from edgert.errors import ModelError
-from edgert.graph import Model, infer
-from edgert.graph.operations import Graph, write
+from edgert.graph import Graph, Model, infer, write
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.scheme.scheme import scheme
 from tests.helpers.models import with_constants

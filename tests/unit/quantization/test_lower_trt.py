@@ -6,8 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from edgert.graph import Model, infer
-from edgert.graph.operations import Graph, write
+from edgert.graph import Graph, Model, infer, write
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.scheme.scheme import Target, scheme
 from tests.unit.graph.graphs import make, node

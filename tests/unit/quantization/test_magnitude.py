@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgert.backend.ort import Function
-from edgert.graph.operations import read
+from edgert.graph import read
 from edgert.quantization.fp16.magnitudes import HEADROOM, largest, magnitudes
 from tests.unit.graph.graphs import make, node, value
 

@@ -11,7 +11,7 @@ import pytest
 
 from edgert.config import CalibrateConfig, ModelConfig, load_pipeline
 from edgert.files import FileStore
-from edgert.graph.operations import Graph
+from edgert.graph import Graph
 from edgert.quantization.calibrated import calibrate_section
 from edgert.quantization.int8_model import quantize_section
 from edgert.quantization.precision import in_precision

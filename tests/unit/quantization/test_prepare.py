@@ -12,8 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgert.errors import ModelError
-from edgert.graph import Model, from_proto, inputs, load
-from edgert.graph.operations import read
+from edgert.graph import Model, from_proto, inputs, load, read
 from edgert.graph.opset import opset
 from edgert.quantization.prepare import calibrated, prepare
 from tests.helpers import models

@@ -9,8 +9,7 @@ import pytest
 
 from edgert.backend.ort import Function
 from edgert.errors import ModelError
-from edgert.graph import Model, clean, infer
-from edgert.graph.operations import Node, read, write
+from edgert.graph import Model, Node, clean, infer, read, write
 from edgert.quantization.from_qdq import Unquantized, ranges_of_qdq
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_cache import dla_scales, parse_cache, write_cache

@@ -14,9 +14,7 @@ from typer.testing import CliRunner
 from edgert.backend.ort import Function
 from edgert.cli import app
 from edgert.errors import ModelError
-from edgert.graph import Model, to_bytes
-from edgert.graph.load import load
-from edgert.graph.operations import read, write
+from edgert.graph import Model, load, read, to_bytes, write
 from edgert.quantization.from_qdq import qdq_model
 from edgert.quantization.lowering.lower import lower
 from edgert.quantization.lowering.trt_cache import dla_scales, parse_cache

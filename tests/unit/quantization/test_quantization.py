@@ -7,19 +7,19 @@ import pytest
 
 from edgert.backend.ort import Function
 from edgert.config import EmbedTask, ModelConfig
-from edgert.graph.operations import read
+from edgert.graph import read
 from edgert.quantization import evaluator
 from edgert.quantization.calibrated import Calibrated, calibrate_section
 from edgert.quantization.describe import summary
 from edgert.quantization.evaluator import Judge, NoiseJudge, examiner
 from edgert.quantization.int8_model import Outcome, quantize_section, rounded
 from edgert.quantization.quantizer import Recipe
-from tests.unit.quantization.network import IMAGES, SIZE, image_dataset
+from tests.unit.quantization.network import IMAGES, SIZE, random_images
 
 
 @pytest.fixture
 def calibrated(config: ModelConfig) -> Calibrated:
-    return calibrate_section(config, target="ort", image_dataset=image_dataset(IMAGES, 5))
+    return calibrate_section(config, target="ort", images=random_images(IMAGES, 5))
 
 
 def demand(monkeypatch: pytest.MonkeyPatch, floor: float, goal: float) -> None:
@@ -30,7 +30,7 @@ def demand(monkeypatch: pytest.MonkeyPatch, floor: float, goal: float) -> None:
 def test_a_sound_model_is_let_alone(config: ModelConfig, calibrated: Calibrated) -> None:
     made = quantize_section(config, calibrated)
     assert made.is_sound and made.search is None and made.warnings == ()
-    assert made.standing is not None and made.standing.metric == "agreement" and not made.labeled
+    assert made.evaluation is not None and made.evaluation.metric == "agreement" and not made.labeled
 
 
 def test_a_spoilt_model_keeps_layers_and_says_so(
@@ -72,7 +72,7 @@ def test_outputs_nobody_explains_are_judged_by_their_noise(config: ModelConfig, 
     assert isinstance(examiner(vectors, calibrated, judged=False), NoiseJudge)
     assert isinstance(examiner(config, calibrated), Judge)
     made = quantize_section(vectors, calibrated, judged=False)
-    assert made.standing is None and made.is_sound
+    assert made.evaluation is None and made.is_sound
     by_vectors = examiner(vectors, calibrated)
     assert by_vectors is not None and by_vectors.metric == "cosine" and by_vectors.floor == evaluator.SOUND["cosine"]
 
@@ -81,20 +81,20 @@ def test_without_images_nobody_judges(config: ModelConfig, calibrated: Calibrate
     blind = Calibrated(calibrated.model, calibrated.table, None)
     assert examiner(config, blind) is None
     made = quantize_section(config, blind)
-    assert made.is_sound and made.standing is None and made.sqnr_db == {}
+    assert made.is_sound and made.evaluation is None and made.sqnr_db == {}
 
 
 def test_the_exam_takes_images_that_nothing_was_corrected_over(config: ModelConfig) -> None:
     many = calibrate_section(
-        config, image_dataset=image_dataset(evaluator.CORRECTION_IMAGES + evaluator.AGREEMENT_IMAGES + 5, 5)
+        config, images=random_images(evaluator.CORRECTION_IMAGES + evaluator.AGREEMENT_IMAGES + 5, 5)
     )
     found = examiner(config, many)
     assert isinstance(found, Judge) and many.feed is not None
-    assert len(found.exam) == evaluator.AGREEMENT_IMAGES
-    assert found.exam.feed.name(0) == many.feed.name(evaluator.CORRECTION_IMAGES)
-    few = calibrate_section(config, image_dataset=image_dataset(40, 5))
+    assert len(found.setup) == evaluator.AGREEMENT_IMAGES
+    assert found.setup.feed.name(0) == many.feed.name(evaluator.CORRECTION_IMAGES)
+    few = calibrate_section(config, images=random_images(40, 5))
     found = examiner(config, few)
-    assert isinstance(found, Judge) and len(found.exam) == 40
+    assert isinstance(found, Judge) and len(found.setup) == 40
 
 
 def test_plain_rounding_is_all_integers(config: ModelConfig, calibrated: Calibrated) -> None:
@@ -117,7 +117,7 @@ def test_evening_out_is_only_for_who_allows_it(
     config: ModelConfig, calibrated: Calibrated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     demand(monkeypatch, 1.01, 1.01)
-    whole = calibrate_section(config, image_dataset=image_dataset(IMAGES, 5))
+    whole = calibrate_section(config, images=random_images(IMAGES, 5))
 
     def made(**allowed: bool) -> Outcome:
         return quantize_section(config, whole, target="gpu", budget_s=0, **allowed)

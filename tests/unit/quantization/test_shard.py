@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgert.errors import CalibrationError
-from edgert.graph.model import TensorSpec
+from edgert.graph import TensorSpec
 from edgert.quantization.calibration.shards import SHARD, Feed, Shard, from_batches, from_feed
 from tests.helpers.feeds import Noise
 

@@ -7,8 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgert.errors import ModelError
-from edgert.graph import from_proto
-from edgert.graph.operations import Graph, read
+from edgert.graph import Graph, from_proto, read
 from edgert.quantization.calibration.walk import Slice, cut
 from tests.helpers.models import make
 

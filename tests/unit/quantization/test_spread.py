@@ -7,8 +7,7 @@ import pytest
 
 from edgert.backend.ort import Function
 from edgert.errors import CalibrationError
-from edgert.graph import Model, infer
-from edgert.graph.operations import Graph, read, write
+from edgert.graph import Graph, Model, infer, read, write
 from edgert.quantization.equalization import channel_peaks, spread
 from edgert.quantization.scheme.channels import gates, opened
 from tests.unit.graph.graphs import make, node, weights

@@ -13,7 +13,7 @@ import pytest
 
 from edgert._version import __version__
 from edgert.errors import ArtifactError, CalibrationError
-from edgert.graph.model import Model
+from edgert.graph import Model
 from edgert.quantization.calibration.ranges import RangeTable, load_table, save_table
 from edgert.quantization.calibration.threshold import METHODS, ZERO_AMAX, threshold
 from edgert.quantization.calibration.value_histogram import Histogram

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from edgert.errors import CalibrationError, ModelError
-from edgert.graph import infer
-from edgert.graph.operations import Graph, read
+from edgert.graph import Graph, infer, read
 from edgert.quantization.calibration import walk as module
 from edgert.quantization.calibration.walk import pieces, walk
 from tests.unit.graph.graphs import make, node, weights

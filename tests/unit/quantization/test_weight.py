@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgert.graph.operations import Node
+from edgert.graph import Node
 from edgert.quantization.lowering.weights import (
     fit_bias,
     quantize_bias,

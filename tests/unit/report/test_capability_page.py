@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dla import Target
-from edgert.graph.operations import read
+from edgert.graph import read
 from edgert.placement.dla_share import Survey, survey
 from edgert.report.dla_page import cautions, headline, render_survey, save_survey
 from tests.unit.graph.graphs import make, node, weights

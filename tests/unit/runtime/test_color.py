@@ -90,7 +90,7 @@ def test_writes_into_a_part_of_a_larger_array() -> None:
 
 @pytest.mark.parametrize("out", [np.zeros((8, 16), np.uint8), np.zeros((8, 16, 3), np.float32)])
 def test_refuses_what_is_no_image(out: npt.NDArray[np.generic]) -> None:
-    with pytest.raises(StageError, match="cannot write a image"):
+    with pytest.raises(StageError, match="cannot write an image"):
         bgr_into(frame_of(16, 8, "i420"), out)  # type: ignore[arg-type]
 
 

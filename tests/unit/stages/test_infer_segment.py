@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from edgert.board.host import core_accelerators
 from edgert.config import InputConfig
 from edgert.errors import BuildError
-from edgert.graph.operations import read
+from edgert.graph import read
 from edgert.placement.cutting import partition
 from edgert.placement.segment_engines import SegmentedEngine, compile_segments
 from edgert.runtime import Result, Stage

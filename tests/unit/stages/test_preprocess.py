@@ -279,7 +279,7 @@ def test_the_layout_is_read_from_the_shape(shape: tuple[int, ...], wanted: str, 
     ],
 )
 def test_a_shape_that_is_no_image(shape: tuple[int, ...], wanted: str, channels: int) -> None:
-    with pytest.raises(ModelError, match="does not fit a image") as caught:
+    with pytest.raises(ModelError, match="does not fit an image") as caught:
         layout_of(shape, wanted, channels, "m.onnx")
     assert caught.value.where == "m.onnx"
 

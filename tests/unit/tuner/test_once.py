@@ -12,7 +12,7 @@ from edgert.backend.base import Array
 from edgert.backend.ort.cuda_engine import OrtCudaEngine
 from edgert.backend.ort.runtime import open_session, session_settings
 from edgert.errors import DeviceError
-from edgert.graph.model import to_bytes
+from edgert.graph import to_bytes
 from edgert.memory.cuda import CudaDevice
 from edgert.tuner.rounds import one_run
 from tests.helpers import models

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgert.config import ClassifyTask, DetectTask, InputConfig
-from edgert.wiring.likely import Setting, colors_and_scales, for_checking, named, placements, same_image, variants
+from edgert.wiring.settings import Setting, colors_and_scales, for_checking, named, placements, same_image, variants
 
 IMAGENET_BGR = {"mean": (103.53, 116.28, 123.675), "std": (57.375, 57.12, 58.395)}
 

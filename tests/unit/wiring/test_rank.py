@@ -10,8 +10,8 @@ import pytest
 
 from edgert.config import ClassifyTask, InputConfig
 from edgert.wiring.evidence import Evidence
-from edgert.wiring.likely import Setting
-from edgert.wiring.search_settings import Ranking, Tally
+from edgert.wiring.search import Ranking, Tally
+from edgert.wiring.settings import Setting
 
 TASK = ClassifyTask(classify="auto")
 

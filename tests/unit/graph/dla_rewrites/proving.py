@@ -10,9 +10,8 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from edgert.graph import Change, Model, infer, inputs, to_bytes
+from edgert.graph import Change, Graph, Model, infer, inputs, read, to_bytes, write
 from edgert.graph.dla_rewrites import Proof, fit, prove
-from edgert.graph.operations import Graph, read, write
 
 
 @dataclass(frozen=True)

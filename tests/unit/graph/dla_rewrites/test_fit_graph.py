@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from edgert.errors import ModelError, PlacementError
-from edgert.graph import inputs, to_bytes
+from edgert.graph import Graph, Model, Node, inputs, read, to_bytes, write
 from edgert.graph.dla_rewrites import REWRITES, cut_head, fit, fit_model, prove, static_batch, without
-from edgert.graph.model import Model
-from edgert.graph.operations import Graph, Node, read, write
 from tests.unit.graph.dla_rewrites.proving import feeds, fitted, run
 from tests.unit.graph.graphs import make, node, ops, weights
 

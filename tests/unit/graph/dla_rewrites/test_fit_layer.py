@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgert.graph.model import Model
+from edgert.graph import Model
 from tests.unit.graph.dla_rewrites.proving import Fitted, fitted, stays
 from tests.unit.graph.graphs import make, node, weights
 

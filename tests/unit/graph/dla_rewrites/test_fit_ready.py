@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgert.graph import Model
+from edgert.graph import Model, read
 from edgert.graph.dla_rewrites import ready
-from edgert.graph.operations import read
 from tests.unit.graph.graphs import assert_same, make, node, value, weights
 
 SIDE, WINDOW, CHANNELS = 8, 4, 6

@@ -9,7 +9,7 @@ import pytest
 
 from edgert.board.record import board
 from edgert.errors import ConfigError
-from edgert.graph.operations import Graph
+from edgert.graph import Graph
 from edgert.placement.cost.coefficients import DlaCost, GpuCost
 from edgert.placement.cost.fused_kernels import units
 from edgert.placement.cost.speeds import Speed, dla_speed, gpu_speed

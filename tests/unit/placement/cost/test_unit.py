@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from edgert.errors import ModelError
-from edgert.graph.model import TensorSpec
-from edgert.graph.operations import Graph, Node
+from edgert.graph import Graph, Node, TensorSpec
 from edgert.placement.cost.fused_kernels import units
 from edgert.placement.cost.work import PRODUCT, Work
 from scripts.networks.builder import Builder

@@ -1,4 +1,4 @@
-"""Where a image goes: layouts by name, and as engines tell them."""
+"""Where an image goes: layouts by name, and as engines tell them."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_sizes_may_differ(tmp_path: Path) -> None:
 
 def test_unreadable_images_are_skipped_and_counted(tmp_path: Path) -> None:
     write(tmp_path / "a.png", 1)
-    (tmp_path / "b.png").write_bytes(b"not a image")
+    (tmp_path / "b.png").write_bytes(b"not an image")
     source = images(tmp_path)
     assert values(source) == [1]
     assert source.stats().skipped == 1

@@ -1,15 +1,76 @@
-"""A graph cut where it changes who runs it: parts, in an order in which they can run one after another.
-
-A part is a maximal run of nodes of one runner. A node whose inputs come from another runner that must first hear from
-its own starts a further part there, so that an assignment is never refused for going back and forth.
-"""
+"""Parts of a graph: the subgraph that computes some tensors, and a partition by which accelerator runs each node."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from edgert.graph.operations import Graph, Node
+from edgert.errors import ModelError
+from edgert.graph.ir import Graph, Node
+from edgert.graph.model import TensorSpec
+
+
+def extract(graph: Graph, wanted: Iterable[str], given: Iterable[str] = ()) -> Graph:
+    """The part that computes ``wanted`` when ``given`` is fed; its other inputs are those of the graph it needs.
+
+    Args:
+        wanted: tensors that become the outputs, in this order; a tensor that is also given passes through nothing and
+            is left out.
+        given: tensors that are fed instead of computed; those that are not needed are left out.
+
+    Raises:
+        ModelError: nothing computes a wanted tensor, or the type of a fed or wanted one is not known.
+    """
+    fed = dict.fromkeys(given)
+    names = [name for name in dict.fromkeys(wanted) if name not in fed]
+    needed, used = _upstream(graph, names, fed)
+    order = [*fed, *(spec.name for spec in graph.inputs if spec.name not in fed)]
+    return replace(
+        graph,
+        nodes=tuple(node for node in graph.nodes if id(node) in needed),
+        inputs=tuple(_known(graph, name) for name in order if name in used),
+        outputs=tuple(_known(graph, name) for name in names),
+    )
+
+
+def _upstream(graph: Graph, names: Sequence[str], fed: Mapping[str, object]) -> tuple[set[int], set[str]]:
+    """Identities of the nodes that compute the names, and every tensor that these read from outside or each other."""
+    starts = {spec.name for spec in graph.inputs}
+    needed: set[int] = set()
+    used: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name in used:
+            continue
+        used.add(name)
+        if name in fed or name in graph.constants or name in starts:
+            continue
+        if name not in graph.producers:
+            raise ModelError(f"nothing computes tensor {name!r}", why="no node has it among its outputs")
+        node = graph.producers[name]
+        if id(node) not in needed:
+            needed.add(id(node))
+            waiting.extend(node.reads)
+    return needed, used
+
+
+def _known(graph: Graph, name: str) -> TensorSpec:
+    ends = {spec.name: spec for spec in (*graph.inputs, *graph.outputs)}
+    spec = graph.specs.get(name) or ends.get(name)
+    if spec is None or spec.dtype == "unknown":
+        raise ModelError(
+            f"the type of tensor {name!r} is not known",
+            why="shape inference does not reach it",
+            fix="give the model static input shapes (input: size, or profiles)",
+        )
+    return spec
+
+
+# A graph cut where the accelerator changes: parts, in an order in which they can run one after another.
+#
+# A part is a maximal run of nodes of one accelerator. A node whose inputs come from another one that must first hear
+# from its own starts a further part there, so that an assignment is never refused for going back and forth.
 
 
 @dataclass(frozen=True, slots=True)

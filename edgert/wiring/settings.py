@@ -111,7 +111,7 @@ def _pictured(base: InputConfig, color: str, mean: Sequence[float], std: Sequenc
 
 
 def placements(base: InputConfig, verb: str) -> list[InputConfig]:
-    """Every plausible way to fit a image into the network, with the color and scale of ``base``; itself first."""
+    """Every plausible way to fit an image into the network, with the color and scale of ``base``; itself first."""
     ways: list[dict[str, object]] = [{"resize": "stretch"}]
     if verb in ("classify", "embed"):
         ways += [{"resize": "center_crop", "crop": 0.875}, {"resize": "center_crop", "crop": 1.0}]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgert.graph.ir import Attributes, Graph, Node, free_name
 from edgert.graph.model import TensorSpec, initializer_names, value_spec
 from edgert.graph.passes.contract import Change
 from edgert.graph.proto import (
@@ -27,7 +28,6 @@ from edgert.graph.proto import (
     subgraphs,
     to_array,
 )
-from edgert.graph.record import Attributes, Graph, Node, free_name
 
 if TYPE_CHECKING:
     import onnx

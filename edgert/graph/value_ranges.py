@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgert.graph.operations import Graph, Node
-from edgert.graph.operators import MOVEMENT, about, data_of
+from edgert.graph.ir import Graph, Node
+from edgert.graph.operators import COPIES, about, data_of
 
 
 def non_negative(graph: Graph) -> frozenset[str]:
@@ -23,7 +23,7 @@ def _is_non_negative(graph: Graph, node: Node, found: set[str]) -> bool:
     bounds = clip_bounds(graph, node)
     if about(node.op).is_non_negative or is_square(node) or (bounds is not None and bounds[0] >= 0):
         return True
-    keeps = about(node.op).keeps_sign or is_movement(graph, node) or is_interpolation(node)
+    keeps = about(node.op).keeps_sign or is_copy(graph, node) or is_interpolation(node)
     data = set(filter(None, data_of(node.op, node.inputs)))
     return keeps and bool(data) and data <= found
 
@@ -33,7 +33,7 @@ def is_square(node: Node) -> bool:
     return node.op == "Mul" and not node.domain and node.inputs[0] == node.inputs[1]
 
 
-def is_movement(graph: Graph, node: Node) -> bool:
+def is_copy(graph: Graph, node: Node) -> bool:
     """Whether every output value of a node is one of its first input's values, or 0."""
     if node.domain:
         return False
@@ -41,7 +41,7 @@ def is_movement(graph: Graph, node: Node) -> bool:
         return attribute_text(node, "mode", "nearest") == "nearest" and _scales_are_plain(node)
     if node.op == "Pad":
         return _pads_with_zero(graph, node)
-    return node.op in MOVEMENT
+    return node.op in COPIES
 
 
 def is_interpolation(node: Node) -> bool:

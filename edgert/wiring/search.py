@@ -14,15 +14,15 @@ from edgert.backend import Engine, Session
 from edgert.board.host import core_count
 from edgert.config import ModelConfig, TaskConfig
 from edgert.config.model_section import verb_of
-from edgert.graph.load import load
+from edgert.graph import load
 from edgert.model_engine import build_engine, default_profile, image_input
 from edgert.runtime import Record
 from edgert.runtime.frame import U8
 from edgert.stages.decode.decoder import Decoder
 from edgert.stages.preprocess import layout_of
 from edgert.wiring.evidence import Answers, Evidence, relative, weigh
-from edgert.wiring.likely import Setting, colors_and_scales, for_checking, placements
 from edgert.wiring.photos import Photo, scrambled, with_views
+from edgert.wiring.settings import Setting, colors_and_scales, for_checking, placements
 from edgert.wiring.training import Memory, memories
 from edgert.wiring.trial import Trial, decoder_of
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from edgert.graph.dla_rewrites.max_pool import MAX_WINDOW, is_over_image, reduced_axes, window_of
 from edgert.graph.draft import Chain, Draft, each
-from edgert.graph.operations import Node
+from edgert.graph.ir import Node
 
 MAX_KERNEL = 32
 """Side of the largest kernel a DLA convolves with:

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgert.graph.draft import Chain, Draft, each
+from edgert.graph.ir import Node
 from edgert.graph.numpy_eval import Call, evaluate
-from edgert.graph.operations import Node
 from edgert.graph.operators import POINTWISE, RESHAPES
 from edgert.graph.proto import Array
 
@@ -231,7 +231,7 @@ def _merge(draft: Draft, node: Node) -> None:
     chain.reshape(ends).end(f"does the work of {first.name!r}, too")
 
 
-sink_views = each(
+move_views = each(
     "view", {**dict.fromkeys(_ALONE, _alone), **dict.fromkeys(_PAIRS, _pair), "Softmax": _softmax}
     | dict.fromkeys(RESHAPES, _merge)
 )  # fmt: skip

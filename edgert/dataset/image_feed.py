@@ -1,4 +1,4 @@
-"""An dataset as what a model is fed: every image through the very preprocessing of the pipeline."""
+"""A dataset as what a model is fed: every image through the very preprocessing of the pipeline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgert.backend import DEFAULT_PROFILE
 from edgert.config import InputConfig, ModelConfig
 from edgert.dataset.images import ImageDataset
 from edgert.errors import EdgertError, ModelError
-from edgert.graph.model import Model, TensorSpec, inputs
+from edgert.graph import Model, TensorSpec, inputs
 from edgert.model_engine import default_profile
 from edgert.stages.crop import Geometry
 from edgert.stages.preprocess import Preprocessor
@@ -20,34 +20,34 @@ from edgert.stages.preprocess import Preprocessor
 Array = npt.NDArray[Any]
 
 
-class PictureFeed:
+class ImageFeed:
     """Images as input tensors of batch 1. Can be pickled and used from several threads.
 
     Args:
-        dataset: the images.
+        images: what to feed.
         input: what the model wants to see.
         input_name: of the model's one input.
         shape: of that input, all known; its first dimension is the batch and not looked at.
         dtype: of that input, by NumPy's name.
 
     Raises:
-        ModelError: the shape or dtype is not that of a image.
+        ModelError: the shape or dtype is not that of an image.
     """
 
     def __init__(
         self,
-        image_dataset: ImageDataset,
+        images: ImageDataset,
         input: InputConfig,
         input_name: str,
         shape: tuple[int, ...],
         dtype: str = "float32",
     ) -> None:
-        self.image_dataset, self.input, self.input_name = image_dataset, input, input_name
+        self.images, self.input, self.input_name = images, input, input_name
         self.shape, self.dtype = (1, *shape[1:]), dtype
         self._begin()
 
     def __len__(self) -> int:
-        return len(self.image_dataset)
+        return len(self.images)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_local"}
@@ -61,8 +61,8 @@ class PictureFeed:
         self._tensor()  # raises at once what would go wrong with every image
 
     def name(self, index: int) -> str:
-        """What to call a image in messages."""
-        return self.image_dataset.name(index)
+        """What to call an image in messages."""
+        return self.images.name(index)
 
     def feeds(self, index: int) -> dict[str, Array]:
         """The input's name → a new (1, …) array, the caller's own. Raises what :meth:`image` does."""
@@ -76,11 +76,11 @@ class PictureFeed:
             StageError: it does not fit the input; the message names it.
         """
         tensor, preprocessor = self._tensor()
-        frame = self.image_dataset.frame(index)
+        frame = self.images.frame(index)
         try:
             geometry = preprocessor.into(0, frame)
         except EdgertError as error:
-            error.where = self.image_dataset.name(index)
+            error.where = self.images.name(index)
             raise
         finally:
             frame.lease.release()
@@ -95,8 +95,8 @@ class PictureFeed:
         return made
 
 
-def feed_of(image_dataset: ImageDataset, model: Model, config: ModelConfig) -> PictureFeed:
-    """An dataset as the input of a model.
+def feed_of(images: ImageDataset, model: Model, config: ModelConfig) -> ImageFeed:
+    """A dataset as the input of a model.
 
     Raises:
         ModelError: the model takes other things than one image, or leaves its size open.
@@ -109,7 +109,7 @@ def feed_of(image_dataset: ImageDataset, model: Model, config: ModelConfig) -> P
             where=str(model.path),
             fix="export the model with the image as its only input",
         )
-    return PictureFeed(image_dataset, config.input, specs[0].name, _shape(specs[0], model, config), specs[0].dtype)
+    return ImageFeed(images, config.input, specs[0].name, _shape(specs[0], model, config), specs[0].dtype)
 
 
 def _shape(spec: TensorSpec, model: Model, config: ModelConfig) -> tuple[int, ...]:

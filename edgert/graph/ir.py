@@ -119,7 +119,7 @@ class Graph:
         return frozenset(name for node in self.nodes for name in node.captured)
 
     @cached_property
-    def own_operators(self) -> Mapping[str, Operator]:
+    def custom_operators(self) -> Mapping[str, Operator]:
         """Node name → its operator, for those that :func:`edgert.op` registered."""
         found = {node.name: operator(node.domain, node.op) for node in self.nodes if node.domain}
         return {name: one for name, one in found.items() if one is not None}

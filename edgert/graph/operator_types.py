@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from edgert.graph.operations import Graph, Node
+from edgert.graph.ir import Graph, Node
 from edgert.graph.proto import DEFAULT_DOMAINS, dtype_name
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from edgert.runtime import Record
 from edgert.runtime.frame import U8
-from edgert.wiring.likely import GROUPS, Setting
+from edgert.wiring.settings import GROUPS, Setting
 
 Verdict = Literal["fine", "wrong", "unclear"]
 

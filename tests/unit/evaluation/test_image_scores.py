@@ -1,4 +1,4 @@
-"""Evidence: metrics of weighted images are those of the images drawn again."""
+"""ImageScores: metrics of weighted images are those of the images drawn again."""
 
 from __future__ import annotations
 

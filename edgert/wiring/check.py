@@ -11,11 +11,11 @@ from edgert.config import PipelineFile, load_pipeline
 from edgert.config.model_section import value_of, verb_of
 from edgert.errors import ConfigError, EdgertError, nearest
 from edgert.stages.label import read_labels
+from edgert.wiring.check_report import CheckReport, Finding, Row, Verdict, described, yaml_value
 from edgert.wiring.evidence import sameness
-from edgert.wiring.findings import CheckReport, Finding, Row, Verdict, described, yaml_value
-from edgert.wiring.likely import Setting, named
 from edgert.wiring.photos import read_photos
-from edgert.wiring.search_settings import DOUBT, SAME, Gap, Progress, Ranking, Search, Tally, subject
+from edgert.wiring.search import DOUBT, SAME, Gap, Progress, Ranking, Search, Tally, subject
+from edgert.wiring.settings import Setting, named
 from edgert.wiring.trial import readings
 
 _SOMETHING = 0.05
