@@ -15,6 +15,23 @@ REDUCE = "https://docs.nvidia.com/deeplearning/tensorrt/operators/docs/Reduce.ht
 TYPED = "https://docs.nvidia.com/deeplearning/tensorrt/11.4.1/inference-library/dla-strongly-typed-networks.html"
 ISSUE_QDQ = "https://github.com/NVIDIA/TensorRT/issues/2222"
 ISSUE_RESHAPE = "https://github.com/NVIDIA-AI-IOT/jetson_dla_tutorial/issues/3"
+ISSUE_SCALE = "https://github.com/Deci-AI/super-gradients/issues/1760"
+
+PAGES: Mapping[str, str] = MappingProxyType(
+    {
+        "guide": GUIDE,
+        "header": HEADER,
+        "guide of 8.4": GUIDE_84,
+        "operator matrix": MATRIX,
+        "ElementWise": ELEMENTWISE,
+        "Reduce": REDUCE,
+        "typed networks": TYPED,
+        "TensorRT#2222": ISSUE_QDQ,
+        "jetson_dla_tutorial#3": ISSUE_RESHAPE,
+        "super-gradients#1760": ISSUE_SCALE,
+    }
+)
+"""What docs/dla.md calls each page → its address."""
 
 
 @dataclass(frozen=True, slots=True)

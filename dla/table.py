@@ -7,15 +7,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from dla.context import CONTEXT, Context
-from dla.limit import MATRIX
+from dla.limit import ISSUE_SCALE, MATRIX
 from dla.node import Node, Wiring, data_tensors
 from dla.rule import Rule, Target
 from dla.rules import activation, conv, elementwise, general, pool, shape
-from dla.rules import activation as softmax
-from dla.rules import conv as deconv
-from dla.rules import general as absent
-from dla.rules import pool as resize
-from dla.rules import shape as fold
 from dla.rules.shape import folded
 from dla.verdict import SEVERITY, Verdict, furthest, worst
 
@@ -44,11 +39,11 @@ _EXTREME = _layer("ElementWise", elementwise.broadcast, elementwise.extreme)
 _POOL = _layer("Pooling", *pool.POOL)
 _TRIGONOMETRY = _layer("Unary", activation.trigonometry)
 _LATE = _layer("ElementWise", *elementwise.COMPARISON)
-_REDUCE = _layer("Reduce", *softmax.REDUCTION)
+_REDUCE = _layer("Reduce", *activation.REDUCTION)
 _SHUFFLE = _layer("Shuffle", shape.target_shape, shape.shuffle, planar=False)
 _LINEAR = _layer("FullyConnected", *conv.GEMM, planar=False)
-_RESIZE = _layer("Resize", *resize.RESIZE)
-_SCALE = _layer("Quantize", *fold.SCALE, planar=False)
+_RESIZE = _layer("Resize", *pool.RESIZE)
+_SCALE = _layer("Quantize", *shape.SCALE, planar=False)
 
 LAYERS: Mapping[str, Layer] = MappingProxyType(
     {
@@ -62,7 +57,7 @@ LAYERS: Mapping[str, Layer] = MappingProxyType(
         "Clip": _layer("Activation", activation.clip),
         "Concat": _layer("Concatenation", *shape.CONCAT),
         "Conv": _layer("Convolution", *conv.CONV),
-        "ConvTranspose": _layer("Deconvolution", conv.weights, *deconv.DECONV),
+        "ConvTranspose": _layer("Deconvolution", conv.weights, *conv.DECONV),
         "Cos": _TRIGONOMETRY,
         "DequantizeLinear": _SCALE,
         "Div": _layer("ElementWise", elementwise.release, elementwise.broadcast, elementwise.divided),
@@ -88,7 +83,7 @@ LAYERS: Mapping[str, Layer] = MappingProxyType(
         "Sigmoid": _PROMOTED,
         "Sin": _TRIGONOMETRY,
         "Slice": _layer("Slice", *shape.SLICE),
-        "Softmax": _layer("SoftMax", *softmax.SOFTMAX),
+        "Softmax": _layer("SoftMax", *activation.SOFTMAX),
         "Split": _layer("Slice", *shape.SPLIT),
         "Sub": _layer("ElementWise", *elementwise.SUBTRACTION),
         "Sum": _SUM,
@@ -99,7 +94,7 @@ LAYERS: Mapping[str, Layer] = MappingProxyType(
 )
 """ONNX operator → layer. An operator that is not here has none."""
 
-_ABSENT = Layer("none", (general.domain, absent.operator))
+_ABSENT = Layer("none", (general.domain, general.operator))
 
 RULES: Mapping[str, Rule] = MappingProxyType(
     {rule.name: rule for layer in (*LAYERS.values(), _ABSENT) for rule in layer.rules}
@@ -121,10 +116,26 @@ SOURCES: Mapping[str, str] = MappingProxyType(
         **{name: rule.source for name, rule in RULES.items()},
         **{rule.name: rule.source for rule in CONTEXT},
         FORM_RULE: MATRIX,
-        SCALE_RULE: "https://github.com/Deci-AI/super-gradients/issues/1760",  # what TensorRT says where one is missing
+        SCALE_RULE: ISSUE_SCALE,  # the message of TensorRT where one is missing
     }
 )
 """Rule → the page it was read on."""
+ABOUT: Mapping[str, str] = MappingProxyType(
+    {
+        **{name: rule.about for name, rule in RULES.items()},
+        **{rule.name: rule.about for rule in CONTEXT},
+        FORM_RULE: "A node reads something and makes something.",
+        SCALE_RULE: "In INT8, every tensor has a scale.",
+    }
+)
+"""Rule → what it says, in one sentence."""
+
+
+def layers_of(rule: str) -> tuple[str, ...]:
+    """The layers that a rule is about, in alphabetical order; none where it is about every node or a whole graph."""
+    found = {layer.name for layer in LAYERS.values() if any(one.name == rule for one in layer.rules)}
+    is_general = rule.startswith(("general.", "context."))
+    return () if is_general else tuple(sorted(found))
 
 
 def check(node: Node, target: Target, scaled: Collection[str] | None = None) -> Verdict:

@@ -6,6 +6,7 @@ python scripts/write_docs.py [--check]     # --check only says whether they are 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Container, Iterable
 from pathlib import Path
@@ -15,12 +16,16 @@ import typer
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+import dla.table
+from dla.limit import LIMITS
+from dla.limit import PAGES as SOURCE_PAGES
 from edgert.board.record import boards
 from edgert.cli import app
 from edgert.cli.boards import LEGEND, LIST, list_row, mode_headings, mode_row, remarks
 from edgert.config import engine_choice, model_section, pipeline_file
 from edgert.config import stages as stage
 from edgert.config.kinded import Kinded, section_of
+from edgert.graph.dla_rewrites import REWRITES
 from edgert.runtime import json_form as plain_data
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -262,6 +267,45 @@ def boards_page() -> str:
     return "\n".join(parts)
 
 
+def dla_page() -> str:
+    """docs/dla.md with its tables written anew: each stands between a line that names it and ``<!-- end -->``."""
+    text = (DOCS / "dla.md").read_text(encoding="utf-8")
+    for name, lines in dla_tables().items():
+        begin = f"<!-- {name}: written by scripts/write_docs.py -->"
+        pattern = f"{re.escape(begin)}.*?<!-- end -->"
+        written = "\n".join((begin, "", *lines, "<!-- end -->"))
+        text, found = re.subn(pattern, lambda _, written=written: written, text, flags=re.DOTALL)
+        if found != 1:
+            raise SystemExit(f"docs/dla.md needs one line {begin!r}, with <!-- end --> behind it")
+    return text
+
+
+def dla_tables() -> dict[str, list[str]]:
+    """Name → lines of every table of docs/dla.md, from the rules, limits, layers and rewrites themselves."""
+    pages = {address: f"[{name}]" for name, address in SOURCE_PAGES.items()}
+    operators: dict[str, list[str]] = {}
+    for operator, layer in sorted(dla.LAYERS.items()):
+        operators.setdefault(layer.name, []).append(operator)
+    rules = [
+        (f"`{name}`", ", ".join(dla.table.layers_of(name)) or "every node", about, pages[dla.SOURCES[name]])
+        for name, about in sorted(dla.table.ABOUT.items())
+    ]
+    return {
+        "rewrites": table(
+            ("rewrite", "what it does", "because"),
+            [(f"`{one.name}`", one.does, one.because) for one in REWRITES.values()],
+        ),
+        "limits": table(
+            ("rule", "range", "source"), [(f"`{name}`", str(one), pages[one.source]) for name, one in LIMITS.items()]
+        ),
+        "rules": table(("rule", "layers", "what it says", "source"), rules),
+        "layers": table(
+            ("TensorRT's layer", "ONNX operators"), [(name, ", ".join(ops)) for name, ops in sorted(operators.items())]
+        ),
+        "pages": [*(f"[{name}]: {address}" for name, address in SOURCE_PAGES.items()), ""],
+    }
+
+
 def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     """A Markdown table and the empty line after it."""
     headings = tuple(headings)
@@ -269,7 +313,13 @@ def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     return ["".join(f"| {escaped(cell)} " for cell in line) + "|" for line in lines] + [""]
 
 
-PAGES = {"boards.md": boards_page, "cli.md": cli_page, "pipeline-file.md": pipeline_page, "results.md": results_page}
+PAGES = {
+    "boards.md": boards_page,
+    "cli.md": cli_page,
+    "dla.md": dla_page,
+    "pipeline-file.md": pipeline_page,
+    "results.md": results_page,
+}
 
 
 def main() -> None:

@@ -1,42 +1,42 @@
-"""The page about the DLA names every rule, limit and layer, with the source the code names, and every rewrite."""
+"""What is easily forgotten when a rule is added: its layer, its case, its row in the documentation."""
 
 from __future__ import annotations
 
-import re
+import importlib
+import pkgutil
+import sys
 from pathlib import Path
 
-from dla import LAYERS, LIMITS, RULES, SOURCES
-from edgert.graph.dla_rewrites import REWRITES
+import dla.rules
+from dla import RULES, SOURCES
+from dla.limit import LIMITS, PAGES
+from dla.rule import Rule
+from tests.helpers.command import ROOT
 
-PAGE = (Path(__file__).parents[3] / "docs" / "dla.md").read_text(encoding="utf-8")
-ROWS = PAGE.splitlines()
-LINKS = dict(re.findall(r"^\[(.+?)\]: (\S+)$", PAGE, re.MULTILINE))
-
-
-def source_of(row: str) -> str:
-    """The address that the last column of a row leads to."""
-    return LINKS[row.rsplit("[", 1)[1].split("]")[0]]
+CASES = "".join(path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("test_*.py")))
 
 
-def test_every_rule_stands_on_the_page() -> None:
-    for name, source in SOURCES.items():
-        rows = [row for row in ROWS if row.startswith(f"| `{name}` |")]
-        assert rows and {source_of(row) for row in rows} == {source}, name
-    for name, rule in RULES.items():
-        assert f"| `{name}` | {rule.about} |" in PAGE
+def test_every_rule_belongs_to_a_layer() -> None:
+    modules = [importlib.import_module(f"dla.rules.{one.name}") for one in pkgutil.iter_modules(dla.rules.__path__)]
+    written = {value.name for module in modules for value in vars(module).values() if isinstance(value, Rule)}
+    assert written == set(RULES), "put it into the rules of its layer, in dla/table.py or the tuple beside it"
 
 
-def test_every_limit_stands_on_the_page() -> None:
-    for name, limit in LIMITS.items():
-        rows = [row for row in ROWS if row.startswith(f"| `{name}` | {limit} |")]
-        assert [source_of(row) for row in rows] == [limit.source], name
+def test_every_rule_has_a_case() -> None:
+    named = {name for name in SOURCES if f'"{name}"' in CASES}
+    assert set(SOURCES) - named == set(), "test what the rule refuses, by its name"
 
 
-def test_every_operator_stands_on_the_page() -> None:
-    for op, layer in LAYERS.items():
-        assert any(row.startswith(f"| {layer.name} | ") and op in row.split(" | ")[1] for row in ROWS), op
+def test_every_source_has_a_name_for_the_documentation() -> None:
+    sources = {*SOURCES.values(), *(limit.source for limit in LIMITS.values())}
+    assert sources - set(PAGES.values()) == set(), "name the page in dla.limit.PAGES"
 
 
-def test_every_rewrite_stands_on_the_page_in_order() -> None:
-    rows = [f"| `{one.name}` | {one.does} | {one.because} |" for one in REWRITES.values()]
-    assert [row for row in ROWS if row in rows] == rows
+def test_the_documentation_holds_every_rule_limit_layer_and_rewrite() -> None:
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        write_docs = importlib.import_module("write_docs")
+    finally:
+        sys.path.pop(0)
+    page = (ROOT / "docs" / "dla.md").read_text(encoding="utf-8")
+    assert page == write_docs.dla_page(), "python scripts/write_docs.py writes the tables anew"

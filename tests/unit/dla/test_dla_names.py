@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dla import Target
+from dla import RULES, Target
 from tests.helpers.dla_nodes import (
     IMAGE,
     INT8,
@@ -33,12 +33,16 @@ CASES: dict[str, tuple[Op, Target, str]] = {
     "clip.ceiling": (unary("Clip", min=-1.0, max=6.0), ORIN, "no"),
     "prelu.slope": (unary("PRelu", data("slope", 1, 16, 1, 1)), ORIN, "no"),
     "unary.trigonometry": (unary("Sin"), ORIN, "verify"),
+    "conv.channels": (Op("Conv", (data("x", *IMAGE), stored("w", 8193, 16, 1, 1)), (data("y", *IMAGE),)), ORIN, "no"),
+    "conv.groups": (conv(channels=12, made=12, group=4), INT8, "verify"),
     "conv.padding": (conv(pads=[3, 3, 3, 3]), ORIN, "no"),
     "conv.dilation": (conv(dilations=[33, 33]), ORIN, "no"),
     "general.domain": (replace(unary("Relu"), domain="custom"), ORIN, "no"),
     "pool.stride": (unary("MaxPool", kernel_shape=[2, 2], strides=[17, 17]), ORIN, "no"),
     "pool.dilation": (unary("MaxPool", kernel_shape=[2, 2], dilations=[2, 2]), ORIN, "no"),
     "pool.outputs": (replace(unary("MaxPool", kernel_shape=[2, 2]), outputs=(data("y", *IMAGE),) * 2), ORIN, "no"),
+    "pool.count": (unary("AveragePool", kernel_shape=[2, 2], pads=[1, 1, 1, 1]), XAVIER, "no"),
+    "slice.precision": (unary("Slice", listed("s", 0), listed("e", 9), listed("a", 2)), INT8, "verify"),
     "concat.axis": (binary("Concat", axis=2), ORIN, "no"),
     "concat.inputs": (binary("Concat", b=stored("b", *IMAGE), axis=1), ORIN, "verify"),
     "elementwise.release": (binary("Div"), OLD, "no"),
@@ -69,5 +73,19 @@ def test_the_rule_that_objects_is_named(rule: str) -> None:
     assert (found.rule, found.answer) == (rule, answer) and found.reason and found.fix
 
 
-def test_what_is_promoted_is_told() -> None:
+@pytest.mark.parametrize(
+    ("rule", "op"),
+    [
+        ("reshape.shape", unary("Reshape", data("shape", 4))),
+        ("slice.arguments", unary("Slice", data("starts", 1), data("ends", 1))),
+    ],
+)
+def test_a_rule_that_objects_beside_a_general_one_is_heard(rule: str, op: Op) -> None:
+    found = RULES[rule](op, ORIN)
+    assert found is not None and found.answer == "no" and found.reason in verdict(op).reason
+
+
+def test_what_is_promoted_to_fp16_is_a_yes_with_a_note() -> None:
+    found = RULES["activation.precision"](unary("Sigmoid"), INT8)
+    assert found is not None and found.answer == "yes" and found.form == "lookup"
     assert "FP16 inside" in verdict(unary("Sigmoid"), INT8).reason
