@@ -67,7 +67,7 @@ class Row:
             is the sum of what each model needs at worst.
         power_w: of the whole module at the asked rates, or at what it sustains where that is less;
             None where nothing is known of it.
-        memory_bytes: of all that :mod:`edgert.planner.plan_memory` knows.
+        memory_bytes: of all that :mod:`edgert.planner.plan_rows` knows.
         energy_mj: of one frame, with the board's idle power.
         busy: accelerator → part of its time at that rate, 0 to 1.
         error: relative error to expect of times: the 90th percentile on networks that the cost model had not seen.

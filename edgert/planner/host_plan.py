@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
+from edgert.board import HOST
 from edgert.board.host import system_memory
 from edgert.config import PipelineFile
-from edgert.errors import ConfigError, PlacementError
-from edgert.graph import Graph, clean, load, read, with_shapes
-from edgert.model_engine import default_profile
+from edgert.errors import ConfigError
+from edgert.graph import load
 from edgert.placement.constraints import Limits, Placement, streams
 from edgert.placement.contention import MEASURED
-from edgert.placement.plan_record import BoardPlan, EngineRow, ModelRow, Objective, Row
-from edgert.placement.problem import Network, Unit
+from edgert.placement.plan_record import BoardPlan, Objective, Row
+from edgert.placement.problem import Network
 from edgert.placement.profile import Profile, network_of
 from edgert.placement.schedule import play
 from edgert.placement.solver import solve
-from edgert.planner.plan_memory import host_parts, row_memory
+from edgert.planner.plan_rows import Choice, RowMaker, distinct, host_parts, limited
 from edgert.planner.planned_model import bound_to
-from edgert.planner.selection import Machine, frame_rate_hz, judged, longest_ms
+from edgert.planner.selection import Machine, judged
+from edgert.simulator.board_platform import static_graph
 from edgert.simulator.design import Demand, counterpart, demands, levels_of, with_fallbacks
 
-HOST = "host"
-_PLAYED_RUNS = 120
 _HEADROOM_RUNS, _ROUNDS, _KEPT_UP = 500, 5, 0.995
-_IN_FLIGHT = 4
-
-
-@dataclass(frozen=True, eq=False)
-class _Measured:
-    demand: Demand
-    graph: Graph
-    profile: Profile
-    network: Network
 
 
 def plan_host(file: PipelineFile, profiles: Sequence[Profile], objective: Objective) -> BoardPlan:
@@ -50,69 +41,72 @@ def plan_host(file: PipelineFile, profiles: Sequence[Profile], objective: Object
         PlacementError: a profile does not fit its model.
     """
     known = {one.digest: one for one in profiles}
-    levels = [(at, [_measured(at, demand, known) for demand in demands(at.config)]) for at in levels_of(file)]
-    measured = levels[0][1]
-    if not measured:
+    levels = [(at, demands(at.config)) for at in levels_of(file)]
+    if not levels[0][1]:
         raise ConfigError("no stage runs a model", where=file.where("stages"), fix="add one: {infer: MODEL, from: ...}")
-    found, *others = [list(_rows(at, ones, objective)) for at, ones in levels]
+    first = profile_of(file, levels[0][1][0].model, known)
+    found, *others = [
+        list(_rows(at, [_network(at, demand, known) for demand in models], tuple(first.whole), objective))
+        for at, models in levels
+    ]
     rows = [with_fallbacks(file, row, [counterpart(row, one) for one in others]) for row in found]
-    machine = Machine(HOST, measured[0].profile.machine.get("cpu", "this machine"), system_memory().most_bytes)
+    machine = Machine(HOST, first.machine.get("cpu", "this machine"), system_memory().most_bytes)
     return judged(machine, rows, file.config.budgets, objective)
 
 
-def _measured(file: PipelineFile, demand: Demand, profiles: Mapping[str, Profile]) -> _Measured:
-    config, where = file.config.models[demand.model], file.where("models", demand.model)
-    model = load(config.onnx)
-    found = profiles.get(model.digest)
+def profile_of(file: PipelineFile, model: str, profiles: Mapping[str, Profile]) -> Profile:
+    """The profile of one of a pipeline's models.
+
+    Args:
+        profiles: digest of a model's file → its profile.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    onnx = file.config.models[model].onnx
+    found = profiles.get(load(onnx).digest)
     if found is None:
         raise ConfigError(
-            f"there is no profile of model {demand.model!r}",
+            f"there is no profile of model {model!r}",
             why="times of a machine that no board file describes are measured, not modeled",
-            where=where,
-            fix=f"edgert bench --units {config.onnx} -o profile.json, then --profile profile.json",
+            where=file.where("models", model),
+            fix=f"edgert bench --units {onnx} -o profile.json, then --profile profile.json",
         )
-    shapes = next(iter((config.profiles or default_profile(model, config)).values()))
-    graph = read(clean(with_shapes(model, shapes))[0])
-    network = replace(network_of(found, graph), name=demand.model, rate_hz=demand.rate_hz)
-    return _Measured(demand, graph, found, bound_to(network, config, where, first_is_default=True))
+    return found
 
 
-def _rows(file: PipelineFile, measured: Sequence[_Measured], objective: Objective) -> Iterator[Row]:
-    names = list(measured[0].profile.whole)
-    choices = [(name, [name]) for name in names[:1]] + ([("mixed", names)] if len(names) > 1 else [])
-    if any(one.network.shares for one in measured):
-        choices = choices[-1:]  # the file dispatches frames to several
-    seen = set()
-    for name, used in choices:
-        networks = [_restricted(one, used) for one in measured]
-        try:
-            placement = _solved(networks, objective, used)
-        except PlacementError:
-            if name == choices[-1][0]:
-                raise
-            continue
-        key = tuple(engine.assignment for one in placement.networks for engine in one.engines)
-        if key not in seen:
-            seen.add(key)
-            yield _row(file, measured, networks, placement, name)
+def _network(file: PipelineFile, demand: Demand, profiles: Mapping[str, Profile]) -> Network:
+    config = file.config.models[demand.model]
+    made = network_of(profile_of(file, demand.model, profiles), static_graph(config))
+    network = replace(made, name=demand.model, rate_hz=demand.rate_hz)
+    return bound_to(network, config, file.where("models", demand.model), first_is_default=True)
 
 
-def _solved(networks: Sequence[Network], objective: Objective, names: Sequence[str]) -> Placement:
+def _rows(file: PipelineFile, networks: Sequence[Network], cores: Sequence[str], objective: Objective) -> Iterator[Row]:
+    maker = RowMaker(file, HOST, "", system_memory().most_bytes, MEASURED, host_parts)
+    for choice, placement in distinct(_choices(networks, cores), partial(_solved, objective, cores)):
+        row = maker.row(choice, placement, _headroom(choice[1], placement))
+        name = row.models[0].engines[0].accelerators[0] if row.name != "mixed" else row.name
+        yield replace(row, name=name)
+
+
+def _choices(networks: Sequence[Network], cores: Sequence[str]) -> list[Choice]:
+    """All on the first core, units that the file puts elsewhere excepted, and all cores."""
+    mixed = ("mixed", tuple(limited(network, set(cores).__contains__) for network in networks))
+    one = (cores[0], tuple(limited(network, cores[0].__eq__) for network in networks))
+    if any(network.shares for network in networks):
+        return [mixed if len(cores) > 1 else one]  # the file dispatches frames to several
+    return [one, mixed] if len(cores) > 1 else [one]
+
+
+def _solved(objective: Objective, cores: Sequence[str], choice: Choice) -> Placement:
     """One segment per core and model: more are transitions that gain nothing."""
-    limits = Limits(loadables=dict.fromkeys(names, len(networks)))
+    name, networks = choice
+    limits = Limits(loadables=dict.fromkeys(cores if name == "mixed" else (name,), len(networks)))
     most = solve(networks, "throughput", limits, contention=MEASURED, time_limit_s=2.0)
     if objective != "latency" or most.value < 1:
         return most
     return solve(networks, "latency", limits, contention=MEASURED, time_limit_s=2.0)
-
-
-def _restricted(one: _Measured, used: Sequence[str]) -> Network:
-    """The network on these cores; units that the file puts elsewhere stay there."""
-
-    def only(unit: Unit) -> Unit:
-        return replace(unit, costs={name: cost for name, cost in unit.costs.items() if name in used} or unit.costs)
-
-    return replace(one.network, units=tuple(map(only, one.network.units)))
 
 
 def _headroom(networks: Sequence[Network], placement: Placement) -> float:
@@ -128,36 +122,3 @@ def _headroom(networks: Sequence[Network], placement: Placement) -> float:
             break
         wanted = met
     return met
-
-
-def _row(
-    file: PipelineFile, measured: Sequence[_Measured], networks: Sequence[Network], placement: Placement, name: str
-) -> Row:
-    asked = [replace(one, in_flight=_IN_FLIGHT) for one in streams(networks, placement)]
-    duration_ms = 1e3 * _PLAYED_RUNS / min(one.demand.rate_hz for one in measured)
-    flows = play(asked, duration_ms, MEASURED).streams
-    models = []
-    for one, network, placed, flow in zip(measured, networks, placement.networks, flows, strict=True):
-        engines = tuple(EngineRow(engine.assignment, engine.weight) for engine in placed.engines)
-        rate_hz = one.demand.rate_hz
-        models.append(
-            ModelRow(network.name, network, engines, rate_hz, placed.latency_ms, flow.p50_ms, flow.p99_ms, 0.0, {})
-        )
-    headroom = _headroom(networks, placement)
-    memory = row_memory(file, system_memory().most_bytes, lambda one: host_parts(one, placement))
-    return Row(
-        board=HOST,
-        mode="",
-        name=models[0].engines[0].accelerators[0] if name != "mixed" else name,
-        models=tuple(models),
-        headroom=headroom,
-        fps=frame_rate_hz(file.config) * headroom,
-        p99_ms=longest_ms(file.config, {model.name: model.p99_ms for model in models}),
-        power_w=None,
-        memory_bytes=memory.total_bytes,
-        energy_mj=None,
-        busy=dict(placement.utilization),
-        error=None,
-        memory=memory.parts,
-        steps=memory.steps,
-    )

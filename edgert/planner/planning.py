@@ -2,44 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from dla import MAX_LOADABLES, USUAL_RELEASE
+from edgert.board import HOST
 from edgert.board.record import Board, boards, find_board
 from edgert.board.sections import Mode
 from edgert.bundle.measured_times import MeasuredEngine, read_measured, told
 from edgert.config import PipelineFile, load_pipeline
 from edgert.errors import ConfigError, EdgertError, PlacementError
 from edgert.graph import load
-from edgert.placement.constraints import Limits, Placed, Placement, streams
+from edgert.placement.constraints import Limits, Placement
 from edgert.placement.cost.board_network import network
 from edgert.placement.cost.coefficients import Accuracy, Coefficients, coefficients
 from edgert.placement.cost.fused_kernels import units
 from edgert.placement.cost.speeds import power
 from edgert.placement.cost.work import Work
 from edgert.placement.dla_share import Survey
-from edgert.placement.plan_record import BoardPlan, EngineRow, ModelRow, Objective, Plan, Row
-from edgert.placement.problem import Network, Unit
+from edgert.placement.plan_record import BoardPlan, Objective, Plan, Row
+from edgert.placement.problem import Network
 from edgert.placement.profile import Profile, read_profile
-from edgert.placement.schedule import play
 from edgert.placement.solver import solve
-from edgert.planner.host_plan import HOST, plan_host
-from edgert.planner.measured_times import scaled
-from edgert.planner.plan_memory import NOT_PLANNED, board_parts, row_memory
+from edgert.planner.host_plan import plan_host
+from edgert.planner.measured_units import scaled
+from edgert.planner.plan_rows import NOT_PLANNED, Choice, RowMaker, board_parts, distinct, is_dla, limited
 from edgert.planner.plan_text import check_mode, check_objective, has_no_mode, releases
 from edgert.planner.planned_model import PlannedModel, overridden, subjects
-from edgert.planner.selection import Machine, frame_rate_hz, judged, longest_ms
+from edgert.planner.selection import Machine, frame_rate_hz, judged
 from edgert.simulator import Platform
 from edgert.simulator.board_platform import contention_of, platform_of, sized
 from edgert.simulator.design import counterpart, demands, levels_of, with_fallbacks
 
 ALL = "all"
 _SOLVE_S = 0.5  # for one placement that has to be searched for; the best by then is taken
-_PLAYED_RUNS = 120  # of the model that runs least, so that p99 means something
-_IN_FLIGHT = 4  # frames of one model, waiting and running, before a camera's next one is dropped
 
 MODELS_ALONE = (
     "models alone: decoding, drawing, encoding and your own stages take no time in this; edgert run measures them, "
@@ -211,18 +209,8 @@ class _BoardPlanner:
         if mode.unknown:
             raise ConfigError("clocks unknown", why=f"nobody has published {', '.join(mode.unknown)}")
         scene = _Scene(self, mode)
-        seen = set()
-        for name, networks in scene.choices():
-            try:
-                placement = scene.solved(networks)
-            except PlacementError:
-                if name == "mixed":
-                    raise
-                continue  # all on the GPU, say, where the file puts a part elsewhere
-            key = tuple(engine.assignment for one in placement.networks for engine in one.engines)
-            if key not in seen:
-                seen.add(key)
-                yield scene.row(name, networks, placement)
+        for choice, placement in distinct(scene.choices(), scene.solved):
+            yield scene.row(choice, placement)
 
     @cached_property
     def costs(self) -> Coefficients:
@@ -258,19 +246,19 @@ class _Scene:
         )
         self._networks = tuple(map(self._network, planner.subjects, planner.surveys, planner.works))
 
-    def choices(self) -> Iterator[tuple[str, tuple[Network, ...]]]:
-        """Placements to compare: (name, networks with the accelerators it may use)."""
+    def choices(self) -> list[Choice]:
+        """Placements to compare."""
+        mixed = ("mixed", self._networks)
         if all(network.shares for network in self._networks):
-            yield "mixed", self._networks  # the file has chosen
-            return
-        has_dla = any(_is_dla(name) for network in self._networks for unit in network.units for name in unit.costs)
-        yield "gpu", tuple(_only(network, lambda name: not _is_dla(name)) for network in self._networks)
-        if has_dla:
-            yield "dla", tuple(_only(network, _is_dla) for network in self._networks)
-            yield "mixed", self._networks
+            return [mixed]  # the file has chosen
+        gpu = ("gpu", tuple(limited(network, lambda name: not is_dla(name)) for network in self._networks))
+        if not any(is_dla(name) for network in self._networks for unit in network.units for name in unit.costs):
+            return [gpu]
+        return [gpu, ("dla", tuple(limited(network, is_dla) for network in self._networks)), mixed]
 
-    def solved(self, networks: Sequence[Network]) -> Placement:
+    def solved(self, choice: Choice) -> Placement:
         """The best by the objective; where nothing keeps up with the rates, the one that comes closest."""
+        networks = choice[1]
         objective = self._planner.objective
         most = self._solved(networks, "throughput")
         if objective == "throughput" or most.value < 1:
@@ -283,38 +271,27 @@ class _Scene:
     def _solved(self, networks: Sequence[Network], objective: Objective) -> Placement:
         return solve(networks, objective, self._limits, contention=self._contention, time_limit_s=_SOLVE_S)
 
-    def row(self, name: str, networks: Sequence[Network], placement: Placement) -> Row:
+    def row(self, choice: Choice, placement: Placement) -> Row:
         """The numbers of a placement."""
         planner = self._planner
-        config = planner.file.config
-        headroom = _headroom(networks, placement)
-        rate_hz = frame_rate_hz(config)
-        asked = [replace(one, in_flight=_IN_FLIGHT) for one in streams(networks, placement)]
-        slowest_hz = min(model.demand.rate_hz for model in planner.subjects)
-        duration_ms = 1e3 * _PLAYED_RUNS / slowest_hz
-        flows = play(asked, duration_ms, self._contention).streams
-        models = tuple(
-            _model(subject, network, one, (flow.p50_ms, flow.p99_ms))
-            for subject, network, one, flow in zip(planner.subjects, networks, placement.networks, flows, strict=True)
+        maker = RowMaker(
+            planner.file,
+            planner.board.name,
+            self._mode.name,
+            planner.board.memory.most_bytes,
+            self._contention,
+            board_parts,
+            tuple(subject.macs for subject in planner.subjects),
         )
-        most_bytes = planner.board.memory.most_bytes
-        memory = row_memory(planner.file, most_bytes, lambda file: board_parts(file, networks, placement))
-        return Row(
-            board=planner.board.name,
-            mode=self._mode.name,
-            name=name,
-            models=models,
-            headroom=headroom,
-            fps=rate_hz * headroom,
-            p99_ms=longest_ms(config, {model.name: model.p99_ms for model in models}),
+        headroom = _headroom(choice[1], placement)
+        made = maker.row(choice, placement, headroom)
+        fps = frame_rate_hz(planner.file.config) * min(1.0, headroom)
+        return replace(
+            made,
             power_w=placement.power_w,
-            memory_bytes=memory.total_bytes,
-            energy_mj=1e3 * placement.power_w / (rate_hz * min(1.0, headroom)),
-            busy=dict(placement.utilization),
-            error=_error(planner.costs, any(model.dla_share for model in models)),
+            energy_mj=1e3 * placement.power_w / fps,
+            error=_error(planner.costs, any(model.dla_share for model in made.models)),
             mode_w=self._mode.watts,
-            memory=memory.parts,
-            steps=memory.steps,
         )
 
     def _network(self, subject: PlannedModel, found: Survey | None, works: Sequence[Work]) -> Network:
@@ -339,53 +316,12 @@ def _allowed(found: Survey | None) -> Collection[str]:
     return found.allowed if found else ()
 
 
-def _is_dla(name: str) -> bool:
-    return name.startswith("dla")
-
-
-def _only(network: Network, preferred: Callable[[str], bool]) -> Network:
-    """The network with every unit on the preferred accelerators as far as those can run it, and the file lets it."""
-    if network.shares:
-        return network
-
-    def bound(unit: Unit) -> Unit:
-        return replace(unit, costs={name: cost for name, cost in unit.costs.items() if preferred(name)} or unit.costs)
-
-    return replace(network, units=tuple(map(bound, network.units)))
-
-
 def _headroom(networks: Iterable[Network], placement: Placement) -> float:
     """How many times the asked rates go through: until the busiest accelerator has no time left, and never more than
     what limits of power, traffic and loadables leave."""
     pairs = zip(networks, placement.networks, strict=True)
     met = min((one.fps / (network.rate_hz * network.batch) for network, one in pairs if network.rate_hz), default=1.0)
     return met / max(max(placement.utilization.values(), default=0.0), 1e-9)
-
-
-def _model(subject: PlannedModel, network: Network, one: Placed, latency_ms: tuple[float, float]) -> ModelRow:
-    engines = tuple(EngineRow(engine.assignment, engine.weight) for engine in one.engines)
-    return ModelRow(
-        name=subject.demand.model,
-        network=network,
-        engines=engines,
-        rate_hz=subject.demand.rate_hz,
-        latency_ms=one.latency_ms,
-        p50_ms=latency_ms[0],
-        p99_ms=latency_ms[1],
-        dla_share=_dla_share(network, engines, subject.macs),
-        loadables={name: count for name, count in one.loadables.items() if _is_dla(name)},
-    )
-
-
-def _dla_share(network: Network, engines: Iterable[EngineRow], macs: Mapping[str, int]) -> float:
-    """Share of the multiply-adds that run on a DLA, over all frames."""
-    work = [sum(macs.get(node, 0) for node in unit.nodes) for unit in network.units]
-    total = sum(work)
-    share = 0.0
-    for engine in engines:
-        here = sum(macs for macs, where in zip(work, engine.assignment, strict=True) if _is_dla(where))
-        share += engine.share * here / total if total else 0.0
-    return share
 
 
 def _error(costs: Coefficients, with_dla: bool) -> float | None:

@@ -19,6 +19,7 @@ from edgert.errors import ConfigError
 from edgert.placement.cost.coefficients import coefficients
 from edgert.placement.plan_record import Objective, Row
 from edgert.placement.profile import Profile, read_profile
+from edgert.planner.host_plan import profile_of
 from edgert.planner.planning import ALL, plan
 from edgert.planner.power_steps import step_of
 from edgert.simulator import Design, Governing, Platform, Simulated
@@ -178,21 +179,8 @@ def _check(file: PipelineFile, scenario: Scenario) -> None:
 
 
 def _profiles(levels: Sequence[PipelineFile], paths: Sequence[str | Path]) -> Mapping[str, Profile]:
-    from edgert.graph import load
-
     found = {profile.digest: profile for profile in map(read_profile, map(Path, paths))}
-    by_model, file = {}, levels[0]
-    for demand in (one for at in levels for one in demands(at.config)):
-        onnx = file.config.models[demand.model].onnx
-        profile = found.get(load(onnx).digest)
-        if profile is None:
-            raise ConfigError(
-                f"there is no profile of model {demand.model!r}",
-                where=file.where("models", demand.model),
-                fix=f"edgert bench --units {onnx} -o profile.json, then --profile profile.json",
-            )
-        by_model[demand.model] = profile
-    return by_model
+    return {one.model: profile_of(at, one.model, found) for at in levels for one in demands(at.config)}
 
 
 def _budget(file: PipelineFile, row: Row | None) -> Budget:

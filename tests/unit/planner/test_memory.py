@@ -8,8 +8,8 @@ from edgert.placement.constraints import engine_bytes
 from edgert.placement.problem import Cost, Edge, Network, Transition, Unit
 from edgert.placement.solver import solve
 from edgert.planner import plan
-from edgert.planner.plan_memory import CONTEXT_BYTES, NOT_PLANNED, board_parts, row_memory
 from edgert.planner.plan_page import render
+from edgert.planner.plan_rows import CONTEXT_BYTES, NOT_PLANNED, board_parts, row_memory
 from edgert.planner.plan_text import to_json
 from edgert.shipped import data_folder
 from tests.unit.planner.test_make import ORIN, pipeline

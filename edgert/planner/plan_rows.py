@@ -1,0 +1,192 @@
+"""The rows of a plan, from placements: how they are found, their speed and latency, and their memory, part by part.
+
+Memory on a board: weights and tensors of every engine, by accelerator, a CUDA context, and the host's frames. What
+TensorRT allocates for itself is not in it: it depends on its version, and no figures of it are published for these
+boards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from edgert.assemble.memory import QUEUES, engine_parts, frame_parts, sizes_of
+from edgert.budget.footprint import Footprint, Part, shrunk
+from edgert.config import PipelineFile
+from edgert.errors import PlacementError
+from edgert.placement.constraints import Placement, engine_bytes, streams
+from edgert.placement.contention import Contention
+from edgert.placement.plan_record import EngineRow, ModelRow, Row
+from edgert.placement.problem import Assignment, Network, Unit
+from edgert.placement.schedule import play
+from edgert.planner.selection import frame_rate_hz, longest_ms
+
+_PLAYED_RUNS = 120  # of the model that runs least, so that p99 means something
+_IN_FLIGHT = 4  # frames of one model, waiting and running, before a camera's next one is dropped
+
+Choice = tuple[str, tuple[Network, ...]]
+"""A placement's name, and the networks with the accelerators that it may use."""
+
+
+def distinct(choices: Sequence[Choice], solve: Callable[[Choice], Placement]) -> Iterator[tuple[Choice, Placement]]:
+    """The placements that differ, each with its choice.
+
+    Raises:
+        PlacementError: the last choice, which leaves most open, has none; others are left out.
+    """
+    seen = set()
+    for choice in choices:
+        try:
+            placement = solve(choice)
+        except PlacementError:
+            if choice is choices[-1]:
+                raise
+            continue  # all on the GPU, say, where the file puts a part elsewhere
+        key = tuple(engine.assignment for one in placement.networks for engine in one.engines)
+        if key not in seen:
+            seen.add(key)
+            yield choice, placement
+
+
+def limited(network: Network, preferred: Callable[[str], bool]) -> Network:
+    """The network with every unit on the preferred accelerators as far as those can run it, and the file lets it."""
+    if network.shares:
+        return network
+
+    def bound(unit: Unit) -> Unit:
+        return replace(unit, costs={name: cost for name, cost in unit.costs.items() if preferred(name)} or unit.costs)
+
+    return replace(network, units=tuple(map(bound, network.units)))
+
+
+def is_dla(name: str) -> bool:
+    """Whether an accelerator is a DLA core."""
+    return name.startswith("dla")
+
+
+@dataclass(frozen=True, slots=True)
+class RowMaker:
+    """What all rows of a machine in one power mode have in common.
+
+    Attributes:
+        file: the pipeline.
+        board, mode: names.
+        machine_bytes: the most memory that programs can have there.
+        contention: of its accelerators for memory.
+        parts: memory of the pipeline's engines and frames in a placement.
+        macs: of every model, node → multiply-adds; none where there is no DLA.
+    """
+
+    file: PipelineFile
+    board: str
+    mode: str
+    machine_bytes: int
+    contention: Contention
+    parts: Callable[[PipelineFile, Sequence[Network], Placement], Sequence[Part]]
+    macs: Sequence[Mapping[str, int]] = ()
+
+    def row(self, choice: Choice, placement: Placement, headroom: float) -> Row:
+        """A placement's row, without power; ``headroom``: how many times the rates asked for go through."""
+        name, networks = choice
+        models = tuple(self._models(networks, placement))
+        memory = row_memory(self.file, self.machine_bytes, lambda one: self.parts(one, networks, placement))
+        return Row(
+            board=self.board,
+            mode=self.mode,
+            name=name,
+            models=models,
+            headroom=headroom,
+            fps=frame_rate_hz(self.file.config) * headroom,
+            p99_ms=longest_ms(self.file.config, {model.name: model.p99_ms for model in models}),
+            power_w=None,
+            memory_bytes=memory.total_bytes,
+            energy_mj=None,
+            busy=dict(placement.utilization),
+            error=None,
+            memory=memory.parts,
+            steps=memory.steps,
+        )
+
+    def _models(self, networks: Sequence[Network], placement: Placement) -> Iterator[ModelRow]:
+        rates_hz = [network.rate_hz or 1.0 for network in networks]
+        asked = [replace(one, in_flight=_IN_FLIGHT) for one in streams(networks, placement)]
+        flows = play(asked, 1e3 * _PLAYED_RUNS / min(rates_hz), self.contention).streams
+        macs = self.macs or [{}] * len(networks)
+        for network, one, flow, work in zip(networks, placement.networks, flows, macs, strict=True):
+            engines = tuple(EngineRow(engine.assignment, engine.weight) for engine in one.engines)
+            yield ModelRow(
+                name=network.name,
+                network=network,
+                engines=engines,
+                rate_hz=network.rate_hz or 1.0,
+                latency_ms=one.latency_ms,
+                p50_ms=flow.p50_ms,
+                p99_ms=flow.p99_ms,
+                dla_share=_dla_share(network, engines, work),
+                loadables={name: count for name, count in one.loadables.items() if is_dla(name)},
+            )
+
+
+def _dla_share(network: Network, engines: Iterable[EngineRow], macs: Mapping[str, int]) -> float:
+    """Share of the multiply-adds that run on a DLA, over all frames."""
+    work = [sum(macs.get(node, 0) for node in unit.nodes) for unit in network.units]
+    total = sum(work) or 1
+    return sum(
+        engine.share * sum(count for count, where in zip(work, engine.assignment, strict=True) if is_dla(where)) / total
+        for engine in engines
+    )
+
+
+# Memory.
+
+NOT_PLANNED = "memory: what TensorRT and Python allocate for themselves is not in it; edgert run measures it"
+CONTEXT_BYTES = 197 * 2**20
+"""Of a CUDA context on a Jetson, whose memory host and GPU share: what TensorRT logged as "Init CUDA" on a Jetson Nano
+(https://github.com/wang-xinyu/tensorrtx/issues/1145). With CUDA's lazy loading, the default since 12.2, it is less: a
+whole process was at 37 MiB after it on an Orin NX (https://github.com/OE4T/meta-tegra/pull/2243)."""
+_CONTEXT_NOTE = "modeled: context of a Jetson Nano; less since CUDA 12.2"
+
+
+def row_memory(file: PipelineFile, machine_bytes: int, parts_of: Callable[[PipelineFile], Sequence[Part]]) -> Footprint:
+    """A row's memory, with queues as short as its budget or its machine asks for; the engines are those it placed.
+
+    Args:
+        machine_bytes: the most that programs can have there.
+        parts_of: called with the pipeline, and with ones whose queues are shorter.
+    """
+    budget_bytes = file.config.budgets.memory
+    return shrunk(file, lambda one: Footprint(tuple(parts_of(one)), budget_bytes, machine_bytes), [QUEUES])[1]
+
+
+def board_parts(file: PipelineFile, networks: Sequence[Network], placement: Placement) -> tuple[Part, ...]:
+    """Of a placement on a board; ``networks`` in its order."""
+    engines = [
+        part
+        for network, placed in zip(networks, placement.networks, strict=True)
+        for engine in placed.engines
+        for part in _engine(network, engine.assignment)
+    ]
+    context = Part("CUDA", "gpu", "runtime", CONTEXT_BYTES, _CONTEXT_NOTE)
+    return (*engines, context, *frame_parts(file))
+
+
+def host_parts(file: PipelineFile, networks: Sequence[Network], placement: Placement) -> tuple[Part, ...]:
+    """Of a placement on the cores of this machine, where ONNX Runtime runs the models."""
+    config = file.config
+    engines = [
+        part
+        for placed in placement.networks
+        for part in engine_parts(placed.name, sizes_of(config, placed.name), len(placed.engines))
+    ]
+    return (*engines, *frame_parts(file))
+
+
+def _engine(network: Network, assignment: Assignment) -> list[Part]:
+    """Weights lie with the accelerator that reads them; tensors are shared by all that the engine runs on."""
+    weights: dict[str, int] = {}
+    for unit, name in zip(network.units, assignment, strict=True):
+        weights[name] = weights.get(name, 0) + unit.weight_bytes
+    tensors = engine_bytes(network) - sum(weights.values())
+    where = "+".join(weights)
+    parts = [Part(network.name, name, "weights", size) for name, size in weights.items()]
+    return [*parts, Part(network.name, where, "activations", tensors, "inputs and outputs among them")]
