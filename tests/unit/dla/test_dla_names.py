@@ -76,7 +76,7 @@ def test_the_rule_that_objects_is_named(rule: str) -> None:
 @pytest.mark.parametrize(
     ("rule", "op"),
     [
-        ("reshape.shape", unary("Reshape", data("shape", 4))),
+        ("reshape.shape", Op("Reshape", (data("x", *IMAGE), data("shape", 4)), (data("y", 1, 32, 16, 32),))),
         ("slice.arguments", unary("Slice", data("starts", 1), data("ends", 1))),
     ],
 )
