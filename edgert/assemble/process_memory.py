@@ -24,7 +24,7 @@ from edgert.stages.source.select import kind_of
 from edgert.units import format_bytes
 
 if TYPE_CHECKING:
-    from edgert.backend.ort.cuda_engine import OrtCudaEngine
+    from edgert.backend.ort.cuda import OrtCudaEngine
     from edgert.memory.cuda import CudaDevice
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from edgert.backend import Backend, Engine, Store
 from edgert.backend.chain import Chain, Replicated
-from edgert.backend.tensorrt.built import Facts, Made, changes, key_of, read_record
+from edgert.backend.tensorrt.engine_cache import Facts, Made, changes, key_of, read_record
 from edgert.backend.tensorrt.trt_backend import TrtBackend
 from edgert.backend.tensorrt.trt_engine import TrtEngine
 from edgert.bundle.bundle import Bundle

@@ -24,7 +24,7 @@ from edgert.steps import to_json
 if TYPE_CHECKING:
     from edgert.backend.base import Array, Session, Store
     from edgert.backend.tensorrt.build_request import BuildRequest
-    from edgert.backend.tensorrt.built import Made
+    from edgert.backend.tensorrt.engine_cache import Made
     from edgert.backend.tensorrt.trt_engine import TrtEngine
     from edgert.graph import Model
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgert.backend.tensorrt.built import read_record
+from edgert.backend.tensorrt.engine_cache import read_record
 from edgert.bundle.bundle import Bundle
 from edgert.bundle.manifest import EngineEntry
 

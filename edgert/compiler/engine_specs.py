@@ -16,7 +16,7 @@ from edgert.errors import BuildError, PlacementError
 if TYPE_CHECKING:
     from edgert.backend.base import Shapes, Span
     from edgert.backend.tensorrt.build_request import BuildRequest
-    from edgert.backend.tensorrt.version import Library
+    from edgert.backend.tensorrt.library import Library
     from edgert.compiler.input_layout import InputLayout
     from edgert.graph import Graph
 

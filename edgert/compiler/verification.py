@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest
+from edgert.backend.tensorrt.build_result import BuildResult
 from edgert.backend.tensorrt.engine_layers import EngineFacts, accelerators, engine_facts, logged_facts
 from edgert.backend.tensorrt.log import reasons
-from edgert.backend.tensorrt.result import BuildResult, correspond
+from edgert.backend.tensorrt.network import correspond
 from edgert.compiler.model_job import COMPARED_IMAGES, MODEL, ModelJob, software
 from edgert.compiler.model_steps import NEGLIGIBLE, random_feeds
 from edgert.compiler.precision_steps import EVIDENCE

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from edgert.backend.tensorrt.built import read_record
+from edgert.backend.tensorrt.engine_cache import read_record
 from edgert.board import HOST
 from edgert.board.record import find_board
 from edgert.bundle.bundle import Bundle, is_bundle, open_bundle

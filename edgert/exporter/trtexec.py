@@ -17,9 +17,9 @@ from edgert._version import __version__
 from edgert.backend.base import EngineOptions
 from edgert.backend.tensorrt import BuildRequest
 from edgert.backend.tensorrt.build_request import GPU, Format
-from edgert.backend.tensorrt.dialect import dialect_of
+from edgert.backend.tensorrt.dialects import dialect_of
+from edgert.backend.tensorrt.library import Library, library_of, release_of
 from edgert.backend.tensorrt.trt_backend import static_request
-from edgert.backend.tensorrt.version import Library, library_of, release_of
 from edgert.compiler.engine_specs import engine_specs
 from edgert.compiler.model_forms import FLOAT
 from edgert.compiler.model_job import model_of
@@ -222,7 +222,7 @@ class _Job:
         yield f"--timingCacheFile={name}"
 
     def _precision(self) -> Iterator[str]:
-        """As :class:`~edgert.backend.tensorrt.weakly_typed.WeakDialect` sets it. From 11 on it stands in the model."""
+        """As :class:`~edgert.backend.tensorrt.dialects.WeakDialect` sets it. From 11 on it stands in the model."""
         request = self.request
         if request.precision != "fp32" or request.dla_core is not None:
             yield "--fp16"
@@ -266,7 +266,7 @@ class _Job:
     def _namable(self, names: Iterable[str], where: str) -> list[str]:
         """What TensorRT's parser calls the nodes, less those that the command line cannot name."""
         names_in_graph = {node.name for node in self.model.proto.graph.node}
-        # The parser calls a node without a name after its first output: edgert.backend.tensorrt.result.
+        # The parser calls a node without a name after its first output: edgert.backend.tensorrt.network.
         called = [name if name in names_in_graph else f"node_of_{self.request.nodes[name][0]}" for name in names]
         lost = [name for name in called if not is_sayable(name)]
         self.limitations += [f"layer {name!r} {where}: trtexec would take its name apart" for name in lost]

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from edgert.backend.tensorrt.build_request import BuildRequest
-from edgert.backend.tensorrt.compiling import compile_engine
-from edgert.backend.tensorrt.result import BuildResult
+from edgert.backend.tensorrt.build_result import BuildResult
+from edgert.backend.tensorrt.builder import compile_engine
+from edgert.backend.tensorrt.library import library_of
 from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend
-from edgert.backend.tensorrt.version import library_of
 from edgert.board import HOST, Machine
 from edgert.board.record import board
 from edgert.errors import EdgertError

@@ -1,4 +1,4 @@
-"""Stands in for ``edgert.backend.tensorrt.build_worker``: does what the model's bytes tell, without any TensorRT."""
+"""Stands in for ``edgert.backend.tensorrt.builder``: does what the model's bytes tell, without any TensorRT."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import sys
 import threading
 from pathlib import Path
 
-from edgert.backend.tensorrt.build_process import read_request, write_error, write_result
+from edgert.backend.tensorrt.build_result import BuildResult, read_request, write_error, write_result
 from edgert.backend.tensorrt.log import classify
-from edgert.backend.tensorrt.result import BuildResult
 from edgert.errors import DeviceError
 
 

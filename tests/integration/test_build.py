@@ -13,7 +13,7 @@ import pytest
 from onnx import numpy_helper
 
 from edgert.backend import Span
-from edgert.backend.tensorrt.version import library_of
+from edgert.backend.tensorrt.library import library_of
 from edgert.bundle.bundle import open_bundle
 from edgert.compiler.engine_specs import Bundled, engine_specs
 from edgert.compiler.model_job import model_of

@@ -15,7 +15,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from edgert.backend.tensorrt import built as made
+from edgert.backend.tensorrt import engine_cache as made
 from edgert.bundle.bundle import open_bundle, save_bundle
 from edgert.bundle.manifest import CompiledEntry, EngineEntry, Manifest
 from edgert.errors import ArtifactError, BuildError, ConfigError, EdgertError

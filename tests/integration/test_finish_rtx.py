@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from edgert.backend.tensorrt.library import load
 from edgert.backend.tensorrt.trt_backend import TrtBackend
-from edgert.backend.tensorrt.version import load
 from edgert.bundle.bundle import open_bundle
 from edgert.compiler.finish import Finished, finish
 from edgert.errors import DeviceError

@@ -12,8 +12,7 @@ from onnx.reference import ReferenceEvaluator
 from edgert.backend import Engine, EngineOptions
 from edgert.backend.gpu import GpuSession
 from edgert.backend.ort import cuda
-from edgert.backend.ort.cuda import OrtCudaBackend, check_sizes, too_little
-from edgert.backend.ort.cuda_engine import OrtCudaEngine
+from edgert.backend.ort.cuda import OrtCudaBackend, OrtCudaEngine, check_sizes, too_little
 from edgert.backend.ort.runtime import open_session, session_settings
 from edgert.errors import BuildError, DeviceError, ModelError
 from edgert.graph import Model, to_bytes

@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 from edgert.backend.tensorrt import BuildResult, Pools, Span, TrtEngine, build, open_engine, request_of
 from edgert.backend.tensorrt.engine_layers import accelerators, engine_facts, layer_times
-from edgert.backend.tensorrt.version import Library, load
+from edgert.backend.tensorrt.library import Library, load
 from edgert.board.devices import cuda_driver
 from edgert.compiler.verification import verify
 from edgert.errors import DeviceError

@@ -13,9 +13,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgert.backend.tensorrt import BuildResult, Pools, Progress, Span, build, request_of
+from edgert.backend.tensorrt.library import load as load_library
 from edgert.backend.tensorrt.log import logger_to
-from edgert.backend.tensorrt.result import Correspondence, correspond, network_layers
-from edgert.backend.tensorrt.version import load as load_library
+from edgert.backend.tensorrt.network import Correspondence, correspond, network_layers
 from edgert.board.devices import cuda_driver
 from edgert.errors import BuildError
 from edgert.graph import Model, clean, load, read, write

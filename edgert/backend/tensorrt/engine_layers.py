@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from edgert.backend.tensorrt.log import LogRecord, foreign_ends, summary
-from edgert.backend.tensorrt.result import known_names, metadata_names
+from edgert.backend.tensorrt.network import known_names, metadata_names
 from edgert.backend.tensorrt.sessions import TrtSession
 from edgert.errors import BuildError
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from edgert.backend.tensorrt.trt_types import ILogger, Trt
+from edgert.backend.tensorrt.library import ILogger, Trt
 
 Kind = Literal[
     "",

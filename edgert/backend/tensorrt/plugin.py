@@ -17,15 +17,16 @@ from typing import Any
 import numpy as np
 
 from edgert.backend.tensorrt.build_request import DTYPES, BuildRequest
-from edgert.backend.tensorrt.trt_types import (
+from edgert.backend.tensorrt.library import (
     DynamicPluginTensorDesc,
     IExprBuilder,
     IPluginRegistry,
+    Library,
     PluginField,
     PluginTensorDesc,
     Trt,
+    release_of,
 )
-from edgert.backend.tensorrt.version import Library, release_of
 from edgert.board.devices import cuda_driver
 from edgert.custom_op import Operator, operators
 from edgert.errors import DeviceError

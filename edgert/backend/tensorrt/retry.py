@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Pools
+from edgert.backend.tensorrt.build_result import BuildResult, CompileError
 from edgert.backend.tensorrt.log import LogRecord, foreign_ends
-from edgert.backend.tensorrt.result import BuildResult, CompileError
 
 Rung = Literal["", "plain", "pools", "split", "bisect", "gpu"]
 Placement = Mapping[str, str]

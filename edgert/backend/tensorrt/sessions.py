@@ -11,7 +11,7 @@ import numpy as np
 
 from edgert.backend.base import Array, Shapes
 from edgert.backend.gpu import GpuTensor
-from edgert.backend.tensorrt.binding import Context, Layout
+from edgert.backend.tensorrt.execution_context import Context, Layout
 from edgert.errors import ModelError
 from edgert.memory import aligned_empty
 from edgert.memory.cuda import CudaDevice, Stream

@@ -14,7 +14,8 @@ from typing import Any
 from edgert.backend.base import DEFAULT_PROFILE, BuilderSettings, EngineOptions, Shapes, Span, Store
 from edgert.backend.tensorrt.build_process import build
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Pools, Precision, request_of
-from edgert.backend.tensorrt.built import (
+from edgert.backend.tensorrt.build_result import BuildResult, Progress
+from edgert.backend.tensorrt.engine_cache import (
     Facts,
     Made,
     changes,
@@ -27,11 +28,10 @@ from edgert.backend.tensorrt.built import (
     request_facts,
     timing_cache,
 )
-from edgert.backend.tensorrt.result import BuildResult, Progress
+from edgert.backend.tensorrt.library import Library, Wanted, load
 from edgert.backend.tensorrt.retry import build_retrying
 from edgert.backend.tensorrt.sessions import Queue
 from edgert.backend.tensorrt.trt_engine import TrtEngine, open_engine
-from edgert.backend.tensorrt.version import Library, Wanted, load
 from edgert.board import Machine, detect
 from edgert.board.devices import cuda_driver
 from edgert.errors import ArtifactError, BuildError, DeviceError

@@ -9,13 +9,19 @@ from types import MappingProxyType
 from typing import Any
 
 from edgert.backend.base import DEFAULT_PROFILE, Shapes, Tensor, share_first_dimension
-from edgert.backend.tensorrt.binding import Context, dtype_of
+from edgert.backend.tensorrt.execution_context import Context, dtype_of
+from edgert.backend.tensorrt.library import (
+    ICudaEngine,
+    IExecutionContext,
+    IRuntimeCache,
+    IRuntimeConfig,
+    Library,
+    Runtime,
+    Trt,
+)
 from edgert.backend.tensorrt.log import LogRecord, logger_to, tail
 from edgert.backend.tensorrt.plugin import can_plug, register_operators
-from edgert.backend.tensorrt.rtx import runtime_settings, serialized
 from edgert.backend.tensorrt.sessions import Queue, TrtSession
-from edgert.backend.tensorrt.trt_types import ICudaEngine, IExecutionContext, IRuntimeCache, Runtime, Trt
-from edgert.backend.tensorrt.version import Library
 from edgert.errors import DeviceError, ModelError, nearest
 from edgert.memory.cuda import CudaDevice
 from edgert.units import format_bytes
@@ -236,3 +242,23 @@ class TrtEngine:
     def _core(self) -> int | None:
         runtime: Runtime = self._runtime
         return int(runtime.DLA_core) if self.loadables else None
+
+
+def runtime_settings(engine: ICudaEngine, cache: bytes) -> tuple[IRuntimeConfig, IRuntimeCache]:
+    """What an execution context is made with, so that kernels compiled for this GPU are found again.
+
+    Args:
+        engine: of TensorRT-RTX.
+        cache: what :func:`serialized` gave after an earlier run; empty for none.
+    """
+    settings: IRuntimeConfig = engine.create_runtime_config()
+    kernels: IRuntimeCache = settings.create_runtime_cache()
+    if cache:
+        kernels.deserialize(cache)
+    settings.set_runtime_cache(kernels)
+    return settings, kernels
+
+
+def serialized(kernels: IRuntimeCache) -> bytes:
+    """The compiled kernels, to be kept for this machine."""
+    return bytes(memoryview(kernels.serialize()))

@@ -14,8 +14,8 @@ import pytest
 from edgert.assemble import assemble, gpu_models
 from edgert.assemble import models as model
 from edgert.assemble.gpu_models import gpu_lane, is_on_gpu
+from edgert.backend.tensorrt.library import library_of
 from edgert.backend.tensorrt.trt_engine import TrtEngine, open_engine
-from edgert.backend.tensorrt.version import library_of
 from edgert.config import InputConfig, load_pipeline
 from edgert.errors import DeviceError
 from edgert.memory.cuda import Stream

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from edgert.backend.chain import Chain, Skipped, why_not
-from edgert.backend.tensorrt import version
+from edgert.backend.tensorrt import library as version
 from edgert.backend.tensorrt.trt_backend import TrtBackend
 from edgert.board.record import board
 from edgert.errors import BuildError, ConfigError, DeviceError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edgert.backend.tensorrt.version import Library, library_of
+from edgert.backend.tensorrt.library import Library, library_of
 from edgert.bundle.bundle import open_bundle
 from edgert.compiler.engine_specs import Bundled, EngineSpec, engine_specs, spread
 from edgert.config import load_pipeline

@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from edgert.backend.tensorrt.build_request import BuildRequest
+from edgert.backend.tensorrt.build_result import BuildResult
 from edgert.backend.tensorrt.log import LogRecord
-from edgert.backend.tensorrt.result import BuildResult, Layer
+from edgert.backend.tensorrt.network import Layer
 from edgert.compiler.verification import NodePlacement, verify
 from edgert.errors import BuildError, PlacementError
 from tests.helpers.trt_log import parse_log

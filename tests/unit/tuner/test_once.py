@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgert.backend.base import Array
-from edgert.backend.ort.cuda_engine import OrtCudaEngine
+from edgert.backend.ort.cuda import OrtCudaEngine
 from edgert.backend.ort.runtime import open_session, session_settings
 from edgert.errors import DeviceError
 from edgert.graph import to_bytes

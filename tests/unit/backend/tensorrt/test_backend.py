@@ -10,9 +10,9 @@ import pytest
 from edgert.backend import Backend, Engine, EngineOptions
 from edgert.backend.base import BuilderSettings
 from edgert.backend.tensorrt.build_request import request_of
-from edgert.backend.tensorrt.built import changes, key_of, read_made, read_record
+from edgert.backend.tensorrt.build_result import CompileError
+from edgert.backend.tensorrt.engine_cache import changes, key_of, read_made, read_record
 from edgert.backend.tensorrt.log import classify
-from edgert.backend.tensorrt.result import CompileError
 from edgert.backend.tensorrt.trt_backend import Listener, TrtBackend, static_request
 from edgert.errors import ArtifactError, BuildError, DeviceError
 from tests.helpers import models

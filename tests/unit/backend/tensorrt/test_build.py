@@ -13,8 +13,8 @@ import pytest
 
 from edgert.backend.tensorrt.build_process import build
 from edgert.backend.tensorrt.build_request import BuildRequest
+from edgert.backend.tensorrt.build_result import CompileError, Progress
 from edgert.backend.tensorrt.log import LogRecord
-from edgert.backend.tensorrt.result import CompileError, Progress
 from edgert.errors import BuildError, DeviceError
 
 module = import_module("edgert.backend.tensorrt.build_process")  # the package has a function of that name

@@ -11,21 +11,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgert.backend.tensorrt import trt_types
+from edgert.backend.tensorrt import library
 from edgert.backend.tensorrt.build_request import DTYPES, LAYOUTS
 from tests.helpers.trt_api import EVERY, RTX, STRONG, WEAK, api
 
-FOLDER = Path(trt_types.__file__).parent
+FOLDER = Path(library.__file__).parent
 FILES = sorted(path.name for path in FOLDER.glob("*.py"))
-CLAIMS = {
-    "monitor.py": EVERY[1:],  # progress is told since 10.0
-    "weakly_typed.py": WEAK,
-    "strongly_typed.py": STRONG,
-    "rtx.py": RTX,
-    "timing_cache.py": (*WEAK, *STRONG),
-    "plugin.py": (*WEAK[1:], *STRONG),  # plugins in Python came with 10.0, and TensorRT-RTX has none
+CLAIMS = {  # file, or path of a class or function in its file; the most exact one holds, EVERY where there is none
+    "builder.monitor_to": EVERY[1:],  # progress is reported since 10.0
+    "dialects.Dialect.set_timing_cache": (*WEAK, *STRONG),
+    "dialects.Dialect.timing_cache": (*WEAK, *STRONG),
+    "dialects.WeakDialect": WEAK,
+    "dialects.cached_calibrator": WEAK,
+    "dialects.StrongDialect": STRONG,
+    "dialects.RtxDialect": RTX,
+    "trt_engine.runtime_settings": RTX,
+    "trt_engine.serialized": RTX,
+    "plugin": (*WEAK[1:], *STRONG),  # plugins in Python came with 10.0, and TensorRT-RTX has none
 }
-TYPES = {name for name in vars(trt_types) if name[0].isupper() and name not in ("Any", "TypeAlias")}
+TYPES = {name for name, kind in vars(library)["__annotations__"].items() if kind == "TypeAlias"}
 RETURNS = {  # what pybind11 does not tell, because the method is overloaded or returns nothing on failure
     ("Runtime", "deserialize_cuda_engine"): "ICudaEngine",
     ("ICudaEngine", "create_execution_context"): "IExecutionContext",
@@ -36,9 +40,13 @@ ORDINARY = {name for kind in (str, bytes, dict, list, tuple, set, Path, np.ndarr
 
 @dataclass
 class Use:
-    """One attribute of an object of TensorRT, or a member of one of its enumerations."""
+    """One attribute of an object of TensorRT, or a member of one of its enumerations.
 
-    file: str
+    Attributes:
+        path: ``dialects.WeakDialect.check``: file, and what it stands in.
+    """
+
+    path: str
     line: int
     owner: str
     name: str
@@ -46,14 +54,14 @@ class Use:
     guarded: bool
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line} {self.owner}.{self.name}"
+        return f"{self.path}:{self.line} {self.owner}.{self.name}"
 
 
 @dataclass
 class Reader:
     """Resolves the attributes in one function, by annotations and by what calls return."""
 
-    file: str
+    path: str
     fields: dict[str, str]
     functions: dict[str, str]
     names: dict[str, str]
@@ -82,7 +90,7 @@ class Reader:
     def note(self, node: ast.Attribute, *, called: bool) -> None:
         owner = self.resolve(node.value)
         if owner:
-            self.uses.append(Use(self.file, node.lineno, owner, node.attr, called, node.attr in self.guards))
+            self.uses.append(Use(self.path, node.lineno, owner, node.attr, called, node.attr in self.guards))
         elif not is_self(node.value):
             self.loose.append((node.lineno, node.attr))
 
@@ -111,9 +119,9 @@ class Reader:
         if owner == "Trt":
             return function.attr
         classes = [api(version).classes[owner] for version in EVERY if owner in api(version).classes]
-        told = {one.methods.get(function.attr, "") for one in classes}
-        told.discard("")
-        return RETURNS.get((owner, function.attr)) or (told.pop() if len(told) == 1 else "")
+        kinds = {one.methods.get(function.attr, "") for one in classes}
+        kinds.discard("")
+        return RETURNS.get((owner, function.attr)) or (kinds.pop() if len(kinds) == 1 else "")
 
 
 def is_self(node: ast.AST) -> bool:
@@ -124,7 +132,7 @@ def kind_of(annotation: ast.expr | None) -> str:
     return annotation.id if isinstance(annotation, ast.Name) and annotation.id in TYPES else ""
 
 
-Scope = tuple[ast.FunctionDef, dict[str, str], dict[str, str]]
+Scope = tuple[str, ast.FunctionDef, dict[str, str], dict[str, str]]
 
 
 @cache
@@ -134,22 +142,32 @@ def functions_of_package() -> dict[str, str]:
     return {node.name: kind for node in nodes if isinstance(node, ast.FunctionDef) and (kind := kind_of(node.returns))}
 
 
-def scopes(tree: ast.AST, outer: dict[str, str], fields: dict[str, str]) -> Iterator[Scope]:
-    """Every function with the names it sees and the fields of its class."""
+@cache
+def classes_of_package() -> dict[str, ast.ClassDef]:
+    nodes = (node for file in FILES for node in ast.walk(ast.parse((FOLDER / file).read_text())))
+    return {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
+
+
+def scopes(path: str, tree: ast.AST, outer: dict[str, str], fields: dict[str, str]) -> Iterator[Scope]:
+    """Every function with its path, the names it sees and the fields of its class."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.ClassDef):
-            yield from scopes(node, outer, {**fields, **fields_of(node)})
+            yield from scopes(f"{path}.{node.name}", node, outer, {**fields, **fields_of(node)})
         elif isinstance(node, ast.FunctionDef):
             arguments = [*node.args.args, *node.args.kwonlyargs]
             names = {**outer, **{item.arg: kind_of(item.annotation) for item in arguments}}
-            yield node, names, fields
-            yield from scopes(node, names, fields)
+            yield f"{path}.{node.name}", node, names, fields
+            yield from scopes(f"{path}.{node.name}", node, names, fields)
         else:
-            yield from scopes(node, outer, fields)
+            yield from scopes(path, node, outer, fields)
 
 
 def fields_of(node: ast.ClassDef) -> dict[str, str]:
+    """Those of its base classes in this package, too."""
     found: dict[str, str] = {}
+    for base in node.bases:
+        if isinstance(base, ast.Name) and base.id in classes_of_package():
+            found |= fields_of(classes_of_package()[base.id])
     for item in ast.walk(node):
         if isinstance(item, ast.AnnAssign) and kind_of(item.annotation):
             target = item.target
@@ -157,19 +175,26 @@ def fields_of(node: ast.ClassDef) -> dict[str, str]:
     return found
 
 
+def claimed(path: str) -> tuple[str, ...]:
+    """The versions that code at a path is for."""
+    while path not in CLAIMS and "." in path:
+        path = path.rpartition(".")[0]
+    return CLAIMS.get(path, EVERY)
+
+
 @cache
 def read(file: str) -> tuple[list[Use], list[tuple[int, str]]]:
     tree, functions = ast.parse((FOLDER / file).read_text()), functions_of_package()
     uses: list[Use] = []
     loose: list[tuple[int, str]] = []
-    for function, names, fields in scopes(tree, {}, {}):
+    for path, function, names, fields in scopes(file.removesuffix(".py"), tree, {}, {}):
         guards = {
             str(node.args[1].value)
             for node in ast.walk(function)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "hasattr"
             if isinstance(node.args[1], ast.Constant)
         }
-        reader = Reader(file, fields, functions, dict(names), guards)
+        reader = Reader(path, fields, functions, dict(names), guards)
         reader.read(function.body)
         uses += reader.uses
         loose += reader.loose
@@ -208,13 +233,24 @@ def own_names() -> set[str]:
 
 @pytest.mark.parametrize("file", FILES)
 def test_every_name_is_in_every_version_that_is_claimed(file: str) -> None:
-    claimed = CLAIMS.get(file, EVERY)
     uses, _ = read(file)
     missing = [
-        f"{use} in {version}" for use in uses for version in claimed if not use.guarded and not is_there(use, version)
+        f"{use} in {version}"
+        for use in uses
+        for version in claimed(use.path)
+        if not use.guarded and not is_there(use, version)
     ]
-    missing += [f"{use} anywhere" for use in uses if use.guarded and not any(is_there(use, one) for one in claimed)]
+    missing += [
+        f"{use} anywhere"
+        for use in uses
+        if use.guarded and not any(is_there(use, version) for version in claimed(use.path))
+    ]
     assert missing == []
+
+
+def test_claims_are_of_code_that_is_there() -> None:
+    paths = {use.path for file in FILES for use in read(file)[0]}
+    assert [claim for claim in CLAIMS if not any(f"{path}.".startswith(f"{claim}.") for path in paths)] == []
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -234,8 +270,8 @@ def test_no_object_of_tensorrt_escapes_the_reader(file: str) -> None:
 
 def test_the_reader_finds_what_there_is_to_find() -> None:
     uses = [use for file in FILES for use in read(file)[0]]
-    told = {(use.owner, use.name) for use in uses}
-    assert len(told) > 90
+    found = {(use.owner, use.name) for use in uses}
+    assert len(found) > 90
     for owner, name in (
         ("Trt", "Builder"),
         ("enum BuilderFlag", "GPU_FALLBACK"),
@@ -246,15 +282,15 @@ def test_the_reader_finds_what_there_is_to_find() -> None:
         ("IRuntimeCache", "serialize"),
         ("ParserError", "node_name"),
     ):
-        assert (owner, name) in told
+        assert (owner, name) in found
 
 
 def test_a_name_that_is_not_there_is_found_missing() -> None:
-    wrong = Use("x.py", 1, "IBuilderConfig", "max_workspace_size", called=False, guarded=False)
+    wrong = Use("x", 1, "IBuilderConfig", "max_workspace_size", called=False, guarded=False)
     assert [version for version in EVERY if is_there(wrong, version)] == ["8.6"]
-    removed = Use("x.py", 1, "enum BuilderFlag", "INT8", called=False, guarded=False)
+    removed = Use("x", 1, "enum BuilderFlag", "INT8", called=False, guarded=False)
     assert [version for version in EVERY if is_there(removed, version)] == list(WEAK)
-    assert not is_there(Use("x.py", 1, "ILayer", "precision", called=True, guarded=False), "10.3")  # no method
+    assert not is_there(Use("x", 1, "ILayer", "precision", called=True, guarded=False), "10.3")  # no method
 
 
 @pytest.mark.parametrize("version", EVERY)

@@ -9,8 +9,8 @@ import pytest
 
 from edgert.backend import Engine, Session
 from edgert.backend.gpu import GpuEngine, GpuSession
+from edgert.backend.tensorrt.library import library_of
 from edgert.backend.tensorrt.trt_engine import TrtEngine, open_engine
-from edgert.backend.tensorrt.version import library_of
 from edgert.errors import BuildError, DeviceError, ModelError
 from tests.helpers.trt_api import EVERY
 from tests.helpers.trt_device import FakeDevice

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from edgert.backend.tensorrt.engine_layers import LayerTime, engine_facts, layer_times, mapped
+from edgert.backend.tensorrt.library import library_of
 from edgert.backend.tensorrt.trt_engine import open_engine
-from edgert.backend.tensorrt.version import library_of
 from tests.helpers.trt_api import EVERY
 from tests.helpers.trt_device import FakeDevice
 from tests.helpers.trt_double import Double, Script

@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from edgert.backend.tensorrt import version as library
-from edgert.backend.tensorrt.version import Wanted, library_of, load, missing, release_of
+from edgert.backend.tensorrt import library
+from edgert.backend.tensorrt.library import Wanted, library_of, load, missing, release_of
 from edgert.board import HOST, Machine
 from edgert.errors import BuildError, DeviceError
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgert.backend.tensorrt.result import Layer, correspond, metadata_names
+from edgert.backend.tensorrt.network import Layer, correspond, metadata_names
 
 
 def layer(name: str, node: str, reads: str = "", makes: str = "", kind: str = "CONVOLUTION") -> Layer:

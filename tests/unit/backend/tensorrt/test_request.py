@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgert.backend.base import Span
-from edgert.backend.tensorrt.binding import Layout, row_major
-from edgert.backend.tensorrt.build_process import (
+from edgert.backend.tensorrt.build_request import BuildRequest, Format, Pools, request_of
+from edgert.backend.tensorrt.build_result import (
+    BuildResult,
     read_error,
     read_request,
     read_result,
@@ -22,9 +23,9 @@ from edgert.backend.tensorrt.build_process import (
     write_request,
     write_result,
 )
-from edgert.backend.tensorrt.build_request import BuildRequest, Format, Pools, request_of
+from edgert.backend.tensorrt.execution_context import Layout, row_major
 from edgert.backend.tensorrt.log import LogRecord
-from edgert.backend.tensorrt.result import BuildResult, Layer
+from edgert.backend.tensorrt.network import Layer
 from edgert.errors import BuildError, DeviceError
 from tests.helpers import models
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from edgert.backend.base import Span
-from edgert.backend.tensorrt import compiling as steps
+from edgert.backend.tensorrt import builder as steps
 from edgert.backend.tensorrt.build_request import BuildRequest, Format, Pools
-from edgert.backend.tensorrt.compiling import compile_engine
+from edgert.backend.tensorrt.build_result import BuildResult, Progress
+from edgert.backend.tensorrt.builder import compile_engine
+from edgert.backend.tensorrt.library import library_of
 from edgert.backend.tensorrt.log import LogRecord
-from edgert.backend.tensorrt.result import BuildResult, Progress
-from edgert.backend.tensorrt.version import library_of
 from edgert.errors import BuildError, DeviceError
 from tests.helpers.trt_api import EVERY, RTX, STRONG, WEAK
 from tests.helpers.trt_double import Double, FakeLayer, FakeTensor, Script
@@ -171,7 +171,7 @@ class TestWeak:
         assert not any("sizes" in call for call in calls)
 
     def test_the_calibrator_gives_our_text_and_measures_nothing(self) -> None:
-        from edgert.backend.tensorrt.weakly_typed import cached_calibrator
+        from edgert.backend.tensorrt.dialects import cached_calibrator
 
         calibrator = cached_calibrator(Double("10.3"), CACHE)
         assert calibrator.read_calibration_cache() == CACHE.encode()

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from edgert.backend.base import Array, Shapes
-from edgert.backend.tensorrt.trt_types import ICudaEngine, IExecutionContext, IProfiler, Trt
+from edgert.backend.tensorrt.library import ICudaEngine, IExecutionContext, IProfiler, Trt
 from edgert.errors import BuildError, DeviceError, ModelError
 from edgert.memory.cuda import Block, Stream
 from edgert.memory.cuda.block import U8

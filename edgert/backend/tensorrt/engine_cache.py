@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from edgert.backend.base import Store
-from edgert.backend.tensorrt.build_process import plain_result, result_of
 from edgert.backend.tensorrt.build_request import GPU, BuildRequest, Format, Pools
+from edgert.backend.tensorrt.build_result import BuildResult, plain_result, result_of
 from edgert.backend.tensorrt.engine_layers import EngineFacts, engine_facts, logged_facts
-from edgert.backend.tensorrt.result import BuildResult
+from edgert.backend.tensorrt.library import Library
 from edgert.backend.tensorrt.retry import Built
-from edgert.backend.tensorrt.version import Library
 from edgert.board import Machine
 from edgert.board.detect import package_version
 from edgert.board.devices import CudaDriver

@@ -1,20 +1,35 @@
-"""The steps of a build, in this process. :mod:`edgert.backend.tensorrt.build_worker` runs them where a crash does no
-harm."""
+"""Builds one engine in this process: ``python -m edgert.backend.tensorrt.builder FOLDER EVENTS LIBRARY``.
+
+FOLDER has the request and gets the result, EVENTS is the number of a pipe that gets one JSON object per line of the log
+and per step, LIBRARY is ``auto``, ``tensorrt`` or ``tensorrt_rtx``. When the other end of the pipe is closed, or a
+file ``cancel`` is put into the folder, the build is canceled. Whatever a compiler does to this process, it does to
+nobody else.
+"""
 
 from __future__ import annotations
 
+import faulthandler
+import json
+import os
+import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any, cast
 
 from edgert.backend.tensorrt.build_request import BuildRequest
-from edgert.backend.tensorrt.dialect import Dialect, dialect_of
-from edgert.backend.tensorrt.log import LogRecord, asked_bytes, foreign_ends, logger_to, tail
-from edgert.backend.tensorrt.monitor import monitor_to
-from edgert.backend.tensorrt.parsing import add_profiles, check_core, parse, place, set_formats
-from edgert.backend.tensorrt.plugin import check_plugins, register_operators
-from edgert.backend.tensorrt.result import BuildResult, CompileError, Layer, Progress, correspond, network_layers
-from edgert.backend.tensorrt.trt_types import (
+from edgert.backend.tensorrt.build_result import (
+    BuildResult,
+    CompileError,
+    Progress,
+    read_request,
+    write_error,
+    write_result,
+)
+from edgert.backend.tensorrt.dialects import Dialect, dialect_of
+from edgert.backend.tensorrt.library import (
     Builder,
     EngineInspector,
     IBuilderConfig,
@@ -22,18 +37,34 @@ from edgert.backend.tensorrt.trt_types import (
     IHostMemory,
     ILogger,
     INetworkDefinition,
+    IProgressMonitor,
+    Library,
     OnnxParser,
     Runtime,
     Trt,
+    Wanted,
+    load,
 )
-from edgert.backend.tensorrt.version import Library
+from edgert.backend.tensorrt.log import LogRecord, asked_bytes, foreign_ends, logger_to, tail
+from edgert.backend.tensorrt.network import (
+    Layer,
+    add_profiles,
+    check_core,
+    correspond,
+    network_layers,
+    parse,
+    place,
+    set_formats,
+)
+from edgert.backend.tensorrt.plugin import check_plugins, register_operators
 from edgert.board.devices import cuda_driver, gpu_free_bytes
 from edgert.board.host import free_bytes
 from edgert.custom_op import load_operators
-from edgert.errors import BuildError
+from edgert.errors import EXIT_ERROR, EXIT_OK, BuildError, EdgertError
 from edgert.units import format_bytes
 
 Tell = Callable[[LogRecord], object]
+
 Step = Callable[[Progress], bool]
 """Called with each step; False cancels."""
 
@@ -189,3 +220,80 @@ def inspection(trt: Trt, logger: ILogger, plan: bytes, request: BuildRequest) ->
 def _has_gpu() -> bool:
     driver = cuda_driver()
     return driver is not None and bool(driver.gpus)
+
+
+def monitor_to(trt: Trt, progress: Callable[[Progress], bool]) -> IProgressMonitor:
+    """A progress monitor.
+
+    Args:
+        progress: called at the start, at every step and at the end of a phase, from TensorRT's threads; the build is
+            canceled when it gives False.
+    """
+
+    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IProgressMonitor.__init__(self)
+            self._phases: dict[str, tuple[str, int]] = {}
+
+        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
+            self._phases[phase_name] = (parent_phase or "", num_steps)
+            self._tell(phase_name, 0)
+
+        def step_complete(self, phase_name: str, step: int) -> bool:
+            return self._tell(phase_name, step + 1)
+
+        def phase_finish(self, phase_name: str) -> None:
+            self._tell(phase_name, self._phases.get(phase_name, ("", 0))[1])
+
+        def _tell(self, phase: str, step: int) -> bool:
+            parent, steps = self._phases.get(phase, ("", 0))
+            return progress(Progress(phase, parent, step, steps))
+
+    return Monitor()
+
+
+CANCEL = "cancel"
+"""Name of the file that cancels a build."""
+
+
+class Events:
+    """The pipe to whoever waits. Thread-safe: TensorRT calls from threads of its own."""
+
+    def __init__(self, descriptor: int, folder: Path) -> None:
+        self._descriptor, self._cancel = descriptor, folder / CANCEL
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def log(self, record: LogRecord) -> None:
+        """Sends a line of the log."""
+        self._send({"log": asdict(record)})
+
+    def step(self, progress: Progress) -> bool:
+        """Sends a step; False when the build is to stop."""
+        self._send({"step": asdict(progress)})
+        return not (self._closed or self._cancel.exists())
+
+    def _send(self, event: Mapping[str, Any]) -> None:
+        line = memoryview(json.dumps(event).encode() + b"\n")
+        with self._lock:
+            while line and not self._closed:
+                try:
+                    line = line[os.write(self._descriptor, line) :]
+                except BrokenPipeError:
+                    self._closed = True  # nobody waits any more
+
+
+def main(folder: Path, descriptor: int, wanted: Wanted) -> int:
+    """Builds; returns the exit code."""
+    faulthandler.enable()  # a crash in the compiler then tells on which of our lines
+    events = Events(descriptor, folder)
+    try:
+        write_result(compile_engine(load(wanted), read_request(folder), events.log, events.step), folder)
+    except EdgertError as error:
+        write_error(error, folder)
+        return EXIT_ERROR
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), cast(Wanted, sys.argv[3])))

@@ -1,4 +1,9 @@
-"""Which TensorRT is here: found, imported when first asked for, and told apart by how it takes types."""
+"""Which TensorRT is here: found, imported when first asked for. And names for its objects in annotations.
+
+The binding has no types that a checker could use, so each of those names stands for anything. They are still worth
+writing: a test resolves every attribute that this package touches by these annotations and looks it up among the names
+that each version of TensorRT has.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +11,74 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
-from edgert.backend.tensorrt.trt_types import Trt
 from edgert.board import Machine, detect
 from edgert.errors import BuildError, DeviceError
 
+Trt: TypeAlias = Any
+"""The module, ``tensorrt`` or ``tensorrt_rtx``."""
+
+Builder: TypeAlias = Any
+
+DynamicPluginTensorDesc: TypeAlias = Any
+
+EngineInspector: TypeAlias = Any
+
+IBuilderConfig: TypeAlias = Any
+
+ICudaEngine: TypeAlias = Any
+
+IExecutionContext: TypeAlias = Any
+
+IExprBuilder: TypeAlias = Any
+
+IHostMemory: TypeAlias = Any
+
+ILayer: TypeAlias = Any
+
+ILogger: TypeAlias = Any
+
+INetworkDefinition: TypeAlias = Any
+
+IOptimizationProfile: TypeAlias = Any
+
+IPluginRegistry: TypeAlias = Any
+
+IProfiler: TypeAlias = Any
+
+IProgressMonitor: TypeAlias = Any
+
+IRuntimeCache: TypeAlias = Any
+
+IRuntimeConfig: TypeAlias = Any
+
+ITensor: TypeAlias = Any
+
+ITimingCache: TypeAlias = Any
+
+OnnxParser: TypeAlias = Any
+
+ParserError: TypeAlias = Any
+
+PluginField: TypeAlias = Any
+
+PluginTensorDesc: TypeAlias = Any
+
+Runtime: TypeAlias = Any
+
+
 Kind = Literal["weak", "strong", "rtx"]
 """``weak``: 8.6 to 10.x, precision by flags. ``strong``: 11.x, types in the model. ``rtx``: TensorRT-RTX."""
+
 Wanted = Literal["auto", "tensorrt", "tensorrt_rtx"]
 
 _MODULES = {"tensorrt": ("tensorrt",), "tensorrt_rtx": ("tensorrt_rtx", "tensorrt_rtx_bindings")}
 """NVIDIA's archives call the module of TensorRT-RTX by its name, the packages of PyPI only by that of its binding."""
+
 _OLDEST = (8, 6)
 """That of JetPack 6.0. Tensors are bound by name since 8.5, but its bindings are for a Python older than edgert's."""
+
 _FIRST_STRONG = 11
 
 

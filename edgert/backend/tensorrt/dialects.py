@@ -1,0 +1,256 @@
+"""What differs between TensorRT 8.6 to 10.x, 11.x and TensorRT-RTX while an engine is built: how each gets types,
+targets, accelerators and timings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from edgert.backend.tensorrt.build_request import BuildRequest
+from edgert.backend.tensorrt.library import (
+    Builder,
+    IBuilderConfig,
+    ILayer,
+    INetworkDefinition,
+    ITimingCache,
+    Library,
+    OnnxParser,
+    Trt,
+    release_of,
+)
+from edgert.backend.tensorrt.network import Correspondence, Layer
+from edgert.errors import nearest
+
+
+class Dialect:
+    """One way to build. Methods are called in the order in which they stand here.
+
+    What stands here is what most have in common: types are those of the model, and kernels are timed while the engine
+    is built, for the GPU that the builder runs on.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._trt: Trt = library.trt
+
+    def check(self, request: BuildRequest) -> None:
+        """Raises BuildError for what this TensorRT cannot build: here, what needs types that the model has not."""
+        title = self._library.title
+        if request.calibration:
+            raise request.refusal(
+                f"{title} reads no calibration cache",
+                "calibrators were removed in 11.0",
+                "give it the Q/DQ form of the model",
+            )
+        if request.half:
+            raise request.refusal(
+                f"{title} cannot keep node {request.half[0]!r} in float16 by itself",
+                "precisions stand in the model",
+                "leave the node out when the model is lowered to Q/DQ",
+            )
+        if request.precision == "int8" and not request.explicit:
+            raise request.refusal(
+                f"{title} cannot make a float model INT8",
+                "it has no Q/DQ nodes",
+                "lower the model to its Q/DQ form first",
+            )
+        typed = [name for name, form in request.formats.items() if form.dtype]
+        if typed:
+            raise request.refusal(
+                f"{title} cannot change the type of tensor {typed[0]!r}",
+                "types stand in the model",
+                "make the model's input or output that type",
+            )
+
+    def create_network(self, builder: Builder) -> INetworkDefinition:
+        """An empty network. Without flags: what their bits mean changed in 11.0, and there is one kind only."""
+        return builder.create_network()
+
+    def set_target(self, config: IBuilderConfig, request: BuildRequest) -> None:
+        """Sets the GPUs to build for. Raises BuildError for GPUs that cannot be chosen."""
+        if request.compute:
+            raise request.refusal(f"{self._library.title} builds for this GPU only", f"asked for {request.compute}")
+
+    def set_parser(self, parser: OnnxParser, config: IBuilderConfig, request: BuildRequest) -> None:
+        """InstanceNormalization as layers: the plugin it would be is not there in version-compatible engines."""
+        if request.version_compatible:
+            parser.set_flag(self._trt.OnnxParserFlag.NATIVE_INSTANCENORM)
+
+    def set_precision(
+        self,
+        network: INetworkDefinition,
+        config: IBuilderConfig,
+        request: BuildRequest,
+        layers: Sequence[Layer],
+        parts: Correspondence,
+    ) -> None:
+        """Sets what may be computed in which precision; nothing where that stands in the model."""
+
+    def set_timing_cache(self, config: IBuilderConfig, content: bytes) -> bool:
+        """Sets what earlier builds measured; False when it is of another TensorRT or GPU, and not used.
+
+        Such a cache is replaced by an empty one: its timings could be used all the same (``ignore_mismatch``), and
+        would pick kernels that are slow here.
+        """
+        cache: ITimingCache = config.create_timing_cache(content)
+        if cache is not None and config.set_timing_cache(cache, False):
+            return True
+        config.set_timing_cache(config.create_timing_cache(b""), False)
+        return False
+
+    def timing_cache(self, config: IBuilderConfig) -> bytes:
+        """What has been measured; empty where nothing is."""
+        cache: ITimingCache = config.get_timing_cache()
+        return bytes(memoryview(cache.serialize())) if cache is not None else b""
+
+
+class WeakDialect(Dialect):
+    """TensorRT 8.6 to 10.x: precision by flags, INT8 by a calibration cache or Q/DQ, exceptions layer by layer."""
+
+    def check(self, request: BuildRequest) -> None:
+        """A DLA takes INT8 by calibration only; a GPU by either way, but not by neither."""
+        if request.explicit and request.dla_core is not None:
+            raise request.refusal(
+                "a DLA cannot run a Q/DQ model here",
+                f"{self._library.title} builds INT8 for a DLA from a calibration cache only (TensorRT issue 2222)",
+                "lower the ranges of the float model to a calibration cache",
+            )
+        if request.precision == "int8" and not request.explicit and not request.calibration:
+            raise request.refusal(
+                "INT8 without ranges",
+                "the model has no Q/DQ nodes and there is no calibration cache",
+                "calibrate the model first: edgert calibrate",
+            )
+        if request.explicit and request.calibration:
+            raise request.refusal("two sources of INT8 ranges", "the model has Q/DQ nodes and there is a cache as well")
+
+    def create_network(self, builder: Builder) -> INetworkDefinition:
+        """Before 10.0 an explicit batch had to be asked for; since then there is nothing else."""
+        if release_of(self._library.version)[0] >= 10:
+            return builder.create_network()
+        explicit = self._trt.NetworkDefinitionCreationFlag.EXPLICIT_BATCH
+        return builder.create_network(1 << int(explicit))
+
+    def set_precision(
+        self,
+        network: INetworkDefinition,
+        config: IBuilderConfig,
+        request: BuildRequest,
+        layers: Sequence[Layer],
+        parts: Correspondence,
+    ) -> None:
+        """Flags, the calibration cache, and the layers that stay in float16."""
+        flags = self._trt.BuilderFlag
+        # A DLA computes in FP16 or INT8 only, so without FP16 every other layer would leave it.
+        if request.precision != "fp32" or request.dla_core is not None:
+            config.set_flag(self._trt.BuilderFlag.FP16)
+        if request.precision == "int8":
+            config.set_flag(self._trt.BuilderFlag.INT8)
+        if request.calibration:
+            config.int8_calibrator = cached_calibrator(self._trt, request.calibration)
+        if request.half:
+            config.set_flag(flags.OBEY_PRECISION_CONSTRAINTS if request.obey else flags.PREFER_PRECISION_CONSTRAINTS)
+        for name in request.half:
+            for position in parts.layers_of.get(name, ()):
+                # Only layers that compute in floating point: shape arithmetic must stay in integers.
+                if parts.own[position] and layers[position].dtype in ("FLOAT", "HALF"):
+                    layer: ILayer = network.get_layer(position)
+                    layer.precision = self._trt.DataType.HALF
+
+
+def cached_calibrator(trt: Trt, text: str) -> Any:
+    """A calibrator that feeds no images and has all scales already.
+
+    The entropy calibrator of the second kind is the one that NVIDIA documents for a DLA.
+    """
+
+    class CachedCalibrator(trt.IInt8EntropyCalibrator2):  # type: ignore[misc]
+        """Its base must be initialized by name: pybind11 does not follow ``super``."""
+
+        def __init__(self) -> None:
+            trt.IInt8EntropyCalibrator2.__init__(self)
+
+        def get_batch_size(self) -> int:
+            return 1
+
+        def get_batch(self, names: Sequence[str]) -> None:
+            """Nothing to measure: a tensor without a scale stays in higher precision."""
+
+        def read_calibration_cache(self) -> bytes:
+            return text.encode()
+
+        def write_calibration_cache(self, cache: Any) -> None:
+            """The scales are edgert's; what TensorRT makes of them is not saved."""
+
+    return CachedCalibrator()
+
+
+class StrongDialect(Dialect):
+    """TensorRT 11: every type stands in the model. Flags, calibrators and layer precisions were removed in 11.0."""
+
+    def set_parser(self, parser: OnnxParser, config: IBuilderConfig, request: BuildRequest) -> None:
+        """With DLA layers, the parser may rewrite what would not fit; if all are, it also refuses what cannot."""
+        super().set_parser(parser, config, request)
+        flags = self._trt.OnnxParserFlag
+        if request.dla_core is None:
+            return
+        if hasattr(parser, "set_builder_config"):
+            parser.set_builder_config(config)
+        if hasattr(flags, "ADJUST_FOR_DLA"):
+            parser.set_flag(flags.ADJUST_FOR_DLA)
+        if request.all_on_dla and hasattr(flags, "REPORT_CAPABILITY_DLA"):
+            parser.set_flag(flags.REPORT_CAPABILITY_DLA)
+
+
+class RtxDialect(Dialect):
+    """TensorRT-RTX: strongly typed, for the GPUs of workstations; builds where there is none. No DLA.
+
+    Kernels are chosen when the engine first runs, and cached by its runtime: nothing is timed while building.
+    """
+
+    def check(self, request: BuildRequest) -> None:
+        """Refuses DLAs, too."""
+        super().check(request)
+        if request.dla_core is not None:
+            raise request.refusal(
+                f"{self._library.title} knows no DLA", "it is for workstation GPUs", "build on the Jetson itself"
+            )
+
+    def set_target(self, config: IBuilderConfig, request: BuildRequest) -> None:
+        """The GPUs asked for; its own choice, all since Ampere, where none is."""
+        if not request.compute:
+            return
+        known = {_dotted(name): name for name in self._trt.ComputeCapability.__members__ if name.startswith("SM")}
+        for each in request.compute:
+            if each not in known:
+                raise request.refusal(
+                    f"{self._library.title} does not support compute capability {each}{nearest(each, known)}",
+                    f"it supports {', '.join(known)}",
+                )
+        config.num_compute_capabilities = len(request.compute)
+        for index, each in enumerate(request.compute):
+            config.set_compute_capability(getattr(self._trt.ComputeCapability, known[each]), index)
+
+    def set_parser(self, parser: OnnxParser, config: IBuilderConfig, request: BuildRequest) -> None:
+        """Nothing to set."""
+
+    def set_timing_cache(self, config: IBuilderConfig, content: bytes) -> bool:
+        """Has no use for one."""
+        return not content
+
+    def timing_cache(self, config: IBuilderConfig) -> bytes:
+        """Empty."""
+        return b""
+
+
+def _dotted(name: str) -> str:
+    """``8.6`` for ``SM86``, ``12.0`` for ``SM120``."""
+    digits = name.removeprefix("SM")
+    return f"{digits[:-1]}.{digits[-1]}"
+
+
+def dialect_of(library: Library) -> Dialect:
+    """The dialect of a TensorRT."""
+    known = {"weak": WeakDialect, "strong": StrongDialect, "rtx": RtxDialect}
+    return known[library.kind](library)
