@@ -9,7 +9,8 @@ import pytest
 from tests.helpers.command import ROOT
 from tests.unit.test_layers import LAYERS
 
-PAGES = ("docs/architecture.md", "CONTRIBUTING.md", "edgert/runtime/DESIGN.md")
+DESIGNS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "edgert").rglob("DESIGN.md"))
+PAGES = ("docs/architecture.md", "CONTRIBUTING.md", *DESIGNS)
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 
 
@@ -18,7 +19,7 @@ def test_every_path_that_a_page_names_is_there(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     named = re.findall(r"`([\w./-]+(?:\.py|/))`", text)
     bases = (ROOT, ROOT / "edgert", (ROOT / page).parent)
-    assert named and [path for path in named if not any((base / path).exists() for base in bases)] == []
+    assert [path for path in named if not any((base / path).exists() for base in bases)] == []
 
 
 def test_every_package_has_a_line() -> None:
@@ -35,3 +36,8 @@ def test_the_rows_are_those_that_the_layer_test_holds() -> None:
 
 def test_a_newcomer_reads_it_in_a_quarter_of_an_hour() -> None:
     assert len(ARCHITECTURE.splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", DESIGNS)
+def test_every_design_note_is_linked(page: str) -> None:
+    assert f"](../{page})" in ARCHITECTURE
